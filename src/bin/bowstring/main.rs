@@ -1,0 +1,3 @@
+//! The `bowstring` command line.
+
+fn main() {}

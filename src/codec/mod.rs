@@ -1,0 +1,14 @@
+//! From stored cells to values in their place in the batch.
+
+use std::fmt::Debug;
+
+use crate::error::Result;
+
+/// Decodes one stored cell straight into its row of a tensor.
+pub trait Decode: Send + Sync + Debug {
+    /// Writes all of `row` from `cell`. `random` is drawn from (seed, epoch, row id) and feeds augmentation.
+    ///
+    /// # Errors
+    /// What is wrong with the bytes; the caller adds the place.
+    fn decode_into(&self, cell: &[u8], random: u64, row: &mut [u8]) -> Result<()>;
+}

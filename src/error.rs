@@ -1,0 +1,273 @@
+//! One error type for the whole crate, with variants named for what the caller does next.
+//!
+//! `Display` says where and what in one line; the cause is kept as `source()`, never pasted into the text. A `hint` says
+//! what to change. Bindings and the command line map [`Error::kind`] to exception classes and exit codes.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The result of every fallible call of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A boxed cause.
+pub type Source = Box<dyn StdError + Send + Sync + 'static>;
+
+/// Where in a dataset something happened; every part is optional and counts from zero.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// File, relative to the dataset root, or a URL.
+    pub file: Option<Arc<str>>,
+    /// Row group within the file.
+    pub row_group: Option<usize>,
+    /// Column, as a dotted path.
+    pub column: Option<Arc<str>>,
+    /// Row within the row group, before any filter.
+    pub row: Option<u64>,
+}
+
+impl Place {
+    /// A place that names a file.
+    pub fn file(file: impl Into<Arc<str>>) -> Self {
+        Self { file: Some(file.into()), ..Self::default() }
+    }
+
+    /// The same place within row group `row_group`.
+    #[must_use]
+    pub fn row_group(mut self, row_group: usize) -> Self {
+        self.row_group = Some(row_group);
+        self
+    }
+
+    /// The same place within column `column`.
+    #[must_use]
+    pub fn column(mut self, column: impl Into<Arc<str>>) -> Self {
+        self.column = Some(column.into());
+        self
+    }
+
+    /// The same place at row `row` of the row group.
+    #[must_use]
+    pub fn row(mut self, row: u64) -> Self {
+        self.row = Some(row);
+        self
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        if let Some(file) = &self.file {
+            write!(f, "file {file}")?;
+            separator = ", ";
+        }
+        if let Some(row_group) = self.row_group {
+            write!(f, "{separator}row group {row_group}")?;
+            separator = ", ";
+        }
+        if let Some(column) = &self.column {
+            write!(f, "{separator}column {column}")?;
+            separator = ", ";
+        }
+        if let Some(row) = self.row {
+            write!(f, "{separator}row {row}")?;
+            separator = ", ";
+        }
+        if separator.is_empty() { f.write_str("unknown place") } else { Ok(()) }
+    }
+}
+
+/// What went wrong, named for what the caller does next.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A path, column or dataset does not exist: correct the name.
+    #[error("{what} not found{}", advice(.hint))]
+    NotFound {
+        /// What was looked for, e.g. `file /data/x.parquet` or `column "lable"`.
+        what: String,
+        /// What to do, e.g. the nearest existing names. May be empty.
+        hint: String,
+    },
+    /// The bytes are damaged or hostile: replace the file, or set a bad-row policy.
+    #[error("{place}: {what}")]
+    Corrupt {
+        /// Where.
+        place: Place,
+        /// What is wrong with the bytes.
+        what: String,
+        /// The decoder's own error, if it gave one.
+        source: Option<Source>,
+    },
+    /// A source file is not the one the manifest was made from: reopen the dataset.
+    #[error(
+        "file {file} changed during the run: it was {was}, now it is {now}; reopen the dataset to plan over the new data"
+    )]
+    SourceChanged {
+        /// The file, relative to the dataset root.
+        file: String,
+        /// The pinned version.
+        was: String,
+        /// The version found.
+        now: String,
+    },
+    /// Two things that must agree do not: schemas of two files, a state and a plan.
+    #[error("{what}: expected {expected}, found {found}{}", advice(.hint))]
+    Mismatch {
+        /// What was compared, naming both sides.
+        what: String,
+        /// The expected side.
+        expected: String,
+        /// The side found.
+        found: String,
+        /// What to do. May be empty.
+        hint: String,
+    },
+    /// The data is valid but nothing here reads it.
+    #[error("{what} is not supported{}", advice(.hint))]
+    Unsupported {
+        /// What, with its place.
+        what: String,
+        /// What to do instead. May be empty.
+        hint: String,
+    },
+    /// A limit was reached before anything was allocated: raise the named option if the data is trusted.
+    #[error("{what} needs {asked}, the limit is {limit}; raise {option} if this is intended")]
+    Limit {
+        /// What needs it, with its place.
+        what: String,
+        /// Amount asked for.
+        asked: u64,
+        /// Amount allowed.
+        limit: u64,
+        /// The option that sets the limit.
+        option: &'static str,
+    },
+    /// An option has an impossible value: correct the option.
+    #[error("option {option}: {problem}")]
+    Config {
+        /// The option's name.
+        option: &'static str,
+        /// What is wrong and what would be right.
+        problem: String,
+    },
+    /// The store failed: check network, credentials, permissions, disk.
+    #[error("store: {operation} of {url} failed")]
+    Store {
+        /// What was being done, e.g. `list`, `read bytes 0..8`.
+        operation: String,
+        /// The object's address, without credentials.
+        url: String,
+        /// The store's error.
+        source: Source,
+    },
+    /// A wait passed its deadline: the culprit says who did not answer.
+    #[error("stage {stage} waited {} s for {culprit}", .waited.as_secs())]
+    Timeout {
+        /// The stage that waited.
+        stage: &'static str,
+        /// Whom or what it waited for.
+        culprit: String,
+        /// How long.
+        waited: Duration,
+    },
+    /// The loader was closed, or the process forked after it started.
+    #[error("closed: {why}")]
+    Closed {
+        /// Why.
+        why: String,
+    },
+}
+
+fn advice(hint: &str) -> String {
+    if hint.is_empty() { String::new() } else { format!("; {hint}") }
+}
+
+/// A coarse class of error: one exit code, one exception class.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Kind {
+    /// A wrong argument or option, or a name that does not exist.
+    Usage,
+    /// Damaged or unsupported data, or data over a limit.
+    Data,
+    /// The store refused or failed.
+    Store,
+    /// A source changed during the run.
+    Changed,
+    /// A deadline passed.
+    Timeout,
+    /// The loader was closed.
+    Closed,
+}
+
+impl Kind {
+    /// The exit code of the command line: 2 usage, 3 data, 4 store, 5 source changed, 6 timeout, 1 closed.
+    pub fn exit_code(self) -> u8 {
+        match self {
+            Self::Closed => 1,
+            Self::Usage => 2,
+            Self::Data => 3,
+            Self::Store => 4,
+            Self::Changed => 5,
+            Self::Timeout => 6,
+        }
+    }
+}
+
+impl Error {
+    /// The class of this error.
+    pub fn kind(&self) -> Kind {
+        match self {
+            Self::NotFound { .. } | Self::Config { .. } | Self::Mismatch { .. } => Kind::Usage,
+            Self::Corrupt { .. } | Self::Unsupported { .. } | Self::Limit { .. } => Kind::Data,
+            Self::SourceChanged { .. } => Kind::Changed,
+            Self::Store { .. } => Kind::Store,
+            Self::Timeout { .. } => Kind::Timeout,
+            Self::Closed { .. } => Kind::Closed,
+        }
+    }
+
+    /// Damaged bytes at `place`.
+    pub fn corrupt(place: Place, what: impl Into<String>) -> Self {
+        Self::Corrupt { place, what: what.into(), source: None }
+    }
+
+    /// Damaged bytes at `place`, with the decoder's error as the source.
+    pub fn corrupt_by(place: Place, what: impl Into<String>, source: impl Into<Source>) -> Self {
+        Self::Corrupt { place, what: what.into(), source: Some(source.into()) }
+    }
+
+    /// An impossible option value.
+    pub fn config(option: &'static str, problem: impl Into<String>) -> Self {
+        Self::Config { option, problem: problem.into() }
+    }
+
+    /// The text of this error and of all its causes, separated by `: `.
+    pub fn chain(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            text.push_str(": ");
+            text.push_str(&error.to_string());
+            cause = error.source();
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn place_and_chain_name_everything_once() {
+        let place = Place::file("a.parquet").row_group(3).column("image").row(17);
+        let error = Error::corrupt_by(place, "bad JPEG", std::io::Error::other("marker missing"));
+        assert_eq!(error.to_string(), "file a.parquet, row group 3, column image, row 17: bad JPEG");
+        assert_eq!(error.chain(), format!("{error}: marker missing"));
+        assert_eq!(error.kind().exit_code(), 3);
+        assert_eq!(Place::default().to_string(), "unknown place");
+    }
+}

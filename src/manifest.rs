@@ -1,0 +1,208 @@
+//! What a dataset is made of, as plain numbers: files, row groups, rows, sizes, pinned versions, and one fingerprint.
+//!
+//! The manifest is made once, when the dataset is opened, and never changes; everything that decides an order is a function
+//! of it. It does no I/O and holds no handles.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// SHA-256 over what decides the order of a dataset: relative paths, sizes, footers, row counts, schema and filter.
+///
+/// It does not cover the root address or modification times, so a faithful copy elsewhere has the same fingerprint.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Fingerprint([u8; 32]);
+
+impl Fingerprint {
+    /// A fingerprint from its bytes.
+    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// The 32 bytes.
+    pub fn as_bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl fmt::Debug for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Fingerprint({self})")
+    }
+}
+
+impl Serialize for Fingerprint {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Fingerprint {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = std::borrow::Cow::<'de, str>::deserialize(deserializer)?;
+        let mut bytes = [0; 32];
+        let digits = text.as_bytes();
+        if digits.len() != 64 {
+            return Err(serde::de::Error::custom("a fingerprint has 64 hexadecimal digits"));
+        }
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            let digit = |c: u8| (c as char).to_digit(16);
+            *byte = match (digit(pair[0]), digit(pair[1])) {
+                (Some(high), Some(low)) => (high * 16 + low) as u8,
+                _ => return Err(serde::de::Error::custom("a fingerprint has hexadecimal digits only")),
+            };
+        }
+        Ok(Self(bytes))
+    }
+}
+
+/// What pins one version of a source file. Whatever the store cannot tell is `None`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Version {
+    /// The store's entity tag; for local files object_store makes it of inode, modification time and size.
+    pub etag: Option<String>,
+    /// Length in bytes.
+    pub size: u64,
+    /// Last modification, nanoseconds since 1970-01-01 UTC.
+    pub modified: Option<i64>,
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.size)?;
+        if let Some(etag) = &self.etag {
+            write!(f, ", etag {etag}")?;
+        }
+        if let Some(modified) = self.modified {
+            write!(f, ", modified {}.{:09}", modified.div_euclid(1_000_000_000), modified.rem_euclid(1_000_000_000))?;
+        }
+        Ok(())
+    }
+}
+
+/// One source file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileEntry {
+    /// Path relative to the dataset root, `/` between parts.
+    pub path: Arc<str>,
+    /// The version that was read; every later read must see the same.
+    pub version: Version,
+    /// SHA-256 of the footer's bytes.
+    pub footer: [u8; 32],
+    /// Hive partition values in path order; `None` is `__HIVE_DEFAULT_PARTITION__`.
+    pub partitions: Vec<(Arc<str>, Option<Arc<str>>)>,
+}
+
+/// One row group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RowGroup {
+    /// Index into [`Manifest::files`].
+    pub file: u32,
+    /// Row group number within the file.
+    pub ordinal: u32,
+    /// Rows stored.
+    pub rows: u64,
+    /// Rows that the filter selects; `rows` without one.
+    pub selected: u64,
+    /// Bytes of all columns, uncompressed, as the footer states them.
+    pub bytes: u64,
+}
+
+/// Files and row groups in file order, and the fingerprint of it all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Manifest {
+    /// Source files, sorted by path.
+    pub files: Vec<FileEntry>,
+    /// Row groups in file order.
+    pub groups: Vec<RowGroup>,
+    fingerprint: Fingerprint,
+}
+
+impl Manifest {
+    /// A manifest of `files` and `groups`; `schema` and `filter` are texts that stand for them in the fingerprint, `""` for
+    /// no filter.
+    pub fn new(files: Vec<FileEntry>, groups: Vec<RowGroup>, schema: &str, filter: &str) -> Self {
+        let mut digest = Sha256::new();
+        let mut part = |bytes: &[u8]| {
+            digest.update((bytes.len() as u64).to_le_bytes());
+            digest.update(bytes);
+        };
+        part(b"bowstring manifest 1");
+        part(schema.as_bytes());
+        part(filter.as_bytes());
+        for file in &files {
+            part(file.path.as_bytes());
+            part(&file.version.size.to_le_bytes());
+            part(&file.footer);
+        }
+        for group in &groups {
+            part(
+                &[u64::from(group.file), u64::from(group.ordinal), group.rows, group.selected]
+                    .map(u64::to_le_bytes)
+                    .concat(),
+            );
+        }
+        let fingerprint = Fingerprint(digest.finalize().into());
+        Self { files, groups, fingerprint }
+    }
+
+    /// A manifest of one imaginary file with row groups of `rows` rows each of `row_bytes` bytes, for plans without data.
+    pub fn imaginary(rows: &[u64], row_bytes: u64) -> Self {
+        let version = Version { etag: None, size: rows.iter().sum::<u64>().saturating_mul(row_bytes), modified: None };
+        let file = FileEntry { path: "imaginary".into(), version, footer: [0; 32], partitions: Vec::new() };
+        let group = |(ordinal, rows): (usize, &u64)| RowGroup {
+            file: 0,
+            ordinal: ordinal as u32,
+            rows: *rows,
+            selected: *rows,
+            bytes: rows.saturating_mul(row_bytes),
+        };
+        Self::new(vec![file], rows.iter().enumerate().map(group).collect(), "", "")
+    }
+
+    /// What the order depends on.
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
+    }
+
+    /// Selected rows of all row groups.
+    pub fn rows(&self) -> u64 {
+        self.groups.iter().map(|group| group.selected).sum()
+    }
+
+    /// Bytes per selected row, uncompressed, rounded up; 0 without rows.
+    pub fn row_bytes(&self) -> u64 {
+        let bytes: u64 = self.groups.iter().map(|group| group.bytes).sum();
+        let rows: u64 = self.groups.iter().map(|group| group.rows).sum();
+        if rows == 0 { 0 } else { bytes.div_ceil(rows) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fingerprint_covers_rows_and_filter_but_not_time() {
+        let manifest = Manifest::imaginary(&[3, 4], 10);
+        assert_eq!((manifest.rows(), manifest.row_bytes()), (7, 10));
+        let mut touched = manifest.clone();
+        touched.files[0].version.modified = Some(1);
+        let touched = Manifest::new(touched.files, touched.groups, "", "");
+        assert_eq!(manifest.fingerprint(), touched.fingerprint());
+        assert_ne!(manifest.fingerprint(), Manifest::imaginary(&[4, 3], 10).fingerprint());
+        let filtered = Manifest::new(manifest.files.clone(), manifest.groups.clone(), "", "x > 1");
+        assert_ne!(manifest.fingerprint(), filtered.fingerprint());
+        let json = serde_json::to_string(&manifest.fingerprint()).unwrap();
+        assert_eq!(serde_json::from_str::<Fingerprint>(&json).unwrap(), manifest.fingerprint());
+        assert!(serde_json::from_str::<Fingerprint>("\"zz\"").is_err());
+    }
+}

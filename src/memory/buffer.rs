@@ -1,0 +1,147 @@
+//! Owned, aligned host memory, and the trait that lets a device provide it.
+
+#![expect(unsafe_code, reason = "raw allocation; the bounds are stated at each use")]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::fmt::Debug;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::pool::Charge;
+use crate::error::{Error, Result};
+
+/// Alignment of every buffer and of every tensor in it, in bytes: a cache line, and what JAX wants of DLPack.
+pub const ALIGNMENT: usize = 64;
+
+/// A source of host memory: pageable here, pinned for a GPU.
+pub trait HostAllocator: Send + Sync + Debug {
+    /// `len` bytes, zeroed or otherwise initialised, aligned to [`ALIGNMENT`] at least. `len` is never 0.
+    fn allocate(&self, len: usize) -> Result<NonNull<u8>>;
+
+    /// Gives memory back.
+    ///
+    /// # Safety
+    /// `ptr` came from `allocate(len)` of this allocator, was not freed, and nothing refers to it any more.
+    unsafe fn free(&self, ptr: NonNull<u8>, len: usize);
+
+    /// Whether the memory is page-locked.
+    fn is_pinned(&self) -> bool {
+        false
+    }
+}
+
+/// Pageable memory from the global allocator.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct SystemAllocator;
+
+fn layout(len: usize) -> Option<Layout> {
+    Layout::from_size_align(len, ALIGNMENT).ok()
+}
+
+impl HostAllocator for SystemAllocator {
+    fn allocate(&self, len: usize) -> Result<NonNull<u8>> {
+        let refused = || Error::Limit {
+            what: "a host buffer".to_owned(),
+            asked: len as u64,
+            limit: isize::MAX as u64,
+            option: "memory_budget",
+        };
+        let layout = layout(len).filter(|layout| layout.size() > 0).ok_or_else(refused)?;
+        // SAFETY: the layout's size is not zero (filtered above).
+        NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refused)
+    }
+
+    unsafe fn free(&self, ptr: NonNull<u8>, len: usize) {
+        if let Some(layout) = layout(len) {
+            // SAFETY: the caller promises that `ptr` came from `allocate(len)`, which used this very layout.
+            unsafe { dealloc(ptr.as_ptr(), layout) }
+        }
+    }
+}
+
+/// Memory that no buffer refers to; the pool keeps some of it for the next batch.
+#[derive(Debug)]
+pub(super) struct Raw {
+    ptr: NonNull<u8>,
+    capacity: usize,
+    allocator: Arc<dyn HostAllocator>,
+}
+
+// SAFETY: `Raw` owns its memory alone; the allocator is Send + Sync and frees from any thread.
+unsafe impl Send for Raw {}
+// SAFETY: a shared `Raw` gives no access to its memory.
+unsafe impl Sync for Raw {}
+
+impl Raw {
+    pub(super) fn allocate(allocator: &Arc<dyn HostAllocator>, capacity: usize) -> Result<Self> {
+        let ptr = allocator.allocate(capacity)?;
+        Ok(Self { ptr, capacity, allocator: Arc::clone(allocator) })
+    }
+
+    pub(super) fn capacity(&self) -> usize {
+        self.capacity
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        // SAFETY: `ptr` came from this allocator with this capacity, and `Raw` is its only owner.
+        unsafe { self.allocator.free(self.ptr, self.capacity) }
+    }
+}
+
+/// `len` initialised bytes, aligned to [`ALIGNMENT`], charged to a pool until delivered or dropped.
+#[derive(Debug)]
+pub struct HostBuffer {
+    raw: Option<Raw>,
+    ptr: NonNull<u8>,
+    len: usize,
+    charge: Charge,
+}
+
+// SAFETY: the buffer owns its memory alone through `raw`; `&HostBuffer` only reads it.
+unsafe impl Send for HostBuffer {}
+// SAFETY: as above.
+unsafe impl Sync for HostBuffer {}
+
+impl HostBuffer {
+    pub(super) fn new(raw: Raw, len: usize, charge: Charge) -> Self {
+        debug_assert!(len <= raw.capacity);
+        Self { ptr: raw.ptr, raw: Some(raw), len, charge }
+    }
+
+    /// Address of the first byte.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.ptr.as_ptr()
+    }
+
+    /// Takes the bytes off the budget: from now on they are the consumer's.
+    pub fn deliver(&self) {
+        self.charge.release();
+    }
+}
+
+impl Deref for HostBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `ptr` is valid for `capacity >= len` initialised bytes (allocators initialise) while `raw` lives.
+        unsafe { std::slice::from_raw_parts(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for HostBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `deref`; `&mut self` makes the access exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.ptr.as_ptr(), self.len) }
+    }
+}
+
+impl Drop for HostBuffer {
+    fn drop(&mut self) {
+        if let Some(raw) = self.raw.take() {
+            self.charge.recycle(raw);
+        }
+    }
+}

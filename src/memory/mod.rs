@@ -1,0 +1,16 @@
+//! Host memory: who allocates it, who owns it, and the one byte budget that holds everything in flight.
+//!
+//! ```text
+//!   Pool (budget) ── reserve(n).await ─► Reservation ── allocate(len) ─► HostBuffer ─► Tensor ─► consumer
+//!        ▲                                    │ drop                        │ drop, or deliver()
+//!        └────────────────────────────────────┴─────────────────────────────┘
+//! ```
+//!
+//! A reservation is a claim on bytes, whether or not bowstring's own allocator provides them: column chunks and Arrow
+//! arrays are held under reservations, tensors under buffers. Waiting for a reservation is the only back-pressure there is.
+
+mod buffer;
+mod pool;
+
+pub use buffer::{ALIGNMENT, HostAllocator, HostBuffer, SystemAllocator};
+pub use pool::{Pool, Reservation};

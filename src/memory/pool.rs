@@ -1,0 +1,355 @@
+//! One byte budget with first-come-first-served reservations, and the free list of batch buffers.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+use super::buffer::{HostAllocator, HostBuffer, Raw};
+use crate::error::{Error, Result};
+
+/// Buffers are kept by size rounded up to this, so that batches of nearly one size share them.
+const SIZE_CLASS: usize = 4096;
+
+/// A byte budget. `used + kept <= budget` always, except for [`Reservation::grow`].
+#[derive(Debug)]
+pub struct Pool {
+    allocator: Arc<dyn HostAllocator>,
+    budget: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    used: usize,
+    peak: usize,
+    /// Recycled buffers by capacity, and their sum. They are evicted before anybody waits.
+    kept: HashMap<usize, Vec<Raw>>,
+    kept_bytes: usize,
+    waiting: VecDeque<Waiter>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    bytes: usize,
+    granted: oneshot::Sender<Reservation>,
+}
+
+impl State {
+    fn charge(&mut self, bytes: usize) {
+        self.used += bytes;
+        self.peak = self.peak.max(self.used + self.kept_bytes);
+    }
+
+    /// Whether `bytes` more fit once kept buffers are given up.
+    fn fits(&self, bytes: usize, budget: usize) -> bool {
+        self.used.checked_add(bytes).is_some_and(|sum| sum <= budget)
+    }
+
+    /// Takes kept buffers out until `bytes` more fit beside the rest; the caller frees them outside the lock.
+    fn evict(&mut self, bytes: usize, budget: usize) -> Vec<Raw> {
+        let mut evicted = Vec::new();
+        while self.used + bytes + self.kept_bytes > budget && self.kept_bytes > 0 {
+            let Some(class) = self.kept.iter().find(|(_, list)| !list.is_empty()).map(|(class, _)| *class) else {
+                break;
+            };
+            if let Some(raw) = self.kept.get_mut(&class).and_then(Vec::pop) {
+                self.kept_bytes -= raw.capacity();
+                evicted.push(raw);
+            }
+        }
+        evicted
+    }
+}
+
+impl Pool {
+    /// A pool of `budget` bytes whose buffers come from `allocator`.
+    pub fn new(allocator: Arc<dyn HostAllocator>, budget: usize) -> Arc<Self> {
+        Arc::new(Self { allocator, budget, state: Mutex::default() })
+    }
+
+    /// The budget, in bytes.
+    pub fn budget(&self) -> usize {
+        self.budget
+    }
+
+    /// Bytes reserved now, free-listed buffers not counted.
+    pub fn used(&self) -> usize {
+        self.lock().used
+    }
+
+    /// The most bytes ever held at once, free-listed buffers included.
+    pub fn peak(&self) -> usize {
+        self.lock().peak
+    }
+
+    /// Whether buffers of this pool are page-locked.
+    pub fn is_pinned(&self) -> bool {
+        self.allocator.is_pinned()
+    }
+
+    /// Waits until `bytes` are free, first come first served. Dropping the future leaves the queue.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] if `bytes` exceeds the whole budget: it could never be granted.
+    pub async fn reserve(self: &Arc<Self>, bytes: usize) -> Result<Reservation> {
+        if bytes > self.budget {
+            return Err(Error::Limit {
+                what: "one item of the pipeline".to_owned(),
+                asked: bytes as u64,
+                limit: self.budget as u64,
+                option: "memory_budget",
+            });
+        }
+        let receiver = {
+            let mut state = self.lock();
+            if state.waiting.is_empty() && state.fits(bytes, self.budget) {
+                let evicted = state.evict(bytes, self.budget);
+                state.charge(bytes);
+                drop(state);
+                drop(evicted);
+                return Ok(Reservation { pool: Arc::clone(self), bytes });
+            }
+            let (granted, receiver) = oneshot::channel();
+            state.waiting.push_back(Waiter { bytes, granted });
+            receiver
+        };
+        // Whoever leaves the queue early must let the next one look: the guard does so on every way out.
+        let _leaving = Leaving(self);
+        receiver.await.map_err(|_| Error::Closed { why: "the memory pool is gone".to_owned() })
+    }
+
+    /// `bytes` if they are free now and nobody waits.
+    pub fn try_reserve(self: &Arc<Self>, bytes: usize) -> Option<Reservation> {
+        let mut state = self.lock();
+        if !state.waiting.is_empty() || !state.fits(bytes, self.budget) {
+            return None;
+        }
+        let evicted = state.evict(bytes, self.budget);
+        state.charge(bytes);
+        drop(state);
+        drop(evicted);
+        Some(Reservation { pool: Arc::clone(self), bytes })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The state is consistent after every statement, so a panic elsewhere does not spoil it.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn release(self: &Arc<Self>, bytes: usize) {
+        let mut granted = Vec::new();
+        let mut evicted = Vec::new();
+        {
+            let mut state = self.lock();
+            state.used -= bytes;
+            while let Some(waiter) = state.waiting.front() {
+                let bytes = waiter.bytes;
+                if waiter.granted.is_closed() {
+                    state.waiting.pop_front();
+                } else if state.fits(bytes, self.budget) {
+                    evicted.append(&mut state.evict(bytes, self.budget));
+                    state.charge(bytes);
+                    granted.extend(state.waiting.pop_front());
+                } else {
+                    break;
+                }
+            }
+        }
+        drop(evicted);
+        for waiter in granted {
+            // A waiter that left meanwhile gets its reservation back here, whose drop wakes the next one.
+            drop(waiter.granted.send(Reservation { pool: Arc::clone(self), bytes: waiter.bytes }));
+        }
+    }
+}
+
+/// Wakes the next waiter when a wait ends, granted or abandoned.
+struct Leaving<'a>(&'a Arc<Pool>);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.release(0);
+    }
+}
+
+/// A claim on bytes of a pool, given back on drop.
+#[derive(Debug)]
+pub struct Reservation {
+    pool: Arc<Pool>,
+    bytes: usize,
+}
+
+impl Reservation {
+    /// Bytes claimed.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Gives back all but `bytes`; does nothing if fewer are claimed.
+    pub fn shrink_to(&mut self, bytes: usize) {
+        if let Some(surplus) = self.bytes.checked_sub(bytes).filter(|surplus| *surplus > 0) {
+            self.bytes = bytes;
+            self.pool.release(surplus);
+        }
+    }
+
+    /// Claims up to `bytes` in all, at once and even over the budget: for sizes that only decoding reveals. Whoever asks
+    /// next waits until the pool is back within its budget.
+    pub fn grow(&mut self, bytes: usize) {
+        if let Some(missing) = bytes.checked_sub(self.bytes) {
+            let mut state = self.pool.lock();
+            let evicted = state.evict(missing, self.pool.budget);
+            state.charge(missing);
+            drop(state);
+            drop(evicted);
+            self.bytes = bytes;
+        }
+    }
+
+    /// Takes `bytes` out of this reservation as one of its own; less if fewer are claimed.
+    #[must_use]
+    pub fn split(&mut self, bytes: usize) -> Self {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        Self { pool: Arc::clone(&self.pool), bytes }
+    }
+
+    /// Turns the reservation into a buffer of `len` initialised bytes, growing or shrinking to its capacity.
+    ///
+    /// The contents are zero in a fresh buffer and those of an earlier batch in a recycled one.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] if the allocator has no memory.
+    pub fn allocate(mut self, len: usize) -> Result<HostBuffer> {
+        let capacity = len.max(1).div_ceil(SIZE_CLASS) * SIZE_CLASS;
+        let kept = {
+            let mut state = self.pool.lock();
+            let raw = state.kept.get_mut(&capacity).and_then(Vec::pop);
+            if raw.is_some() {
+                state.kept_bytes -= capacity;
+            }
+            raw
+        };
+        self.grow(capacity);
+        self.shrink_to(capacity);
+        let raw = match kept {
+            Some(raw) => raw,
+            None => Raw::allocate(&self.pool.allocator, capacity)?,
+        };
+        let charge = Charge { pool: Arc::clone(&self.pool), bytes: AtomicUsize::new(self.bytes) };
+        self.bytes = 0;
+        Ok(HostBuffer::new(raw, len, charge))
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            self.pool.release(self.bytes);
+        }
+    }
+}
+
+/// What a buffer owes its pool.
+#[derive(Debug)]
+pub(super) struct Charge {
+    pool: Arc<Pool>,
+    bytes: AtomicUsize,
+}
+
+impl Charge {
+    pub(super) fn release(&self) {
+        let bytes = self.bytes.swap(0, Ordering::AcqRel);
+        if bytes > 0 {
+            self.pool.release(bytes);
+        }
+    }
+
+    /// Gives the bytes back to the budget and the memory to the free list, if the budget has room for it there.
+    pub(super) fn recycle(&self, raw: Raw) {
+        let mut unwanted = Some(raw);
+        {
+            let mut state = self.pool.lock();
+            let bytes = self.bytes.load(Ordering::Acquire);
+            if let Some(raw) = unwanted.take() {
+                let held = state.used - bytes + state.kept_bytes;
+                if state.waiting.is_empty() && held + raw.capacity() <= self.pool.budget {
+                    state.kept_bytes += raw.capacity();
+                    state.kept.entry(raw.capacity()).or_default().push(raw);
+                } else {
+                    unwanted = Some(raw);
+                }
+            }
+        }
+        drop(unwanted);
+        self.release();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{ALIGNMENT, SystemAllocator};
+
+    fn pool(budget: usize) -> Arc<Pool> {
+        Pool::new(Arc::new(SystemAllocator), budget)
+    }
+
+    #[tokio::test]
+    async fn grants_in_order_and_never_over_budget() {
+        let pool = pool(100 * SIZE_CLASS);
+        let first = pool.reserve(80 * SIZE_CLASS).await.unwrap();
+        let big = tokio::spawn({
+            let pool = Arc::clone(&pool);
+            async move { pool.reserve(90 * SIZE_CLASS).await }
+        });
+        tokio::task::yield_now().await;
+        assert!(pool.try_reserve(1).is_none(), "a later, smaller request must not overtake");
+        drop(first);
+        let big = big.await.unwrap().unwrap();
+        assert_eq!(pool.used(), 90 * SIZE_CLASS);
+        drop(big);
+        assert_eq!((pool.used(), pool.peak()), (0, 90 * SIZE_CLASS));
+        assert!(matches!(pool.reserve(101 * SIZE_CLASS).await, Err(Error::Limit { .. })));
+    }
+
+    #[tokio::test]
+    async fn a_cancelled_waiter_does_not_block_the_next() {
+        let pool = pool(10);
+        let held = pool.reserve(5).await.unwrap();
+        let left = tokio::spawn({
+            let pool = Arc::clone(&pool);
+            async move { pool.reserve(10).await }
+        });
+        tokio::task::yield_now().await;
+        let next = tokio::spawn({
+            let pool = Arc::clone(&pool);
+            async move { pool.reserve(5).await }
+        });
+        tokio::task::yield_now().await;
+        left.abort();
+        assert_eq!(next.await.unwrap().unwrap().bytes(), 5, "granted although nothing was released");
+        drop(held);
+    }
+
+    #[tokio::test]
+    async fn buffers_are_aligned_recycled_and_delivered() {
+        let pool = pool(4 * SIZE_CLASS);
+        let mut buffer = pool.reserve(100).await.unwrap().allocate(100).unwrap();
+        buffer.fill(7);
+        let address = buffer.as_ptr();
+        assert_eq!((buffer.len(), address as usize % ALIGNMENT), (100, 0));
+        drop(buffer);
+        assert_eq!(pool.used(), 0);
+        let again = pool.reserve(120).await.unwrap().allocate(120).unwrap();
+        assert_eq!(again.as_ptr(), address);
+        assert_eq!(pool.used(), SIZE_CLASS);
+        again.deliver();
+        assert_eq!(pool.used(), 0);
+        drop(again);
+        // Kept buffers make room for reservations.
+        assert_eq!(pool.reserve(4 * SIZE_CLASS).await.unwrap().bytes(), 4 * SIZE_CLASS);
+    }
+}

@@ -1,0 +1,290 @@
+//! Tensors, and the batch that holds them in one slab.
+//!
+//! ```text
+//!   slab  │ image [B,3,224,224] u8 ....│pad│ label [B] i64 │pad│ _mask [B] bool │      one HostBuffer, one copy to a device
+//!           ▲ offsets are multiples of TENSOR_ALIGNMENT, so every framework can use each tensor in place
+//! ```
+//!
+//! A [`BatchBuilder`] hands out each tensor's bytes for writing; decoders write there and nowhere else. [`BatchBuilder::finish`]
+//! freezes the slab. Tensors share it by reference count, so a consumer may keep any of them for ever.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::array::ArrayRef;
+
+use crate::error::{Error, Result};
+use crate::memory::{HostBuffer, Reservation};
+use crate::schema::DType;
+
+/// Alignment of each tensor within its slab, in bytes. The slab itself is aligned to [`crate::memory::ALIGNMENT`].
+pub const TENSOR_ALIGNMENT: usize = 256;
+
+/// Name, element type and full shape (batch axis first) of a tensor to be built.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TensorSpec {
+    /// Column name in the batch.
+    pub name: Arc<str>,
+    /// Element type.
+    pub dtype: DType,
+    /// Shape, the batch axis first.
+    pub shape: Vec<usize>,
+}
+
+impl TensorSpec {
+    /// Bytes of the tensor.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] if the shape's product overflows.
+    pub fn bytes(&self) -> Result<usize> {
+        self.shape.iter().try_fold(self.dtype.size(), |product, dim| product.checked_mul(*dim)).ok_or_else(|| {
+            Error::Limit {
+                what: format!("tensor {} of shape {:?}", self.name, self.shape),
+                asked: u64::MAX,
+                limit: isize::MAX as u64,
+                option: "batch_size",
+            }
+        })
+    }
+}
+
+/// A row-major tensor in host memory that shares its slab with the other tensors of its batch.
+#[derive(Clone)]
+pub struct Tensor {
+    dtype: DType,
+    shape: Vec<usize>,
+    slab: Arc<HostBuffer>,
+    offset: usize,
+    len: usize,
+}
+
+impl Tensor {
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Shape, the batch axis first.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// The elements' bytes, row-major, little-endian.
+    pub fn bytes(&self) -> &[u8] {
+        &self.slab[self.offset..self.offset + self.len]
+    }
+
+    /// Address of the first element: aligned to 64 bytes.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.bytes().as_ptr()
+    }
+
+    /// The elements as a slice of `T`; `None` if the size of `T` is not the element's size.
+    pub fn as_slice<T: bytemuck::Pod>(&self) -> Option<&[T]> {
+        if size_of::<T>() != self.dtype.size() { None } else { bytemuck::try_cast_slice(self.bytes()).ok() }
+    }
+
+    /// The slab that holds this tensor.
+    pub fn slab(&self) -> &Arc<HostBuffer> {
+        &self.slab
+    }
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tensor({} {:?})", self.dtype, self.shape)
+    }
+}
+
+/// One column of a batch.
+#[derive(Debug, Clone)]
+pub enum Value {
+    /// A tensor; the first axis is the batch, except for the values of a ragged column.
+    Tensor(Tensor),
+    /// What has no tensor form: strings, binary, lists of them.
+    Arrow(ArrayRef),
+}
+
+impl Value {
+    /// The tensor, if it is one.
+    pub fn tensor(&self) -> Option<&Tensor> {
+        match self {
+            Self::Tensor(tensor) => Some(tensor),
+            Self::Arrow(_) => None,
+        }
+    }
+}
+
+/// One rank's rows of one global step, as named columns in a fixed order.
+///
+/// Parts of one source column carry its name and a suffix: `x__values` and `x__offsets` (ragged; `x__offsets_1` for the next
+/// level of nesting), `x` and `x__lengths` (padded), `x__valid` (null mask). `_mask` is false on rows added by tail policy
+/// `pad`; `_row_id` is the row's number in the dataset.
+#[derive(Debug, Clone)]
+pub struct Batch {
+    /// Epoch, from 0.
+    pub epoch: u64,
+    /// Global step within the epoch, from 0.
+    pub step: u64,
+    /// Rows, padding included: the length of the batch axis.
+    pub rows: usize,
+    columns: Vec<(Arc<str>, Value)>,
+}
+
+impl Batch {
+    /// The columns in their fixed order.
+    pub fn columns(&self) -> &[(Arc<str>, Value)] {
+        &self.columns
+    }
+
+    /// The column named `name`.
+    pub fn get(&self, name: &str) -> Option<&Value> {
+        self.columns.iter().find(|(column, _)| &**column == name).map(|(_, value)| value)
+    }
+
+    /// The tensor named `name`; `None` for an Arrow column too.
+    pub fn tensor(&self, name: &str) -> Option<&Tensor> {
+        self.get(name).and_then(Value::tensor)
+    }
+
+    /// Bytes of all tensors, padding between them not counted.
+    pub fn tensor_bytes(&self) -> usize {
+        self.columns.iter().filter_map(|(_, value)| value.tensor()).map(|tensor| tensor.len).sum()
+    }
+
+    /// Takes the batch off the byte budget: it is the consumer's now.
+    pub fn deliver(&self) {
+        for (_, value) in &self.columns {
+            if let Value::Tensor(tensor) = value {
+                tensor.slab.deliver();
+            }
+        }
+    }
+}
+
+/// Where each tensor lies in a slab.
+#[derive(Debug, Clone, Default)]
+struct Layout {
+    /// (offset, length) in bytes of each tensor.
+    places: Vec<(usize, usize)>,
+    total: usize,
+}
+
+impl Layout {
+    fn new(specs: &[TensorSpec]) -> Result<Self> {
+        let mut layout = Self::default();
+        for spec in specs {
+            let len = spec.bytes()?;
+            layout.places.push((layout.total, len));
+            layout.total = len
+                .checked_next_multiple_of(TENSOR_ALIGNMENT)
+                .and_then(|padded| layout.total.checked_add(padded))
+                .ok_or_else(|| Error::config("batch_size", "a batch of this size overflows memory"))?;
+        }
+        Ok(layout)
+    }
+}
+
+/// Builds a batch in one slab: sizes first, then the bytes in place, then [`finish`](Self::finish).
+#[derive(Debug)]
+pub struct BatchBuilder {
+    specs: Vec<TensorSpec>,
+    layout: Layout,
+    slab: HostBuffer,
+}
+
+impl BatchBuilder {
+    /// Bytes that a slab for `specs` takes.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] or [`Error::Config`] on overflow.
+    pub fn slab_bytes(specs: &[TensorSpec]) -> Result<usize> {
+        Layout::new(specs).map(|layout| layout.total)
+    }
+
+    /// A slab for `specs`, paid for by `reservation` (which grows if it must).
+    ///
+    /// The bytes may hold those of an earlier batch: whoever fills a tensor writes all of it.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] or [`Error::Config`] if the sizes overflow or memory is refused.
+    pub fn new(specs: Vec<TensorSpec>, reservation: Reservation) -> Result<Self> {
+        let layout = Layout::new(&specs)?;
+        let slab = reservation.allocate(layout.total)?;
+        Ok(Self { specs, layout, slab })
+    }
+
+    /// The tensors being built.
+    pub fn specs(&self) -> &[TensorSpec] {
+        &self.specs
+    }
+
+    /// The bytes of tensor `index`.
+    pub fn tensor(&mut self, index: usize) -> &mut [u8] {
+        let (offset, len) = self.layout.places[index];
+        &mut self.slab[offset..offset + len]
+    }
+
+    /// The bytes of every tensor at once, in order of the specs, for filling them in parallel.
+    pub fn tensors(&mut self) -> Vec<&mut [u8]> {
+        let mut rest: &mut [u8] = &mut self.slab;
+        let mut at = 0;
+        let mut tensors = Vec::with_capacity(self.layout.places.len());
+        for (offset, len) in &self.layout.places {
+            let (tensor, tail) = rest.split_at_mut(offset - at).1.split_at_mut(*len);
+            tensors.push(tensor);
+            rest = tail;
+            at = offset + len;
+        }
+        tensors
+    }
+
+    /// Freezes the slab into a batch whose columns are the tensors in order, then `arrow`.
+    pub fn finish(self, epoch: u64, step: u64, rows: usize, arrow: Vec<(Arc<str>, ArrayRef)>) -> Batch {
+        let slab = Arc::new(self.slab);
+        let tensors = self.specs.into_iter().zip(&self.layout.places).map(|(spec, (offset, len))| {
+            let tensor =
+                Tensor { dtype: spec.dtype, shape: spec.shape, slab: Arc::clone(&slab), offset: *offset, len: *len };
+            (spec.name, Value::Tensor(tensor))
+        });
+        let columns = tensors.chain(arrow.into_iter().map(|(name, array)| (name, Value::Arrow(array)))).collect();
+        Batch { epoch, step, rows, columns }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{ALIGNMENT, Pool, SystemAllocator};
+
+    #[test]
+    fn tensors_are_disjoint_aligned_and_outlive_the_batch() {
+        let pool = Pool::new(Arc::new(SystemAllocator), 1 << 20);
+        let specs = vec![
+            TensorSpec { name: "a".into(), dtype: DType::Float32, shape: vec![3, 5] },
+            TensorSpec { name: "empty".into(), dtype: DType::Int64, shape: vec![0] },
+            TensorSpec { name: "b".into(), dtype: DType::Uint8, shape: vec![3] },
+        ];
+        let bytes = BatchBuilder::slab_bytes(&specs).unwrap();
+        let mut builder = BatchBuilder::new(specs, pool.try_reserve(bytes).unwrap()).unwrap();
+        for (index, tensor) in builder.tensors().into_iter().enumerate() {
+            tensor.fill(index as u8 + 1);
+        }
+        let batch = builder.finish(0, 7, 3, Vec::new());
+        assert_eq!(batch.tensor_bytes(), 60 + 3);
+        let (a, b) = (batch.tensor("a").unwrap().clone(), batch.tensor("b").unwrap().clone());
+        batch.deliver();
+        drop(batch);
+        assert_eq!(pool.used(), 0);
+        assert!(a.bytes().iter().all(|byte| *byte == 1) && b.bytes() == [3, 3, 3]);
+        assert_eq!((a.as_ptr() as usize % ALIGNMENT, b.as_ptr() as usize % ALIGNMENT), (0, 0));
+        assert_eq!(a.as_slice::<f32>().map(<[f32]>::len), Some(15));
+        assert!(a.as_slice::<u8>().is_none());
+    }
+
+    #[test]
+    fn an_overflowing_shape_is_an_error() {
+        let spec = TensorSpec { name: "x".into(), dtype: DType::Float64, shape: vec![usize::MAX, 2] };
+        assert!(matches!(spec.bytes(), Err(Error::Limit { .. })));
+    }
+}
