@@ -1,0 +1,130 @@
+# One command per job. A fresh machine needs Rust (cargo, clippy, rustfmt), Python 3.10+ with venv, and a C compiler.
+# The rest comes by itself: Python tools into .venv, cmake and nasm for libjpeg-turbo where they can be had.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+PY := $(VENV)/bin/python
+export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
+# The extension never links libpython: the interpreter that imports it provides the symbols.
+export PYO3_BUILD_EXTENSION_MODULE := 1
+export PYO3_PYTHON := $(CURDIR)/$(PY)
+export PYTHONPATH := $(CURDIR)/python
+
+# `turbo` where libjpeg-turbo can be built, else empty. Expanded in recipes, after the file was made.
+TURBO = $(shell cat $(VENV)/turbo)
+FEATURES = $(if $(TURBO),--features bowstring/turbo)
+# All members with all their targets in one selection: cargo then resolves one set of features, and tests, binary and
+# Python extension share one build of every dependency.
+WORLD = --locked --workspace $(FEATURES)
+NEXTEST := $(shell command -v cargo-nextest 2>/dev/null)
+
+.PHONY: help
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+# ---- what the machine lacks -------------------------------------------------------------------------------------------
+
+$(VENV)/ready: python/requirements-dev.txt
+	@command -v cargo >/dev/null || { echo "bowstring needs Rust: https://rustup.rs" >&2; exit 1; }
+	@python3 -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' || \
+		{ echo "bowstring needs python3 >= 3.10 with the venv module (Debian: apt install python3-venv)" >&2; exit 1; }
+	@echo "installing Python tools and PyTorch into $(VENV) (once)"
+	python3 -m venv $(VENV)
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+$(VENV)/turbo: scripts/native-tools.sh $(VENV)/ready
+	@bash $< > $@.new
+	@mv $@.new $@
+
+# ---- the two builds ---------------------------------------------------------------------------------------------------
+
+# Everything in the dev profile (dependencies optimised): libraries, binary, tests, examples, Python extension.
+.PHONY: build
+build: $(VENV)/turbo
+	cargo build $(WORLD) --lib --bins --tests --examples
+	@ln -sf ../../target/debug/lib_native.so python/bowstring/_native.abi3.so
+
+.PHONY: build-release
+build-release: $(VENV)/turbo
+	cargo build $(WORLD) --lib --bins --release
+	@ln -sf ../../target/release/lib_native.so python/bowstring/_native.abi3.so
+
+# ---- what people run --------------------------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: build-release ## read, decode and train on the shipped photos
+	target/release/bowstring demo
+	$(PY) examples/train_torch.py
+
+.PHONY: test
+test: lint check-features test-rust test-doc test-python ## lint, all tests, doc tests, examples, Python tests
+	@echo; grep -hE '^ *Summary|^test result' target/test-rust.log | tail -n 3
+	@tail -n 1 target/test-python.log
+
+.PHONY: check-features
+check-features: $(VENV)/turbo
+	cargo check --locked --no-default-features
+	$(if $(TURBO),cargo check --locked --all-features,@echo "all-features not checked: libjpeg-turbo cannot be built here")
+
+.PHONY: test-rust
+test-rust: build
+ifneq ($(NEXTEST),)
+	cargo nextest run $(WORLD) 2>&1 | tee target/test-rust.log
+else
+	cargo test $(WORLD) --lib --bins --tests 2>&1 | tee target/test-rust.log
+endif
+
+.PHONY: test-doc
+test-doc: build
+	cargo test $(WORLD) --doc
+	for example in examples/*.rs; do name=$$(basename $$example .rs); echo "example $$name"; target/debug/examples/$$name; done
+
+.PHONY: test-python
+test-python: build
+	$(PY) examples/train_torch.py --epochs 2
+	cd python && ../$(PY) -m pytest 2>&1 | tee ../target/test-python.log
+
+.PHONY: lint
+lint: $(VENV)/turbo ## rustfmt, clippy, rustdoc, ruff, mypy, stubtest, floors
+	cargo fmt --all --check
+	ruff check .
+	ruff format --check .
+	cargo clippy $(WORLD) --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc $(WORLD) --no-deps --document-private-items
+	$(MAKE) build
+	mypy --config-file python/pyproject.toml --strict python/bowstring
+	$(PY) -m mypy.stubtest --mypy-config-file python/pyproject.toml bowstring._native
+	cargo test $(WORLD) --test it -- floors:: advisories::
+
+.PHONY: wheel
+wheel: $(VENV)/turbo ## a release wheel in dist/
+	$(VENV)/bin/maturin build --release --locked --manifest-path python/Cargo.toml $(if $(TURBO),--features turbo) --out dist
+
+.PHONY: bench
+bench: $(VENV)/turbo ## Rust benches (criterion)
+	cargo bench --locked -p bowstring $(FEATURES)
+
+.PHONY: bench-peers
+bench-peers: build-release ## Python peers against bowstring, alternating runs
+	$(PY) benches/peers/run.py $(PEERS_ARGS)
+
+.PHONY: soak
+soak: ## the full counts of every random and fault test
+	BOWSTRING_SOAK=1 NEXTEST_PROFILE=soak $(MAKE) test-rust test-python
+
+.PHONY: fuzz
+fuzz: ## each fuzz target for 60 s (needs nightly and cargo-fuzz)
+	@cargo +nightly fuzz --version >/dev/null 2>&1 || \
+		{ echo "make fuzz needs: rustup toolchain install nightly; cargo install cargo-fuzz" >&2; exit 1; }
+	for target in $$(cargo +nightly fuzz list); do cargo +nightly fuzz run $$target -- -max_total_time=60; done
+
+.PHONY: clean
+clean: ## remove what was built and installed
+	cargo clean
+	rm -rf $(VENV) .venv-peers dist bench-out python/bowstring/_native.abi3.so
