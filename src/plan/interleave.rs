@@ -33,11 +33,6 @@ impl Interleave {
         Self { total, stride, bounds }
     }
 
-    /// Number of sources.
-    pub(super) fn sources(&self) -> usize {
-        self.bounds.len() - 1
-    }
-
     fn weight(&self, source: usize) -> u64 {
         self.bounds[source + 1] - self.bounds[source]
     }

@@ -50,6 +50,7 @@ impl Plan {
         let layout = &self.sources[source];
         let weigh = |at: usize| cost(source as u32, layout.order()[at]);
         let drawn = self.interleave.count(source, self.rows());
+        let full_steps = self.rows() / self.spec().global_batch;
         // With one source a moment is a step. In a mixture it is the first of the draws of a step, of which there are
         // `reach` at most, so a window is needed from `reach` draws before its first row.
         let batch = self.spec().global_batch;
@@ -67,6 +68,9 @@ impl Plan {
                     break;
                 }
                 let (from, to) = moments(first, (window.rows.end - 1) * self.lanes + lane);
+                if !mixed && from >= full_steps {
+                    break;
+                }
                 let mut bytes = 0_u64;
                 let edges = [window.groups.start, window.groups.end - 1];
                 for at in window.groups {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use super::share::Share;
 use super::steps::{Plan, RowRef};
+use crate::manifest::RowGroup;
 
 /// Bins of the file order.
 const BINS: u64 = 64;
@@ -29,7 +30,10 @@ impl Plan {
             .iter()
             .map(|manifest| {
                 let mut rows = 0;
-                let first = |group: &crate::manifest::RowGroup| std::mem::replace(&mut rows, rows + group.selected);
+                let first = |group: &RowGroup| {
+                    rows += group.selected;
+                    rows - group.selected
+                };
                 manifest.groups.iter().map(first).collect()
             })
             .collect();

@@ -217,7 +217,7 @@ impl Plan {
         let mut uses = Vec::new();
         let last = self.steps.saturating_sub(1);
         let mut seen: BTreeSet<Name> = BTreeSet::new();
-        let repeats = !self.repeated(step, share).is_empty();
+        let repeats = self.repeated(step, share).len() > 0;
         self.runs(step, share, |run| {
             self.each_window(&run, |pass, window, _| {
                 let last_step = if step == last { last } else { self.last_step(step, share, &run, pass, &window) };
