@@ -17,6 +17,11 @@ pub(super) struct Layout {
     lanes: u64,
     /// First row of each window, counted along its lane; lane after lane.
     windows: Vec<u64>,
+    /// Where each window begins in the permuted order of row groups, as a boundary between two of them: the first row group
+    /// of the window, or in a lane that runs backwards the one behind it. The first window of a lane begins with the lane.
+    bounds: Vec<u32>,
+    /// Row groups of each lane, as indexes into the permuted order.
+    edges: Vec<Range<u32>>,
     /// Lane l has the windows `first[l]..first[l + 1]`.
     first: Vec<u32>,
     /// Seed, epoch and source, if rows are shuffled.
@@ -83,6 +88,8 @@ impl Layout {
             starts,
             lanes: u64::from(lanes),
             windows: Vec::new(),
+            bounds: Vec::new(),
+            edges: Vec::with_capacity(lanes as usize),
             first: Vec::with_capacity(lanes as usize + 1),
             shuffled: shuffle.then_some(keys),
         };
@@ -92,6 +99,7 @@ impl Layout {
             layout.first.push(layout.windows.len() as u32);
         }
         layout.windows.shrink_to_fit();
+        layout.bounds.shrink_to_fit();
         Ok(layout)
     }
 
@@ -100,21 +108,23 @@ impl Layout {
         let span = self.span(lane);
         let len = span.end - span.start;
         if len == 0 {
+            self.edges.push(0..0);
             return;
         }
         let target = len / (len / window_rows).max(1);
-        let inner = self.starts.partition_point(|start| *start <= span.start)
-            ..self.starts.partition_point(|start| *start < span.end);
-        let mut open = 0;
+        let first = self.starts.partition_point(|start| *start <= span.start) - 1;
+        let end = self.starts.partition_point(|start| *start < span.end);
+        self.edges.push(first as u32..end as u32);
         self.windows.push(0);
-        for nth in 0..inner.len() {
-            let at = if backwards(lane) {
-                span.end - self.starts[inner.end - 1 - nth]
-            } else {
-                self.starts[inner.start + nth] - span.start
-            };
+        self.bounds.push(if backwards(lane) { end } else { first } as u32);
+        let mut open = 0;
+        // The boundaries within the lane, as the lane meets them.
+        for nth in 1..end - first {
+            let bound = if backwards(lane) { end - nth } else { first + nth };
+            let at = if backwards(lane) { span.end - self.starts[bound] } else { self.starts[bound] - span.start };
             if at - open >= target && len - at >= window_rows {
                 self.windows.push(at);
+                self.bounds.push(bound as u32);
                 open = at;
             }
         }
@@ -154,26 +164,28 @@ impl Layout {
 
     /// The window of `lane` that holds row `at` of it; `at` is below [`lane_rows`](Self::lane_rows).
     pub(super) fn window_at(&self, lane: u64, at: u64) -> Window {
-        let all = self.first[lane as usize] as usize..self.first[lane as usize + 1] as usize;
-        let number = self.windows[all].partition_point(|start| *start <= at) - 1;
+        let all = &self.windows[self.first[lane as usize] as usize..self.first[lane as usize + 1] as usize];
+        // Windows are nearly equal, so the guess is close, and the search stays within a few cache lines.
+        let guess = u128::from(at) * all.len() as u128 / u128::from(self.lane_rows(lane).max(1));
+        let number = count_up_to(all, at, guess as usize) - 1;
         self.window(lane, number as u32)
     }
 
     /// Window `number` of `lane`.
     pub(super) fn window(&self, lane: u64, number: u32) -> Window {
-        let (first, end) = (self.first[lane as usize] as usize, self.first[lane as usize + 1] as usize);
+        let index = (self.first[lane as usize] + number) as usize;
         let span = self.span(lane);
-        let index = first + number as usize;
-        let next = if index + 1 < end { self.windows[index + 1] } else { span.end - span.start };
+        let edges = &self.edges[lane as usize];
+        let is_last = number + 1 == self.windows(lane);
+        let next = if is_last { span.end - span.start } else { self.windows[index + 1] };
         let rows = self.windows[index]..next;
-        let (low, high) = if backwards(lane) {
-            (span.end - rows.end, span.end - rows.start)
+        let bound = self.bounds[index];
+        let (low, groups) = if backwards(lane) {
+            (span.end - rows.end, if is_last { edges.start } else { self.bounds[index + 1] }..bound)
         } else {
-            (span.start + rows.start, span.start + rows.end)
+            (span.start + rows.start, bound..if is_last { edges.end } else { self.bounds[index + 1] })
         };
-        let groups =
-            self.starts.partition_point(|start| *start <= low) - 1..self.starts.partition_point(|start| *start < high);
-        Window { number, rows, low, groups }
+        Window { number, rows, low, groups: groups.start as usize..groups.end as usize }
     }
 
     /// The row groups of a window, as indexes into the manifest.
@@ -222,9 +234,28 @@ impl Layout {
 
     /// Bytes held.
     pub(super) fn memory(&self) -> usize {
-        let Self { order, starts, windows, first, .. } = self;
-        size_of::<Self>() + 4 * (order.capacity() + first.capacity()) + 8 * (starts.capacity() + windows.capacity())
+        let Self { order, starts, windows, bounds, edges, first, .. } = self;
+        let narrow = order.capacity() + bounds.capacity() + first.capacity();
+        size_of::<Self>() + 4 * narrow + 8 * (starts.capacity() + windows.capacity() + edges.capacity())
     }
+}
+
+/// How many of `sorted` are at most `value`: a binary search between bounds that start at `guess` and double.
+fn count_up_to(sorted: &[u64], value: u64, guess: usize) -> usize {
+    let (mut low, mut high) = (guess.min(sorted.len()), guess.min(sorted.len()));
+    let mut reach = 1;
+    while low > 0 && sorted[low - 1] > value {
+        high = low - 1;
+        low = low.saturating_sub(reach);
+        reach *= 2;
+    }
+    reach = 1;
+    while high < sorted.len() && sorted[high] <= value {
+        low = high + 1;
+        high = (high + reach).min(sorted.len());
+        reach *= 2;
+    }
+    low + sorted[low..high].partition_point(|item| *item <= value)
 }
 
 /// Odd lanes run backwards. Lane k's end or start is then where lane k + 1 has its own, so the row group cut between them is
@@ -292,6 +323,17 @@ mod tests {
             };
             let shared = layout.groups(&mine).iter().filter(|group| layout.groups(&other).contains(group)).count();
             assert_eq!(shared, 1, "lanes {lane} and {}", lane + 1);
+        }
+    }
+
+    #[test]
+    fn a_guess_changes_no_search() {
+        let sorted: Vec<u64> = (0..40).map(|at| at * at / 7).collect();
+        for value in 0..250 {
+            for guess in 0..50 {
+                let found = count_up_to(&sorted, value, guess);
+                assert_eq!(found, sorted.partition_point(|item| *item <= value), "value {value}, guess {guess}");
+            }
         }
     }
 

@@ -51,13 +51,12 @@ impl Plan {
         let weigh = |at: usize| cost(source as u32, layout.order()[at]);
         let drawn = self.interleave.count(source, self.rows());
         let full_steps = self.rows() / self.spec().global_batch;
-        // With one source a moment is a step. In a mixture it is the first of the draws of a step, of which there are
-        // `reach` at most, so a window is needed from `reach` draws before its first row.
+        // With one source a moment is a step. In a mixture it is the last of the draws that a step can reach: a step has at
+        // most as many draws as a batch has rows, so a window is needed until so many draws after its last row.
         let batch = self.spec().global_batch;
         let mixed = self.sources.len() > 1;
-        let moments = |first: u64, last: u64| {
-            if mixed { (first.saturating_sub(batch - 1), last) } else { (first / batch, last / batch) }
-        };
+        let moments =
+            |first: u64, last: u64| if mixed { (first, last + (batch - 1)) } else { (first / batch, last / batch) };
         let mut intervals = Vec::new();
         let mut cut: HashMap<usize, Vec<Interval>> = HashMap::new();
         for lane in (0..self.lanes).filter(|lane| self.may_touch(*lane, share)) {
@@ -158,7 +157,7 @@ mod tests {
 
     use super::*;
     use crate::manifest::Manifest;
-    use crate::plan::PlanSpec;
+    use crate::plan::{Mix, PlanSpec, Shuffle, Stop, Tail};
 
     #[test]
     fn a_sweep_finds_the_heaviest_moment() {
@@ -166,6 +165,15 @@ mod tests {
         assert_eq!(sweep(&[]), 0);
         assert_eq!(sweep(&[interval(0, 3, 5), interval(4, 5, 7), interval(5, 9, 1)]), 8);
         assert_eq!(sweep(&[interval(0, 4, u64::MAX), interval(4, 5, 1)]), u64::MAX);
+    }
+
+    #[test]
+    fn a_source_that_starts_again_needs_its_first_windows_beside_the_last() {
+        let manifests = [&[312, 3][..], &[1, 63, 3]].map(|rows| Arc::new(Manifest::imaginary(rows, 1)));
+        let mix = Some(Mix { weights: vec![1, 1], stop: Stop::AllExhausted });
+        let spec = PlanSpec { shuffle: Shuffle::None, tail: Tail::Drop, mix, ..PlanSpec::new(0, 64) };
+        let plan = Plan::new(&manifests, spec.resolve(&manifests).unwrap(), 0).unwrap();
+        assert_eq!(plan.live_bytes(Share::whole(), &|source, _| u64::from(source)), 3);
     }
 
     #[test]
