@@ -13,6 +13,9 @@ mod tensor;
 #[pyo3::pymodule]
 mod _native {
     #[pymodule_export]
+    #[expect(non_upper_case_globals, reason = "Python's name")]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+    #[pymodule_export]
     use super::arrow::ArrowArray;
     #[pymodule_export]
     use super::tensor::PyTensor;
