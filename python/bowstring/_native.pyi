@@ -6,6 +6,7 @@ from typing_extensions import CapsuleType
 __version__: str
 
 def doctor() -> dict[str, Any]: ...
+
 @final
 class Tensor:
     @staticmethod

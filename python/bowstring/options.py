@@ -41,7 +41,9 @@ def size(value: int | str) -> int:
     try:
         return int(float(number) * _UNITS[unit])
     except (KeyError, ValueError, OverflowError):
-        raise ConfigError(f"option memory_budget: {value!r} is no size; write e.g. 512MiB", option="memory_budget") from None
+        raise ConfigError(
+            f"option memory_budget: {value!r} is no size; write e.g. 512MiB", option="memory_budget"
+        ) from None
 
 
 def _truth(text: str) -> bool:

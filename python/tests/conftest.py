@@ -25,10 +25,10 @@ PHOTOS = ROOT / "fixtures" / "imagenet40.parquet"
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests do not depend on the variables of whoever runs them."""
+    launchers = ("BOWSTRING_", "SLURM_", "OMPI_", "PMI_", "HOROVOD_")
     for name in list(os.environ):
-        if name.startswith(("BOWSTRING_", "SLURM_", "OMPI_", "PMI_", "HOROVOD_")) or name in ("RANK", "WORLD_SIZE"):
-            if name != "BOWSTRING_SOAK":
-                monkeypatch.delenv(name)
+        if name in ("RANK", "WORLD_SIZE") or (name.startswith(launchers) and name != "BOWSTRING_SOAK"):
+            monkeypatch.delenv(name)
 
 
 @pytest.fixture
@@ -118,7 +118,9 @@ def slow_store(numbers: pathlib.Path) -> Iterator[Callable[[float], SlowStore]]:
         # A file whose row groups do not fit into the read that fetches the footer.
         path = numbers.with_name("slow.parquet")
         rows = 400_000
-        pq.write_table(pa.table({"id": np.random.default_rng(1).integers(0, 1 << 62, rows)}), path, row_group_size=rows // 4)
+        pq.write_table(
+            pa.table({"id": np.random.default_rng(1).integers(0, 1 << 62, rows)}), path, row_group_size=rows // 4
+        )
         store = SlowStore(path, delay)
         threading.Thread(target=store.serve_forever, daemon=True).start()
         started.append(store)

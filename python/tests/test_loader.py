@@ -21,6 +21,10 @@ def ids(loader: Loader) -> list[list[int]]:
     return [[int(i) for i in batch["id"][batch.get("_mask", slice(None))]] for batch in loader]
 
 
+def flat(steps: list[list[int]]) -> list[int]:
+    return [row for step in steps for row in step]
+
+
 def test_values_are_those_of_pyarrow(numbers: pathlib.Path) -> None:
     expected = pq.read_table(numbers)
     with Loader(numbers, batch_size=8, shuffle=False, tail="drop", columns=["id", "x", "name", "tags"]) as loader:
@@ -38,7 +42,20 @@ def test_values_are_those_of_pyarrow(numbers: pathlib.Path) -> None:
 
 
 def test_every_plain_type(tmp_path: pathlib.Path) -> None:
-    kinds = ["bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64"]
+    kinds = [
+        "bool",
+        "uint8",
+        "int8",
+        "uint16",
+        "int16",
+        "uint32",
+        "int32",
+        "uint64",
+        "int64",
+        "float16",
+        "float32",
+        "float64",
+    ]
     source = {kind: (np.arange(10) % 2 if kind == "bool" else np.arange(10)).astype(kind) for kind in kinds}
     pq.write_table(pa.table({kind: pa.array(values) for kind, values in source.items()}), tmp_path / "types.parquet")
     with Loader(tmp_path / "types.parquet", batch_size=10, shuffle=False) as loader:
@@ -67,7 +84,7 @@ def test_shuffled_each_row_once_in_one_order(numbers: pathlib.Path) -> None:
     with Loader(numbers, **options) as loader:
         epochs = [ids(loader), ids(loader)]
     for epoch in epochs:
-        assert sorted(sum(epoch, [])) == list(range(100))
+        assert sorted(flat(epoch)) == list(range(100))
         assert len(epoch) == 12
     assert epochs[0] != epochs[1]
     with Loader(numbers, **options, threads=1, prefetch=1) as again:
@@ -128,7 +145,7 @@ def test_resume_on_another_number_of_ranks(numbers: pathlib.Path) -> None:
         return found
 
     expected = together(ranks(1))
-    assert sorted(sum(expected, [])) == list(range(100))
+    assert sorted(flat(expected)) == list(range(100))
     four, three = ranks(4), ranks(3)
     found = together(four, 2)
     state = four[2].state_dict()
@@ -177,7 +194,7 @@ def test_columns_and_what_becomes_of_them(numbers: pathlib.Path, tmp_path: pathl
 def test_filters(numbers: pathlib.Path, filter: Any) -> None:
     with Loader(numbers, batch_size=4, filter=filter, columns=["id"]) as loader:
         assert loader.rows == 11
-        assert sorted(sum(ids(loader), [])) == [3, *range(90, 100)]
+        assert sorted(flat(ids(loader))) == [3, *range(90, 100)]
 
 
 def test_several_files_and_mixtures(numbers: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -231,12 +248,21 @@ def test_rank_and_world_size_from_the_environment(numbers: pathlib.Path, monkeyp
 
 
 def test_sizes_and_plain_values() -> None:
-    for text, expected in {"0": 0, "1KiB": 1024, "1.5 GiB": 3 << 29, "2MB": 2_000_000, "4g": 4 << 30, "12 B": 12}.items():
+    for text, expected in {
+        "0": 0,
+        "1KiB": 1024,
+        "1.5 GiB": 3 << 29,
+        "2MB": 2_000_000,
+        "4g": 4 << 30,
+        "12 B": 12,
+    }.items():
         assert size(text) == expected
     for wrong in ("", "x", "-1", "1QB", "1e9"):
         with pytest.raises(bowstring.ConfigError):
             size(wrong)
-    options = json.loads(document("a", {"nulls": {"x": Fill(float("nan"))}, "columns": "c", "seed": None, "timeout": 2}))
+    options = json.loads(
+        document("a", {"nulls": {"x": Fill(float("nan"))}, "columns": "c", "seed": None, "timeout": 2})
+    )
     assert options == {"urls": ["a"], "timeout": 2, "columns": {"nulls": {"x": {"fill": "nan"}}, "columns": ["c"]}}
     with pytest.raises(TypeError, match="bytes"):
         document("a", {"filter": [("x", "=", b"1")]})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
 import signal
 import subprocess
@@ -37,7 +38,7 @@ def test_the_gil_is_free_while_waiting(slow_store: Any) -> None:
         counter.join()
     assert ended - started > 1.4, "the store was slow"
     during = [started, *(tick for tick in ticks if started < tick < ended), ended]
-    longest = max(later - earlier for earlier, later in zip(during, during[1:], strict=False))
+    longest = max(later - earlier for earlier, later in itertools.pairwise(during))
     assert longest < 0.5, f"the counting thread stood still for {longest:.2f} s of {ended - started:.2f} s"
 
 
