@@ -17,7 +17,7 @@ use crate::codec::Columns;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::manifest::Manifest;
-use crate::memory::{Pool, SystemAllocator};
+use crate::memory::{HostAllocator, Pool, SystemAllocator};
 use crate::plan::{Plan, PlanSpec, Share, State};
 use crate::schema::Schema;
 use crate::tensor::Batch;
@@ -37,6 +37,15 @@ pub enum Next {
     End,
     /// Nothing yet.
     Pending,
+}
+
+/// What a loader needs at least to run, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryNeed {
+    /// Row groups that are live at once: fetched and decoded.
+    pub row_groups: u64,
+    /// Batches not yet delivered.
+    pub batches: u64,
 }
 
 /// Batches of one rank, epoch after epoch.
@@ -70,6 +79,7 @@ pub struct Loader {
     manifests: Vec<Arc<Manifest>>,
     spec: PlanSpec,
     share: Share,
+    need: MemoryNeed,
     plan: Arc<Plan>,
     /// Steps of `plan`'s epoch already yielded.
     step: u64,
@@ -117,11 +127,13 @@ impl Loader {
             .thread_name(|index| format!("bowstring-cpu-{index}"))
             .build()
             .map_err(|error| Error::Closed { why: format!("no threads can be started: {error}") })?;
-        let (groups, batches) = divide(&sources, &plan, &settings)?;
-        let allocator = Arc::new(SystemAllocator);
+        let need = needed(&sources, &plan, &settings)?;
+        // At most the budget, which is a usize.
+        let batches = need.batches as usize;
+        let allocator: Arc<dyn HostAllocator> = Arc::new(SystemAllocator);
         let job = Job {
             sources,
-            groups: Pool::new(allocator, groups),
+            groups: Pool::new(Arc::clone(&allocator), settings.budget - batches),
             batches: Pool::new(allocator, batches),
             cpu,
             reads: Semaphore::new(READS_AT_ONCE),
@@ -139,6 +151,7 @@ impl Loader {
             manifests,
             spec,
             share: settings.share,
+            need,
             plan,
             step: 0,
             timeout: settings.timeout,
@@ -185,6 +198,17 @@ impl Loader {
     /// The datasets, in the order of the options.
     pub fn datasets(&self) -> impl Iterator<Item = &Dataset> {
         self.job.sources.iter().map(|source| &source.dataset)
+    }
+
+    /// The least memory that this rank's first epoch runs in.
+    pub fn memory_need(&self) -> MemoryNeed {
+        self.need
+    }
+
+    /// Bytes that one row group's selected columns take in the store; 0 for a row group that does not exist.
+    pub fn stored_bytes(&self, source: usize, group: usize) -> u64 {
+        let source = self.job.sources.get(source).filter(|source| group < source.dataset.manifest().groups.len());
+        source.map_or(0, |source| source.dataset.cost(group, &source.projection).fetched)
     }
 
     /// The next batch, or `None` at the end of the epoch; the call after that starts the next epoch.
@@ -353,8 +377,8 @@ impl Iterator for Epoch<'_> {
     }
 }
 
-/// Cuts the budget in two: batches in flight, and row groups. Refuses one that cannot hold a step.
-fn divide(sources: &[Source], plan: &Plan, settings: &Settings) -> Result<(usize, usize)> {
+/// What a step needs. Refuses a budget that cannot hold it; what is left of a larger one is for reading ahead.
+fn needed(sources: &[Source], plan: &Plan, settings: &Settings) -> Result<MemoryNeed> {
     let rows = usize::try_from(plan.batch_rows(settings.share)).unwrap_or(usize::MAX);
     let batch = super::batch_bytes(sources, rows);
     // One being taken, `prefetch` finished, one being made.
@@ -378,7 +402,7 @@ fn divide(sources: &[Source], plan: &Plan, settings: &Settings) -> Result<(usize
             option: "memory_budget (or lower lanes, window_rows, batch_size or prefetch)",
         });
     }
-    Ok((settings.budget - batches, batches))
+    Ok(MemoryNeed { row_groups: needed, batches: batches as u64 })
 }
 
 fn same_fields(first: &Schema, other: &Schema, urls: &[String]) -> Result<()> {

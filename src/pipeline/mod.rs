@@ -20,7 +20,7 @@ pub mod rank;
 mod stats;
 
 pub use ledger::{Entry, LEDGER_ENTRIES, Ledger};
-pub use loader::{Epoch, Loader, Next};
+pub use loader::{Epoch, Loader, MemoryNeed, Next};
 pub use options::{Filter, LoaderOptions};
 pub use stats::{Memory, Stage, Stats};
 

@@ -21,6 +21,27 @@ pub(crate) struct DatasetArgs {
     /// Columns by name, glob or nested path, separated by commas
     #[arg(long, env = "BOWSTRING_COLUMNS", value_name = "NAMES", value_delimiter = ',', hide_env_values = true)]
     pub(crate) columns: Vec<String>,
+    /// Columns to leave out
+    #[arg(long, env = "BOWSTRING_EXCLUDE", value_name = "NAMES", value_delimiter = ',', hide_env_values = true)]
+    exclude: Vec<String>,
+    /// What becomes of nulls: error, mask, or JSON such as {"fill": 0} or {"age": {"fill": -1}, "*": "mask"}
+    #[arg(long, env = "BOWSTRING_NULLS", value_name = "JSON", value_parser = word_or_json, hide_env_values = true)]
+    nulls: Option<Value>,
+    /// How lists are delivered: ragged, or JSON such as {"padded": {"length": 128}}
+    #[arg(long, env = "BOWSTRING_LISTS", value_name = "JSON", value_parser = word_or_json, hide_env_values = true)]
+    lists: Option<Value>,
+    /// Columns packed into matrices, e.g. [{"name": "dense", "columns": ["i*"], "dtype": "float32"}]
+    #[arg(long, env = "BOWSTRING_PACK", value_name = "JSON", value_parser = word_or_json, hide_env_values = true)]
+    pack: Option<Value>,
+    /// Binary columns that hold images, e.g. {"image": {"size": 224, "crop": "random_resized"}}
+    #[arg(long, env = "BOWSTRING_IMAGES", value_name = "JSON", value_parser = word_or_json, hide_env_values = true)]
+    images: Option<Value>,
+    /// Element types to convert to, e.g. {"price": "float32"}
+    #[arg(long, env = "BOWSTRING_CAST", value_name = "JSON", value_parser = word_or_json, hide_env_values = true)]
+    cast: Option<Value>,
+    /// Deliver _row_id, the row's number in the dataset
+    #[arg(long, env = "BOWSTRING_ROW_ID", value_parser = clap::builder::FalseyValueParser::new(), hide_env_values = true)]
+    row_id: bool,
     /// Rows to select, e.g. "label >= 3 and country in ('de', 'us')"
     #[arg(long, env = "BOWSTRING_FILTER", value_name = "EXPR", hide_env_values = true)]
     filter: Option<String>,
@@ -117,16 +138,18 @@ impl DatasetArgs {
             Some(path) => read(path)?,
             None => Map::new(),
         };
-        if !self.urls.is_empty() {
-            map.insert("urls".to_owned(), json!(self.urls));
-        }
-        if !self.columns.is_empty() {
-            let columns = map.entry("columns").or_insert_with(|| json!({}));
-            let Value::Object(columns) = columns else {
-                return Err(Error::config("columns", "must be an object in the options file"));
-            };
-            columns.insert("columns".to_owned(), json!(self.columns));
-        }
+        set(&mut map, "urls", &given(&self.urls));
+        let Value::Object(columns) = map.entry("columns").or_insert_with(|| json!({})) else {
+            return Err(Error::config("columns", "must be an object in the options file"));
+        };
+        set(columns, "columns", &given(&self.columns));
+        set(columns, "exclude", &given(&self.exclude));
+        set(columns, "nulls", &self.nulls);
+        set(columns, "lists", &self.lists);
+        set(columns, "pack", &self.pack);
+        set(columns, "images", &self.images);
+        set(columns, "cast", &self.cast);
+        set(columns, "row_id", &self.row_id.then_some(true));
         if !self.storage_options.is_empty() {
             let options: Map<_, _> = self.storage_options.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
             map.insert("storage_options".to_owned(), Value::Object(options));
@@ -156,11 +179,14 @@ impl LoaderArgs {
         set(&mut map, "prefetch", &self.prefetch);
         set(&mut map, "bad_rows", &self.bad_rows);
         set(&mut map, "timeout", &self.timeout);
-        if !self.weights.is_empty() {
-            map.insert("weights".to_owned(), json!(self.weights));
-        }
+        set(&mut map, "weights", &given(&self.weights));
         parsed(map)
     }
+}
+
+/// A list, unless it is empty: clap cannot tell an empty one from none.
+fn given<T>(list: &[T]) -> Option<&[T]> {
+    (!list.is_empty()).then_some(list)
 }
 
 fn set(map: &mut Map<String, Value>, name: &str, value: &Option<impl serde::Serialize>) {
@@ -188,6 +214,14 @@ fn pair(text: &str) -> Result<(String, String), String> {
         Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), value.to_owned())),
         _ => Err("write KEY=VALUE".to_owned()),
     }
+}
+
+/// JSON, or a single word, which needs no quotes.
+fn word_or_json(text: &str) -> Result<Value, String> {
+    if !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') && text.parse::<f64>().is_err() {
+        return Ok(json!(text));
+    }
+    serde_json::from_str(text).map_err(|error| format!("neither a word nor JSON: {error}"))
 }
 
 /// `1048576`, `1MiB`, `1.5 GB`.

@@ -2,6 +2,7 @@
 //!
 //! Each part is a claim and its proof: batches are compared by the SHA-256 of their bytes.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -9,7 +10,8 @@ use clap::Parser;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
 
-use bowstring::codec::image;
+use bowstring::codec::ColumnOptions;
+use bowstring::codec::image::{self, Crop, ImageOptions};
 use bowstring::pipeline::{Loader, LoaderOptions};
 use bowstring::plan::State;
 use bowstring::tensor::{Batch, Value};
@@ -22,7 +24,7 @@ use crate::table::{bytes, plural, rate, seconds};
 const PHOTOS: &str = "fixtures/imagenet40.parquet";
 
 /// Side of the crops, in pixels.
-const SIDE: usize = 224;
+const SIDE: u32 = 224;
 
 /// Rows of all ranks per step.
 const GLOBAL_BATCH: u64 = 8;
@@ -116,7 +118,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     let resume_identical = digests.get(INTERRUPTED_AT..) == Some(rest.as_slice());
     say(
         out,
-        format!("Resume     a new loader yields the other {}: {}\n", plural(rest.len() as u64, "batch").replace("batchs", "batches"), verdict(resume_identical)),
+        format!("Resume     a new loader yields the other {} batches: {}\n", rest.len(), verdict(resume_identical)),
     )?;
 
     // The same state on two ranks: their rows, side by side, are the rows of the one.
@@ -181,6 +183,16 @@ impl Demo {
         options.seed = self.seed;
         options.columns = image_columns();
         Loader::open(options)
+    }
+}
+
+/// The label, and the photo as training sees it: a random crop, scaled to one size, perhaps mirrored.
+fn image_columns() -> ColumnOptions {
+    let photo = ImageOptions { size: Some(SIDE.into()), crop: Crop::RANDOM_RESIZED, flip: 0.5, ..ImageOptions::default() };
+    ColumnOptions {
+        columns: vec!["image".to_owned(), "label".to_owned()],
+        images: BTreeMap::from([("image".to_owned(), photo)]),
+        ..ColumnOptions::default()
     }
 }
 

@@ -1,11 +1,13 @@
 //! The `bowstring` command line: one verb per file, results on standard output, everything else on standard error.
 
+mod advice;
 mod args;
 mod bench;
 mod completions;
 mod demo;
 mod doctor;
 mod inspect;
+mod leaf;
 mod out;
 mod plan;
 mod table;

@@ -155,7 +155,8 @@ pub(crate) fn bytes(number: u64) -> String {
         (scaled, unit) = (scaled / 1024.0, unit + 1);
     }
     let name = UNITS[unit];
-    if scaled < 10.0 && scaled.fract() >= 0.05 { format!("{scaled:.1} {name}") } else { format!("{scaled:.0} {name}") }
+    let text = if scaled < 9.95 { format!("{scaled:.1}") } else { format!("{scaled:.0}") };
+    format!("{} {name}", text.strip_suffix(".0").unwrap_or(&text))
 }
 
 /// Something per second, with three or so digits.
