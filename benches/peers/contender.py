@@ -1,0 +1,87 @@
+# What a contender is: a named way to turn one dataset into training batches, and what it needs and promises.
+# The harness (peers.py) imports the modules first, so that imports are not timed, then opens and iterates.
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.metadata
+import pathlib
+import random
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+# Two arrays of one framework (torch or tensorflow) per step: the matrix and what goes with each row (label or length).
+Batches = Iterator[tuple[Any, Any]]
+# Called once per epoch; the number feeds the order.
+Epoch = Callable[[int], Batches]
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What every contender of a task is given."""
+
+    data: pathlib.Path
+    batch: int
+    threads: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Contender:
+    """One way to do a task."""
+
+    task: str
+    name: str
+    open: Callable[[Job], Epoch]
+    # Modules that must be importable; the first one is the peer itself.
+    modules: tuple[str, ...]
+    # What order the rows come in, in words.
+    shuffle: str
+    # The key in expected.json of the rows that it must deliver (some copies hold fewer rows).
+    dataset: str
+    # What a reader of the table must know to judge the figure.
+    note: str
+
+
+CONTENDERS: dict[tuple[str, str], Contender] = {}
+
+
+def contender(
+    task: str, name: str, modules: str, *, shuffle: str, dataset: str = "", note: str = ""
+) -> Callable[[Callable[[Job], Epoch]], Callable[[Job], Epoch]]:
+    """Registers a function that opens a dataset and returns the epoch function."""
+
+    def register(function: Callable[[Job], Epoch]) -> Callable[[Job], Epoch]:
+        CONTENDERS[task, name] = Contender(
+            task, name, function, tuple(modules.split()), shuffle, dataset or task, note
+        )
+        return function
+
+    return register
+
+
+# The distribution that holds a module, where the names differ.
+DISTRIBUTIONS = {"lance": "pylance", "cv2": "opencv-python-headless", "turbojpeg": "PyTurboJPEG", "PIL": "pillow"}
+
+
+def version(module: str) -> str:
+    """The version of an importable module, as `name version`."""
+    top = module.partition(".")[0]
+    loaded = importlib.import_module(top)
+    found = getattr(loaded, "__version__", None)
+    if found is None:
+        candidates = [DISTRIBUTIONS.get(top, top), *importlib.metadata.packages_distributions().get(top, [])]
+        for name in candidates:
+            try:
+                found = importlib.metadata.version(name)
+                break
+            except importlib.metadata.PackageNotFoundError:
+                continue
+    return f"{top} {found or '(unversioned)'}"
+
+
+def shuffled(items: Iterable[Any], epoch: int) -> list[Any]:
+    """The items in an order drawn from the epoch number."""
+    order = list(items)
+    random.Random(epoch).shuffle(order)
+    return order
