@@ -21,6 +21,7 @@ Epoch = Callable[[int], Batches]
 class Job:
     """What every contender of a task is given."""
 
+    task: str
     data: pathlib.Path
     batch: int
     threads: int
@@ -41,20 +42,21 @@ class Contender:
     dataset: str
     # What a reader of the table must know to judge the figure.
     note: str
+    # Whether matrices must be row-major and contiguous.
+    contiguous: bool
 
 
 CONTENDERS: dict[tuple[str, str], Contender] = {}
 
 
 def contender(
-    task: str, name: str, modules: str, *, shuffle: str, dataset: str = "", note: str = ""
+    task: str, name: str, modules: str, *, shuffle: str, dataset: str = "", note: str = "", contiguous: bool = True
 ) -> Callable[[Callable[[Job], Epoch]], Callable[[Job], Epoch]]:
     """Registers a function that opens a dataset and returns the epoch function."""
 
     def register(function: Callable[[Job], Epoch]) -> Callable[[Job], Epoch]:
-        CONTENDERS[task, name] = Contender(
-            task, name, function, tuple(modules.split()), shuffle, dataset or task, note
-        )
+        made = Contender(task, name, function, tuple(modules.split()), shuffle, dataset or task, note, contiguous)
+        CONTENDERS[task, name] = made
         return function
 
     return register
