@@ -25,6 +25,8 @@ class Job:
     data: pathlib.Path
     batch: int
     threads: int
+    # Rows that must be delivered per epoch.
+    rows: int
 
 
 @dataclasses.dataclass(frozen=True)

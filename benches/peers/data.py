@@ -1,5 +1,5 @@
 # The datasets of the peer comparison and the copies that peers need, made deterministically under bench-out/peers/.
-# A dataset is complete when its part of expected.json is written; what is there is not made again.
+# A dataset is complete when its expected.json is written, a copy when it has its name; what is there is not made again.
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def has(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
 
 
-# ---- recsys ------------------------------------------------------------------------------------------------------------
+# ---- recsys --------------------------------------------------------------------------------------------------------
 
 
 def recsys_schema() -> pa.Schema:
@@ -98,7 +98,7 @@ def recsys_expected(tables: Iterator[pa.Table]) -> dict[str, Any]:
 
 
 def make_recsys(out: pathlib.Path, scale: float) -> dict[str, Any]:
-    """recsys-zstd.parquet, recsys-snappy.parquet, and the Lance, Arrow (Hugging Face) and TFRecord copies."""
+    """recsys-zstd.parquet, recsys-snappy.parquet."""
     paths = {codec: out / f"recsys-{codec}.parquet" for codec in ("zstd", "snappy")}
     writers = {codec: pq.ParquetWriter(path, recsys_schema(), compression=codec) for codec, path in paths.items()}
     for index, rows in groups("recsys", scale):
@@ -109,20 +109,20 @@ def make_recsys(out: pathlib.Path, scale: float) -> dict[str, Any]:
         writer.close()
     file = pq.ParquetFile(paths["zstd"])
     found = {"recsys": recsys_expected(file.read_row_group(i) for i in range(file.num_row_groups))}
-    lance_copy(paths["zstd"], out / "recsys.lance")
-    hugging_face_copy(paths["zstd"], out / "recsys.hf")
-    part = file.read_row_group(0).slice(0, PART_ROWS)
-    found["recsys_part"] = recsys_expected(iter([part]))
-    recsys_tfrecord(part, out / "recsys.tfrecord")
+    found["recsys_part"] = recsys_expected(iter([recsys_part(file)]))
     return found
 
 
-def recsys_tfrecord(table: pa.Table, path: pathlib.Path) -> None:
+def recsys_part(file: pq.ParquetFile) -> pa.Table:
+    """The first rows, for the peers that go row by row."""
+    return file.read_row_group(0).slice(0, PART_ROWS)
+
+
+def recsys_tfrecord(source: pathlib.Path, path: pathlib.Path) -> None:
     """One tf.Example per row with one feature per column, as spark-tensorflow-connector writes them."""
-    if not has("tensorflow"):
-        return
     import tensorflow as tf
 
+    table = recsys_part(pq.ParquetFile(source))
     names = table.column_names
     with tf.io.TFRecordWriter(str(path)) as writer:
         for values in zip(*(table[name].to_pylist() for name in names), strict=True):
@@ -136,7 +136,7 @@ def recsys_tfrecord(table: pa.Table, path: pathlib.Path) -> None:
             writer.write(example.SerializeToString())
 
 
-# ---- photos ------------------------------------------------------------------------------------------------------------
+# ---- photos --------------------------------------------------------------------------------------------------------
 
 
 def photo_source() -> pathlib.Path:
@@ -146,7 +146,7 @@ def photo_source() -> pathlib.Path:
 
 
 def make_photos(out: pathlib.Path, scale: float) -> dict[str, Any]:
-    """photos.parquet (image column uncompressed, row groups of about 32 MB), photos.tfrecord and tar shards."""
+    """photos.parquet (image column uncompressed, row groups of about 32 MB) and tar shards."""
     source = pq.read_table(photo_source(), columns=["image", "label"])
     images, labels = source["image"].to_pylist(), source["label"].to_pylist()
     rows = rows_of("photos", scale)
@@ -169,20 +169,24 @@ def make_photos(out: pathlib.Path, scale: float) -> dict[str, Any]:
                     entry = tarfile.TarInfo(f"{row:06}.{suffix}")
                     entry.size = len(content)
                     tar.addfile(entry, io.BytesIO(content))
-    if has("tensorflow"):
-        import tensorflow as tf
-
-        with tf.io.TFRecordWriter(str(out / "photos.tfrecord")) as records:
-            for i in picks:
-                example = tf.train.Example()
-                example.features.feature["image"].bytes_list.value.append(images[i])
-                example.features.feature["label"].int64_list.value.append(labels[i])
-                records.write(example.SerializeToString())
     label_sum = sum(labels[i] for i in picks)
     found = {"rows": rows, "aux_sum": label_sum, "bytes": sum(len(images[i]) for i in picks), "source": len(images)}
     if has("PIL"):
         found["channel_means"] = photo_means([images[i] for i in picks])
     return {"photos": found}
+
+
+def photos_tfrecord(source: pathlib.Path, path: pathlib.Path) -> None:
+    """One tf.Example per photo."""
+    import tensorflow as tf
+
+    with tf.io.TFRecordWriter(str(path)) as records:
+        for batch in pq.ParquetFile(source).iter_batches(64):
+            for image, label in zip(batch["image"].to_pylist(), batch["label"].to_pylist(), strict=True):
+                example = tf.train.Example()
+                example.features.feature["image"].bytes_list.value.append(image)
+                example.features.feature["label"].int64_list.value.append(label)
+                records.write(example.SerializeToString())
 
 
 def photo_means(images: list[bytes]) -> list[float]:
@@ -201,7 +205,7 @@ def photo_means(images: list[bytes]) -> list[float]:
     return [float(mean) for mean in total / len(images)]
 
 
-# ---- tokens and fixed vectors ------------------------------------------------------------------------------------------
+# ---- tokens and fixed vectors --------------------------------------------------------------------------------------
 
 
 def tokens_group(index: int, rows: int) -> pa.Table:
@@ -217,7 +221,7 @@ def tokens_group(index: int, rows: int) -> pa.Table:
 
 
 def make_tokens(out: pathlib.Path, scale: float) -> dict[str, Any]:
-    """tokens.parquet (zstd) and the Lance and Arrow copies."""
+    """tokens.parquet, in zstd."""
     path, writer = out / "tokens.parquet", None
     total = count = first = rows = 0
     for index, size in groups("tokens", scale):
@@ -230,13 +234,11 @@ def make_tokens(out: pathlib.Path, scale: float) -> dict[str, Any]:
         first += int(values[offsets[:-1]].sum(dtype=np.int64))
     assert writer is not None
     writer.close()
-    lance_copy(path, out / "tokens.lance")
-    hugging_face_copy(path, out / "tokens.hf")
     return {"tokens": {"rows": rows, "aux_sum": count, "probe_sum": first, "total": total, "items": count}}
 
 
 def make_fixed(out: pathlib.Path, scale: float) -> dict[str, Any]:
-    """fixed.parquet: an id and a fixed-size list of 1024 float32, PLAIN and uncompressed; a Lance and an Arrow copy."""
+    """fixed.parquet: an id and a fixed-size list of 1024 float32, PLAIN and uncompressed."""
     item = pa.field("element", pa.float32(), nullable=False)
     vector = pa.list_(item, WIDTH)
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("vector", vector, nullable=False)])
@@ -251,37 +253,48 @@ def make_fixed(out: pathlib.Path, scale: float) -> dict[str, Any]:
             writer.write_table(pa.Table.from_arrays([pa.array(ids), lists], schema=schema), row_group_size=size)
             total, rows = total + float(values.sum(dtype=np.float64)), rows + size
             probe += float(values[::WIDTH].sum(dtype=np.float64))
-    lance_copy(path, out / "fixed.lance")
-    hugging_face_copy(path, out / "fixed.hf")
     aux = rows * (rows - 1) // 2
     return {"fixed": {"rows": rows, "aux_sum": aux, "probe_sum": probe, "total": total, "bytes": rows * WIDTH * 4}}
 
 
-# ---- copies ------------------------------------------------------------------------------------------------------------
+# ---- copies --------------------------------------------------------------------------------------------------------
 
 
-def lance_copy(parquet: pathlib.Path, path: pathlib.Path) -> None:
+def lance_copy(source: pathlib.Path, path: pathlib.Path) -> None:
     """The same rows as a Lance dataset, with the writer's defaults."""
-    if not has("lance"):
-        return
     import lance
 
-    shutil.rmtree(path, ignore_errors=True)
-    file = pq.ParquetFile(parquet)
+    file = pq.ParquetFile(source)
     lance.write_dataset(pa.RecordBatchReader.from_batches(file.schema_arrow, file.iter_batches(65_536)), str(path))
 
 
-def hugging_face_copy(parquet: pathlib.Path, path: pathlib.Path) -> None:
+def arrow_copy(source: pathlib.Path, path: pathlib.Path) -> None:
     """The same rows as the Arrow files that `datasets` maps into memory."""
-    if not has("datasets"):
-        return
     import datasets
 
-    shutil.rmtree(path, ignore_errors=True)
-    cache = path.with_suffix(".hf-cache")
+    cache = path.with_suffix(".cache")
     datasets.disable_progress_bars()
-    datasets.Dataset.from_parquet(str(parquet), cache_dir=str(cache)).save_to_disk(str(path))
-    shutil.rmtree(cache, ignore_errors=True)
+    datasets.Dataset.from_parquet(str(source), cache_dir=str(cache)).save_to_disk(str(path))
+    shutil.rmtree(cache)
+
+
+# The copies of each task: source, copy, the module whose format it is, and how it is made.
+COPIES = {
+    "recsys": [
+        ("recsys-zstd.parquet", "recsys.lance", "lance", lance_copy),
+        ("recsys-zstd.parquet", "recsys.hf", "datasets", arrow_copy),
+        ("recsys-zstd.parquet", "recsys.tfrecord", "tensorflow", recsys_tfrecord),
+    ],
+    "photos": [("photos.parquet", "photos.tfrecord", "tensorflow", photos_tfrecord)],
+    "tokens": [
+        ("tokens.parquet", "tokens.lance", "lance", lance_copy),
+        ("tokens.parquet", "tokens.hf", "datasets", arrow_copy),
+    ],
+    "fixed": [
+        ("fixed.parquet", "fixed.lance", "lance", lance_copy),
+        ("fixed.parquet", "fixed.hf", "datasets", arrow_copy),
+    ],
+}
 
 
 MAKERS = {"recsys": make_recsys, "photos": make_photos, "tokens": make_tokens, "fixed": make_fixed}
@@ -293,12 +306,19 @@ def prepare(tasks: list[str], scale: float) -> pathlib.Path:
     out.mkdir(parents=True, exist_ok=True)
     for task in tasks:
         done = out / f"{task}.expected.json"
-        # Copies for peers that were installed later are made by deleting this file.
-        if done.exists():
-            continue
-        print(f"making {task} at scale {scale:g} in {out.relative_to(ROOT)}", flush=True)
-        found = MAKERS[task](out, scale)
-        done.write_text(json.dumps(found, indent=1))
+        if not done.exists():
+            print(f"making {task} at scale {scale:g} in {out.relative_to(ROOT)}", flush=True)
+            found = MAKERS[task](out, scale)
+            done.write_text(json.dumps(found, indent=1))
+        for source, name, module, make in COPIES[task]:
+            copy, part = out / name, out / f"part-{name}"
+            if copy.exists() or not has(module):
+                continue
+            print(f"making {name}", flush=True)
+            for left in (part, part.with_suffix(".cache")):
+                shutil.rmtree(left, ignore_errors=True)
+            make(out / source, part)
+            part.rename(copy)
     return out
 
 

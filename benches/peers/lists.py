@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +11,7 @@ from contender import Batches, Epoch, Job, contender
 from data import TOKENS_MAX, WIDTH
 from recsys import IN_ORDER, real_rows
 
-# ---- tokens ------------------------------------------------------------------------------------------------------------
+# ---- tokens --------------------------------------------------------------------------------------------------------
 
 
 def pad(batches: Iterator[Any]) -> Batches:
@@ -27,7 +28,7 @@ def pad(batches: Iterator[Any]) -> Batches:
         offsets, values = column.offsets.to_numpy(), column.values.to_numpy()
         out = np.zeros((len(column), TOKENS_MAX), np.int32)
         bounds = offsets.tolist()
-        for row, (start, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
+        for row, (start, end) in enumerate(itertools.pairwise(bounds)):
             out[row, : end - start] = values[start:end]
         yield torch.from_numpy(out), torch.from_numpy(np.diff(offsets))
 
@@ -54,17 +55,17 @@ def bowstring_tokens(job: Job, shuffle: bool) -> Epoch:
     return epoch
 
 
-@contender("tokens", "bowstring", "bowstring torch", shuffle="rows, over row groups and windows")
+@contender("tokens", "bowstring", "bowstring.torch torch", shuffle="rows, over row groups and windows")
 def bowstring_tokens_shuffled(job: Job) -> Epoch:
     return bowstring_tokens(job, shuffle=True)
 
 
-@contender("tokens", "bowstring, in order", "bowstring torch", shuffle=IN_ORDER)
+@contender("tokens", "bowstring, in order", "bowstring.torch torch", shuffle=IN_ORDER)
 def bowstring_tokens_in_order(job: Job) -> Epoch:
     return bowstring_tokens(job, shuffle=False)
 
 
-@contender("tokens", "pyarrow", "pyarrow torch numpy", shuffle=IN_ORDER)
+@contender("tokens", "pyarrow", "pyarrow.parquet torch numpy", shuffle=IN_ORDER)
 def pyarrow_tokens(job: Job) -> Epoch:
     import pyarrow.parquet as pq
 
@@ -92,7 +93,7 @@ def hugging_face_tokens(job: Job) -> Epoch:
     return lambda number: pad(batches())
 
 
-# ---- fixed -------------------------------------------------------------------------------------------------------------
+# ---- fixed ---------------------------------------------------------------------------------------------------------
 
 
 def views(batches: Iterator[Any]) -> Batches:
@@ -125,24 +126,24 @@ def bowstring_fixed(job: Job, shuffle: bool) -> Epoch:
     return epoch
 
 
-@contender("fixed", "bowstring", "bowstring torch", shuffle="rows, over row groups and windows")
+@contender("fixed", "bowstring", "bowstring.torch torch", shuffle="rows, over row groups and windows")
 def bowstring_fixed_shuffled(job: Job) -> Epoch:
     return bowstring_fixed(job, shuffle=True)
 
 
-@contender("fixed", "bowstring, in order", "bowstring torch", shuffle=IN_ORDER)
+@contender("fixed", "bowstring, in order", "bowstring.torch torch", shuffle=IN_ORDER)
 def bowstring_fixed_in_order(job: Job) -> Epoch:
     return bowstring_fixed(job, shuffle=False)
 
 
-@contender("fixed", "pyarrow", "pyarrow torch", shuffle=IN_ORDER)
+@contender("fixed", "pyarrow", "pyarrow.parquet torch", shuffle=IN_ORDER)
 def pyarrow_fixed(job: Job) -> Epoch:
     import pyarrow.parquet as pq
 
     return lambda number: views(pq.ParquetFile(job.data / "fixed.parquet").iter_batches(job.batch))
 
 
-@contender("fixed", "polars", "polars torch pyarrow", shuffle=IN_ORDER)
+@contender("fixed", "polars", "polars torch", shuffle=IN_ORDER)
 def polars_fixed(job: Job) -> Epoch:
     import polars as pl
     import torch

@@ -7,6 +7,7 @@ import argparse
 import dataclasses
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import pathlib
@@ -139,7 +140,6 @@ def measure(contender: Contender, job: Job, expected: dict[str, Any], epochs: in
             totals.add(matrix, aux)
         totals.check()
         del matrix, aux
-    gc.collect()
     wall, cpu = time.perf_counter() - wall, cpu_seconds() - cpu
     others = (machine_busy() - busy - cpu) / wall
     return {
@@ -178,7 +178,7 @@ def main() -> int:
     limit_threads(args.threads)
     file = args.data / f"{contender.dataset.partition('_')[0]}.expected.json"
     expected = json.loads(file.read_text())[contender.dataset]
-    job = Job(args.task, args.data, args.batch, args.threads)
+    job = Job(args.task, args.data, args.batch, args.threads, expected["rows"])
     try:
         found = measure(contender, job, expected, args.epochs)
     except Mismatch as mismatch:
@@ -214,9 +214,12 @@ def import_all(contender: Contender) -> tuple[list[str], str | None]:
             if module == "turbo":
                 loaded.library()
             else:
-                versions.append(version(module))
+                versions += [found for found in [version(module)] if found not in versions]
         except Exception as error:
             return versions, f"{module}: {type(error).__name__}: {error}".splitlines()[0]
+    if "pyarrow" in sys.modules and importlib.util.find_spec("pandas"):
+        # pyarrow imports it at the first conversion where it is installed, as it is here for `datasets`.
+        importlib.import_module("pandas")
     return versions, None
 
 

@@ -32,7 +32,7 @@ def crop_box(width: int, height: int, rng: random.Random) -> tuple[int, int, int
     return (width - w) // 2, (height - h) // 2, w, h
 
 
-@contender("photos", "bowstring", "bowstring torch", shuffle="rows, over row groups and windows")
+@contender("photos", "bowstring", "bowstring.torch torch", shuffle="rows, over row groups and windows")
 def bowstring(job: Job) -> Epoch:
     import bowstring
     import bowstring.torch
@@ -56,7 +56,7 @@ def bowstring(job: Job) -> Epoch:
     return epoch
 
 
-# ---- decoders in a thread pool -----------------------------------------------------------------------------------------
+# ---- decoders in a thread pool -------------------------------------------------------------------------------------
 
 # One photo: its bytes and a random source to the row of the batch (a numpy view [224, 224, 3]).
 Decode = Callable[[bytes, random.Random, Any], None]
@@ -97,7 +97,7 @@ def threaded(job: Job, decode: Decode) -> Epoch:
     return epoch
 
 
-@contender("photos", "libjpeg-turbo, crop", "turbo cv2 torch numpy pyarrow", shuffle=ALL, note="the bare chain")
+@contender("photos", "libjpeg-turbo, crop", "turbo cv2 torch numpy pyarrow.parquet", shuffle=ALL, note="the bare chain")
 def turbo_crop(job: Job) -> Epoch:
     """Decodes only the crop, scaled, and resizes with OpenCV: area averaging down (antialiased), bilinear up."""
     import cv2
@@ -121,7 +121,7 @@ def resize(pixels: Any, out: Any) -> None:
     cv2.resize(pixels, (SIZE, SIZE), dst=out, interpolation=cv2.INTER_AREA if smaller else cv2.INTER_LINEAR)
 
 
-@contender("photos", "libjpeg-turbo, full", "turbojpeg turbo cv2 torch numpy pyarrow", shuffle=ALL)
+@contender("photos", "libjpeg-turbo, full", "turbojpeg turbo cv2 torch numpy pyarrow.parquet", shuffle=ALL)
 def turbo_full(job: Job) -> Epoch:
     """PyTurboJPEG's whole decode, then crop and resize with OpenCV."""
     import cv2
@@ -139,7 +139,7 @@ def turbo_full(job: Job) -> Epoch:
     return threaded(job, decode)
 
 
-@contender("photos", "opencv", "cv2 torch numpy pyarrow", shuffle=ALL)
+@contender("photos", "opencv", "cv2 torch numpy pyarrow.parquet", shuffle=ALL)
 def opencv(job: Job) -> Epoch:
     import cv2
     import numpy as np
@@ -154,7 +154,7 @@ def opencv(job: Job) -> Epoch:
     return threaded(job, decode)
 
 
-@contender("photos", "pillow", "PIL torch numpy pyarrow", shuffle=ALL)
+@contender("photos", "pillow", "PIL.Image torch numpy pyarrow.parquet", shuffle=ALL)
 def pillow(job: Job) -> Epoch:
     import numpy as np
     import PIL.Image
@@ -168,7 +168,12 @@ def pillow(job: Job) -> Epoch:
     return threaded(job, decode)
 
 
-@contender("photos", "torchvision", "torchvision torch numpy pyarrow", shuffle=ALL)
+@contender(
+    "photos",
+    "torchvision",
+    "torchvision.io torchvision.transforms.v2.functional torch numpy pyarrow.parquet",
+    shuffle=ALL,
+)
 def torchvision(job: Job) -> Epoch:
     """`decode_jpeg` and `resized_crop` on uint8 tensors; the copy into the batch is what `default_collate` would do."""
     import numpy as np
@@ -187,7 +192,7 @@ def torchvision(job: Job) -> Epoch:
     return threaded(job, decode)
 
 
-# ---- loaders with formats of their own ---------------------------------------------------------------------------------
+# ---- loaders with formats of their own -----------------------------------------------------------------------------
 
 
 @contender(
@@ -228,7 +233,7 @@ def tf_data(job: Job) -> Epoch:
 @contender(
     "photos",
     "webdataset",
-    "webdataset PIL torch numpy",
+    "webdataset PIL.Image torch numpy",
     shuffle="shards, and a buffer of 1,000 rows per worker",
     note="reads tar shards; decodes with Pillow in worker processes",
 )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from contender import Batches, Epoch, Job, contender, shuffled
-from data import FEATURES, FLOATS, PART_ROWS
+from data import FEATURES, FLOATS
 
 IN_ORDER = "none: file order"
 
@@ -50,7 +50,7 @@ def row_groups(path: pathlib.Path) -> list[tuple[int, int]]:
     return found
 
 
-# ---- bowstring ---------------------------------------------------------------------------------------------------------
+# ---- bowstring -----------------------------------------------------------------------------------------------------
 
 
 def bowstring_loader(job: Job, shuffle: bool) -> Epoch:
@@ -83,20 +83,20 @@ def real_rows(batch: dict[str, Any], *arrays: Any) -> tuple[Any, ...]:
     return tuple(array[mask.bool()] for array in arrays)
 
 
-@both("bowstring", "bowstring torch", shuffle="rows, over row groups and windows")
+@both("bowstring", "bowstring.torch torch", shuffle="rows, over row groups and windows")
 def bowstring_shuffled(job: Job) -> Epoch:
     return bowstring_loader(job, shuffle=True)
 
 
-@both("bowstring, in order", "bowstring torch", shuffle=IN_ORDER)
+@both("bowstring, in order", "bowstring.torch torch", shuffle=IN_ORDER)
 def bowstring_in_order(job: Job) -> Epoch:
     return bowstring_loader(job, shuffle=False)
 
 
-# ---- peers -------------------------------------------------------------------------------------------------------------
+# ---- peers ---------------------------------------------------------------------------------------------------------
 
 
-@both("polars", "polars torch pyarrow", shuffle=IN_ORDER)
+@both("polars", "polars torch pyarrow.parquet", shuffle=IN_ORDER)
 def polars(job: Job) -> Epoch:
     """A row group at a time: streaming (`collect_batches`) and the whole file at once were tried and are not faster."""
     import polars as pl
@@ -113,7 +113,7 @@ def polars(job: Job) -> Epoch:
     return epoch
 
 
-@both("polars, shuffled", "polars torch pyarrow", shuffle="row groups, and rows within one")
+@both("polars, shuffled", "polars torch pyarrow.parquet", shuffle="row groups, and rows within one")
 def polars_shuffled(job: Job) -> Epoch:
     import polars as pl
     import torch
@@ -133,7 +133,7 @@ def polars_shuffled(job: Job) -> Epoch:
 
 @both(
     "polars, column-major",
-    "polars torch pyarrow",
+    "polars torch pyarrow.parquet",
     shuffle=IN_ORDER,
     note="views of a column-major matrix: less work than asked",
     contiguous=False,
@@ -161,21 +161,27 @@ def from_arrow(batches: Iterator[Any]) -> Batches:
         yield matrix([views[name] for name in FEATURES]), views["label"]
 
 
-@both("pyarrow", "pyarrow torch", shuffle=IN_ORDER)
+@both("pyarrow", "pyarrow.parquet torch", shuffle=IN_ORDER)
 def pyarrow(job: Job) -> Epoch:
     import pyarrow.parquet as pq
 
     return lambda number: from_arrow(pq.ParquetFile(parquet(job)).iter_batches(job.batch, use_threads=True))
 
 
-@contender("recsys", "lance", "lance torch pyarrow", shuffle=IN_ORDER, note="reads its own format")
+@contender("recsys", "lance", "lance torch", shuffle=IN_ORDER, note="reads its own format")
 def lance(job: Job) -> Epoch:
     import lance as module
 
     return lambda number: from_arrow(module.dataset(job.data / "recsys.lance").to_batches(batch_size=job.batch))
 
 
-@contender("recsys", "lance, shuffled", "lance torch pyarrow", shuffle="batches", note="reads its own format")
+@contender(
+    "recsys",
+    "lance, shuffled",
+    "lance lance.sampler lance.torch.data torch",
+    shuffle="batches",
+    note="reads its own format",
+)
 def lance_shuffled(job: Job) -> Epoch:
     """The sampler that Lance offers for training: contiguous batches in random order."""
     import torch
@@ -194,12 +200,33 @@ def lance_shuffled(job: Job) -> Epoch:
     return epoch
 
 
-@contender("recsys", "datasets", "datasets torch pyarrow", shuffle=IN_ORDER, note="reads its Arrow copy, memory-mapped")
+@contender("recsys", "datasets", "datasets torch", shuffle=IN_ORDER, note="Arrow format; its Arrow copy, memory-mapped")
 def hugging_face(job: Job) -> Epoch:
-    """Whole batches with the torch format; through `DataLoader(dataset)` it goes row by row."""
+    """The Arrow format, and the same assembly as pyarrow's."""
     import datasets
 
-    table = datasets.load_from_disk(str(job.data / "recsys.hf")).with_format("torch")
+    table = datasets.load_from_disk(str(job.data / "recsys.hf")).with_format("arrow")
+
+    def batches() -> Iterator[Any]:
+        for part in table.iter(batch_size=job.batch):
+            yield from part.combine_chunks().to_batches()
+
+    return lambda number: from_arrow(batches())
+
+
+@contender(
+    "recsys",
+    "datasets, torch format",
+    "datasets torch",
+    shuffle=IN_ORDER,
+    dataset="recsys_part",
+    note="as its guide for PyTorch says; a part of the rows",
+)
+def hugging_face_torch(job: Job) -> Epoch:
+    """Whole batches; through `DataLoader(dataset)` it goes row by row and is slower still."""
+    import datasets
+
+    table = datasets.load_from_disk(str(job.data / "recsys.hf")).select(range(job.rows)).with_format("torch")
 
     def epoch(number: int) -> Batches:
         for batch in table.iter(batch_size=job.batch):
@@ -211,7 +238,7 @@ def hugging_face(job: Job) -> Epoch:
 @contender(
     "recsys",
     "datasets, shuffled",
-    "datasets torch pyarrow",
+    "datasets torch",
     shuffle="shards, and a buffer of 10,000 rows",
     dataset="recsys_part",
     note="streaming form; a part of the rows",
@@ -219,8 +246,7 @@ def hugging_face(job: Job) -> Epoch:
 def hugging_face_shuffled(job: Job) -> Epoch:
     import datasets
 
-    table = datasets.load_from_disk(str(job.data / "recsys.hf"))
-    table = table.select(range(min(PART_ROWS, len(table))))
+    table = datasets.load_from_disk(str(job.data / "recsys.hf")).select(range(job.rows))
     stream = table.to_iterable_dataset(num_shards=8).with_format("torch")
 
     def epoch(number: int) -> Batches:
