@@ -65,7 +65,13 @@ def contender(
 
 
 # The distribution that holds a module, where the names differ.
-DISTRIBUTIONS = {"lance": "pylance", "cv2": "opencv-python-headless", "turbojpeg": "PyTurboJPEG", "PIL": "pillow"}
+DISTRIBUTIONS = {
+    "lance": "pylance",
+    "cv2": "opencv-python-headless",
+    "turbojpeg": "PyTurboJPEG",
+    "PIL": "pillow",
+    "nvidia": "nvidia-dali-cuda130",
+}
 
 
 def version(module: str) -> str:

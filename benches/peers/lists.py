@@ -9,7 +9,7 @@ from typing import Any
 
 from contender import Batches, Epoch, Job, contender
 from data import TOKENS_MAX, WIDTH
-from recsys import IN_ORDER, real_rows
+from recsys import IN_ORDER, WINDOWS, real_rows
 
 # ---- tokens --------------------------------------------------------------------------------------------------------
 
@@ -34,12 +34,13 @@ def pad(batches: Iterator[Any]) -> Batches:
 
 
 def bowstring_tokens(job: Job, shuffle: bool) -> Epoch:
+    import bowstring
     import bowstring.torch
 
     loader = bowstring.torch.DataLoader(
         str(job.data / "tokens.parquet"),
         batch_size=job.batch,
-        lists={"tokens": {"padded": {"length": TOKENS_MAX}}},
+        lists={"tokens": bowstring.Padded(TOKENS_MAX)},
         shuffle=shuffle,
         tail="pad",
         threads=job.threads,
@@ -55,7 +56,7 @@ def bowstring_tokens(job: Job, shuffle: bool) -> Epoch:
     return epoch
 
 
-@contender("tokens", "bowstring", "bowstring.torch torch", shuffle="rows, over row groups and windows")
+@contender("tokens", "bowstring", "bowstring.torch torch", shuffle=WINDOWS)
 def bowstring_tokens_shuffled(job: Job) -> Epoch:
     return bowstring_tokens(job, shuffle=True)
 
@@ -126,7 +127,7 @@ def bowstring_fixed(job: Job, shuffle: bool) -> Epoch:
     return epoch
 
 
-@contender("fixed", "bowstring", "bowstring.torch torch", shuffle="rows, over row groups and windows")
+@contender("fixed", "bowstring", "bowstring.torch torch", shuffle=WINDOWS)
 def bowstring_fixed_shuffled(job: Job) -> Epoch:
     return bowstring_fixed(job, shuffle=True)
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from contender import Batches, Epoch, Job, contender, shuffled
-from recsys import real_rows
+from data import TAR_SHARDS
+from recsys import WINDOWS, real_rows
 
 SIZE = 224
 AREA, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
@@ -32,15 +33,14 @@ def crop_box(width: int, height: int, rng: random.Random) -> tuple[int, int, int
     return (width - w) // 2, (height - h) // 2, w, h
 
 
-@contender("photos", "bowstring", "bowstring.torch torch", shuffle="rows, over row groups and windows")
-def bowstring(job: Job) -> Epoch:
+def bowstring(job: Job, layout: str) -> Epoch:
     import bowstring
     import bowstring.torch
 
     loader = bowstring.torch.DataLoader(
         str(job.data / "photos.parquet"),
         batch_size=job.batch,
-        images={"image": bowstring.Image(size=SIZE, crop="random_resized")},
+        images={"image": bowstring.Image(SIZE, crop="random_resized", scale=AREA, ratio=RATIO, layout=layout)},
         shuffle=True,
         tail="pad",
         threads=job.threads,
@@ -54,6 +54,22 @@ def bowstring(job: Job) -> Epoch:
             yield real_rows(batch, batch["image"], batch["label"])
 
     return epoch
+
+
+@contender(
+    "photos",
+    "bowstring",
+    "bowstring.torch torch",
+    shuffle=WINDOWS,
+    note="yields [B, 3, 224, 224]",
+)
+def bowstring_chw(job: Job) -> Epoch:
+    return bowstring(job, "chw")
+
+
+@contender("photos", "bowstring, hwc", "bowstring.torch torch", shuffle=WINDOWS)
+def bowstring_hwc(job: Job) -> Epoch:
+    return bowstring(job, "hwc")
 
 
 # ---- decoders in a thread pool -------------------------------------------------------------------------------------
@@ -192,6 +208,30 @@ def torchvision(job: Job) -> Epoch:
     return threaded(job, decode)
 
 
+@contender(
+    "photos",
+    "torchcodec",
+    "torchcodec.decoders torchvision.transforms.v2.functional torch numpy pyarrow.parquet",
+    shuffle=ALL,
+    note="the successor of torchvision.io",
+)
+def torchcodec(job: Job) -> Epoch:
+    """As torchvision's, with the decoder that replaces it."""
+    import torch
+    from torchcodec.decoders import decode_jpeg
+    from torchvision.transforms.v2.functional import resized_crop
+
+    torch.set_num_threads(1)
+
+    def decode(image: bytes, rng: random.Random, out: Any) -> None:
+        pixels = decode_jpeg(image)
+        x, y, w, h = crop_box(pixels.shape[2], pixels.shape[1], rng)
+        cropped = resized_crop(pixels, y, x, h, w, [SIZE, SIZE], antialias=True)
+        torch.from_numpy(out).copy_(cropped.permute(1, 2, 0))
+
+    return threaded(job, decode)
+
+
 # ---- loaders with formats of their own -----------------------------------------------------------------------------
 
 
@@ -240,10 +280,10 @@ def tf_data(job: Job) -> Epoch:
 def webdataset_tar(job: Job) -> Epoch:
     import webdataset
 
-    shards = [str(job.data / f"photos-{i}.tar") for i in range(8)]
+    shards = [str(job.data / f"photos-{i}.tar") for i in range(TAR_SHARDS)]
 
     def epoch(number: int) -> Batches:
-        dataset = webdataset.WebDataset(shards, shardshuffle=8, seed=number, empty_check=False)
+        dataset = webdataset.WebDataset(shards, shardshuffle=TAR_SHARDS, seed=number, empty_check=False)
         dataset = dataset.shuffle(1_000, seed=number).map(Sample(number)).batched(job.batch)
         yield from tensors(webdataset.WebLoader(dataset, batch_size=None, num_workers=job.threads))
 
@@ -273,3 +313,44 @@ def tensors(batches: Any) -> Iterator[tuple[Any, Any]]:
 
     for images, labels in batches:
         yield torch.as_tensor(images), torch.as_tensor(labels)
+
+
+@contender(
+    "photos",
+    "dali",
+    "nvidia.dali nvidia.dali.plugin.pytorch torch",
+    shuffle="none: with its shuffle an epoch does not hold each row once",
+    note="on the CPU; reads tar shards",
+)
+def dali(job: Job) -> Epoch:
+    """`image_random_crop` and `resize` on the CPU. Labels are text in the tar, so they are padded with blanks."""
+    import torch
+    from nvidia.dali import fn, pipeline_def, types
+    from nvidia.dali.plugin.base_iterator import LastBatchPolicy
+    from nvidia.dali.plugin.pytorch import DALIGenericIterator
+
+    shards = [str(job.data / f"photos-{i}.tar") for i in range(TAR_SHARDS)]
+
+    @pipeline_def(batch_size=job.batch, num_threads=job.threads, device_id=None, seed=1)
+    def pipeline() -> Any:
+        images, labels = fn.readers.webdataset(
+            name="reader",
+            paths=shards,
+            ext=["jpg", "cls"],
+            dtypes=[types.UINT8, types.UINT8],
+            missing_component_behavior="error",
+        )
+        pixels = fn.decoders.image_random_crop(
+            images, device="cpu", output_type=types.RGB, random_area=list(AREA), random_aspect_ratio=list(RATIO)
+        )
+        return fn.resize(pixels, size=[SIZE, SIZE]), fn.pad(labels, axes=(0,), shape=[8], fill_value=ord(" "))
+
+    loader = DALIGenericIterator(
+        pipeline(), ["image", "label"], reader_name="reader", last_batch_policy=LastBatchPolicy.PARTIAL, auto_reset=True
+    )
+
+    def epoch(number: int) -> Batches:
+        for batch in loader:
+            yield batch[0]["image"], torch.tensor([int(bytes(text)) for text in batch[0]["label"].numpy()])
+
+    return epoch

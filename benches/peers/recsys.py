@@ -11,6 +11,8 @@ from contender import Batches, Epoch, Job, contender, shuffled
 from data import FEATURES, FLOATS
 
 IN_ORDER = "none: file order"
+# bowstring's usual order.
+WINDOWS = "rows, over row groups and windows"
 
 
 def parquet(job: Job) -> pathlib.Path:
@@ -59,7 +61,7 @@ def bowstring_loader(job: Job, shuffle: bool) -> Epoch:
     loader = bowstring.torch.DataLoader(
         str(parquet(job)),
         batch_size=job.batch,
-        pack=[{"name": "x", "columns": ["f*"], "dtype": "float32"}],
+        pack={"x": ["f*"]},
         shuffle=shuffle,
         tail="pad",
         threads=job.threads,
@@ -83,7 +85,7 @@ def real_rows(batch: dict[str, Any], *arrays: Any) -> tuple[Any, ...]:
     return tuple(array[mask.bool()] for array in arrays)
 
 
-@both("bowstring", "bowstring.torch torch", shuffle="rows, over row groups and windows")
+@both("bowstring", "bowstring.torch torch", shuffle=WINDOWS)
 def bowstring_shuffled(job: Job) -> Epoch:
     return bowstring_loader(job, shuffle=True)
 
