@@ -65,29 +65,20 @@ def contender(
 
 
 # The distribution that holds a module, where the names differ.
-DISTRIBUTIONS = {
-    "lance": "pylance",
-    "cv2": "opencv-python-headless",
-    "turbojpeg": "PyTurboJPEG",
-    "PIL": "pillow",
-    "nvidia": "nvidia-dali-cuda130",
-}
+DISTRIBUTIONS = {"lance": "pylance", "cv2": "opencv-python-headless", "turbojpeg": "PyTurboJPEG", "PIL": "pillow"}
 
 
 def version(module: str) -> str:
     """The version of an importable module, as `name version`."""
     top = module.partition(".")[0]
-    loaded = importlib.import_module(top)
-    found = getattr(loaded, "__version__", None)
-    if found is None:
-        candidates = [DISTRIBUTIONS.get(top, top), *importlib.metadata.packages_distributions().get(top, [])]
-        for name in candidates:
-            try:
-                found = importlib.metadata.version(name)
-                break
-            except importlib.metadata.PackageNotFoundError:
-                continue
-    return f"{top} {found or '(unversioned)'}"
+    for name in (module, top):
+        found = getattr(importlib.import_module(name), "__version__", None)
+        if found:
+            return f"{name} {found}"
+    try:
+        return f"{top} {importlib.metadata.version(DISTRIBUTIONS.get(top, top))}"
+    except importlib.metadata.PackageNotFoundError:
+        return f"{top} (no version)"
 
 
 def shuffled(items: Iterable[Any], epoch: int) -> list[Any]:

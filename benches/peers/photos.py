@@ -320,7 +320,7 @@ def tensors(batches: Any) -> Iterator[tuple[Any, Any]]:
     "dali",
     "nvidia.dali nvidia.dali.plugin.pytorch torch",
     shuffle="none: with its shuffle an epoch does not hold each row once",
-    note="on the CPU; reads tar shards",
+    note="on the CPU; reads tar shards; starts an epoch with up to 3 batches ready, which flatters it a little",
 )
 def dali(job: Job) -> Epoch:
     """`image_random_crop` and `resize` on the CPU. Labels are text in the tar, so they are padded with blanks."""
