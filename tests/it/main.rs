@@ -4,3 +4,5 @@
 mod advisories;
 /// The floors of the house: which module may name which, what stays pure, where `unsafe` lives.
 mod floors;
+/// Images: formats, crops, orientation, damage, bombs.
+mod images;
