@@ -6,3 +6,5 @@ mod advisories;
 mod floors;
 /// One order, exactly once, equal steps: the plan over random datasets, worlds, mixtures and resumptions.
 mod order;
+/// Images: formats, crops, orientation, damage, bombs.
+mod images;
