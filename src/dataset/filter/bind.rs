@@ -84,7 +84,7 @@ impl Binder<'_> {
             Node::In { column, values, negated } => {
                 let column = self.column(column)?;
                 let points = values.iter().map(|value| self.point(column, value)).collect::<Result<Vec<_>>>()?;
-                negate(Part::Test { column, test: Test::member(points) }, *negated)
+                negate(Part::Test { column, test: Test::member(points, self.range(column)) }, *negated)
             }
             Node::IsNull { column, negated } => negate(Part::IsNull { column: self.column(column)? }, *negated),
             Node::All(nodes) => Part::All(nodes.iter().map(|node| self.part(node)).collect::<Result<_>>()?),
@@ -112,13 +112,16 @@ impl Binder<'_> {
     }
 
     fn test(&self, column: usize, op: Op, value: &Literal) -> Result<Test> {
-        let kind = self.columns.get(column).map_or(&DataType::Null, |column| &column.kind);
         Ok(match self.point(column, value)? {
             Point::Null => Test::Constant(false),
             Point::Bytes(bytes) => Test::Bytes(Match::Compare(op, bytes)),
             Point::Float(spot) => Test::float(op, spot),
-            Point::Whole(place) => Test::whole(op, place, range(kind)),
+            Point::Whole(place) => Test::whole(op, place, self.range(column)),
         })
+    }
+
+    fn range(&self, column: usize) -> (i128, i128) {
+        range(self.columns.get(column).map_or(&DataType::Null, |column| &column.kind))
     }
 
     fn point(&self, column: usize, literal: &Literal) -> Result<Point> {
@@ -173,11 +176,11 @@ impl Test {
     }
 
     /// Membership; the points are of one column, so all of one kind.
-    fn member(points: Vec<Point>) -> Self {
+    fn member(points: Vec<Point>, (least, most): (i128, i128)) -> Self {
         let (mut wholes, mut floats, mut bytes) = (Vec::new(), Vec::new(), Vec::new());
         for point in points {
             match point {
-                Point::Whole(Place::At(value)) => wholes.push(value),
+                Point::Whole(Place::At(value)) if (least..=most).contains(&value) => wholes.push(value),
                 Point::Float(Spot::At(value)) => floats.push(value),
                 Point::Bytes(value) => bytes.push(value),
                 // Equal to no value of the column.

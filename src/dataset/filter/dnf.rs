@@ -120,7 +120,6 @@ fn kind(value: &Value) -> &'static str {
 mod tests {
     use serde_json::json;
 
-    use super::*;
     use crate::dataset::filter::Expr;
 
     #[test]

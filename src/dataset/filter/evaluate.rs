@@ -322,3 +322,120 @@ impl<'a> AsBytes<'a> for &'a [u8] {
         self
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{Decimal256Array, ListArray, StructArray};
+    use arrow::array::{
+        DictionaryArray, Float64Array, Int8Array, Int32Array, LargeStringArray, NullArray, StringArray,
+    };
+    use arrow::datatypes::{Field, Fields, Int8Type as Key, Schema, SchemaRef};
+
+    use super::*;
+    use crate::dataset::filter::Expr;
+
+    fn selected(text: &str, columns: &[(&str, ArrayRef)]) -> Vec<usize> {
+        let batch =
+            RecordBatch::try_from_iter_with_nullable(columns.iter().map(|(n, a)| (n, Arc::clone(a), true))).unwrap();
+        let bound = Expr::parse(text).unwrap().bind(&batch.schema()).unwrap();
+        let mask = bound.evaluate(&batch).unwrap();
+        assert!(mask.nulls().is_none());
+        mask.values().set_indices().collect()
+    }
+
+    #[test]
+    fn unknown_is_neither_true_nor_false() {
+        let a: ArrayRef = Arc::new(Int32Array::from(vec![Some(1), None, Some(3)]));
+        let columns = [("a", a)];
+        for (text, rows) in [
+            ("a = 1", vec![0]),
+            ("a != 1", vec![2]),
+            ("not a = 1", vec![2]),
+            ("a not in (1)", vec![2]),
+            ("a in (2)", vec![]),
+            ("a < 1e30", vec![0, 2]),
+            ("not a < 1e30", vec![]),
+            ("a = 1 or a is null", vec![0, 1]),
+            ("a = 1 or not a = 1", vec![0, 2]),
+            ("not (a = 1 and a is not null)", vec![1, 2]),
+            ("a not between 2 and 5", vec![0]),
+        ] {
+            assert_eq!(selected(text, &columns), rows, "{text}");
+        }
+    }
+
+    #[test]
+    fn floats_compare_as_ieee_754() {
+        let a: ArrayRef = Arc::new(Float64Array::from(vec![f64::NAN, -0.0, 0.0, 1.0, -f64::NAN]));
+        let columns = [("a", a)];
+        for (text, rows) in [
+            ("a = 0", vec![1, 2]),
+            ("a in (-0.0, 5)", vec![1, 2]),
+            ("a >= -0.0", vec![1, 2, 3]),
+            ("a != 0", vec![0, 3, 4]),
+            ("not a < 100", vec![0, 4]),
+            ("a > 100", vec![]),
+        ] {
+            assert_eq!(selected(text, &columns), rows, "{text}");
+        }
+    }
+
+    #[test]
+    fn dictionaries_with_nulls_in_keys_and_values() {
+        let values: ArrayRef = Arc::new(StringArray::from(vec![Some("x"), None, Some("y")]));
+        let keys = Int8Array::from(vec![Some(0), Some(1), None, Some(2)]);
+        let columns: [(&str, ArrayRef); 1] = [("a", Arc::new(DictionaryArray::<Key>::new(keys, values)))];
+        assert_eq!(selected("a = 'x'", &columns), [0]);
+        assert_eq!(selected("a != 'x'", &columns), [3]);
+        assert_eq!(selected("a is null", &columns), [1, 2]);
+        let empty: ArrayRef = Arc::new(StringArray::from(Vec::<&str>::new()));
+        let keys = Int8Array::from(vec![None, None]);
+        let columns: [(&str, ArrayRef); 1] = [("a", Arc::new(DictionaryArray::<Key>::new(keys, empty)))];
+        assert_eq!(selected("a != 'x'", &columns), Vec::<usize>::new());
+        assert_eq!(selected("a is null", &columns), [0, 1]);
+    }
+
+    #[test]
+    fn structs_lists_nulls_and_wide_decimals() {
+        let inner: ArrayRef = Arc::new(Int32Array::from(vec![Some(7), None, Some(7)]));
+        let fields = Fields::from(vec![Field::new("x", DataType::Int32, true)]);
+        let outer = NullBuffer::from(vec![true, true, false]);
+        let huge = i256::from_i128(i128::MAX).wrapping_mul(i256::from_i128(1000));
+        let wide = Decimal256Array::from_iter([Some(i256::from_i128(5)), Some(huge), Some(huge.wrapping_neg())]);
+        let list = ListArray::from_iter_primitive::<Int32Type, _, _>([Some(vec![Some(1)]), None, Some(vec![])]);
+        let columns: [(&str, ArrayRef); 4] = [
+            ("n", Arc::new(StructArray::new(fields, vec![inner], Some(outer)))),
+            ("none", Arc::new(NullArray::new(3))),
+            ("wide", Arc::new(wide.with_precision_and_scale(76, 0).unwrap())),
+            ("list", Arc::new(list)),
+        ];
+        for (text, rows) in [
+            ("n.x = 7", vec![0]),
+            ("n.x is null", vec![1, 2]),
+            ("n is null", vec![2]),
+            ("none is null", vec![0, 1, 2]),
+            ("none = 3 or not none = 3", vec![]),
+            ("wide = 5", vec![0]),
+            ("wide > 100", vec![1]),
+            ("wide <= 5", vec![0, 2]),
+            ("list is not null", vec![0, 2]),
+        ] {
+            assert_eq!(selected(text, &columns), rows, "{text}");
+        }
+    }
+
+    #[test]
+    fn batches_of_another_schema_are_refused() {
+        let schema = |kind: DataType| -> SchemaRef { Arc::new(Schema::new(vec![Field::new("a", kind, true)])) };
+        let batch = RecordBatch::try_from_iter([("a", Arc::new(Int32Array::from(vec![1])) as ArrayRef)]).unwrap();
+        let bind = |kind| Expr::parse("a < 300").unwrap().bind(&schema(kind)).unwrap();
+        assert!(matches!(bind(DataType::UInt8).evaluate(&batch), Err(Error::Mismatch { .. })));
+        let other = RecordBatch::try_from_iter([("b", batch.column(0).clone())]).unwrap();
+        assert!(matches!(bind(DataType::Int32).evaluate(&other), Err(Error::NotFound { .. })));
+        // Another kind of string is the same string.
+        let large =
+            RecordBatch::try_from_iter([("a", Arc::new(LargeStringArray::from(vec!["x"])) as ArrayRef)]).unwrap();
+        let bound = Expr::parse("a = 'x'").unwrap().bind(&schema(DataType::Utf8View)).unwrap();
+        assert_eq!(bound.evaluate(&large).unwrap().true_count(), 1);
+    }
+}

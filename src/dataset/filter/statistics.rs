@@ -293,3 +293,107 @@ fn value_of_bytes(bytes: &[u8], kind: &DataType, leaf: &ColumnDescriptor) -> Opt
         _ => None,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::array::{ArrayRef, Float64Array, Int32Array, RecordBatch, StringArray, UInt32Array};
+    use parquet::arrow::ArrowWriter;
+    use parquet::data_type::ByteArray;
+    use parquet::file::metadata::{FileMetaData, ParquetMetaDataReader};
+    use parquet::file::statistics::ValueStatistics;
+
+    use super::*;
+    use crate::dataset::filter::{Bound, Expr};
+
+    /// A file of one column with the given statistics and order instead of its own; four rows.
+    fn altered(array: ArrayRef, statistics: Statistics, order: Option<ColumnOrder>) -> (RecordBatch, ParquetMetaData) {
+        let batch = RecordBatch::try_from_iter_with_nullable([("a", array, true)]).unwrap();
+        let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), None).unwrap();
+        writer.write(&batch).unwrap();
+        let file = bytes::Bytes::from(writer.into_inner().unwrap());
+        let metadata = ParquetMetaDataReader::new().parse_and_finish(&file).unwrap();
+        let old = metadata.file_metadata();
+        let orders = order.map(|order| vec![order]);
+        let new = FileMetaData::new(old.version(), old.num_rows(), None, None, old.schema_descr_ptr(), orders);
+        let chunk = metadata.row_group(0).column(0).clone().into_builder().set_statistics(statistics).build().unwrap();
+        let group = metadata.row_group(0).clone().into_builder().set_column_metadata(vec![chunk]).build().unwrap();
+        (batch, ParquetMetaData::new(new, vec![group]))
+    }
+
+    fn may(text: &str, (batch, metadata): &(RecordBatch, ParquetMetaData)) -> bool {
+        let bound: Bound = Expr::parse(text).unwrap().bind(&batch.schema()).unwrap();
+        assert!(bound.pages(metadata, 0).is_none(), "there is no page index");
+        bound.may_match(metadata, 0, &|_| None)
+    }
+
+    fn text(low: &str, high: &str, deprecated: bool) -> Statistics {
+        Statistics::byte_array(Some(low.into()), Some(high.into()), None, Some(0), deprecated)
+    }
+
+    const UNSIGNED: Option<ColumnOrder> = Some(ColumnOrder::TYPE_DEFINED_ORDER(SortOrder::UNSIGNED));
+
+    #[test]
+    fn strings_need_the_unsigned_order() {
+        let array: ArrayRef = Arc::new(StringArray::from(vec!["b", "c", "c", "d"]));
+        let file = |statistics, order| altered(Arc::clone(&array), statistics, order);
+        assert!(!may("a = 'x'", &file(text("b", "d", false), UNSIGNED)));
+        assert!(may("a = 'bb'", &file(text("b", "d", false), UNSIGNED)));
+        for (statistics, order) in [
+            (text("b", "d", true), UNSIGNED),
+            (text("b", "d", false), None),
+            (text("b", "d", false), Some(ColumnOrder::UNKNOWN)),
+            (text("d", "b", false), UNSIGNED),
+            (Statistics::byte_array(Some(ByteArray::from("b")), None, None, Some(0), false), UNSIGNED),
+        ] {
+            let case = format!("{statistics:?} {order:?}");
+            assert!(may("a = 'x'", &file(statistics, order)), "{case}");
+        }
+    }
+
+    #[test]
+    fn old_files_bound_signed_numbers_only() {
+        let signed: ArrayRef = Arc::new(Int32Array::from(vec![1, 2, 3, 4]));
+        let unsigned: ArrayRef = Arc::new(UInt32Array::from(vec![1, 2, 3, 4]));
+        let old = || Statistics::int32(Some(1), Some(4), None, Some(0), true);
+        assert!(!may("a > 4", &altered(Arc::clone(&signed), old(), None)));
+        assert!(may("a > 3", &altered(signed, old(), None)));
+        assert!(may("a > 4", &altered(Arc::clone(&unsigned), old(), None)));
+        // Above 2^31 the stored number is negative.
+        let new = Statistics::int32(Some(5), Some(-2), None, Some(0), false);
+        let file = altered(unsigned, new, UNSIGNED);
+        assert!(!may("a < 5", &file) && may("a > 4294967293", &file) && !may("a > 4294967294", &file));
+    }
+
+    #[test]
+    fn nulls_are_counted_or_assumed() {
+        let array: ArrayRef = Arc::new(Int32Array::from(vec![None, Some(2), None, None]));
+        let file = |nulls| altered(Arc::clone(&array), Statistics::int32(Some(2), Some(2), None, nulls, false), None);
+        assert!(may("a is null", &file(None)) && may("a is not null", &file(None)));
+        assert!(!may("a is null", &file(Some(0))));
+        assert!(!may("a is not null or a = 2", &file(Some(4))));
+        // More nulls than rows: the count says nothing.
+        assert!(may("a is null", &file(Some(9))) && may("a is not null", &file(Some(9))));
+        assert!(!may("not a = 2", &file(Some(1))));
+    }
+
+    #[test]
+    fn nan_is_outside_all_bounds() {
+        let array: ArrayRef = Arc::new(Float64Array::from(vec![0.0, 0.0, f64::NAN, 0.0]));
+        let file = |low: f64, high: f64, nans| {
+            let statistics = ValueStatistics::new(Some(low), Some(high), None, Some(0), false).with_nan_count(nans);
+            altered(Arc::clone(&array), Statistics::Double(statistics), Some(ColumnOrder::IEEE_754_TOTAL_ORDER))
+        };
+        let unknown = file(0.0, 0.0, None);
+        assert!(may("a != 0", &unknown) && may("not a = 0", &unknown) && may("not a < 1", &unknown));
+        assert!(!may("a > 1", &unknown) && !may("a < 0", &unknown) && may("a = -0.0", &unknown));
+        let none = file(0.0, 0.0, Some(0));
+        assert!(!may("a != 0", &none) && !may("not a < 1", &none));
+        // Zeros of either sign are equal, so a bound of one is a bound of the other.
+        assert!(may("a = 0.0", &file(-0.0, -0.0, Some(0))) && may("a >= 0.0", &file(-1.0, -0.0, Some(0))));
+        for (low, high) in [(f64::NAN, 1.0), (0.0, f64::NAN), (f64::NAN, f64::NAN)] {
+            assert!(may("a > 5", &file(low, high, Some(1))), "{low} {high}");
+        }
+    }
+}
