@@ -2,6 +2,8 @@
 
 /// Locked dependencies stay above the advisory floors of `deny.toml`, and no banned crate comes back.
 mod advisories;
+/// Filters on written files.
+mod filter;
 /// The floors of the house: which module may name which, what stays pure, where `unsafe` lives.
 mod floors;
 /// One order, exactly once, equal steps: the plan over random datasets, worlds, mixtures and resumptions.
