@@ -4,6 +4,8 @@
 mod advisories;
 /// Filters on written files.
 mod filter;
+/// Columns: every type, null policy, list form, pack and bad row, with exact values.
+mod columns;
 /// The floors of the house: which module may name which, what stays pure, where `unsafe` lives.
 mod floors;
 /// One order, exactly once, equal steps: the plan over random datasets, worlds, mixtures and resumptions.
