@@ -110,9 +110,18 @@ wheel: $(VENV)/turbo ## a release wheel in dist/
 bench: $(VENV)/turbo ## Rust benches (criterion)
 	cargo bench --locked -p bowstring $(FEATURES)
 
+# The peers get a venv of their own, which sees the torch, numpy and pyarrow of $(VENV): no second copy of torch.
+.venv-peers/ready: benches/peers/requirements.txt $(VENV)/ready
+	@echo "installing the peers into .venv-peers (once, about 1 GB)"
+	python3 -m venv .venv-peers
+	@$(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > .venv-peers/dev.pth
+	@mv .venv-peers/dev.pth "$$(.venv-peers/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/"
+	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
 .PHONY: bench-peers
-bench-peers: build-release ## Python peers against bowstring, alternating runs
-	$(PY) benches/peers/run.py $(PEERS_ARGS)
+bench-peers: build-release .venv-peers/ready ## Python peers against bowstring, alternating runs (PEERS_ARGS="--only recsys")
+	.venv-peers/bin/python benches/peers/run.py $(PEERS_ARGS)
 
 .PHONY: soak
 soak: ## the full counts of every random and fault test

@@ -1,1 +1,22 @@
-//! Python bindings.
+//! Python bindings of bowstring: the module `bowstring._native`.
+//!
+//! It is thin: the Python package holds the signatures, this holds what only Rust can do. Nothing here waits while it holds
+//! the GIL.
+
+mod arrow;
+mod dlpack;
+mod errors;
+mod fork;
+mod tensor;
+
+/// The extension module.
+#[pyo3::pymodule]
+mod _native {
+    #[pymodule_export]
+    #[expect(non_upper_case_globals, reason = "Python's name")]
+    const __version__: &str = env!("CARGO_PKG_VERSION");
+    #[pymodule_export]
+    use super::arrow::ArrowArray;
+    #[pymodule_export]
+    use super::tensor::PyTensor;
+}

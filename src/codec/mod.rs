@@ -1,5 +1,7 @@
 //! From stored cells to values in their place in the batch.
 
+pub mod image;
+
 use std::fmt::Debug;
 
 use crate::error::Result;

@@ -121,6 +121,7 @@ impl Loader {
         let manifests: Vec<_> = sources.iter().map(|source| Arc::clone(source.dataset.manifest())).collect();
         let spec = settings.spec.resolve(&manifests)?;
         let plan = Arc::new(Plan::new(&manifests, spec.clone(), 0)?);
+        plan.check_share(settings.share)?;
         let cpu = rayon::ThreadPoolBuilder::new()
             .num_threads(settings.threads)
             .thread_name(|index| format!("bowstring-cpu-{index}"))
@@ -262,7 +263,8 @@ impl Loader {
                 Err(error)
             }
             Ok(None) => {
-                self.move_to(self.plan.epoch() + 1, 0)?;
+                let plan = self.plan_of(self.plan.epoch() + 1)?;
+                self.go(plan, 0);
                 Ok(Next::End)
             }
         }
@@ -289,7 +291,11 @@ impl Loader {
     /// # Errors
     /// Whatever planning the epoch gives.
     pub fn set_epoch(&mut self, epoch: u64) -> Result<()> {
-        if epoch == self.plan.epoch() { Ok(()) } else { self.move_to(epoch, 0) }
+        if epoch != self.plan.epoch() {
+            let plan = self.plan_of(epoch)?;
+            self.go(plan, 0);
+        }
+        Ok(())
     }
 
     /// The position after the last batch yielded: the same on every rank, and independent of how many there are.
@@ -303,17 +309,24 @@ impl Loader {
     /// [`Error::Mismatch`] if the state belongs to another dataset or plan.
     pub fn load_state(&mut self, state: &State) -> Result<()> {
         state.check(&self.plan.fingerprint(), &self.spec)?;
-        self.move_to(state.epoch, state.step)
+        let plan = self.plan_of(state.epoch)?;
+        let step = state.step_in(&plan)?;
+        self.go(plan, step);
+        Ok(())
     }
 
-    fn move_to(&mut self, epoch: u64, step: u64) -> Result<()> {
+    fn plan_of(&self, epoch: u64) -> Result<Arc<Plan>> {
+        if epoch == self.plan.epoch() {
+            return Ok(Arc::clone(&self.plan));
+        }
+        Plan::new(&self.manifests, self.spec.clone(), epoch).map(Arc::new)
+    }
+
+    fn go(&mut self, plan: Arc<Plan>, step: u64) {
         self.feed = None;
         self.last_yield = None;
-        if epoch != self.plan.epoch() {
-            self.plan = Arc::new(Plan::new(&self.manifests, self.spec.clone(), epoch)?);
-        }
+        self.plan = plan;
         self.step = step;
-        Ok(())
     }
 
     /// Counters since the loader was opened.

@@ -185,7 +185,7 @@ impl LoaderOptions {
             let problem = format!("{} weights for {} datasets; give one each", self.weights.len(), self.urls.len());
             return Err(Error::config("weights", problem));
         }
-        Ok(Some(Mix { weights: self.weights.clone(), stop: self.stop }))
+        Mix::new(&self.weights, self.stop).map(Some)
     }
 
     pub(super) fn settings(&self) -> Result<Settings> {

@@ -4,3 +4,5 @@
 mod advisories;
 /// The floors of the house: which module may name which, what stays pure, where `unsafe` lives.
 mod floors;
+/// One order, exactly once, equal steps: the plan over random datasets, worlds, mixtures and resumptions.
+mod order;

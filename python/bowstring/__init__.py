@@ -1,0 +1,49 @@
+"""Parquet to training batches, without a copy.
+
+>>> from bowstring import Loader
+>>> with Loader("clicks/*.parquet", batch_size=4096, columns=["user_*", "label"]) as loader:  # doctest: +SKIP
+...     for batch in loader:
+...         train(batch["label"])
+
+:class:`bowstring.torch.DataLoader` yields torch tensors.
+"""
+
+from bowstring._native import ArrowArray, Tensor, __version__, doctor
+from bowstring.columns import Fill, Image, Pack, Padded
+from bowstring.errors import (
+    ClosedError,
+    ConfigError,
+    CorruptError,
+    Error,
+    LimitError,
+    MismatchError,
+    NotFoundError,
+    SourceChangedError,
+    StoreError,
+    TimeoutError,
+    UnsupportedError,
+)
+from bowstring.loader import Loader
+
+__all__ = [
+    "ArrowArray",
+    "ClosedError",
+    "ConfigError",
+    "CorruptError",
+    "Error",
+    "Fill",
+    "Image",
+    "LimitError",
+    "Loader",
+    "MismatchError",
+    "NotFoundError",
+    "Pack",
+    "Padded",
+    "SourceChangedError",
+    "StoreError",
+    "Tensor",
+    "TimeoutError",
+    "UnsupportedError",
+    "__version__",
+    "doctor",
+]

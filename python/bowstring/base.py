@@ -1,0 +1,187 @@
+"""What every loader has, whatever its arrays are."""
+
+from __future__ import annotations
+
+import importlib.util
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Generic, Literal, NoReturn, TypeVar
+
+from bowstring import _native
+from bowstring.columns import Fill, Image, Pack, Padded
+from bowstring.options import Filter, Url, document
+
+A = TypeVar("A", covariant=True)
+L = TypeVar("L", bound="BaseLoader[Any]")
+
+_PYARROW = importlib.util.find_spec("pyarrow") is not None
+
+
+def arrow(array: _native.ArrowArray) -> Any:
+    """``array`` as a ``pyarrow.Array`` over the same memory; as it is where pyarrow is not installed."""
+    if not _PYARROW:
+        return array
+    import pyarrow
+
+    return pyarrow.array(array)
+
+
+class BaseLoader(ABC, Generic[A]):
+    """One rank's batches: an iterable over the rest of the current epoch.
+
+    A loader is at a position: an epoch, and the number of steps already yielded of it. ``iter()`` goes on from there, so a loop
+    that was left with ``break`` can be taken up again; after the end of an epoch the next ``iter()`` is the next epoch.
+
+    Every option may also be given as ``BOWSTRING_<NAME>`` in the environment; a keyword goes before it.
+
+    :param url: file, directory, glob or URL, or a list of them: parts of one dataset, or with ``weights`` one each.
+    :param batch_size: rows per rank and step. Give this or ``global_batch_size``.
+    :param global_batch_size: rows of all ranks together per step; what must stay the same to resume on another number of ranks.
+    :param columns: columns by name, glob or nested path (``a.b``), in this order; all by default.
+    :param exclude: columns to leave out.
+    :param filter: rows to select: text such as ``"label >= 3 and country in ('de', 'us')"``, or pyarrow's tuples.
+    :param shuffle: shuffle rows (``True``); ``False`` is file order.
+    :param seed: seed of the order and of random augmentation (0).
+    :param tail: what to do with the last, incomplete step: ``pad`` (with ``_mask``), ``repeat`` or ``drop``.
+    :param nulls: ``error``, ``mask`` (``<column>__valid``) or :class:`Fill`; for all, or a mapping by column.
+    :param lists: ``ragged`` (``<column>__values``, ``<column>__offsets``) or :class:`Padded`; for all, or a mapping by column.
+    :param pack: name -> columns (or :class:`Pack`): groups of columns delivered as one matrix each.
+    :param images: column -> :class:`Image`.
+    :param cast: column -> element type.
+    :param row_id: deliver ``_row_id``, the row's number in the dataset.
+    :param rank: this rank; the default comes from the launcher's environment (torchrun, Horovod, Open MPI, PMI, SLURM).
+    :param world_size: number of ranks; goes with ``rank``.
+    :param memory_budget: bytes for everything in flight, or text such as ``"2GiB"``.
+    :param threads: CPU threads for decoding; all that this process may use.
+    :param prefetch: batches made ahead of the consumer (4).
+    :param bad_rows: what to do with a row that cannot be decoded: ``error``, ``skip`` or ``zero``.
+    :param timeout: seconds to wait for a batch before giving up with the culprit's name (600).
+    :param storage_options: options of the store, by object_store's names.
+    :param partitioning: whether ``key=value`` directories are columns: ``hive`` or ``none``.
+    :param weights: mix the datasets in ``url`` in these proportions.
+    :param stop: when an epoch of a mixture ends: ``first_exhausted`` or ``all_exhausted``.
+    :param lanes: lanes of the plan.
+    :param window_rows: rows among which the shuffle mixes within a lane.
+    :param limits: limits against hostile files.
+    """
+
+    def __init__(
+        self,
+        url: Url | Sequence[Url],
+        *,
+        batch_size: int | None = None,
+        global_batch_size: int | None = None,
+        columns: str | Sequence[str] | None = None,
+        exclude: str | Sequence[str] | None = None,
+        filter: Filter | None = None,
+        shuffle: bool | None = None,
+        seed: int | None = None,
+        tail: Literal["pad", "repeat", "drop"] | None = None,
+        nulls: Literal["error", "mask"] | Fill | Mapping[str, Literal["error", "mask"] | Fill] | None = None,
+        lists: Literal["ragged"] | Padded | Mapping[str, Literal["ragged"] | Padded] | None = None,
+        pack: Mapping[str, Sequence[str] | Pack] | None = None,
+        images: Mapping[str, Image] | None = None,
+        cast: Mapping[str, str] | None = None,
+        row_id: bool | None = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        memory_budget: int | str | None = None,
+        threads: int | None = None,
+        prefetch: int | None = None,
+        bad_rows: Literal["error", "skip", "zero"] | None = None,
+        timeout: float | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        partitioning: Literal["hive", "none"] | None = None,
+        weights: Sequence[float] | None = None,
+        stop: Literal["first_exhausted", "all_exhausted"] | None = None,
+        lanes: int | None = None,
+        window_rows: int | None = None,
+        limits: Mapping[str, int] | None = None,
+    ) -> None:
+        given = {name: value for name, value in locals().items() if name not in ("self", "url", "__class__")}
+        self._native = _native.Loader(document(url, given))
+
+    @abstractmethod
+    def _array(self, tensor: _native.Tensor) -> A:
+        """``tensor`` as the framework's array, over the same memory."""
+
+    def __iter__(self) -> Iterator[dict[str, A]]:
+        """The rest of the current epoch; from its start if the last one ended."""
+        while (batch := self._native.next()) is not None:
+            yield {
+                name: self._array(value) if isinstance(value, _native.Tensor) else arrow(value)
+                for name, value in batch.items()
+            }
+
+    def __len__(self) -> int:
+        """Steps of one epoch: exact, and the same on every rank."""
+        return self._native.steps
+
+    @property
+    def rows(self) -> int:
+        """Rows of one epoch over all ranks."""
+        return self._native.rows
+
+    @property
+    def epoch(self) -> int:
+        """The current epoch, from 0."""
+        return self._native.epoch
+
+    @property
+    def step(self) -> int:
+        """Steps of the current epoch already yielded."""
+        return self._native.step
+
+    @property
+    def rank(self) -> int:
+        """This rank, from 0."""
+        return self._native.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self._native.world_size
+
+    @property
+    def schema(self) -> str:
+        """What comes out, as text: one field per column."""
+        return self._native.schema
+
+    def set_epoch(self, epoch: int) -> None:
+        """Goes to the start of ``epoch``; stays in place if that is the current one, so that a resumed loader goes on."""
+        self._native.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position after the last batch yielded: small, JSON, the same on every rank and for every world size."""
+        return self._native.state()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Goes to a position that :meth:`state_dict` gave, on any rank of any world size."""
+        self._native.load_state(dict(state_dict))
+
+    def stats(self) -> dict[str, Any]:
+        """Counters of every stage since the loader was opened, memory, and the stage that limits the throughput."""
+        return self._native.stats()
+
+    def ledger(self) -> dict[str, Any]:
+        """The bad rows met so far: counts, and an entry for each."""
+        return self._native.ledger()
+
+    def close(self) -> None:
+        """Stops everything at once. Batches already yielded stay valid."""
+        self._native.close()
+
+    def __enter__(self: L) -> L:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            f"a {type(self).__name__} holds threads and cannot be sent to another process; open one there "
+            "(with torch.utils.data.DataLoader: num_workers=0)"
+        )

@@ -1,0 +1,116 @@
+"""What becomes of columns: images, padded lists, packed matrices, filled nulls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+__all__ = ["Fill", "Image", "Pack", "Padded"]
+
+_IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+
+
+@dataclass(frozen=True)
+class Image:
+    """How a binary column of encoded images becomes a tensor: orientation, crop, resize, flip, normalise, layout.
+
+    >>> Image(224, crop="random_resized", flip=True, dtype="float32", normalize="imagenet").options()["size"]
+    224
+    """
+
+    size: int | tuple[int, int] | None = None
+    """One number for a square, or ``(height, width)``. May be left out only where all images have one size."""
+    crop: Literal["none", "center", "random_resized"] = "none"
+    """``none`` stretches the whole image; ``random_resized`` is torchvision's ``RandomResizedCrop``."""
+    scale: tuple[float, float] = (0.08, 1.0)
+    """Least and greatest part of the area that ``random_resized`` takes."""
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    """Least and greatest width / height that ``random_resized`` takes."""
+    resize_shorter: int | None = None
+    """Before ``center``: the shorter side is resized to this many pixels."""
+    resize: bool = True
+    """``False`` never resizes; an image that does not fit ``size`` is then an error."""
+    flip: bool | float = False
+    """Probability of a horizontal flip; ``True`` is 0.5."""
+    normalize: Literal["imagenet"] | tuple[Sequence[float], Sequence[float]] | None = None
+    """``(mean, std)`` on the scale 0 to 1, for a float ``dtype``."""
+    layout: Literal["chw", "hwc"] = "chw"
+    """Order of the axes of one image."""
+    dtype: Literal["uint8", "float16", "bfloat16", "float32"] = "uint8"
+    """Element type. Floats are scaled to 0 to 1 before ``normalize``."""
+    channels: Literal[1, 3, 4] = 3
+    """1 (grey), 3 (RGB) or 4 (RGBA)."""
+    orient: bool = True
+    """Whether the EXIF orientation is applied."""
+    draft: bool = True
+    """Whether JPEG may be decoded at 1/2, 1/4 or 1/8 where that is still not smaller than the output."""
+    limits: Mapping[str, int] | None = None
+    """What an image may cost: ``max_pixels``, ``max_side``, ``max_bytes``, ``max_scans``."""
+
+    def options(self) -> dict[str, Any]:
+        """The options as the library reads them."""
+        options: dict[str, Any] = {
+            "size": self.size if self.size is None or isinstance(self.size, int) else list(self.size),
+            "crop": self.crop,
+            "resize_shorter": self.resize_shorter,
+            "resize": self.resize,
+            "flip": self.flip,
+            "layout": self.layout,
+            "dtype": self.dtype,
+            "channels": self.channels,
+            "orient": self.orient,
+            "draft": self.draft,
+        }
+        if self.crop == "random_resized":
+            options["crop"] = {"random_resized": {"scale": list(self.scale), "ratio": list(self.ratio)}}
+        if self.normalize is not None:
+            mean, std = _IMAGENET if self.normalize == "imagenet" else self.normalize
+            options["normalize"] = {"mean": list(mean), "std": list(std)}
+        if self.limits is not None:
+            options["limits"] = dict(self.limits)
+        return options
+
+
+@dataclass(frozen=True)
+class Padded:
+    """Lists of varying length as one tensor ``[B, length, ...]`` and ``<column>__lengths``."""
+
+    length: int | Sequence[int]
+    """The length; for lists of lists one per level."""
+    fill: bool | int | float = 0
+    """The value of elements that a list does not have."""
+    truncate: Literal["error", "right", "left"] = "error"
+    """What becomes of longer lists: the row is bad, or its end or beginning is cut off."""
+    left: bool = False
+    """Whether the padding stands before the values."""
+
+    def options(self) -> dict[str, Any]:
+        """The options as the library reads them."""
+        length = self.length if isinstance(self.length, int) else list(self.length)
+        return {"padded": {"length": length, "fill": self.fill, "truncate": self.truncate, "left": self.left}}
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Columns, by name or glob, delivered as one matrix ``[B, n]``."""
+
+    columns: Sequence[str]
+    """The columns in order."""
+    dtype: str = "float32"
+    """Element type of the matrix."""
+
+    def options(self) -> dict[str, Any]:
+        """The options as the library reads them."""
+        return {"columns": list(self.columns), "dtype": self.dtype}
+
+
+@dataclass(frozen=True)
+class Fill:
+    """Nulls take this value; null lists are empty."""
+
+    value: bool | int | float | str
+
+    def options(self) -> dict[str, Any]:
+        """The options as the library reads them."""
+        return {"fill": self.value}

@@ -1,0 +1,84 @@
+"""What can go wrong, one class for each thing to do next.
+
+Each error carries its place in the dataset where it is known: ``file``, ``row_group``, ``column`` and ``row`` (counted from zero;
+the row within its row group), and ``option``, the option to change.
+"""
+
+from __future__ import annotations
+
+import builtins
+
+__all__ = [
+    "ClosedError",
+    "ConfigError",
+    "CorruptError",
+    "Error",
+    "LimitError",
+    "MismatchError",
+    "NotFoundError",
+    "SourceChangedError",
+    "StoreError",
+    "TimeoutError",
+    "UnsupportedError",
+]
+
+
+class Error(Exception):
+    """Any error of bowstring."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        file: str | None = None,
+        row_group: int | None = None,
+        column: str | None = None,
+        row: int | None = None,
+        option: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.file = file
+        self.row_group = row_group
+        self.column = column
+        self.row = row
+        self.option = option
+
+
+class NotFoundError(Error, FileNotFoundError, LookupError):
+    """A path, column or dataset does not exist: correct the name."""
+
+
+class CorruptError(Error):
+    """The bytes are damaged or hostile: replace the file, or set ``bad_rows``."""
+
+
+class SourceChangedError(Error):
+    """A file is no longer the one that was planned over: open a new loader."""
+
+
+class MismatchError(Error, ValueError):
+    """Two things that must agree do not: schemas of two files, a state and a plan."""
+
+
+class UnsupportedError(Error):
+    """The data is valid, but nothing here reads it."""
+
+
+class LimitError(Error):
+    """A limit was reached before anything was allocated: raise ``option`` if the data is trusted."""
+
+
+class ConfigError(Error, ValueError):
+    """An option has an impossible value: correct ``option``."""
+
+
+class StoreError(Error, OSError):
+    """The store failed: check network, credentials, permissions, disk."""
+
+
+class TimeoutError(Error, builtins.TimeoutError):
+    """A wait passed its deadline; the message names who did not answer."""
+
+
+class ClosedError(Error):
+    """The loader was closed, or this process was forked after it had started."""

@@ -1,0 +1,152 @@
+"""The loader's options: from keywords and the environment to the one JSON document that Rust reads.
+
+Types, defaults and checks live in Rust; this only lays them out. A keyword that is not given is looked up as ``BOWSTRING_<NAME>``,
+and then left to its default.
+"""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from bowstring.columns import Fill, Image, Pack, Padded
+from bowstring.errors import ConfigError
+
+__all__ = ["Filter", "Url", "document"]
+
+Url: TypeAlias = "str | os.PathLike[str]"
+Filter: TypeAlias = "str | Sequence[tuple[str, str, Any]] | Sequence[Sequence[tuple[str, str, Any]]]"
+
+# Options that Rust keeps in a struct of their own.
+_OF_COLUMNS = ("columns", "exclude", "nulls", "lists", "pack", "images", "cast", "row_id")
+# Options that only make sense together: one that is given keeps the environment from setting the other.
+_TOGETHER = ({"batch_size", "global_batch_size"}, {"rank", "world_size"})
+_UNITS = {"": 1, "b": 1}
+_UNITS |= {f"{letter}{ending}": 1024 ** (n + 1) for n, letter in enumerate("kmgt") for ending in ("", "ib")}
+_UNITS |= {f"{letter}b": 1000 ** (n + 1) for n, letter in enumerate("kmgt")}
+
+
+def size(value: int | str) -> int:
+    """Bytes, from a number or from text such as ``512MiB`` or ``1.5 GB``."""
+    if not isinstance(value, str):
+        return int(value)
+    text = value.strip().lower()
+    number = text.rstrip("bikmgt ")
+    unit = text[len(number) :].strip()
+    try:
+        return int(float(number) * _UNITS[unit])
+    except (KeyError, ValueError, OverflowError):
+        raise ConfigError(
+            f"option memory_budget: {value!r} is no size; write e.g. 512MiB", option="memory_budget"
+        ) from None
+
+
+def _truth(text: str) -> bool:
+    return {"true": True, "1": True, "false": False, "0": False}[text.strip().lower()]
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _pairs(text: str) -> dict[str, str]:
+    return dict(_pair(pair) for pair in _names(text))
+
+
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(text)
+    return key.strip(), value
+
+
+_ENVIRONMENT: dict[str, Callable[[str], Any]] = {
+    "batch_size": int,
+    "global_batch_size": int,
+    "columns": _names,
+    "filter": str,
+    "shuffle": _truth,
+    "seed": int,
+    "lanes": int,
+    "window_rows": int,
+    "tail": str,
+    "weights": lambda text: [float(weight) for weight in _names(text)],
+    "stop": str,
+    "rank": int,
+    "world_size": int,
+    "memory_budget": size,
+    "threads": int,
+    "prefetch": int,
+    "bad_rows": str,
+    "timeout": float,
+    "partitioning": str,
+    "storage_options": _pairs,
+}
+
+
+def _from_environment(given: Mapping[str, Any]) -> dict[str, Any]:
+    skipped = set().union(*(group for group in _TOGETHER if group & given.keys()))
+    found = {}
+    for name, read in _ENVIRONMENT.items():
+        variable = f"BOWSTRING_{name.upper()}"
+        text = os.environ.get(variable)
+        if text is None or name in given or name in skipped:
+            continue
+        try:
+            found[name] = read(text)
+        except (KeyError, ValueError):
+            raise ConfigError(f"option {name}: {variable}={text!r} cannot be read", option=name) from None
+    return found
+
+
+def _plain(value: Any) -> Any:
+    """JSON's types. What Rust reads as text is text: dates, decimals, and numbers that JSON lacks."""
+    if isinstance(value, (Fill, Image, Pack, Padded)):
+        return _plain(value.options())
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (datetime.date, datetime.time)):
+        return value.isoformat()
+    if isinstance(value, (decimal.Decimal, os.PathLike)):
+        return str(value)
+    if isinstance(value, (set, frozenset)):
+        return sorted(map(_plain, value), key=repr)
+    if hasattr(value, "item"):  # a NumPy scalar
+        return _plain(value.item())
+    if isinstance(value, Iterable) and not isinstance(value, (bytes, bytearray)):
+        return [_plain(item) for item in value]
+    raise TypeError(f"an option cannot hold a {type(value).__name__}: {value!r}")
+
+
+def _packs(pack: Any) -> Any:
+    if not isinstance(pack, Mapping):
+        return pack
+    return [
+        {"name": name, **(columns.options() if isinstance(columns, Pack) else {"columns": columns})}
+        for name, columns in pack.items()
+    ]
+
+
+def document(url: Url | Sequence[Url], given: Mapping[str, Any]) -> str:
+    """The options as JSON. Those that are ``None`` count as not given."""
+    given = {name: value for name, value in given.items() if value is not None}
+    options = {**_from_environment(given), **given}
+    if "memory_budget" in options:
+        options["memory_budget"] = size(options["memory_budget"])
+    if "pack" in options:
+        options["pack"] = _packs(options["pack"])
+    for one in ("columns", "exclude"):
+        if isinstance(options.get(one), str):
+            options[one] = [options[one]]
+    columns = {name: options.pop(name) for name in _OF_COLUMNS if name in options}
+    urls = [url] if isinstance(url, (str, os.PathLike)) else list(url)
+    return json.dumps(_plain({"urls": urls, **options, "columns": columns}), allow_nan=False)

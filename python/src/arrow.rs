@@ -1,0 +1,194 @@
+//! Columns and tensors over the Arrow PyCapsule protocol, without a copy.
+//!
+//! arrow's C structs own a count of every buffer, so a consumer may keep what it imported for ever.
+
+#![expect(unsafe_code, reason = "a buffer over a tensor's memory; the bound is stated at the use")]
+
+use std::panic::AssertUnwindSafe;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayData, ArrayRef, AsArray, FixedSizeListArray, GenericByteArray, GenericListArray, OffsetSizeTrait,
+    make_array,
+};
+use arrow::buffer::Buffer;
+use arrow::datatypes::{ByteArrayType, DataType, Field, GenericBinaryType, GenericStringType};
+use arrow::ffi::{FFI_ArrowArray, FFI_ArrowSchema};
+use bowstring::Error;
+use bowstring::schema::DType;
+use bowstring::tensor::Tensor;
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyCapsule, PyList, PyString, PyTuple};
+
+use crate::errors::raise;
+use crate::fork::Owned;
+
+/// An Arrow column as Python sees it.
+#[pyclass(frozen, name = "ArrowArray", module = "bowstring")]
+#[derive(Debug)]
+pub(crate) struct ArrowArray(Owned<ArrayRef>);
+
+impl ArrowArray {
+    pub(crate) fn new(array: ArrayRef) -> Self {
+        Self(Owned::new(array))
+    }
+}
+
+#[pymethods]
+impl ArrowArray {
+    #[getter]
+    fn r#type(&self) -> String {
+        self.0.data_type().to_string()
+    }
+
+    #[getter]
+    fn null_count(&self) -> usize {
+        self.0.null_count()
+    }
+
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.0.get_buffer_memory_size()
+    }
+
+    fn __len__(&self) -> usize {
+        self.0.len()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("bowstring.ArrowArray({}, {} values)", self.0.data_type(), self.0.len())
+    }
+
+    /// Strings as `str`, binary as `bytes`, nulls as `None`, lists as `list`.
+    fn to_pylist<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
+        to_list(py, &*self.0)
+    }
+
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_array__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyTuple>> {
+        // The protocol lets a producer ignore a schema that it cannot cast to.
+        let _ = requested_schema;
+        let field = Field::new("", self.0.data_type().clone(), self.0.null_count() > 0);
+        array_capsules(py, &self.0.to_data(), &field)
+    }
+
+    fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
+        schema_capsule(py, &Field::new("", self.0.data_type().clone(), self.0.null_count() > 0))
+    }
+}
+
+fn schema_capsule<'py>(py: Python<'py>, field: &Field) -> PyResult<Bound<'py, PyCapsule>> {
+    let schema = FFI_ArrowSchema::try_from(field).map_err(|error| refuse(py, field.data_type(), &error.to_string()))?;
+    PyCapsule::new_with_value(py, schema, c"arrow_schema")
+}
+
+/// The pair that `__arrow_c_array__` returns. A consumer moves the structs out and marks them released; otherwise the capsules
+/// release them.
+pub(crate) fn array_capsules<'py>(py: Python<'py>, data: &ArrayData, field: &Field) -> PyResult<Bound<'py, PyTuple>> {
+    let schema = schema_capsule(py, field)?;
+    let array = PyCapsule::new_with_value(py, FFI_ArrowArray::new(data), c"arrow_array")?;
+    PyTuple::new(py, [schema, array])
+}
+
+fn refuse(py: Python<'_>, what: &dyn std::fmt::Display, hint: &str) -> PyErr {
+    raise(py, &Error::Unsupported { what: format!("{what} over this protocol"), hint: hint.to_owned() })
+}
+
+/// `tensor` as an Arrow array with its field: a primitive array if it has one axis, else `arrow.fixed_shape_tensor`.
+fn over(tensor: &Tensor) -> Option<(ArrayData, Field)> {
+    let values_type = arrow_type(tensor.dtype())?;
+    let count = tensor.shape().iter().product::<usize>();
+    // SAFETY: the tensor's bytes are valid and initialised for their whole length while the owner given along, which holds the
+    // slab, lives; slices are never null.
+    let buffer = unsafe {
+        let bytes = tensor.bytes();
+        let owner = AssertUnwindSafe(Owned::new(tensor.clone()));
+        Buffer::from_custom_allocation(NonNull::from(bytes).cast(), bytes.len(), Arc::new(owner))
+    };
+    let values = ArrayData::builder(values_type.clone()).len(count).add_buffer(buffer).build().ok()?;
+    let Some((rows, cell)) = tensor.shape().split_first().filter(|(_, cell)| !cell.is_empty()) else {
+        return Some((values, Field::new("", values_type, false)));
+    };
+    let item = Arc::new(Field::new("item", values_type, false));
+    let size = i32::try_from(cell.iter().product::<usize>()).ok()?;
+    let list =
+        FixedSizeListArray::try_new_with_length(Arc::clone(&item), size, make_array(values), None, *rows).ok()?;
+    let metadata = serde_json::json!({ "shape": cell }).to_string();
+    let field = Field::new("", list.data_type().clone(), false).with_metadata(
+        [("ARROW:extension:name", "arrow.fixed_shape_tensor"), ("ARROW:extension:metadata", &*metadata)]
+            .map(|(key, value)| (key.to_owned(), value.to_owned())),
+    );
+    Some((list.into_data(), field))
+}
+
+/// Arrow's type with the same bytes. Arrow's booleans are bits, and it has no bfloat16.
+fn arrow_type(dtype: DType) -> Option<DataType> {
+    Some(match dtype {
+        DType::Bool | DType::Bfloat16 => return None,
+        DType::Uint8 => DataType::UInt8,
+        DType::Int8 => DataType::Int8,
+        DType::Uint16 => DataType::UInt16,
+        DType::Int16 => DataType::Int16,
+        DType::Uint32 => DataType::UInt32,
+        DType::Int32 => DataType::Int32,
+        DType::Uint64 => DataType::UInt64,
+        DType::Int64 => DataType::Int64,
+        DType::Float16 => DataType::Float16,
+        DType::Float32 => DataType::Float32,
+        DType::Float64 => DataType::Float64,
+    })
+}
+
+const NOT_ARROW: &str = "Arrow has no such bytes; use __dlpack__";
+
+/// The capsules of a tensor.
+pub(crate) fn tensor_capsules<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyTuple>> {
+    let (data, field) = over(tensor).ok_or_else(|| refuse(py, &tensor.dtype(), NOT_ARROW))?;
+    array_capsules(py, &data, &field)
+}
+
+/// The schema capsule of a tensor.
+pub(crate) fn tensor_schema<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyCapsule>> {
+    let (_, field) = over(tensor).ok_or_else(|| refuse(py, &tensor.dtype(), NOT_ARROW))?;
+    schema_capsule(py, &field)
+}
+
+fn to_list<'py>(py: Python<'py>, array: &dyn Array) -> PyResult<Bound<'py, PyList>> {
+    match array.data_type() {
+        DataType::Utf8 => bytes_list::<GenericStringType<i32>, _>(py, array.as_bytes(), PyString::new),
+        DataType::LargeUtf8 => bytes_list::<GenericStringType<i64>, _>(py, array.as_bytes(), PyString::new),
+        DataType::Binary => bytes_list::<GenericBinaryType<i32>, _>(py, array.as_bytes(), PyBytes::new),
+        DataType::LargeBinary => bytes_list::<GenericBinaryType<i64>, _>(py, array.as_bytes(), PyBytes::new),
+        DataType::Utf8View => {
+            PyList::new(py, array.as_string_view().iter().map(|value| value.map(|text| PyString::new(py, text))))
+        }
+        DataType::BinaryView => {
+            PyList::new(py, array.as_binary_view().iter().map(|value| value.map(|bytes| PyBytes::new(py, bytes))))
+        }
+        DataType::List(_) => nested_list(py, array.as_list::<i32>()),
+        DataType::LargeList(_) => nested_list(py, array.as_list::<i64>()),
+        other => {
+            let hint = "install pyarrow: pyarrow.array(column) takes it without a copy".to_owned();
+            Err(raise(py, &Error::Unsupported { what: format!("to_pylist() of {other}"), hint }))
+        }
+    }
+}
+
+fn bytes_list<'py, T: ByteArrayType, P>(
+    py: Python<'py>,
+    array: &GenericByteArray<T>,
+    wrap: impl Fn(Python<'py>, &T::Native) -> Bound<'py, P>,
+) -> PyResult<Bound<'py, PyList>> {
+    let values: Vec<_> = array.iter().map(|value| value.map(|value| wrap(py, value).into_any())).collect();
+    PyList::new(py, values)
+}
+
+fn nested_list<'py, O: OffsetSizeTrait>(py: Python<'py>, array: &GenericListArray<O>) -> PyResult<Bound<'py, PyList>> {
+    let cells = array.iter().map(|cell| cell.map(|cell| to_list(py, &cell)).transpose());
+    PyList::new(py, cells.collect::<PyResult<Vec<_>>>()?)
+}

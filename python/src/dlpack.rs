@@ -1,0 +1,200 @@
+//! Tensors as DLPack capsules, versioned (1.0) and legacy, without a copy.
+//!
+//! A capsule owns a clone of the [`Tensor`], and with it the slab, until the consumer calls the deleter: on any thread, with or
+//! without the GIL, as late as it likes. Two exports of one tensor share its memory, as two views of a NumPy array do.
+
+#![expect(unsafe_code, reason = "a C ABI; ownership is stated at each use")]
+
+use std::ffi::{CStr, c_void};
+use std::ptr::NonNull;
+
+use bowstring::schema::DType;
+use bowstring::tensor::Tensor;
+use pyo3::exceptions::PyMemoryError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
+
+use crate::fork::Owned;
+
+/// `kDLCPU`: the only device a batch is on so far. Page-locked host memory is exported as this too: torch refuses `kDLCUDAHost`.
+pub(crate) const CPU: i32 = 1;
+
+/// What consumers of the versioned kind are told: 1.0 has every type used here, and each later 1.x reads it.
+const VERSION: Version = Version { major: 1, minor: 0 };
+
+const IS_COPIED: u64 = 1 << 1;
+
+#[repr(C)]
+struct Device {
+    kind: i32,
+    id: i32,
+}
+
+#[repr(C)]
+struct DataType {
+    code: u8,
+    bits: u8,
+    lanes: u16,
+}
+
+#[repr(C)]
+struct DlTensor {
+    data: *mut c_void,
+    device: Device,
+    ndim: i32,
+    dtype: DataType,
+    shape: *mut i64,
+    strides: *mut i64,
+    byte_offset: u64,
+}
+
+/// `DLManagedTensor`.
+#[repr(C)]
+struct Legacy {
+    tensor: DlTensor,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut Self)>,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Version {
+    major: u32,
+    minor: u32,
+}
+
+/// `DLManagedTensorVersioned`.
+#[repr(C)]
+struct Versioned {
+    version: Version,
+    context: *mut c_void,
+    deleter: Option<unsafe extern "C" fn(*mut Self)>,
+    flags: u64,
+    tensor: DlTensor,
+}
+
+/// The struct that a consumer sees, first, and what it keeps alive.
+#[repr(C)]
+struct Export<M> {
+    managed: M,
+    /// Shape, then strides in elements; the managed struct points into it.
+    dims: Box<[i64]>,
+    owner: Owned<Tensor>,
+}
+
+trait Managed: Sized {
+    const NAME: &'static CStr;
+
+    fn new(tensor: DlTensor, copied: bool) -> Self;
+
+    fn deleter(&self) -> Option<unsafe extern "C" fn(*mut Self)>;
+}
+
+impl Managed for Legacy {
+    const NAME: &'static CStr = c"dltensor";
+
+    fn new(tensor: DlTensor, _copied: bool) -> Self {
+        Self { tensor, context: std::ptr::null_mut(), deleter: Some(delete::<Self>) }
+    }
+
+    fn deleter(&self) -> Option<unsafe extern "C" fn(*mut Self)> {
+        self.deleter
+    }
+}
+
+impl Managed for Versioned {
+    const NAME: &'static CStr = c"dltensor_versioned";
+
+    fn new(tensor: DlTensor, copied: bool) -> Self {
+        let flags = if copied { IS_COPIED } else { 0 };
+        Self { version: VERSION, context: std::ptr::null_mut(), deleter: Some(delete::<Self>), flags, tensor }
+    }
+
+    fn deleter(&self) -> Option<unsafe extern "C" fn(*mut Self)> {
+        self.deleter
+    }
+}
+
+/// Code and bits of `DLDataType`.
+fn data_type(dtype: DType) -> DataType {
+    let code = match dtype {
+        DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64 => 0,
+        DType::Uint8 | DType::Uint16 | DType::Uint32 | DType::Uint64 => 1,
+        DType::Float16 | DType::Float32 | DType::Float64 => 2,
+        DType::Bfloat16 => 4,
+        DType::Bool => 6,
+    };
+    DataType { code, bits: (dtype.size() * 8) as u8, lanes: 1 }
+}
+
+/// Called by the consumer, once, when it is done with the memory.
+unsafe extern "C" fn delete<M>(managed: *mut M) {
+    if !managed.is_null() {
+        // SAFETY: `managed` is the first field of a `#[repr(C)]` Export<M> whose box `export` leaked, and the protocol lets the
+        // deleter run once.
+        drop(unsafe { Box::from_raw(managed.cast::<Export<M>>()) });
+    }
+}
+
+/// Called by Python when the capsule goes: frees what no consumer took. A consumer renames the capsule to `used_...`.
+unsafe extern "C" fn drop_unconsumed<M: Managed>(capsule: *mut ffi::PyObject) {
+    // SAFETY: Python calls this with the GIL held and a capsule that `export` made; a pointer is only read under its own name,
+    // and under that name it is the live `M` that `export` leaked.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule, M::NAME.as_ptr()) == 1 {
+            let managed = ffi::PyCapsule_GetPointer(capsule, M::NAME.as_ptr()).cast::<M>();
+            if let Some(deleter) = (*managed).deleter() {
+                deleter(managed);
+            }
+        }
+    }
+}
+
+/// Shape and strides in elements, row-major.
+fn dims(shape: &[usize]) -> Option<Box<[i64]>> {
+    let mut dims = vec![1; shape.len() * 2];
+    let (sizes, strides) = dims.split_at_mut(shape.len());
+    let mut stride = 1_i64;
+    for index in (0..shape.len()).rev() {
+        sizes[index] = i64::try_from(shape[index]).ok()?;
+        strides[index] = stride;
+        stride = stride.checked_mul(sizes[index].max(1))?;
+    }
+    Some(dims.into())
+}
+
+fn export<M: Managed>(py: Python<'_>, tensor: Tensor, copied: bool) -> PyResult<Bound<'_, PyCapsule>> {
+    let too_big = || PyMemoryError::new_err("the tensor's shape does not fit DLPack");
+    let mut dims = dims(tensor.shape()).ok_or_else(too_big)?;
+    let ndim = tensor.shape().len();
+    // The slab's own pointer may be written through; one from a slice may not.
+    let offset = tensor.as_ptr().addr() - tensor.slab().as_ptr().addr();
+    let described = DlTensor {
+        data: tensor.slab().as_ptr().wrapping_add(offset).cast_mut().cast(),
+        device: Device { kind: CPU, id: 0 },
+        ndim: i32::try_from(ndim).map_err(|_| too_big())?,
+        dtype: data_type(tensor.dtype()),
+        shape: dims.as_mut_ptr(),
+        strides: dims.as_mut_ptr().wrapping_add(ndim),
+        byte_offset: 0,
+    };
+    let export = Box::new(Export { managed: M::new(described, copied), dims, owner: Owned::new(tensor) });
+    // Both live exactly as long as the box; nothing reads them by name.
+    let _kept = (&export.dims, &export.owner);
+    let pointer = NonNull::from(Box::leak(export)).cast::<c_void>();
+    // SAFETY: `pointer` is the leaked box, alive until the deleter runs; the destructor only touches it while nobody consumed it,
+    // and may run on any thread because Tensor is Send + Sync.
+    let capsule =
+        unsafe { PyCapsule::new_with_pointer_and_destructor(py, pointer, M::NAME, Some(drop_unconsumed::<M>)) };
+    if capsule.is_err() {
+        // SAFETY: no capsule was made, so this is the only owner; `pointer` is the box leaked above.
+        unsafe { delete::<M>(pointer.as_ptr().cast()) };
+    }
+    capsule
+}
+
+/// A capsule that owns a clone of `tensor`: `dltensor_versioned`, or `dltensor` for consumers from before DLPack 1.0.
+pub(crate) fn capsule(py: Python<'_>, tensor: Tensor, versioned: bool, copied: bool) -> PyResult<Bound<'_, PyCapsule>> {
+    if versioned { export::<Versioned>(py, tensor, copied) } else { export::<Legacy>(py, tensor, copied) }
+}

@@ -1,0 +1,57 @@
+//! The library's errors as the exception classes of `bowstring.errors`.
+//!
+//! The classes are Python's own, because most of them also inherit from a builtin (`ValueError`, `OSError`, `TimeoutError`).
+
+use bowstring::{Error, Place};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyType};
+
+/// The class of `bowstring.errors` for `error`.
+fn class(error: &Error) -> &'static str {
+    match error {
+        Error::NotFound { .. } => "NotFoundError",
+        Error::Corrupt { .. } => "CorruptError",
+        Error::SourceChanged { .. } => "SourceChangedError",
+        Error::Mismatch { .. } => "MismatchError",
+        Error::Unsupported { .. } => "UnsupportedError",
+        Error::Limit { .. } => "LimitError",
+        Error::Config { .. } => "ConfigError",
+        Error::Store { .. } => "StoreError",
+        Error::Timeout { .. } => "TimeoutError",
+        Error::Closed { .. } => "ClosedError",
+        // The enum is open: a new variant is still a bowstring error.
+        _ => "Error",
+    }
+}
+
+fn place(error: &Error) -> Place {
+    match error {
+        Error::Corrupt { place, .. } => place.clone(),
+        Error::SourceChanged { file, .. } => Place::file(file.as_str()),
+        Error::Store { url, .. } => Place::file(url.as_str()),
+        _ => Place::default(),
+    }
+}
+
+fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
+    let class = py.import("bowstring.errors")?.getattr(class(error))?.cast_into::<PyType>()?;
+    let Place { file, row_group, column, row } = place(error);
+    let about = PyDict::new(py);
+    about.set_item("file", file.as_deref())?;
+    about.set_item("row_group", row_group)?;
+    about.set_item("column", column.as_deref())?;
+    about.set_item("row", row)?;
+    about.set_item(
+        "option",
+        match error {
+            Error::Config { option, .. } | Error::Limit { option, .. } => Some(*option),
+            _ => None,
+        },
+    )?;
+    Ok(PyErr::from_value(class.call((error.chain(),), Some(&about))?))
+}
+
+/// The exception for `error`: its class, its whole chain as the message, its place as attributes.
+pub(crate) fn raise(py: Python<'_>, error: &Error) -> PyErr {
+    build(py, error).unwrap_or_else(|failure| failure)
+}

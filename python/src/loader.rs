@@ -1,0 +1,202 @@
+//! `bowstring._native.Loader`: the Rust loader behind a lock, waited for in slices.
+//!
+//! Every wait gives up the GIL, and comes back for signals after [`SLICE`]: Ctrl-C works while a store hangs. Results that are
+//! documents (state, counters, ledger) cross as JSON, which both sides have.
+
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use bowstring::error::Result;
+use bowstring::pipeline::{Loader, LoaderOptions, Next};
+use bowstring::plan::State;
+use bowstring::tensor::{Batch, Value};
+use bowstring::Error;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::arrow::ArrowArray;
+use crate::errors::raise;
+use crate::fork::Owned;
+use crate::tensor::PyTensor;
+
+/// The longest wait without a look at signals.
+const SLICE: Duration = Duration::from_millis(100);
+
+#[derive(Debug)]
+struct Shared {
+    /// Held while waiting for `loader`, so that whoever waits in slices does not overtake the others for ever.
+    turn: Mutex<()>,
+    loader: Mutex<Loader>,
+}
+
+impl Shared {
+    fn with<T>(&self, work: impl FnOnce(&mut Loader) -> T) -> T {
+        // A loader is consistent between calls, and a panic inside it was made an error there.
+        let turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loader = self.loader.lock().unwrap_or_else(PoisonError::into_inner);
+        drop(turn);
+        work(&mut loader)
+    }
+}
+
+/// One rank's batches, epoch after epoch.
+#[pyclass(frozen, name = "Loader", module = "bowstring._native")]
+#[derive(Debug)]
+pub(crate) struct PyLoader(Owned<Shared>);
+
+impl PyLoader {
+    /// Runs `work` on the loader without the GIL.
+    fn with<T: Send>(&self, py: Python<'_>, work: impl FnOnce(&mut Loader) -> Result<T> + Send) -> PyResult<T> {
+        let shared = self.0.checked().map_err(|error| raise(py, &error))?;
+        py.detach(|| shared.with(work)).map_err(|error| raise(py, &error))
+    }
+
+    fn document<'py, T: serde::Serialize + Send>(
+        &self,
+        py: Python<'py>,
+        take: impl FnOnce(&Loader) -> T + Send,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let json = self.with(py, |loader| {
+            serde_json::to_string(&take(loader)).map_err(|error| Error::Closed { why: error.to_string() })
+        })?;
+        py.import("json")?.call_method1("loads", (json,))
+    }
+}
+
+/// Opens in a thread of its own, so that Ctrl-C need not wait for a slow store.
+fn open(py: Python<'_>, options: LoaderOptions) -> PyResult<Result<Loader>> {
+    let (sender, mut receiver) = sync_channel(1);
+    let no_thread = |error| raise(py, &Error::Closed { why: format!("no thread can be started: {error}") });
+    std::thread::Builder::new()
+        .name("bowstring-open".to_owned())
+        // Nobody receives after Ctrl-C; the loader is then dropped here.
+        .spawn(move || drop(sender.send(Loader::open(options))))
+        .map_err(no_thread)?;
+    loop {
+        let (back, opened) = py.detach(move || {
+            let opened = receiver.recv_timeout(SLICE);
+            (receiver, opened)
+        });
+        receiver = back;
+        match opened {
+            Ok(opened) => return Ok(opened),
+            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Disconnected) => {
+                return Ok(Err(Error::Closed { why: "opening the dataset panicked".to_owned() }));
+            }
+        }
+    }
+}
+
+fn columns(py: Python<'_>, batch: Batch) -> PyResult<Bound<'_, PyDict>> {
+    let columns = PyDict::new(py);
+    for (name, value) in batch.columns() {
+        match value {
+            Value::Tensor(tensor) => columns.set_item(&**name, PyTensor::new(tensor.clone()))?,
+            Value::Arrow(array) => columns.set_item(&**name, ArrowArray::new(array.clone()))?,
+        }
+    }
+    Ok(columns)
+}
+
+#[pymethods]
+impl PyLoader {
+    #[new]
+    fn new(py: Python<'_>, options: &str) -> PyResult<Self> {
+        let options: LoaderOptions = serde_json::from_str(options)
+            .map_err(|error| raise(py, &Error::Config { option: "options", problem: error.to_string() }))?;
+        let loader = open(py, options)?.map_err(|error| raise(py, &error))?;
+        Ok(Self(Owned::new(Shared { turn: Mutex::new(()), loader: Mutex::new(loader) })))
+    }
+
+    /// The next batch of the epoch; `None` at its end.
+    fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let started = Instant::now();
+        loop {
+            let next = self.with(py, |loader| {
+                let left = loader.timeout().saturating_sub(started.elapsed());
+                match loader.next_within(left.min(SLICE))? {
+                    Next::Pending if left <= SLICE => Err(loader.timed_out(started.elapsed())),
+                    next => Ok(next),
+                }
+            })?;
+            match next {
+                Next::Batch(batch) => return columns(py, batch).map(Some),
+                Next::End => return Ok(None),
+                Next::Pending => py.check_signals()?,
+            }
+        }
+    }
+
+    #[getter]
+    fn steps(&self, py: Python<'_>) -> PyResult<u64> {
+        self.with(py, |loader| Ok(loader.steps()))
+    }
+
+    #[getter]
+    fn rows(&self, py: Python<'_>) -> PyResult<u64> {
+        self.with(py, |loader| Ok(loader.rows()))
+    }
+
+    #[getter]
+    fn epoch(&self, py: Python<'_>) -> PyResult<u64> {
+        self.with(py, |loader| Ok(loader.epoch()))
+    }
+
+    #[getter]
+    fn step(&self, py: Python<'_>) -> PyResult<u64> {
+        self.with(py, |loader| Ok(loader.step()))
+    }
+
+    #[getter]
+    fn rank(&self, py: Python<'_>) -> PyResult<u32> {
+        self.with(py, |loader| Ok(loader.share().rank))
+    }
+
+    #[getter]
+    fn world_size(&self, py: Python<'_>) -> PyResult<u32> {
+        self.with(py, |loader| Ok(loader.share().world))
+    }
+
+    #[getter]
+    fn schema(&self, py: Python<'_>) -> PyResult<String> {
+        self.with(py, |loader| Ok(loader.schema().to_string()))
+    }
+
+    fn set_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
+        self.with(py, |loader| loader.set_epoch(epoch))
+    }
+
+    fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.document(py, Loader::state)
+    }
+
+    fn load_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
+        let json: String = py.import("json")?.call_method1("dumps", (state,))?.extract()?;
+        self.with(py, |loader| loader.load_state(&State::from_json(json)?))
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.document(py, |loader| {
+            let stats = loader.stats();
+            let (stage, waiting) = stats.bottleneck();
+            serde_json::json!({ "stages": stats, "bottleneck": stage, "waiting": waiting })
+        })
+    }
+
+    fn ledger<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.document(py, Loader::ledger)
+    }
+
+    /// Stops everything at once; in a forked child there is nothing to stop.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if self.0.checked().is_err() {
+            return Ok(());
+        }
+        self.with(py, |loader| {
+            loader.close();
+            Ok(())
+        })
+    }
+}

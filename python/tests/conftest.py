@@ -1,0 +1,149 @@
+"""Datasets made for the tests, and a store that can be slow."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PHOTOS = ROOT / "fixtures" / "imagenet40.parquet"
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests do not depend on the variables of whoever runs them."""
+    launchers = ("BOWSTRING_", "SLURM_", "OMPI_", "PMI_", "HOROVOD_")
+    for name in list(os.environ):
+        if name in ("RANK", "WORLD_SIZE") or (name.startswith(launchers) and name != "BOWSTRING_SOAK"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def photos() -> pathlib.Path:
+    return PHOTOS
+
+
+@pytest.fixture
+def numbers(tmp_path: pathlib.Path) -> pathlib.Path:
+    """100 rows in row groups of 13: `id`, `x` (float32), `name` (string), `tags` (list of int64)."""
+    rows = 100
+    table = pa.table(
+        {
+            "id": pa.array(range(rows), pa.int64()),
+            "x": pa.array(np.arange(rows, dtype=np.float32) / 2),
+            "name": pa.array([f"row {row}" for row in range(rows)]),
+            "tags": pa.array([list(range(row % 4)) for row in range(rows)], pa.list_(pa.int64())),
+        }
+    )
+    path = tmp_path / "numbers.parquet"
+    pq.write_table(table, path, row_group_size=13)
+    return path
+
+
+class SlowStore(http.server.ThreadingHTTPServer):
+    """Serves one file by ranges; once `stalled` is set, each request for data waits for `delay` seconds."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(self, path: pathlib.Path, delay: float) -> None:
+        self.content = path.read_bytes()
+        self.delay = delay
+        # Footers lie at the end; row groups before it.
+        self.footer = len(self.content) - pq.ParquetFile(path).metadata.serialized_size - 8
+        self.asked_for_data = threading.Event()
+        super().__init__(("127.0.0.1", 0), _Handler)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/slow.parquet"
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: SlowStore
+    protocol_version = "HTTP/1.1"
+
+    def answer(self, body: bool) -> None:
+        content = self.server.content
+        given = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
+        first, last = 0, len(content) - 1
+        if given and given[1]:
+            first, last = int(given[1]), min(int(given[2] or last), last)
+        elif given:
+            first = max(len(content) - int(given[2]), 0)
+        if body and first < self.server.footer:
+            self.server.asked_for_data.set()
+            time.sleep(self.server.delay)
+        part = content[first : last + 1]
+        self.send_response(206 if given else 200)
+        self.send_header("Content-Length", str(len(part)))
+        self.send_header("Accept-Ranges", "bytes")
+        self.send_header("ETag", '"1"')
+        self.send_header("Last-Modified", "Sat, 01 Nov 2025 00:00:00 GMT")
+        if given:
+            self.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
+        self.end_headers()
+        if body:
+            self.wfile.write(part)
+
+    def do_GET(self) -> None:
+        self.answer(True)
+
+    def do_HEAD(self) -> None:
+        self.answer(False)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def slow_store(numbers: pathlib.Path) -> Iterator[Callable[[float], SlowStore]]:
+    """Serves `numbers` with a delay of so many seconds for each request for data."""
+    started = []
+
+    def start(delay: float) -> SlowStore:
+        # A file whose row groups do not fit into the read that fetches the footer.
+        path = numbers.with_name("slow.parquet")
+        rows = 400_000
+        pq.write_table(
+            pa.table({"id": np.random.default_rng(1).integers(0, 1 << 62, rows)}), path, row_group_size=rows // 4
+        )
+        store = SlowStore(path, delay)
+        threading.Thread(target=store.serve_forever, daemon=True).start()
+        started.append(store)
+        return store
+
+    yield start
+    for store in started:
+        store.shutdown()
+        store.server_close()
+
+
+@pytest.fixture
+def script(tmp_path: pathlib.Path) -> Callable[..., subprocess.Popen[str]]:
+    """Starts a Python program in a process of its own."""
+
+    def start(text: str, *arguments: object) -> subprocess.Popen[str]:
+        path = tmp_path / "program.py"
+        path.write_text(text)
+        return subprocess.Popen(
+            [sys.executable, "-u", path, *map(str, arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    return start

@@ -1,0 +1,355 @@
+"""`bowstring.Loader`: values, order, positions, options, errors."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import shutil
+from typing import Any
+
+import bowstring
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from bowstring import Fill, Image, Loader, Pack, Padded
+from bowstring.options import document, size
+
+
+def ids(loader: Loader) -> list[list[int]]:
+    """The ids of each step, padding left out."""
+    return [[int(i) for i in batch["id"][batch.get("_mask", slice(None))]] for batch in loader]
+
+
+def flat(steps: list[list[int]]) -> list[int]:
+    return [row for step in steps for row in step]
+
+
+def test_values_are_those_of_pyarrow(numbers: pathlib.Path) -> None:
+    expected = pq.read_table(numbers)
+    with Loader(numbers, batch_size=8, shuffle=False, tail="drop", columns=["id", "x", "name", "tags"]) as loader:
+        assert (len(loader), loader.rows) == (12, 100)
+        for step, batch in enumerate(loader):
+            rows = expected.slice(step * 8, 8)
+            assert isinstance(batch["id"], np.ndarray)
+            np.testing.assert_array_equal(batch["id"], rows["id"].to_numpy())
+            np.testing.assert_array_equal(batch["x"], rows["x"].to_numpy())
+            assert batch["x"].dtype == np.float32
+            assert isinstance(batch["name"], pa.Array)
+            assert batch["name"].to_pylist() == rows["name"].to_pylist()
+            lists = np.split(batch["tags__values"], batch["tags__offsets"][1:-1])
+            assert [list(one) for one in lists] == rows["tags"].to_pylist()
+
+
+def test_every_plain_type(tmp_path: pathlib.Path) -> None:
+    kinds = [
+        "bool",
+        "uint8",
+        "int8",
+        "uint16",
+        "int16",
+        "uint32",
+        "int32",
+        "uint64",
+        "int64",
+        "float16",
+        "float32",
+        "float64",
+    ]
+    source = {kind: (np.arange(10) % 2 if kind == "bool" else np.arange(10)).astype(kind) for kind in kinds}
+    pq.write_table(pa.table({kind: pa.array(values) for kind, values in source.items()}), tmp_path / "types.parquet")
+    with Loader(tmp_path / "types.parquet", batch_size=10, shuffle=False) as loader:
+        (batch,) = loader
+    for kind in kinds:
+        assert batch[kind].dtype.name == kind
+        assert batch[kind].ctypes.data % 64 == 0
+        np.testing.assert_array_equal(batch[kind], source[kind])
+    with Loader(tmp_path / "types.parquet", batch_size=10, columns="float32", cast={"float32": "bfloat16"}) as loader:
+        (batch,) = loader
+    assert isinstance(batch["float32"], bowstring.Tensor), "NumPy has no bfloat16"
+    assert batch["float32"].dtype == "bfloat16"
+
+
+def test_the_labels_of_the_photos(photos: pathlib.Path) -> None:
+    expected = pq.read_table(photos, columns=["label", "path"])
+    with Loader(photos, batch_size=8, shuffle=False, images={"image": Image(32, crop="center")}) as loader:
+        batches = list(loader)
+    assert [label for batch in batches for label in batch["label"]] == expected["label"].to_pylist()
+    assert [path for batch in batches for path in batch["path"].to_pylist()] == expected["path"].to_pylist()
+    assert {(batch["image"].shape, batch["image"].dtype.name) for batch in batches} == {((8, 3, 32, 32), "uint8")}
+
+
+def test_shuffled_each_row_once_in_one_order(numbers: pathlib.Path) -> None:
+    options: dict[str, Any] = {"batch_size": 9, "columns": ["id"], "seed": 3}
+    with Loader(numbers, **options) as loader:
+        epochs = [ids(loader), ids(loader)]
+    for epoch in epochs:
+        assert sorted(flat(epoch)) == list(range(100))
+        assert len(epoch) == 12
+    assert epochs[0] != epochs[1]
+    with Loader(numbers, **options, threads=1, prefetch=1) as again:
+        assert ids(again) == epochs[0]
+        assert again.epoch == 1
+        again.set_epoch(0)
+        assert ids(again) == epochs[0]
+        assert ids(again) == epochs[1]
+    with Loader(numbers, **{**options, "seed": 4}) as other:
+        assert ids(other) != epochs[0]
+
+
+def test_the_tail(numbers: pathlib.Path) -> None:
+    with Loader(numbers, batch_size=32, shuffle=False, columns=["id"]) as loader:
+        last = list(loader)[-1]
+    assert len(last["id"]) == 32
+    assert last["_mask"].dtype == np.bool_
+    assert last["_mask"].sum() == 4
+    with Loader(numbers, batch_size=32, shuffle=False, columns=["id"], tail="drop") as loader:
+        assert len(loader) == len(list(loader)) == 3
+    with Loader(numbers, batch_size=32, shuffle=False, columns=["id"], tail="repeat") as loader:
+        assert [int(i) for i in list(loader)[-1]["id"][4:7]] == [0, 1, 2]
+
+
+def test_breaking_out_goes_on(numbers: pathlib.Path) -> None:
+    with Loader(numbers, batch_size=10, shuffle=False, columns=["id"]) as loader:
+        seen = []
+        for batch in loader:
+            seen.append(int(batch["id"][0]))
+            if len(seen) == 4:
+                break
+        assert (loader.epoch, loader.step) == (0, 4)
+        seen += [int(batch["id"][0]) for batch in loader]
+        assert seen == list(range(0, 100, 10))
+        assert (loader.epoch, loader.step) == (1, 0)
+        assert next(iter(loader))["id"][0] == 0
+        loader.set_epoch(1)
+        assert loader.step == 1, "the current epoch: it stays in place"
+        loader.set_epoch(5)
+        assert (loader.epoch, loader.step) == (5, 0)
+
+
+def test_resume_on_another_number_of_ranks(numbers: pathlib.Path) -> None:
+    options: dict[str, Any] = {"global_batch_size": 12, "columns": ["id"], "seed": 11}
+
+    def ranks(world: int) -> list[Loader]:
+        return [Loader(numbers, **options, rank=rank, world_size=world) for rank in range(world)]
+
+    def together(loaders: list[Loader], steps: int | None = None) -> list[list[int]]:
+        iterators = [iter(loader) for loader in loaders]
+        found = []
+        while len(found) != steps:
+            parts = [next(iterator, None) for iterator in iterators]
+            if None in parts:
+                assert parts == [None] * len(parts), "equal steps"
+                break
+            found.append(sorted(int(i) for part in parts for i in part["id"][part.get("_mask", slice(None))]))
+        return found
+
+    expected = together(ranks(1))
+    assert sorted(flat(expected)) == list(range(100))
+    four, three = ranks(4), ranks(3)
+    found = together(four, 2)
+    state = four[2].state_dict()
+    assert state == four[0].state_dict()
+    assert len(json.dumps(state)) <= 4096
+    for loader in three:
+        loader.load_state_dict(json.loads(json.dumps(state)))
+        assert loader.step == 2
+    found += together(three, 3)
+    (one,) = ranks(1)
+    one.load_state_dict(three[1].state_dict())
+    found += together([one])
+    assert found == expected
+    with pytest.raises(bowstring.MismatchError, match="seed"):
+        Loader(numbers, **{**options, "seed": 12}).load_state_dict(state)
+    with pytest.raises(bowstring.ConfigError, match="not a state"):
+        one.load_state_dict({"epoch": 1})
+
+
+def test_columns_and_what_becomes_of_them(numbers: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    with Loader(
+        numbers,
+        batch_size=10,
+        shuffle=False,
+        lists=Padded(2, fill=-1, truncate="right"),
+        pack={"both": ["id", "x"], "half": Pack(["x"], "float16")},
+        exclude=["name"],
+        row_id=True,
+    ) as loader:
+        batch = next(iter(loader))
+    assert batch.keys() == {"tags", "tags__lengths", "both", "half", "_row_id"}
+    np.testing.assert_array_equal(batch["tags"][:4], [[-1, -1], [0, -1], [0, 1], [0, 1]])
+    np.testing.assert_array_equal(batch["both"][3], [3, 1.5])
+    assert batch["half"].dtype == np.float16
+    np.testing.assert_array_equal(batch["_row_id"], np.arange(10))
+    pq.write_table(pa.table({"a": [1, None], "b": [None, 2.0]}), tmp_path / "nulls.parquet")
+    with Loader(tmp_path / "nulls.parquet", batch_size=2, shuffle=False, nulls={"a": Fill(-7), "b": "mask"}) as loader:
+        (batch,) = loader
+    assert list(batch["a"]) == [1, -7]
+    assert list(batch["b__valid"]) == [False, True]
+
+
+@pytest.mark.parametrize(
+    "filter", ["id >= 90 or name = 'row 3'", [[("id", ">=", np.int64(90))], [("name", "in", {"row 3"})]]]
+)
+def test_filters(numbers: pathlib.Path, filter: Any) -> None:
+    with Loader(numbers, batch_size=4, filter=filter, columns=["id"]) as loader:
+        assert loader.rows == 11
+        assert sorted(flat(ids(loader))) == [3, *range(90, 100)]
+
+
+def test_several_files_and_mixtures(numbers: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    other = tmp_path / "other.parquet"
+    shutil.copy(numbers, other)
+    with Loader([numbers, str(other)], batch_size=10, columns=["id"]) as loader:
+        assert loader.rows == 200
+    with Loader([numbers, other], batch_size=10, columns=["id"], weights=[3, 1]) as loader:
+        assert 100 < loader.rows < 200
+
+
+def test_options_from_the_environment(numbers: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "BATCH_SIZE": "7",
+        "SHUFFLE": "false",
+        "COLUMNS": "id, x",
+        "MEMORY_BUDGET": "64MiB",
+        "STORAGE_OPTIONS": "timeout=3s",
+    }.items():
+        monkeypatch.setenv(f"BOWSTRING_{name}", value)
+    with Loader(numbers) as loader:
+        batch = next(iter(loader))
+        assert list(batch["id"]) == list(range(7))
+        assert batch.keys() >= {"id", "x"}
+        assert "name" not in batch
+        assert loader.stats()["stages"]["memory"]["budget"] == 64 << 20
+    with Loader(numbers, global_batch_size=11, columns=["name"]) as loader:
+        assert len(next(iter(loader))["name"]) == 11, "a keyword goes before the environment"
+    monkeypatch.setenv("BOWSTRING_SHUFFLE", "perhaps")
+    with pytest.raises(bowstring.ConfigError, match="BOWSTRING_SHUFFLE='perhaps'") as caught:
+        Loader(numbers)
+    assert caught.value.option == "shuffle"
+
+
+def test_rank_and_world_size_from_the_environment(numbers: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "3")
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    with Loader(numbers, batch_size=5) as loader:
+        assert (loader.rank, loader.world_size, len(loader)) == (3, 4, 5)
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert bowstring.doctor()["rank"] == {"rank": 1, "world_size": 2, "why": "torchrun (RANK=1, WORLD_SIZE=2)"}
+    with Loader(numbers, batch_size=5) as loader:
+        assert (loader.rank, loader.world_size, len(loader)) == (1, 2, 10)
+    with Loader(numbers, batch_size=5, rank=0, world_size=1) as loader:
+        assert len(loader) == 20
+    monkeypatch.delenv("WORLD_SIZE")
+    with pytest.raises(bowstring.ConfigError, match="WORLD_SIZE is not"):
+        Loader(numbers, batch_size=5)
+    assert "WORLD_SIZE" in bowstring.doctor()["rank_problem"]
+
+
+def test_sizes_and_plain_values() -> None:
+    for text, expected in {
+        "0": 0,
+        "1KiB": 1024,
+        "1.5 GiB": 3 << 29,
+        "2MB": 2_000_000,
+        "4g": 4 << 30,
+        "12 B": 12,
+    }.items():
+        assert size(text) == expected
+    for wrong in ("", "x", "-1", "1QB", "1e9"):
+        with pytest.raises(bowstring.ConfigError):
+            size(wrong)
+    options = json.loads(
+        document("a", {"nulls": {"x": Fill(float("nan"))}, "columns": "c", "seed": None, "timeout": 2})
+    )
+    assert options == {"urls": ["a"], "timeout": 2, "columns": {"nulls": {"x": {"fill": "nan"}}, "columns": ["c"]}}
+    with pytest.raises(TypeError, match="bytes"):
+        document("a", {"filter": [("x", "=", b"1")]})
+
+
+def test_errors_are_named_for_what_to_do_next(numbers: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(bowstring.NotFoundError, match="missing"):
+        Loader(tmp_path / "missing.parquet", batch_size=1)
+    with pytest.raises(FileNotFoundError):
+        Loader(tmp_path / "missing.parquet", batch_size=1)
+    with pytest.raises(bowstring.NotFoundError, match="idd"):
+        Loader(numbers, batch_size=1, columns=["idd"])
+    with pytest.raises(bowstring.ConfigError) as config:
+        Loader(numbers)
+    assert config.value.option == "batch_size"
+    assert isinstance(config.value, ValueError)
+    with pytest.raises(bowstring.LimitError) as limit:
+        Loader(numbers, batch_size=10, memory_budget=1)
+    assert limit.value.option is not None
+    assert "memory_budget" in limit.value.option
+    with pytest.raises(TypeError, match="batchsize"):
+        Loader(numbers, batchsize=1)  # type: ignore[call-arg]
+
+
+def bad_photos(photos: pathlib.Path, path: pathlib.Path) -> None:
+    """The photos, with row 2 of row group 1 damaged."""
+    table = pq.read_table(photos).slice(0, 16)
+    images = table["image"].to_pylist()
+    images[10] = b"no image"
+    pq.write_table(table.set_column(0, "image", pa.array(images)), path, row_group_size=8)
+
+
+def test_a_bad_row_is_an_error_with_its_place_or_an_entry(photos: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "bad.parquet"
+    bad_photos(photos, path)
+    options: dict[str, Any] = {"batch_size": 8, "shuffle": False, "images": {"image": Image(16, crop="center")}}
+    loader = Loader(path, **options)
+    iterator = iter(loader)
+    next(iterator)
+    with pytest.raises(bowstring.CorruptError) as caught:
+        next(iterator)
+    error = caught.value
+    assert (error.row_group, error.column, error.row) == (1, "image", 2)
+    assert error.file is not None
+    assert error.file.endswith("bad.parquet")
+    assert "bad.parquet, row group 1, column image, row 2" in str(error)
+    with pytest.raises(bowstring.ClosedError):
+        next(iter(loader))
+    with Loader(path, **options, bad_rows="skip") as skipping:
+        second = list(skipping)[1]
+        assert len(second["label"]) == 8
+        ledger = skipping.ledger()
+    assert (ledger["skipped"], ledger["zeroed"]) == (1, 0)
+    assert (ledger["entries"][0]["row_id"], ledger["entries"][0]["column"]) == (10, "image")
+    with Loader(path, **options, bad_rows="zero") as zeroing:
+        assert list(zeroing)[1]["image"][2].max() == 0
+        assert zeroing.ledger()["zeroed"] == 1
+
+
+def test_stats_and_close(numbers: pathlib.Path) -> None:
+    loader = Loader(numbers, batch_size=10)
+    kept = list(loader)
+    stats = loader.stats()
+    assert stats["stages"]["rows"] == 100
+    assert stats["stages"]["consumer"]["items"] == 10
+    assert stats["bottleneck"] in ("consumer", "read", "decode", "batch")
+    assert "id" in loader.schema
+    loader.close()
+    loader.close()
+    with pytest.raises(bowstring.ClosedError):
+        next(iter(loader))
+    assert sorted(int(i) for batch in kept for i in batch["id"]) == list(range(100)), "batches outlive the loader"
+
+
+def test_timeout_names_the_culprit(slow_store: Any) -> None:
+    with Loader(slow_store(30).url, batch_size=10, timeout=0.5) as loader, pytest.raises(TimeoutError) as caught:
+        next(iter(loader))
+    assert isinstance(caught.value, bowstring.TimeoutError)
+    assert "waited 0 s for" in str(caught.value) or "waited 1 s for" in str(caught.value)
+
+
+def test_without_numpy_and_pyarrow(numbers: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bowstring.loader._NUMPY", False)
+    monkeypatch.setattr("bowstring.base._PYARROW", False)
+    with Loader(numbers, batch_size=3, shuffle=False) as loader:
+        batch = next(iter(loader))
+    assert isinstance(batch["id"], bowstring.Tensor)
+    assert isinstance(batch["name"], bowstring.ArrowArray)
+    assert batch["name"].to_pylist() == ["row 0", "row 1", "row 2"]
+    assert (len(batch["name"]), batch["name"].null_count) == (3, 0)

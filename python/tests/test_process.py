@@ -1,0 +1,147 @@
+"""What a process does to a loader, and a loader to its process: threads, signals, forks."""
+
+from __future__ import annotations
+
+import itertools
+import pathlib
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import bowstring
+import pytest
+from bowstring import Loader
+
+Script = Callable[..., "subprocess.Popen[str]"]
+
+
+def test_the_gil_is_free_while_waiting(slow_store: Any) -> None:
+    store = slow_store(1.5)
+    ticks: list[float] = []
+    done = threading.Event()
+
+    def count() -> None:
+        while not done.is_set():
+            ticks.append(time.monotonic())
+            time.sleep(0.001)
+
+    with Loader(store.url, batch_size=10, shuffle=False) as loader:
+        counter = threading.Thread(target=count)
+        counter.start()
+        started = time.monotonic()
+        next(iter(loader))
+        ended = time.monotonic()
+        done.set()
+        counter.join()
+    assert ended - started > 1.4, "the store was slow"
+    during = [started, *(tick for tick in ticks if started < tick < ended), ended]
+    longest = max(later - earlier for earlier, later in itertools.pairwise(during))
+    assert longest < 0.5, f"the counting thread stood still for {longest:.2f} s of {ended - started:.2f} s"
+
+
+def test_other_threads_may_ask_while_one_waits(slow_store: Any) -> None:
+    store = slow_store(1.5)
+    with Loader(store.url, batch_size=10, shuffle=False) as loader:
+        waiter = threading.Thread(target=lambda: next(iter(loader)))
+        waiter.start()
+        assert store.asked_for_data.wait(10)
+        started = time.monotonic()
+        assert loader.stats()["stages"]["rows"] == 0
+        assert loader.step == 0
+        assert time.monotonic() - started < 1
+        waiter.join()
+        assert loader.step == 1
+
+
+INTERRUPTED = """
+import sys, time
+import bowstring
+
+loader = bowstring.Loader(sys.argv[1], batch_size=10)
+print("opened", flush=True)
+try:
+    next(iter(loader))
+except KeyboardInterrupt:
+    print(time.time(), flush=True)
+"""
+
+
+def test_ctrl_c_stops_within_a_second(slow_store: Any, script: Script) -> None:
+    store = slow_store(60)
+    child = script(INTERRUPTED, store.url)
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "opened\n"
+        assert store.asked_for_data.wait(30)
+        time.sleep(0.2)
+        sent = time.time()
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=20)
+        exited = time.time()
+    finally:
+        child.kill()
+    assert child.returncode == 0, err
+    assert float(out) - sent < 1, f"{float(out) - sent:.2f} s until KeyboardInterrupt"
+    assert exited - sent < 3, f"{exited - sent:.2f} s until the process was gone"
+
+
+FORKED = """
+import gc, os, sys, time
+import bowstring
+
+loader = bowstring.Loader(sys.argv[1], batch_size=10)
+iterator = iter(loader)
+batch = next(iterator)
+child = os.fork()
+if child == 0:
+    assert batch["id"].sum() >= 0
+    for use in (lambda: next(iterator), lambda: len(loader), loader.state_dict, loader.stats):
+        try:
+            use()
+        except bowstring.ClosedError as error:
+            assert "forked" in str(error) and "spawn" in str(error), error
+        else:
+            sys.exit("no error in the child")
+    loader.close()
+    del iterator, loader, batch
+    gc.collect()
+    with bowstring.Loader(sys.argv[1], batch_size=10) as own:
+        assert len(list(own)) == 10
+    sys.exit(0)
+_, status = os.waitpid(child, 0)
+assert status == 0, status
+assert len(list(iterator)) == 9
+print("both went on")
+"""
+
+
+def test_a_forked_child_gets_an_error_and_ends(numbers: pathlib.Path, script: Script) -> None:
+    child = script(FORKED, numbers)
+    try:
+        out, err = child.communicate(timeout=60)
+    finally:
+        child.kill()
+    assert (child.returncode, out) == (0, "both went on\n"), err
+
+
+def test_a_loader_stays_in_its_process(numbers: pathlib.Path) -> None:
+    import copy
+
+    with Loader(numbers, batch_size=10) as loader, pytest.raises(TypeError, match="another process"):
+        copy.copy(loader)
+
+
+def test_ten_loaders_at_once_and_dropped_half_way(numbers: pathlib.Path) -> None:
+    before = threading.active_count()
+    for _ in range(5):
+        loaders = [Loader(numbers, batch_size=3, threads=2) for _ in range(10)]
+        for loader in loaders:
+            next(iter(loader))
+        del loader, loaders
+    assert threading.active_count() == before
+    with Loader(numbers, batch_size=10) as loader:
+        assert len(list(loader)) == 10
+    assert bowstring.doctor()["threads"] >= 1

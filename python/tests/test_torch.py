@@ -1,0 +1,84 @@
+"""`bowstring.torch`: torch tensors over the batch's own memory, alone and inside torch's DataLoader."""
+
+from __future__ import annotations
+
+import gc
+import pathlib
+
+import bowstring
+import pyarrow as pa
+import pytest
+import torch
+from bowstring import Image
+from bowstring.torch import DataLoader, Dataset
+
+
+def test_no_copy_and_kept_for_ever(numbers: pathlib.Path) -> None:
+    loader = DataLoader(numbers, batch_size=25, shuffle=False)
+    native = loader._native.next()
+    assert native is not None
+    tensors = {name: value for name, value in native.items() if isinstance(value, bowstring.Tensor)}
+    assert tensors.keys() >= {"id", "x", "tags__values"}
+    for tensor in tensors.values():
+        ours = torch.from_dlpack(tensor)
+        assert ours.data_ptr() == tensor.data_ptr
+        assert ours.data_ptr() % 64 == 0
+    kept = list(loader)
+    loader.close()
+    del loader, native, tensors, tensor, ours
+    gc.collect()
+    # Fresh slabs would be written over kept ones if those had been given back.
+    with DataLoader(numbers, batch_size=25) as other:
+        for _ in range(4):
+            list(other)
+    assert torch.equal(torch.cat([batch["id"] for batch in kept]), torch.arange(25, 100))
+    assert isinstance(kept[0]["name"], pa.Array)
+    assert kept[2]["name"][24].as_py() == "row 99"
+
+
+def test_tensors_of_one_batch_share_one_slab(photos: pathlib.Path) -> None:
+    image = Image(48, crop="random_resized", flip=True, dtype="bfloat16", normalize="imagenet")
+    with DataLoader(photos, batch_size=8, columns=["image", "label"], images={"image": image}) as loader:
+        batch = next(iter(loader))
+    assert batch["image"].dtype == torch.bfloat16
+    assert batch["image"].shape == (8, 3, 48, 48)
+    assert batch["image"].is_contiguous()
+    assert batch["image"].float().std() > 0.1
+    distance = abs(batch["label"].data_ptr() - batch["image"].data_ptr())
+    assert distance <= batch["image"].nbytes + 256
+    batch["image"].mul_(2)
+
+
+def test_inside_torchs_dataloader(numbers: pathlib.Path) -> None:
+    dataset = Dataset(numbers, batch_size=10, shuffle=False, columns=["id"])
+    loader = torch.utils.data.DataLoader(dataset, batch_size=None)
+    assert len(loader) == len(dataset) == 10
+    seen = torch.cat([batch["id"] for batch in loader])
+    assert torch.equal(seen, torch.arange(100))
+    iterator = iter(loader)
+    next(iterator)
+    state = dataset.state_dict()
+    other = Dataset(numbers, batch_size=10, shuffle=False, columns=["id"])
+    other.load_state_dict(state)
+    assert (other.epoch, other.step) == (1, 1)
+    assert torch.equal(next(iter(other))["id"], next(iterator)["id"])
+
+
+def test_worker_processes_are_refused(numbers: pathlib.Path) -> None:
+    dataset = Dataset(numbers, batch_size=10)
+    for context, error in (("fork", bowstring.ConfigError), ("spawn", TypeError)):
+        loader = torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1, multiprocessing_context=context)
+        with pytest.raises(error, match="num_workers=0"):
+            next(iter(loader))
+
+
+def test_checkpoints_of_torch(numbers: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    with DataLoader(numbers, batch_size=10, columns=["id"]) as loader:
+        for _, batch in zip(range(3), loader, strict=False):
+            last = batch
+        torch.save({"data": loader.state_dict()}, tmp_path / "checkpoint.pt")
+        rest = [batch["id"].tolist() for batch in loader]
+    with DataLoader(numbers, batch_size=10, columns=["id"]) as again:
+        again.load_state_dict(torch.load(tmp_path / "checkpoint.pt")["data"])
+        assert [batch["id"].tolist() for batch in again] == rest
+    assert last["id"].tolist() not in rest
