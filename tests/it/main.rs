@@ -2,7 +2,12 @@
 
 /// Locked dependencies stay above the advisory floors of `deny.toml`, and no banned crate comes back.
 mod advisories;
+/// The command line: output, JSON, exit codes, pipes.
+#[cfg(feature = "cli")]
+mod cli;
 /// The floors of the house: which module may name which, what stays pure, where `unsafe` lives.
 mod floors;
 /// One order, exactly once, equal steps: the plan over random datasets, worlds, mixtures and resumptions.
 mod order;
+/// Synthetic datasets and child processes.
+mod support;
