@@ -5,6 +5,8 @@ mod advisories;
 /// The command line: output, JSON, exit codes, pipes.
 #[cfg(feature = "cli")]
 mod cli;
+/// Columns: every type, null policy, list form, pack and bad row, with exact values.
+mod columns;
 /// The floors of the house: which module may name which, what stays pure, where `unsafe` lives.
 mod floors;
 /// One order, exactly once, equal steps: the plan over random datasets, worlds, mixtures and resumptions.
