@@ -1,1 +1,3 @@
 //! dataset
+
+pub mod filter;

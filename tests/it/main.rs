@@ -7,6 +7,8 @@ mod advisories;
 mod cli;
 /// Columns: every type, null policy, list form, pack and bad row, with exact values.
 mod columns;
+/// Filters on written files.
+mod filter;
 /// The floors of the house: which module may name which, what stays pure, where `unsafe` lives.
 mod floors;
 /// One order, exactly once, equal steps: the plan over random datasets, worlds, mixtures and resumptions.
