@@ -131,7 +131,10 @@ soak: ## the full counts of every random and fault test
 fuzz: ## each fuzz target for 60 s (needs nightly and cargo-fuzz)
 	@cargo +nightly fuzz --version >/dev/null 2>&1 || \
 		{ echo "make fuzz needs: rustup toolchain install nightly; cargo install cargo-fuzz" >&2; exit 1; }
-	for target in $$(cargo +nightly fuzz list); do cargo +nightly fuzz run $$target -- -max_total_time=60; done
+	for target in $$(cargo +nightly fuzz list); do \
+		mkdir -p fuzz/corpus/$$target; \
+		cargo +nightly fuzz run $$target fuzz/corpus/$$target fuzz/seeds/$$target -- -max_total_time=60; \
+	done
 
 .PHONY: clean
 clean: ## remove what was built and installed

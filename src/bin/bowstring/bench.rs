@@ -125,7 +125,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
         bottleneck: bottleneck(&stats),
         threads,
         peak_resident: machine::peak_resident(),
-        jpeg_decoder: image::jpeg_decoder(),
+        jpeg_decoder: image::backend(),
         bad_rows: bad_rows(&loader.ledger()),
         stats,
     })

@@ -149,7 +149,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
             "Speed      {} photos per second over {}, decoded by {}\n",
             rate(rows_run, elapsed),
             plural(args.epochs, "epoch"),
-            image::jpeg_decoder()
+            image::backend()
         ),
     )?;
     if out.is_json() {
@@ -165,7 +165,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
             resume_identical,
             ranks_identical,
             rows_per_second: rows_run as f64 / elapsed,
-            jpeg_decoder: image::jpeg_decoder(),
+            jpeg_decoder: image::backend(),
         })?;
     }
     if resume_identical && ranks_identical { Ok(()) } else { Err(Failure::Told(1)) }

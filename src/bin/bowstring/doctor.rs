@@ -20,7 +20,8 @@ pub(crate) struct Args {}
 struct Report {
     version: &'static str,
     jpeg_decoder: &'static str,
-    jpeg_decoder_why: &'static str,
+    /// How to get the faster one, if this is not it.
+    jpeg_decoder_hint: Option<&'static str>,
     stores: Vec<&'static str>,
     threads: usize,
     memory_available: Option<u64>,
@@ -51,12 +52,8 @@ fn examine() -> Report {
     }
     Report {
         version: env!("CARGO_PKG_VERSION"),
-        jpeg_decoder: image::jpeg_decoder(),
-        jpeg_decoder_why: if cfg!(feature = "turbo") {
-            "built with feature turbo: decodes only the crop, scaled"
-        } else {
-            "built without feature turbo, which needs cmake and nasm: whole photos are decoded"
-        },
+        jpeg_decoder: image::backend(),
+        jpeg_decoder_hint: (!cfg!(feature = "turbo")).then_some("feature turbo, which needs cmake and nasm, is faster"),
         stores,
         threads: machine::threads(),
         memory_available: machine::available_memory(),
@@ -71,7 +68,10 @@ fn examine() -> Report {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "bowstring     {}", self.version)?;
-        writeln!(f, "JPEG decoder  {}; {}", self.jpeg_decoder, self.jpeg_decoder_why)?;
+        writeln!(f, "JPEG decoder  {}", self.jpeg_decoder)?;
+        if let Some(hint) = self.jpeg_decoder_hint {
+            writeln!(f, "              {hint}")?;
+        }
         writeln!(f, "stores        {}", self.stores.join(", "))?;
         writeln!(f, "threads       {} (affinity and cgroup quota respected)", self.threads)?;
         match self.memory_available {
