@@ -171,7 +171,7 @@ def lance_fixed(job: Job) -> Epoch:
     "datasets",
     "datasets torch",
     shuffle=IN_ORDER,
-    note="delivers views of its memory-mapped Arrow copy: nothing is read or copied until used",
+    note="views of its memory-mapped Arrow copy: nothing is read or copied until used",
 )
 def hugging_face_fixed(job: Job) -> Epoch:
     import datasets
