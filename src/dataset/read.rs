@@ -18,7 +18,7 @@ use parquet::file::reader::{ChunkReader, Length};
 use super::footer::{chunk_range, guard};
 use super::project::{Projection, Source};
 use super::{Dataset, hive, pages, unify};
-use crate::error::{Error, Place, Result};
+use crate::error::{Error, Result};
 
 /// One request reads at most this much, unless a single column chunk is larger; more requests run at once.
 const REQUEST_BYTES: u64 = 32 << 20;
