@@ -221,7 +221,8 @@ fn resizing_is_pillows() {
         for (options, expected) in [(whole, expected.whole_32_48), (center, expected.center_40_32)] {
             let expected = base64(&expected);
             let (most, mean) = difference(&decode(&options, &photos[row], 0).unwrap(), &expected);
-            assert!(most <= if TURBO { 1 } else { 2 } && mean < 0.1, "photo {row}: {most} {mean} {:?}", options.crop);
+            let (high, average) = if TURBO { (1, 0.1) } else { (3, 0.3) };
+            assert!(most <= high && mean < average, "photo {row}: {most} {mean} {:?}", options.crop);
             // Decoding at an eighth, a quarter or a half and resizing the rest is close, not equal.
             let (_, mean) =
                 difference(&decode(&ImageOptions { draft: true, ..options }, &photos[row], 0).unwrap(), &expected);
