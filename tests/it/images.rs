@@ -540,7 +540,7 @@ fn scans_without_end_are_refused() {
 fn mutations_never_panic() {
     let rounds = if std::env::var_os("BOWSTRING_SOAK").is_some() { 1_000 } else { 100 };
     let seed = std::env::var("BOWSTRING_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20_261_121);
-    println!("repeat with BOWSTRING_SEED={seed} cargo test --test it images::mutations");
+    eprintln!("repeat with BOWSTRING_SEED={seed} cargo test --test it images::mutations");
     let mut random = Random(seed);
     let mut originals = zoo();
     originals.insert("photo".to_owned(), photos().swap_remove(3));
@@ -582,6 +582,6 @@ fn mutations_never_panic() {
             }
         }
     }
-    println!("{fine} decoded, {errors} refused");
+    eprintln!("{fine} decoded, {errors} refused");
     assert!(fine > 0 && errors > fine / 10);
 }
