@@ -7,17 +7,18 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use bowstring::Error;
 use bowstring::error::Result;
 use bowstring::pipeline::{Loader, LoaderOptions, Next};
 use bowstring::plan::State;
 use bowstring::tensor::{Batch, Value};
-use bowstring::Error;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::arrow::ArrowArray;
 use crate::errors::raise;
 use crate::fork::Owned;
+use crate::log;
 use crate::tensor::PyTensor;
 
 /// The longest wait without a look at signals.
@@ -120,8 +121,9 @@ impl PyLoader {
                     Next::Pending if left <= SLICE => Err(loader.timed_out(started.elapsed())),
                     next => Ok(next),
                 }
-            })?;
-            match next {
+            });
+            log::pass_on(py)?;
+            match next? {
                 Next::Batch(batch) => return columns(py, batch).map(Some),
                 Next::End => return Ok(None),
                 Next::Pending => py.check_signals()?,

@@ -295,7 +295,9 @@ def bad_photos(photos: pathlib.Path, path: pathlib.Path) -> None:
     pq.write_table(table.set_column(0, "image", pa.array(images)), path, row_group_size=8)
 
 
-def test_a_bad_row_is_an_error_with_its_place_or_an_entry(photos: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_a_bad_row_is_an_error_with_its_place_or_an_entry(
+    photos: pathlib.Path, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "bad.parquet"
     bad_photos(photos, path)
     options: dict[str, Any] = {"batch_size": 8, "shuffle": False, "images": {"image": Image(16, crop="center")}}
@@ -315,6 +317,8 @@ def test_a_bad_row_is_an_error_with_its_place_or_an_entry(photos: pathlib.Path, 
         second = list(skipping)[1]
         assert len(second["label"]) == 8
         ledger = skipping.ledger()
+    assert [record.levelname for record in caplog.records if record.name == "bowstring"] == ["WARNING"]
+    assert "bad row row_id=10" in caplog.text
     assert (ledger["skipped"], ledger["zeroed"]) == (1, 0)
     assert (ledger["entries"][0]["row_id"], ledger["entries"][0]["column"]) == (10, "image")
     with Loader(path, **options, bad_rows="zero") as zeroing:
