@@ -110,9 +110,18 @@ wheel: $(VENV)/turbo ## a release wheel in dist/
 bench: $(VENV)/turbo ## Rust benches (criterion)
 	cargo bench --locked -p bowstring $(FEATURES)
 
+# The peers get a venv of their own, which sees the torch, numpy and pyarrow of $(VENV): no second copy of torch.
+.venv-peers/ready: benches/peers/requirements.txt $(VENV)/ready
+	@echo "installing the peers into .venv-peers (once, about 1 GB)"
+	python3 -m venv .venv-peers
+	@$(PY) -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > .venv-peers/dev.pth
+	@mv .venv-peers/dev.pth "$$(.venv-peers/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/"
+	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
 .PHONY: bench-peers
-bench-peers: build-release ## Python peers against bowstring, alternating runs
-	$(PY) benches/peers/run.py $(PEERS_ARGS)
+bench-peers: build-release .venv-peers/ready ## Python peers against bowstring, alternating runs (PEERS_ARGS="--only recsys")
+	.venv-peers/bin/python benches/peers/run.py $(PEERS_ARGS)
 
 .PHONY: soak
 soak: ## the full counts of every random and fault test
@@ -122,7 +131,10 @@ soak: ## the full counts of every random and fault test
 fuzz: ## each fuzz target for 60 s (needs nightly and cargo-fuzz)
 	@cargo +nightly fuzz --version >/dev/null 2>&1 || \
 		{ echo "make fuzz needs: rustup toolchain install nightly; cargo install cargo-fuzz" >&2; exit 1; }
-	for target in $$(cargo +nightly fuzz list); do cargo +nightly fuzz run $$target -- -max_total_time=60; done
+	for target in $$(cargo +nightly fuzz list); do \
+		mkdir -p fuzz/corpus/$$target; \
+		cargo +nightly fuzz run $$target fuzz/corpus/$$target fuzz/seeds/$$target -- -max_total_time=60; \
+	done
 
 .PHONY: clean
 clean: ## remove what was built and installed

@@ -1,7 +1,15 @@
 //! From stored cells to values in their place in the batch.
 
+pub mod columns;
+pub mod image;
+
 use std::fmt::Debug;
 
+pub use self::columns::{
+    BadRow, BadRows, Cells, ColumnOptions, Columns, Lengths, Lists, Nulls, Pack, Padded, PerColumn, Prepared, Rows,
+    Scalar, Truncate,
+};
+pub use self::image::{ImageDecoder, ImageOptions};
 use crate::error::Result;
 
 /// Decodes one stored cell straight into its row of a tensor.

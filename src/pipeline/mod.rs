@@ -1,1 +1,30 @@
-//! pipeline
+//! The chain from a dataset to batches: `open -> plan -> read -> decode -> batch`, read top to bottom in `feed`.
+//!
+//! | part | what it is |
+//! |---|---|
+//! | [`LoaderOptions`] | everything that can be said, validated once |
+//! | [`Loader`] | a position and the means to go on from it |
+//! | `feed` | steps become batches, in order, within the budget |
+//! | `groups` | row groups on their way from the store to cells |
+//! | [`Stats`], [`Ledger`] | what happened |
+//! | [`rank`], [`machine`] | who this process is, and what it has |
+
+mod feed;
+mod groups;
+mod job;
+mod ledger;
+mod loader;
+pub mod machine;
+mod options;
+pub mod rank;
+mod stats;
+
+pub use ledger::{Entry, LEDGER_ENTRIES, Ledger};
+pub use loader::{Epoch, Loader, MemoryNeed, Next};
+pub use options::{Filter, LoaderOptions};
+pub use stats::{Memory, Stage, Stats};
+
+/// An estimate of the memory of one batch of `rows` rows: exact for fixed shapes, twice the mean for the rest.
+fn batch_bytes(sources: &[job::Source], rows: usize) -> usize {
+    sources.iter().map(|source| source.columns.batch_bytes(rows, source.mean_row_bytes())).max().unwrap_or(0)
+}

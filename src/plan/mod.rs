@@ -1,1 +1,35 @@
-//! plan
+//! Which rows, in which order, on which rank: arithmetic only, the same on every machine.
+//!
+//! ```text
+//! rows of the dataset, in file order
+//!   row groups permuted by a keyed bijection                 key: seed, epoch
+//!   cut into L lanes of equal rows (+-1), at any row         odd lanes run backwards, so that the two lanes that share
+//!                                                            a row group need it at the same time
+//!   each lane is a run of windows of whole row groups        rows permuted inside a window by a keyed bijection
+//! position p of the epoch = row p / L of lane p % L
+//! step s                  = positions [s*G, (s+1)*G), listed lane after lane      G = global batch rows
+//! rank r of W             = its even share of that list
+//! ```
+//!
+//! The list does not depend on W, so every world size sees the same global batches, and a position in an epoch is a number
+//! of steps. If W divides L and L divides G, the share of a rank is L/W whole lanes, and a row group is read by one rank; the
+//! exceptions are the W-1 row groups that are cut where one rank's lanes end, and the last, incomplete step, which is
+//! shared out evenly. For any other W the slices are as exact, but more row groups are read by two ranks.
+//!
+//! Nothing here holds a row: a plan keeps about 20 bytes per row group, and any step is found by binary search.
+
+mod interleave;
+mod layout;
+mod live;
+mod permute;
+mod quality;
+mod share;
+mod spec;
+mod state;
+mod steps;
+
+pub use permute::{Permutation, random};
+pub use share::Share;
+pub use spec::{Mix, PlanSpec, Shuffle, Stop, Tail};
+pub use state::State;
+pub use steps::{Plan, RowRef, Step, WindowUse};

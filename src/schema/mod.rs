@@ -1,5 +1,8 @@
 //! What a column is, before and after decoding.
 
 mod dtype;
+mod field;
 
 pub use dtype::DType;
+pub(crate) use field::part_name;
+pub use field::{Dim, Field, Schema, Type};

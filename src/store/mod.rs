@@ -1,1 +1,19 @@
-//! store
+//! Where bytes come from: addresses become objects, and objects are read only as the version that was pinned.
+//!
+//! ```text
+//!   "s3://b/x/*.parquet"  ─find─►  Found (listed, not pinned)  ─tail─►  Object (pinned)  ─read─►  bytes of that version
+//! ```
+//!
+//! Everything goes through [`object_store`], so local disks, S3, GCS, Azure and HTTP behave alike. What this module adds is
+//! the pin: every read names the entity tag it expects, or compares size and time where a store has none, and a file that
+//! is no longer the same is [`Error::SourceChanged`](crate::Error::SourceChanged), never a mixture of two versions.
+
+mod address;
+mod find;
+mod glob;
+mod object;
+mod stamp;
+
+pub use find::{Found, find};
+pub use object::{Object, Tail};
+pub use stamp::Stamp;

@@ -2,5 +2,24 @@
 
 /// Locked dependencies stay above the advisory floors of `deny.toml`, and no banned crate comes back.
 mod advisories;
+/// The command line: output, JSON, exit codes, pipes.
+#[cfg(feature = "cli")]
+mod cli;
+/// Columns: every type, null policy, list form, pack and bad row, with exact values.
+mod columns;
+/// Filters on written files.
+mod filter;
 /// The floors of the house: which module may name which, what stays pure, where `unsafe` lives.
 mod floors;
+/// Images: formats, crops, orientation, damage, bombs.
+mod images;
+/// Processes killed at random: nothing lost, nothing twice.
+mod kill;
+/// The whole chain on files: order, resume, errors, bad rows.
+mod loader;
+/// Memory, measured from outside.
+mod memory;
+/// One order, exactly once, equal steps: the plan over random datasets, worlds, mixtures and resumptions.
+mod order;
+/// Synthetic datasets and child processes.
+mod support;

@@ -1,3 +1,109 @@
-//! The `bowstring` command line.
+//! The `bowstring` command line: one verb per file, results on standard output, everything else on standard error.
 
-fn main() {}
+mod advice;
+mod args;
+mod bench;
+mod completions;
+mod demo;
+mod doctor;
+mod inspect;
+mod leaf;
+mod out;
+mod plan;
+mod table;
+
+use std::error::Error as _;
+use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
+
+use clap::{ArgAction, Parser, Subcommand};
+use tracing_subscriber::EnvFilter;
+
+use out::{Failure, Out, Outcome};
+
+/// Parquet to training batches.
+#[derive(Debug, Parser)]
+#[command(name = "bowstring", version, max_term_width = 100, after_help = EXIT_CODES)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+    /// Print one JSON document instead of text
+    #[arg(long, global = true)]
+    json: bool,
+    /// Log to standard error: -v what happens, -vv why, -vvv everything (BOWSTRING_LOG overrides)
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    verbose: u8,
+}
+
+const EXIT_CODES: &str =
+    "Exit codes: 0 done, 1 stopped, 2 usage, 3 data, 4 store, 5 a source changed during the run, 6 timeout.";
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Show what a dataset holds and what becomes of it
+    Inspect(inspect::Args),
+    /// Show the plan: steps and bytes per rank, memory, shuffle quality
+    Plan(plan::Args),
+    /// Measure throughput stage by stage and name the bottleneck
+    Bench(bench::Args),
+    /// Read, decode, interrupt and resume on the shipped photos
+    Demo(demo::Args),
+    /// Say what was found on this machine, and why
+    Doctor(doctor::Args),
+    /// Print a completion script for a shell
+    Completions(completions::Args),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    log_to_stderr(cli.verbose);
+    let mut out = Out::new(cli.json);
+    let outcome = match &cli.verb {
+        Verb::Inspect(args) => inspect::run(args, &mut out),
+        Verb::Plan(args) => plan::run(args, &mut out),
+        Verb::Bench(args) => bench::run(args, &mut out),
+        Verb::Demo(args) => demo::run(args, &mut out),
+        Verb::Doctor(args) => doctor::run(args, &mut out),
+        Verb::Completions(args) => completions::run(args, &mut out),
+    };
+    ExitCode::from(exit_code(outcome))
+}
+
+fn exit_code(outcome: Outcome) -> u8 {
+    match outcome {
+        Ok(()) => 0,
+        Err(Failure::Told(code)) => code,
+        // Whoever read the output has enough of it: `bowstring inspect x | head`.
+        Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => 0,
+        Err(Failure::Output(error)) => {
+            tell(&format!("error: standard output: {error}\n"));
+            1
+        }
+        Err(Failure::Error(error)) => {
+            let mut text = format!("error: {}\n", table::plain(&error.to_string()));
+            let mut cause = error.source();
+            while let Some(error) = cause {
+                text.push_str(&format!("  caused by: {}\n", table::plain(&error.to_string())));
+                cause = error.source();
+            }
+            tell(&text);
+            error.kind().exit_code()
+        }
+    }
+}
+
+/// To standard error; if even that is closed there is nobody left to tell.
+fn tell(text: &str) {
+    let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
+fn log_to_stderr(verbose: u8) {
+    let level = match verbose {
+        0 => "error",
+        1 => "bowstring=info",
+        2 => "bowstring=debug",
+        _ => "trace",
+    };
+    let filter = EnvFilter::try_from_env("BOWSTRING_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(io::stderr().is_terminal()).init();
+}

@@ -1,0 +1,43 @@
+//! One epoch of the shipped photos: what comes out, and where the time went.
+//!
+//! `cargo run --example 01_local_epoch`
+
+#![allow(clippy::print_stdout, reason = "an example talks")]
+
+use bowstring::pipeline::{Loader, LoaderOptions};
+use bowstring::tensor::Value;
+
+fn main() -> bowstring::Result<()> {
+    let photos = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/imagenet40.parquet");
+    let mut options = LoaderOptions::new(photos, 16);
+    options.columns.columns = vec!["label".to_owned(), "path".to_owned()];
+    options.seed = 1;
+
+    let mut loader = Loader::open(options)?;
+    println!("{} rows in {} steps", loader.rows(), loader.steps());
+
+    let mut labels = Vec::new();
+    while let Some(batch) = loader.next()? {
+        println!("step {}", batch.step);
+        for (name, value) in batch.columns() {
+            match value {
+                // One slab per batch holds all tensors; each is aligned and can be kept for ever.
+                Value::Tensor(tensor) => println!("  {name}: {} {:?}", tensor.dtype(), tensor.shape()),
+                // Strings have no tensor form and stay Arrow.
+                Value::Arrow(array) => println!("  {name}: {}", array.data_type()),
+            }
+        }
+        // 40 rows make two steps of 16 and one of 8 and padding, which `_mask` tells apart.
+        let mask = batch.tensor("_mask").map(|mask| mask.bytes().to_vec()).unwrap_or_default();
+        if let Some(label) = batch.tensor("label").and_then(|label| label.as_slice::<i64>()) {
+            let real = label.iter().zip(mask.iter().chain(std::iter::repeat(&1)));
+            labels.extend(real.filter(|(_, real)| **real != 0).map(|(label, _)| *label));
+        }
+    }
+    println!("{} labels seen, each row once", labels.len());
+    assert_eq!(labels.len(), 40);
+
+    let stats = loader.stats();
+    println!("bottleneck: {}; {:.1} ms to the first batch", stats.bottleneck().0, stats.seconds_to_first_batch.unwrap_or(0.0) * 1e3);
+    Ok(())
+}

@@ -1,0 +1,62 @@
+//! A run on two ranks is killed in the middle of an epoch and goes on on one: nothing is lost, nothing comes twice.
+//!
+//! `cargo run --example 02_resume`
+
+#![allow(clippy::print_stdout, reason = "an example talks")]
+
+use bowstring::pipeline::{Loader, LoaderOptions};
+use bowstring::plan::State;
+use bowstring::tensor::Batch;
+
+/// All ranks together take 8 rows per step. This number decides the order; the number of ranks does not.
+const GLOBAL_BATCH: u64 = 8;
+
+fn open(rank: u32, world_size: u32) -> bowstring::Result<Loader> {
+    let photos = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/imagenet40.parquet");
+    let mut options = LoaderOptions { urls: vec![photos.to_owned()], ..LoaderOptions::default() };
+    options.global_batch_size = Some(GLOBAL_BATCH);
+    options.columns.columns = vec!["label".to_owned()];
+    (options.rank, options.world_size) = (Some(rank), Some(world_size));
+    Loader::open(options)
+}
+
+fn labels(batch: &Batch) -> Vec<i64> {
+    batch.tensor("label").and_then(|label| label.as_slice()).unwrap_or_default().to_vec()
+}
+
+fn main() -> bowstring::Result<()> {
+    // What an undisturbed epoch yields, each step's rows sorted: ranks cut a step in their own way.
+    let mut expected = Vec::new();
+    for batch in open(0, 1)?.iter() {
+        let mut step = labels(&batch?);
+        step.sort_unstable();
+        expected.push(step);
+    }
+
+    // Two ranks take two steps each. Either rank's state will do, they are the same.
+    let mut seen = vec![Vec::new(); expected.len()];
+    let mut state = String::new();
+    for rank in 0..2 {
+        let mut loader = open(rank, 2)?;
+        for _ in 0..2 {
+            if let Some(batch) = loader.next()? {
+                seen[batch.step as usize].extend(labels(&batch));
+            }
+        }
+        state = loader.state().to_json();
+    }
+    println!("killed after two steps of 2 ranks; what is left of them: {state}");
+
+    // One rank goes on.
+    let mut loader = open(0, 1)?;
+    loader.load_state(&State::from_json(&state)?)?;
+    println!("one rank goes on at step {} of {}", loader.step(), loader.steps());
+    while let Some(batch) = loader.next()? {
+        seen[batch.step as usize].extend(labels(&batch));
+    }
+
+    seen.iter_mut().for_each(|step| step.sort_unstable());
+    assert_eq!(seen, expected);
+    println!("every step has the rows it would have had: {} rows, each once", seen.iter().map(Vec::len).sum::<usize>());
+    Ok(())
+}

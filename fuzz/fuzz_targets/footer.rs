@@ -1,0 +1,45 @@
+//! A Parquet file from untrusted bytes: opened, planned for, read and decoded to its end. Errors are fine; panics, aborts, hangs
+//! and allocations beyond the limits are not.
+#![no_main]
+
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+use bowstring::dataset::{Dataset, OpenOptions};
+use libfuzzer_sys::fuzz_target;
+use tokio::runtime::Runtime;
+
+/// A row group with a higher cost is not read; the cost itself must come back without an overflow.
+const READ_BYTES: u64 = 64 << 20;
+
+fn place() -> &'static (Runtime, PathBuf) {
+    static PLACE: OnceLock<(Runtime, PathBuf)> = OnceLock::new();
+    PLACE.get_or_init(|| {
+        // Memory where the system has such a directory: a file per input would wear a disk.
+        let memory = PathBuf::from("/dev/shm");
+        let directory = if memory.is_dir() { memory } else { std::env::temp_dir() };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        (runtime, directory.join(format!("bowstring-fuzz-{}.parquet", std::process::id())))
+    })
+}
+
+fuzz_target!(|data: &[u8]| {
+    let (runtime, path) = place();
+    std::fs::write(path, data).expect("room for the input");
+    let url = path.to_string_lossy().into_owned();
+    let Ok(dataset) = runtime.block_on(Dataset::open(&[url], OpenOptions::default())) else { return };
+    let names: Vec<String> = dataset.schema().fields().iter().map(|field| field.name().clone()).collect();
+    let Ok(projection) = dataset.project(&names) else { return };
+    for group in 0..dataset.manifest().groups.len() {
+        let cost = dataset.cost(group, &projection);
+        if cost.fetched.saturating_add(cost.decoded) > READ_BYTES {
+            continue;
+        }
+        let Ok(fetched) = runtime.block_on(dataset.fetch(group, &projection)) else { continue };
+        for root in 0..projection.roots().len() {
+            if let Ok(array) = dataset.decode(&fetched, &projection, root) {
+                assert_eq!(array.len() as u64, dataset.manifest().groups[group].selected);
+            }
+        }
+    }
+});

@@ -1,0 +1,21 @@
+//! `bowstring completions SHELL`: a completion script on standard output.
+
+use clap::{CommandFactory, Parser};
+use clap_complete::Shell;
+
+use crate::out::{Outcome, Out};
+
+/// Options of `completions`.
+#[derive(Debug, Parser)]
+pub(crate) struct Args {
+    /// The shell to complete in
+    shell: Shell,
+}
+
+pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
+    // Into memory first: the generator panics when its writer fails, as a closed pipe does.
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut crate::Cli::command(), "bowstring", &mut script);
+    let script = String::from_utf8_lossy(&script);
+    if out.is_json() { out.json(&serde_json::json!({ "shell": args.shell.to_string(), "script": script })) } else { out.text(&script) }
+}

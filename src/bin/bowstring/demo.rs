@@ -1,0 +1,261 @@
+//! `bowstring demo`: the shipped photos become training batches; a run is interrupted and goes on exactly where it was.
+//!
+//! Each part is a claim and its proof: batches are compared by the SHA-256 of their bytes.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::Parser;
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+
+use bowstring::codec::ColumnOptions;
+use bowstring::codec::image::{self, Crop, ImageOptions};
+use bowstring::pipeline::{Loader, LoaderOptions};
+use bowstring::plan::State;
+use bowstring::tensor::{Batch, Value};
+use bowstring::{Error, Result};
+
+use crate::out::{Failure, Out, Outcome};
+use crate::table::{bytes, plural, rate, seconds};
+
+/// Where the photos are in a checkout.
+const PHOTOS: &str = "fixtures/imagenet40.parquet";
+
+/// Side of the crops, in pixels.
+const SIDE: u32 = 224;
+
+/// Rows of all ranks per step.
+const GLOBAL_BATCH: u64 = 8;
+
+/// Steps before the interruption.
+const INTERRUPTED_AT: usize = 2;
+
+/// Options of `demo`.
+#[derive(Debug, Parser)]
+pub(crate) struct Args {
+    /// Parquet file with the columns `image` (JPEG) and `label`; the shipped photos are found from the checkout
+    #[arg(long, value_name = "FILE")]
+    photos: Option<PathBuf>,
+    /// Seed of order and augmentation
+    #[arg(long, default_value_t = 7)]
+    seed: u64,
+    /// Epochs for the throughput figure
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..))]
+    epochs: u64,
+}
+
+/// What happened, for machines.
+#[derive(Debug, Serialize)]
+struct Report {
+    photos: String,
+    rows: u64,
+    steps: u64,
+    lanes: u64,
+    batch_shapes: Vec<(String, String)>,
+    seconds_to_first_batch: f64,
+    state: State,
+    /// SHA-256 of the batches of an uninterrupted epoch.
+    digests: Vec<String>,
+    resume_identical: bool,
+    ranks_identical: bool,
+    rows_per_second: f64,
+    jpeg_decoder: &'static str,
+}
+
+pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
+    let photos = find(args)?;
+    let demo = Demo { photos, seed: args.seed };
+    let mut say = |out: &mut Out, text: String| if out.is_json() { Ok(()) } else { out.text(&text) };
+
+    let mut loader = demo.open(0, 1)?;
+    let (rows, steps, lanes) = (loader.rows(), loader.steps(), u64::from(loader.plan().lanes()));
+    say(out, format!("The data   {} photos with labels, as JPEG in Parquet: {}\n", rows, demo.photos))?;
+    say(
+        out,
+        format!(
+            "The plan   seed {} and epoch 0 put them in one order: {} of {GLOBAL_BATCH} rows, cut from {}\n",
+            demo.seed,
+            plural(steps, "step"),
+            plural(lanes, "lane")
+        ),
+    )?;
+
+    let started = Instant::now();
+    let mut digests = Vec::new();
+    let mut row_digests = Vec::new();
+    let mut shapes = Vec::new();
+    let mut first = 0.0;
+    while let Some(batch) = loader.next()? {
+        if digests.is_empty() {
+            first = started.elapsed().as_secs_f64();
+            shapes = described(&batch);
+            let shapes: Vec<_> = shapes.iter().map(|(name, shape)| format!("{name} {shape}")).collect();
+            say(out, format!("A batch    {}; the first came after {}\n", shapes.join(", "), seconds(first)))?;
+        }
+        row_digests.extend(digests_of_rows(&batch));
+        digests.push(digest(&batch));
+    }
+    say(out, format!("An epoch   {}, each photo cropped at random and scaled to {SIDE} x {SIDE}: digest {}\n", plural(rows, "row"), short(&digests)))?;
+
+    // The interruption: only the state survives.
+    let mut interrupted = demo.open(0, 1)?;
+    for _ in 0..INTERRUPTED_AT {
+        interrupted.next()?;
+    }
+    let state = interrupted.state();
+    drop(interrupted);
+    let json = state.to_json();
+    say(out, format!("Interrupt  after step {INTERRUPTED_AT} of {steps} another loader is dropped; {} of state are kept\n", bytes(json.len() as u64)))?;
+
+    let mut resumed = demo.open(0, 1)?;
+    resumed.load_state(&State::from_json(&json)?)?;
+    let mut rest = Vec::new();
+    while let Some(batch) = resumed.next()? {
+        rest.push(digest(&batch));
+    }
+    let resume_identical = digests.get(INTERRUPTED_AT..) == Some(rest.as_slice());
+    say(
+        out,
+        format!("Resume     a new loader yields the other {} batches: {}\n", rest.len(), verdict(resume_identical)),
+    )?;
+
+    // The same state on two ranks: their rows, side by side, are the rows of the one.
+    let mut ranks = [demo.open(0, 2)?, demo.open(1, 2)?];
+    let mut together = Vec::new();
+    for rank in &mut ranks {
+        rank.load_state(&State::from_json(&json)?)?;
+        while let Some(batch) = rank.next()? {
+            together.extend(digests_of_rows(&batch));
+        }
+    }
+    let mut alone: Vec<_> = row_digests.split_off((INTERRUPTED_AT * GLOBAL_BATCH as usize).min(row_digests.len()));
+    alone.sort_unstable();
+    together.sort_unstable();
+    let ranks_identical = alone == together;
+    say(out, format!("Two ranks  the same state on 2 ranks instead of 1: their rows together are {}\n", verdict(ranks_identical)))?;
+
+    let (mut loader, started, mut rows_run) = (demo.open(0, 1)?, Instant::now(), 0u64);
+    for _ in 0..args.epochs {
+        while let Some(batch) = loader.next()? {
+            rows_run += batch.rows as u64;
+        }
+    }
+    let elapsed = started.elapsed().as_secs_f64();
+    say(
+        out,
+        format!(
+            "Speed      {} photos per second over {}, decoded by {}\n",
+            rate(rows_run, elapsed),
+            plural(args.epochs, "epoch"),
+            image::backend()
+        ),
+    )?;
+    if out.is_json() {
+        out.json(&Report {
+            photos: demo.photos,
+            rows,
+            steps,
+            lanes,
+            batch_shapes: shapes,
+            seconds_to_first_batch: first,
+            state,
+            digests,
+            resume_identical,
+            ranks_identical,
+            rows_per_second: rows_run as f64 / elapsed,
+            jpeg_decoder: image::backend(),
+        })?;
+    }
+    if resume_identical && ranks_identical { Ok(()) } else { Err(Failure::Told(1)) }
+}
+
+struct Demo {
+    photos: String,
+    seed: u64,
+}
+
+impl Demo {
+    fn open(&self, rank: u32, world_size: u32) -> Result<Loader> {
+        let mut options = LoaderOptions::new(self.photos.clone(), GLOBAL_BATCH / u64::from(world_size));
+        (options.rank, options.world_size) = (Some(rank), Some(world_size));
+        options.seed = self.seed;
+        options.columns = image_columns();
+        Loader::open(options)
+    }
+}
+
+/// The label, and the photo as training sees it: a random crop, scaled to one size, perhaps mirrored.
+fn image_columns() -> ColumnOptions {
+    let photo = ImageOptions { size: Some(SIDE.into()), crop: Crop::RANDOM_RESIZED, flip: 0.5, ..ImageOptions::default() };
+    ColumnOptions {
+        columns: vec!["image".to_owned(), "label".to_owned()],
+        images: BTreeMap::from([("image".to_owned(), photo)]),
+        ..ColumnOptions::default()
+    }
+}
+
+fn find(args: &Args) -> Result<String> {
+    let candidates = match &args.photos {
+        Some(path) => vec![path.clone()],
+        None => vec![PathBuf::from(PHOTOS), PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(PHOTOS)],
+    };
+    match candidates.iter().find(|path| path.is_file()) {
+        Some(path) => Ok(path.to_string_lossy().into_owned()),
+        None => Err(Error::NotFound {
+            what: format!("file {}", candidates.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" or ")),
+            hint: "run the demo in a checkout of bowstring, or give --photos FILE".to_owned(),
+        }),
+    }
+}
+
+fn described(batch: &Batch) -> Vec<(String, String)> {
+    let described = batch.columns().iter().map(|(name, value)| {
+        let text = match value {
+            Value::Tensor(tensor) => format!("{:?} {}", tensor.shape(), tensor.dtype()),
+            Value::Arrow(array) => array.data_type().to_string(),
+        };
+        (name.to_string(), text)
+    });
+    described.collect()
+}
+
+fn digest(batch: &Batch) -> String {
+    let mut digest = Sha256::new();
+    for (name, tensor) in tensors(batch) {
+        digest.update(name.as_bytes());
+        digest.update(tensor.bytes());
+    }
+    hex(&digest.finalize())
+}
+
+/// A digest for each row: the batch axis is the first of each tensor.
+fn digests_of_rows(batch: &Batch) -> Vec<[u8; 32]> {
+    let row = |index: usize| {
+        let mut digest = Sha256::new();
+        for (_, tensor) in tensors(batch) {
+            let size = tensor.bytes().len() / batch.rows.max(1);
+            digest.update(tensor.bytes().get(index * size..(index + 1) * size).unwrap_or_default());
+        }
+        digest.finalize().into()
+    };
+    (0..batch.rows).map(row).collect()
+}
+
+fn tensors(batch: &Batch) -> impl Iterator<Item = (&str, &bowstring::tensor::Tensor)> {
+    batch.columns().iter().filter_map(|(name, value)| Some((&**name, value.tensor()?)))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The first digits of a digest over all.
+fn short(digests: &[String]) -> String {
+    hex(&Sha256::digest(digests.concat()))[..12].to_owned()
+}
+
+fn verdict(identical: bool) -> &'static str {
+    if identical { "bit for bit the same" } else { "NOT the same; this is a bug, please report it" }
+}

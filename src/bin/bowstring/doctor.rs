@@ -1,0 +1,94 @@
+//! `bowstring doctor`: what this machine and this build offer, what was found in the environment, and why.
+
+use std::fmt;
+
+use clap::Parser;
+use serde::Serialize;
+
+use bowstring::codec::image;
+use bowstring::pipeline::rank::{self, Found, LAUNCHERS};
+use bowstring::pipeline::machine;
+
+use crate::out::{Failure, Out, Outcome};
+use crate::table;
+
+/// Options of `doctor`.
+#[derive(Debug, Parser)]
+pub(crate) struct Args {}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    version: &'static str,
+    jpeg_decoder: &'static str,
+    /// How to get the faster one, if this is not it.
+    jpeg_decoder_hint: Option<&'static str>,
+    stores: Vec<&'static str>,
+    threads: usize,
+    memory_available: Option<u64>,
+    memory_budget: u64,
+    /// Who this process is; absent when the environment contradicts itself.
+    rank: Option<Found>,
+    rank_problem: Option<String>,
+    /// Variables of launchers that are set.
+    launcher_variables: Vec<(String, String)>,
+    gpu: &'static str,
+}
+
+pub(crate) fn run(_: &Args, out: &mut Out) -> Outcome {
+    let report = examine();
+    out.report(&report)?;
+    if report.rank_problem.is_some() { Err(Failure::Told(2)) } else { Ok(()) }
+}
+
+fn examine() -> Report {
+    let (rank, rank_problem) = match rank::discover() {
+        Ok(found) => (Some(found), None),
+        Err(error) => (None, Some(error.chain())),
+    };
+    let names = LAUNCHERS.iter().flat_map(|(_, rank, world)| [*rank, *world]);
+    let mut stores = vec!["local files"];
+    if cfg!(feature = "cloud") {
+        stores.extend(["s3://", "gs://", "az://", "http(s)://"]);
+    }
+    Report {
+        version: env!("CARGO_PKG_VERSION"),
+        jpeg_decoder: image::backend(),
+        jpeg_decoder_hint: (!cfg!(feature = "turbo")).then_some("feature turbo, which needs cmake and nasm, is faster"),
+        stores,
+        threads: machine::threads(),
+        memory_available: machine::available_memory(),
+        memory_budget: machine::default_budget(),
+        rank,
+        rank_problem,
+        launcher_variables: names.filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?))).collect(),
+        gpu: "no GPU support in this build yet: batches are in host memory",
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "bowstring     {}", self.version)?;
+        writeln!(f, "JPEG decoder  {}", self.jpeg_decoder)?;
+        if let Some(hint) = self.jpeg_decoder_hint {
+            writeln!(f, "              {hint}")?;
+        }
+        writeln!(f, "stores        {}", self.stores.join(", "))?;
+        writeln!(f, "threads       {} (affinity and cgroup quota respected)", self.threads)?;
+        match self.memory_available {
+            Some(free) => writeln!(f, "memory        {} available (system and cgroup)", table::bytes(free))?,
+            None => writeln!(f, "memory        unknown: neither /proc/meminfo nor a cgroup can be read")?,
+        }
+        writeln!(f, "budget        {} unless memory_budget is given", table::bytes(self.memory_budget))?;
+        match (&self.rank, &self.rank_problem) {
+            (Some(found), _) => {
+                let Found { rank, world_size, why } = found;
+                writeln!(f, "rank          {rank} of {world_size}; {}", table::plain(why))?;
+            }
+            (None, problem) => writeln!(f, "rank          problem: {}", table::plain(problem.as_deref().unwrap_or("unknown")))?,
+        }
+        for (name, value) in &self.launcher_variables {
+            writeln!(f, "              {name}={}", table::plain(value))?;
+        }
+        writeln!(f, "GPU           {}", self.gpu)
+    }
+}

@@ -1,0 +1,567 @@
+//! One step: its rows gathered from the cells of many row groups into one slab.
+//!
+//! Images first, because they may turn out bad and change which rows are delivered; then everything else, in pieces that run in
+//! parallel. Each piece writes its own part of one tensor.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, BinaryViewArray};
+use rayon::prelude::*;
+
+use super::cells::{Cells, Data};
+use super::gather::{self, Picks};
+use super::lists::{self, ListCell};
+use super::number::fill;
+use super::options::BadRows;
+use super::output::{Form, Output, Padding};
+use super::{MASK, ROW_ID, bytes};
+use crate::error::{Error, Place, Result};
+use crate::memory::Reservation;
+use crate::schema::{DType, part_name};
+use crate::tensor::{Batch, BatchBuilder, TensorSpec};
+
+/// Bytes of a tensor that one piece of work fills.
+const PIECE: usize = 128 << 10;
+
+/// Batches smaller than this are filled by the calling thread alone.
+const SERIAL: usize = 64 << 10;
+
+/// What a batch is made of.
+pub struct Rows<'a> {
+    /// Epoch, from 0.
+    pub epoch: u64,
+    /// Global step within the epoch.
+    pub step: u64,
+    /// The row groups that the rows come from.
+    pub cells: &'a [Arc<Cells>],
+    /// For each row of the batch: index into `cells`, and row within.
+    pub rows: &'a [(u32, u32)],
+    /// Rows of the batch, padding included: at least the number of `rows`. Padding rows are zero.
+    pub size: usize,
+    /// Whether `_mask`, which marks padding rows, is delivered.
+    pub masked: bool,
+    /// The random number of a row of the batch, for augmentation.
+    pub random: &'a (dyn Fn(usize) -> u64 + Sync),
+    /// The dataset's number of a row of the batch.
+    pub row_ids: &'a (dyn Fn(usize) -> u64 + Sync),
+    /// What to do with bad rows.
+    pub bad_rows: BadRows,
+}
+
+impl fmt::Debug for Rows<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Rows({} of {} in step {} of epoch {})", self.rows.len(), self.size, self.step, self.epoch)
+    }
+}
+
+/// A row that could not be delivered as it is stored.
+#[derive(Debug)]
+pub struct BadRow {
+    /// Its index in the batch.
+    pub index: usize,
+    /// The column that is bad.
+    pub column: Arc<str>,
+    /// What is wrong, with its place.
+    pub error: Error,
+    /// The index of the row delivered in its place; `None` if its bad column is zero instead.
+    pub replaced_by: Option<usize>,
+}
+
+/// Something bad in a row: index in the batch, output, and what.
+struct Fault {
+    index: usize,
+    output: usize,
+    column: Arc<str>,
+    error: Error,
+}
+
+/// One output's values in each of the row groups.
+enum Table<'a> {
+    Fixed(Vec<&'a [u8]>),
+    Lists(Vec<ListCell<'a>>),
+    Bytes(Vec<&'a BinaryViewArray>),
+    Nested(Vec<&'a ArrayRef>),
+}
+
+/// Where an output's tensors begin among those of the batch, and its ragged rows.
+struct Layout {
+    specs: Vec<TensorSpec>,
+    /// By output: index of its first tensor, and [`lists::starts`].
+    outputs: Vec<(usize, Vec<Vec<usize>>)>,
+}
+
+type Job<'a> = Box<dyn FnOnce() + Send + 'a>;
+
+pub(super) fn assemble(
+    outputs: &[Output],
+    row_id: bool,
+    rows: &Rows<'_>,
+    mut reservation: Reservation,
+) -> Result<(Batch, Vec<BadRow>)> {
+    check(rows)?;
+    let tables =
+        outputs.iter().enumerate().map(|(at, output)| table(output, at, rows.cells)).collect::<Result<Vec<_>>>()?;
+    let mut faults = known_faults(outputs, rows);
+    // Nothing behind the first fault matters if it ends the batch anyway.
+    let limit = faults.first().filter(|_| rows.bad_rows == BadRows::Error).map_or(rows.rows.len(), |fault| fault.index);
+    let mut picked = Cow::Borrowed(rows.rows);
+    let mut layout = lay_out(outputs, &tables, &picked, rows.size, row_id, rows.masked);
+    let spare = reservation.split(0);
+    let mut builder = BatchBuilder::new(layout.specs.clone(), reservation)?;
+    decode_images(outputs, &tables, rows, limit, &layout, &mut builder, &mut faults);
+    faults.sort_by_key(|fault| (fault.index, fault.output));
+
+    let bad = settle(faults, rows)?;
+    let replaced: Vec<(usize, usize)> = bad.iter().filter_map(|bad| Some((bad.index, bad.replaced_by?))).collect();
+    if !replaced.is_empty() {
+        for (index, by) in &replaced {
+            picked.to_mut()[*index] = rows.rows[*by];
+        }
+        let decoded =
+            std::mem::replace(&mut layout, lay_out(outputs, &tables, &picked, rows.size, row_id, rows.masked));
+        builder = with_images(outputs, builder, &decoded, &layout, spare)?;
+        for (at, output) in outputs.iter().enumerate().filter(|(_, output)| matches!(output.form, Form::Image(_))) {
+            let (tensor, width) = (builder.tensor(layout.outputs[at].0), output.width());
+            replaced.iter().for_each(|(to, by)| tensor.copy_within(by * width..(by + 1) * width, to * width));
+        }
+    }
+    let picks = Picks::new(&picked, rows.size);
+    fill_tensors(outputs, &tables, &picks, &layout, rows, &replaced, row_id, &mut builder)?;
+    let arrow = outputs.par_iter().zip(&tables).filter(|(output, _)| output.is_arrow());
+    let arrow = arrow.map(|(output, table)| {
+        let array = arrow_column(output, table, &picks);
+        let array = array.map_err(|what| Error::corrupt(Place::default().column(Arc::clone(&output.name)), what))?;
+        Ok((Arc::clone(&output.name), array))
+    });
+    let arrow = arrow.collect::<Result<Vec<_>>>()?;
+    Ok((builder.finish(rows.epoch, rows.step, rows.size, arrow), bad))
+}
+
+/// That all rows exist, so that nothing below can be out of range.
+fn check(rows: &Rows<'_>) -> Result<()> {
+    let exists = |(cell, row): &(u32, u32)| rows.cells.get(*cell as usize).is_some_and(|of| (*row as usize) < of.rows);
+    if let Some((cell, row)) = rows.rows.iter().find(|pick| !exists(pick)) {
+        let found = rows
+            .cells
+            .get(*cell as usize)
+            .map_or_else(|| "no such row group".to_owned(), |of| format!("{} rows in {}", of.rows, of.place));
+        return Err(Error::Mismatch {
+            what: format!("rows of step {}", rows.step),
+            expected: format!("row {row} of row group {cell} of the step"),
+            found,
+            hint: "the plan is not one of this dataset".to_owned(),
+        });
+    }
+    if rows.size < rows.rows.len() {
+        return Err(Error::config("batch_size", format!("{} rows in a batch of {}", rows.rows.len(), rows.size)));
+    }
+    Ok(())
+}
+
+/// The values of output `at` in all row groups, which all have one form.
+fn table<'a>(output: &Output, at: usize, cells: &'a [Arc<Cells>]) -> Result<Table<'a>> {
+    let mut table = match output.form {
+        Form::Fixed | Form::Pack => Table::Fixed(Vec::new()),
+        Form::Ragged(_) | Form::Padded(_) => Table::Lists(Vec::new()),
+        Form::Image(_) | Form::Bytes(..) => Table::Bytes(Vec::new()),
+        Form::Nested(..) => Table::Nested(Vec::new()),
+    };
+    let levels = match &output.form {
+        Form::Ragged(levels) => *levels,
+        Form::Padded(padding) => padding.lengths.len(),
+        _ => 0,
+    };
+    for cell in cells {
+        let part = cell.parts.get(at);
+        let fits = match (&mut table, part.map(|part| &part.data)) {
+            (Table::Fixed(of), Some(Data::Fixed { bytes, width })) if *width == output.width() => {
+                of.push(bytes);
+                true
+            }
+            (Table::Lists(of), Some(Data::Lists { offsets, values, width }))
+                if *width == output.width() && offsets.len() == levels =>
+            {
+                of.push(ListCell { offsets, values });
+                true
+            }
+            (Table::Bytes(of), Some(Data::Bytes(array))) => {
+                of.push(array);
+                true
+            }
+            (Table::Nested(of), Some(Data::Nested(array))) => {
+                of.push(array);
+                true
+            }
+            _ => false,
+        };
+        let masked = part.is_some_and(|part| part.valid.is_some());
+        if !fits || masked != output.valid.is_some() {
+            return Err(Error::Mismatch {
+                what: format!("column {} of {}", output.name, cell.place),
+                expected: output.field().to_string(),
+                found: "cells made by other options".to_owned(),
+                hint: "datasets of a mixture need the same fields".to_owned(),
+            });
+        }
+    }
+    Ok(table)
+}
+
+/// What preparing found wrong with the rows of this batch, in order; only the first row's if that ends the batch.
+fn known_faults(outputs: &[Output], rows: &Rows<'_>) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    if rows.cells.iter().all(|cell| cell.bad.is_none()) {
+        return faults;
+    }
+    for (index, (cell, row)) in rows.rows.iter().enumerate() {
+        let (cell, row) = (&rows.cells[*cell as usize], *row as usize);
+        if cell.bad.as_ref().is_none_or(|bad| !bad.contains(row)) {
+            continue;
+        }
+        for output in 0..outputs.len() {
+            if let Some(bad) = cell.parts[output].bad.iter().find(|bad| bad.rows.contains(row)) {
+                let (column, error) = (Arc::clone(&bad.column), bad.error(&cell.place, row));
+                faults.push(Fault { index, output, column, error });
+            }
+        }
+        if rows.bad_rows == BadRows::Error {
+            break;
+        }
+    }
+    faults
+}
+
+/// Decodes the images of the first `limit` rows into their places. Bad, missing and padding rows are zero.
+fn decode_images(
+    outputs: &[Output],
+    tables: &[Table<'_>],
+    rows: &Rows<'_>,
+    limit: usize,
+    layout: &Layout,
+    builder: &mut BatchBuilder,
+    faults: &mut Vec<Fault>,
+) {
+    for (at, output) in outputs.iter().enumerate() {
+        let (Form::Image(decoder), Table::Bytes(cells)) = (&output.form, &tables[at]) else { continue };
+        let width = output.width().max(1);
+        let tensor = builder.tensor(layout.outputs[at].0);
+        let (real, rest) = tensor.split_at_mut(limit * width);
+        rest.fill(0);
+        let decoded = real.par_chunks_mut(width).zip(&rows.rows[..limit]).enumerate();
+        let failed = decoded.filter_map(|(index, (place, (cell, row)))| {
+            let (array, row) = (cells[*cell as usize], *row as usize);
+            if array.is_null(row) {
+                place.fill(0);
+                return None;
+            }
+            let error = decoder.decode_into(array.value(row), (rows.random)(index), place).err()?;
+            place.fill(0);
+            let at_row = rows.cells[*cell as usize].place.clone().column(Arc::clone(&output.name)).row(row as u64);
+            Some(Fault { index, output: at, column: Arc::clone(&output.name), error: located(error, at_row) })
+        });
+        faults.extend(failed.collect::<Vec<_>>());
+    }
+}
+
+/// The decoder's error with the place that the decoder cannot know.
+fn located(error: Error, place: Place) -> Error {
+    match error {
+        Error::Corrupt { what, source, .. } => Error::Corrupt { place, what, source },
+        Error::Unsupported { what, hint } => Error::Unsupported { what: format!("{place}: {what}"), hint },
+        Error::Limit { what, asked, limit, option } => {
+            Error::Limit { what: format!("{place}: {what}"), asked, limit, option }
+        }
+        other => Error::corrupt_by(place, "cannot be decoded", other),
+    }
+}
+
+/// What is done about faults: the batch's error, or the bad rows to report.
+fn settle(faults: Vec<Fault>, rows: &Rows<'_>) -> Result<Vec<BadRow>> {
+    let count = rows.rows.len();
+    let mut is_bad = vec![false; count];
+    faults.iter().for_each(|fault| is_bad[fault.index] = true);
+    let mut bad: Vec<BadRow> = Vec::with_capacity(faults.len());
+    for fault in faults {
+        let Fault { index, column, error, .. } = fault;
+        let replaced_by = match rows.bad_rows {
+            BadRows::Error => return Err(error),
+            BadRows::Zero => None,
+            // A row is replaced once, whatever else is wrong with it.
+            BadRows::Skip if bad.last().is_some_and(|last| last.index == index) => continue,
+            BadRows::Skip => match (1..count).map(|step| (index + step) % count).find(|at| !is_bad[*at]) {
+                Some(good) => Some(good),
+                None => {
+                    let what = format!("no row of step {} can stand in for its bad rows, all are bad", rows.step);
+                    let (cell, row) = rows.rows[index];
+                    let place = rows.cells[cell as usize].place.clone().column(column).row(u64::from(row));
+                    return Err(Error::corrupt_by(place, what, error));
+                }
+            },
+        };
+        bad.push(BadRow { index, column, error, replaced_by });
+    }
+    Ok(bad)
+}
+
+/// The builder for `new`: the same one if the sizes are, else another with the decoded images moved over.
+fn with_images(
+    outputs: &[Output],
+    mut builder: BatchBuilder,
+    old: &Layout,
+    new: &Layout,
+    spare: Reservation,
+) -> Result<BatchBuilder> {
+    if old.specs == new.specs {
+        return Ok(builder);
+    }
+    let mut bigger = BatchBuilder::new(new.specs.clone(), spare)?;
+    for (at, _) in outputs.iter().enumerate().filter(|(_, output)| matches!(output.form, Form::Image(_))) {
+        bigger.tensor(new.outputs[at].0).copy_from_slice(builder.tensor(old.outputs[at].0));
+    }
+    Ok(bigger)
+}
+
+fn lay_out(
+    outputs: &[Output],
+    tables: &[Table<'_>],
+    rows: &[(u32, u32)],
+    size: usize,
+    row_id: bool,
+    masked: bool,
+) -> Layout {
+    let starts = |output: &Output, table: &Table<'_>| match (&output.form, table) {
+        (Form::Ragged(levels), Table::Lists(cells)) => lists::starts(cells, rows, *levels),
+        _ => Vec::new(),
+    };
+    let starts: Vec<_> = outputs.iter().zip(tables).map(|(output, table)| starts(output, table)).collect();
+    let mut layout = Layout { specs: Vec::new(), outputs: Vec::with_capacity(outputs.len()) };
+    for (output, starts) in outputs.iter().zip(starts) {
+        let totals: Vec<usize> = starts.iter().map(|starts| starts.last().copied().unwrap_or(0)).collect();
+        let first = layout.specs.len();
+        specs(output, size, &totals, &mut layout.specs);
+        layout.outputs.push((first, starts));
+    }
+    own_specs(size, row_id, masked, &mut layout.specs);
+    layout
+}
+
+/// The tensors of one output; `totals` are the items of each ragged level.
+fn specs(output: &Output, size: usize, totals: &[usize], specs: &mut Vec<TensorSpec>) {
+    let mut add = |name: Arc<str>, dtype: DType, shape: Vec<usize>| specs.push(TensorSpec { name, dtype, shape });
+    let shape = |axes: &[usize]| axes.iter().chain(&output.dims).copied().collect::<Vec<usize>>();
+    let name = &output.name;
+    match &output.form {
+        Form::Fixed | Form::Pack | Form::Image(_) => add(Arc::clone(name), output.dtype, shape(&[size])),
+        Form::Ragged(levels) => {
+            let total = |level: usize| totals.get(level).copied().unwrap_or(0);
+            add(part_name(name, "values", 0), output.dtype, shape(&[total(levels - 1)]));
+            add(part_name(name, "offsets", 0), DType::Int64, vec![size.saturating_add(1)]);
+            for level in 1..*levels {
+                add(part_name(name, "offsets", level), DType::Int64, vec![total(level - 1).saturating_add(1)]);
+            }
+        }
+        Form::Padded(padding) => {
+            let axes: Vec<usize> = std::iter::once(size).chain(padding.lengths.iter().copied()).collect();
+            add(Arc::clone(name), output.dtype, shape(&axes));
+            for level in 0..padding.lengths.len() {
+                add(part_name(name, "lengths", level), DType::Int64, axes[..=level].to_vec());
+            }
+        }
+        Form::Bytes(..) | Form::Nested(..) => {}
+    }
+    if let Some(columns) = output.valid {
+        let shape = if matches!(output.form, Form::Pack) { vec![size, columns] } else { vec![size] };
+        add(part_name(name, "valid", 0), DType::Bool, shape);
+    }
+}
+
+fn own_specs(size: usize, row_id: bool, masked: bool, specs: &mut Vec<TensorSpec>) {
+    if row_id {
+        specs.push(TensorSpec { name: ROW_ID.into(), dtype: DType::Int64, shape: vec![size] });
+    }
+    if masked {
+        specs.push(TensorSpec { name: MASK.into(), dtype: DType::Bool, shape: vec![size] });
+    }
+}
+
+/// Fills every tensor but those of images.
+#[expect(clippy::too_many_arguments, reason = "the state of one assembly, used once")]
+fn fill_tensors(
+    outputs: &[Output],
+    tables: &[Table<'_>],
+    picks: &Picks<'_>,
+    layout: &Layout,
+    rows: &Rows<'_>,
+    replaced: &[(usize, usize)],
+    row_id: bool,
+    builder: &mut BatchBuilder,
+) -> Result<()> {
+    let masks: Vec<Vec<&[u8]>> = (0..outputs.len())
+        .map(|at| rows.cells.iter().map(|cell| cell.parts[at].valid.as_deref().unwrap_or_default()).collect())
+        .collect();
+    let mut jobs: Vec<Job<'_>> = Vec::new();
+    let mut total = 0;
+    let mut tensors = builder.tensors().into_iter();
+    let mut next = || {
+        let tensor = tensors.next().unwrap_or_default();
+        total += tensor.len();
+        tensor
+    };
+    for (at, output) in outputs.iter().enumerate() {
+        let width = output.width();
+        match (&output.form, &tables[at]) {
+            (Form::Fixed | Form::Pack, Table::Fixed(cells)) => {
+                by_rows(&mut jobs, next(), *picks, width, &[0], move |to, rows| {
+                    gather::fixed(to, rows, cells, width, picks.runs);
+                })
+            }
+            (Form::Ragged(levels), Table::Lists(cells)) => {
+                let starts = &layout.outputs[at].1;
+                ragged_values(&mut jobs, next(), cells, picks.rows, &starts[levels - 1], width);
+                let offsets = integers(next())?;
+                jobs.push(Box::new(move || lists::offsets(offsets, &starts[0])));
+                for level in 1..*levels {
+                    let offsets = integers(next())?;
+                    jobs.push(Box::new(move || lists::inner_offsets(offsets, cells, picks.rows, level)));
+                }
+            }
+            (Form::Padded(padding), Table::Lists(cells)) => {
+                padded(&mut jobs, &mut next, cells, *picks, padding, width)?;
+            }
+            (Form::Image(_), _) => {
+                // Filled already.
+                next();
+            }
+            _ => {}
+        }
+        if let Some(columns) = output.valid {
+            let (cells, runs) = (&masks[at], picks.runs);
+            by_rows(&mut jobs, next(), *picks, columns, &[0], move |to, rows| {
+                gather::fixed(to, rows, cells, columns, runs)
+            });
+        }
+    }
+    if row_id {
+        let ids = integers(next())?;
+        jobs.push(Box::new(move || {
+            let (real, padding) = ids.split_at_mut(picks.rows.len());
+            real.iter_mut().enumerate().for_each(|(at, id)| *id = (rows.row_ids)(at) as i64);
+            replaced.iter().for_each(|(to, by)| real[*to] = (rows.row_ids)(*by) as i64);
+            padding.fill(0);
+        }));
+    }
+    if rows.masked {
+        let mask = next();
+        jobs.push(Box::new(move || {
+            let (real, padding) = mask.split_at_mut(picks.rows.len());
+            real.fill(1);
+            padding.fill(0);
+        }));
+    }
+    if total < SERIAL {
+        jobs.into_iter().for_each(|job| job());
+    } else {
+        jobs.into_par_iter().for_each(|job| job());
+    }
+    Ok(())
+}
+
+/// Cuts a tensor of `width` bytes per row into pieces for `work`; padding rows get `pad` over and over.
+fn by_rows<'a>(
+    jobs: &mut Vec<Job<'a>>,
+    tensor: &'a mut [u8],
+    picks: Picks<'a>,
+    width: usize,
+    pad: &'a [u8],
+    work: impl Fn(&mut [u8], &[(u32, u32)]) + Clone + Send + 'a,
+) {
+    let (real, padding) = tensor.split_at_mut(picks.rows.len() * width);
+    if !padding.is_empty() {
+        jobs.push(Box::new(move || fill(padding, pad)));
+    }
+    if real.is_empty() {
+        return;
+    }
+    let rows = (PIECE / width).max(1);
+    for (tensor, picked) in real.chunks_mut(rows * width).zip(picks.rows.chunks(rows)) {
+        let work = work.clone();
+        jobs.push(Box::new(move || work(tensor, picked)));
+    }
+}
+
+fn ragged_values<'a>(
+    jobs: &mut Vec<Job<'a>>,
+    mut tensor: &'a mut [u8],
+    cells: &'a [ListCell<'a>],
+    rows: &'a [(u32, u32)],
+    starts: &'a [usize],
+    width: usize,
+) {
+    let mut first = 0;
+    while first < rows.len() {
+        let bytes = |end: usize| (starts[end] - starts[first]) * width;
+        let more = (first + 1..=rows.len()).take_while(|end| *end == first + 1 || bytes(*end) <= PIECE).count();
+        let (now, later) = tensor.split_at_mut(bytes(first + more));
+        let picked = &rows[first..first + more];
+        jobs.push(Box::new(move || lists::ragged(now, cells, picked, width)));
+        (tensor, first) = (later, first + more);
+    }
+}
+
+fn padded<'a>(
+    jobs: &mut Vec<Job<'a>>,
+    next: &mut impl FnMut() -> &'a mut [u8],
+    cells: &'a [ListCell<'a>],
+    picks: Picks<'a>,
+    padding: &'a Padding,
+    width: usize,
+) -> Result<()> {
+    let row = padding.lengths.iter().product::<usize>() * width;
+    by_rows(jobs, next(), picks, row, &padding.fill, move |to, rows| lists::padded(to, cells, rows, padding, width));
+    for level in 0..padding.lengths.len() {
+        let lengths = integers(next())?;
+        jobs.push(Box::new(move || lists::lengths(lengths, cells, picks.rows, padding, level)));
+    }
+    Ok(())
+}
+
+/// A tensor of int64; tensors are aligned, so this does not fail.
+fn integers(tensor: &mut [u8]) -> Result<&mut [i64]> {
+    bytemuck::try_cast_slice_mut(tensor).map_err(|_| Error::config("batch_size", "a tensor is not aligned"))
+}
+
+fn arrow_column(output: &Output, table: &Table<'_>, picks: &Picks<'_>) -> Result<ArrayRef, String> {
+    match (&output.form, table) {
+        (Form::Bytes(text, fill), Table::Bytes(cells)) => bytes::gather(*text, fill.as_deref(), cells, picks),
+        (Form::Nested(text, levels), Table::Nested(cells)) => {
+            bytes::gather_nested(&bytes::delivered(*text, *levels), cells, picks)
+        }
+        _ => Err("no Arrow column".to_owned()),
+    }
+}
+
+pub(super) fn batch_bytes(outputs: &[Output], row_id: bool, rows: usize, mean_row_bytes: u64) -> usize {
+    let mut all = Vec::new();
+    outputs.iter().for_each(|output| specs(output, rows, &[], &mut all));
+    own_specs(rows, row_id, true, &mut all);
+    let fixed = BatchBuilder::slab_bytes(&all).unwrap_or(usize::MAX);
+    let ragged = outputs.iter().any(|output| matches!(output.form, Form::Ragged(_)));
+    let mean = usize::try_from(mean_row_bytes).unwrap_or(usize::MAX);
+    let lists = if ragged { mean.saturating_mul(2).saturating_mul(rows) } else { 0 };
+    fixed.saturating_add(lists)
+}
+
+/// Bytes of an output's values in a batch.
+pub(super) fn value_bytes(output: &Output, batch: &Batch) -> usize {
+    let name = match output.form {
+        Form::Ragged(_) => part_name(&output.name, "values", 0),
+        _ => Arc::clone(&output.name),
+    };
+    match batch.get(&name) {
+        Some(crate::tensor::Value::Tensor(tensor)) => tensor.bytes().len(),
+        Some(crate::tensor::Value::Arrow(array)) => array.to_data().get_slice_memory_size().unwrap_or(0),
+        None => 0,
+    }
+}

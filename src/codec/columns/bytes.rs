@@ -1,0 +1,119 @@
+//! Text and binary: delivered as Arrow, in compact copies that keep no row group alive.
+//!
+//! They are held as views, which costs no copy of the bytes, and delivered as `LargeUtf8` and `LargeBinary`, which every
+//! consumer of Arrow reads.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, BinaryViewArray, LargeBinaryArray, LargeListArray, LargeStringArray, new_empty_array,
+};
+use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer};
+use arrow::compute::{cast, interleave};
+use arrow::datatypes::{DataType, Field};
+
+use super::cells::Offsets;
+use super::gather::Picks;
+
+/// The Arrow type in which text (or binary) within `levels` lists is delivered.
+pub(super) fn delivered(text: bool, levels: usize) -> DataType {
+    let leaf = if text { DataType::LargeUtf8 } else { DataType::LargeBinary };
+    (0..levels).fold(leaf, |ty, _| DataType::LargeList(Arc::new(item(ty))))
+}
+
+fn item(ty: DataType) -> Field {
+    Field::new("item", ty, true)
+}
+
+/// The values of any text or binary array as views.
+pub(super) fn views(array: &ArrayRef, text: bool) -> Result<BinaryViewArray, String> {
+    let to = |ty: &DataType| cast(array, ty).map_err(|error| error.to_string());
+    match array.data_type() {
+        DataType::RunEndEncoded(_, values) => views(&to(values.data_type())?, text),
+        DataType::BinaryView => Ok(array.as_binary_view().clone()),
+        _ if text => Ok(to(&DataType::Utf8View)?.as_string_view().clone().to_binary_view()),
+        _ => Ok(to(&DataType::BinaryView)?.as_binary_view().clone()),
+    }
+}
+
+/// An array from its values.
+fn compact<'a>(text: bool, values: impl Iterator<Item = Option<&'a [u8]>> + Clone) -> Result<ArrayRef, String> {
+    let total = values.clone().flatten().map(<[u8]>::len).sum();
+    let rows = values.size_hint().0;
+    let mut bytes: Vec<u8> = Vec::with_capacity(total);
+    let mut offsets: Vec<i64> = Vec::with_capacity(rows + 1);
+    let mut valid: Vec<bool> = Vec::with_capacity(rows);
+    offsets.push(0);
+    for value in values {
+        bytes.extend_from_slice(value.unwrap_or_default());
+        offsets.push(bytes.len() as i64);
+        valid.push(value.is_some());
+    }
+    let offsets = OffsetBuffer::new(offsets.into());
+    let nulls = Some(NullBuffer::from(valid)).filter(|nulls| nulls.null_count() > 0);
+    let bytes = Buffer::from_vec(bytes);
+    if text {
+        LargeStringArray::try_new(offsets, bytes, nulls)
+            .map(|array| Arc::new(array) as ArrayRef)
+            .map_err(|e| e.to_string())
+    } else {
+        LargeBinaryArray::try_new(offsets, bytes, nulls)
+            .map(|array| Arc::new(array) as ArrayRef)
+            .map_err(|e| e.to_string())
+    }
+}
+
+/// Lists of text or binary in their delivered type. Nulls inside take `fill`, or stay.
+pub(super) fn nested(
+    leaf: &BinaryViewArray,
+    text: bool,
+    fill: Option<&[u8]>,
+    offsets: &[Offsets],
+) -> Result<ArrayRef, String> {
+    let value = |at: usize| if leaf.is_valid(at) { Some(leaf.value(at)) } else { fill };
+    let mut array = compact(text, (0..leaf.len()).map(value))?;
+    for offsets in offsets.iter().rev() {
+        let offsets = match offsets {
+            Offsets::Large(offsets) => offsets.clone(),
+            Offsets::Small(offsets) => OffsetBuffer::new(offsets.iter().map(|at| i64::from(*at)).collect()),
+        };
+        let item = Arc::new(item(array.data_type().clone()));
+        array = Arc::new(LargeListArray::try_new(item, offsets, array, None).map_err(|error| error.to_string())?);
+    }
+    Ok(array)
+}
+
+/// The picked rows of plain text or binary; nulls take `fill`, or stay. Padding rows are empty.
+pub(super) fn gather(
+    text: bool,
+    fill: Option<&[u8]>,
+    cells: &[&BinaryViewArray],
+    picks: &Picks<'_>,
+) -> Result<ArrayRef, String> {
+    let value = |at: usize| match picks.rows.get(at) {
+        None => Some(&[][..]),
+        Some((cell, row)) => {
+            let (array, row) = (cells[*cell as usize], *row as usize);
+            if array.is_valid(row) { Some(array.value(row)) } else { fill }
+        }
+    };
+    compact(text, (0..picks.size).map(value))
+}
+
+/// The picked rows of lists of text or binary. Padding rows are empty.
+pub(super) fn gather_nested(ty: &DataType, cells: &[&ArrayRef], picks: &Picks<'_>) -> Result<ArrayRef, String> {
+    let mut arrays: Vec<&dyn Array> = cells.iter().map(|array| &***array).collect();
+    let DataType::LargeList(item) = ty else { return Err(format!("lists of type {ty}")) };
+    let padding = LargeListArray::try_new(
+        Arc::clone(item),
+        OffsetBuffer::new(vec![0i64, 0].into()),
+        new_empty_array(item.data_type()),
+        None,
+    );
+    let padding = padding.map_err(|error| error.to_string())?;
+    let rows = picks.rows.iter().map(|(cell, row)| (*cell as usize, *row as usize));
+    let rows: Vec<(usize, usize)> =
+        rows.chain(std::iter::repeat_n((arrays.len(), 0), picks.size - picks.rows.len())).collect();
+    arrays.push(&padding);
+    interleave(&arrays, &rows).map_err(|error| error.to_string())
+}

@@ -1,0 +1,280 @@
+//! From Arrow arrays of row groups to the tensors of a batch.
+//!
+//! ```text
+//!   once per row group and root column (CPU)                     once per batch (CPU)
+//!   array ─ prepare ─► Prepared ─┐
+//!   array ─ prepare ─► Prepared ─┼─ cells ─► Cells ─┐
+//!   array ─ prepare ─► Prepared ─┘  (packs become   ├─ assemble ─► Batch: rows gathered, images decoded in place
+//!                                    row-major)     │
+//!                                   Cells, Cells ───┘
+//! ```
+//!
+//! Preparing settles everything that depends on values alone: nulls, casts, dictionaries, lengths. What is wrong with a row is
+//! remembered with the row; whether that is an error is decided when a batch takes the row. After preparing, all row groups of
+//! a column have one form, whatever their files looked like, and assembling only copies.
+
+mod assemble;
+mod bytes;
+mod cells;
+mod gather;
+mod leaf;
+mod lists;
+mod number;
+mod options;
+mod output;
+mod pack;
+mod prepare;
+mod select;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use arrow::array::ArrayRef;
+use arrow::datatypes::SchemaRef;
+
+pub use self::assemble::{BadRow, Rows};
+pub use self::cells::{Cells, Prepared};
+use self::leaf::Leaf;
+pub use self::options::{BadRows, ColumnOptions, Lengths, Lists, Nulls, Pack, Padded, PerColumn, Scalar, Truncate};
+use self::output::{Form, Member, Output};
+use crate::error::{Error, Place, Result};
+use crate::schema::{DType, Dim, Field, Schema};
+
+/// The columns of a job: which are read, and what each becomes. Built once, then shared by all threads.
+#[derive(Debug)]
+pub struct Columns {
+    fields: Schema,
+    paths: Vec<String>,
+    /// For each root column read, in schema order: its name, and its members.
+    roots: Vec<(Arc<str>, Vec<usize>)>,
+    members: Vec<Member>,
+    /// In batch order: tensors, then Arrow columns.
+    outputs: Vec<Output>,
+    row_id: bool,
+}
+
+impl Columns {
+    /// What `options` make of data of this schema.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] for a name or glob that means no column, with the nearest names; [`Error::Unsupported`] for a
+    /// selected column whose type has no outcome; [`Error::Config`] for options that contradict each other or the types.
+    pub fn new(schema: &SchemaRef, options: &ColumnOptions) -> Result<Self> {
+        let leaves = leaf::leaves(schema)?;
+        check_names(&leaves, options)?;
+        let packs = packs(&leaves, options)?;
+        let (mut members, mut outputs) = (Vec::new(), Vec::new());
+        for item in items(&leaves, &packs, options)? {
+            match item {
+                Item::Pack(at) => {
+                    let pack = &options.pack[at];
+                    let columns: Vec<&Leaf> = packs[at].iter().map(|leaf| &leaves[*leaf]).collect();
+                    let (of, output) = output::pack(&pack.name, pack.dtype, &columns, members.len(), options)?;
+                    members.extend(of);
+                    outputs.push(output);
+                }
+                Item::Leaf(at) => {
+                    let (member, output) = output::single(&leaves[at], members.len(), options)?;
+                    members.push(member);
+                    outputs.push(output);
+                }
+            }
+        }
+        if outputs.is_empty() && !options.row_id {
+            return Err(Error::config("columns", "no column is left to deliver"));
+        }
+        outputs.sort_by_key(Output::is_arrow);
+        let mut fields: Vec<Field> = outputs.iter().map(Output::field).collect();
+        if options.row_id {
+            let tensors = outputs.iter().filter(|output| !output.is_arrow()).count();
+            fields.insert(tensors, Field::tensor(ROW_ID, DType::Int64, vec![Dim::Batch]));
+        }
+        let fields = Schema::new(fields);
+        check_unique(&fields)?;
+
+        let mut by_root: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (at, member) in members.iter().enumerate() {
+            by_root.entry(member.leaf.root).or_default().push(at);
+        }
+        let wanted: BTreeSet<&str> = members.iter().map(|member| member.leaf.name.as_str()).collect();
+        let mut paths = Vec::new();
+        for leaf in leaves.iter().filter(|leaf| wanted.contains(leaf.name.as_str())) {
+            if !paths.contains(&leaf.read) {
+                paths.push(leaf.read.clone());
+            }
+        }
+        let roots = by_root.into_iter().map(|(root, of)| (schema.field(root).name().as_str().into(), of)).collect();
+        Ok(Self { fields, paths, roots, members, outputs, row_id: options.row_id })
+    }
+
+    /// The dotted paths that have to be read, in schema order; a list is read whole. Empty if only `_row_id` is asked for.
+    pub fn paths(&self) -> &[String] {
+        &self.paths
+    }
+
+    /// What a batch holds, in its order.
+    pub fn fields(&self) -> &Schema {
+        &self.fields
+    }
+
+    /// Settles what depends on values alone, for a whole row group of one root column. `root` counts the distinct root columns
+    /// of [`paths`](Self::paths) in schema order; the structs in `array` may lack fields that were not asked for.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if the array is not what the schema promised. Rows that are wrong by their values are remembered, and
+    /// reported by [`assemble`](Self::assemble).
+    pub fn prepare(&self, root: usize, array: ArrayRef, place: &Place) -> Result<Prepared> {
+        let (name, members) = self
+            .roots
+            .get(root)
+            .ok_or_else(|| Error::corrupt(place.clone(), format!("a column too many: number {root}")))?;
+        let mut parts = Vec::with_capacity(members.len());
+        for at in members {
+            let member = &self.members[*at];
+            let part = prepare::part(member, &array, self.padding(*at))
+                .map_err(|what| Error::corrupt(place.clone().column(Arc::clone(&member.name)), what))?;
+            parts.push((*at, part));
+        }
+        Ok(Prepared { root: Arc::clone(name), rows: array.len(), parts })
+    }
+
+    /// The rows of one row group from its root columns, in any order. Packs are made here, on the threads of the current pool.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] if the columns differ in length, or one is missing.
+    pub fn cells(&self, prepared: Vec<Prepared>, place: Place) -> Result<Cells> {
+        cells::cells(&self.members, &self.outputs, prepared, place)
+    }
+
+    /// Gathers the rows of one step into one slab, decodes its images in place, and says which rows were bad.
+    ///
+    /// # Errors
+    /// Under [`BadRows::Error`] the first bad row of the batch, with its place; under [`BadRows::Skip`] only if no row is good.
+    /// [`Error::Limit`] if the batch overflows memory; [`Error::Mismatch`] for rows that the cells do not have.
+    pub fn assemble(
+        &self,
+        rows: &Rows<'_>,
+        reservation: crate::memory::Reservation,
+    ) -> Result<(crate::tensor::Batch, Vec<BadRow>)> {
+        assemble::assemble(&self.outputs, self.row_id, rows, reservation)
+    }
+
+    /// Bytes to reserve for a batch of `rows` rows: exact for fixed shapes, with room for `_mask`. For ragged columns twice the
+    /// mean stored size of whole rows, `mean_row_bytes`.
+    pub fn batch_bytes(&self, rows: usize, mean_row_bytes: u64) -> usize {
+        assemble::batch_bytes(&self.outputs, self.row_id, rows, mean_row_bytes)
+    }
+
+    /// Bytes copied for `batch` beyond the one write of the Parquet decoder (or of the image decoder, straight into its place).
+    ///
+    /// Values are copied once, into the batch; those of packs, and of columns that were cast, decoded from booleans or decimals,
+    /// twice: into their form, then into the batch. Images count 0, and so does what is computed: offsets, lengths, masks, row
+    /// ids. Arrow columns count their bytes once. Padding rows count as rows.
+    pub fn copied_bytes(&self, batch: &crate::tensor::Batch) -> usize {
+        self.outputs.iter().map(|output| self.copies(output) * assemble::value_bytes(output, batch)).sum()
+    }
+
+    fn copies(&self, output: &Output) -> usize {
+        match output.form {
+            Form::Image(_) => 0,
+            Form::Pack => 2,
+            Form::Bytes(..) | Form::Nested(..) => 1,
+            _ => 1 + usize::from(output.members.iter().any(|at| self.members[*at].converts())),
+        }
+    }
+
+    /// The padding of the output that member `at` alone makes.
+    fn padding(&self, at: usize) -> Option<&output::Padding> {
+        let output = self.outputs.iter().find(|output| output.members.contains(&at))?;
+        if let Form::Padded(padding) = &output.form { Some(padding) } else { None }
+    }
+}
+
+/// The name of the row numbers.
+const ROW_ID: &str = "_row_id";
+/// The name of the mask that marks padding rows.
+const MASK: &str = "_mask";
+
+/// What is delivered: a pack or a leaf, by index.
+enum Item {
+    Pack(usize),
+    Leaf(usize),
+}
+
+fn check_names(leaves: &[Leaf], options: &ColumnOptions) -> Result<()> {
+    let names: Vec<&str> = leaves.iter().map(|leaf| leaf.name.as_str()).collect();
+    let is_pack = |name: &String| options.pack.iter().any(|pack| pack.name == *name);
+    select::check(options.columns.iter().filter(|name| !is_pack(name)), &names)?;
+    select::check(options.exclude.iter(), &names)?;
+    select::check(options.nulls.0.keys(), &names)?;
+    select::check(options.lists.0.keys(), &names)?;
+    select::check(options.images.keys(), &names)?;
+    select::check(options.cast.keys(), &names)?;
+    select::check(options.pack.iter().flat_map(|pack| &pack.columns), &names)
+}
+
+fn excluded(leaf: &Leaf, options: &ColumnOptions) -> bool {
+    options.exclude.iter().any(|pattern| select::means(pattern, &leaf.name))
+}
+
+/// The leaves of each pack.
+fn packs(leaves: &[Leaf], options: &ColumnOptions) -> Result<Vec<Vec<usize>>> {
+    let mut taken: Vec<Option<&str>> = vec![None; leaves.len()];
+    let mut packs = Vec::with_capacity(options.pack.len());
+    for pack in &options.pack {
+        let mut members = Vec::new();
+        for pattern in &pack.columns {
+            for (at, leaf) in leaves.iter().enumerate() {
+                if !select::means(pattern, &leaf.name) || excluded(leaf, options) || members.contains(&at) {
+                    continue;
+                }
+                if let Some(other) = taken[at].replace(&pack.name) {
+                    let problem = format!("column {} is in pack {other} and in pack {}", leaf.name, pack.name);
+                    return Err(Error::config("pack", problem));
+                }
+                members.push(at);
+            }
+        }
+        if members.is_empty() {
+            return Err(Error::config("pack", format!("pack {} has no columns", pack.name)));
+        }
+        packs.push(members);
+    }
+    Ok(packs)
+}
+
+/// What is delivered, in order. Packs that `columns` does not name come first.
+fn items(leaves: &[Leaf], packs: &[Vec<usize>], options: &ColumnOptions) -> Result<Vec<Item>> {
+    let mut done = vec![false; leaves.len()];
+    packs.iter().flatten().for_each(|at| done[*at] = true);
+    let everything = ["*".to_owned()];
+    let patterns = if options.columns.is_empty() { &everything[..] } else { &options.columns };
+    let named = |pack: &options::Pack| options.columns.contains(&pack.name);
+    let mut items: Vec<Item> =
+        options.pack.iter().enumerate().filter(|(_, pack)| !named(pack)).map(|(at, _)| Item::Pack(at)).collect();
+    for pattern in patterns {
+        if let Some(at) = options.pack.iter().position(|pack| pack.name == *pattern) {
+            items.push(Item::Pack(at));
+            continue;
+        }
+        for (at, leaf) in leaves.iter().enumerate() {
+            if !done[at] && select::means(pattern, &leaf.name) && !excluded(leaf, options) {
+                done[at] = true;
+                items.push(Item::Leaf(at));
+            }
+        }
+    }
+    Ok(items)
+}
+
+/// That no two columns of the batch have one name.
+fn check_unique(fields: &Schema) -> Result<()> {
+    let mut seen: BTreeSet<Arc<str>> = BTreeSet::from([MASK.into()]);
+    for name in fields.fields().iter().flat_map(Field::names) {
+        if !seen.insert(Arc::clone(&name)) {
+            let problem = format!("two columns of the batch would be called {name}; exclude or pack one of them");
+            return Err(Error::config("columns", problem));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,223 @@
+//! What may be said about columns, as plain fields. Validated once, in [`Columns::new`](super::Columns::new).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::codec::ImageOptions;
+use crate::schema::DType;
+
+/// Which columns are delivered, and what becomes of each.
+///
+/// A column is named by its dotted path (`user.age`), by a prefix of it (`user`: everything below), or by a glob in which `*`
+/// stands for any characters, dots included, and `?` for one. The table of all types is `docs/types.md`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ColumnOptions {
+    /// Columns to deliver, in this order, a glob's in file order; empty means all. A pack's name stands for the pack.
+    pub columns: Vec<String>,
+    /// Columns to leave out.
+    pub exclude: Vec<String>,
+    /// What becomes of nulls: one policy for all, or one per column (`*`: all others).
+    pub nulls: PerColumn<Nulls>,
+    /// How lists of varying length are delivered: one policy for all, or one per column.
+    pub lists: PerColumn<Lists>,
+    /// Groups of columns delivered as one matrix each. Their columns are not delivered on their own.
+    pub pack: Vec<Pack>,
+    /// Binary columns that hold images, and how to decode them.
+    pub images: BTreeMap<String, ImageOptions>,
+    /// Element types to convert to. Integers are checked, and floats to integers must be whole; floats round to nearest.
+    pub cast: BTreeMap<String, DType>,
+    /// Whether `_row_id`, the row's number in the dataset, is delivered.
+    pub row_id: bool,
+}
+
+/// A choice per column, by name or glob. An exact name wins; otherwise the pattern with the most literal characters.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(from = "OneOrEach<T>", bound(deserialize = "T: Deserialize<'de>"))]
+pub struct PerColumn<T>(pub BTreeMap<String, T>);
+
+impl<T> Default for PerColumn<T> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<T> From<T> for PerColumn<T> {
+    /// The same for all columns.
+    fn from(one: T) -> Self {
+        Self(BTreeMap::from([("*".to_owned(), one)]))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "a policy, or a map from column names or globs to policies")]
+enum OneOrEach<T> {
+    One(T),
+    Each(BTreeMap<String, T>),
+}
+
+impl<T> From<OneOrEach<T>> for PerColumn<T> {
+    fn from(given: OneOrEach<T>) -> Self {
+        match given {
+            OneOrEach::One(one) => Self::from(one),
+            OneOrEach::Each(each) => Self(each),
+        }
+    }
+}
+
+/// What becomes of nulls. A row counts as null if its value, a struct around it or anything inside it is null.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Nulls {
+    /// A null makes its row a bad row: an error that names it, unless `bad_rows` says otherwise.
+    #[default]
+    Error,
+    /// Null values take this value; null lists are empty.
+    Fill(Scalar),
+    /// `name__valid` says which rows are not null; nulls are zero (Arrow columns keep them).
+    Mask,
+}
+
+/// A value in an option.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Scalar {
+    /// `true`, `false`.
+    Bool(bool),
+    /// A whole number.
+    Int(i64),
+    /// A number; `nan` and `inf` are written as text.
+    Float(f64),
+    /// Text, for text and binary columns; `nan`, `inf`, `-inf` for float columns.
+    Text(String),
+}
+
+/// How lists of varying length are delivered.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Lists {
+    /// `name__values` and `name__offsets` (`int64 [B+1]`), with `name__offsets_1` for lists of lists.
+    #[default]
+    Ragged,
+    /// `name` of shape `[B, length, ...]` and `name__lengths` (`int64 [B]`), with `name__lengths_1` for lists of lists.
+    Padded(Padded),
+}
+
+/// Padding of lists to one length.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Padded {
+    /// The length; one per level for lists of lists.
+    pub length: Lengths,
+    /// The value of elements that a list does not have.
+    #[serde(default = "zero")]
+    pub fill: Scalar,
+    /// What becomes of longer lists.
+    #[serde(default)]
+    pub truncate: Truncate,
+    /// Whether the padding stands before the values instead of after them.
+    #[serde(default)]
+    pub left: bool,
+}
+
+impl Padded {
+    /// Padding at the end to `length` with zeros; longer lists are errors.
+    pub fn new(length: usize) -> Self {
+        Self { length: Lengths::One(length), fill: zero(), truncate: Truncate::Error, left: false }
+    }
+}
+
+fn zero() -> Scalar {
+    Scalar::Int(0)
+}
+
+/// One length, or one per level of nesting from the outside in.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Lengths {
+    /// For a plain list.
+    One(usize),
+    /// For lists of lists.
+    Each(Vec<usize>),
+}
+
+impl Lengths {
+    pub(super) fn as_slice(&self) -> &[usize] {
+        match self {
+            Self::One(length) => std::slice::from_ref(length),
+            Self::Each(lengths) => lengths,
+        }
+    }
+}
+
+/// What becomes of a list longer than its padded length.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Truncate {
+    /// Its row is a bad row.
+    #[default]
+    Error,
+    /// The end is cut off.
+    Right,
+    /// The beginning is cut off.
+    Left,
+}
+
+/// Columns delivered as one row-major matrix `[B, n]`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Pack {
+    /// The matrix's name.
+    pub name: String,
+    /// Its columns in order, by name or glob: numbers, booleans, and fixed-size lists of them.
+    pub columns: Vec<String>,
+    /// Its element type.
+    #[serde(default = "float32")]
+    pub dtype: DType,
+}
+
+fn float32() -> DType {
+    DType::Float32
+}
+
+/// What to do with a row that cannot be delivered: an image that does not decode, a null under [`Nulls::Error`], a value that
+/// does not fit its type, a list that is too long.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BadRows {
+    /// The batch is an error that names the first bad row.
+    #[default]
+    Error,
+    /// The next good row of the batch is delivered in its place, so that steps stay equal.
+    Skip,
+    /// The bad column's value is zero (an empty list, an empty text), the others are as they are.
+    Zero,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_read_as_people_write_them() {
+        let text = r#"{
+            "columns": ["a", "b.*"],
+            "nulls": {"*": "mask", "a": {"fill": -1}, "s": {"fill": "none"}},
+            "lists": {"padded": {"length": [4, 8], "truncate": "right"}},
+            "pack": [{"name": "dense", "columns": ["i*"]}],
+            "cast": {"a": "float32"}
+        }"#;
+        let options: ColumnOptions = serde_json::from_str(text).unwrap();
+        assert_eq!(options.nulls.0["a"], Nulls::Fill(Scalar::Int(-1)));
+        assert_eq!(options.nulls.0["*"], Nulls::Mask);
+        assert!(matches!(&options.lists.0["*"], Lists::Padded(p) if p.length.as_slice() == [4, 8] && !p.left));
+        assert_eq!(options.pack[0].dtype, DType::Float32);
+        let written = serde_json::to_string(&options).unwrap();
+        let again: ColumnOptions = serde_json::from_str(&written).unwrap();
+        assert_eq!(serde_json::to_string(&again).unwrap(), written);
+        let one: ColumnOptions = serde_json::from_str(r#"{"nulls": {"fill": 0.5}}"#).unwrap();
+        assert_eq!(one.nulls, Nulls::Fill(Scalar::Float(0.5)).into());
+        assert!(serde_json::from_str::<ColumnOptions>(r#"{"column": []}"#).is_err());
+    }
+}

@@ -1,0 +1,243 @@
+//! From options and leaves to what each batch column is: the decisions, taken once.
+
+use std::sync::Arc;
+
+use super::leaf::{Kind, Leaf};
+use super::number::element;
+use super::options::{ColumnOptions, Lists, Nulls, Padded, Scalar, Truncate};
+use super::select;
+use crate::codec::{Decode, ImageDecoder};
+use crate::error::{Error, Result};
+use crate::schema::{DType, Dim, Field, Type};
+
+/// A leaf that is read, and where it goes.
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) leaf: Leaf,
+    pub(super) name: Arc<str>,
+    pub(super) nulls: NullPlan,
+    /// Element type of its values as delivered; that of the pack for a packed column.
+    pub(super) dtype: DType,
+    pub(super) packed: bool,
+}
+
+/// What becomes of nulls, with the value to fill in as bytes: of one element, or a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum NullPlan {
+    Error,
+    Mask,
+    Fill(Vec<u8>),
+}
+
+impl NullPlan {
+    /// What stands for a missing text: nothing under a mask, for Arrow has nulls; a bad row that is delivered all the same has
+    /// an empty one.
+    pub(super) fn text(&self) -> Option<&[u8]> {
+        match self {
+            Self::Error => Some(&[]),
+            Self::Mask => None,
+            Self::Fill(text) => Some(text),
+        }
+    }
+}
+
+/// One column of the batch with the tensors that belong to it.
+#[derive(Debug)]
+pub(super) struct Output {
+    pub(super) name: Arc<str>,
+    pub(super) form: Form,
+    /// Element type; of no meaning for Arrow forms.
+    pub(super) dtype: DType,
+    /// Fixed axes after the batch axis and the list axes.
+    pub(super) dims: Vec<usize>,
+    /// Values per row of its mask, if it has one: 1, or the columns of a pack.
+    pub(super) valid: Option<usize>,
+    /// Indices of its members.
+    pub(super) members: Vec<usize>,
+    pub(super) unit: Option<Arc<str>>,
+}
+
+/// How a column lies in the batch.
+#[derive(Debug)]
+pub(super) enum Form {
+    Fixed,
+    Pack,
+    Ragged(usize),
+    Padded(Padding),
+    Image(Arc<dyn Decode>),
+    /// Text (true) or binary without lists around it; nulls take the value, if there is one.
+    Bytes(bool, Option<Vec<u8>>),
+    /// Lists of text (true) or binary, this many levels deep.
+    Nested(bool, usize),
+}
+
+/// Padding of lists.
+#[derive(Debug)]
+pub(super) struct Padding {
+    pub(super) lengths: Vec<usize>,
+    /// One element.
+    pub(super) fill: Vec<u8>,
+    pub(super) truncate: Truncate,
+    pub(super) left: bool,
+}
+
+impl Output {
+    pub(super) fn is_arrow(&self) -> bool {
+        matches!(self.form, Form::Bytes(..) | Form::Nested(..))
+    }
+
+    /// Bytes of one innermost item: the fixed axes times the element.
+    pub(super) fn width(&self) -> usize {
+        self.dims.iter().product::<usize>() * self.dtype.size()
+    }
+
+    pub(super) fn field(&self) -> Field {
+        let mut dims = vec![Dim::Batch];
+        match &self.form {
+            Form::Ragged(levels) | Form::Nested(_, levels) => dims.extend((0..*levels).map(|_| Dim::Ragged)),
+            Form::Padded(padding) => dims.extend(padding.lengths.iter().map(|length| Dim::Padded(*length))),
+            _ => {}
+        }
+        dims.extend(self.dims.iter().map(|n| Dim::Fixed(*n)));
+        let ty = match &self.form {
+            Form::Bytes(text, _) => Type::Arrow(super::bytes::delivered(*text, 0)),
+            Form::Nested(text, levels) => Type::Arrow(super::bytes::delivered(*text, *levels)),
+            _ => Type::Tensor(self.dtype),
+        };
+        Field { name: Arc::clone(&self.name), ty, dims, unit: self.unit.clone(), valid: self.valid.is_some() }
+    }
+}
+
+/// The output of a leaf that is delivered on its own.
+pub(super) fn single(leaf: &Leaf, at: usize, options: &ColumnOptions) -> Result<(Member, Output)> {
+    let name: Arc<str> = leaf.name.as_str().into();
+    let wrong = |option, problem: String| Err(Error::config(option, format!("column {name}: {problem}")));
+    let (cast, cast_named) = select::lookup(&options.cast, &name).map_or((None, false), |(d, named)| (Some(*d), named));
+    let image = select::lookup(&options.images, &name);
+    let is_bytes = matches!(leaf.kind, Kind::Text | Kind::Binary);
+    let decoder = match image {
+        Some((image, _)) if leaf.kind == Kind::Binary && leaf.levels == 0 => Some(ImageDecoder::new(image)?),
+        Some((_, true)) => return wrong("images", "only a binary column holds images".to_owned()),
+        _ => None,
+    };
+    if is_bytes && cast_named {
+        return wrong("cast", "text, binary and images are not cast".to_owned());
+    }
+    let nulls = select::lookup(&options.nulls.0, &name).map_or(Nulls::Error, |(nulls, _)| nulls.clone());
+    let dtype = match &decoder {
+        Some(decoder) => decoder.dtype(),
+        None if is_bytes => DType::Uint8,
+        None => numeric(leaf, cast, &nulls)?,
+    };
+    let text = leaf.kind == Kind::Text;
+    let list = select::lookup(&options.lists.0, &name);
+    let padded = matches!(list, Some((Lists::Padded(_), true)));
+    if padded && (leaf.levels == 0 || is_bytes) {
+        return wrong("lists", "only lists of numbers, of varying length, are padded".to_owned());
+    }
+    let null_plan = null_plan(leaf, &name, &nulls, dtype, decoder.is_some())?;
+    let fill = null_plan.text().map(<[u8]>::to_vec);
+    let mut dims = leaf.dims.clone();
+    let form = match (decoder, leaf.levels, list) {
+        (Some(decoder), ..) => {
+            dims = decoder.shape().to_vec();
+            Form::Image(Arc::new(decoder))
+        }
+        (None, 0, _) if is_bytes => Form::Bytes(text, fill),
+        (None, levels, _) if is_bytes => Form::Nested(text, levels),
+        (None, 0, _) => Form::Fixed,
+        (None, levels, Some((Lists::Padded(padded), _))) => Form::Padded(padding(padded, &name, dtype, levels)?),
+        (None, levels, _) => Form::Ragged(levels),
+    };
+    let valid = (null_plan == NullPlan::Mask).then_some(1);
+    let unit =
+        leaf.unit.as_deref().filter(|_| cast.is_none_or(|dtype| Kind::Number(dtype) == leaf.kind)).map(Arc::from);
+    let output = Output { name: Arc::clone(&name), form, dtype, dims, valid, members: vec![at], unit };
+    Ok((Member { leaf: leaf.clone(), name, nulls: null_plan, dtype, packed: false }, output))
+}
+
+/// The members and the output of a pack.
+pub(super) fn pack(
+    name: &str,
+    dtype: DType,
+    leaves: &[&Leaf],
+    first: usize,
+    options: &ColumnOptions,
+) -> Result<(Vec<Member>, Output)> {
+    let mut members = Vec::with_capacity(leaves.len());
+    for leaf in leaves {
+        let column: Arc<str> = leaf.name.as_str().into();
+        if leaf.levels > 0 || matches!(leaf.kind, Kind::Text | Kind::Binary) {
+            let problem = format!("column {column} of pack {name} is no number and no fixed-size list of numbers");
+            return Err(Error::config("pack", problem));
+        }
+        let nulls = select::lookup(&options.nulls.0, &column).map_or(Nulls::Error, |(nulls, _)| nulls.clone());
+        numeric(leaf, Some(dtype), &nulls)?;
+        let nulls = null_plan(leaf, &column, &nulls, dtype, false)?;
+        members.push(Member { leaf: (*leaf).clone(), name: column, nulls, dtype, packed: true });
+    }
+    let columns = leaves.iter().map(|leaf| leaf.elements()).sum();
+    let output = Output {
+        name: name.into(),
+        form: Form::Pack,
+        dtype,
+        dims: vec![columns],
+        valid: members.iter().any(|member| member.nulls == NullPlan::Mask).then_some(columns),
+        members: (first..first + members.len()).collect(),
+        unit: None,
+    };
+    Ok((members, output))
+}
+
+/// The element type of a numeric leaf, once cast.
+fn numeric(leaf: &Leaf, cast: Option<DType>, nulls: &Nulls) -> Result<DType> {
+    let refused = |what: &str, hint: &str| {
+        Err(Error::Unsupported { what: format!("column {} ({what})", leaf.name), hint: hint.to_owned() })
+    };
+    match &leaf.kind {
+        Kind::Number(dtype) => Ok(cast.unwrap_or(*dtype)),
+        Kind::Decimal => Ok(cast.unwrap_or(DType::Float64)),
+        Kind::Blob(_) => Ok(cast.unwrap_or(DType::Uint8)),
+        Kind::Unsupported(what, hint) => refused(what, hint),
+        Kind::Null => match cast {
+            Some(dtype) if *nulls != Nulls::Error => Ok(dtype),
+            _ => refused("type Null: every value is null", "exclude it, or give it a cast and nulls `fill` or `mask`"),
+        },
+        Kind::Text | Kind::Binary => refused("text or binary", "deliver it on its own"),
+    }
+}
+
+fn null_plan(leaf: &Leaf, name: &str, nulls: &Nulls, dtype: DType, image: bool) -> Result<NullPlan> {
+    let wrong = |problem: &str| Err(Error::config("nulls", format!("column {name}: {problem}")));
+    match nulls {
+        Nulls::Error => Ok(NullPlan::Error),
+        Nulls::Mask => Ok(NullPlan::Mask),
+        Nulls::Fill(Scalar::Int(0)) if image => Ok(NullPlan::Fill(Vec::new())),
+        Nulls::Fill(_) if image => wrong("missing images are filled with 0 only"),
+        Nulls::Fill(Scalar::Text(text)) if matches!(leaf.kind, Kind::Text | Kind::Binary) => {
+            Ok(NullPlan::Fill(text.clone().into_bytes()))
+        }
+        Nulls::Fill(_) if matches!(leaf.kind, Kind::Text | Kind::Binary) => {
+            wrong("it holds text or binary: give it a text of its own to fill with")
+        }
+        Nulls::Fill(value) => match element(value, dtype) {
+            Some(bytes) => Ok(NullPlan::Fill(bytes)),
+            None => wrong(&format!("{value:?} is no {dtype}")),
+        },
+    }
+}
+
+fn padding(padded: &Padded, name: &str, dtype: DType, levels: usize) -> Result<Padding> {
+    let wrong = |problem: String| Err(Error::config("lists", format!("column {name}: {problem}")));
+    let lengths = padded.length.as_slice().to_vec();
+    if lengths.len() != levels {
+        return wrong(format!("lists nested {levels} deep need {levels} lengths, {} given", lengths.len()));
+    }
+    if lengths.contains(&0) {
+        return wrong("a padded length must be at least 1".to_owned());
+    }
+    match element(&padded.fill, dtype) {
+        Some(fill) => Ok(Padding { lengths, fill, truncate: padded.truncate, left: padded.left }),
+        None => wrong(format!("fill {:?} is no {dtype}", padded.fill)),
+    }
+}

@@ -1,0 +1,154 @@
+//! Columns into one row-major matrix, with a cast, in one tiled pass.
+//!
+//! Done once per row group rather than once per batch: gathering a row is then one copy of a few cache lines, where gathering
+//! from columns would touch a cache line per value (`benches/columns.rs` has the figures).
+
+use std::sync::Arc;
+
+use arrow::buffer::{Buffer, MutableBuffer};
+use bytemuck::Pod;
+use rayon::prelude::*;
+
+use super::cells::{Bad, Cause, Data, Part, RowSet};
+use super::number::{convert, misfits};
+use super::output::{Member, Output};
+use crate::error::{Error, Place, Result};
+use crate::schema::DType;
+
+/// Rows converted and transposed at a time: a tile of 40 float columns stays within the first-level cache.
+const TILE: usize = 64;
+
+/// Rows per piece of work for one thread.
+const PIECE: usize = 64 * TILE;
+
+/// One column: rows of `elements` elements.
+#[derive(Debug, Clone, Copy)]
+struct Source<'a> {
+    bytes: &'a [u8],
+    dtype: DType,
+    elements: usize,
+}
+
+/// Packs the parts of `output`'s members.
+pub(super) fn pack(output: &Output, members: &[Member], parts: Vec<Part>, rows: usize, place: &Place) -> Result<Part> {
+    let columns = output.dims.iter().product::<usize>();
+    let wrong = |what: &str| Error::corrupt(place.clone().column(Arc::clone(&output.name)), what);
+    let mut sources = Vec::with_capacity(parts.len());
+    for part in &parts {
+        let Data::Fixed { bytes, width } = &part.data else { return Err(wrong("a packed column is a list")) };
+        let elements = width / part.dtype.size();
+        sources.push(Source { bytes: &bytes[..rows * width], dtype: part.dtype, elements });
+    }
+    let (bytes, fits) = matrix(&sources, rows, columns, output.dtype).ok_or_else(|| wrong("too large to pack"))?;
+    let mut bad: Vec<Bad> = Vec::new();
+    if !fits {
+        for ((part, source), at) in parts.iter().zip(&sources).zip(&output.members) {
+            let mut wrong = RowSet::new(rows);
+            for element in misfits(source.dtype, source.bytes, output.dtype) {
+                wrong.insert(element / source.elements);
+            }
+            if !wrong.is_empty() {
+                let (column, array) = (Arc::clone(&members[*at].name), part.root.clone());
+                bad.push(Bad { column, rows: wrong, cause: Cause::Misfit(output.dtype), array });
+            }
+        }
+    }
+    let valid = match output.valid {
+        None => None,
+        Some(columns) => {
+            let ones: Vec<u8> = if parts.iter().any(|part| part.valid.is_none()) { vec![1; rows] } else { Vec::new() };
+            // A fixed-size list has one bit of validity, repeated for each of its columns.
+            let masks = parts.iter().zip(&sources).flat_map(|(part, source)| {
+                let bytes = part.valid.as_deref().unwrap_or(&ones);
+                std::iter::repeat_n(Source { bytes, dtype: DType::Bool, elements: 1 }, source.elements)
+            });
+            let masks: Vec<Source<'_>> = masks.collect();
+            let matrix = matrix(&masks, rows, columns, DType::Bool).ok_or_else(|| wrong("too large to pack"))?;
+            Some(matrix.0)
+        }
+    };
+    bad.extend(parts.into_iter().flat_map(|part| part.bad));
+    let data = Data::Fixed { bytes, width: columns * output.dtype.size() };
+    Ok(Part { data, dtype: output.dtype, valid, bad, root: None })
+}
+
+/// The row-major matrix, and whether all values fit. `None` if it overflows memory.
+fn matrix(sources: &[Source<'_>], rows: usize, columns: usize, dtype: DType) -> Option<(Buffer, bool)> {
+    let width = columns.checked_mul(dtype.size())?;
+    let len = rows.checked_mul(width).filter(|len| *len <= isize::MAX as usize / 2)?;
+    let mut output = MutableBuffer::from_len_zeroed(len);
+    if len == 0 {
+        return Some((output.into(), true));
+    }
+    let pieces = output.par_chunks_mut(PIECE * width).enumerate();
+    let fits =
+        pieces.map(|(at, piece)| tiles(sources, at * PIECE, piece, columns, dtype)).reduce(|| true, |a, b| a & b);
+    Some((output.into(), fits))
+}
+
+/// Fills the rows from `first` on that `output` holds.
+fn tiles(sources: &[Source<'_>], first: usize, output: &mut [u8], columns: usize, dtype: DType) -> bool {
+    let size = dtype.size();
+    // Converted columns of one tile, each at its own place. As u64 for the alignment of every element type.
+    let mut scratch: Vec<u64> = vec![0; (columns * TILE * size).div_ceil(8)];
+    let mut fits = true;
+    for (at, tile) in output.chunks_mut(TILE * columns * size).enumerate() {
+        let row = first + at * TILE;
+        let rows = tile.len() / (columns * size);
+        let mut rest: &mut [u8] = bytemuck::cast_slice_mut(&mut scratch);
+        let mut tile_sources: Vec<(&[u8], usize)> = Vec::with_capacity(sources.len());
+        for source in sources {
+            let width = source.elements * source.dtype.size();
+            let input = &source.bytes[row * width..(row + rows) * width];
+            if source.dtype == dtype {
+                tile_sources.push((input, source.elements));
+            } else {
+                let (own, tail) = rest.split_at_mut(rows * source.elements * size);
+                fits &= convert(source.dtype, input, dtype, own);
+                tile_sources.push((own, source.elements));
+                rest = tail;
+            }
+        }
+        let done = match size {
+            1 => transpose::<u8>(&tile_sources, tile, columns),
+            2 => transpose::<u16>(&tile_sources, tile, columns),
+            4 => transpose::<u32>(&tile_sources, tile, columns),
+            _ => transpose::<u64>(&tile_sources, tile, columns),
+        };
+        fits &= done;
+    }
+    fits
+}
+
+/// Writes one tile. False, and nothing written, if a slice is not aligned; Arrow's buffers are.
+fn transpose<T: Pod>(sources: &[(&[u8], usize)], tile: &mut [u8], columns: usize) -> bool {
+    let Ok(tile) = bytemuck::try_cast_slice_mut::<u8, T>(tile) else { return false };
+    let sources = sources.iter().map(|(bytes, elements)| Ok((bytemuck::try_cast_slice::<u8, T>(bytes)?, *elements)));
+    let Ok(sources) = sources.collect::<Result<Vec<_>, bytemuck::PodCastError>>() else { return false };
+    let mut column = 0;
+    let mut at = 0;
+    while at < sources.len() {
+        // Eight columns at a time: every store is then a vector.
+        if let Some(group) = sources.get(at..at + 8).filter(|group| group.iter().all(|(_, elements)| *elements == 1)) {
+            let [a, b, c, d, e, f, g, h] = std::array::from_fn(|i| group[i].0);
+            let values = a.iter().zip(b).zip(c).zip(d).zip(e).zip(f).zip(g).zip(h);
+            for (row, (((((((a, b), c), d), e), f), g), h)) in tile.chunks_exact_mut(columns).zip(values) {
+                row[column..column + 8].copy_from_slice(&[*a, *b, *c, *d, *e, *f, *g, *h]);
+            }
+            (at, column) = (at + 8, column + 8);
+            continue;
+        }
+        let (values, elements) = sources[at];
+        if elements == 1 {
+            for (row, value) in tile.chunks_exact_mut(columns).zip(values) {
+                row[column] = *value;
+            }
+        } else if elements > 1 {
+            for (row, values) in tile.chunks_exact_mut(columns).zip(values.chunks_exact(elements)) {
+                row[column..column + elements].copy_from_slice(values);
+            }
+        }
+        (at, column) = (at + 1, column + elements);
+    }
+    true
+}

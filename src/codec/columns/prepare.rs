@@ -1,0 +1,328 @@
+//! From an Arrow array of a row group to the one form its column has everywhere.
+//!
+//! Walks from the root down to the leaf, carrying the nulls of structs and fixed-size lists along, and notes which rows hold a
+//! null anywhere. Then the leaf's values become bytes of the element type. Without nulls, casts and lists to repair nothing is
+//! copied: the bytes are those that the Parquet decoder wrote.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, BinaryViewArray, StructArray, UInt64Array};
+use arrow::buffer::{BooleanBuffer, Buffer, MutableBuffer, NullBuffer, OffsetBuffer};
+use arrow::compute::{cast, take};
+use arrow::datatypes::DataType;
+
+use super::bytes;
+use super::cells::{Bad, Cause, Data, Offsets, Part, RowSet};
+use super::leaf::{Kind, Step, kind};
+use super::number::{self, convert, misfits};
+use super::output::{Member, NullPlan, Padding};
+use crate::schema::DType;
+
+/// What is wrong with an array; the caller adds the place.
+type Checked<T> = Result<T, String>;
+
+/// A step down from rows towards elements, to find the way back.
+#[derive(Debug)]
+enum Level {
+    Items(Offsets),
+    Fixed(usize),
+}
+
+/// The rows that hold a null, as far as they are known.
+#[derive(Debug)]
+struct Walk {
+    rows: usize,
+    levels: Vec<Level>,
+    nulls: Option<RowSet>,
+}
+
+impl Walk {
+    /// The row that `element` of the current level belongs to; none for items that no list holds.
+    fn row_of(&self, element: usize) -> Option<usize> {
+        self.levels.iter().rev().try_fold(element, |at, level| match level {
+            Level::Items(offsets) => offsets.owner(at),
+            Level::Fixed(length) => at.checked_div(*length),
+        })
+    }
+
+    /// Notes the rows of null elements of the current level.
+    fn note(&mut self, nulls: Option<&NullBuffer>) {
+        let Some(nulls) = nulls else { return };
+        let mut rows = self.nulls.take().unwrap_or_else(|| RowSet::new(self.rows));
+        for element in absent(nulls).set_indices() {
+            if let Some(row) = self.row_of(element) {
+                rows.insert(row);
+            }
+        }
+        self.nulls = Some(rows).filter(|rows| !rows.is_empty());
+    }
+
+    fn offsets(&self) -> Vec<Offsets> {
+        let items = self.levels.iter().filter_map(|level| match level {
+            Level::Items(offsets) => Some(offsets.clone()),
+            Level::Fixed(_) => None,
+        });
+        items.collect()
+    }
+}
+
+/// The null elements, as set bits.
+fn absent(nulls: &NullBuffer) -> BooleanBuffer {
+    !nulls.inner()
+}
+
+fn union(first: Option<NullBuffer>, second: Option<&NullBuffer>) -> Option<NullBuffer> {
+    NullBuffer::union(first.as_ref(), second).filter(|nulls| nulls.null_count() > 0)
+}
+
+/// Prepares one leaf of the root column `root`.
+pub(super) fn part(member: &Member, root: &ArrayRef, padding: Option<&Padding>) -> Checked<Part> {
+    let mut walk = Walk { rows: root.len(), levels: Vec::new(), nulls: None };
+    let mut array = Arc::clone(root);
+    let mut nulls: Option<NullBuffer> = None;
+    for step in &member.leaf.steps {
+        match step {
+            Step::Child(name) => {
+                let of = array.as_any().downcast_ref::<StructArray>().ok_or_else(|| unexpected(&array, "a struct"))?;
+                let child = of.column_by_name(name).ok_or_else(|| format!("the struct has no field {name}"))?;
+                nulls = union(nulls, of.nulls());
+                array = Arc::clone(child);
+            }
+            Step::Items => {
+                nulls = union(nulls, array.nulls());
+                let (mut offsets, mut items) = items(&array)?;
+                walk.note(nulls.as_ref());
+                if let Some(nulls) = nulls.take() {
+                    (offsets, items) = emptied(offsets, items, &nulls)?;
+                }
+                walk.levels.push(Level::Items(offsets));
+                array = items;
+            }
+            Step::Fixed(length) => {
+                let of = array.as_fixed_size_list_opt().ok_or_else(|| unexpected(&array, "a fixed-size list"))?;
+                if usize::try_from(of.value_length()).ok() != Some(*length) {
+                    return Err(format!("lists of {} items instead of {length}", of.value_length()));
+                }
+                nulls = union(nulls, of.nulls());
+                walk.note(nulls.as_ref());
+                nulls = nulls.map(|nulls| nulls.expand(*length));
+                walk.levels.push(Level::Fixed(*length));
+                array = Arc::clone(of.values());
+            }
+        }
+    }
+    if kind(array.data_type()).0 != member.leaf.kind {
+        return Err(format!("type {} where the schema says otherwise", array.data_type()));
+    }
+    let nulls = union(nulls, array.logical_nulls().as_ref());
+    walk.note(nulls.as_ref());
+    let mut part = match member.leaf.kind {
+        Kind::Text | Kind::Binary => text(member, &walk, &array, nulls)?,
+        _ => numbers(member, &mut walk, &array, nulls, root)?,
+    };
+    let null_rows = walk.nulls.take();
+    match member.nulls {
+        NullPlan::Fill(_) => {}
+        NullPlan::Mask => part.valid = Some(mask(walk.rows, null_rows.as_ref())),
+        NullPlan::Error => part.bad.extend(null_rows.map(|rows| bad(member, rows, Cause::Null, root))),
+    }
+    if let (Some(padding), Data::Lists { offsets, .. }) = (padding, &part.data) {
+        part.bad.extend(long(member, &walk, offsets, padding, root));
+    }
+    Ok(part)
+}
+
+fn unexpected(array: &ArrayRef, wanted: &str) -> String {
+    format!("type {} where the schema promises {wanted}", array.data_type())
+}
+
+fn bad(member: &Member, rows: RowSet, cause: Cause, root: &ArrayRef) -> Bad {
+    Bad { column: Arc::clone(&member.name), rows, cause, array: Some(Arc::clone(root)) }
+}
+
+fn mask(rows: usize, nulls: Option<&RowSet>) -> Buffer {
+    let bytes: Vec<u8> = match nulls {
+        None => vec![1; rows],
+        Some(nulls) => (0..rows).map(|row| u8::from(!nulls.contains(row))).collect(),
+    };
+    Buffer::from_vec(bytes)
+}
+
+/// The offsets and items of a list of any kind.
+fn items(array: &ArrayRef) -> Checked<(Offsets, ArrayRef)> {
+    let whole = |ty: DataType| cast(array, &ty).map_err(|error| error.to_string());
+    Ok(match array.data_type() {
+        DataType::List(_) => {
+            let list = array.as_list::<i32>();
+            (Offsets::Small(list.offsets().clone()), Arc::clone(list.values()))
+        }
+        DataType::LargeList(_) => {
+            let list = array.as_list::<i64>();
+            (Offsets::Large(list.offsets().clone()), Arc::clone(list.values()))
+        }
+        DataType::Map(..) => {
+            let map = array.as_map();
+            (Offsets::Small(map.offsets().clone()), Arc::new(map.entries().clone()) as ArrayRef)
+        }
+        DataType::FixedSizeList(_, length) => {
+            let list = array.as_fixed_size_list();
+            let length = usize::try_from(*length).unwrap_or(0);
+            let offsets = OffsetBuffer::<i64>::from_lengths(std::iter::repeat_n(length, list.len()));
+            (Offsets::Large(offsets), Arc::clone(list.values()))
+        }
+        DataType::ListView(item) => return items(&whole(DataType::List(Arc::clone(item)))?),
+        DataType::LargeListView(item) => return items(&whole(DataType::LargeList(Arc::clone(item)))?),
+        _ => return Err(unexpected(array, "a list")),
+    })
+}
+
+/// The same lists with null ones empty. Arrow allows them to have items; Parquet never makes such lists.
+fn emptied(offsets: Offsets, items: ArrayRef, nulls: &NullBuffer) -> Checked<(Offsets, ArrayRef)> {
+    if absent(nulls).set_indices().all(|at| offsets.at(at) == offsets.at(at + 1)) {
+        return Ok((offsets, items));
+    }
+    let range = |at: usize| offsets.at(at)..offsets.at(at + 1);
+    let kept: UInt64Array =
+        (0..offsets.lists()).filter(|at| nulls.is_valid(*at)).flat_map(range).map(|item| item as u64).collect();
+    let lengths = (0..offsets.lists()).map(|at| if nulls.is_valid(at) { range(at).len() } else { 0 });
+    let items = take(&items, &kept, None).map_err(|error| error.to_string())?;
+    Ok((Offsets::Large(OffsetBuffer::from_lengths(lengths)), items))
+}
+
+/// Rows with a list longer than `padding` allows, by level.
+fn long(member: &Member, walk: &Walk, offsets: &[Offsets], padding: &Padding, root: &ArrayRef) -> Vec<Bad> {
+    if padding.truncate != super::options::Truncate::Error {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    for (level, (lists, limit)) in offsets.iter().zip(&padding.lengths).enumerate() {
+        let mut rows = RowSet::new(walk.rows);
+        for list in 0..lists.lists() {
+            if lists.at(list + 1) - lists.at(list) > *limit
+                && let Some(row) = offsets[..level].iter().rev().try_fold(list, |at, outer| outer.owner(at))
+            {
+                rows.insert(row);
+            }
+        }
+        if !rows.is_empty() {
+            found.push(bad(member, rows, Cause::Long(*limit), root));
+        }
+    }
+    found
+}
+
+fn text(member: &Member, walk: &Walk, array: &ArrayRef, nulls: Option<NullBuffer>) -> Checked<Part> {
+    let is_text = member.leaf.kind == Kind::Text;
+    let (views, buffers, _) = bytes::views(array, is_text)?.into_parts();
+    let array = BinaryViewArray::try_new(views, buffers, nulls).map_err(|error| error.to_string())?;
+    let data = if member.leaf.levels == 0 {
+        Data::Bytes(array)
+    } else {
+        Data::Nested(bytes::nested(&array, is_text, member.nulls.text(), &walk.offsets())?)
+    };
+    Ok(Part { data, dtype: DType::Uint8, valid: None, bad: Vec::new(), root: None })
+}
+
+fn numbers(
+    member: &Member,
+    walk: &mut Walk,
+    array: &ArrayRef,
+    mut nulls: Option<NullBuffer>,
+    root: &ArrayRef,
+) -> Checked<Part> {
+    let (mut bytes, mut dtype) = stored(array, &member.leaf.kind, member.dtype)?;
+    if let Kind::Blob(length) = member.leaf.kind {
+        nulls = nulls.map(|nulls| nulls.expand(length));
+        walk.levels.push(Level::Fixed(length));
+    }
+    let mut misfit = None;
+    // A pack converts and copies its columns in one pass of its own; only nulls have to be settled here.
+    if (dtype != member.dtype && !member.packed) || nulls.is_some() {
+        let elements = bytes.len() / dtype.size();
+        let mut output = MutableBuffer::from_len_zeroed(elements * member.dtype.size());
+        if !convert(dtype, &bytes, member.dtype, &mut output) {
+            let mut rows = RowSet::new(walk.rows);
+            for element in misfits(dtype, &bytes, member.dtype) {
+                // What lies under a null means nothing.
+                if nulls.as_ref().is_none_or(|nulls| nulls.is_valid(element))
+                    && let Some(row) = walk.row_of(element)
+                {
+                    rows.insert(row);
+                }
+            }
+            misfit = Some(rows).filter(|rows| !rows.is_empty());
+        }
+        if let Some(nulls) = &nulls {
+            let zero = vec![0; member.dtype.size()];
+            let value = if let NullPlan::Fill(value) = &member.nulls { value } else { &zero };
+            for element in absent(nulls).set_indices() {
+                let at = element * value.len();
+                number::fill(&mut output[at..at + value.len()], value);
+            }
+        }
+        (bytes, dtype) = (output.into(), member.dtype);
+    }
+    let width = member.leaf.elements() * dtype.size();
+    let offsets = walk.offsets();
+    let items = offsets.last().map_or(walk.rows, |offsets| offsets.at(offsets.lists()));
+    if items.checked_mul(width).is_none_or(|needed| needed > bytes.len()) {
+        return Err("fewer values than rows".to_owned());
+    }
+    let data =
+        if offsets.is_empty() { Data::Fixed { bytes, width } } else { Data::Lists { offsets, values: bytes, width } };
+    let bad = misfit.map(|rows| bad(member, rows, Cause::Misfit(member.dtype), root));
+    let root = member.packed.then(|| Arc::clone(root));
+    Ok(Part { data, dtype, valid: None, bad: bad.into_iter().collect(), root })
+}
+
+impl Member {
+    /// Whether preparing rewrites the values even if none is null.
+    pub(super) fn converts(&self) -> bool {
+        match self.leaf.kind {
+            Kind::Number(DType::Bool) => true,
+            Kind::Number(dtype) => dtype != self.dtype,
+            Kind::Blob(_) => self.dtype != DType::Uint8,
+            _ => true,
+        }
+    }
+}
+
+/// The values as bytes of an element type. `wanted` is the type of what has none.
+fn stored(array: &ArrayRef, kind: &Kind, wanted: DType) -> Checked<(Buffer, DType)> {
+    let to = |ty: &DataType| cast(array, ty).map_err(|error| error.to_string());
+    match array.data_type() {
+        DataType::Dictionary(_, values) => return stored(&to(values)?, kind, wanted),
+        DataType::RunEndEncoded(_, values) => return stored(&to(values.data_type())?, kind, wanted),
+        _ => {}
+    }
+    let (array, dtype) = match kind {
+        Kind::Number(DType::Bool) => {
+            let bits = array.as_boolean_opt().ok_or_else(|| unexpected(array, "booleans"))?;
+            return Ok((bools(bits.values()), DType::Bool));
+        }
+        Kind::Null => return Ok((MutableBuffer::from_len_zeroed(array.len() * wanted.size()).into(), wanted)),
+        Kind::Decimal => (to(&DataType::Float64)?, DType::Float64),
+        Kind::Number(dtype) => (Arc::clone(array), *dtype),
+        Kind::Blob(_) => (Arc::clone(array), DType::Uint8),
+        _ => return Err(unexpected(array, "numbers")),
+    };
+    let elements = if let Kind::Blob(length) = kind { *length } else { 1 };
+    let data = array.to_data();
+    let width = elements * dtype.size();
+    let (start, len) = (data.offset() * width, data.len() * width);
+    match data.buffers().first() {
+        Some(buffer) if start + len <= buffer.len() => Ok((buffer.slice_with_length(start, len), dtype)),
+        None if len == 0 => Ok((Buffer::from_vec(Vec::<u64>::new()), dtype)),
+        _ => Err("fewer values than rows".to_owned()),
+    }
+}
+
+/// One byte per bit.
+fn bools(bits: &BooleanBuffer) -> Buffer {
+    let mut bytes = Vec::with_capacity(bits.len().next_multiple_of(64));
+    for word in bits.bit_chunks().iter_padded() {
+        bytes.extend((0..64).map(|bit| (word >> bit & 1) as u8));
+    }
+    bytes.truncate(bits.len());
+    Buffer::from_vec(bytes)
+}

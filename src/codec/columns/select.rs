@@ -1,0 +1,150 @@
+//! Names, prefixes and globs: which columns a pattern means, and what was probably meant when it means none.
+
+use std::collections::BTreeMap;
+
+use crate::error::{Error, Result};
+
+/// Whether `pattern` is a glob.
+pub(super) fn is_glob(pattern: &str) -> bool {
+    pattern.contains(['*', '?'])
+}
+
+/// Whether `pattern` means the column `name`: the name itself, a dotted prefix of it, or a glob.
+pub(super) fn means(pattern: &str, name: &str) -> bool {
+    let below = || name.strip_prefix(pattern).is_some_and(|rest| rest.starts_with('.'));
+    pattern == name || below() || is_glob(pattern) && glob(pattern, name)
+}
+
+/// `*` is any run of characters, `?` any one. Linear in practice: only the last star is ever tried again.
+fn glob(pattern: &str, name: &str) -> bool {
+    let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
+    let (mut p, mut n) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while n < name.len() {
+        match pattern.get(p) {
+            Some('*') => {
+                star = Some((p, n));
+                p += 1;
+            }
+            Some(c) if *c == '?' || *c == name[n] => (p, n) = (p + 1, n + 1),
+            _ => match star {
+                Some((at, from)) => {
+                    star = Some((at, from + 1));
+                    (p, n) = (at + 1, from + 1);
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|c| *c == '*')
+}
+
+/// The entry for `name`: the exact one, else that whose pattern has the most literal characters (the later one of equals).
+/// The flag says whether the entry names the column rather than matching it by a glob.
+pub(super) fn lookup<'a, T>(map: &'a BTreeMap<String, T>, name: &str) -> Option<(&'a T, bool)> {
+    if let Some(exact) = map.get(name) {
+        return Some((exact, true));
+    }
+    let literal = |pattern: &str| pattern.chars().filter(|c| !matches!(c, '*' | '?')).count();
+    let matching = map.iter().filter(|(pattern, _)| means(pattern, name));
+    matching.max_by_key(|(pattern, _)| literal(pattern)).map(|(pattern, value)| (value, !is_glob(pattern)))
+}
+
+/// That every pattern means something; `*` may mean nothing.
+///
+/// # Errors
+/// [`Error::NotFound`] with the nearest names.
+pub(super) fn check<'a>(patterns: impl Iterator<Item = &'a String>, names: &[&str]) -> Result<()> {
+    for pattern in patterns {
+        if pattern != "*" && !names.iter().any(|name| means(pattern, name)) {
+            return Err(not_found(pattern, names));
+        }
+    }
+    Ok(())
+}
+
+/// That nothing is called `pattern`, with the nearest names.
+pub(super) fn not_found(pattern: &str, names: &[&str]) -> Error {
+    let what = if is_glob(pattern) { format!("column matching {pattern:?}") } else { format!("column {pattern:?}") };
+    let near = nearest(pattern, names);
+    let hint = if near.is_empty() {
+        let (shown, more) = names.split_at(names.len().min(8));
+        format!("the columns are {}{}", shown.join(", "), if more.is_empty() { "" } else { ", ..." })
+    } else {
+        format!("did you mean {}?", near.join(" or "))
+    };
+    Error::NotFound { what, hint }
+}
+
+/// Up to three names within half of the name's length in edits, nearest first.
+fn nearest<'a>(wanted: &str, names: &[&'a str]) -> Vec<&'a str> {
+    let wanted: Vec<char> = wanted.chars().filter(|c| !matches!(c, '*' | '?')).flat_map(char::to_lowercase).collect();
+    let limit = wanted.len().div_ceil(2).clamp(1, 8);
+    let mut near: Vec<(usize, &str)> = names
+        .iter()
+        // A hostile schema may have names of any length; what is meant has about the length of what was written.
+        .filter(|name| name.len() <= 4 * (wanted.len() + limit))
+        .map(|name| {
+            let last = name.rsplit('.').next().unwrap_or(name);
+            (edits(&wanted, name).min(edits(&wanted, last) + usize::from(last.len() != name.len())), *name)
+        })
+        .filter(|(distance, _)| *distance <= limit)
+        .collect();
+    near.sort();
+    near.into_iter().take(3).map(|(_, name)| name).collect()
+}
+
+/// Levenshtein distance, case ignored.
+fn edits(wanted: &[char], name: &str) -> usize {
+    let mut row: Vec<usize> = (0..=wanted.len()).collect();
+    for (i, c) in name.chars().flat_map(char::to_lowercase).enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, w) in wanted.iter().enumerate() {
+            let change = diagonal + usize::from(*w != c);
+            diagonal = row[j + 1];
+            row[j + 1] = change.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row.last().copied().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_mean_names_prefixes_and_globs() {
+        for (pattern, name, expected) in [
+            ("a", "a", true),
+            ("a", "a.b", true),
+            ("a", "ab", false),
+            ("a.*", "a.b.c", true),
+            ("*b", "a.b", true),
+            ("i?", "i1", true),
+            ("i?", "i12", false),
+            ("*a*b*", "xaxxbxb", true),
+            ("*a*b", "xaxxbxc", false),
+            ("*", "", true),
+        ] {
+            assert_eq!(means(pattern, name), expected, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn the_most_literal_pattern_wins() {
+        let map =
+            BTreeMap::from([("*".to_owned(), 0), ("a*".to_owned(), 1), ("a.b".to_owned(), 2), ("a".to_owned(), 3)]);
+        let of = |name| lookup(&map, name).unwrap();
+        assert_eq!([of("z"), of("ax"), of("a.b"), of("a.c")], [(&0, false), (&1, false), (&2, true), (&3, true)]);
+    }
+
+    #[test]
+    fn the_nearest_names_are_offered() {
+        let error = check(["lable".to_owned()].iter(), &["image", "label", "labels", "x"]).unwrap_err();
+        assert_eq!(error.to_string(), "column \"lable\" not found; did you mean label or labels?");
+        let error = not_found("age", &["user.age", "user.name"]);
+        assert_eq!(error.to_string(), "column \"age\" not found; did you mean user.age?");
+        assert!(not_found("zzzzzz", &["a", "b"]).to_string().ends_with("the columns are a, b"));
+    }
+}

@@ -1,0 +1,125 @@
+//! EXIF orientation: how the stored image is turned and mirrored to be seen.
+
+/// A transform of pixels: the output pixel `(x, y)` is the stored one at `(x, y)`, transposed first if `transpose`, then mirrored within
+/// the stored image.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Orientation {
+    /// Columns and rows are exchanged.
+    pub transpose: bool,
+    /// Stored columns are read from right to left.
+    pub flip_x: bool,
+    /// Stored rows are read from bottom to top.
+    pub flip_y: bool,
+}
+
+impl Orientation {
+    /// The transform that EXIF numbers `value` (1 to 8); other numbers leave the image as it is.
+    pub fn from_exif(value: u16) -> Self {
+        let (transpose, flip_x, flip_y) = match value {
+            2 => (false, true, false),
+            3 => (false, true, true),
+            4 => (false, false, true),
+            5 => (true, false, false),
+            6 => (true, false, true),
+            7 => (true, true, true),
+            8 => (true, true, false),
+            _ => (false, false, false),
+        };
+        Self { transpose, flip_x, flip_y }
+    }
+
+    /// The orientation in the first directory of an EXIF block (a TIFF header and what follows); as stored where there is none.
+    pub(super) fn from_tiff(tiff: &[u8]) -> Self {
+        orientation_tag(tiff).map(Self::from_exif).unwrap_or_default()
+    }
+
+    /// Width and height after the transform of an image of `width` x `height`, and the other way round.
+    pub fn apply(self, width: u32, height: u32) -> (u32, u32) {
+        if self.transpose { (height, width) } else { (width, height) }
+    }
+
+    /// This transform, with the output flipped horizontally if `flip`.
+    pub(super) fn then_flip(self, flip: bool) -> Self {
+        // The output's columns are the stored rows where it is transposed.
+        Self { flip_x: self.flip_x ^ (flip && !self.transpose), flip_y: self.flip_y ^ (flip && self.transpose), ..self }
+    }
+}
+
+const ORIENTATION: u16 = 0x0112;
+const SHORT: u16 = 3;
+
+fn orientation_tag(tiff: &[u8]) -> Option<u16> {
+    let big = match tiff.get(..4)? {
+        b"II*\0" => false,
+        b"MM\0*" => true,
+        _ => return None,
+    };
+    let u16_at = |at: usize| -> Option<u16> {
+        let bytes = tiff.get(at..at.checked_add(2)?)?.try_into().ok()?;
+        Some(if big { u16::from_be_bytes(bytes) } else { u16::from_le_bytes(bytes) })
+    };
+    let u32_at = |at: usize| -> Option<u32> {
+        let bytes = tiff.get(at..at.checked_add(4)?)?.try_into().ok()?;
+        Some(if big { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
+    };
+    let directory = usize::try_from(u32_at(4)?).ok()?;
+    let entries = usize::from(u16_at(directory)?);
+    for entry in 0..entries {
+        let at = directory.checked_add(2 + 12 * entry)?;
+        if u16_at(at)? == ORIENTATION {
+            return (u16_at(at + 2)? == SHORT && u32_at(at + 4)? == 1).then(|| u16_at(at + 8))?;
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tiff(big: bool, value: u16) -> Vec<u8> {
+        let (mut bytes, u16b): (Vec<u8>, fn(u16) -> [u8; 2]) = if big {
+            (b"MM\0*\0\0\0\x08".to_vec(), u16::to_be_bytes)
+        } else {
+            (b"II*\0\x08\0\0\0".to_vec(), u16::to_le_bytes)
+        };
+        bytes.extend(u16b(2));
+        bytes.extend([0; 12]);
+        bytes.extend(u16b(ORIENTATION));
+        bytes.extend(u16b(SHORT));
+        bytes.extend(if big { [0, 0, 0, 1] } else { [1, 0, 0, 0] });
+        bytes.extend(u16b(value));
+        bytes.extend([0; 6]);
+        bytes
+    }
+
+    #[test]
+    fn both_byte_orders_are_read() {
+        for big in [false, true] {
+            for value in 0..=9 {
+                assert_eq!(Orientation::from_tiff(&tiff(big, value)), Orientation::from_exif(value), "{big} {value}");
+            }
+        }
+        assert_ne!(Orientation::from_exif(6), Orientation::default());
+    }
+
+    #[test]
+    fn a_cut_block_is_no_orientation() {
+        let whole = tiff(true, 6);
+        let needed = whole.len() - 6;
+        for len in 0..whole.len() {
+            let expected = if len < needed { Orientation::default() } else { Orientation::from_exif(6) };
+            assert_eq!(Orientation::from_tiff(&whole[..len]), expected, "{len}");
+        }
+        assert_eq!(Orientation::from_tiff(b"II*\0\xff\xff\xff\xff"), Orientation::default());
+    }
+
+    #[test]
+    fn flipping_twice_is_nothing() {
+        for value in 1..=8 {
+            let orientation = Orientation::from_exif(value);
+            assert_ne!(orientation.then_flip(true), orientation);
+            assert_eq!(orientation.then_flip(true).then_flip(true), orientation);
+        }
+    }
+}

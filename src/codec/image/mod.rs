@@ -1,0 +1,329 @@
+//! Encoded images to their rows of a batch: decode, crop, resize, flip, normalise, straight into place.
+//!
+//! ```text
+//!   bytes ── probe ── limits ── crop ── plan ── decode ── resize ── write ── row of the batch
+//!            header   refuse    a box   what of  u8, only   SIMD     flip, scale,
+//!            only     bombs     drawn   it all   that part           type, layout
+//! ```
+//! | file | what it is |
+//! |---|---|
+//! | `options` | what can be asked, and the check that it makes sense |
+//! | `probe`, `exif` | what the header says |
+//! | `crop` | which box: a pure function of size and one random number |
+//! | `jpeg`, `turbo`, `zune` | what to decode of a JPEG; by libjpeg-turbo, or in pure Rust |
+//! | `raster`, `convert` | PNG, WebP, GIF, BMP; channels and bits |
+//! | `normalise`, `simd` | pixels to values in place |
+//!
+//! Resizing is bilinear with antialiasing, as Pillow's and torchvision's. A damaged image is an error, never a picture with grey in it.
+
+mod convert;
+mod crop;
+mod exif;
+mod jpeg;
+mod normalise;
+mod options;
+mod probe;
+mod raster;
+mod simd;
+#[cfg(feature = "turbo")]
+mod turbo;
+#[cfg(not(feature = "turbo"))]
+mod zune;
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use fast_image_resize::images::{CroppedImage, Image, ImageRef};
+use fast_image_resize::{FilterType, IntoImageView, PixelType, ResizeAlg, ResizeOptions, Resizer};
+#[cfg(feature = "turbo")]
+use turbo as backend;
+#[cfg(not(feature = "turbo"))]
+use zune as backend;
+
+pub use exif::Orientation;
+pub use options::{Crop, ImageOptions, Layout, Limits, Normalize, Size};
+pub use probe::{Format, Info, probe};
+
+use crate::codec::Decode;
+use crate::error::{Error, Place, Result};
+use crate::schema::DType;
+use crop::Rect;
+use jpeg::{Part, Want};
+
+/// The JPEG decoder that is built in, for people to read.
+pub fn backend() -> &'static str {
+    backend::NAME
+}
+
+/// Decodes images of any supported format to tensors of one shape.
+///
+/// ```
+/// use bowstring::codec::Decode;
+/// use bowstring::codec::image::{ImageDecoder, ImageOptions, Layout};
+///
+/// let options = ImageOptions { size: Some(1.into()), layout: Layout::Hwc, ..ImageOptions::default() };
+/// let decoder = ImageDecoder::new(&options)?;
+/// assert_eq!(decoder.shape(), [1, 1, 3]);
+/// let bmp = b"BM\x3a\0\0\0\0\0\0\0\x36\0\0\0\x28\0\0\0\x01\0\0\0\x01\0\0\0\x01\0\x18\0\0\0\0\0\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\x02\x03\0";
+/// let mut row = [0; 3];
+/// decoder.decode_into(bmp, 0, &mut row)?;
+/// assert_eq!(row, [3, 2, 1]);
+/// # Ok::<(), bowstring::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct ImageDecoder {
+    options: ImageOptions,
+    size: Size,
+    writer: normalise::Writer,
+}
+
+impl ImageDecoder {
+    /// A decoder for these options.
+    ///
+    /// # Errors
+    /// `Config` names the option that is impossible; `Limit` if the output itself is over `options.limits`.
+    pub fn new(options: &ImageOptions) -> Result<Self> {
+        let size = options.check()?;
+        Ok(Self { options: options.clone(), size, writer: normalise::Writer::new(options) })
+    }
+
+    /// Shape of one row: `[channels, height, width]` or `[height, width, channels]`.
+    pub fn shape(&self) -> Vec<usize> {
+        let [channels, height, width] = [self.channels(), self.size.height as usize, self.size.width as usize];
+        match self.options.layout {
+            Layout::Chw => vec![channels, height, width],
+            Layout::Hwc => vec![height, width, channels],
+        }
+    }
+
+    /// Type of one value.
+    pub fn dtype(&self) -> DType {
+        self.options.dtype
+    }
+
+    fn channels(&self) -> usize {
+        self.options.channels.into()
+    }
+
+    fn decode(&self, cell: &[u8], random: u64, row: &mut [u8], scratch: &mut Scratch) -> Result<()> {
+        let (info, jpeg) = probe::header(cell)?;
+        let channels = self.channels();
+        self.options.limits.check(info.width, info.height, cost(&info, jpeg.as_ref(), channels))?;
+
+        let orientation = if self.options.orient { info.orientation } else { Orientation::default() };
+        let (width, height) = orientation.apply(info.width, info.height);
+        let sample = crop::sample(&self.options, self.size, width, height, random)?;
+        let turn = orientation.then_flip(sample.flip);
+        // From here to the last step everything is as stored: the turn is undone for the box and the output size.
+        let (width, height) = orientation.apply(self.size.width, self.size.height);
+        let rect = sample.rect.stored(orientation, info.width, info.height);
+        let want = Want { rect, sealed: sample.sealed, width, height };
+
+        let source = match jpeg {
+            Some(jpeg) => {
+                jpeg::check_complete(cell, &jpeg)?;
+                Source::Jpeg(backend::Decoder::open(cell, &self.options.limits)?)
+            }
+            None => Source::Raster(cell),
+        };
+        let part = source.plan(&info, &want, self.options.draft)?;
+        let (exact, plain) = (part.is(&want), self.writer.is_plain() && !turn.transpose && !turn.flip_y);
+        let Scratch { decoded, raw, resized, turned, resizer } = scratch;
+        let limits = &self.options.limits;
+        if exact && plain {
+            source.decode(&part, &info, limits, channels, raw, row)?;
+        } else {
+            let decoded = grow(decoded, part.pixels() * channels);
+            source.decode(&part, &info, limits, channels, raw, decoded)?;
+            if plain {
+                resize(resizer, decoded, &part, &want, channels, row)?;
+            } else {
+                let pixels = if exact {
+                    decoded
+                } else {
+                    let resized = grow(resized, width as usize * height as usize * channels);
+                    resize(resizer, decoded, &part, &want, channels, resized)?;
+                    resized
+                };
+                let seen_width = self.size.width as usize;
+                if turn.transpose || turn.flip_y {
+                    let turned = grow(turned, pixels.len());
+                    rotate(pixels, width as usize, channels, turn, turned);
+                    self.writer.write(turned, seen_width, false, row);
+                } else {
+                    self.writer.write(pixels, seen_width, turn.flip_x, row);
+                }
+                return Ok(());
+            }
+        }
+        if turn.flip_x {
+            normalise::mirror(row, width as usize, channels);
+        }
+        Ok(())
+    }
+}
+
+impl Decode for ImageDecoder {
+    fn decode_into(&self, cell: &[u8], random: u64, row: &mut [u8]) -> Result<()> {
+        let bytes = self.shape().iter().product::<usize>() * self.dtype().size();
+        if row.len() != bytes {
+            return Err(Error::Mismatch {
+                what: format!("bytes of a row of images {:?} of {}", self.shape(), self.dtype()),
+                expected: bytes.to_string(),
+                found: row.len().to_string(),
+                hint: String::new(),
+            });
+        }
+        let mut scratch = SCRATCH.take().unwrap_or_default();
+        // The decoders are made by others, and fed by strangers.
+        let outcome = catch_unwind(AssertUnwindSafe(|| self.decode(cell, random, row, &mut scratch)));
+        let Ok(result) = outcome else {
+            return Err(Error::corrupt(Place::default(), "damaged image: the decoder panicked"));
+        };
+        scratch.trim();
+        SCRATCH.set(Some(scratch));
+        result
+    }
+}
+
+/// Bytes that decoding takes for each pixel, at most: the output, what is stored, and for JPEG in several scans all its coefficients.
+fn cost(info: &Info, jpeg: Option<&probe::Jpeg>, channels: usize) -> u64 {
+    let stored = match jpeg {
+        Some(jpeg) if jpeg.progressive => 2 * u64::from(info.channels),
+        Some(_) => u64::from(info.channels == 4) * 4,
+        None => u64::from(info.channels) * u64::from(info.bits.div_ceil(8)),
+    };
+    channels as u64 + stored
+}
+
+/// A JPEG that is open, or the bytes of another image.
+enum Source<'a> {
+    Jpeg(backend::Decoder<'a>),
+    Raster(&'a [u8]),
+}
+
+impl Source<'_> {
+    fn plan(&self, info: &Info, want: &Want, draft: bool) -> Result<Part> {
+        let Self::Jpeg(decoder) = self else { return Ok(Part::whole(info.width, info.height)) };
+        if decoder.size() != (info.width, info.height) {
+            return Err(jpeg::failed("two headers that differ"));
+        }
+        Ok(jpeg::plan(decoder.size(), want, decoder.block_width(), draft && decoder.scales()))
+    }
+
+    fn decode(
+        self,
+        part: &Part,
+        info: &Info,
+        limits: &Limits,
+        channels: usize,
+        raw: &mut Vec<u8>,
+        out: &mut [u8],
+    ) -> Result<()> {
+        match self {
+            Self::Jpeg(decoder) => decoder.decode(part, channels, out),
+            Self::Raster(bytes) => raster::decode(bytes, info, limits, channels, raw, out),
+        }
+    }
+}
+
+/// Memory that one thread keeps from image to image.
+#[derive(Default)]
+struct Scratch {
+    decoded: Vec<u8>,
+    raw: Vec<u8>,
+    resized: Vec<u8>,
+    turned: Vec<u8>,
+    resizer: Resizer,
+}
+
+thread_local! {
+    static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
+}
+
+impl Scratch {
+    /// Most that a buffer keeps, in bytes: enough for photos of 10 megapixels; larger ones are rare enough to allocate.
+    const KEEP: usize = 32 << 20;
+
+    fn trim(&mut self) {
+        for buffer in [&mut self.decoded, &mut self.raw, &mut self.resized, &mut self.turned] {
+            if buffer.capacity() > Self::KEEP {
+                *buffer = Vec::new();
+            }
+        }
+        if self.resizer.size_of_internal_buffers() > Self::KEEP {
+            self.resizer.reset_internal_buffers();
+        }
+    }
+}
+
+/// The first `len` bytes of `buffer`, which grows but is not cleared.
+fn grow(buffer: &mut Vec<u8>, len: usize) -> &mut [u8] {
+    if buffer.len() < len {
+        // Nothing in it is worth copying.
+        buffer.clear();
+        buffer.resize(len, 0);
+    }
+    &mut buffer[..len]
+}
+
+/// Resizes the wanted box of `part`, whose pixels are given, to `out`: bilinear, with antialiasing.
+fn resize(
+    resizer: &mut Resizer,
+    pixels: &[u8],
+    part: &Part,
+    want: &Want,
+    channels: usize,
+    out: &mut [u8],
+) -> Result<()> {
+    let kind = match channels {
+        1 => PixelType::U8,
+        3 => PixelType::U8x3,
+        _ => PixelType::U8x4,
+    };
+    let local = part.local(&want.rect);
+    let source = ImageRef::new(part.width, part.height, pixels, kind).map_err(unfit)?;
+    let mut target = Image::from_slice_u8(want.width, want.height, out, kind).map_err(unfit)?;
+    if !want.sealed {
+        return scale(resizer, &source, &mut target, local);
+    }
+    // The filter must not see beyond the box: give it no more than the pixels that the box touches.
+    let (left, top) = (local.x.floor().max(0.0), local.y.floor().max(0.0));
+    let right = (local.x + local.width).ceil().min(f64::from(part.width));
+    let bottom = (local.y + local.height).ceil().min(f64::from(part.height));
+    let [x, y, w, h] = [left, top, right - left, bottom - top].map(|side| side as u32);
+    let view = CroppedImage::new(&source, x, y, w, h).map_err(unfit)?;
+    scale(resizer, &view, &mut target, Rect { x: local.x - left, y: local.y - top, ..local })
+}
+
+fn scale(resizer: &mut Resizer, source: &impl IntoImageView, target: &mut Image<'_>, rect: Rect) -> Result<()> {
+    // Rounding must not push the box over the edge.
+    let (x, y) = (rect.x.max(0.0), rect.y.max(0.0));
+    let width = rect.width.min(f64::from(source.width()) - x);
+    let height = rect.height.min(f64::from(source.height()) - y);
+    let options =
+        ResizeOptions::new().resize_alg(ResizeAlg::Convolution(FilterType::Bilinear)).crop(x, y, width, height);
+    resizer.resize(source, target, &options).map_err(unfit)
+}
+
+fn unfit(error: impl std::error::Error + Send + Sync + 'static) -> Error {
+    Error::corrupt_by(Place::default(), "image cannot be resized", error)
+}
+
+/// `pixels` (as stored, rows of `width`) turned as the orientation says, to `out`.
+fn rotate(pixels: &[u8], width: usize, channels: usize, turn: Orientation, out: &mut [u8]) {
+    let height = pixels.len() / (width * channels);
+    let seen_width = if turn.transpose { height } else { width };
+    for (y, line) in out.chunks_exact_mut(seen_width * channels).enumerate() {
+        for (x, pixel) in line.chunks_exact_mut(channels).enumerate() {
+            let (mut from_x, mut from_y) = if turn.transpose { (y, x) } else { (x, y) };
+            if turn.flip_x {
+                from_x = width - 1 - from_x;
+            }
+            if turn.flip_y {
+                from_y = height - 1 - from_y;
+            }
+            pixel.copy_from_slice(&pixels[(from_y * width + from_x) * channels..][..channels]);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! PNG, WebP, GIF and BMP by the `image` crate, always whole.
+
+use std::io::Cursor;
+
+use image::codecs::{bmp::BmpDecoder, gif::GifDecoder, png::PngDecoder, webp::WebPDecoder};
+use image::{ImageDecoder, ImageError, ImageResult};
+
+use super::convert;
+use super::options::Limits;
+use super::probe::{Format, Info};
+use crate::error::{Error, Place, Result};
+
+/// Decodes all of `bytes`, whose header gave `info`, to `out`, which has `channels` (1, 3 or 4) bytes for each pixel. `raw` is scratch.
+pub(super) fn decode(
+    bytes: &[u8],
+    info: &Info,
+    limits: &Limits,
+    channels: usize,
+    raw: &mut Vec<u8>,
+    out: &mut [u8],
+) -> Result<()> {
+    check_complete(bytes, info.format)?;
+    let failed = |error| failed(info, limits, error);
+    let decoder = open(bytes, info.format, limits).map_err(failed)?;
+    let kind = decoder.color_type();
+    if decoder.dimensions() != (info.width, info.height) {
+        let (width, height) = decoder.dimensions();
+        let what = format!(
+            "{}: {width} x {height} pixels, but {} x {} by its header",
+            info.format.name(),
+            info.width,
+            info.height
+        );
+        return Err(Error::corrupt(Place::default(), what));
+    }
+    let Some(stored) = convert::bytes_per_pixel(kind) else {
+        let what = format!("{} with pixels of type {kind:?}", info.format.name());
+        return Err(Error::Unsupported { what, hint: "store 8 or 16 bits".to_owned() });
+    };
+    // The exact type: not more pixels than the limits allow, of which the caller has checked most.
+    limits.check(info.width, info.height, (stored + channels) as u64)?;
+    let len = usize::try_from(decoder.total_bytes()).unwrap_or(usize::MAX);
+    let wanted = matches!(
+        (kind, channels),
+        (image::ColorType::L8, 1) | (image::ColorType::Rgb8, 3) | (image::ColorType::Rgba8, 4)
+    );
+    if wanted && len == out.len() {
+        return decoder.read_image_boxed(out).map_err(failed);
+    }
+    let raw = super::grow(raw, len);
+    decoder.read_image_boxed(raw).map_err(failed)?;
+    convert::samples(raw, kind, channels, out);
+    Ok(())
+}
+
+/// Refuses a WebP shorter than it says: the decoder asks for no more than the pixels, and the orientation comes after them.
+fn check_complete(bytes: &[u8], format: Format) -> Result<()> {
+    let said = |size: &[u8; 4]| u64::from(u32::from_le_bytes(*size)) + 8;
+    match bytes.get(4..).and_then(|rest| rest.first_chunk::<4>()).map(said) {
+        Some(said) if format == Format::Webp && said > bytes.len() as u64 => {
+            let what = format!("WebP: truncated: {} of {said} bytes", bytes.len());
+            Err(Error::corrupt(Place::default(), what))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn open<'a>(bytes: &'a [u8], format: Format, limits: &Limits) -> ImageResult<Box<dyn ImageDecoder + 'a>> {
+    let mut given = image::Limits::default();
+    given.max_image_width = Some(limits.max_side);
+    given.max_image_height = Some(limits.max_side);
+    given.max_alloc = Some(limits.max_bytes);
+    let input = Cursor::new(bytes);
+    let mut decoder: Box<dyn ImageDecoder> = match format {
+        Format::Png => Box::new(PngDecoder::with_limits(input, given.clone())?),
+        Format::Webp => Box::new(WebPDecoder::new(input)?),
+        Format::Gif => Box::new(GifDecoder::new(input)?),
+        // JPEG has its own decoders.
+        Format::Bmp | Format::Jpeg => Box::new(BmpDecoder::new(input)?),
+    };
+    decoder.set_limits(given)?;
+    Ok(decoder)
+}
+
+fn failed(info: &Info, limits: &Limits, error: ImageError) -> Error {
+    let name = info.format.name();
+    match error {
+        ImageError::Limits(_) => Error::Limit {
+            what: format!("decoding {name} of {} x {} pixels", info.width, info.height),
+            asked: limits.max_bytes.saturating_add(1),
+            limit: limits.max_bytes,
+            option: "limits.max_bytes",
+        },
+        ImageError::Unsupported(error) => Error::Unsupported {
+            what: format!("this kind of {name} ({error})"),
+            hint: "store it as plain PNG or JPEG".to_owned(),
+        },
+        error => Error::corrupt_by(Place::default(), format!("{name}: damaged"), error),
+    }
+}

@@ -1,0 +1,366 @@
+//! The wiring: steps of a plan become batches, in order, within the budget.
+//!
+//! ```text
+//!   ahead:    for each step, its windows ──reserve──► fetch (tokio) ──► decode (CPU) ──► cells     as far as memory allows
+//!                   │ windows of step n                                                   │
+//!                   ▼                                                                     ▼
+//!   assemble: for each step, memory for the batch ──► wait for its cells ──► gather, decode images in place (CPU)
+//!                   │ at most `prefetch` batches
+//!                   ▼
+//!   consumer: the next batch, in plan order
+//! ```
+//!
+//! Why it cannot dead-lock: reservations are asked for by one task, in plan order. What a step waits for is held only by
+//! earlier steps, which need nothing more, or by batches that the consumer has yet to take. That the rows live at one
+//! step fit at all is checked before each wait, so a budget that is too small is an error, never a hang.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry as MapEntry;
+use std::pin::Pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::{Context, Poll, ready};
+use std::time::Instant;
+
+use futures::Stream;
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+use super::batch_bytes;
+use super::groups::{Slot, load};
+use super::job::{Job, closed};
+use super::ledger::Entry;
+use crate::codec::{BadRow, Cells, Rows};
+use crate::error::{Error, Result};
+use crate::memory::Reservation;
+use crate::plan::{Plan, Share, WindowUse, random};
+use crate::tensor::Batch;
+
+/// Steps whose windows are known ahead of assembly. It bounds a list of pointers; bytes are bounded by the budget.
+const STEPS_AHEAD: usize = 256;
+
+/// The row groups of one window.
+#[derive(Debug)]
+struct Window {
+    slots: Vec<Arc<Slot>>,
+}
+
+/// A step and everything it takes rows from.
+#[derive(Debug)]
+struct Work {
+    step: u64,
+    windows: Vec<Arc<Window>>,
+}
+
+/// Aborts its task when dropped.
+#[derive(Debug)]
+struct Task<T>(JoinHandle<T>);
+
+impl<T> Drop for Task<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+/// Batches of one rank and one epoch, in plan order. The first error ends the stream.
+#[derive(Debug)]
+pub(super) struct Feed {
+    job: Arc<Job>,
+    receiver: mpsc::Receiver<Result<Task<Result<Batch>>>>,
+    head: Option<Task<Result<Batch>>>,
+    /// The windows of steps being assembled, to name the culprit of a wait.
+    in_flight: Arc<Mutex<Vec<Work>>>,
+    ended: bool,
+    _stages: [Task<()>; 2],
+}
+
+impl Feed {
+    /// Starts reading at step `from`. Must be called within the I/O runtime.
+    pub(super) fn start(job: Arc<Job>, plan: Arc<Plan>, share: Share, from: u64) -> Self {
+        let (work_sender, work) = mpsc::channel(STEPS_AHEAD);
+        let (sender, receiver) = mpsc::channel(job.prefetch);
+        let in_flight = Arc::default();
+        let ahead = Ahead { job: Arc::clone(&job), plan: Arc::clone(&plan), share, windows: HashMap::new(), slots: HashMap::new() };
+        let ahead = tokio::spawn(ahead.run(from, work_sender));
+        let assembler = Assembler { job: Arc::clone(&job), plan, share, in_flight: Arc::clone(&in_flight) };
+        let assembler = tokio::spawn(assembler.run(work, sender));
+        Self { job, receiver, head: None, in_flight, ended: false, _stages: [Task(ahead), Task(assembler)] }
+    }
+
+    /// What the next batch waits for: stage and culprit.
+    pub(super) fn culprit(&self) -> (&'static str, String) {
+        let in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
+        let slots = in_flight.iter().flat_map(|work| &work.windows).flat_map(|window| &window.slots);
+        slots.map(|slot| slot.pending(&self.job)).find_map(|pending| pending).unwrap_or_else(|| match in_flight.first() {
+            Some(work) => ("batch", format!("the rows of step {} to be decoded", work.step)),
+            None => ("memory", "room for a batch within memory_budget".to_owned()),
+        })
+    }
+}
+
+impl Stream for Feed {
+    type Item = Result<Batch>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        if this.ended {
+            return Poll::Ready(None);
+        }
+        loop {
+            if let Some(task) = &mut this.head {
+                let result = ready!(Pin::new(&mut task.0).poll(context)).unwrap_or_else(|_| Err(closed()));
+                this.head = None;
+                this.ended = result.is_err();
+                return Poll::Ready(Some(result));
+            }
+            match ready!(this.receiver.poll_recv(context)) {
+                Some(Ok(task)) => this.head = Some(task),
+                Some(Err(error)) => {
+                    this.ended = true;
+                    return Poll::Ready(Some(Err(error)));
+                }
+                None => {
+                    this.ended = true;
+                    return Poll::Ready(None);
+                }
+            }
+        }
+    }
+}
+
+/// A window's name: source, epoch of the source, lane, number in the lane.
+type WindowKey = (u32, u64, u32, u32);
+
+/// Reads ahead: the only task that reserves memory for row groups.
+#[derive(Debug)]
+struct Ahead {
+    job: Arc<Job>,
+    plan: Arc<Plan>,
+    share: Share,
+    /// Windows that some later step needs, with the last such step.
+    windows: HashMap<WindowKey, (Arc<Window>, u64)>,
+    /// Row groups in memory or on their way, so that two windows share one.
+    slots: HashMap<(u32, u32), Weak<Slot>>,
+}
+
+impl Ahead {
+    async fn run(mut self, from: u64, sender: mpsc::Sender<Result<Work>>) {
+        for step in from..self.plan.steps() {
+            let work = self.prepare(step, &sender).await;
+            let failed = work.is_err();
+            if sender.send(work).await.is_err() || failed {
+                return;
+            }
+        }
+    }
+
+    async fn prepare(&mut self, step: u64, sender: &mpsc::Sender<Result<Work>>) -> Result<Work> {
+        self.windows.retain(|_, (_, last)| *last >= step);
+        let mut windows = Vec::new();
+        for wanted in self.plan.windows(step, self.share) {
+            let key = (wanted.source, wanted.source_epoch, wanted.lane, wanted.window);
+            let window = match self.windows.get(&key) {
+                Some((window, _)) => Arc::clone(window),
+                None => {
+                    let window = Arc::new(Window { slots: self.slots_of(&wanted, sender).await? });
+                    self.windows.insert(key, (Arc::clone(&window), wanted.last_step));
+                    window
+                }
+            };
+            windows.push(window);
+        }
+        Ok(Work { step, windows })
+    }
+
+    async fn slots_of(&mut self, window: &WindowUse, sender: &mpsc::Sender<Result<Work>>) -> Result<Vec<Arc<Slot>>> {
+        let mut slots = Vec::with_capacity(window.groups.len());
+        for group in &window.groups {
+            let key = (window.source, *group);
+            let slot = match self.slots.get(&key).and_then(Weak::upgrade) {
+                Some(slot) => slot,
+                None => {
+                    let slot = Slot::new(window.source, *group);
+                    let reservation = self.reserve(&slot, &slots, sender).await?;
+                    tokio::spawn(load(Arc::clone(&self.job), Arc::clone(&slot), reservation));
+                    self.remember(key, &slot);
+                    slot
+                }
+            };
+            slots.push(slot);
+        }
+        Ok(slots)
+    }
+
+    async fn reserve(&self, slot: &Slot, beside: &[Arc<Slot>], sender: &mpsc::Sender<Result<Work>>) -> Result<Reservation> {
+        let cost = |source: u32, group: u32| {
+            let source = &self.job.sources[source as usize];
+            let cost = source.dataset.cost(group as usize, &source.projection);
+            cost.fetched.saturating_add(cost.decoded)
+        };
+        let asked = cost(slot.source, slot.group);
+        let pool = &self.job.groups;
+        let bytes = usize::try_from(asked).unwrap_or(usize::MAX);
+        if let Some(reservation) = pool.try_reserve(bytes) {
+            return Ok(reservation);
+        }
+        // Everything that this step and later ones cannot give back. If that and the new row group exceed the budget, no
+        // amount of waiting helps.
+        let mut live: HashMap<(u32, u32), u64> = HashMap::new();
+        for held in self.windows.values().flat_map(|(window, _)| &window.slots).chain(beside) {
+            if let MapEntry::Vacant(vacant) = live.entry((held.source, held.group)) {
+                let (source, group) = *vacant.key();
+                vacant.insert(cost(source, group));
+            }
+        }
+        let live = live.values().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
+        if live.saturating_add(asked) > pool.budget() as u64 {
+            let place = self.job.sources[slot.source as usize].dataset.place(slot.group as usize);
+            return Err(Error::Limit {
+                what: format!("{place}, beside {} row groups that the same steps need,", self.windows.len().max(1)),
+                asked: live.saturating_add(asked),
+                limit: pool.budget() as u64,
+                option: "memory_budget (or lower lanes or window_rows)",
+            });
+        }
+        let started = Instant::now();
+        let reservation = tokio::select! {
+            reservation = pool.reserve(bytes) => reservation,
+            () = sender.closed() => Err(closed()),
+        };
+        self.job.counters.read.waited(started.elapsed());
+        reservation
+    }
+
+    fn remember(&mut self, key: (u32, u32), slot: &Arc<Slot>) {
+        // Forget the finished ones now and then; the map stays within twice what is live.
+        if self.slots.len() >= 64 && self.slots.len() == self.slots.capacity() {
+            self.slots.retain(|_, slot| slot.strong_count() > 0);
+        }
+        self.slots.insert(key, Arc::downgrade(slot));
+    }
+}
+
+/// Turns steps into batches, `prefetch` ahead of the consumer.
+#[derive(Debug)]
+struct Assembler {
+    job: Arc<Job>,
+    plan: Arc<Plan>,
+    share: Share,
+    in_flight: Arc<Mutex<Vec<Work>>>,
+}
+
+impl Assembler {
+    async fn run(self, mut work: mpsc::Receiver<Result<Work>>, sender: mpsc::Sender<Result<Task<Result<Batch>>>>) {
+        while let Some(work) = work.recv().await {
+            let task = match work {
+                Ok(work) => self.start(work).await,
+                Err(error) => Err(error),
+            };
+            let failed = task.is_err();
+            if sender.send(task).await.is_err() || failed {
+                return;
+            }
+        }
+    }
+
+    async fn start(&self, work: Work) -> Result<Task<Result<Batch>>> {
+        let pool = &self.job.batches;
+        let rows = usize::try_from(self.plan.batch_rows(self.share)).unwrap_or(usize::MAX);
+        let bytes = batch_bytes(&self.job.sources, rows).min(pool.budget());
+        let started = Instant::now();
+        let reservation = pool.reserve(bytes).await?;
+        self.job.counters.batch.waited(started.elapsed());
+        self.lock().push(Work { step: work.step, windows: work.windows.clone() });
+        let (job, plan, share, in_flight) =
+            (Arc::clone(&self.job), Arc::clone(&self.plan), self.share, Arc::clone(&self.in_flight));
+        Ok(Task(tokio::spawn(async move {
+            let step = work.step;
+            let batch = assemble(&job, plan, share, work, reservation).await;
+            in_flight.lock().unwrap_or_else(PoisonError::into_inner).retain(|work| work.step != step);
+            batch
+        })))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Work>> {
+        self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn assemble(job: &Arc<Job>, plan: Arc<Plan>, share: Share, work: Work, reservation: Reservation) -> Result<Batch> {
+    let started = Instant::now();
+    let mut cells = Vec::new();
+    let mut index = HashMap::new();
+    for slot in work.windows.iter().flat_map(|window| &window.slots) {
+        if let MapEntry::Vacant(vacant) = index.entry((slot.source, slot.group)) {
+            vacant.insert(cells.len() as u32);
+            cells.push(slot.cells().await?);
+        }
+    }
+    job.counters.batch.waited(started.elapsed());
+    // `work` moves along: the row groups stay in memory until the batch is made.
+    job.on_cpu(move |job| {
+        let batch = gather(job, &plan, share, &work, &cells, &index, reservation);
+        drop(work);
+        batch
+    })
+    .await
+}
+
+fn gather(
+    job: &Job,
+    plan: &Plan,
+    share: Share,
+    work: &Work,
+    cells: &[Arc<Cells>],
+    index: &HashMap<(u32, u32), u32>,
+    reservation: Reservation,
+) -> Result<Batch> {
+    let started = Instant::now();
+    let step = plan.step(work.step, share);
+    let mut rows = Vec::with_capacity(step.rows.len());
+    // Rows come in runs of one row group when nothing is shuffled, so the last answer is asked first.
+    let mut last = ((u32::MAX, u32::MAX), 0);
+    for row in &step.rows {
+        let key = (row.source, row.group);
+        if last.0 != key {
+            last = (key, *index.get(&key).ok_or_else(closed)?);
+        }
+        rows.push((last.1, row.row));
+    }
+    let row_id = |at: usize| {
+        step.rows.get(at).map_or(0, |row| {
+            let source = &job.sources[row.source as usize];
+            source.row_base + source.dataset.row_id(row.group as usize, u64::from(row.row))
+        })
+    };
+    let (seed, epoch) = (plan.spec().seed, plan.epoch());
+    let request = Rows {
+        epoch,
+        step: work.step,
+        cells,
+        rows: &rows,
+        size: step.size,
+        masked: plan.masked(),
+        random: &|at| random(seed, epoch, row_id(at)),
+        row_ids: &row_id,
+        bad_rows: job.bad_rows,
+    };
+    let (batch, bad) = job.sources[0].columns.assemble(&request, reservation)?;
+    if !bad.is_empty() {
+        job.ledger.record(bad.into_iter().map(|bad| entry(&batch, bad, row_id)));
+    }
+    job.counters.copied.fetch_add(job.sources[0].columns.copied_bytes(&batch) as u64, Ordering::Relaxed);
+    job.counters.batch.done(batch.tensor_bytes() as u64, started.elapsed());
+    Ok(batch)
+}
+
+fn entry(batch: &Batch, bad: BadRow, row_id: impl Fn(usize) -> u64) -> Entry {
+    Entry {
+        epoch: batch.epoch,
+        step: batch.step,
+        row_id: row_id(bad.index),
+        column: bad.column.to_string(),
+        error: bad.error.chain(),
+        replaced_by: bad.replaced_by.map(row_id),
+    }
+}

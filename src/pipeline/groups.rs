@@ -1,0 +1,142 @@
+//! Row groups on their way from the store to cells, shared by every step that takes rows from them.
+//!
+//! ```text
+//!   Waiting (for memory) ─► Reading ─► Decoding ─► Done
+//! ```
+//!
+//! A [`Slot`] holds its reservation; windows hold slots; steps in flight hold windows. When the last of them is gone the
+//! memory goes back to the budget, so nothing has to be told that a row group is finished.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Instant;
+
+use rayon::prelude::*;
+use tokio::sync::watch;
+
+use super::job::{Job, closed};
+use crate::codec::Cells;
+use crate::error::{Error, Result};
+use crate::memory::Reservation;
+
+/// How far a row group is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    Waiting,
+    Reading,
+    Decoding,
+    Done,
+}
+
+impl Phase {
+    /// The stage to blame when this takes too long.
+    fn stage(self) -> &'static str {
+        match self {
+            Self::Waiting => "memory",
+            Self::Reading => "read",
+            Self::Decoding => "decode",
+            Self::Done => "batch",
+        }
+    }
+}
+
+/// One row group in flight.
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub(super) source: u32,
+    pub(super) group: u32,
+    phase: watch::Sender<Phase>,
+    born: Instant,
+    outcome: OnceLock<Result<Loaded, Mutex<Option<Error>>>>,
+}
+
+#[derive(Debug)]
+struct Loaded {
+    cells: Arc<Cells>,
+    /// Held for as long as the cells are.
+    _reservation: Reservation,
+}
+
+impl Slot {
+    pub(super) fn new(source: u32, group: u32) -> Arc<Self> {
+        let (phase, _) = watch::channel(Phase::Waiting);
+        Arc::new(Self { source, group, phase, born: Instant::now(), outcome: OnceLock::new() })
+    }
+
+    /// Waits for the cells. The error of a failed row group goes to whoever asks first; the others hear that it was closed.
+    pub(super) async fn cells(&self) -> Result<Arc<Cells>> {
+        let mut phase = self.phase.subscribe();
+        // The sender lives in `self`, so the channel cannot close before the phase is reached.
+        phase.wait_for(|phase| *phase == Phase::Done).await.map_err(|_| closed())?;
+        match self.outcome.get() {
+            Some(Ok(loaded)) => Ok(Arc::clone(&loaded.cells)),
+            Some(Err(error)) => Err(error.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_else(closed)),
+            None => Err(closed()),
+        }
+    }
+
+    /// Stage, description and age, while it is not done.
+    pub(super) fn pending(&self, job: &Job) -> Option<(&'static str, String)> {
+        let phase = *self.phase.borrow();
+        let place = job.sources[self.source as usize].dataset.place(self.group as usize);
+        let text = || format!("{place}, requested {:.1} s ago", self.born.elapsed().as_secs_f64());
+        (phase != Phase::Done).then(|| (phase.stage(), text()))
+    }
+
+    fn enter(&self, phase: Phase) {
+        self.phase.send_replace(phase);
+    }
+
+    pub(super) fn finish(&self, result: Result<(Arc<Cells>, Reservation)>) {
+        let outcome = match result {
+            Ok((cells, reservation)) => Ok(Loaded { cells, _reservation: reservation }),
+            Err(error) => Err(Mutex::new(Some(error))),
+        };
+        // A slot is finished once; a second result would be a bug and is dropped with its reservation.
+        drop(self.outcome.set(outcome));
+        self.enter(Phase::Done);
+    }
+}
+
+/// Fetches and decodes the row group of `slot`, within `reservation`.
+pub(super) async fn load(job: Arc<Job>, slot: Arc<Slot>, reservation: Reservation) {
+    let result = read_and_decode(&job, &slot, reservation).await;
+    slot.finish(result);
+}
+
+async fn read_and_decode(job: &Arc<Job>, slot: &Arc<Slot>, mut reservation: Reservation) -> Result<(Arc<Cells>, Reservation)> {
+    let (source, group) = (slot.source as usize, slot.group as usize);
+    let asked = Instant::now();
+    let permit = job.reads.acquire().await.map_err(|_| closed())?;
+    job.counters.read.waited(asked.elapsed());
+    slot.enter(Phase::Reading);
+    let started = Instant::now();
+    let fetched = job.sources[source].dataset.fetch(group, &job.sources[source].projection).await?;
+    job.counters.read.done(fetched.bytes() as u64, started.elapsed());
+    drop(permit);
+
+    let asked = Instant::now();
+    let permit = job.decodes.acquire().await.map_err(|_| closed())?;
+    job.counters.decode.waited(asked.elapsed());
+    slot.enter(Phase::Decoding);
+    let cells = job
+        .on_cpu(move |job| {
+            let Some(source) = job.sources.get(source) else { return Err(closed()) };
+            let place = source.dataset.place(group);
+            // One column of the whole row group at a time: on both cores when only one row group is wanted.
+            let roots = (0..source.projection.roots().len()).into_par_iter().map(|root| {
+                let started = Instant::now();
+                let array = source.dataset.decode(&fetched, &source.projection, root)?;
+                let prepared = source.columns.prepare(root, array, &place)?;
+                job.counters.decode.worked(started.elapsed());
+                Ok(prepared)
+            });
+            let cells = source.columns.cells(roots.collect::<Result<Vec<_>>>()?, place)?;
+            job.counters.decode.done(cells.memory() as u64, std::time::Duration::ZERO);
+            Ok(cells)
+        })
+        .await?;
+    drop(permit);
+    let cost = job.sources[source].dataset.cost(group, &job.sources[source].projection);
+    reservation.shrink_to((cost.decoded as usize).max(cells.memory()));
+    Ok((Arc::new(cells), reservation))
+}

@@ -1,0 +1,345 @@
+//! One source in one epoch: row groups in permuted order, lanes, windows. Prefix sums and binary search, nothing per row.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::permute::{GROUPS, Permutation, WINDOW, key};
+use crate::error::{Error, Result};
+use crate::manifest::Manifest;
+
+/// Where the rows of one source are, in the order of one epoch.
+#[derive(Debug)]
+pub(super) struct Layout {
+    /// Row groups that have selected rows, permuted; indexes into the manifest.
+    order: Vec<u32>,
+    /// First row of each of them in the permuted sequence, and the end of the last.
+    starts: Vec<u64>,
+    lanes: u64,
+    /// First row of each window, counted along its lane; lane after lane.
+    windows: Vec<u64>,
+    /// Where each window begins in the permuted order of row groups, as a boundary between two of them: the first row group
+    /// of the window, or in a lane that runs backwards the one behind it. The first window of a lane begins with the lane.
+    bounds: Vec<u32>,
+    /// Row groups of each lane, as indexes into the permuted order.
+    edges: Vec<Range<u32>>,
+    /// Lane l has the windows `first[l]..first[l + 1]`.
+    first: Vec<u32>,
+    /// Seed, epoch and source, if rows are shuffled.
+    shuffled: Option<[u64; 3]>,
+}
+
+/// One window: a run of rows of a lane that are permuted among themselves.
+#[derive(Debug, Clone)]
+pub(super) struct Window {
+    /// Number within the lane.
+    pub(super) number: u32,
+    /// Rows counted along the lane.
+    pub(super) rows: Range<u64>,
+    /// First of these rows in the permuted sequence; the others follow it.
+    low: u64,
+    /// The row groups it takes rows from, as indexes into the permuted order.
+    pub(super) groups: Range<usize>,
+}
+
+impl Layout {
+    /// Lays out the selected rows of `manifest` for `[seed, epoch, source]`.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for more row groups or rows than a plan can number.
+    pub(super) fn new(
+        manifest: &Manifest,
+        keys: [u64; 3],
+        shuffle: bool,
+        lanes: u32,
+        window_rows: u64,
+    ) -> Result<Self> {
+        let unsupported =
+            |what: String| Error::Unsupported { what, hint: "write smaller row groups or datasets".to_owned() };
+        if manifest.groups.len() > 1 << 31 {
+            return Err(unsupported(format!("a dataset of {} row groups", manifest.groups.len())));
+        }
+        let used = manifest.groups.iter().filter(|group| group.selected > 0).count();
+        let mut order = Vec::with_capacity(used);
+        order.extend((0_u32..).zip(&manifest.groups).filter(|(_, group)| group.selected > 0).map(|(index, _)| index));
+        let [seed, epoch, source] = keys;
+        if shuffle {
+            let file_order = order.clone();
+            let permutation = Permutation::new(used as u64, key(&[GROUPS, seed, epoch, source]));
+            for (at, slot) in (0..).zip(&mut order) {
+                *slot = file_order[permutation.forward(at) as usize];
+            }
+        }
+        let mut starts = Vec::with_capacity(used + 1);
+        let mut rows = 0_u64;
+        starts.push(0);
+        for index in &order {
+            let group = &manifest.groups[*index as usize];
+            if group.selected > u64::from(u32::MAX) {
+                return Err(unsupported(format!("row group {index} with {} selected rows", group.selected)));
+            }
+            rows += group.selected;
+            starts.push(rows);
+        }
+        if rows > 1 << 62 {
+            return Err(unsupported(format!("a dataset of {rows} rows")));
+        }
+        let mut layout = Self {
+            order,
+            starts,
+            lanes: u64::from(lanes),
+            windows: Vec::new(),
+            bounds: Vec::new(),
+            edges: Vec::with_capacity(lanes as usize),
+            first: Vec::with_capacity(lanes as usize + 1),
+            shuffled: shuffle.then_some(keys),
+        };
+        layout.first.push(0);
+        for lane in 0..u64::from(lanes) {
+            layout.cut(lane, window_rows);
+            layout.first.push(layout.windows.len() as u32);
+        }
+        layout.windows.shrink_to_fit();
+        layout.bounds.shrink_to_fit();
+        Ok(layout)
+    }
+
+    /// Cuts a lane where row groups meet, into windows of nearly equal size, none below `window_rows` if the lane is not.
+    fn cut(&mut self, lane: u64, window_rows: u64) {
+        let span = self.span(lane);
+        let len = span.end - span.start;
+        if len == 0 {
+            self.edges.push(0..0);
+            return;
+        }
+        let target = len / (len / window_rows).max(1);
+        let first = self.starts.partition_point(|start| *start <= span.start) - 1;
+        let end = self.starts.partition_point(|start| *start < span.end);
+        self.edges.push(first as u32..end as u32);
+        self.windows.push(0);
+        self.bounds.push(if backwards(lane) { end } else { first } as u32);
+        let mut open = 0;
+        // The boundaries within the lane, as the lane meets them.
+        for nth in 1..end - first {
+            let bound = if backwards(lane) { end - nth } else { first + nth };
+            let at = if backwards(lane) { span.end - self.starts[bound] } else { self.starts[bound] - span.start };
+            if at - open >= target && len - at >= window_rows {
+                self.windows.push(at);
+                self.bounds.push(bound as u32);
+                open = at;
+            }
+        }
+    }
+
+    /// Selected rows.
+    pub(super) fn rows(&self) -> u64 {
+        self.starts.last().copied().unwrap_or(0)
+    }
+
+    /// The rows of a lane in the permuted sequence.
+    pub(super) fn span(&self, lane: u64) -> Range<u64> {
+        let (each, more) = (self.rows() / self.lanes, self.rows() % self.lanes);
+        let start = |lane: u64| lane * each + lane.min(more);
+        start(lane)..start(lane + 1)
+    }
+
+    /// Rows of a lane.
+    pub(super) fn lane_rows(&self, lane: u64) -> u64 {
+        self.along(self.rows(), lane)
+    }
+
+    /// How many of the rows `0..end` of the interleaved lanes belong to `lane`.
+    pub(super) fn along(&self, end: u64, lane: u64) -> u64 {
+        (end + (self.lanes - 1 - lane)) / self.lanes
+    }
+
+    /// How many of the rows `0..end` of the interleaved lanes belong to lanes below `lane`.
+    pub(super) fn below(&self, end: u64, lane: u64) -> u64 {
+        end / self.lanes * lane + (end % self.lanes).min(lane)
+    }
+
+    /// Number of windows of a lane.
+    pub(super) fn windows(&self, lane: u64) -> u32 {
+        self.first[lane as usize + 1] - self.first[lane as usize]
+    }
+
+    /// The window of `lane` that holds row `at` of it; `at` is below [`lane_rows`](Self::lane_rows).
+    pub(super) fn window_at(&self, lane: u64, at: u64) -> Window {
+        let all = &self.windows[self.first[lane as usize] as usize..self.first[lane as usize + 1] as usize];
+        // Windows are nearly equal, so the guess is close, and the search stays within a few cache lines.
+        let guess = u128::from(at) * all.len() as u128 / u128::from(self.lane_rows(lane).max(1));
+        let number = count_up_to(all, at, guess as usize) - 1;
+        self.window(lane, number as u32)
+    }
+
+    /// Window `number` of `lane`.
+    pub(super) fn window(&self, lane: u64, number: u32) -> Window {
+        let index = (self.first[lane as usize] + number) as usize;
+        let span = self.span(lane);
+        let edges = &self.edges[lane as usize];
+        let is_last = number + 1 == self.windows(lane);
+        let next = if is_last { span.end - span.start } else { self.windows[index + 1] };
+        let rows = self.windows[index]..next;
+        let bound = self.bounds[index];
+        let (low, groups) = if backwards(lane) {
+            (span.end - rows.end, if is_last { edges.start } else { self.bounds[index + 1] }..bound)
+        } else {
+            (span.start + rows.start, bound..if is_last { edges.end } else { self.bounds[index + 1] })
+        };
+        Window { number, rows, low, groups: groups.start as usize..groups.end as usize }
+    }
+
+    /// The row groups of a window, as indexes into the manifest.
+    pub(super) fn groups(&self, window: &Window) -> &[u32] {
+        &self.order[window.groups.clone()]
+    }
+
+    /// All row groups that have rows, as indexes into the manifest, in permuted order.
+    pub(super) fn order(&self) -> &[u32] {
+        &self.order
+    }
+
+    /// Whether all rows of row group `at` of the permuted order lie in `lane`.
+    pub(super) fn inside(&self, at: usize, lane: u64) -> bool {
+        let span = self.span(lane);
+        self.starts[at] >= span.start && self.starts[at + 1] <= span.end
+    }
+
+    /// Calls `visit` with row group and row for the rows `range` of a window, counted along the lane, in order.
+    pub(super) fn each_row(
+        &self,
+        pass: u64,
+        lane: u64,
+        window: &Window,
+        range: Range<u64>,
+        mut visit: impl FnMut(u32, u32),
+    ) {
+        let starts = &self.starts[window.groups.clone()];
+        let order = &self.order[window.groups.clone()];
+        let mut place = |offset: u64| {
+            let row = window.low + offset;
+            let at = starts.partition_point(|start| *start <= row) - 1;
+            // A row group has at most u32::MAX selected rows, checked above.
+            visit(order[at], (row - starts[at]) as u32);
+        };
+        let offsets = range.start - window.rows.start..range.end - window.rows.start;
+        match self.shuffled {
+            Some([seed, epoch, source]) => {
+                let key = key(&[WINDOW, seed, epoch, source, pass, lane, u64::from(window.number)]);
+                let permutation = Permutation::new(window.rows.end - window.rows.start, key);
+                offsets.for_each(|offset| place(permutation.forward(offset)));
+            }
+            None => offsets.for_each(place),
+        }
+    }
+
+    /// Bytes held.
+    pub(super) fn memory(&self) -> usize {
+        let Self { order, starts, windows, bounds, edges, first, .. } = self;
+        let narrow = order.capacity() + bounds.capacity() + first.capacity();
+        size_of::<Self>() + 4 * narrow + 8 * (starts.capacity() + windows.capacity() + edges.capacity())
+    }
+}
+
+/// How many of `sorted` are at most `value`: a binary search between bounds that start at `guess` and double.
+fn count_up_to(sorted: &[u64], value: u64, guess: usize) -> usize {
+    let (mut low, mut high) = (guess.min(sorted.len()), guess.min(sorted.len()));
+    let mut reach = 1;
+    while low > 0 && sorted[low - 1] > value {
+        high = low - 1;
+        low = low.saturating_sub(reach);
+        reach *= 2;
+    }
+    reach = 1;
+    while high < sorted.len() && sorted[high] <= value {
+        low = high + 1;
+        high = (high + reach).min(sorted.len());
+        reach *= 2;
+    }
+    low + sorted[low..high].partition_point(|item| *item <= value)
+}
+
+/// Odd lanes run backwards. Lane k's end or start is then where lane k + 1 has its own, so the row group cut between them is
+/// needed by both at about the same time and read once.
+fn backwards(lane: u64) -> bool {
+    lane % 2 == 1
+}
+
+/// The layouts of all sources.
+pub(super) fn layouts(
+    manifests: &[Arc<Manifest>],
+    seed: u64,
+    epoch: u64,
+    shuffle: bool,
+    lanes: u32,
+    window_rows: u64,
+) -> Result<Vec<Layout>> {
+    (0..)
+        .zip(manifests)
+        .map(|(source, manifest)| Layout::new(manifest, [seed, epoch, source], shuffle, lanes, window_rows))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_tile_lanes_and_are_large_enough() {
+        let rows: Vec<u64> = (0..97).map(|at| at * 31 % 40).collect();
+        for lanes in [1, 2, 3, 8, 64] {
+            for window_rows in [1, 10, 100, 10_000] {
+                let layout = Layout::new(&Manifest::imaginary(&rows, 1), [1, 2, 3], true, lanes, window_rows).unwrap();
+                let mut total = 0;
+                for lane in 0..u64::from(lanes) {
+                    let len = layout.lane_rows(lane);
+                    assert_eq!(len, layout.span(lane).end - layout.span(lane).start);
+                    let mut end = 0;
+                    for number in 0..layout.windows(lane) {
+                        let window = layout.window(lane, number);
+                        assert_eq!(window.rows.start, end);
+                        end = window.rows.end;
+                        assert!(end - window.rows.start >= window_rows.min(len), "lane {lane}: {window:?}");
+                        assert!(layout.window_at(lane, window.rows.start).number == number);
+                        assert!(layout.window_at(lane, end - 1).number == number);
+                    }
+                    assert_eq!(end, len);
+                    total += len;
+                }
+                assert_eq!(total, layout.rows());
+            }
+        }
+    }
+
+    #[test]
+    fn lanes_that_share_a_row_group_need_it_at_the_same_end() {
+        let layout = Layout::new(&Manifest::imaginary(&[10; 7], 1), [0; 3], true, 4, 1).unwrap();
+        for lane in 0..3 {
+            // 17 or 18 rows per lane: each cut goes through a row group.
+            let last = |lane| layout.window(lane, layout.windows(lane) - 1);
+            let (mine, other) = if lane % 2 == 0 {
+                (last(lane), last(lane + 1))
+            } else {
+                (layout.window(lane, 0), layout.window(lane + 1, 0))
+            };
+            let shared = layout.groups(&mine).iter().filter(|group| layout.groups(&other).contains(group)).count();
+            assert_eq!(shared, 1, "lanes {lane} and {}", lane + 1);
+        }
+    }
+
+    #[test]
+    fn a_guess_changes_no_search() {
+        let sorted: Vec<u64> = (0..40).map(|at| at * at / 7).collect();
+        for value in 0..250 {
+            for guess in 0..50 {
+                let found = count_up_to(&sorted, value, guess);
+                assert_eq!(found, sorted.partition_point(|item| *item <= value), "value {value}, guess {guess}");
+            }
+        }
+    }
+
+    #[test]
+    fn too_large_a_row_group_is_refused() {
+        let manifest = Manifest::imaginary(&[1 << 33], 1);
+        assert!(matches!(Layout::new(&manifest, [0; 3], true, 1, 1), Err(Error::Unsupported { .. })));
+    }
+}

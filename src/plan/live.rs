@@ -1,0 +1,194 @@
+//! How many bytes of row groups a rank needs at once: what a memory budget must hold.
+//!
+//! Each window is needed from one moment to another, so the answer is the most that overlapping intervals weigh: sort their
+//! ends and sweep. A row group that is cut between lanes weighs once for as long as any of its windows is needed.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::layout::Layout;
+use super::share::Share;
+use super::steps::Plan;
+
+/// Needed from the first moment to the second, both included.
+#[derive(Debug, Clone, Copy)]
+struct Interval {
+    from: u64,
+    to: u64,
+    bytes: u64,
+}
+
+impl Plan {
+    /// The most bytes of row groups that this rank needs in any one step, where `cost` gives the bytes of a row group (source,
+    /// index into the manifest's groups).
+    ///
+    /// For one dataset it is exact up to lanes that the rank's slice touches in some steps only, and counts them all. For a
+    /// mixture it is the sum over the sources, each at its worst moment. It never says too little. Takes time in proportion
+    /// to the row groups, not to the steps.
+    pub fn live_bytes(&self, share: Share, cost: &dyn Fn(u32, u32) -> u64) -> u64 {
+        let mut most = 0_u64;
+        let incomplete = self.steps().checked_sub(1).filter(|last| {
+            let positions = self.positions(*last);
+            positions.end - positions.start < self.spec().global_batch
+        });
+        if incomplete != Some(0) && self.steps() > 0 {
+            for source in 0..self.sources.len() {
+                most = most.saturating_add(self.live_in(source, share, cost));
+            }
+        }
+        // The incomplete step is sliced in another way; it is one step, so its windows are simply listed.
+        let last = incomplete.map_or(0, |last| {
+            let windows = self.windows(last, share);
+            let groups: BTreeSet<_> =
+                windows.iter().flat_map(|window| window.groups.iter().map(|group| (window.source, *group))).collect();
+            groups.into_iter().fold(0, |sum: u64, (source, group)| sum.saturating_add(cost(source, group)))
+        });
+        most.max(last)
+    }
+
+    /// The most bytes of one source that full steps need.
+    fn live_in(&self, source: usize, share: Share, cost: &dyn Fn(u32, u32) -> u64) -> u64 {
+        let layout = &self.sources[source];
+        let weigh = |at: usize| cost(source as u32, layout.order()[at]);
+        let drawn = self.interleave.count(source, self.rows());
+        let full_steps = self.rows() / self.spec().global_batch;
+        // With one source a moment is a step. In a mixture it is the last of the draws that a step can reach: a step has at
+        // most as many draws as a batch has rows, so a window is needed until so many draws after its last row.
+        let batch = self.spec().global_batch;
+        let mixed = self.sources.len() > 1;
+        let moments =
+            |first: u64, last: u64| if mixed { (first, last + (batch - 1)) } else { (first / batch, last / batch) };
+        let mut intervals = Vec::new();
+        let mut cut: HashMap<usize, Vec<Interval>> = HashMap::new();
+        for lane in (0..self.lanes).filter(|lane| self.may_touch(*lane, share)) {
+            for number in 0..layout.windows(lane) {
+                let window = layout.window(lane, number);
+                let first = window.rows.start * self.lanes + lane;
+                if first >= drawn {
+                    break;
+                }
+                let (from, to) = moments(first, (window.rows.end - 1) * self.lanes + lane);
+                if !mixed && from >= full_steps {
+                    break;
+                }
+                let mut bytes = 0_u64;
+                let edges = [window.groups.start, window.groups.end - 1];
+                for at in window.groups {
+                    // Only the outer row groups of a lane can be cut, and they are outer in their windows too.
+                    if edges.contains(&at) && !layout.inside(at, lane) {
+                        cut.entry(at).or_default().push(Interval { from, to, bytes: weigh(at) });
+                    } else {
+                        bytes = bytes.saturating_add(weigh(at));
+                    }
+                }
+                intervals.push(Interval { from, to, bytes });
+            }
+        }
+        for (_, mut parts) in cut {
+            parts.sort_unstable_by_key(|part| part.from);
+            let start = intervals.len();
+            for part in parts {
+                match intervals[start..].last_mut() {
+                    Some(open) if part.from <= open.to => open.to = open.to.max(part.to),
+                    _ => intervals.push(part),
+                }
+            }
+        }
+        if drawn > layout.rows() {
+            // The next pass begins while the last windows of this one are still needed.
+            again(&mut intervals, layout);
+        }
+        let all = (0..layout.order().len()).fold(0, |sum: u64, at| sum.saturating_add(weigh(at)));
+        sweep(&intervals).min(all)
+    }
+
+    /// Whether `lane` can overlap this rank's slice in some full step.
+    fn may_touch(&self, lane: u64, share: Share) -> bool {
+        let (batch, lanes) = (self.spec().global_batch, self.lanes);
+        let slice = share.part(batch);
+        let start = |lane: u64| {
+            if self.sources.len() == 1 {
+                // batch / lanes rows of each lane below, and those of the remaining rows that fall on them.
+                let (each, more) = (batch / lanes * lane, batch % lanes);
+                return (each + more.saturating_sub(lanes - lane), each + more.min(lane));
+            }
+            // Each run of draws strays from its even share by less than lane * (lanes - lane) / lanes; a source has one run in
+            // a step, and one more for each time that it starts again.
+            let runs: u64 = self.sources.iter().map(|source| 2 + batch / source.rows().max(1)).sum();
+            let even = (u128::from(batch) * u128::from(lane) / u128::from(lanes)) as u64;
+            let stray = (lane * (lanes - lane)).div_ceil(lanes).saturating_mul(runs) + 1;
+            (even.saturating_sub(stray), even.saturating_add(stray))
+        };
+        start(lane).0 < slice.end && start(lane + 1).1 > slice.start
+    }
+}
+
+/// Adds the same intervals one pass later. A third pass overlaps only in a source shorter than a step, which the total bounds.
+fn again(intervals: &mut Vec<Interval>, layout: &Layout) {
+    let rows = layout.rows();
+    let next: Vec<_> = intervals
+        .iter()
+        .map(|interval| Interval { from: interval.from + rows, to: interval.to + rows, ..*interval })
+        .collect();
+    intervals.extend(next);
+}
+
+fn sweep(intervals: &[Interval]) -> u64 {
+    let sorted = |end: fn(&Interval) -> u64| {
+        let mut ends: Vec<_> = intervals.iter().map(|interval| (end(interval), interval.bytes)).collect();
+        ends.sort_unstable();
+        ends
+    };
+    let (starts, ends) = (sorted(|interval| interval.from), sorted(|interval| interval.to));
+    let (mut live, mut most, mut ended) = (0_u128, 0_u128, 0);
+    for (moment, bytes) in starts {
+        while ends.get(ended).is_some_and(|(end, _)| *end < moment) {
+            live -= u128::from(ends[ended].1);
+            ended += 1;
+        }
+        live += u128::from(bytes);
+        most = most.max(live);
+    }
+    u64::try_from(most).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::manifest::Manifest;
+    use crate::plan::{Mix, PlanSpec, Shuffle, Stop, Tail};
+
+    #[test]
+    fn a_sweep_finds_the_heaviest_moment() {
+        let interval = |from, to, bytes| Interval { from, to, bytes };
+        assert_eq!(sweep(&[]), 0);
+        assert_eq!(sweep(&[interval(0, 3, 5), interval(4, 5, 7), interval(5, 9, 1)]), 8);
+        assert_eq!(sweep(&[interval(0, 4, u64::MAX), interval(4, 5, 1)]), u64::MAX);
+    }
+
+    #[test]
+    fn a_source_that_starts_again_needs_its_first_windows_beside_the_last() {
+        let manifests = [&[312, 3][..], &[1, 63, 3]].map(|rows| Arc::new(Manifest::imaginary(rows, 1)));
+        let mix = Some(Mix { weights: vec![1, 1], stop: Stop::AllExhausted });
+        let spec = PlanSpec { shuffle: Shuffle::None, tail: Tail::Drop, mix, ..PlanSpec::new(0, 64) };
+        let plan = Plan::new(&manifests, spec.resolve(&manifests).unwrap(), 0).unwrap();
+        assert_eq!(plan.live_bytes(Share::whole(), &|source, _| u64::from(source)), 3);
+    }
+
+    #[test]
+    fn aligned_windows_weigh_once_and_a_shared_row_group_too() {
+        // 8 lanes of 4 row groups of 64 rows, a step takes 8 rows of each: no step needs two windows of a lane.
+        let manifests = [Arc::new(Manifest::imaginary(&[64; 32], 10))];
+        let spec = PlanSpec { lanes: Some(8), window_rows: Some(64), ..PlanSpec::new(1, 64) };
+        let plan = Plan::new(&manifests, spec, 0).unwrap();
+        let one = |_, _| 1;
+        assert_eq!(plan.live_bytes(Share::whole(), &one), 8);
+        assert_eq!(plan.live_bytes(Share::new(1, 4).unwrap(), &one), 2);
+        // One row group for all lanes.
+        let manifests = [Arc::new(Manifest::imaginary(&[6400], 10))];
+        let spec = PlanSpec { lanes: Some(8), window_rows: Some(64), ..PlanSpec::new(1, 64) };
+        let plan = Plan::new(&manifests, spec, 0).unwrap();
+        assert_eq!(plan.live_bytes(Share::whole(), &one), 1);
+    }
+}

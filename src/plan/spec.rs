@@ -1,0 +1,324 @@
+//! What decides an order besides the data: a few numbers, saved in every state.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::interleave::gcd;
+use crate::error::{Error, Result};
+use crate::manifest::Manifest;
+
+/// Most lanes of a default plan: beyond this, more lanes mix little better and read more row groups at once.
+const DEFAULT_LANES: u64 = 32;
+/// Bytes of row groups that the default number of lanes may need at once.
+const LANE_BYTES: u64 = 1 << 30;
+/// Bytes of rows that the windows of all lanes hold together by default.
+const WINDOW_BYTES: u64 = 256 << 20;
+/// A window outlasts this many steps, so that a step seldom needs two windows of a lane.
+const STEPS_PER_WINDOW: u64 = 4;
+/// Largest global batch, in rows.
+const MAX_GLOBAL_BATCH: u64 = 1 << 31;
+/// Most lanes that can be asked for.
+const MAX_LANES: u32 = 1 << 16;
+/// Most sources of a mixture: the weights are part of the state, which is at most 4 KiB.
+const MAX_SOURCES: usize = 256;
+/// Largest sum of weights.
+const MAX_WEIGHT: u64 = 1 << 31;
+
+/// How rows are shuffled.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Shuffle {
+    /// File order.
+    None,
+    /// Row groups in random order over several lanes, rows in random order within windows of each lane.
+    #[default]
+    Windows,
+}
+
+/// What becomes of the last step if the rows do not fill it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Tail {
+    /// Batches keep their size; a mask says which rows are real.
+    #[default]
+    Pad,
+    /// Rows from the start of the epoch fill the step.
+    Repeat,
+    /// The last, incomplete step is left out.
+    Drop,
+}
+
+/// When the epoch of a mixture ends.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stop {
+    /// With the last row of the source that ends first. The rest of the other sources is not delivered in this epoch.
+    #[default]
+    FirstExhausted,
+    /// When every source has been delivered at least once. A source that ends earlier starts again, rows in a new order.
+    AllExhausted,
+}
+
+/// A mixture of datasets in fixed proportions.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mix {
+    /// Rows of each source in every `sum(weights)` rows. Integers, so that the order is exact on every machine.
+    pub weights: Vec<u32>,
+    /// When the epoch ends.
+    #[serde(default)]
+    pub stop: Stop,
+}
+
+impl Mix {
+    /// A mixture in the proportions `weights`: whole numbers are taken as they are, others to six digits of their sum.
+    ///
+    /// ```
+    /// use bowstring::plan::{Mix, Stop};
+    /// # fn main() -> bowstring::Result<()> {
+    /// assert_eq!(Mix::new(&[0.7, 0.3], Stop::FirstExhausted)?.weights, [7, 3]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a weight that is not positive, or less than a millionth of the whole.
+    pub fn new(weights: &[f64], stop: Stop) -> Result<Self> {
+        let sum: f64 = weights.iter().sum();
+        if let Some(wrong) = weights.iter().find(|weight| !weight.is_finite() || **weight <= 0.0) {
+            return Err(Error::config(
+                "weights",
+                format!("{wrong} is no positive number; leave the dataset out instead"),
+            ));
+        }
+        let whole = weights.iter().all(|weight| weight.fract() == 0.0) && sum <= MAX_WEIGHT as f64;
+        let scale = if whole { 1.0 } else { 1e6 / sum };
+        let rounded = |weight: &f64| match (weight * scale).round() {
+            parts if parts >= 1.0 => Ok(parts as u32),
+            _ => Err(Error::config(
+                "weights",
+                format!("{weight} of {sum} is less than a millionth; leave the dataset out"),
+            )),
+        };
+        let mut mix = Self { weights: weights.iter().map(rounded).collect::<Result<_>>()?, stop };
+        mix.reduce();
+        mix.validate(weights.len())?;
+        Ok(mix)
+    }
+
+    /// Divides by the common divisor, so that equal proportions are equal weights.
+    fn reduce(&mut self) {
+        let divisor = self.weights.iter().fold(0, |divisor, weight| gcd(divisor, u64::from(*weight)));
+        if let Some(divisor) = u32::try_from(divisor).ok().filter(|divisor| *divisor > 1) {
+            self.weights.iter_mut().for_each(|weight| *weight /= divisor);
+        }
+    }
+
+    fn validate(&self, sources: usize) -> Result<()> {
+        let sum: u64 = self.weights.iter().map(|weight| u64::from(*weight)).sum();
+        let problem = if self.weights.len() != sources {
+            format!("{} weights for {sources} datasets; give one for each", self.weights.len())
+        } else if sources == 0 || sources > MAX_SOURCES {
+            format!("{sources} datasets; a mixture has 1 to {MAX_SOURCES}")
+        } else if self.weights.contains(&0) {
+            "a weight of 0; leave the dataset out instead".to_owned()
+        } else if sum > MAX_WEIGHT {
+            format!("weights add up to {sum}; at most {MAX_WEIGHT}")
+        } else {
+            return Ok(());
+        };
+        Err(Error::config("weights", problem))
+    }
+}
+
+/// What a plan is made from, besides the data and the epoch.
+///
+/// `lanes` and `window_rows` may be left open; [`resolve`](Self::resolve) computes them from the data alone, never from the
+/// machine or the world size, and a state saves what they were.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlanSpec {
+    /// Seed of the order.
+    pub seed: u64,
+    /// How rows are shuffled.
+    #[serde(default)]
+    pub shuffle: Shuffle,
+    /// Rows of all ranks together per step.
+    pub global_batch: u64,
+    /// How many lanes are read at once; at most `global_batch`.
+    #[serde(default)]
+    pub lanes: Option<u32>,
+    /// Fewest rows of a window of a lane, unless the lane itself has fewer.
+    #[serde(default)]
+    pub window_rows: Option<u64>,
+    /// What becomes of the last, incomplete step.
+    #[serde(default)]
+    pub tail: Tail,
+    /// Proportions, if the plan is over several datasets.
+    #[serde(default)]
+    pub mix: Option<Mix>,
+}
+
+impl PlanSpec {
+    /// A shuffled plan of `global_batch` rows per step over one dataset, everything else by default.
+    pub fn new(seed: u64, global_batch: u64) -> Self {
+        Self {
+            seed,
+            shuffle: Shuffle::Windows,
+            global_batch,
+            lanes: None,
+            window_rows: None,
+            tail: Tail::Pad,
+            mix: None,
+        }
+    }
+
+    /// The same spec with everything open filled in. Resolving again changes nothing.
+    ///
+    /// Lanes: the largest power of two that is at most 32, the global batch and the number of row groups, and keeps a row
+    /// group of median size per lane and dataset within 1 GiB; a divisor of the global batch if that leaves at least 4.
+    /// Window rows: what makes the windows of all lanes 256 MiB, but at least four steps' worth.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for values that no plan can have.
+    pub fn resolve(&self, manifests: &[Arc<Manifest>]) -> Result<Self> {
+        let mut spec = self.clone();
+        if let Some(mix) = &mut spec.mix {
+            mix.reduce();
+        }
+        match spec.shuffle {
+            // A window of its own for each row group: nothing is held longer than its rows last.
+            Shuffle::None => {
+                spec.lanes.get_or_insert(1);
+                spec.window_rows.get_or_insert(1);
+            }
+            Shuffle::Windows => {
+                let batch = spec.global_batch.max(1);
+                let lanes = *spec.lanes.get_or_insert_with(|| default_lanes(batch, manifests));
+                spec.window_rows.get_or_insert_with(|| {
+                    let row: u64 = manifests.iter().fold(0, |sum, manifest| sum.saturating_add(manifest.row_bytes()));
+                    let lanes = u64::from(lanes.max(1));
+                    let steps = batch.saturating_mul(STEPS_PER_WINDOW).div_ceil(lanes);
+                    (WINDOW_BYTES / lanes / row.max(1)).max(steps)
+                });
+            }
+        }
+        spec.validate(manifests)?;
+        Ok(spec)
+    }
+
+    /// Lanes and window rows of a spec that must be resolved, and that every other value is possible.
+    pub(super) fn validate(&self, manifests: &[Arc<Manifest>]) -> Result<(u32, u64)> {
+        let unresolved = |option| Error::config(option, "not filled in; resolve the spec over the manifests first");
+        let lanes = self.lanes.ok_or_else(|| unresolved("lanes"))?;
+        let window_rows = self.window_rows.ok_or_else(|| unresolved("window_rows"))?;
+        let batch = self.global_batch;
+        if batch == 0 || batch > MAX_GLOBAL_BATCH {
+            return Err(Error::config("global_batch_size", format!("{batch} rows; from 1 to {MAX_GLOBAL_BATCH}")));
+        }
+        if lanes == 0 || lanes > MAX_LANES || u64::from(lanes) > batch {
+            let most = batch.min(u64::from(MAX_LANES));
+            let problem = format!("{lanes} lanes for a global batch of {batch} rows; from 1 to {most}");
+            return Err(Error::config("lanes", problem));
+        }
+        if window_rows == 0 {
+            return Err(Error::config("window_rows", "a window has at least one row"));
+        }
+        if self.shuffle == Shuffle::None && (lanes, window_rows) != (1, 1) {
+            let option = if lanes == 1 { "window_rows" } else { "lanes" };
+            return Err(Error::config(option, "without shuffle there is one lane in file order; leave the option out"));
+        }
+        match &self.mix {
+            Some(mix) => mix.validate(manifests.len())?,
+            None if manifests.len() == 1 => {}
+            None => {
+                let problem = format!("none for {} datasets; a mixture needs one for each", manifests.len());
+                return Err(Error::config("weights", problem));
+            }
+        }
+        Ok((lanes, window_rows))
+    }
+}
+
+fn default_lanes(batch: u64, manifests: &[Arc<Manifest>]) -> u32 {
+    let mut most = DEFAULT_LANES.min(batch);
+    let mut bytes = 0_u64;
+    for manifest in manifests {
+        let mut sizes: Vec<u64> =
+            manifest.groups.iter().filter(|group| group.selected > 0).map(|group| group.bytes).collect();
+        let middle = sizes.len() / 2;
+        if middle < sizes.len() {
+            bytes = bytes.saturating_add(*sizes.select_nth_unstable(middle).1);
+        }
+        most = most.min(sizes.len() as u64);
+    }
+    let most = most.min(LANE_BYTES / bytes.max(1)).max(1);
+    let lanes = 1 << most.ilog2();
+    let divisor = (1 << batch.trailing_zeros().min(63)).min(lanes);
+    // At most DEFAULT_LANES, so it fits.
+    (if divisor >= 4 { divisor } else { lanes }) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lanes(batch: u64, groups: usize, row_bytes: u64) -> (u32, u64) {
+        let manifest = Arc::new(Manifest::imaginary(&vec![1000; groups], row_bytes));
+        let spec = PlanSpec::new(0, batch).resolve(&[Arc::clone(&manifest)]).unwrap();
+        assert_eq!(spec.resolve(&[manifest]).unwrap(), spec);
+        (spec.lanes.unwrap(), spec.window_rows.unwrap())
+    }
+
+    #[test]
+    fn defaults_follow_the_data() {
+        assert_eq!(lanes(1024, 1000, 1024), (32, 8192));
+        assert_eq!(lanes(1024, 1000, 128 << 10), (8, 512), "row groups of 128 MiB");
+        assert_eq!(lanes(1024, 1000, 128 << 20), (1, 4096), "row groups of 128 GiB");
+        assert_eq!(lanes(1024, 3, 1), (2, 128 << 20), "three row groups");
+        assert_eq!(lanes(24, 1000, 1024).0, 8, "24 is divided by 8");
+        assert_eq!(lanes(26, 1000, 1024).0, 16, "26 is divided by 2 only, which is too few");
+        assert_eq!(lanes(7, 1000, 0), (4, 64 << 20));
+        assert_eq!(lanes(7, 0, 0).0, 1, "no rows at all");
+    }
+
+    #[test]
+    fn impossible_values_are_named() {
+        let one = [Arc::new(Manifest::imaginary(&[10], 1))];
+        let option = |spec: PlanSpec, manifests: &[Arc<Manifest>]| match spec.resolve(manifests) {
+            Err(Error::Config { option, .. }) => option,
+            other => panic!("{other:?}"),
+        };
+        let spec = PlanSpec::new(0, 8);
+        assert_eq!(option(PlanSpec::new(0, 0), &one), "global_batch_size");
+        assert_eq!(option(PlanSpec::new(0, u64::MAX), &one), "global_batch_size");
+        assert_eq!(option(PlanSpec { lanes: Some(9), ..spec.clone() }, &one), "lanes");
+        assert_eq!(option(PlanSpec { lanes: Some(0), ..spec.clone() }, &one), "lanes");
+        assert_eq!(option(PlanSpec { window_rows: Some(0), ..spec.clone() }, &one), "window_rows");
+        assert_eq!(option(PlanSpec { shuffle: Shuffle::None, lanes: Some(2), ..spec.clone() }, &one), "lanes");
+        assert_eq!(
+            option(PlanSpec { shuffle: Shuffle::None, window_rows: Some(9), ..spec.clone() }, &one),
+            "window_rows"
+        );
+        assert_eq!(option(spec.clone(), &[]), "weights");
+        for weights in [vec![], vec![0], vec![1, 1], vec![1; 257]] {
+            let mix = Some(Mix { weights, stop: Stop::default() });
+            assert_eq!(option(PlanSpec { mix, ..spec.clone() }, &one), "weights");
+        }
+        for weights in
+            [[1.0, 0.0], [1.0, -1.0], [f64::NAN, 1.0], [1e9, 1e-9], [f64::MAX, f64::MAX], [f64::INFINITY, 1.0]]
+        {
+            assert!(Mix::new(&weights, Stop::default()).is_err(), "{weights:?}");
+        }
+        assert_eq!(Mix::new(&[1.0 / 3.0; 3], Stop::default()).unwrap().weights, [1, 1, 1]);
+        assert_eq!(Mix::new(&[20.0, 10.0], Stop::default()).unwrap().weights, [2, 1]);
+    }
+
+    #[test]
+    fn json_is_strict() {
+        let spec: PlanSpec = serde_json::from_str(r#"{"seed":1,"global_batch":8}"#).unwrap();
+        assert_eq!(spec, PlanSpec::new(1, 8));
+        assert!(serde_json::from_str::<PlanSpec>(r#"{"seed":1,"global_batch":8,"world":2}"#).is_err());
+    }
+}

@@ -1,0 +1,215 @@
+//! A position in an epoch: small, and the same on every rank.
+
+use serde::{Deserialize, Serialize};
+
+use super::spec::PlanSpec;
+use super::steps::Plan;
+use crate::error::{Error, Result};
+use crate::manifest::Fingerprint;
+
+/// Version of the state's JSON, raised when its meaning or the order of any plan changes.
+const VERSION: u32 = 1;
+
+/// How many steps of which epoch of which plan were yielded.
+///
+/// It does not know the world size: any rank of any world may go on from it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    /// Version of this format.
+    pub version: u32,
+    /// The data.
+    pub fingerprint: Fingerprint,
+    /// The resolved spec.
+    pub spec: PlanSpec,
+    /// The epoch.
+    pub epoch: u64,
+    /// Steps already yielded, from 0 to [`Plan::steps`]: the first step to yield after resuming.
+    pub step: u64,
+}
+
+/// The part of a state that every version has.
+#[derive(Deserialize)]
+struct Versioned {
+    version: u32,
+}
+
+impl State {
+    /// Most bytes of a state's JSON.
+    pub const MAX_BYTES: usize = 4096;
+
+    /// The position before `step` of `plan`.
+    pub fn new(plan: &Plan, step: u64) -> Self {
+        let spec = plan.spec().clone();
+        Self { version: VERSION, fingerprint: plan.fingerprint(), spec, epoch: plan.epoch(), step }
+    }
+
+    /// The state as JSON of at most [`MAX_BYTES`](Self::MAX_BYTES).
+    pub fn to_json(&self) -> String {
+        // Numbers, strings and one list of numbers: there is nothing that could fail.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Reads what [`to_json`](Self::to_json) wrote.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if it is longer than [`MAX_BYTES`](Self::MAX_BYTES) or not a state; [`Error::Mismatch`] if it is
+    /// of another version.
+    pub fn from_json(json: impl AsRef<[u8]>) -> Result<Self> {
+        let json = json.as_ref();
+        if json.len() > Self::MAX_BYTES {
+            let problem = format!("{} bytes; a state has at most {}", json.len(), Self::MAX_BYTES);
+            return Err(Error::config("state", problem));
+        }
+        let wrong = |error| Error::config("state", format!("not a state: {error}"));
+        let Versioned { version } = serde_json::from_slice(json).map_err(wrong)?;
+        if version != VERSION {
+            let hint = "resume with the version of bowstring that wrote it, or start the epoch again";
+            return Err(mismatch("version", VERSION, version, hint));
+        }
+        serde_json::from_slice(json).map_err(wrong)
+    }
+
+    /// That the state belongs to the data of `fingerprint` and to the resolved `spec`.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] naming the first field that differs.
+    pub fn check(&self, fingerprint: &Fingerprint, spec: &PlanSpec) -> Result<()> {
+        if self.version != VERSION {
+            return Err(mismatch("version", VERSION, self.version, ""));
+        }
+        if self.fingerprint != *fingerprint {
+            let hint = "the files, the columns' schema or the filter changed; resume over the same data";
+            return Err(mismatch("fingerprint", fingerprint, self.fingerprint, hint));
+        }
+        let PlanSpec { seed, shuffle, global_batch, lanes, window_rows, tail, mix } = &self.spec;
+        let option = |name, differs, ours: String, theirs: String| {
+            if differs { Err(mismatch(name, ours, theirs, "set the option to the state's value")) } else { Ok(()) }
+        };
+        macro_rules! same {
+            ($name:literal, $field:ident) => {
+                option($name, spec.$field != *$field, show(&spec.$field), show($field))?
+            };
+        }
+        same!("seed", seed);
+        same!("shuffle", shuffle);
+        same!("global_batch", global_batch);
+        same!("lanes", lanes);
+        same!("window_rows", window_rows);
+        same!("tail", tail);
+        same!("mix", mix);
+        Ok(())
+    }
+
+    /// The first step to yield, if the state is a position in `plan`.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check), and [`Error::Mismatch`] for another epoch or a step beyond the end. The end itself is a
+    /// position: nothing of the epoch remains.
+    pub fn step_in(&self, plan: &Plan) -> Result<u64> {
+        self.check(&plan.fingerprint(), plan.spec())?;
+        if self.epoch != plan.epoch() {
+            return Err(mismatch("epoch", plan.epoch(), self.epoch, "make the plan for the state's epoch"));
+        }
+        if self.step > plan.steps() {
+            let most = format!("at most {}", plan.steps());
+            return Err(mismatch(
+                "step",
+                most,
+                self.step,
+                "the state was not made by this plan; start the epoch again",
+            ));
+        }
+        Ok(self.step)
+    }
+}
+
+fn mismatch(field: &str, expected: impl ToString, found: impl ToString, hint: &str) -> Error {
+    Error::Mismatch {
+        what: format!("{field} of the state"),
+        expected: expected.to_string(),
+        found: found.to_string(),
+        hint: hint.to_owned(),
+    }
+}
+
+fn show(value: &impl Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::manifest::Manifest;
+    use crate::plan::{Mix, Stop, Tail};
+
+    fn plan(spec: PlanSpec) -> Plan {
+        let manifests = [Arc::new(Manifest::imaginary(&[100, 50], 8))];
+        let spec = spec.resolve(&manifests).unwrap();
+        Plan::new(&manifests, spec, 4).unwrap()
+    }
+
+    #[test]
+    fn round_trip_and_the_largest_one() {
+        let plan = plan(PlanSpec::new(u64::MAX, 7));
+        let state = State::new(&plan, plan.steps());
+        let again = State::from_json(state.to_json()).unwrap();
+        assert_eq!(again, state);
+        assert_eq!(again.step_in(&plan).unwrap(), plan.steps());
+        let mut largest = State { epoch: u64::MAX, step: u64::MAX, ..state };
+        // Nine digits each, so the largest there are: 256 weights that add up to 2^31 have fewer.
+        largest.spec.mix = Some(Mix { weights: vec![999_999_999; 256], stop: Stop::FirstExhausted });
+        largest.spec.window_rows = Some(u64::MAX);
+        largest.spec.lanes = Some(u32::MAX);
+        largest.spec.global_batch = u64::MAX;
+        let json = largest.to_json();
+        assert!(json.len() <= State::MAX_BYTES, "{} bytes", json.len());
+        assert_eq!(State::from_json(json).unwrap(), largest);
+    }
+
+    #[test]
+    fn every_difference_is_named() {
+        let plan = plan(PlanSpec::new(1, 8));
+        let state = State::new(&plan, 3);
+        let field = |change: &dyn Fn(&mut State)| {
+            let mut other = state.clone();
+            change(&mut other);
+            match other.step_in(&plan) {
+                Err(Error::Mismatch { what, .. }) => what.split(' ').next().unwrap_or_default().to_owned(),
+                other => format!("{other:?}"),
+            }
+        };
+        assert_eq!(field(&|state| state.version = 2), "version");
+        assert_eq!(field(&|state| state.fingerprint = Fingerprint::from_bytes([1; 32])), "fingerprint");
+        assert_eq!(field(&|state| state.spec.seed = 2), "seed");
+        assert_eq!(field(&|state| state.spec.shuffle = crate::plan::Shuffle::None), "shuffle");
+        assert_eq!(field(&|state| state.spec.global_batch = 9), "global_batch");
+        assert_eq!(field(&|state| state.spec.lanes = None), "lanes");
+        assert_eq!(field(&|state| state.spec.window_rows = Some(9)), "window_rows");
+        assert_eq!(field(&|state| state.spec.tail = Tail::Drop), "tail");
+        assert_eq!(field(&|state| state.spec.mix = Some(Mix { weights: vec![1], stop: Stop::default() })), "mix");
+        assert_eq!(field(&|state| state.epoch = 5), "epoch");
+        assert_eq!(field(&|state| state.step = plan.steps() + 1), "step");
+        assert_eq!(field(&|state| state.step = plan.steps()), format!("{:?}", Ok::<_, Error>(plan.steps())));
+    }
+
+    #[test]
+    fn bad_json_is_a_typed_error() {
+        let json = State::new(&plan(PlanSpec::new(1, 8)), 0).to_json();
+        for bad in [
+            "",
+            "{}",
+            "null",
+            "{\"version\":1}",
+            &json[..json.len() - 1],
+            &json.replace("seed", "sead"),
+            &" ".repeat(4097),
+        ] {
+            assert!(matches!(State::from_json(bad), Err(Error::Config { option: "state", .. })), "{bad}");
+        }
+        let newer = json.replace("\"version\":1", "\"version\":2,\"more\":true");
+        assert!(matches!(State::from_json(newer), Err(Error::Mismatch { .. })));
+    }
+}

@@ -1,0 +1,412 @@
+//! The plan: steps, slices of ranks, and the windows that a step needs.
+//!
+//! A lane of a source is an endless sequence of its rows, pass after pass (only a mixture takes more than one pass). A step
+//! takes a range of it. All ranges are found by counting: the interleave counts a source's rows before a position, a layout
+//! counts a lane's rows among them.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+
+use super::interleave::Interleave;
+use super::layout::{Layout, Window, layouts};
+use super::share::Share;
+use super::spec::{PlanSpec, Shuffle, Stop, Tail};
+use crate::error::{Error, Result};
+use crate::manifest::{Fingerprint, Manifest};
+
+/// One row of a source.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RowRef {
+    /// The dataset, in the order of the manifests.
+    pub source: u32,
+    /// Index into [`Manifest::groups`].
+    pub group: u32,
+    /// Row among the selected rows of the row group.
+    pub row: u32,
+}
+
+/// What one rank delivers in one step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Step {
+    /// Number of the step in its epoch.
+    pub step: u64,
+    /// Rows in order: first the real ones, then with [`Tail::Repeat`] repeated ones. Padding is not listed.
+    pub rows: Vec<RowRef>,
+    /// How many of `rows` are delivered for the first time, which is all but those of [`Tail::Repeat`].
+    pub real: usize,
+    /// Rows of the batch with padding.
+    pub size: usize,
+}
+
+/// A window that a rank needs in a step, and how long.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WindowUse {
+    /// The dataset, in the order of the manifests.
+    pub source: u32,
+    /// Pass over the source within this epoch; above 0 only with [`Stop::AllExhausted`].
+    pub source_epoch: u64,
+    /// Lane of the source.
+    pub lane: u32,
+    /// Number within the lane.
+    pub window: u32,
+    /// Its row groups, as indexes into [`Manifest::groups`].
+    pub groups: Vec<u32>,
+    /// The last step in which this rank needs the window. Rows that [`Tail::Repeat`] takes again in the last step do not
+    /// count before that step.
+    pub last_step: u64,
+}
+
+/// The order of one epoch. Any step of any rank is found directly, in any order.
+///
+/// ```
+/// use std::sync::Arc;
+/// use bowstring::manifest::Manifest;
+/// use bowstring::plan::{Plan, PlanSpec, Share};
+/// # fn main() -> bowstring::Result<()> {
+/// let manifests = [Arc::new(Manifest::imaginary(&[100, 50, 70], 1000))];
+/// let spec = PlanSpec::new(42, 32).resolve(&manifests)?;
+/// let plan = Plan::new(&manifests, spec, 0)?;
+/// assert_eq!((plan.rows(), plan.steps()), (220, 7));
+/// let whole = plan.step(3, Share::whole());
+/// let halves = [plan.step(3, Share::new(0, 2)?), plan.step(3, Share::new(1, 2)?)];
+/// assert_eq!(whole.rows, [&halves[0].rows[..], &halves[1].rows[..]].concat());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Plan {
+    pub(super) manifests: Vec<Arc<Manifest>>,
+    pub(super) sources: Vec<Layout>,
+    pub(super) interleave: Interleave,
+    spec: PlanSpec,
+    epoch: u64,
+    fingerprint: Fingerprint,
+    pub(super) lanes: u64,
+    /// Positions that are delivered.
+    rows: u64,
+    steps: u64,
+}
+
+/// Rows that a step takes from one lane of one source.
+#[derive(Debug, Clone)]
+struct Run {
+    source: usize,
+    lane: u64,
+    /// Counted along the lane over all passes.
+    rows: Range<u64>,
+}
+
+/// A window's name.
+type Name = (usize, u64, u64, u32);
+
+impl Plan {
+    /// The order of `epoch` over `manifests`, whose spec is [resolved](PlanSpec::resolve).
+    ///
+    /// # Errors
+    /// [`Error::Config`] for impossible or open values of the spec, and for a mixture with a dataset that has no rows;
+    /// [`Error::Unsupported`] for datasets beyond 2^31 row groups, 2^32 rows in a row group or 2^62 rows.
+    pub fn new(manifests: &[Arc<Manifest>], spec: PlanSpec, epoch: u64) -> Result<Self> {
+        let (lanes, window_rows) = spec.validate(manifests)?;
+        let sources = layouts(manifests, spec.seed, epoch, spec.shuffle == Shuffle::Windows, lanes, window_rows)?;
+        let interleave = Interleave::new(spec.mix.as_ref().map_or(&[1], |mix| &mix.weights));
+        let rows = match &spec.mix {
+            None => sources.iter().map(Layout::rows).sum(),
+            Some(mix) => mixed_rows(&sources, &interleave, mix.stop)?,
+        };
+        let steps = match spec.tail {
+            Tail::Pad | Tail::Repeat => rows.div_ceil(spec.global_batch),
+            Tail::Drop => rows / spec.global_batch,
+        };
+        let rows = rows.min(steps.saturating_mul(spec.global_batch));
+        let fingerprint = fingerprint(manifests);
+        let manifests = manifests.to_vec();
+        Ok(Self { manifests, sources, interleave, spec, epoch, fingerprint, lanes: u64::from(lanes), rows, steps })
+    }
+
+    /// Steps of the epoch, the same on every rank.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Rows that the ranks together deliver in the epoch, without repeated ones.
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// The epoch.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The resolved spec.
+    pub fn spec(&self) -> &PlanSpec {
+        &self.spec
+    }
+
+    /// The fingerprint of the data: that of the manifest, or of all manifests of a mixture.
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
+    }
+
+    /// Number of lanes of each source.
+    pub fn lanes(&self) -> u32 {
+        self.lanes as u32
+    }
+
+    /// Whether batches carry a mask of real rows: with [`Tail::Pad`], in every step, so that all steps look alike.
+    pub fn masked(&self) -> bool {
+        self.spec.tail == Tail::Pad
+    }
+
+    /// Refuses a world of more ranks than the global batch has rows: some would get none.
+    ///
+    /// # Errors
+    /// [`Error::Config`].
+    pub fn check_share(&self, share: Share) -> Result<()> {
+        if u64::from(share.world) <= self.spec.global_batch {
+            return Ok(());
+        }
+        let problem =
+            format!("a global batch of {} rows for {} ranks; each needs one", self.spec.global_batch, share.world);
+        Err(Error::config("global_batch_size", problem))
+    }
+
+    /// Rows of every batch of this rank, with padding.
+    pub fn batch_rows(&self, share: Share) -> u64 {
+        length(&share.part(self.spec.global_batch))
+    }
+
+    /// Rows that this rank delivers in `step`, without padding and repeated ones; 0 beyond the last step.
+    pub fn real_rows(&self, step: u64, share: Share) -> u64 {
+        length(&share.part(length(&self.positions(step))))
+    }
+
+    /// The rows of `step` on this rank. Beyond the last step there are none. It takes memory for
+    /// [`batch_rows`](Self::batch_rows), so whoever plans for a stranger limits those first.
+    pub fn step(&self, step: u64, share: Share) -> Step {
+        let size = self.batch_rows(share) as usize;
+        let mut rows = Vec::new();
+        if step < self.steps {
+            // Padding takes no place in the list.
+            rows.reserve_exact(if self.masked() { self.real_rows(step, share) as usize } else { size });
+        }
+        self.runs(step, share, |run| {
+            let source = &self.sources[run.source];
+            self.each_window(&run, |pass, window, range| {
+                source.each_row(pass, run.lane, &window, range, |group, row| {
+                    rows.push(RowRef { source: run.source as u32, group, row });
+                });
+            });
+        });
+        let real = rows.len();
+        for position in self.repeated(step, share) {
+            let (source, pass, lane, at) = self.locate(position);
+            let layout = &self.sources[source];
+            let window = layout.window_at(lane, at);
+            layout.each_row(pass, lane, &window, at..at + 1, |group, row| {
+                rows.push(RowRef { source: source as u32, group, row });
+            });
+        }
+        Step { step, rows, real, size }
+    }
+
+    /// The windows that this rank needs in `step`, each once, in the order of its rows.
+    pub fn windows(&self, step: u64, share: Share) -> Vec<WindowUse> {
+        let mut uses = Vec::new();
+        let last = self.steps.saturating_sub(1);
+        let mut seen: BTreeSet<Name> = BTreeSet::new();
+        let repeats = self.repeated(step, share).len() > 0;
+        self.runs(step, share, |run| {
+            self.each_window(&run, |pass, window, _| {
+                let last_step = if step == last { last } else { self.last_step(step, share, &run, pass, &window) };
+                if repeats {
+                    seen.insert((run.source, pass, run.lane, window.number));
+                }
+                uses.push(self.window_use(run.source, pass, run.lane, &window, last_step));
+            });
+        });
+        for position in self.repeated(step, share) {
+            let (source, pass, lane, at) = self.locate(position);
+            let window = self.sources[source].window_at(lane, at);
+            if seen.insert((source, pass, lane, window.number)) {
+                uses.push(self.window_use(source, pass, lane, &window, step));
+            }
+        }
+        uses
+    }
+
+    /// Bytes that the plan holds, without the manifests.
+    pub fn memory(&self) -> usize {
+        size_of::<Self>() + self.sources.iter().map(Layout::memory).sum::<usize>()
+    }
+
+    fn window_use(&self, source: usize, pass: u64, lane: u64, window: &Window, last_step: u64) -> WindowUse {
+        WindowUse {
+            source: source as u32,
+            source_epoch: pass,
+            lane: lane as u32,
+            window: window.number,
+            groups: self.sources[source].groups(window).to_vec(),
+            last_step,
+        }
+    }
+
+    /// Positions that `step` delivers for the first time.
+    pub(super) fn positions(&self, step: u64) -> Range<u64> {
+        if step >= self.steps {
+            return self.rows..self.rows;
+        }
+        let start = step * self.spec.global_batch;
+        start..(start + self.spec.global_batch).min(self.rows)
+    }
+
+    /// Positions from the start of the epoch that this rank delivers again, to fill its batch.
+    fn repeated(&self, step: u64, share: Share) -> impl ExactSizeIterator<Item = u64> + use<> {
+        let real = length(&self.positions(step));
+        let fills = self.spec.tail == Tail::Repeat && real > 0;
+        let (size, part) = (share.part(self.spec.global_batch), share.part(real));
+        let range = if fills { size.start - part.start..size.end - part.end } else { 0..0 };
+        let rows = self.rows.max(1);
+        // At most as many as a batch has rows, which is at most 2^31.
+        (0..length(&range) as usize).map(move |at| (range.start + at as u64) % rows)
+    }
+
+    /// Source, pass, lane and row along the lane of a position.
+    fn locate(&self, position: u64) -> (usize, u64, u64, u64) {
+        let source = self.interleave.source(position);
+        let draw = self.interleave.count(source, position);
+        let rows = self.sources[source].rows();
+        (source, draw / rows, draw % rows % self.lanes, draw % rows / self.lanes)
+    }
+
+    /// The draws of `source` that fall into `step`.
+    fn draws(&self, source: usize, step: u64) -> Range<u64> {
+        let positions = self.positions(step);
+        self.interleave.count(source, positions.start)..self.interleave.count(source, positions.end)
+    }
+
+    /// How many of a source's draws `0..end` come from lanes below `lane`, over all passes.
+    fn below(&self, source: usize, end: u64, lane: u64) -> u64 {
+        let layout = &self.sources[source];
+        let rows = layout.rows().max(1);
+        end / rows * layout.below(rows, lane) + layout.below(end % rows, lane)
+    }
+
+    /// How many of a source's draws `0..end` come from `lane`, over all passes.
+    fn along(&self, source: usize, end: u64, lane: u64) -> u64 {
+        let layout = &self.sources[source];
+        let rows = layout.rows().max(1);
+        end / rows * layout.along(rows, lane) + layout.along(end % rows, lane)
+    }
+
+    /// Calls `visit` with what `step` takes from each lane and source, cut to this rank's slice, in order.
+    fn runs(&self, step: u64, share: Share, mut visit: impl FnMut(Run)) {
+        let slice = share.part(length(&self.positions(step)));
+        let draws: Vec<_> = (0..self.sources.len()).map(|source| self.draws(source, step)).collect();
+        let mut at = 0;
+        for lane in 0..self.lanes {
+            if at >= slice.end {
+                return;
+            }
+            for (source, draws) in draws.iter().enumerate() {
+                let rows = self.along(source, draws.start, lane)..self.along(source, draws.end, lane);
+                let cut = slice.start.clamp(at, at + length(&rows))..slice.end.clamp(at, at + length(&rows));
+                if !cut.is_empty() {
+                    visit(Run { source, lane, rows: rows.start + (cut.start - at)..rows.start + (cut.end - at) });
+                }
+                at += length(&rows);
+            }
+        }
+    }
+
+    /// Calls `visit` with pass, window and rows along the lane for each window that a run touches.
+    fn each_window(&self, run: &Run, mut visit: impl FnMut(u64, Window, Range<u64>)) {
+        let source = &self.sources[run.source];
+        let len = source.lane_rows(run.lane).max(1);
+        let mut at = run.rows.start;
+        while at < run.rows.end {
+            let (pass, row) = (at / len, at % len);
+            let window = source.window_at(run.lane, row);
+            let end = (row + (run.rows.end - at)).min(window.rows.end);
+            at += end - row;
+            visit(pass, window, row..end);
+        }
+    }
+
+    /// The last step in which `share` takes rows of a window that it takes rows of in `step`.
+    fn last_step(&self, step: u64, share: Share, run: &Run, pass: u64, window: &Window) -> u64 {
+        let layout = &self.sources[run.source];
+        let before = pass * layout.lane_rows(run.lane);
+        let drawn = self.along(run.source, self.interleave.count(run.source, self.rows), run.lane);
+        let rows = before + window.rows.start..(before + window.rows.end).min(drawn);
+        // The last row of the window that is drawn at all: first its draw, then the step of that.
+        let row = rows.end - 1 - before;
+        let draw = pass * layout.rows() + row * self.lanes + run.lane;
+        let Ok(position) = self.interleave.position(run.source, draw) else { return step };
+        let mut last = position / self.spec.global_batch;
+        // A rank whose slice ends within the lane may miss the last rows; going back finds its own last ones soon, since the
+        // slices move to and fro by a few rows from step to step.
+        while last > step && !self.takes(last, share, run.source, run.lane, &rows) {
+            last -= 1;
+        }
+        last
+    }
+
+    /// Whether `share` takes any of `rows` of a lane, counted over all passes, in `step`.
+    fn takes(&self, step: u64, share: Share, source: usize, lane: u64, rows: &Range<u64>) -> bool {
+        let slice = share.part(length(&self.positions(step)));
+        let mut at = 0;
+        for other in 0..self.sources.len() {
+            let draws = self.draws(other, step);
+            at += self.below(other, draws.end, lane) - self.below(other, draws.start, lane);
+            if other < source {
+                at += self.along(other, draws.end, lane) - self.along(other, draws.start, lane);
+            }
+        }
+        let draws = self.draws(source, step);
+        let taken = self.along(source, draws.start, lane)..self.along(source, draws.end, lane);
+        let (start, end) = (rows.start.max(taken.start), rows.end.min(taken.end));
+        start < end && at + (start - taken.start) < slice.end && at + (end - taken.start) > slice.start
+    }
+}
+
+/// Length of a range that is not reversed.
+pub(super) fn length(range: &Range<u64>) -> u64 {
+    range.end - range.start
+}
+
+fn mixed_rows(sources: &[Layout], interleave: &Interleave, stop: Stop) -> Result<u64> {
+    let mut ends = Vec::with_capacity(sources.len());
+    for (index, source) in sources.iter().enumerate() {
+        let Some(last) = source.rows().checked_sub(1) else {
+            let problem =
+                format!("dataset {index} of the mixture has no rows to deliver; leave it out or widen the filter");
+            return Err(Error::config("urls", problem));
+        };
+        ends.push(interleave.position(index, last).map(|position| position + 1));
+    }
+    match stop {
+        // A source that never ends first may lie beyond all limits.
+        Stop::FirstExhausted => ends
+            .into_iter()
+            .filter_map(Result::ok)
+            .min()
+            .map_or_else(|| Err(Error::config("weights", "every dataset of the mixture has more than 2^62 rows")), Ok),
+        Stop::AllExhausted => ends.into_iter().try_fold(0, |rows, end| Ok(rows.max(end?))),
+    }
+}
+
+fn fingerprint(manifests: &[Arc<Manifest>]) -> Fingerprint {
+    if let [manifest] = manifests {
+        return manifest.fingerprint();
+    }
+    let mut digest = Sha256::new();
+    digest.update(b"bowstring mixture 1");
+    for manifest in manifests {
+        digest.update(manifest.fingerprint().as_bytes());
+    }
+    Fingerprint::from_bytes(digest.finalize().into())
+}

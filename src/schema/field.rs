@@ -1,0 +1,159 @@
+//! What a batch will look like: one [`Field`] per delivered column, known before any data is read.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::datatypes::DataType;
+
+use super::DType;
+
+/// One axis of a delivered column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Dim {
+    /// The rows of the batch.
+    Batch,
+    /// Always this many.
+    Fixed(usize),
+    /// As many as each list has: the column comes as `__values` and `__offsets`.
+    Ragged,
+    /// This many, filled up or cut: the column comes with `__lengths`.
+    Padded(usize),
+}
+
+/// What a column's values are delivered as.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Type {
+    /// A tensor of this element type.
+    Tensor(DType),
+    /// An Arrow array of this type: text, binary, and lists of them.
+    Arrow(DataType),
+}
+
+/// One column as it is delivered. It may come as several columns of the batch, see [`names`](Self::names).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Field {
+    /// The column's name; parts of a struct are dotted: `a.b`.
+    pub name: Arc<str>,
+    /// Tensor or Arrow.
+    pub ty: Type,
+    /// The axes, the batch first.
+    pub dims: Vec<Dim>,
+    /// The unit of dates, times, timestamps and durations (`days`, `s`, `ms`, `us`, `ns`, `months`), with the time zone if
+    /// there is one (`us, UTC`).
+    pub unit: Option<Arc<str>>,
+    /// Whether a validity mask `name__valid` comes with it.
+    pub valid: bool,
+}
+
+impl Field {
+    /// A tensor column without unit and mask.
+    pub fn tensor(name: impl Into<Arc<str>>, dtype: DType, dims: Vec<Dim>) -> Self {
+        Self { name: name.into(), ty: Type::Tensor(dtype), dims, unit: None, valid: false }
+    }
+
+    /// The element type, if the column is a tensor.
+    pub fn dtype(&self) -> Option<DType> {
+        match self.ty {
+            Type::Tensor(dtype) => Some(dtype),
+            Type::Arrow(_) => None,
+        }
+    }
+
+    /// The names under which the column stands in a batch, in order.
+    pub fn names(&self) -> Vec<Arc<str>> {
+        let name = &self.name;
+        let count = |wanted: fn(&Dim) -> bool| self.dims.iter().filter(|dim| wanted(dim)).count();
+        let (ragged, padded) = (count(|d| matches!(d, Dim::Ragged)), count(|d| matches!(d, Dim::Padded(_))));
+        let mut names: Vec<Arc<str>> = Vec::new();
+        match &self.ty {
+            Type::Tensor(_) if ragged > 0 => names.push(format!("{name}__values").into()),
+            _ => names.push(Arc::clone(name)),
+        }
+        let (part, levels) = if padded > 0 { ("lengths", padded) } else { ("offsets", ragged) };
+        if matches!(self.ty, Type::Tensor(_)) {
+            names.extend((0..levels).map(|level| part_name(name, part, level)));
+        }
+        if self.valid {
+            names.push(format!("{name}__valid").into());
+        }
+        names
+    }
+}
+
+/// `name__part`, and `name__part_1`, `name__part_2` for deeper levels of nesting.
+pub(crate) fn part_name(name: &str, part: &str, level: usize) -> Arc<str> {
+    if level == 0 { format!("{name}__{part}").into() } else { format!("{name}__{part}_{level}").into() }
+}
+
+impl fmt::Display for Field {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.ty {
+            Type::Tensor(dtype) => write!(f, "{} {dtype} [", self.name)?,
+            Type::Arrow(ty) => write!(f, "{} arrow {ty} [", self.name)?,
+        }
+        for (at, dim) in self.dims.iter().enumerate() {
+            let separator = if at == 0 { "" } else { ", " };
+            match dim {
+                Dim::Batch => write!(f, "{separator}B")?,
+                Dim::Fixed(n) => write!(f, "{separator}{n}")?,
+                Dim::Ragged => write!(f, "{separator}ragged")?,
+                Dim::Padded(n) => write!(f, "{separator}<={n}")?,
+            }
+        }
+        f.write_str("]")?;
+        if let Some(unit) = &self.unit {
+            write!(f, " ({unit})")?;
+        }
+        if self.valid { f.write_str(" with mask") } else { Ok(()) }
+    }
+}
+
+/// The columns of a batch, in the order in which it holds them: tensors, then Arrow columns. `_mask`, which depends on the
+/// plan, is not among them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Schema {
+    fields: Vec<Field>,
+}
+
+impl Schema {
+    /// A schema of these fields.
+    pub fn new(fields: Vec<Field>) -> Self {
+        Self { fields }
+    }
+
+    /// The fields in order.
+    pub fn fields(&self) -> &[Field] {
+        &self.fields
+    }
+
+    /// The field named `name`.
+    pub fn get(&self, name: &str) -> Option<&Field> {
+        self.fields.iter().find(|field| &*field.name == name)
+    }
+}
+
+impl fmt::Display for Schema {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, field) in self.fields.iter().enumerate() {
+            write!(f, "{}{field}", if at == 0 { "" } else { "; " })?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_follow_the_dims() {
+        let mut field = Field::tensor("x", DType::Int64, vec![Dim::Batch, Dim::Ragged, Dim::Ragged]);
+        field.valid = true;
+        let names: Vec<String> = field.names().iter().map(ToString::to_string).collect();
+        assert_eq!(names, ["x__values", "x__offsets", "x__offsets_1", "x__valid"]);
+        let field = Field::tensor("x", DType::Float32, vec![Dim::Batch, Dim::Padded(4), Dim::Fixed(2)]);
+        assert_eq!(field.names().iter().map(|n| &**n).collect::<Vec<_>>(), ["x", "x__lengths"]);
+        let unit = Field { unit: Some("us, UTC".into()), ..Field::tensor("t", DType::Int64, vec![Dim::Batch]) };
+        assert_eq!(Schema::new(vec![field, unit]).to_string(), "x float32 [B, <=4, 2]; t int64 [B] (us, UTC)");
+    }
+}

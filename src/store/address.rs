@@ -1,0 +1,183 @@
+//! Addresses as users write them, and the stores behind them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use object_store::local::LocalFileSystem;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreScheme};
+use url::{Position, Url};
+
+use crate::error::{Error, Result};
+
+/// A store, and how its objects are addressed in messages.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    pub(super) store: Arc<dyn ObjectStore>,
+    /// What stands before an object's path in its address, without credentials: `s3://bucket/`, or `/` for local files.
+    pub(super) prefix: Arc<str>,
+    pub(super) local: bool,
+    /// Whether directories can be listed without trouble; plain HTTP servers have none.
+    pub(super) lists: bool,
+}
+
+/// An address, taken apart but not looked up.
+#[derive(Debug)]
+pub(super) enum Address {
+    Local(PathBuf),
+    Remote(String),
+}
+
+impl Address {
+    pub(super) fn parse(text: &str) -> Result<Self> {
+        if text.is_empty() {
+            return Err(Error::config("urls", "an address is empty"));
+        }
+        let Some((scheme, _)) = text.split_once("://") else {
+            return Ok(Self::Local(PathBuf::from(text)));
+        };
+        if scheme != "file" {
+            return Ok(Self::Remote(text.to_owned()));
+        }
+        let url = Url::parse(text).map_err(|error| bad_url(text, error))?;
+        let path =
+            url.to_file_path().map_err(|()| Error::config("urls", format!("{text} is no absolute local path")))?;
+        Ok(Self::Local(path))
+    }
+}
+
+/// Makes stores, one per bucket or server.
+#[derive(Debug)]
+pub(super) struct Stores<'a> {
+    options: &'a BTreeMap<String, String>,
+    known: HashMap<String, Place>,
+}
+
+impl<'a> Stores<'a> {
+    pub(super) fn new(options: &'a BTreeMap<String, String>) -> Self {
+        Self { options, known: HashMap::new() }
+    }
+
+    pub(super) fn local(&mut self) -> Place {
+        let local = || Place { store: Arc::new(LocalFileSystem::new()), prefix: "/".into(), local: true, lists: true };
+        self.known.entry(String::new()).or_insert_with(local).clone()
+    }
+
+    /// The store of `text` and the path within it.
+    pub(super) fn remote(&mut self, text: &str) -> Result<(Place, Path)> {
+        let url = Url::parse(text).map_err(|error| bad_url(text, error))?;
+        let shown = shown(&url);
+        if url.query().is_some() || url.fragment().is_some() {
+            let hint = "signed URLs have no stable objects behind them; use the store's own scheme and storage_options"
+                .to_owned();
+            return Err(Error::Unsupported { what: format!("{shown} with a query"), hint });
+        }
+        let (scheme, path) = ObjectStoreScheme::parse(&url).map_err(|error| {
+            Error::config("urls", format!("{shown}: {error}; known are local paths, s3, gs, az, http"))
+        })?;
+        // A cloud's https form has the bucket in its path; all others have it in the host.
+        let shared = url.scheme() != "https" || scheme == ObjectStoreScheme::Http;
+        let key = url[..Position::BeforePath].to_owned();
+        if let Some(place) = self.known.get(&key).filter(|_| shared) {
+            return Ok((place.clone(), path));
+        }
+        let (store, path) = object_store::parse_url_opts(&url, self.settings(&url, &scheme)).map_err(|error| {
+            // The error text may quote the address; credentials in it are never shown.
+            if url.password().is_some() || !url.username().is_empty() && url.scheme().starts_with("http") {
+                return Error::config("urls", format!("{shown} cannot be opened"));
+            }
+            Error::Store { operation: "open".to_owned(), url: shown.clone(), source: error.into() }
+        })?;
+        let prefix = shown.strip_suffix(path.as_ref()).map_or_else(|| format!("{shown}#"), str::to_owned);
+        let place = Place {
+            store: store.into(),
+            prefix: if path.as_ref().is_empty() && !prefix.ends_with('/') {
+                format!("{prefix}/").into()
+            } else {
+                prefix.into()
+            },
+            local: false,
+            lists: scheme != ObjectStoreScheme::Http,
+        };
+        if shared {
+            self.known.insert(key, place.clone());
+        }
+        Ok((place, path))
+    }
+
+    /// The environment first, then the options, which win. Keys are object_store's own.
+    fn settings(&self, url: &Url, scheme: &ObjectStoreScheme) -> Vec<(String, String)> {
+        let of_cloud = match scheme {
+            ObjectStoreScheme::AmazonS3 => "AWS_",
+            ObjectStoreScheme::GoogleCloudStorage => "GOOGLE_",
+            ObjectStoreScheme::MicrosoftAzure => "AZURE_",
+            _ => "",
+        };
+        let mut settings = Vec::new();
+        if !of_cloud.is_empty() {
+            // `vars` panics on names that are not Unicode; those are not ours.
+            let texts = std::env::vars_os()
+                .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)));
+            settings.extend(texts.filter(|(key, _)| key.starts_with(of_cloud)));
+        }
+        if url.scheme() == "http" {
+            // Who writes http:// means it.
+            settings.push(("allow_http".to_owned(), "true".to_owned()));
+        }
+        settings.extend(self.options.iter().map(|(key, value)| (key.clone(), value.clone())));
+        settings
+    }
+}
+
+/// A URL as it may be shown: without user name, password, query and fragment, decoded.
+fn shown(url: &Url) -> String {
+    let host = url.host_str().unwrap_or_default();
+    let port = url.port().map(|port| format!(":{port}")).unwrap_or_default();
+    // Azure's abfs form has the container before the @: that is an address, not a credential.
+    let container = if url.scheme().starts_with("abfs") && url.password().is_none() && !url.username().is_empty() {
+        format!("{}@", url.username())
+    } else {
+        String::new()
+    };
+    let path = Path::from_url_path(url.path()).map_or_else(|_| url.path().to_owned(), |path| format!("/{path}"));
+    format!("{}://{container}{host}{port}{path}", url.scheme())
+}
+
+fn bad_url(text: &str, error: url::ParseError) -> Error {
+    // Up to the first `@` there may be a password.
+    let shown = text.rsplit_once('@').map_or(text, |(_, after)| after);
+    Error::config("urls", format!("{shown} is no address: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_never_show_credentials() {
+        let url = Url::parse("https://user:secret@host:8443/a%20b/c.parquet?token=secret").unwrap();
+        assert_eq!(shown(&url), "https://host:8443/a b/c.parquet");
+        let options = BTreeMap::new();
+        let mut stores = Stores::new(&options);
+        for text in ["s3://user:secret@[bad/x", "https://user:secret@h/x?y=1", "nope://user:secret@h/x"] {
+            let error = stores.remote(text).unwrap_err();
+            assert!(!error.chain().contains("secret"), "{}", error.chain());
+        }
+    }
+
+    #[cfg(feature = "cloud")]
+    #[test]
+    fn one_store_per_bucket_and_the_address_is_rebuilt() {
+        let options = BTreeMap::from([("aws_region".to_owned(), "eu-west-1".to_owned())]);
+        let mut stores = Stores::new(&options);
+        let (first, path) = stores.remote("s3://bucket/a/b").unwrap();
+        assert_eq!((first.prefix.as_ref(), path.as_ref()), ("s3://bucket/", "a/b"));
+        let (second, _) = stores.remote("s3://bucket/c").unwrap();
+        assert!(Arc::ptr_eq(&first.store, &second.store));
+        let (other, path) = stores.remote("https://account.blob.core.windows.net/container/x/y").unwrap();
+        assert_eq!((other.prefix.as_ref(), path.as_ref()), ("https://account.blob.core.windows.net/container/", "x/y"));
+        let (root, _) = stores.remote("s3://other").unwrap();
+        assert_eq!(root.prefix.as_ref(), "s3://other/");
+    }
+}

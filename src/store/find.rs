@@ -1,0 +1,280 @@
+//! From addresses to a sorted list of objects: files, directories, patterns, lists of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path as FsPath;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
+
+use super::address::{Address, Place, Stores};
+use super::glob::{self, Pattern};
+use crate::error::{Error, Result};
+
+/// An object that was found; which version of it is read is decided by its first read.
+#[derive(Debug, Clone)]
+pub struct Found {
+    pub(super) place: Place,
+    pub(super) path: Path,
+    /// Path relative to the root that all addresses have in common, `/` between parts.
+    pub name: Arc<str>,
+    /// Length in bytes, where a listing told it.
+    pub size: Option<u64>,
+}
+
+impl Found {
+    /// The full address, without credentials.
+    pub fn url(&self) -> String {
+        format!("{}{}", self.place.prefix, self.path)
+    }
+}
+
+/// What one address stands for.
+struct Hits {
+    place: Place,
+    /// The directory that names are relative to.
+    base: String,
+    files: Vec<(Path, Option<u64>)>,
+}
+
+/// Finds the data files behind `urls`, sorted by name, each once.
+///
+/// Directories are searched to any depth; files and directories whose name begins with `_` or `.` are left out (except
+/// `_key=value` directories), and so are files that carry another format's extension. A file that is named in full is always
+/// taken. More than `max_files` files are an error.
+///
+/// # Errors
+/// [`Error::NotFound`] if an address leads to nothing, [`Error::Limit`], [`Error::Config`], [`Error::Store`].
+pub async fn find(urls: &[String], options: &BTreeMap<String, String>, max_files: usize) -> Result<Vec<Found>> {
+    let mut stores = Stores::new(options);
+    let mut all = Vec::new();
+    for url in urls {
+        let hits = match Address::parse(url)? {
+            Address::Local(path) => local(&mut stores, &path, max_files).await?,
+            Address::Remote(text) => remote(&mut stores, &text, max_files).await?,
+        };
+        if hits.files.is_empty() {
+            let hint = "hidden files, files beginning with _ and other formats do not count".to_owned();
+            return Err(Error::NotFound { what: format!("Parquet files at {url}"), hint });
+        }
+        all.push(hits);
+    }
+    let root = common_root(&all);
+    let mut seen = BTreeSet::new();
+    let mut found = Vec::new();
+    for hits in &all {
+        for (path, size) in &hits.files {
+            let name: Arc<str> = match &root {
+                Some(root) => {
+                    path.as_ref().strip_prefix(root.as_str()).unwrap_or(path.as_ref()).trim_start_matches('/').into()
+                }
+                None => format!("{}{path}", hits.place.prefix).into(),
+            };
+            if seen.insert(Arc::clone(&name)) {
+                found.push(Found { place: hits.place.clone(), path: path.clone(), name, size: *size });
+            }
+        }
+    }
+    check_count(found.len(), max_files)?;
+    found.sort_by(|a, b| a.name.cmp(&b.name));
+    Ok(found)
+}
+
+/// The directory all names are relative to; `None` if the addresses are in different stores.
+fn common_root(all: &[Hits]) -> Option<String> {
+    let first = all.first()?;
+    if all.iter().any(|hits| hits.place.prefix != first.place.prefix) {
+        return None;
+    }
+    let mut root: Vec<&str> = first.base.split('/').filter(|part| !part.is_empty()).collect();
+    for hits in all {
+        let parts = hits.base.split('/').filter(|part| !part.is_empty());
+        let same = root.iter().zip(parts).take_while(|(a, b)| **a == *b).count();
+        root.truncate(same);
+    }
+    Some(root.join("/"))
+}
+
+async fn local(stores: &mut Stores<'_>, path: &FsPath, max_files: usize) -> Result<Hits> {
+    let place = stores.local();
+    let asked = path.to_owned();
+    let looked = tokio::task::spawn_blocking(move || look(&asked)).await.map_err(|error| Error::Store {
+        operation: "look up".to_owned(),
+        url: path.display().to_string(),
+        source: error.into(),
+    })?;
+    match looked? {
+        Look::File(path, size) => {
+            let base = path.as_ref().rsplit_once('/').map_or("", |(parent, _)| parent).to_owned();
+            Ok(Hits { place, base, files: vec![(path, Some(size))] })
+        }
+        Look::Directory(path) => directory(place, path, None, max_files).await,
+        Look::Pattern(path, pattern) => directory(place, path, Some(&Pattern::new(&pattern)), max_files).await,
+    }
+}
+
+enum Look {
+    File(Path, u64),
+    Directory(Path),
+    Pattern(Path, String),
+}
+
+/// What a local path is. A path that exists is taken literally, whatever characters it has.
+fn look(path: &FsPath) -> Result<Look> {
+    let shown = path.display().to_string();
+    let store = |error: std::io::Error| Error::Store {
+        operation: "look up".to_owned(),
+        url: shown.clone(),
+        source: error.into(),
+    };
+    let missing = || Error::NotFound { what: format!("file or directory {shown}"), hint: String::new() };
+    let absolute = |path: &FsPath| -> Result<Path> {
+        Path::from_absolute_path(path).map_err(|error| Error::config("urls", format!("{shown}: {error}")))
+    };
+    match std::fs::metadata(path) {
+        Ok(meta) if meta.is_dir() => Ok(Look::Directory(absolute(&std::fs::canonicalize(path).map_err(store)?)?)),
+        Ok(meta) => {
+            // The directory is made canonical, the file keeps the name it was given.
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(FsPath::new("."));
+            let name = path.file_name().ok_or_else(missing)?;
+            let path = std::fs::canonicalize(parent).map_err(store)?.join(name);
+            Ok(Look::File(absolute(&path)?, meta.len()))
+        }
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            let text = path.to_str().filter(|text| glob::is_pattern(text)).ok_or_else(missing)?;
+            let (fixed, pattern) = glob::split(text);
+            let fixed = if fixed.is_empty() { "." } else { fixed };
+            match std::fs::canonicalize(fixed) {
+                Ok(fixed) => Ok(Look::Pattern(absolute(&fixed)?, pattern.to_owned())),
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(missing()),
+                Err(error) => Err(store(error)),
+            }
+        }
+        Err(error) => Err(store(error)),
+    }
+}
+
+async fn remote(stores: &mut Stores<'_>, text: &str, max_files: usize) -> Result<Hits> {
+    // In an http URL a question mark begins a query; elsewhere it is part of a pattern.
+    let http = text.starts_with("http://") || text.starts_with("https://");
+    let path_at = text.find("://").map_or(0, |at| at + 3);
+    let (authority, rest) = text.split_at(path_at);
+    let (host, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    if glob::is_pattern(path) && !(http && path.contains('?')) {
+        let (fixed, pattern) = glob::split(path);
+        let (place, base) = stores.remote(&format!("{authority}{host}{fixed}"))?;
+        return directory(place, base, Some(&Pattern::new(pattern)), max_files).await;
+    }
+    let (place, path) = stores.remote(text)?;
+    let name = path.filename().unwrap_or_default();
+    let named = !text.ends_with('/') && !name.is_empty();
+    if named && (!place.lists || extension(name).is_some_and(is_parquet)) {
+        return Ok(file(place, path, None));
+    }
+    let hits = directory(place.clone(), path.clone(), None, max_files).await?;
+    if hits.files.is_empty() && named {
+        // Not a directory; perhaps a file without an extension.
+        return match place.store.head(&path).await {
+            Ok(meta) => Ok(file(place, path, Some(meta.size))),
+            Err(object_store::Error::NotFound { .. }) => Ok(hits),
+            Err(error) => Err(Error::Store {
+                operation: "look up".to_owned(),
+                url: format!("{}{path}", place.prefix),
+                source: error.into(),
+            }),
+        };
+    }
+    Ok(hits)
+}
+
+fn file(place: Place, path: Path, size: Option<u64>) -> Hits {
+    let base = path.as_ref().rsplit_once('/').map_or("", |(parent, _)| parent).to_owned();
+    Hits { place, base, files: vec![(path, size)] }
+}
+
+/// Lists what is below `base`, keeping what `pattern` names, if there is one.
+async fn directory(place: Place, base: Path, pattern: Option<&Pattern>, max_files: usize) -> Result<Hits> {
+    let mut listing = place.store.list(Some(&base).filter(|base| !base.as_ref().is_empty()));
+    let mut files = Vec::new();
+    while let Some(next) = listing.next().await {
+        let meta = next.map_err(|error| Error::Store {
+            operation: "list".to_owned(),
+            url: format!("{}{base}", place.prefix),
+            source: error.into(),
+        })?;
+        let below = meta.location.as_ref().strip_prefix(base.as_ref()).unwrap_or_default().trim_start_matches('/');
+        let named = match pattern {
+            Some(pattern) => match pattern.matches(below) {
+                Some(parts) => parts,
+                None => continue,
+            },
+            None => 0,
+        };
+        if is_data(below, named) {
+            files.push((meta.location, Some(meta.size)));
+            check_count(files.len(), max_files)?;
+        }
+    }
+    drop(listing);
+    // Some tools mark a directory by an empty object of its name.
+    let parents: BTreeSet<String> = files
+        .iter()
+        .filter_map(|(path, _)| path.as_ref().rsplit_once('/'))
+        .flat_map(|(parent, _)| ancestors(parent))
+        .collect();
+    files.retain(|(path, size)| *size != Some(0) || !parents.contains(path.as_ref()));
+    Ok(Hits { place, base: base.to_string(), files })
+}
+
+fn ancestors(path: &str) -> impl Iterator<Item = String> {
+    path.match_indices('/').map(|(at, _)| at).chain([path.len()]).filter_map(|end| path.get(..end)).map(str::to_owned)
+}
+
+/// Whether a file below a directory is data. The first `named` parts were named by a pattern and are not judged.
+fn is_data(below: &str, named: usize) -> bool {
+    let parts: Vec<&str> = below.split('/').collect();
+    let hidden = |part: &&str| part.starts_with('.') || (part.starts_with('_') && !part.contains('='));
+    let Some(name) = parts.last() else { return false };
+    let file_named = named == parts.len();
+    !parts.iter().skip(named).any(hidden) && (file_named || extension(name).is_none_or(is_parquet))
+}
+
+fn extension(name: &str) -> Option<&str> {
+    name.rsplit_once('.').map(|(_, extension)| extension)
+}
+
+fn is_parquet(extension: &str) -> bool {
+    ["parquet", "parq", "pq"].iter().any(|known| extension.eq_ignore_ascii_case(known))
+}
+
+fn check_count(count: usize, max_files: usize) -> Result<()> {
+    if count <= max_files {
+        return Ok(());
+    }
+    Err(Error::Limit {
+        what: "the number of files".to_owned(),
+        asked: count as u64,
+        limit: max_files as u64,
+        option: "limits.max_files",
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hidden_and_foreign_files_are_no_data() {
+        for data in ["a.parquet", "x/b.PQ", "part-0001", "_k=1/a.parquet"] {
+            assert!(is_data(data, 0), "{data}");
+        }
+        for other in
+            ["_SUCCESS", "_metadata", "._SUCCESS.crc", ".a.parquet.crc", "README.md", "_tmp/a.parquet", ".x/a.parquet"]
+        {
+            assert!(!is_data(other, 0), "{other}");
+        }
+        assert!(is_data("_tmp/a.dat", 2), "what a pattern names is taken");
+        assert_eq!(ancestors("a/b/c").collect::<Vec<_>>(), ["a", "a/b", "a/b/c"]);
+    }
+}

@@ -1,0 +1,268 @@
+//! One pinned version of one object, and reads that return bytes of that version or nothing.
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::stream::{StreamExt, TryStreamExt};
+use object_store::path::Path;
+use object_store::{GetOptions, GetRange, GetResult, GetResultPayload, ObjectStore, ObjectStoreExt};
+
+use super::address::Place;
+use super::find::Found;
+use super::stamp::Stamp;
+use crate::error::{Error, Result};
+
+/// Ranges of one read that are asked for at once.
+const REQUESTS_AT_ONCE: usize = 16;
+
+/// An object of which one version is pinned.
+#[derive(Debug, Clone)]
+pub struct Object {
+    place: Place,
+    path: Path,
+    name: Arc<str>,
+    stamp: Stamp,
+}
+
+/// The end of an object, and the object as of that moment.
+#[derive(Debug)]
+pub struct Tail {
+    /// The object, pinned to the version that `bytes` are of.
+    pub object: Object,
+    /// Where `bytes` begin.
+    pub start: u64,
+    /// The last bytes.
+    pub bytes: Bytes,
+}
+
+impl Found {
+    /// Reads the last `length` bytes, or all if there are fewer, and pins the version they are of.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], or [`Error::Store`].
+    pub async fn tail(&self, length: u64) -> Result<Tail> {
+        let store = |error: object_store::Error| match error {
+            object_store::Error::NotFound { .. } => {
+                Error::NotFound { what: format!("file {}", self.url()), hint: String::new() }
+            }
+            error => Error::Store {
+                operation: format!("read the last {length} bytes"),
+                url: self.url(),
+                source: error.into(),
+            },
+        };
+        let mut size = self.size;
+        // An object may be replaced between the listing and the read; its new size is then known and tried.
+        for _ in 0..4 {
+            let range = match size {
+                Some(0) => None,
+                Some(size) => Some(GetRange::Bounded(size.saturating_sub(length)..size)),
+                None => Some(GetRange::Suffix(length)),
+            };
+            let result =
+                match self.place.store.get_opts(&self.path, GetOptions { range, ..GetOptions::default() }).await {
+                    Ok(result) => result,
+                    Err(error @ object_store::Error::NotFound { .. }) => return Err(store(error)),
+                    Err(error) => {
+                        // Azure has no suffix ranges, and an object may be empty or shorter than it was: ask for the size.
+                        let now = self.place.store.head(&self.path).await.map_err(store)?.size;
+                        if Some(now) == size {
+                            return Err(store(error));
+                        }
+                        size = Some(now);
+                        continue;
+                    }
+                };
+            let stamp = Stamp::of(&result.meta);
+            if size.is_some_and(|size| size != stamp.size) {
+                size = Some(stamp.size);
+                continue;
+            }
+            let start = result.range.start;
+            let object =
+                Object { place: self.place.clone(), path: self.path.clone(), name: Arc::clone(&self.name), stamp };
+            let range = result.range.clone();
+            let bytes = object.take(result, vec![range]).await?.pop().unwrap_or_default();
+            return Ok(Tail { object, start, bytes });
+        }
+        let source = "the file is being rewritten".into();
+        Err(Error::Store { operation: format!("read the last {length} bytes"), url: self.url(), source })
+    }
+}
+
+impl Object {
+    /// Path relative to the root of the addresses it was found by.
+    pub fn name(&self) -> &Arc<str> {
+        &self.name
+    }
+
+    /// The full address, without credentials.
+    pub fn url(&self) -> String {
+        format!("{}{}", self.place.prefix, self.path)
+    }
+
+    /// The pinned version.
+    pub fn stamp(&self) -> &Stamp {
+        &self.stamp
+    }
+
+    /// How many unneeded bytes are worth reading to save a request: none of a disk's, many of a store's.
+    pub fn gap(&self) -> u64 {
+        if self.place.local { 16 << 10 } else { 1 << 20 }
+    }
+
+    /// Reads `ranges`, all at once, from the pinned version.
+    ///
+    /// # Errors
+    /// [`Error::SourceChanged`] if the object is not that version any more, [`Error::Store`] if the store fails.
+    pub async fn read(&self, ranges: Vec<Range<u64>>) -> Result<Vec<Bytes>> {
+        if ranges.is_empty() {
+            return Ok(Vec::new());
+        }
+        if self.place.local {
+            let result = self.get(None, &ranges).await?;
+            return self.take(result, ranges).await;
+        }
+        futures::stream::iter(ranges)
+            .map(|range| async move {
+                let ranges = vec![range.clone()];
+                let result = self.get(Some(GetRange::Bounded(range)), &ranges).await?;
+                Ok(self.take(result, ranges).await?.pop().unwrap_or_default())
+            })
+            .buffered(REQUESTS_AT_ONCE)
+            .try_collect()
+            .await
+    }
+
+    async fn get(&self, range: Option<GetRange>, ranges: &[Range<u64>]) -> Result<GetResult> {
+        let options = GetOptions { if_match: self.stamp.condition(), range, ..GetOptions::default() };
+        match self.place.store.get_opts(&self.path, options).await {
+            Ok(result) => {
+                let found = Stamp::of(&result.meta);
+                if self.stamp.same(&found) { Ok(result) } else { Err(self.changed(found.to_string())) }
+            }
+            Err(error) => Err(self.diagnose(error, ranges).await),
+        }
+    }
+
+    /// Why a read failed: stores say "changed" in many ways, so a failed read looks at the object once more.
+    async fn diagnose(&self, error: object_store::Error, ranges: &[Range<u64>]) -> Error {
+        match self.place.store.head(&self.path).await {
+            Ok(meta) => {
+                let found = Stamp::of(&meta);
+                if !self.stamp.same(&found) || matches!(error, object_store::Error::Precondition { .. }) {
+                    return self.changed(found.to_string());
+                }
+            }
+            Err(object_store::Error::NotFound { .. }) => return self.changed("gone".to_owned()),
+            Err(_) => {}
+        }
+        Error::Store { operation: operation(ranges), url: self.url(), source: error.into() }
+    }
+
+    fn changed(&self, now: String) -> Error {
+        Error::SourceChanged { file: self.name.to_string(), was: self.stamp.to_string(), now }
+    }
+
+    /// The bytes of an answer whose head has been checked.
+    async fn take(&self, result: GetResult, ranges: Vec<Range<u64>>) -> Result<Vec<Bytes>> {
+        match result.payload {
+            GetResultPayload::File(file, _) => {
+                let object = self.clone();
+                let read = tokio::task::spawn_blocking(move || object.take_file(file, &ranges));
+                read.await.unwrap_or_else(|error| {
+                    Err(Error::Store { operation: "read".to_owned(), url: self.url(), source: error.into() })
+                })
+            }
+            GetResultPayload::Stream(mut stream) => {
+                let wanted =
+                    usize::try_from(result.range.end - result.range.start).map_err(|_| self.too_big(&ranges))?;
+                // Answers of up to one chunk are passed on without a copy.
+                let mut first = None;
+                let mut all = Vec::new();
+                loop {
+                    let chunk = match stream.next().await {
+                        Some(Ok(chunk)) => chunk,
+                        Some(Err(error)) => return Err(self.diagnose(error, &ranges).await),
+                        None => break,
+                    };
+                    if first.is_none() && all.is_empty() {
+                        if chunk.len() == wanted {
+                            first = Some(chunk);
+                            continue;
+                        }
+                        all.reserve_exact(wanted);
+                    }
+                    if first.is_some() && !chunk.is_empty() || all.len() + chunk.len() > wanted {
+                        return Err(self.wrong_length(&ranges));
+                    }
+                    all.extend_from_slice(&chunk);
+                }
+                let bytes = first.unwrap_or_else(|| Bytes::from(all));
+                if bytes.len() == wanted { Ok(vec![bytes]) } else { Err(self.wrong_length(&ranges)) }
+            }
+        }
+    }
+
+    /// Reads a local file. Its descriptor was checked when it was opened; checking it again afterwards shows a writer that
+    /// came in between.
+    fn take_file(&self, mut file: File, ranges: &[Range<u64>]) -> Result<Vec<Bytes>> {
+        let failed = |error: std::io::Error| Error::Store {
+            operation: operation(ranges),
+            url: self.url(),
+            source: error.into(),
+        };
+        let before = file.metadata().map_err(failed)?;
+        let mut parts = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            let length = range.end.saturating_sub(range.start);
+            let mut bytes = Vec::with_capacity(usize::try_from(length).map_err(|_| self.too_big(ranges))?);
+            file.seek(SeekFrom::Start(range.start)).map_err(failed)?;
+            file.by_ref().take(length).read_to_end(&mut bytes).map_err(failed)?;
+            if bytes.len() as u64 != length {
+                let now = file.metadata().map_err(failed)?.len();
+                return Err(self.changed(format!("{now} bytes")));
+            }
+            parts.push(Bytes::from(bytes));
+        }
+        let after = file.metadata().map_err(failed)?;
+        let pinned = |meta: &std::fs::Metadata| {
+            let modified = meta.modified().ok()?.duration_since(std::time::UNIX_EPOCH).ok()?.as_nanos();
+            Some((meta.len(), i64::try_from(modified).ok()?))
+        };
+        let (before, after) = (pinned(&before), pinned(&after));
+        let expected = self.stamp.modified.map(|modified| (self.stamp.size, modified));
+        if before != after || (expected.is_some() && after.is_some() && expected != after) {
+            let found = after.map(|(size, modified)| Stamp { etag: None, size, modified: Some(modified) });
+            return Err(self.changed(found.map_or_else(|| "unknown".to_owned(), |found| found.to_string())));
+        }
+        Ok(parts)
+    }
+
+    fn wrong_length(&self, ranges: &[Range<u64>]) -> Error {
+        let source = "the answer has another length than announced".into();
+        Error::Store { operation: operation(ranges), url: self.url(), source }
+    }
+
+    fn too_big(&self, ranges: &[Range<u64>]) -> Error {
+        Error::Store {
+            operation: operation(ranges),
+            url: self.url(),
+            source: "the range does not fit in memory".into(),
+        }
+    }
+}
+
+fn operation(ranges: &[Range<u64>]) -> String {
+    match ranges {
+        [one] => format!("read bytes {}..{}", one.start, one.end),
+        many => {
+            let start = many.iter().map(|range| range.start).min().unwrap_or_default();
+            let end = many.iter().map(|range| range.end).max().unwrap_or_default();
+            format!("read {} ranges in bytes {start}..{end}", many.len())
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! What tells one version of an object from another.
+
+use std::fmt;
+
+use object_store::ObjectMeta;
+
+/// One version of an object. Whatever the store cannot tell is `None`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stamp {
+    /// The store's entity tag; for local files it is made of inode, modification time and size.
+    pub etag: Option<String>,
+    /// Length in bytes.
+    pub size: u64,
+    /// Last modification, nanoseconds since 1970-01-01 UTC.
+    pub modified: Option<i64>,
+}
+
+impl Stamp {
+    pub(super) fn of(meta: &ObjectMeta) -> Self {
+        // object_store reports 1970 where a server gives no time.
+        let modified = meta.last_modified.timestamp_nanos_opt().filter(|&nanos| nanos != 0);
+        Self { etag: meta.e_tag.clone(), size: meta.size, modified }
+    }
+
+    /// The tag to ask for with `If-Match`. Weak tags never match there (RFC 9110), so they are compared afterwards instead.
+    pub(super) fn condition(&self) -> Option<String> {
+        self.etag.clone().filter(|etag| !etag.starts_with("W/"))
+    }
+
+    /// Whether `found` may be the same version: size, and then the strongest thing that both sides know.
+    pub fn same(&self, found: &Self) -> bool {
+        self.size == found.size
+            && match (&self.etag, &found.etag) {
+                (Some(pinned), Some(found)) => pinned == found,
+                _ => match (self.modified, found.modified) {
+                    (Some(pinned), Some(found)) => pinned == found,
+                    _ => true,
+                },
+            }
+    }
+}
+
+impl fmt::Display for Stamp {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.size)?;
+        if let Some(etag) = &self.etag {
+            write!(f, ", etag {etag}")?;
+        }
+        if let Some(modified) = self.modified {
+            write!(f, ", modified {}.{:09}", modified.div_euclid(1_000_000_000), modified.rem_euclid(1_000_000_000))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_strongest_common_mark_decides() {
+        let stamp = |etag: Option<&str>, size, modified| Stamp { etag: etag.map(str::to_owned), size, modified };
+        let pinned = stamp(Some("\"a\""), 9, Some(1));
+        assert!(pinned.same(&stamp(Some("\"a\""), 9, Some(2))), "a touched object with the same tag is the same");
+        assert!(!pinned.same(&stamp(Some("\"b\""), 9, Some(1))));
+        assert!(!pinned.same(&stamp(Some("\"a\""), 8, Some(1))));
+        assert!(!pinned.same(&stamp(None, 9, Some(2))));
+        assert!(pinned.same(&stamp(None, 9, None)));
+        assert_eq!(stamp(Some("W/\"a\""), 9, None).condition(), None);
+    }
+}

@@ -1,0 +1,211 @@
+//! The `bowstring` binary as people and scripts see it: output, JSON, exit codes, pipes.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::support;
+
+/// What one run gave.
+#[derive(Debug)]
+struct Ran {
+    code: i32,
+    stdout: String,
+    stderr: String,
+}
+
+/// The command with arguments `args`, in an environment without options or a launcher.
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bowstring"));
+    for (name, _) in std::env::vars_os() {
+        let text = name.to_string_lossy();
+        let launcher = ["RANK", "WORLD_SIZE", "HOROVOD_", "OMPI_", "PMI_", "SLURM_"].iter().any(|start| text.starts_with(start));
+        if launcher || text.starts_with("BOWSTRING_") {
+            command.env_remove(&name);
+        }
+    }
+    command.args(args).current_dir(env!("CARGO_MANIFEST_DIR")).stdin(Stdio::null());
+    command
+}
+
+fn ran(mut command: Command) -> Ran {
+    let output = command.output().unwrap();
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    Ran { code: output.status.code().expect("no signal"), stdout: text(output.stdout), stderr: text(output.stderr) }
+}
+
+fn run(args: &[&str]) -> Ran {
+    ran(command(args))
+}
+
+fn json(args: &[&str]) -> Value {
+    let ran = run(&[args, &["--json"]].concat());
+    assert_eq!(ran.code, 0, "{args:?}: {}", ran.stderr);
+    assert_eq!(ran.stderr, "", "{args:?}");
+    serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{args:?}: {error}\n{}", ran.stdout))
+}
+
+/// 100 rows in row groups of 60 and 40: `id` and one float column.
+fn small() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    support::write(directory.path(), &[vec![60, 40]], 1);
+    directory
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+const PHOTOS: &str = "fixtures/imagenet40.parquet";
+
+#[test]
+fn inspect_says_what_is_there() {
+    let report = json(&["inspect", PHOTOS, "--ranks", "8"]);
+    assert_eq!((&report["rows"], &report["selected"]), (&40.into(), &40.into()));
+    assert_eq!(report["row_groups"].as_array().unwrap().len(), 5);
+    let names: Vec<_> = report["columns"].as_array().unwrap().iter().map(|column| column["name"].as_str().unwrap()).collect();
+    assert_eq!(names.iter().filter(|name| ["image", "label", "path"].contains(name)).count(), 3, "{names:?}");
+    let images = &report["images"][0];
+    assert_eq!((&images["column"], &images["formats"][0][0]), (&"image".into(), &"JPEG".into()));
+    assert!(images["width"]["median"].as_u64().unwrap() > 100);
+    let advice = report["advice"].to_string();
+    assert!(advice.contains("5 row groups are too few for 8 ranks"), "{advice}");
+    assert_eq!(json(&["inspect", PHOTOS, "--no-images"])["images"], Value::Array(Vec::new()));
+}
+
+#[test]
+fn inspect_of_a_filter_counts_what_it_selects() {
+    let data = small();
+    let report = json(&["inspect", text(data.path()), "--filter", "id < 7"]);
+    assert_eq!((&report["rows"], &report["selected"]), (&100.into(), &7.into()));
+}
+
+#[test]
+fn plan_counts_steps_rows_and_reads_per_rank() {
+    let data = small();
+    let report = json(&["plan", text(data.path()), "--batch-size", "8", "--world-size", "3", "--tail", "drop"]);
+    assert_eq!((&report["steps"], &report["rows"]), (&4.into(), &96.into()));
+    let ranks = report["ranks"].as_array().unwrap();
+    assert_eq!(ranks.iter().map(|rank| rank["rows"].as_u64().unwrap()).collect::<Vec<_>>(), [32, 32, 32]);
+    assert!(ranks.iter().all(|rank| (1..=2).contains(&rank["row_groups"].as_u64().unwrap())), "{report}");
+    assert_eq!(report["memory"]["fits"], true);
+    let quality = |shuffle: &str| {
+        let report = json(&["plan", text(data.path()), "--batch-size", "8", "--shuffle", shuffle]);
+        report["shuffle_quality"].as_f64().unwrap()
+    };
+    let (ordered, shuffled) = (quality("false"), quality("true"));
+    assert!(ordered < shuffled && shuffled <= 1.0, "{ordered} {shuffled}");
+    // One rank reads everything once, and a budget that is too small is a finding, not an error.
+    let report = json(&["plan", text(data.path()), "--batch-size", "8", "--memory-budget", "1KiB"]);
+    assert_eq!((&report["ranks"][0]["row_groups"], &report["memory"]["fits"]), (&2.into(), &false.into()));
+}
+
+#[test]
+fn bench_delivers_every_row_and_names_a_bottleneck() {
+    let data = small();
+    let report = json(&["bench", text(data.path()), "--batch-size", "7", "--epochs", "3"]);
+    assert_eq!((&report["rows"], &report["steps"]), (&300.into(), &45.into()));
+    let stage = report["bottleneck"]["stage"].as_str().unwrap();
+    assert!(["read", "decode", "batch", "consumer"].contains(&stage), "{stage}");
+    assert_eq!(json(&["bench", text(data.path()), "--batch-size", "7", "--steps", "2"])["steps"], 2);
+    let text = run(&["bench", text(data.path())]).stdout;
+    assert!(text.contains("100 rows in 2 steps") && text.contains("Bottleneck: "), "{text}");
+}
+
+#[test]
+fn demo_resumes_exactly() {
+    let report = json(&["demo", "--epochs", "1"]);
+    assert_eq!((&report["resume_identical"], &report["ranks_identical"]), (&true.into(), &true.into()));
+    assert_eq!((&report["rows"], &report["steps"]), (&40.into(), &5.into()));
+    assert!(report["state"]["spec"].is_object());
+    let again = json(&["demo", "--epochs", "1"]);
+    assert_eq!(report["digests"], again["digests"]);
+    let other = json(&["demo", "--epochs", "1", "--seed", "8"]);
+    assert_ne!(report["digests"], other["digests"]);
+}
+
+#[test]
+fn doctor_says_who_this_process_is() {
+    let alone = json(&["doctor"]);
+    assert_eq!((&alone["rank"]["rank"], &alone["rank"]["world_size"]), (&0.into(), &1.into()));
+    assert!(alone["threads"].as_u64().unwrap() >= 1);
+    assert!(!alone["jpeg_decoder"].as_str().unwrap().is_empty());
+
+    let mut torchrun = command(&["doctor"]);
+    torchrun.env("RANK", "2").env("WORLD_SIZE", "4");
+    let torchrun = ran(torchrun);
+    assert!(torchrun.code == 0 && torchrun.stdout.contains("2 of 4; torchrun"), "{torchrun:?}");
+
+    let mut half = command(&["doctor"]);
+    half.env("RANK", "2");
+    let half = ran(half);
+    assert!(half.code == 2 && half.stdout.contains("WORLD_SIZE is not"), "{half:?}");
+}
+
+#[test]
+fn exit_codes_tell_what_kind_of_error_it_was() {
+    let data = small();
+    let directory = tempfile::tempdir().unwrap();
+    let broken = directory.path().join("broken.parquet");
+    std::fs::write(&broken, b"PAR1 this is no Parquet file PAR1").unwrap();
+    let cases: [(&[&str], i32, &str); 9] = [
+        (&[], 2, "Usage"),
+        (&["inspect"], 2, "URL"),
+        (&["inspect", "/nowhere/x.parquet"], 2, "not found"),
+        (&["inspect", text(&broken)], 3, "broken.parquet"),
+        (&["plan", text(data.path())], 2, "batch_size"),
+        (&["plan", text(data.path()), "--batch-size", "0"], 2, "batch_size"),
+        (&["bench", text(data.path()), "--memory-budget", "1KiB"], 3, "memory_budget"),
+        (&["bench", text(data.path()), "--columns", "idd"], 2, "idd"),
+        (&["bench", text(data.path()), "--filter", "id <"], 2, "filter"),
+    ];
+    for (args, code, what) in cases {
+        let ran = run(args);
+        assert_eq!(ran.code, code, "{args:?}: {ran:?}");
+        assert!(ran.stderr.contains(what), "{args:?}: {}", ran.stderr);
+        assert_eq!(ran.stdout, "", "{args:?}");
+    }
+    let error = run(&["inspect", "/nowhere/x.parquet"]).stderr;
+    assert!(error.starts_with("error: "), "{error}");
+}
+
+#[test]
+fn options_come_from_flags_environment_and_file_in_this_order() {
+    let data = small();
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    write!(file, r#"{{"urls": [{:?}], "batch_size": 10, "tail": "drop", "seed": 3}}"#, text(data.path())).unwrap();
+    let steps = |variable: Option<&str>, args: &[&str]| {
+        let mut command = command(&[&["plan", "--json", "--options", text(file.path())], args].concat());
+        command.envs(variable.map(|size| ("BOWSTRING_BATCH_SIZE", size)));
+        let ran = ran(command);
+        assert_eq!(ran.code, 0, "{}", ran.stderr);
+        serde_json::from_str::<Value>(&ran.stdout).unwrap()["steps"].as_u64().unwrap()
+    };
+    assert_eq!(steps(None, &[]), 10);
+    assert_eq!(steps(Some("20"), &[]), 5);
+    assert_eq!(steps(Some("20"), &["--batch-size", "50"]), 2);
+}
+
+#[test]
+fn completions_name_every_verb() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let ran = run(&["completions", shell]);
+        assert_eq!(ran.code, 0, "{ran:?}");
+        for verb in ["inspect", "plan", "bench", "demo", "doctor", "completions"] {
+            assert!(ran.stdout.contains(verb), "{shell} lacks {verb}");
+        }
+    }
+}
+
+#[test]
+fn a_closed_pipe_is_quiet() {
+    let mut command = command(&["completions", "bash"]);
+    // The reading end is gone before anything is written.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    command.stdout(writer).stderr(Stdio::piped());
+    let output = command.spawn().unwrap().wait_with_output().unwrap();
+    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""));
+}

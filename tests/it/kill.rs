@@ -1,0 +1,131 @@
+//! Real processes, killed at random: every row is trained on exactly once, whatever the sequence of worlds.
+//!
+//! A worker appends one line per finished step. After a kill the gang goes back to the last step that all ranks finished, as
+//! training goes back to its checkpoint: later lines are forgotten with the weights they made.
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use bowstring::pipeline::Loader;
+use bowstring::plan::State;
+
+use crate::support;
+
+const GLOBAL: u64 = 24;
+const WORLDS: [u32; 4] = [4, 2, 3, 1];
+
+/// One rank's lines: step, then its rows.
+fn finished_steps(log: &Path) -> BTreeMap<u64, Vec<i64>> {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let complete = text.rfind('\n').map_or("", |end| &text[..end]);
+    let mut steps = BTreeMap::new();
+    for line in complete.lines() {
+        let mut numbers = line.split(' ').map(|number| number.parse::<i64>().unwrap());
+        let step = numbers.next().unwrap() as u64;
+        assert!(steps.insert(step, numbers.collect()).is_none(), "step {step} twice in one life");
+    }
+    steps
+}
+
+#[test]
+fn no_row_is_lost_or_repeated_by_kills_and_changes_of_world() {
+    let kills = if support::soak() { 30 } else { 4 };
+    let seed = support::variable("BOWSTRING_TEST_SEED").and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
+        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(1, |now| now.subsec_nanos() as u64)
+    });
+    println!("repeat with: BOWSTRING_TEST_SEED={seed} cargo test --test it kill::");
+    let mut random = seed | 1;
+    let mut draw = |bound: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % bound
+    };
+
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("data");
+    fs::create_dir(&data).unwrap();
+    support::write(&data, &[vec![700, 1300, 1], vec![2500, 40, 460], vec![999, 2001, 3000, 1000]], 2);
+    let rows: usize = 12_001;
+    let mut trained: Vec<i64> = Vec::new();
+    let mut state = None::<String>;
+    let mut killed = 0;
+    let mut life = 0;
+    loop {
+        let world = WORLDS[life % WORLDS.len()];
+        let logs: Vec<_> = (0..world).map(|rank| directory.path().join(format!("life{life}-rank{rank}"))).collect();
+        let mut gang: Vec<_> = (0..world)
+            .map(|rank| {
+                let log = logs[rank as usize].to_str().unwrap().to_owned();
+                let variables = [
+                    ("WORKER_DATA", data.to_str().unwrap().to_owned()),
+                    ("WORKER_LOG", log),
+                    ("WORKER_STATE", state.clone().unwrap_or_default()),
+                    ("RANK", rank.to_string()),
+                    ("WORLD_SIZE", world.to_string()),
+                ];
+                support::child("kill::worker", &variables)
+            })
+            .collect();
+        // The last life runs to the end of the epoch.
+        if killed < kills {
+            std::thread::sleep(Duration::from_millis(120 + draw(250)));
+            for worker in &mut gang {
+                worker.kill().unwrap();
+            }
+            killed += 1;
+        }
+        let mut ended = true;
+        for worker in gang {
+            let output = worker.wait_with_output().unwrap();
+            ended &= output.status.success();
+            let by_kill = std::os::unix::process::ExitStatusExt::signal(&output.status) == Some(9);
+            assert!(output.status.success() || by_kill, "{}", String::from_utf8_lossy(&output.stderr));
+        }
+        let lines: Vec<_> = logs.iter().map(|log| finished_steps(log)).collect();
+        let done = lines.iter().map(|steps| steps.len()).min().unwrap();
+        for steps in &lines {
+            trained.extend(steps.values().take(done).flatten());
+        }
+        // Any rank's state would do: they are all the same.
+        let mut loader = Loader::open(support::options(&data, GLOBAL, 0, 1)).unwrap();
+        if let Some(json) = &state {
+            loader.load_state(&State::from_json(json).unwrap()).unwrap();
+        }
+        let position = State::new(loader.plan(), loader.step() + done as u64);
+        state = Some(position.to_json());
+        life += 1;
+        if ended {
+            break;
+        }
+    }
+    trained.sort_unstable();
+    println!("{killed} kills, {life} lives");
+    assert_eq!(trained, (0..rows as i64).collect::<Vec<_>>(), "seed {seed}: missing or repeated rows");
+}
+
+/// One rank of one life.
+#[test]
+#[ignore = "run by the test above in a process of its own"]
+fn worker() {
+    let Some(data) = support::variable("WORKER_DATA") else { return };
+    let mut options = support::options(Path::new(&data), GLOBAL, 0, 1);
+    // Rank and world come from the environment, as under torchrun.
+    (options.rank, options.world_size) = (None, None);
+    let mut loader = Loader::open(options).unwrap();
+    let state = support::variable("WORKER_STATE").unwrap();
+    if !state.is_empty() {
+        loader.load_state(&State::from_json(&state).unwrap()).unwrap();
+    }
+    let mut log = OpenOptions::new().create(true).append(true).open(support::variable("WORKER_LOG").unwrap()).unwrap();
+    for batch in loader.iter() {
+        let batch = batch.unwrap();
+        let ids: Vec<_> = support::ids(&batch).iter().map(|id| format!(" {id}")).collect();
+        // One write per step, so that a line is there or not.
+        log.write_all(format!("{}{}\n", batch.step, ids.concat()).as_bytes()).unwrap();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}

@@ -1,0 +1,294 @@
+//! The whole chain on files: order, resume, errors, memory, bad rows.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use bowstring::Error;
+use bowstring::codec::BadRows;
+use bowstring::pipeline::{Loader, LoaderOptions, Next};
+use bowstring::plan::{State, Tail};
+
+use crate::support::{self, cell, drain, ids, options};
+
+/// Row groups of uneven sizes in three files.
+fn dataset() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    support::write(directory.path(), &[vec![100, 700, 1], vec![300, 33], vec![1000, 250, 616]], 3);
+    directory
+}
+
+#[test]
+fn every_world_sees_the_same_global_batches_and_every_row_once() {
+    let data = dataset();
+    for tail in [Tail::Pad, Tail::Repeat, Tail::Drop] {
+        let mut expected = None;
+        for world in [1, 2, 3, 5, 8] {
+            let ranks = (0..world).map(|rank| {
+                let mut loader = Loader::open(LoaderOptions { tail, ..options(data.path(), 40, rank, world) }).unwrap();
+                assert_eq!(loader.steps(), if tail == Tail::Drop { 75 } else { 75 });
+                drain(&mut loader)
+            });
+            let mut steps: Vec<Vec<i64>> = vec![Vec::new(); 75];
+            for rank in ranks {
+                assert_eq!(rank.len(), steps.len());
+                steps.iter_mut().zip(rank).for_each(|(step, ids)| step.extend(ids));
+            }
+            let mut all: Vec<_> = steps.iter().flatten().copied().collect();
+            all.sort_unstable();
+            assert_eq!(all, (0..3000).collect::<Vec<_>>(), "{tail:?}, world {world}");
+            assert_eq!(expected.get_or_insert_with(|| steps.clone()), &steps, "{tail:?}, world {world}");
+        }
+    }
+}
+
+#[test]
+fn values_stay_with_their_rows() {
+    let data = dataset();
+    let mut options = options(data.path(), 64, 0, 1);
+    options.columns.row_id = true;
+    let mut loader = Loader::open(options).unwrap();
+    for batch in loader.iter() {
+        let batch = batch.unwrap();
+        let row_ids = batch.tensor("_row_id").unwrap().as_slice::<i64>().unwrap().to_vec();
+        for (row, id) in ids(&batch).into_iter().enumerate() {
+            assert_eq!(row_ids[row], id);
+            for column in 0..3 {
+                let values = batch.tensor(&format!("f{column}")).unwrap().as_slice::<f32>().unwrap();
+                assert_eq!(values[row], cell(id, column));
+            }
+        }
+    }
+}
+
+#[test]
+fn epochs_differ_and_unshuffled_is_file_order() {
+    let data = dataset();
+    let mut loader = Loader::open(options(data.path(), 100, 0, 1)).unwrap();
+    let first = drain(&mut loader);
+    assert_eq!(loader.epoch(), 1);
+    let second = drain(&mut loader);
+    assert_ne!(first, second);
+    loader.set_epoch(0).unwrap();
+    assert_eq!(drain(&mut loader), first);
+    let mut plain = Loader::open(LoaderOptions { shuffle: false, ..options(data.path(), 100, 0, 1) }).unwrap();
+    assert_eq!(drain(&mut plain).concat(), (0..3000).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_state_resumes_any_world_at_any_step_twice_and_at_the_end() {
+    let data = dataset();
+    let mut whole = Loader::open(options(data.path(), 40, 0, 1)).unwrap();
+    let expected = drain(&mut whole);
+    for stop in [0, 1, 37, 74, 75] {
+        let mut first = Loader::open(options(data.path(), 40, 0, 2)).unwrap();
+        for _ in 0..stop {
+            first.next().unwrap().unwrap();
+        }
+        let json = first.state().to_json();
+        assert!(json.len() <= 4096, "{} bytes of state", json.len());
+        for world in [1, 3] {
+            let mut steps = vec![Vec::new(); expected.len() - stop];
+            for rank in 0..world {
+                let mut resumed = Loader::open(options(data.path(), 40, rank, world)).unwrap();
+                let state = State::from_json(&json).unwrap();
+                resumed.load_state(&state).unwrap();
+                assert_eq!(resumed.state(), state);
+                resumed.load_state(&state).unwrap();
+                let rank = drain(&mut resumed);
+                assert_eq!(rank.len(), steps.len());
+                steps.iter_mut().zip(rank).for_each(|(step, ids): (&mut Vec<i64>, _)| step.extend(ids));
+                assert_eq!((resumed.epoch(), resumed.step()), (1, 0));
+            }
+            assert_eq!(steps, expected[stop..], "stopped at {stop}, resumed by {world}");
+        }
+    }
+}
+
+#[test]
+fn a_foreign_state_is_refused() {
+    let data = dataset();
+    let mut loader = Loader::open(options(data.path(), 40, 0, 1)).unwrap();
+    let state = loader.state();
+    for (what, other) in [
+        ("seed", LoaderOptions { seed: 1, ..options(data.path(), 40, 0, 1) }),
+        ("global_batch", options(data.path(), 41, 0, 1)),
+        ("tail", LoaderOptions { tail: Tail::Drop, ..options(data.path(), 40, 0, 1) }),
+    ] {
+        let error = Loader::open(other).unwrap().load_state(&state).unwrap_err();
+        assert!(matches!(error, Error::Mismatch { .. }) && error.to_string().contains(what), "{error}");
+    }
+    let elsewhere = tempfile::tempdir().unwrap();
+    support::write(elsewhere.path(), &[vec![3000]], 3);
+    let error = Loader::open(options(elsewhere.path(), 40, 0, 1)).unwrap().load_state(&state).unwrap_err();
+    assert!(matches!(error, Error::Mismatch { .. }), "{error}");
+    loader.load_state(&state).unwrap();
+}
+
+#[test]
+fn resuming_late_reads_no_more_than_resuming_early() {
+    let directory = tempfile::tempdir().unwrap();
+    support::write(directory.path(), &vec![vec![1000; 25]; 4], 3);
+    let read_for = |percent: u64| {
+        let mut loader = Loader::open(options(directory.path(), 100, 0, 1)).unwrap();
+        let mut state = loader.state();
+        state.step = loader.steps() * percent / 100;
+        loader.load_state(&state).unwrap();
+        loader.next().unwrap().unwrap();
+        // What one batch needs: what is read ahead of need depends on timing.
+        loader.plan().windows(state.step, loader.share()).iter().map(|window| window.groups.len() as u64).sum::<u64>()
+    };
+    let (early, late) = (read_for(1), read_for(99));
+    println!("row groups for the first batch: {early} at 1 %, {late} at 99 %");
+    assert!(late * 10 <= early * 11, "{late} row groups at 99 %, {early} at 1 %");
+}
+
+#[test]
+fn each_row_group_is_read_once_per_rank_when_the_world_divides_the_lanes() {
+    let directory = tempfile::tempdir().unwrap();
+    support::write(directory.path(), &vec![vec![500; 16]; 4], 1);
+    let mut read = 0;
+    for rank in 0..4 {
+        let mut options = options(directory.path(), 64, rank, 4);
+        options.lanes = Some(8);
+        let mut loader = Loader::open(options).unwrap();
+        drain(&mut loader);
+        read += loader.stats().read.items;
+    }
+    // Lanes begin and end within row groups: at most one more for each cut between ranks.
+    println!("{read} reads of 64 row groups by 4 ranks");
+    assert!((64..=64 + 8).contains(&read), "{read} reads of 64 row groups");
+}
+
+#[test]
+fn dropping_and_closing_stop_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    support::write(directory.path(), &vec![vec![20_000; 8]; 4], 16);
+    let mut loader = Loader::open(options(directory.path(), 512, 0, 1)).unwrap();
+    let kept = loader.next().unwrap().unwrap();
+    let before = ids(&kept);
+    let started = Instant::now();
+    loader.close();
+    assert!(matches!(loader.next(), Err(Error::Closed { .. })));
+    drop(loader);
+    assert!(started.elapsed() < Duration::from_millis(500), "closing took {:?}", started.elapsed());
+    assert_eq!(ids(&kept), before, "a delivered batch outlives its loader");
+}
+
+#[test]
+fn a_budget_that_can_never_hold_a_step_is_refused_with_the_numbers() {
+    let directory = tempfile::tempdir().unwrap();
+    support::write(directory.path(), &[vec![20_000; 8]], 16);
+    let tight = LoaderOptions { memory_budget: Some(1 << 20), ..options(directory.path(), 512, 0, 1) };
+    let error = Loader::open(tight).unwrap_err();
+    assert!(matches!(error, Error::Limit { limit: 1_048_576, .. }), "{error}");
+    assert!(error.to_string().contains("memory_budget"), "{error}");
+}
+
+#[test]
+fn a_tight_budget_slows_but_never_hangs() {
+    let directory = tempfile::tempdir().unwrap();
+    support::write(directory.path(), &vec![vec![2_000; 8]; 4], 16);
+    let needed = (1_u64..).find_map(|mib| {
+        let tight = LoaderOptions { memory_budget: Some(mib << 20), ..options(directory.path(), 512, 0, 1) };
+        Loader::open(LoaderOptions { timeout: 20.0, ..tight }).ok()
+    });
+    let mut loader = needed.unwrap();
+    let rows: usize = drain(&mut loader).iter().map(Vec::len).sum();
+    let memory = loader.stats().memory;
+    println!("budget {} MiB, peak {} KiB", memory.budget >> 20, memory.peak >> 10);
+    assert_eq!(rows, 64_000);
+    assert!(memory.peak <= memory.budget);
+}
+
+#[test]
+fn an_error_reaches_the_consumer_once_with_its_place() {
+    let data = dataset();
+    let mut loader = Loader::open(options(data.path(), 40, 0, 1)).unwrap();
+    let victim = data.path().join("part-001.parquet");
+    let bytes = std::fs::read(&victim).unwrap();
+    std::fs::write(&victim, &bytes[..bytes.len() - 1]).unwrap();
+    let errors: Vec<_> = std::iter::from_fn(|| loader.next().transpose()).filter_map(Result::err).take(3).collect();
+    assert!(matches!(&errors[0], Error::SourceChanged { file, .. } if file.contains("part-001")), "{:?}", errors[0]);
+    assert!(errors[1..].iter().all(|error| matches!(error, Error::Closed { .. })), "{errors:?}");
+}
+
+#[test]
+fn a_wait_that_is_too_long_names_stage_and_culprit() {
+    let data = dataset();
+    let mut loader = Loader::open(options(data.path(), 40, 0, 1)).unwrap();
+    match loader.next_within(Duration::ZERO).unwrap() {
+        Next::Pending => {
+            let error = loader.timed_out(Duration::from_secs(5)).to_string();
+            assert!(error.contains("waited 5 s for"), "{error}");
+        }
+        // The first batch was there within one poll: nothing to blame.
+        Next::Batch(_) | Next::End => {}
+    }
+    assert_eq!(drain(&mut loader).len(), 75, "giving up a wait loses nothing");
+}
+
+#[test]
+fn bad_rows_are_counted_and_listed_and_steps_stay_equal() {
+    let photos = support::fixture("corrupt/images_some_bad.parquet");
+    let base = LoaderOptions {
+        urls: vec![photos.to_str().unwrap().to_owned()],
+        shuffle: false,
+        ..LoaderOptions::new("", 4)
+    };
+    let with = |bad_rows| {
+        let mut options = LoaderOptions { bad_rows, ..base.clone() };
+        options.columns.row_id = true;
+        options.columns.images = BTreeMap::from([("image".to_owned(), image(32))]);
+        Loader::open(options).unwrap()
+    };
+    let mut strict = with(BadRows::Error);
+    let error = strict.iter().find_map(Result::err).unwrap();
+    let text = error.to_string();
+    assert!(text.contains("images_some_bad.parquet, row group") && text.contains("column image, row"), "{text}");
+    let mut tallies = Vec::new();
+    for policy in [BadRows::Skip, BadRows::Zero] {
+        let mut loader = with(policy);
+        let steps = loader.steps();
+        assert_eq!(loader.iter().map(Result::unwrap).count() as u64, steps);
+        let ledger = loader.ledger();
+        assert!(!ledger.entries.is_empty());
+        assert_eq!(ledger.entries.len() as u64, ledger.skipped + ledger.zeroed);
+        let mut rows: Vec<_> = ledger.entries.iter().map(|entry| entry.row_id).collect();
+        rows.sort_unstable();
+        tallies.push(rows);
+        assert!(ledger.entries.iter().all(|entry| entry.replaced_by.is_some() == (policy == BadRows::Skip)));
+        assert!(ledger.entries.iter().all(|entry| entry.error.contains("row group") && entry.column == "image"));
+    }
+    assert_eq!(tallies[0], tallies[1], "the same rows are bad under both policies");
+}
+
+fn image(size: u32) -> bowstring::codec::image::ImageOptions {
+    serde_json::from_value(serde_json::json!({ "size": size })).unwrap()
+}
+
+#[test]
+fn a_mixture_draws_in_proportion() {
+    let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    support::write(one.path(), &[vec![3000]], 1);
+    support::write(two.path(), &[vec![700, 300]], 1);
+    let mut options = options(one.path(), 40, 0, 1);
+    options.urls.push(two.path().to_str().unwrap().to_owned());
+    options.weights = vec![0.75, 0.25];
+    options.columns.row_id = true;
+    let mut loader = Loader::open(options).unwrap();
+    let mut of_two = 0;
+    let mut seen = Vec::new();
+    for batch in loader.iter() {
+        let batch = batch.unwrap();
+        let real = ids(&batch).len();
+        let row_ids = &batch.tensor("_row_id").unwrap().as_slice::<i64>().unwrap()[..real];
+        of_two += row_ids.iter().filter(|id| **id >= 3000).count();
+        seen.extend_from_slice(row_ids);
+    }
+    let total = seen.len();
+    seen.sort_unstable();
+    seen.dedup();
+    assert_eq!(seen.len(), total, "no row twice");
+    let share = of_two as f64 / total as f64;
+    assert!((share - 0.25).abs() < 0.01, "{share} of the rows came from the second dataset, of {total}");
+}

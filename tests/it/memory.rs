@@ -1,0 +1,98 @@
+//! Memory, measured from outside: resident bytes of a process of its own.
+
+use std::time::Duration;
+
+use bowstring::pipeline::{Loader, machine};
+
+use crate::support;
+
+/// Resident bytes now.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().strip_suffix("kB").unwrap().trim().parse::<u64>().unwrap() * 1024
+}
+
+fn run(name: &str, variables: &[(&str, String)]) -> String {
+    let output = support::child(name, variables).wait_with_output().unwrap();
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    print!("{text}");
+    assert!(output.status.success(), "{text}");
+    text
+}
+
+#[test]
+fn a_slow_consumer_of_a_dataset_of_20_budgets_stays_within_the_budget() {
+    let budget: usize = if support::soak() { 256 << 20 } else { 96 << 20 };
+    let directory = tempfile::tempdir().unwrap();
+    // 32 floats and an id are 136 bytes per row; row groups of 2 MiB or so.
+    let (row, group) = (136, 16_384);
+    let groups = (20 * budget).div_ceil(row * group);
+    support::write(directory.path(), &vec![vec![group; groups.div_ceil(4)]; 4], 32);
+    let variables = [
+        ("MEMORY_DATA", directory.path().to_str().unwrap().to_owned()),
+        ("MEMORY_BUDGET", budget.to_string()),
+        ("MEMORY_GROUPS", groups.to_string()),
+    ];
+    run("memory::slow_consumer", &variables);
+}
+
+#[test]
+#[ignore = "run by the test above in a process of its own"]
+fn slow_consumer() {
+    let Some(data) = support::variable("MEMORY_DATA") else { return };
+    let number = |name| support::variable(name).unwrap().parse::<u64>().unwrap();
+    let budget = number("MEMORY_BUDGET");
+    let mut options = support::options(data.as_ref(), 4096, 0, 1);
+    options.memory_budget = Some(budget);
+    let mut loader = Loader::open(options).unwrap();
+    let before = resident();
+    let mut rows = 0;
+    for (number, batch) in loader.iter().enumerate() {
+        rows += support::ids(&batch.unwrap()).len() as u64;
+        // 4096 rows take the loader about 1 ms: a consumer 100 times slower, until everything ahead of it is full.
+        if number < 40 {
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+    let peak = machine::peak_resident().unwrap();
+    let stats = loader.stats();
+    println!(
+        "budget {} MiB, peak resident {} MiB ({} MiB before the first read), reserved at most {} MiB, {rows} rows",
+        budget >> 20,
+        peak >> 20,
+        before >> 20,
+        stats.memory.peak >> 20
+    );
+    assert_eq!(rows, loader.rows());
+    assert!(rows >= number("MEMORY_GROUPS") * 16_384);
+    assert!(peak <= budget + budget * 15 / 100, "peak resident {peak} for a budget of {budget}");
+}
+
+#[test]
+fn fifty_epochs_do_not_grow() {
+    let directory = tempfile::tempdir().unwrap();
+    support::write(directory.path(), &vec![vec![5_000; 4]; 4], 8);
+    run("memory::many_epochs", &[("MEMORY_DATA", directory.path().to_str().unwrap().to_owned())]);
+}
+
+#[test]
+#[ignore = "run by the test above in a process of its own"]
+fn many_epochs() {
+    let Some(data) = support::variable("MEMORY_DATA") else { return };
+    let mut options = support::options(data.as_ref(), 1000, 0, 1);
+    options.memory_budget = Some(64 << 20);
+    let mut loader = Loader::open(options).unwrap();
+    let mut after_ten = 0;
+    for epoch in 0..50 {
+        assert_eq!(loader.epoch(), epoch);
+        let rows: usize = loader.iter().map(|batch| support::ids(&batch.unwrap()).len()).sum();
+        assert_eq!(rows, 80_000);
+        if epoch == 9 {
+            after_ten = resident();
+        }
+    }
+    let growth = resident().saturating_sub(after_ten);
+    println!("{} MiB after 10 epochs, {} KiB more after 50", after_ten >> 20, growth >> 10);
+    assert!(growth < 8 << 20, "grew by {growth} bytes");
+}

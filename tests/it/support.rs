@@ -1,0 +1,100 @@
+//! Synthetic datasets, and children of the test binary that can be killed.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Float32Array, Int64Array, RecordBatch};
+use arrow::datatypes::{DataType, Field, Schema};
+use bowstring::pipeline::{Loader, LoaderOptions};
+use bowstring::tensor::Batch;
+use parquet::arrow::ArrowWriter;
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::file::properties::WriterProperties;
+
+/// Whether the full counts run (`make soak`), else about a tenth.
+pub(crate) fn soak() -> bool {
+    std::env::var_os("BOWSTRING_SOAK").is_some()
+}
+
+/// Columns of a synthetic dataset beside `id`: float32 columns `f0..`, each cell a function of its row.
+pub(crate) fn cell(id: i64, column: usize) -> f32 {
+    ((id * 31 + column as i64 * 7) % 1000) as f32
+}
+
+/// Writes one file per element of `files`; each holds row groups of these row counts. `id` counts rows through all files.
+pub(crate) fn write(directory: &Path, files: &[Vec<usize>], floats: usize) {
+    let mut fields = vec![Field::new("id", DataType::Int64, false)];
+    fields.extend((0..floats).map(|column| Field::new(format!("f{column}"), DataType::Float32, false)));
+    let schema = Arc::new(Schema::new(fields));
+    let mut first = 0_i64;
+    for (number, groups) in files.iter().enumerate() {
+        let file = File::create(directory.join(format!("part-{number:03}.parquet"))).unwrap();
+        let properties = WriterProperties::builder()
+            .set_compression(Compression::ZSTD(ZstdLevel::default()))
+            .set_dictionary_enabled(false)
+            .set_max_row_group_row_count(None)
+            .build();
+        let mut writer = ArrowWriter::try_new(file, Arc::clone(&schema), Some(properties)).unwrap();
+        for rows in groups {
+            let ids = first..first + *rows as i64;
+            let mut columns: Vec<ArrayRef> = vec![Arc::new(Int64Array::from_iter_values(ids.clone()))];
+            for column in 0..floats {
+                columns.push(Arc::new(Float32Array::from_iter_values(ids.clone().map(|id| cell(id, column)))));
+            }
+            writer.write(&RecordBatch::try_new(Arc::clone(&schema), columns).unwrap()).unwrap();
+            writer.flush().unwrap();
+            first = ids.end;
+        }
+        writer.close().unwrap();
+    }
+}
+
+/// Options over `directory` for rank `rank` of `world`, with a global batch that stays the same for every world.
+pub(crate) fn options(directory: &Path, global: u64, rank: u32, world: u32) -> LoaderOptions {
+    LoaderOptions {
+        urls: vec![directory.to_str().unwrap().to_owned()],
+        global_batch_size: Some(global),
+        rank: Some(rank),
+        world_size: Some(world),
+        memory_budget: Some(256 << 20),
+        threads: Some(2),
+        ..LoaderOptions::default()
+    }
+}
+
+/// The `id`s of the batch's real rows.
+pub(crate) fn ids(batch: &Batch) -> Vec<i64> {
+    let ids = batch.tensor("id").unwrap().as_slice::<i64>().unwrap().to_vec();
+    match batch.tensor("_mask") {
+        Some(mask) => ids.into_iter().zip(mask.bytes()).filter(|(_, real)| **real == 1).map(|(id, _)| id).collect(),
+        None => ids,
+    }
+}
+
+/// What is left of the epoch, as ids per step.
+pub(crate) fn drain(loader: &mut Loader) -> Vec<Vec<i64>> {
+    loader.iter().map(|batch| ids(&batch.unwrap())).collect()
+}
+
+/// Starts the ignored test `name` of this binary in a process of its own.
+pub(crate) fn child(name: &str, variables: &[(&str, String)]) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name, "--ignored", "--nocapture", "--test-threads=1"])
+        .envs(variables.iter().map(|(key, value)| (key, value)))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+/// A variable that [`child`] was given; `None` outside of one, where the ignored tests do nothing.
+pub(crate) fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+/// The repository's fixture `name`.
+pub(crate) fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
+}
