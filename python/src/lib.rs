@@ -31,7 +31,7 @@ mod _native {
     use super::tensor::PyTensor;
 
     #[pymodule_init]
-    fn init(_: &Bound<'_, PyModule>) -> PyResult<()> {
+    fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
         super::log::listen();
         Ok(())
     }

@@ -220,7 +220,7 @@ def test_options_from_the_environment(numbers: pathlib.Path, monkeypatch: pytest
         assert list(batch["id"]) == list(range(7))
         assert batch.keys() >= {"id", "x"}
         assert "name" not in batch
-        assert loader.stats()["stages"]["memory"]["budget"] == 64 << 20
+        assert loader.stats()["memory"]["budget"] == 64 << 20
     with Loader(numbers, global_batch_size=11, columns=["name"]) as loader:
         assert len(next(iter(loader))["name"]) == 11, "a keyword goes before the environment"
     monkeypatch.setenv("BOWSTRING_SHUFFLE", "perhaps")
@@ -330,8 +330,8 @@ def test_stats_and_close(numbers: pathlib.Path) -> None:
     loader = Loader(numbers, batch_size=10)
     kept = list(loader)
     stats = loader.stats()
-    assert stats["stages"]["rows"] == 100
-    assert stats["stages"]["consumer"]["items"] == 10
+    assert stats["rows"] == 100
+    assert stats["consumer"]["items"] == 10
     assert stats["bottleneck"] in ("consumer", "read", "decode", "batch")
     assert "id" in loader.schema
     loader.close()
