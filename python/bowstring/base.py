@@ -161,7 +161,10 @@ class BaseLoader(ABC, Generic[A]):
         self._native.load_state(dict(state_dict))
 
     def stats(self) -> dict[str, Any]:
-        """Counters of every stage since the loader was opened, memory, and the stage that limits the throughput."""
+        """Counters of every stage since the loader was opened, memory, and the ``bottleneck``.
+
+        ``waiting`` is the part of the consumer's time, from 0 to 1, that it waited for batches.
+        """
         return self._native.stats()
 
     def ledger(self) -> dict[str, Any]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.dlpack import from_dlpack
 
 from bowstring import _native
 from bowstring.base import BaseLoader
@@ -22,7 +22,7 @@ class DataLoader(BaseLoader[Any]):
     """
 
     def _array(self, tensor: _native.Tensor) -> Any:
-        return torch.from_dlpack(tensor)
+        return from_dlpack(tensor)
 
 
 class Dataset(DataLoader, IterableDataset[dict[str, Any]]):

@@ -17,7 +17,7 @@ pub(crate) fn doctor(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         names.filter_map(|name| Some((name.to_owned(), json!(std::env::var(name).ok()?)))).collect();
     let report = json!({
         "version": env!("CARGO_PKG_VERSION"),
-        "jpeg_decoder": image::jpeg_decoder(),
+        "jpeg_decoder": image::backend(),
         "cloud_stores": cfg!(feature = "cloud"),
         "threads": machine::threads(),
         "memory_available": machine::available_memory(),

@@ -5,18 +5,34 @@
 
 mod arrow;
 mod dlpack;
+mod doctor;
 mod errors;
 mod fork;
+mod loader;
+mod log;
 mod tensor;
 
 /// The extension module.
 #[pyo3::pymodule]
 mod _native {
+    use pyo3::prelude::*;
+
     #[pymodule_export]
     #[expect(non_upper_case_globals, reason = "Python's name")]
     const __version__: &str = env!("CARGO_PKG_VERSION");
+
     #[pymodule_export]
     use super::arrow::ArrowArray;
     #[pymodule_export]
+    use super::doctor::doctor;
+    #[pymodule_export]
+    use super::loader::PyLoader;
+    #[pymodule_export]
     use super::tensor::PyTensor;
+
+    #[pymodule_init]
+    fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+        super::log::listen();
+        Ok(())
+    }
 }

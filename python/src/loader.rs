@@ -7,17 +7,18 @@ use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use bowstring::Error;
 use bowstring::error::Result;
 use bowstring::pipeline::{Loader, LoaderOptions, Next};
 use bowstring::plan::State;
 use bowstring::tensor::{Batch, Value};
-use bowstring::Error;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::arrow::ArrowArray;
 use crate::errors::raise;
 use crate::fork::Owned;
+use crate::log;
 use crate::tensor::PyTensor;
 
 /// The longest wait without a look at signals.
@@ -52,14 +53,12 @@ impl PyLoader {
         py.detach(|| shared.with(work)).map_err(|error| raise(py, &error))
     }
 
-    fn document<'py, T: serde::Serialize + Send>(
+    fn document<'py>(
         &self,
         py: Python<'py>,
-        take: impl FnOnce(&Loader) -> T + Send,
+        take: impl FnOnce(&Loader) -> serde_json::Result<String> + Send,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let json = self.with(py, |loader| {
-            serde_json::to_string(&take(loader)).map_err(|error| Error::Closed { why: error.to_string() })
-        })?;
+        let json = self.with(py, |loader| take(loader).map_err(|error| Error::Closed { why: error.to_string() }))?;
         py.import("json")?.call_method1("loads", (json,))
     }
 }
@@ -120,8 +119,9 @@ impl PyLoader {
                     Next::Pending if left <= SLICE => Err(loader.timed_out(started.elapsed())),
                     next => Ok(next),
                 }
-            })?;
-            match next {
+            });
+            log::pass_on(py)?;
+            match next? {
                 Next::Batch(batch) => return columns(py, batch).map(Some),
                 Next::End => return Ok(None),
                 Next::Pending => py.check_signals()?,
@@ -169,7 +169,7 @@ impl PyLoader {
     }
 
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.document(py, Loader::state)
+        self.document(py, |loader| Ok(loader.state().to_json()))
     }
 
     fn load_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -181,12 +181,15 @@ impl PyLoader {
         self.document(py, |loader| {
             let stats = loader.stats();
             let (stage, waiting) = stats.bottleneck();
-            serde_json::json!({ "stages": stats, "bottleneck": stage, "waiting": waiting })
+            let mut document = serde_json::to_value(stats)?;
+            document["bottleneck"] = stage.into();
+            document["waiting"] = waiting.into();
+            Ok(document.to_string())
         })
     }
 
     fn ledger<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.document(py, Loader::ledger)
+        self.document(py, |loader| serde_json::to_string(&loader.ledger()))
     }
 
     /// Stops everything at once; in a forked child there is nothing to stop.

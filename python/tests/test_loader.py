@@ -220,7 +220,7 @@ def test_options_from_the_environment(numbers: pathlib.Path, monkeypatch: pytest
         assert list(batch["id"]) == list(range(7))
         assert batch.keys() >= {"id", "x"}
         assert "name" not in batch
-        assert loader.stats()["stages"]["memory"]["budget"] == 64 << 20
+        assert loader.stats()["memory"]["budget"] == 64 << 20
     with Loader(numbers, global_batch_size=11, columns=["name"]) as loader:
         assert len(next(iter(loader))["name"]) == 11, "a keyword goes before the environment"
     monkeypatch.setenv("BOWSTRING_SHUFFLE", "perhaps")
@@ -295,7 +295,9 @@ def bad_photos(photos: pathlib.Path, path: pathlib.Path) -> None:
     pq.write_table(table.set_column(0, "image", pa.array(images)), path, row_group_size=8)
 
 
-def test_a_bad_row_is_an_error_with_its_place_or_an_entry(photos: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_a_bad_row_is_an_error_with_its_place_or_an_entry(
+    photos: pathlib.Path, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "bad.parquet"
     bad_photos(photos, path)
     options: dict[str, Any] = {"batch_size": 8, "shuffle": False, "images": {"image": Image(16, crop="center")}}
@@ -315,6 +317,8 @@ def test_a_bad_row_is_an_error_with_its_place_or_an_entry(photos: pathlib.Path, 
         second = list(skipping)[1]
         assert len(second["label"]) == 8
         ledger = skipping.ledger()
+    assert [record.levelname for record in caplog.records if record.name == "bowstring"] == ["WARNING"]
+    assert "bad row row_id=10" in caplog.text
     assert (ledger["skipped"], ledger["zeroed"]) == (1, 0)
     assert (ledger["entries"][0]["row_id"], ledger["entries"][0]["column"]) == (10, "image")
     with Loader(path, **options, bad_rows="zero") as zeroing:
@@ -326,8 +330,8 @@ def test_stats_and_close(numbers: pathlib.Path) -> None:
     loader = Loader(numbers, batch_size=10)
     kept = list(loader)
     stats = loader.stats()
-    assert stats["stages"]["rows"] == 100
-    assert stats["stages"]["consumer"]["items"] == 10
+    assert stats["rows"] == 100
+    assert stats["consumer"]["items"] == 10
     assert stats["bottleneck"] in ("consumer", "read", "decode", "batch")
     assert "id" in loader.schema
     loader.close()
