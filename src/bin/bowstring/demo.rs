@@ -67,7 +67,7 @@ struct Report {
 pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     let photos = find(args)?;
     let demo = Demo { photos, seed: args.seed };
-    let mut say = |out: &mut Out, text: String| if out.is_json() { Ok(()) } else { out.text(&text) };
+    let say = |out: &mut Out, text: String| if out.is_json() { Ok(()) } else { out.text(&text) };
 
     let mut loader = demo.open(0, 1)?;
     let (rows, steps, lanes) = (loader.rows(), loader.steps(), u64::from(loader.plan().lanes()));

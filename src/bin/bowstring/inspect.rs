@@ -179,7 +179,7 @@ async fn examine(args: &Args, options: &LoaderOptions) -> Result<Report> {
 /// one without an outcome does not hide the others.
 fn columns(dataset: &Dataset, options: &ColumnOptions, leaves: &[Leaf]) -> Result<Vec<Column>> {
     let schema = dataset.schema();
-    if *options != ColumnOptions::default() {
+    if !is_default(options) {
         let columns = Columns::new(schema, options)?;
         return Ok(columns.fields().fields().iter().map(|field| column(&field.name, Ok(field), leaves)).collect());
     }
@@ -195,6 +195,11 @@ fn columns(dataset: &Dataset, options: &ColumnOptions, leaves: &[Leaf]) -> Resul
         }
     }
     Ok(found)
+}
+
+/// Whether nothing was said about columns.
+fn is_default(options: &ColumnOptions) -> bool {
+    serde_json::to_value(options).ok() == serde_json::to_value(ColumnOptions::default()).ok()
 }
 
 fn column(name: &str, outcome: Result<&Field, Error>, leaves: &[Leaf]) -> Column {
