@@ -78,7 +78,7 @@ def version(module: str) -> str:
     try:
         return f"{top} {importlib.metadata.version(DISTRIBUTIONS.get(top, top))}"
     except importlib.metadata.PackageNotFoundError:
-        return f"{top} (no version)"
+        return f"{module} (no version)"
 
 
 def shuffled(items: Iterable[Any], epoch: int) -> list[Any]:

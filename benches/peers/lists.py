@@ -166,7 +166,13 @@ def lance_fixed(job: Job) -> Epoch:
     return lambda number: views(lance.dataset(job.data / "fixed.lance").to_batches(batch_size=job.batch))
 
 
-@contender("fixed", "datasets", "datasets torch", shuffle=IN_ORDER, note="reads its Arrow copy, memory-mapped; no copy")
+@contender(
+    "fixed",
+    "datasets",
+    "datasets torch",
+    shuffle=IN_ORDER,
+    note="views of its memory-mapped Arrow copy: nothing is read or copied until used",
+)
 def hugging_face_fixed(job: Job) -> Epoch:
     import datasets
 

@@ -318,7 +318,7 @@ def tensors(batches: Any) -> Iterator[tuple[Any, Any]]:
 @contender(
     "photos",
     "dali",
-    "nvidia.dali nvidia.dali.plugin.pytorch torch",
+    "nvidia.dali torch",
     shuffle="none: with its shuffle an epoch does not hold each row once",
     note="on the CPU; reads tar shards; starts an epoch with up to 3 batches ready, which flatters it a little",
 )

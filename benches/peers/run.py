@@ -210,9 +210,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[], help="tasks, contenders or task:contender")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2, help="threads and cores of each contender")
-    parser.add_argument(
-        "--epochs", type=int, help="timed epochs per run, after the checked one; default: 3 of photos, else 1"
-    )
+    parser.add_argument("--epochs", type=int, help="timed epochs of a run; default 3 of photos, else 1")
     parser.add_argument("--scale", type=float, default=1.0, help="fraction of the rows")
     parser.add_argument("--batch", type=int, help="rows per batch instead of each task's default")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench-out" / "peers.json")

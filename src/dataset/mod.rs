@@ -1,3 +1,409 @@
-//! dataset
+//! Parquet datasets: found, checked, unified, and read a row group and a column at a time.
+//!
+//! ```text
+//!   urls ─find─► files ─footers, concurrently─► unified schema ─┬─► Manifest: row groups, rows, pinned versions, fingerprint
+//!                                     filter ─► selected rows ──┘
+//!   project(columns) ─► Projection ─┬─ cost(group)    numbers, before anything is read
+//!                                   ├─ fetch(group)   bytes of whole column chunks, one request batch (async)
+//!                                   └─ decode(root)   one Arrow array of the selected rows (CPU)
+//! ```
+//!
+//! A file is read only as the version that was there when the dataset was opened; see [`store`](crate::store).
+//! Nothing in a file is believed before it was checked: see [`Limits`].
 
 pub mod filter;
+mod footer;
+mod hive;
+mod limits;
+mod pages;
+mod project;
+mod read;
+mod select;
+mod thrift;
+mod unify;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, OnceLock};
+
+use arrow::datatypes::{Field, Schema, SchemaRef};
+use futures::stream::{StreamExt, TryStreamExt};
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
+use parquet::file::metadata::ParquetMetaData;
+use parquet::schema::types::SchemaDescriptor;
+
+pub use hive::Partitioning;
+pub use limits::Limits;
+pub use project::{Projection, Root};
+pub use read::{Cost, Fetched};
+
+use crate::error::{Error, Place, Result};
+use crate::manifest::{FileEntry, Manifest, RowGroup, Version};
+use crate::store::Object;
+use footer::{Footer, guard};
+use select::Selection;
+
+/// How a dataset is opened.
+#[derive(Debug, Clone)]
+pub struct OpenOptions {
+    /// Options of the store, by object_store's names. They win over the environment.
+    pub storage_options: BTreeMap<String, String>,
+    /// Whether `key=value` directories are columns.
+    pub partitioning: Partitioning,
+    /// Limits against hostile files.
+    pub limits: Limits,
+    /// Footers, and row groups for the filter, that are read at once. Default 32.
+    pub concurrency: usize,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            storage_options: BTreeMap::new(),
+            partitioning: Partitioning::default(),
+            limits: Limits::default(),
+            concurrency: 32,
+        }
+    }
+}
+
+/// An open dataset. It holds footers and numbers, no data and no open files. Clones share everything.
+#[derive(Debug, Clone)]
+pub struct Dataset {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    files: Vec<DataFile>,
+    layouts: Vec<Layout>,
+    schema: SchemaRef,
+    /// How many columns at the end of `schema` come from directories.
+    partitions: usize,
+    manifest: Arc<Manifest>,
+    /// Row number of the first row of each row group, before any filter.
+    first_rows: Vec<u64>,
+    /// Selected rows of each row group.
+    selections: Vec<Selection>,
+    limits: Limits,
+}
+
+/// One file.
+#[derive(Debug)]
+struct DataFile {
+    object: Object,
+    metadata: Arc<ParquetMetaData>,
+    layout: usize,
+    partitions: hive::Values,
+    /// Made when the file is first decoded.
+    reader: OnceLock<ArrowReaderMetadata>,
+}
+
+/// What files with the same schema share.
+#[derive(Debug)]
+struct Layout {
+    /// The columns as they are read.
+    schema: SchemaRef,
+    /// Number of the root column of each leaf.
+    leaf_roots: Vec<usize>,
+}
+
+/// Stored sizes of one leaf column over all files.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ColumnSize {
+    /// The leaf's dotted path in Parquet, e.g. `tags.list.element`.
+    pub path: String,
+    /// Bytes as stored.
+    pub compressed: u64,
+    /// Bytes of its pages before compression.
+    pub uncompressed: u64,
+    /// Values, nulls and empty lists included.
+    pub values: u64,
+    /// Compression codecs in use.
+    pub codecs: BTreeSet<String>,
+    /// Encodings in use.
+    pub encodings: BTreeSet<String>,
+}
+
+impl Dataset {
+    /// Opens the dataset at `urls`: finds the files, reads all footers, unifies the schemas and evaluates the filter.
+    ///
+    /// An address is a file, a directory, a pattern (`*`, `?`, `[a-z]`, `{a,b}`, `**`), or a URL that object_store knows. Must be
+    /// called on a tokio runtime.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is nothing; [`Error::Corrupt`], [`Error::Unsupported`] and [`Error::Limit`] for files that
+    /// cannot be read; [`Error::Mismatch`] for files whose schemas contradict each other; [`Error::Store`].
+    pub async fn open(urls: &[String], options: OpenOptions) -> Result<Self> {
+        if options.concurrency == 0 {
+            return Err(Error::config("concurrency", "must be at least 1"));
+        }
+        let found = crate::store::find(urls, &options.storage_options, options.limits.max_files).await?;
+        let statistics = false;
+        let limits = &options.limits;
+        let footers: Vec<Footer> = futures::stream::iter(&found)
+            .map(|found| footer::read(found, limits, statistics))
+            .buffered(options.concurrency)
+            .try_collect()
+            .await?;
+        let partitions = match options.partitioning {
+            Partitioning::Hive => found.iter().map(|found| hive::values(&found.name)).collect(),
+            Partitioning::None => vec![hive::Values::new(); found.len()],
+        };
+        let digests: Vec<[u8; 32]> = footers.iter().map(|footer| footer.digest).collect();
+        let unified = tokio::task::spawn_blocking(move || unify(footers, partitions));
+        let mut inner = unified
+            .await
+            .unwrap_or_else(|error| Err(Error::Closed { why: format!("schemas were not unified: {error}") }))?;
+        inner.limits = options.limits.clone();
+        let (groups, first_rows) = row_groups(&inner.files);
+        inner.selections = vec![Selection::All; groups.len()];
+        inner.first_rows = first_rows;
+        let filter = String::new();
+        inner.manifest = Arc::new(manifest(&inner, groups, &digests, &filter));
+        let dataset = Self { inner: Arc::new(inner) };
+        Ok(dataset)
+    }
+
+    /// Files, row groups, pinned versions and the fingerprint.
+    pub fn manifest(&self) -> &Arc<Manifest> {
+        &self.inner.manifest
+    }
+
+    /// The columns of all files together, partition columns last. Strings and bytes are views.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.inner.schema
+    }
+
+    /// Names of the columns that come from directories.
+    pub fn partition_columns(&self) -> impl Iterator<Item = &str> {
+        let fields = self.inner.schema.fields();
+        fields.iter().skip(fields.len() - self.inner.partitions).map(|field| field.name().as_str())
+    }
+
+    /// Rows of all row groups, before any filter.
+    pub fn stored_rows(&self) -> u64 {
+        self.inner.manifest.groups.iter().map(|group| group.rows).sum()
+    }
+
+    /// The number in the dataset, before any filter and in file order, of the `row`-th selected row of row group `group`.
+    pub fn row_id(&self, group: usize, row: u64) -> u64 {
+        let first = self.inner.first_rows.get(group).copied().unwrap_or_default();
+        let row = self.inner.selections.get(group).map_or(row, |selection| selection.row(row));
+        first.saturating_add(row)
+    }
+
+    /// File and row group that number `group` of the manifest stands for.
+    pub fn place(&self, group: usize) -> Place {
+        let manifest = &self.inner.manifest;
+        let Some(row_group) = manifest.groups.get(group) else { return Place::default() };
+        let file = manifest.files.get(row_group.file as usize).map(|file| Arc::clone(&file.path));
+        Place { file, row_group: Some(row_group.ordinal as usize), ..Place::default() }
+    }
+
+    /// The footer of file number `file` of the manifest.
+    pub fn metadata(&self, file: usize) -> Option<&Arc<ParquetMetaData>> {
+        self.inner.files.get(file).map(|file| &file.metadata)
+    }
+
+    /// The full address of file number `file` of the manifest, without credentials.
+    pub fn url(&self, file: usize) -> Option<String> {
+        self.inner.files.get(file).map(|file| file.object.url())
+    }
+
+    /// Stored sizes of the leaf columns, in the order of the files' schemas.
+    pub fn column_sizes(&self) -> Vec<ColumnSize> {
+        let mut order = Vec::new();
+        let mut sizes: BTreeMap<String, ColumnSize> = BTreeMap::new();
+        for column in
+            self.inner.files.iter().flat_map(|file| file.metadata.row_groups()).flat_map(|group| group.columns())
+        {
+            let path = column.column_path().string();
+            let size = sizes.entry(path.clone()).or_insert_with(|| {
+                order.push(path.clone());
+                ColumnSize { path, ..ColumnSize::default() }
+            });
+            size.compressed += column.compressed_size().max(0) as u64;
+            size.uncompressed += column.uncompressed_size().max(0) as u64;
+            size.values += column.num_values().max(0) as u64;
+            size.codecs.insert(format!("{}", column.compression()));
+            size.encodings.extend(column.encodings().map(|encoding| encoding.to_string()));
+        }
+        order.iter().filter_map(|path| sizes.remove(path)).collect()
+    }
+
+    /// What of file column and directory column stands behind number `group` of the manifest.
+    fn group(&self, group: usize) -> Result<(&RowGroup, &DataFile, &Layout)> {
+        let row_group = self.inner.manifest.groups.get(group);
+        let file = row_group.and_then(|group| self.inner.files.get(group.file as usize));
+        let layout = file.and_then(|file| self.inner.layouts.get(file.layout));
+        match (row_group, file, layout) {
+            (Some(row_group), Some(file), Some(layout)) => Ok((row_group, file, layout)),
+            _ => Err(Error::NotFound { what: format!("row group {group} of the dataset"), hint: String::new() }),
+        }
+    }
+}
+
+impl DataFile {
+    /// What the decoder needs to know of the file; the work of making it is proportional to the number of columns.
+    fn reader(&self, layout: &Layout) -> Result<&ArrowReaderMetadata> {
+        if let Some(reader) = self.reader.get() {
+            return Ok(reader);
+        }
+        let place = Place::file(Arc::clone(self.object.name()));
+        let options = ArrowReaderOptions::new().with_schema(Arc::clone(&layout.schema));
+        let made = guard(&place, "the schema is damaged", || {
+            ArrowReaderMetadata::try_new(Arc::clone(&self.metadata), options)
+        })?;
+        Ok(self.reader.get_or_init(|| made))
+    }
+}
+
+fn row_groups(files: &[DataFile]) -> (Vec<RowGroup>, Vec<u64>) {
+    let (mut groups, mut first_rows, mut next) = (Vec::new(), Vec::new(), 0_u64);
+    for (file, data) in files.iter().enumerate() {
+        for (ordinal, group) in data.metadata.row_groups().iter().enumerate() {
+            let rows = group.num_rows().max(0) as u64;
+            if rows == 0 {
+                continue;
+            }
+            let bytes = group.columns().iter().map(|column| column.uncompressed_size().max(0) as u64).sum();
+            groups.push(RowGroup { file: file as u32, ordinal: ordinal as u32, rows, selected: rows, bytes });
+            first_rows.push(next);
+            next = next.saturating_add(rows);
+        }
+    }
+    (groups, first_rows)
+}
+
+fn manifest(inner: &Inner, groups: Vec<RowGroup>, digests: &[[u8; 32]], filter: &str) -> Manifest {
+    let entry = |(file, digest): (&DataFile, &[u8; 32])| {
+        let stamp = file.object.stamp();
+        FileEntry {
+            path: Arc::clone(file.object.name()),
+            version: Version { etag: stamp.etag.clone(), size: stamp.size, modified: stamp.modified },
+            footer: *digest,
+            partitions: file.partitions.clone(),
+        }
+    };
+    let files = inner.files.iter().zip(digests).map(entry).collect();
+    let field = |field: &Arc<Field>| {
+        format!("{} {}{}\n", field.name(), field.data_type(), if field.is_nullable() { "?" } else { "" })
+    };
+    let schema: String = inner.schema.fields().iter().map(field).collect();
+    Manifest::new(files, groups, &schema, filter)
+}
+
+/// Gathers files of the same schema into layouts, and the layouts' schemas into one.
+fn unify(footers: Vec<Footer>, partitions: Vec<hive::Values>) -> Result<Inner> {
+    let mut layouts: Vec<Layout> = Vec::new();
+    // What tells layouts apart: the Parquet schema and the Arrow schema that a writer may have left beside it.
+    let mut kinds: Vec<(Arc<ParquetMetaData>, usize)> = Vec::new();
+    let mut files: Vec<DataFile> = Vec::new();
+    let mut columns: Vec<(Field, Arc<str>)> = Vec::new();
+    let keys: BTreeSet<Arc<str>> = partitions.iter().flatten().map(|(key, _)| Arc::clone(key)).collect();
+    for (footer, partitions) in footers.into_iter().zip(partitions) {
+        let name = footer.object.name();
+        let same =
+            kinds.iter().rev().find(|(other, _)| same_schema(other, &footer.metadata)).map(|(_, layout)| *layout);
+        let layout = match same {
+            Some(layout) => layout,
+            None => {
+                let layout = layout(&footer.metadata, name)?;
+                merge(&mut columns, &layout, name, &keys)?;
+                layouts.push(layout);
+                kinds.push((Arc::clone(&footer.metadata), layouts.len() - 1));
+                layouts.len() - 1
+            }
+        };
+        files.push(DataFile {
+            object: footer.object,
+            metadata: footer.metadata,
+            layout,
+            partitions,
+            reader: OnceLock::new(),
+        });
+    }
+    // A column that any file lacks is null there.
+    for (field, _) in &mut columns {
+        let everywhere = layouts.iter().all(|layout| layout.schema.column_with_name(field.name()).is_some());
+        if !everywhere && !field.is_nullable() {
+            *field = field.clone().with_nullable(true);
+        }
+    }
+    let partition_fields = hive::fields(files.iter().map(|file| &file.partitions));
+    let partitions = partition_fields.len();
+    let fields: Vec<Field> = columns.into_iter().map(|(field, _)| field).chain(partition_fields).collect();
+    Ok(Inner {
+        files,
+        layouts,
+        schema: Arc::new(Schema::new(fields)),
+        partitions,
+        manifest: Arc::new(Manifest::new(Vec::new(), Vec::new(), "", "")),
+        first_rows: Vec::new(),
+        selections: Vec::new(),
+        limits: Limits::default(),
+    })
+}
+
+/// The key under which Arrow writers leave their schema.
+const ARROW_SCHEMA: &str = "ARROW:schema";
+
+fn same_schema(a: &ParquetMetaData, b: &ParquetMetaData) -> bool {
+    let arrow = |metadata: &ParquetMetaData| {
+        let pairs = metadata.file_metadata().key_value_metadata()?;
+        pairs.iter().find(|pair| pair.key == ARROW_SCHEMA)?.value.clone()
+    };
+    let root = |descriptor: &SchemaDescriptor| descriptor.root_schema_ptr();
+    let (x, y) = (a.file_metadata().schema_descr(), b.file_metadata().schema_descr());
+    root(x).get_fields() == root(y).get_fields() && arrow(a) == arrow(b)
+}
+
+fn layout(metadata: &Arc<ParquetMetaData>, name: &Arc<str>) -> Result<Layout> {
+    let place = Place::file(Arc::clone(name));
+    let default = guard(&place, "the schema is damaged", || {
+        ArrowReaderMetadata::try_new(Arc::clone(metadata), ArrowReaderOptions::new())
+    })?;
+    let mut seen = BTreeSet::new();
+    for field in default.schema().fields() {
+        if !seen.insert(field.name().as_str()) {
+            let hint = "rename one of them".to_owned();
+            return Err(Error::Unsupported { what: format!("{place}: two columns named {:?}", field.name()), hint });
+        }
+    }
+    let as_read = |field: &Arc<Field>| field.as_ref().clone().with_data_type(unify::as_read(field.data_type()));
+    let fields: Vec<Field> = default.schema().fields().iter().map(as_read).collect();
+    let schema = Arc::new(Schema::new_with_metadata(fields, default.schema().metadata().clone()));
+    let descriptor = metadata.file_metadata().schema_descr();
+    let leaf_roots = (0..descriptor.num_columns()).map(|leaf| descriptor.get_column_root_idx(leaf)).collect();
+    Ok(Layout { schema, leaf_roots })
+}
+
+/// Adds the columns of a layout, first met in file `name`, to those met before.
+fn merge(
+    columns: &mut Vec<(Field, Arc<str>)>,
+    layout: &Layout,
+    name: &Arc<str>,
+    keys: &BTreeSet<Arc<str>>,
+) -> Result<()> {
+    for field in layout.schema.fields() {
+        // A directory's value wins over a column of the same name, as everywhere else.
+        if keys.contains(field.name().as_str()) {
+            continue;
+        }
+        let new = unify::plain(field);
+        let Some((known, origin)) = columns.iter_mut().find(|(known, _)| known.name() == new.name()) else {
+            columns.push((new, Arc::clone(name)));
+            continue;
+        };
+        let Some(both) = unify::field(known, &new) else {
+            return Err(Error::Mismatch {
+                what: format!("type of column {:?} in file {origin} and file {name}", new.name()),
+                expected: known.data_type().to_string(),
+                found: new.data_type().to_string(),
+                hint: "rewrite one of the files, or open them as separate datasets".to_owned(),
+            });
+        };
+        *known = both;
+    }
+    Ok(())
+}

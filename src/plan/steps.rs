@@ -184,7 +184,8 @@ impl Plan {
         length(&share.part(length(&self.positions(step))))
     }
 
-    /// The rows of `step` on this rank. Beyond the last step there are none.
+    /// The rows of `step` on this rank. Beyond the last step there are none. It takes memory for
+    /// [`batch_rows`](Self::batch_rows), so whoever plans for a stranger limits those first.
     pub fn step(&self, step: u64, share: Share) -> Step {
         let size = self.batch_rows(share) as usize;
         let mut rows = Vec::new();

@@ -14,7 +14,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("device", 3),
     ("manifest", 2),
     ("tensor", 2),
-    ("codec", 2),
+    ("codec", 3),
     ("schema", 1),
     ("memory", 1),
     ("store", 1),

@@ -11,6 +11,14 @@ mod columns;
 mod filter;
 /// The floors of the house: which module may name which, what stays pure, where `unsafe` lives.
 mod floors;
+/// Images: formats, crops, orientation, damage, bombs.
+mod images;
+/// Processes killed at random: nothing lost, nothing twice.
+mod kill;
+/// The whole chain on files: order, resume, errors, bad rows.
+mod loader;
+/// Memory, measured from outside.
+mod memory;
 /// One order, exactly once, equal steps: the plan over random datasets, worlds, mixtures and resumptions.
 mod order;
 /// Synthetic datasets and child processes.

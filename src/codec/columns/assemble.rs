@@ -430,7 +430,10 @@ fn fill_tensors(
             (Form::Padded(padding), Table::Lists(cells)) => {
                 padded(&mut jobs, &mut next, cells, *picks, padding, width)?;
             }
-            (Form::Image(_), _) => drop(next()),
+            (Form::Image(_), _) => {
+                // Filled already.
+                next();
+            }
             _ => {}
         }
         if let Some(columns) = output.valid {

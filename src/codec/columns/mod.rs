@@ -168,8 +168,8 @@ impl Columns {
     /// Bytes copied for `batch` beyond the one write of the Parquet decoder (or of the image decoder, straight into its place).
     ///
     /// Values are copied once, into the batch; those of packs, and of columns that were cast, decoded from booleans or decimals,
-    /// twice: into their form, then into the batch. Images count 0, and so does what is computed: offsets, lengths, masks and
-    /// padding rows' columns of these. Arrow columns count their bytes once.
+    /// twice: into their form, then into the batch. Images count 0, and so does what is computed: offsets, lengths, masks, row
+    /// ids. Arrow columns count their bytes once. Padding rows count as rows.
     pub fn copied_bytes(&self, batch: &crate::tensor::Batch) -> usize {
         self.outputs.iter().map(|output| self.copies(output) * assemble::value_bytes(output, batch)).sum()
     }

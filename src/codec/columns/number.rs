@@ -19,7 +19,7 @@ trait Cast<T>: Pod {
     fn cast(self) -> Option<T>;
 }
 
-/// For every source type in turn: `each!(macro: extra)` expands `macro!(source; extra)`.
+/// Every integer to every integer.
 macro_rules! ints {
     ($($source:ty),*; $targets:tt) => { $(ints!(@ $source; $targets);)* };
     (@ $source:ty; [$($target:ty),*]) => { $(

@@ -278,10 +278,12 @@ fn numbers(
 impl Member {
     /// Whether preparing rewrites the values even if none is null.
     pub(super) fn converts(&self) -> bool {
-        self.leaf.kind != Kind::Number(self.dtype)
-            && self.leaf.kind != Kind::Blob(self.leaf.dims.last().copied().unwrap_or(0))
-            || self.leaf.kind == Kind::Number(DType::Bool)
-            || matches!(self.leaf.kind, Kind::Blob(_)) && self.dtype != DType::Uint8
+        match self.leaf.kind {
+            Kind::Number(DType::Bool) => true,
+            Kind::Number(dtype) => dtype != self.dtype,
+            Kind::Blob(_) => self.dtype != DType::Uint8,
+            _ => true,
+        }
     }
 }
 

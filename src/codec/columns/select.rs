@@ -76,10 +76,10 @@ pub(super) fn not_found(pattern: &str, names: &[&str]) -> Error {
     Error::NotFound { what, hint }
 }
 
-/// Up to three names within a third of the name's length in edits, nearest first.
+/// Up to three names within half of the name's length in edits, nearest first.
 fn nearest<'a>(wanted: &str, names: &[&'a str]) -> Vec<&'a str> {
     let wanted: Vec<char> = wanted.chars().filter(|c| !matches!(c, '*' | '?')).flat_map(char::to_lowercase).collect();
-    let limit = (wanted.len() / 3).clamp(1, 8);
+    let limit = wanted.len().div_ceil(2).clamp(1, 8);
     let mut near: Vec<(usize, &str)> = names
         .iter()
         // A hostile schema may have names of any length; what is meant has about the length of what was written.

@@ -19,6 +19,7 @@ pub(super) fn decode(
     raw: &mut Vec<u8>,
     out: &mut [u8],
 ) -> Result<()> {
+    check_complete(bytes, info.format)?;
     let failed = |error| failed(info, limits, error);
     let decoder = open(bytes, info.format, limits).map_err(failed)?;
     let kind = decoder.color_type();
@@ -50,6 +51,18 @@ pub(super) fn decode(
     decoder.read_image_boxed(raw).map_err(failed)?;
     convert::samples(raw, kind, channels, out);
     Ok(())
+}
+
+/// Refuses a WebP shorter than it says: the decoder asks for no more than the pixels, and the orientation comes after them.
+fn check_complete(bytes: &[u8], format: Format) -> Result<()> {
+    let said = |size: &[u8; 4]| u64::from(u32::from_le_bytes(*size)) + 8;
+    match bytes.get(4..).and_then(|rest| rest.first_chunk::<4>()).map(said) {
+        Some(said) if format == Format::Webp && said > bytes.len() as u64 => {
+            let what = format!("WebP: truncated: {} of {said} bytes", bytes.len());
+            Err(Error::corrupt(Place::default(), what))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn open<'a>(bytes: &'a [u8], format: Format, limits: &Limits) -> ImageResult<Box<dyn ImageDecoder + 'a>> {

@@ -1,0 +1,136 @@
+//! Partition columns from `key=value` directories.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Int64Array, StringViewBuilder, new_null_array};
+use arrow::datatypes::{DataType, Field};
+use arrow::error::ArrowError;
+use serde::{Deserialize, Serialize};
+
+/// The directory name that stands for null.
+const NULL: &str = "__HIVE_DEFAULT_PARTITION__";
+
+/// What `key=value` directories mean.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Partitioning {
+    /// They are columns.
+    #[default]
+    Hive,
+    /// They are directories like any other.
+    None,
+}
+
+/// Partition keys and values in path order.
+pub(super) type Values = Vec<(Arc<str>, Option<Arc<str>>)>;
+
+/// The partition values in a path relative to the dataset root. Directories that are no `key=value` are passed over.
+pub(super) fn values(path: &str) -> Values {
+    let Some((directories, _)) = path.rsplit_once('/') else { return Vec::new() };
+    let pairs = directories.split('/').filter_map(|part| part.split_once('=')).filter(|(key, _)| !key.is_empty());
+    pairs.map(|(key, value)| (unescape(key), (value != NULL).then(|| unescape(value)))).collect()
+}
+
+/// Undoes `%41`; what is no valid escape stays as it is, and so does text that would not be UTF-8.
+fn unescape(text: &str) -> Arc<str> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&first, after)) = rest.split_first() {
+        let digit = |byte: u8| (byte as char).to_digit(16);
+        match after {
+            [high, low, after @ ..] if first == b'%' && digit(*high).is_some() && digit(*low).is_some() => {
+                bytes.push((digit(*high).unwrap_or(0) * 16 + digit(*low).unwrap_or(0)) as u8);
+                rest = after;
+            }
+            _ => {
+                bytes.push(first);
+                rest = after;
+            }
+        }
+    }
+    String::from_utf8(bytes).map_or_else(|_| text.into(), Into::into)
+}
+
+/// The partition columns of all files: every key once, in the order met, `int64` if all its values are integers.
+pub(super) fn fields<'a>(files: impl Iterator<Item = &'a Values> + Clone) -> Vec<Field> {
+    let mut keys: Vec<&Arc<str>> = Vec::new();
+    let mut seen = BTreeSet::new();
+    for (key, _) in files.clone().flatten() {
+        if seen.insert(key) {
+            keys.push(key);
+        }
+    }
+    let field = |key: &Arc<str>| {
+        let (mut some, mut integers, mut nulls) = (false, true, false);
+        for file in files.clone() {
+            match file.iter().find(|(name, _)| name == key).and_then(|(_, value)| value.as_ref()) {
+                Some(value) => {
+                    some = true;
+                    integers &= integer(value).is_some();
+                }
+                None => nulls = true,
+            }
+        }
+        let data_type = if some && integers { DataType::Int64 } else { DataType::Utf8View };
+        Field::new(key.as_ref(), data_type, nulls)
+    };
+    keys.into_iter().map(field).collect()
+}
+
+fn integer(text: &str) -> Option<i64> {
+    if text.starts_with('+') { None } else { text.parse().ok() }
+}
+
+/// A column of `rows` equal values.
+pub(super) fn constant(value: Option<&str>, data_type: &DataType, rows: usize) -> Result<ArrayRef, ArrowError> {
+    match (value, data_type) {
+        (Some(value), DataType::Int64) => {
+            let value =
+                integer(value).ok_or_else(|| ArrowError::ParseError("a partition value is no integer".to_owned()))?;
+            Ok(Arc::new(Int64Array::from_value(value, rows)))
+        }
+        (Some(value), DataType::Utf8View) => {
+            let mut builder = StringViewBuilder::with_capacity(rows);
+            let block = builder.append_block(value.as_bytes().to_vec().into());
+            let length = u32::try_from(value.len())
+                .map_err(|_| ArrowError::ParseError("a partition value is too long".to_owned()))?;
+            for _ in 0..rows {
+                builder.try_append_view(block, 0, length)?;
+            }
+            Ok(Arc::new(builder.finish()))
+        }
+        _ => Ok(new_null_array(data_type, rows)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use arrow::array::{Array, AsArray};
+
+    #[test]
+    fn values_are_decoded_and_typed_over_all_files() {
+        let files: Vec<Values> =
+            ["year=2020/c=a b%2Fc%3Dd%25/x", "year=07/c=%zz/x", "d/year=-1/c=__HIVE_DEFAULT_PARTITION__/x"]
+                .map(values)
+                .to_vec();
+        assert_eq!(files[0][1].1.as_deref(), Some("a b/c=d%"));
+        assert_eq!(files[1][1].1.as_deref(), Some("%zz"));
+        assert_eq!(files[2][1].1, None);
+        let fields = fields(files.iter());
+        assert_eq!(fields[0], Field::new("year", DataType::Int64, false));
+        assert_eq!(fields[1], Field::new("c", DataType::Utf8View, true));
+        let missing: Vec<Values> = ["a=1/x", "y"].map(values).to_vec();
+        assert_eq!(super::fields(missing.iter()), [Field::new("a", DataType::Int64, true)]);
+    }
+
+    #[test]
+    fn constants() {
+        let long = "longer than twelve bytes";
+        let array = constant(Some(long), &DataType::Utf8View, 3).unwrap();
+        assert_eq!(array.as_string_view().iter().collect::<Vec<_>>(), [Some(long); 3]);
+        assert_eq!(constant(Some("é"), &DataType::Utf8View, 1).unwrap().as_string_view().value(0), "é");
+        assert_eq!(constant(None, &DataType::Int64, 2).unwrap().null_count(), 2);
+    }
+}

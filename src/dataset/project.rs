@@ -1,0 +1,224 @@
+//! Which columns are read: dotted paths become root columns, and for every kind of file the leaves to fetch.
+
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, FieldRef, Fields};
+
+use super::{Dataset, Layout};
+use crate::error::{Error, Result};
+
+/// Columns to read, made by [`Dataset::project`].
+#[derive(Debug, Clone)]
+pub struct Projection {
+    roots: Vec<Root>,
+    /// For every layout, where each root comes from.
+    pub(super) sources: Vec<Vec<Source>>,
+}
+
+/// One root column of a projection: decoded by itself, as one array.
+#[derive(Debug, Clone)]
+pub struct Root {
+    field: FieldRef,
+    /// Paths below the root, as lists of names; empty for the whole column.
+    paths: Vec<Vec<String>>,
+}
+
+/// Where a root comes from in files of one layout.
+#[derive(Debug, Clone)]
+pub(super) enum Source {
+    /// Leaf numbers, ascending.
+    Leaves(Vec<usize>),
+    /// The file's directory.
+    Partition,
+    /// The files have no such column: nulls.
+    Missing,
+}
+
+impl Root {
+    /// The column's name.
+    pub fn name(&self) -> &str {
+        self.field.name()
+    }
+
+    /// The column with the selected members only.
+    pub fn field(&self) -> &FieldRef {
+        &self.field
+    }
+}
+
+impl Projection {
+    /// Root columns in the order in which the paths first name them.
+    pub fn roots(&self) -> &[Root] {
+        &self.roots
+    }
+
+    /// All leaves to fetch from files of `layout`, ascending.
+    pub(super) fn leaves(&self, layout: usize) -> Vec<usize> {
+        let sources = self.sources.get(layout).map(Vec::as_slice).unwrap_or_default();
+        let mut leaves: Vec<usize> = sources
+            .iter()
+            .flat_map(|source| match source {
+                Source::Leaves(leaves) => leaves.as_slice(),
+                _ => &[],
+            })
+            .copied()
+            .collect();
+        leaves.sort_unstable();
+        leaves
+    }
+}
+
+impl Dataset {
+    /// The projection on `paths`: names of columns, or dotted paths into structs (`a.b`). Of a struct only the named members
+    /// are read.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] for a path that names nothing.
+    pub fn project(&self, paths: &[String]) -> Result<Projection> {
+        let schema = self.schema();
+        let mut roots: Vec<Root> = Vec::new();
+        for path in paths {
+            let Some((field, below)) = resolve(schema.fields(), path) else {
+                return Err(Error::NotFound { what: format!("column {path:?}"), hint: nearest(schema.fields(), path) });
+            };
+            match roots.iter_mut().find(|root| root.name() == field.name()) {
+                Some(root) if root.paths.is_empty() || below.is_empty() => root.paths.clear(),
+                Some(root) => root.paths.push(below),
+                None => {
+                    let paths = if below.is_empty() { Vec::new() } else { vec![below] };
+                    roots.push(Root { field: Arc::clone(field), paths });
+                }
+            }
+        }
+        for root in &mut roots {
+            let paths: Vec<&[String]> = root.paths.iter().map(Vec::as_slice).collect();
+            root.field = restrict(&root.field, &paths);
+        }
+        let partitions: Vec<&str> = self.partition_columns().collect();
+        let sources = |layout: (usize, &Layout)| {
+            roots.iter().map(|root| self.source(layout, root, &partitions)).collect::<Vec<_>>()
+        };
+        let sources = self.inner.layouts.iter().enumerate().map(sources).collect();
+        Ok(Projection { roots, sources })
+    }
+
+    fn source(&self, (number, layout): (usize, &Layout), root: &Root, partitions: &[&str]) -> Source {
+        if partitions.contains(&root.name()) {
+            return Source::Partition;
+        }
+        let Some((index, _)) = layout.schema.column_with_name(root.name()) else { return Source::Missing };
+        let Some(file) = self.inner.files.iter().find(|file| file.layout == number) else { return Source::Missing };
+        let descriptor = file.metadata.file_metadata().schema_descr();
+        let wanted = |leaf: &usize| {
+            let path = descriptor.column(*leaf);
+            let below = path.path().parts().get(1..).unwrap_or_default();
+            root.paths.is_empty() || root.paths.iter().any(|wanted| below.starts_with(wanted))
+        };
+        let leaves = layout.leaf_roots.iter().enumerate().filter(|(_, root)| **root == index).map(|(leaf, _)| leaf);
+        let leaves: Vec<usize> = leaves.filter(wanted).collect();
+        if leaves.is_empty() { Source::Missing } else { Source::Leaves(leaves) }
+    }
+}
+
+/// The root column that `path` begins with, and the names below it. Names may contain dots themselves; the longest wins.
+fn resolve<'a>(fields: &'a Fields, path: &str) -> Option<(&'a FieldRef, Vec<String>)> {
+    if let Some(field) = fields.iter().find(|field| field.name() == path) {
+        return Some((field, Vec::new()));
+    }
+    let mut candidates: Vec<(&FieldRef, &str)> = fields
+        .iter()
+        .filter_map(|field| Some((field, path.strip_prefix(field.name().as_str())?.strip_prefix('.')?)))
+        .collect();
+    candidates.sort_by_key(|(field, _)| std::cmp::Reverse(field.name().len()));
+    candidates.into_iter().find_map(|(field, rest)| {
+        let DataType::Struct(members) = field.data_type() else { return None };
+        let (member, mut below) = resolve(members, rest)?;
+        below.insert(0, member.name().clone());
+        Some((field, below))
+    })
+}
+
+/// `field` with only the members that `paths` name; all of them if there are no paths.
+fn restrict(field: &FieldRef, paths: &[&[String]]) -> FieldRef {
+    let DataType::Struct(members) = field.data_type() else { return Arc::clone(field) };
+    if paths.is_empty() || paths.iter().any(|path| path.is_empty()) {
+        return Arc::clone(field);
+    }
+    let keep = |member: &FieldRef| {
+        let below: Vec<&[String]> = paths
+            .iter()
+            .filter_map(|path| path.split_first())
+            .filter(|(first, _)| *first == member.name())
+            .map(|(_, rest)| rest)
+            .collect();
+        (!below.is_empty()).then(|| restrict(member, &below))
+    };
+    let members: Fields = members.iter().filter_map(keep).collect();
+    Arc::new(Field::clone(field).with_data_type(DataType::Struct(members)))
+}
+
+/// A hint with the names nearest to `path`.
+fn nearest(fields: &Fields, path: &str) -> String {
+    let mut names: Vec<(usize, &str)> = fields
+        .iter()
+        .map(|field| (distance(&field.name().to_lowercase(), &path.to_lowercase()), field.name().as_str()))
+        .collect();
+    names.sort_unstable();
+    let near: Vec<&str> =
+        names.iter().take_while(|(far, name)| *far <= 1 + name.len() / 3).take(3).map(|(_, name)| *name).collect();
+    if near.is_empty() {
+        let all: Vec<&str> = fields.iter().take(12).map(|field| field.name().as_str()).collect();
+        let more = if fields.len() > all.len() { ", ..." } else { "" };
+        format!("the columns are {}{more}", all.join(", "))
+    } else {
+        format!("did you mean {}?", near.join(" or "))
+    }
+}
+
+/// Edits that turn `a` into `b`; long names are compared by their beginnings.
+fn distance(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(64).collect(), b.chars().take(64).collect());
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.iter().enumerate() {
+        let mut diagonal = i;
+        let mut left = i + 1;
+        let mut next = vec![left];
+        for (y, above) in b.iter().zip(row.iter().skip(1)) {
+            left = (left + 1).min(above + 1).min(diagonal + usize::from(x != y));
+            diagonal = *above;
+            next.push(left);
+        }
+        row = next;
+    }
+    row.last().copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields() -> Fields {
+        let inner = Field::new("i", DataType::Struct(vec![Field::new("x", DataType::Int8, true)].into()), true);
+        let plain = Field::new("b", DataType::Int8, true);
+        let outer = Field::new("a", DataType::Struct(vec![plain, inner].into()), true);
+        vec![outer, Field::new("a.b", DataType::Utf8View, true), Field::new("label", DataType::Int64, true)].into()
+    }
+
+    #[test]
+    fn paths_name_roots_and_members() {
+        let fields = fields();
+        let find = |path: &str| resolve(&fields, path).map(|(field, below)| (field.name().clone(), below.join("/")));
+        assert_eq!(find("a.b"), Some(("a.b".to_owned(), String::new())), "a name with a dot wins");
+        assert_eq!(find("a.i.x"), Some(("a".to_owned(), "i/x".to_owned())));
+        assert_eq!(find("a.i.y"), None);
+        let only = restrict(&fields[0], &[&["i".to_owned()]]);
+        assert_eq!(only.data_type().to_string().matches("\"b\"").count(), 0, "{}", only.data_type());
+    }
+
+    #[test]
+    fn a_wrong_name_gets_the_nearest() {
+        assert_eq!(nearest(&fields(), "lable"), "did you mean label?");
+        assert!(nearest(&fields(), "zzzzzz").starts_with("the columns are a, a.b, label"));
+        assert_eq!(distance("kitten", "sitting"), 3);
+    }
+}

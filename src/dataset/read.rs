@@ -1,0 +1,312 @@
+//! Reading one row group: what it costs, its bytes, and its columns as arrays.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, new_empty_array, new_null_array};
+use arrow::datatypes::DataType;
+use bytes::{Buf, Bytes};
+use parquet::arrow::ProjectionMask;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::basic::{Compression, Encoding, Type};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::ColumnChunkMetaData;
+use parquet::file::reader::{ChunkReader, Length};
+
+use super::footer::{chunk_range, guard};
+use super::project::{Projection, Source};
+use super::{Dataset, hive, pages, unify};
+use crate::error::{Error, Place, Result};
+
+/// One request reads at most this much, unless a single column chunk is larger; more requests run at once.
+const REQUEST_BYTES: u64 = 32 << 20;
+
+/// Bytes that reading a row group takes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Bytes read, as [`Fetched::bytes`] will tell.
+    pub fetched: u64,
+    /// Bytes of the decoded arrays beyond the fetched ones, estimated from the footer; an upper bound for all but
+    /// delta-encoded strings. Views into uncompressed pages count only as views.
+    pub decoded: u64,
+}
+
+/// The bytes of a row group's projected columns. Arrays that are decoded from them may share them.
+#[derive(Debug, Clone)]
+pub struct Fetched {
+    group: usize,
+    chunks: Chunks,
+}
+
+impl Fetched {
+    /// Bytes held.
+    pub fn bytes(&self) -> usize {
+        self.chunks.parts.iter().map(|(_, bytes)| bytes.len()).sum()
+    }
+
+    /// The row group's number in the manifest.
+    pub fn group(&self) -> usize {
+        self.group
+    }
+}
+
+/// Parts of a file in memory, served to the decoder at their offsets.
+#[derive(Debug, Clone)]
+pub(super) struct Chunks {
+    parts: Arc<[(u64, Bytes)]>,
+    size: u64,
+}
+
+impl Chunks {
+    pub(super) fn new(parts: Vec<(u64, Bytes)>, size: u64) -> Self {
+        Self { parts: parts.into(), size }
+    }
+
+    /// The bytes from `start` on that are here; they go on to the end of their part.
+    fn from(&self, start: u64) -> Result<Bytes, ParquetError> {
+        let after = self.parts.partition_point(|(at, _)| *at <= start);
+        let part = after.checked_sub(1).and_then(|index| self.parts.get(index));
+        part.and_then(|(at, bytes)| {
+            let offset = usize::try_from(start - at).ok().filter(|offset| *offset <= bytes.len())?;
+            Some(bytes.slice(offset..))
+        })
+        .ok_or_else(|| ParquetError::EOF(format!("byte {start} is outside the columns that were read")))
+    }
+
+    pub(super) fn range(&self, range: &Range<u64>) -> Result<Bytes, ParquetError> {
+        let bytes = self.from(range.start)?;
+        let length = usize::try_from(range.end - range.start).ok().filter(|length| *length <= bytes.len());
+        let length =
+            length.ok_or_else(|| ParquetError::EOF(format!("bytes {}..{} were not read", range.start, range.end)))?;
+        Ok(bytes.slice(..length))
+    }
+}
+
+impl Length for Chunks {
+    fn len(&self) -> u64 {
+        self.size
+    }
+}
+
+impl ChunkReader for Chunks {
+    type T = bytes::buf::Reader<Bytes>;
+
+    fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
+        Ok(self.from(start)?.reader())
+    }
+
+    fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
+        let end = start.checked_add(length as u64).ok_or_else(|| ParquetError::EOF("a range overflows".to_owned()))?;
+        self.range(&(start..end))
+    }
+}
+
+/// Joins ranges that are near each other, up to [`REQUEST_BYTES`]. `ranges` may be in any order and overlap.
+pub(super) fn coalesce(mut ranges: Vec<Range<u64>>, gap: u64) -> Vec<Range<u64>> {
+    ranges.sort_unstable_by_key(|range| (range.start, range.end));
+    let mut joined: Vec<Range<u64>> = Vec::with_capacity(ranges.len());
+    for range in ranges.into_iter().filter(|range| range.start < range.end) {
+        match joined.last_mut() {
+            Some(last)
+                if range.start < last.end
+                    || (range.start - last.end <= gap && range.end - last.start <= REQUEST_BYTES) =>
+            {
+                last.end = last.end.max(range.end);
+            }
+            _ => joined.push(range),
+        }
+    }
+    joined
+}
+
+impl Dataset {
+    /// What reading row group `group` of the manifest takes. Zero for a number that is not in the manifest.
+    pub fn cost(&self, group: usize, projection: &Projection) -> Cost {
+        let Ok((row_group, file, layout)) = self.group(group) else { return Cost::default() };
+        let columns =
+            file.metadata.row_groups().get(row_group.ordinal as usize).map(|group| group.columns()).unwrap_or_default();
+        let leaves = projection.leaves(file.layout);
+        let chunks = leaves.iter().filter_map(|leaf| columns.get(*leaf));
+        let fetched = coalesce(chunks.map(chunk_range).collect(), file.object.gap())
+            .iter()
+            .map(|range| range.end - range.start)
+            .sum();
+        let mut decoded = 0_u64;
+        let sources = projection.sources.get(file.layout).map(Vec::as_slice).unwrap_or_default();
+        for (root, source) in projection.roots().iter().zip(sources) {
+            decoded = decoded.saturating_add(match source {
+                Source::Leaves(leaves) => {
+                    let copied =
+                        layout.schema.field_with_name(root.name()).is_ok_and(|field| !is_view(field.data_type()));
+                    let chunks = leaves.iter().filter_map(|leaf| columns.get(*leaf));
+                    chunks.map(|chunk| decoded_bytes(chunk, row_group.rows, row_group.selected, copied)).sum()
+                }
+                Source::Partition | Source::Missing => {
+                    row_group.selected.saturating_mul(width(root.field().data_type()))
+                }
+            });
+        }
+        Cost { fetched, decoded }
+    }
+
+    /// Reads the bytes of row group `group` of the manifest: whole column chunks of the projection, all requests at once.
+    ///
+    /// # Errors
+    /// [`Error::SourceChanged`] if the file is not the one that was opened, [`Error::Limit`], [`Error::Store`].
+    pub async fn fetch(&self, group: usize, projection: &Projection) -> Result<Fetched> {
+        let (row_group, file, _) = self.group(group)?;
+        let decoded = self.cost(group, projection).decoded;
+        if decoded > self.inner.limits.max_row_group_bytes {
+            return Err(Error::Limit {
+                what: format!("{}: its decoded columns", self.place(group)),
+                asked: decoded,
+                limit: self.inner.limits.max_row_group_bytes,
+                option: "limits.max_row_group_bytes",
+            });
+        }
+        let columns =
+            file.metadata.row_groups().get(row_group.ordinal as usize).map(|group| group.columns()).unwrap_or_default();
+        let leaves = projection.leaves(file.layout);
+        let ranges: Vec<Range<u64>> = leaves.iter().filter_map(|leaf| columns.get(*leaf)).map(chunk_range).collect();
+        let ranges = coalesce(ranges, file.object.gap());
+        let parts = file.object.read(ranges.clone()).await?;
+        let parts = ranges.into_iter().map(|range| range.start).zip(parts).collect();
+        Ok(Fetched { group, chunks: Chunks::new(parts, file.object.stamp().size) })
+    }
+
+    /// Decodes root column number `root` of the projection: its selected rows, in row order, in the type of the schema.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`], [`Error::Limit`] or [`Error::Unsupported`], each with its place.
+    pub fn decode(&self, fetched: &Fetched, projection: &Projection, root: usize) -> Result<ArrayRef> {
+        let (row_group, file, layout) = self.group(fetched.group)?;
+        let place = self.place(fetched.group);
+        let rows =
+            usize::try_from(row_group.selected).map_err(|_| Error::corrupt(place.clone(), "it has too many rows"))?;
+        let source = projection.sources.get(file.layout).and_then(|sources| sources.get(root));
+        let (Some(wanted), Some(source)) = (projection.roots().get(root), source) else {
+            return Err(Error::NotFound { what: format!("column {root} of the projection"), hint: String::new() });
+        };
+        let place = place.column(wanted.name());
+        let data_type = wanted.field().data_type();
+        match source {
+            Source::Partition => {
+                let value = file
+                    .partitions
+                    .iter()
+                    .find(|(key, _)| key.as_ref() == wanted.name())
+                    .and_then(|(_, value)| value.as_deref());
+                guard(&place, "a partition value", || Ok(hive::constant(value, data_type, rows)?))
+            }
+            Source::Missing => Ok(new_null_array(data_type, rows)),
+            Source::Leaves(_) if rows == 0 => Ok(new_empty_array(data_type)),
+            Source::Leaves(leaves) => {
+                let group = row_group.ordinal as usize;
+                let columns = file.metadata.row_groups().get(group).map(|group| group.columns()).unwrap_or_default();
+                for column in leaves.iter().filter_map(|leaf| columns.get(*leaf)) {
+                    let path = column.column_path().string();
+                    let place = self.place(fetched.group).column(path);
+                    let bytes = guard(&place, "it was not read", || fetched.chunks.range(&chunk_range(column)))?;
+                    pages::check(&bytes, column, &self.inner.limits, true, &place)?;
+                }
+                let reader = file.reader(layout)?;
+                let selection =
+                    self.inner.selections.get(fetched.group).and_then(|selection| selection.to_parquet(row_group.rows));
+                let array = guard(&place, "its pages are damaged", || {
+                    let mask = ProjectionMask::leaves(reader.parquet_schema(), leaves.iter().copied());
+                    let mut builder =
+                        ParquetRecordBatchReaderBuilder::new_with_metadata(fetched.chunks.clone(), reader.clone())
+                            .with_row_groups(vec![group])
+                            .with_projection(mask)
+                            .with_batch_size(row_group.rows as usize);
+                    if let Some(selection) = selection {
+                        builder = builder.with_row_selection(selection);
+                    }
+                    let batches = builder.build()?.collect::<Result<Vec<_>, _>>()?;
+                    let arrays: Vec<ArrayRef> =
+                        batches.iter().filter_map(|batch| batch.columns().first().cloned()).collect();
+                    let array = match arrays.as_slice() {
+                        [one] => Arc::clone(one),
+                        [] => return Err(ParquetError::EOF("there are no rows".to_owned())),
+                        many => arrow::compute::concat(&many.iter().map(AsRef::as_ref).collect::<Vec<_>>())?,
+                    };
+                    Ok(unify::adapt(&array, data_type)?)
+                })?;
+                if array.len() == rows {
+                    Ok(array)
+                } else {
+                    Err(Error::corrupt(place, format!("it has {} rows where {rows} were expected", array.len())))
+                }
+            }
+        }
+    }
+}
+
+/// Whether cells of this type are views of the bytes that were read.
+fn is_view(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Utf8View | DataType::BinaryView)
+}
+
+/// Bytes of one cell of an array, without what views point to.
+fn width(data_type: &DataType) -> u64 {
+    data_type.primitive_width().map_or(17, |width| width as u64 + 1)
+}
+
+/// Bytes of an array made of `chunk`, beyond its fetched bytes.
+fn decoded_bytes(chunk: &ColumnChunkMetaData, rows: u64, selected: u64, copied: bool) -> u64 {
+    let values = chunk.num_values().max(0) as u64;
+    let descriptor = chunk.column_descr();
+    let nested = descriptor.max_rep_level() > 0;
+    let cells = if nested { values } else { selected };
+    let unpacked = chunk.uncompressed_size().max(0) as u64;
+    let value = match chunk.column_type() {
+        Type::BOOLEAN => 1,
+        Type::INT32 | Type::FLOAT => 8,
+        Type::INT64 | Type::DOUBLE => 8,
+        Type::INT96 | Type::BYTE_ARRAY => 16,
+        // Decimals are widened to 16 or 32 bytes.
+        Type::FIXED_LEN_BYTE_ARRAY => (descriptor.type_length().max(0) as u64).next_power_of_two().max(16),
+    };
+    let bytes = match chunk.column_type() {
+        Type::BYTE_ARRAY => {
+            let in_place = !copied
+                && chunk.compression() == Compression::UNCOMPRESSED
+                && !chunk
+                    .encodings()
+                    .any(|encoding| matches!(encoding, Encoding::DELTA_BYTE_ARRAY | Encoding::DELTA_LENGTH_BYTE_ARRAY));
+            if in_place { 0 } else { unpacked }
+        }
+        _ => 0,
+    };
+    // Offsets of lists, and two levels per value while they are decoded.
+    let offsets = if nested {
+        rows.saturating_mul(4 * descriptor.max_rep_level().max(0) as u64) + values.saturating_mul(4)
+    } else {
+        0
+    };
+    cells.saturating_mul(value).saturating_add(cells / 8).saturating_add(bytes).saturating_add(offsets)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_ranges_are_one_request_and_large_ones_several() {
+        assert_eq!(coalesce(vec![20..30, 0..10, 11..15, 30..30], 1), [0..15, 20..30]);
+        assert_eq!(coalesce(vec![0..10, 5..8, 5..20], 0), [0..20], "overlaps are joined at any distance");
+        let half = REQUEST_BYTES / 2 + 1;
+        assert_eq!(coalesce(vec![0..half, half..2 * half], 9), [0..half, half..2 * half]);
+    }
+
+    #[test]
+    fn chunks_serve_only_what_is_there() {
+        let chunks = Chunks::new(vec![(10, Bytes::from_static(b"abc")), (20, Bytes::from_static(b"xyz"))], 100);
+        assert_eq!(chunks.get_bytes(11, 2).unwrap(), "bc");
+        assert!(
+            chunks.get_bytes(11, 3).is_err() && chunks.get_bytes(5, 1).is_err() && chunks.get_bytes(14, 1).is_err()
+        );
+        assert!(chunks.get_bytes(u64::MAX, 2).is_err());
+        assert_eq!(chunks.len(), 100);
+    }
+}
