@@ -7,6 +7,12 @@ mod advisories;
 mod cli;
 /// Columns: every type, null policy, list form, pack and bad row, with exact values.
 mod columns;
+/// Sources that change while they are read.
+mod changed;
+/// Damaged and hostile Parquet files.
+mod corrupt;
+/// Datasets on written files: values, layouts, addresses, schemas, filters, the network.
+mod dataset;
 /// Filters on written files.
 mod filter;
 /// The floors of the house: which module may name which, what stays pure, where `unsafe` lives.
