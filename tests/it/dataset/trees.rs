@@ -249,7 +249,7 @@ fn paged(path: &Path, version: WriterVersion) {
     };
     let text: ArrayRef = Arc::new((0..4000).map(|row| Some(format!("t{:04}", row / 10))).collect::<StringArray>());
     let lists = arrow::array::ListArray::from_iter_primitive::<Int64Type, _, _>(
-        (0..4000).map(|row| Some((0..row % 4).map(|i| Some(row * i)))),
+        (0..4000).map(|row| Some((0..row % 4).map(move |i| Some(row * i)))),
     );
     let properties = WriterProperties::builder()
         .set_writer_version(version)
