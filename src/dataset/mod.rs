@@ -19,6 +19,7 @@ mod pages;
 mod project;
 mod read;
 mod select;
+mod selection;
 mod thrift;
 mod unify;
 
@@ -40,7 +41,7 @@ use crate::error::{Error, Place, Result};
 use crate::manifest::{FileEntry, Manifest, RowGroup, Version};
 use crate::store::Object;
 use footer::{Footer, guard};
-use select::Selection;
+use selection::Selection;
 
 /// How a dataset is opened.
 #[derive(Debug, Clone)]
@@ -49,6 +50,8 @@ pub struct OpenOptions {
     pub storage_options: BTreeMap<String, String>,
     /// Whether `key=value` directories are columns.
     pub partitioning: Partitioning,
+    /// Rows to select; all without one.
+    pub filter: Option<filter::Expr>,
     /// Limits against hostile files.
     pub limits: Limits,
     /// Footers, and row groups for the filter, that are read at once. Default 32.
@@ -60,6 +63,7 @@ impl Default for OpenOptions {
         Self {
             storage_options: BTreeMap::new(),
             partitioning: Partitioning::default(),
+            filter: None,
             limits: Limits::default(),
             concurrency: 32,
         }
@@ -138,7 +142,7 @@ impl Dataset {
             return Err(Error::config("concurrency", "must be at least 1"));
         }
         let found = crate::store::find(urls, &options.storage_options, options.limits.max_files).await?;
-        let statistics = false;
+        let statistics = options.filter.is_some();
         let limits = &options.limits;
         let footers: Vec<Footer> = futures::stream::iter(&found)
             .map(|found| footer::read(found, limits, statistics))
@@ -158,9 +162,22 @@ impl Dataset {
         let (groups, first_rows) = row_groups(&inner.files);
         inner.selections = vec![Selection::All; groups.len()];
         inner.first_rows = first_rows;
-        let filter = String::new();
+        let filter = options.filter.as_ref().map(ToString::to_string).unwrap_or_default();
         inner.manifest = Arc::new(manifest(&inner, groups, &digests, &filter));
-        let dataset = Self { inner: Arc::new(inner) };
+        let mut dataset = Self { inner: Arc::new(inner) };
+        if let Some(expression) = &options.filter {
+            let selections = select::evaluate(&dataset, expression, options.concurrency).await?;
+            let mut groups = dataset.inner.manifest.groups.clone();
+            for (group, selection) in groups.iter_mut().zip(&selections) {
+                group.selected = selection.count(group.rows);
+            }
+            let manifest = Arc::new(manifest(&dataset.inner, groups, &digests, &filter));
+            // Nobody else has a share yet, so this takes the contents out.
+            if let Some(inner) = Arc::get_mut(&mut dataset.inner) {
+                inner.selections = selections;
+                inner.manifest = manifest;
+            }
+        }
         Ok(dataset)
     }
 

@@ -7,7 +7,9 @@ use arrow::array::{ArrayRef, new_empty_array, new_null_array};
 use arrow::datatypes::DataType;
 use bytes::{Buf, Bytes};
 use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ParquetRecordBatchReaderBuilder, RowSelection, RowSelectionPolicy,
+};
 use parquet::basic::{Compression, Encoding, Type};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ColumnChunkMetaData;
@@ -16,7 +18,7 @@ use parquet::file::reader::{ChunkReader, Length};
 use super::footer::{chunk_range, guard};
 use super::project::{Projection, Source};
 use super::{Dataset, hive, pages, unify};
-use crate::error::{Error, Place, Result};
+use crate::error::{Error, Result};
 
 /// One request reads at most this much, unless a single column chunk is larger; more requests run at once.
 const REQUEST_BYTES: u64 = 32 << 20;
@@ -34,8 +36,10 @@ pub struct Cost {
 /// The bytes of a row group's projected columns. Arrays that are decoded from them may share them.
 #[derive(Debug, Clone)]
 pub struct Fetched {
-    group: usize,
-    chunks: Chunks,
+    pub(super) group: usize,
+    pub(super) chunks: Chunks,
+    /// Leaves of which only some pages were read, with those pages.
+    pub(super) pages: Vec<(usize, Vec<Range<u64>>)>,
 }
 
 impl Fetched {
@@ -171,7 +175,7 @@ impl Dataset {
         let ranges = coalesce(ranges, file.object.gap());
         let parts = file.object.read(ranges.clone()).await?;
         let parts = ranges.into_iter().map(|range| range.start).zip(parts).collect();
-        Ok(Fetched { group, chunks: Chunks::new(parts, file.object.stamp().size) })
+        Ok(Fetched { group, chunks: Chunks::new(parts, file.object.stamp().size), pages: Vec::new() })
     }
 
     /// Decodes root column number `root` of the projection: its selected rows, in row order, in the type of the schema.
@@ -180,66 +184,98 @@ impl Dataset {
     /// [`Error::Corrupt`], [`Error::Limit`] or [`Error::Unsupported`], each with its place.
     pub fn decode(&self, fetched: &Fetched, projection: &Projection, root: usize) -> Result<ArrayRef> {
         let (row_group, file, layout) = self.group(fetched.group)?;
+        let selection =
+            self.inner.selections.get(fetched.group).and_then(|selection| selection.to_parquet(row_group.rows));
+        let rows = Rows { selection, count: row_group.selected };
+        self.decode_rows(fetched, projection, root, file.reader(layout)?, rows)
+    }
+
+    /// As [`decode`](Self::decode), for other rows than the dataset's and with a reader that may know the pages.
+    pub(super) fn decode_rows(
+        &self,
+        fetched: &Fetched,
+        projection: &Projection,
+        root: usize,
+        reader: &ArrowReaderMetadata,
+        rows: Rows,
+    ) -> Result<ArrayRef> {
+        let (row_group, file, _) = self.group(fetched.group)?;
         let place = self.place(fetched.group);
-        let rows =
-            usize::try_from(row_group.selected).map_err(|_| Error::corrupt(place.clone(), "it has too many rows"))?;
+        let count = usize::try_from(rows.count).map_err(|_| Error::corrupt(place.clone(), "it has too many rows"))?;
         let source = projection.sources.get(file.layout).and_then(|sources| sources.get(root));
         let (Some(wanted), Some(source)) = (projection.roots().get(root), source) else {
             return Err(Error::NotFound { what: format!("column {root} of the projection"), hint: String::new() });
         };
         let place = place.column(wanted.name());
         let data_type = wanted.field().data_type();
-        match source {
+        let leaves = match source {
             Source::Partition => {
-                let value = file
-                    .partitions
-                    .iter()
-                    .find(|(key, _)| key.as_ref() == wanted.name())
-                    .and_then(|(_, value)| value.as_deref());
-                guard(&place, "a partition value", || Ok(hive::constant(value, data_type, rows)?))
+                let value = file.partitions.iter().find(|(key, _)| key.as_ref() == wanted.name());
+                let value = value.and_then(|(_, value)| value.as_deref());
+                return guard(&place, "a partition value", || Ok(hive::constant(value, data_type, count)?));
             }
-            Source::Missing => Ok(new_null_array(data_type, rows)),
-            Source::Leaves(_) if rows == 0 => Ok(new_empty_array(data_type)),
-            Source::Leaves(leaves) => {
-                let group = row_group.ordinal as usize;
-                let columns = file.metadata.row_groups().get(group).map(|group| group.columns()).unwrap_or_default();
-                for column in leaves.iter().filter_map(|leaf| columns.get(*leaf)) {
-                    let path = column.column_path().string();
-                    let place = self.place(fetched.group).column(path);
-                    let bytes = guard(&place, "it was not read", || fetched.chunks.range(&chunk_range(column)))?;
-                    pages::check(&bytes, column, &self.inner.limits, true, &place)?;
-                }
-                let reader = file.reader(layout)?;
-                let selection =
-                    self.inner.selections.get(fetched.group).and_then(|selection| selection.to_parquet(row_group.rows));
-                let array = guard(&place, "its pages are damaged", || {
-                    let mask = ProjectionMask::leaves(reader.parquet_schema(), leaves.iter().copied());
-                    let mut builder =
-                        ParquetRecordBatchReaderBuilder::new_with_metadata(fetched.chunks.clone(), reader.clone())
-                            .with_row_groups(vec![group])
-                            .with_projection(mask)
-                            .with_batch_size(row_group.rows as usize);
-                    if let Some(selection) = selection {
-                        builder = builder.with_row_selection(selection);
-                    }
-                    let batches = builder.build()?.collect::<Result<Vec<_>, _>>()?;
-                    let arrays: Vec<ArrayRef> =
-                        batches.iter().filter_map(|batch| batch.columns().first().cloned()).collect();
-                    let array = match arrays.as_slice() {
-                        [one] => Arc::clone(one),
-                        [] => return Err(ParquetError::EOF("there are no rows".to_owned())),
-                        many => arrow::compute::concat(&many.iter().map(AsRef::as_ref).collect::<Vec<_>>())?,
-                    };
-                    Ok(unify::adapt(&array, data_type)?)
-                })?;
-                if array.len() == rows {
-                    Ok(array)
-                } else {
-                    Err(Error::corrupt(place, format!("it has {} rows where {rows} were expected", array.len())))
-                }
+            Source::Missing => return Ok(new_null_array(data_type, count)),
+            Source::Leaves(_) if count == 0 => return Ok(new_empty_array(data_type)),
+            Source::Leaves(leaves) => leaves,
+        };
+        let group = row_group.ordinal as usize;
+        for leaf in leaves {
+            self.check_pages(fetched, *leaf)?;
+        }
+        let array = guard(&place, "its pages are damaged", || {
+            let mask = ProjectionMask::leaves(reader.parquet_schema(), leaves.iter().copied());
+            let mut builder =
+                ParquetRecordBatchReaderBuilder::new_with_metadata(fetched.chunks.clone(), reader.clone())
+                    .with_row_groups(vec![group])
+                    .with_projection(mask)
+                    .with_batch_size(row_group.rows as usize);
+            if let Some(selection) = rows.selection {
+                builder = builder.with_row_selection(selection);
             }
+            if !fetched.pages.is_empty() {
+                // Masks would ask for pages in which nothing is selected.
+                builder = builder.with_row_selection_policy(RowSelectionPolicy::Selectors);
+            }
+            let batches = builder.build()?.collect::<Result<Vec<_>, _>>()?;
+            let arrays: Vec<ArrayRef> = batches.iter().filter_map(|batch| batch.columns().first().cloned()).collect();
+            let array = match arrays.as_slice() {
+                [one] => Arc::clone(one),
+                [] => return Err(ParquetError::EOF("there are no rows".to_owned())),
+                many => arrow::compute::concat(&many.iter().map(AsRef::as_ref).collect::<Vec<_>>())?,
+            };
+            Ok(unify::adapt(&array, data_type)?)
+        })?;
+        if array.len() == count {
+            Ok(array)
+        } else {
+            Err(Error::corrupt(place, format!("it has {} rows where {count} were expected", array.len())))
         }
     }
+
+    /// Checks what was fetched of one leaf before it is decoded.
+    fn check_pages(&self, fetched: &Fetched, leaf: usize) -> Result<()> {
+        let (row_group, file, _) = self.group(fetched.group)?;
+        let columns = file.metadata.row_groups().get(row_group.ordinal as usize).map(|group| group.columns());
+        let Some(column) = columns.and_then(|columns| columns.get(leaf)) else { return Ok(()) };
+        let place = self.place(fetched.group).column(column.column_path().string());
+        let limits = &self.inner.limits;
+        let bytes = |range: &Range<u64>| guard(&place, "it was not read", || fetched.chunks.range(range));
+        match fetched.pages.iter().find(|(number, _)| *number == leaf) {
+            Some((_, pages)) => {
+                pages.iter().try_for_each(|page| pages::check(&bytes(page)?, column, limits, false, &place))
+            }
+            None => pages::check(&bytes(&chunk_range(column))?, column, limits, true, &place),
+        }
+    }
+}
+
+/// The rows of a row group to decode.
+#[derive(Debug)]
+pub(super) struct Rows {
+    /// All without one.
+    pub(super) selection: Option<RowSelection>,
+    /// How many that are.
+    pub(super) count: u64,
 }
 
 /// Whether cells of this type are views of the bytes that were read.

@@ -1,155 +1,253 @@
-//! Which rows of a row group a filter selected, kept small: runs, or one bit per row, whichever is less.
+//! The filter over a whole dataset, once, when it is opened: which rows of which row groups are left.
+//!
+//! ```text
+//!   row groups ─statistics, directories─► may match ─page index─► pages that may match ─read, evaluate─► Selection
+//! ```
+//!
+//! Only the filter's columns are read, and of them only the pages that may match.
 
-use arrow::array::BooleanArray;
-use arrow::buffer::BooleanBuffer;
-use parquet::arrow::arrow_reader::{RowSelection, RowSelector};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
 
-/// Selected rows of one row group.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Selection {
-    /// Every row.
-    All,
-    /// Runs of rows.
-    Runs(Vec<Run>),
-    /// One bit per row, and before each block of [`BLOCK`] rows how many are selected.
-    Bits(BooleanBuffer, Vec<u32>),
+use arrow::array::RecordBatch;
+use arrow::datatypes::Schema;
+use futures::stream::{StreamExt, TryStreamExt};
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, RowSelection};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::{ColumnChunkMask, PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader};
+use tokio::sync::Semaphore;
+
+use super::filter::{Bound, Expr};
+use super::footer::{chunk_range, guard};
+use super::project::Projection;
+use super::read::{Chunks, Fetched, Rows, coalesce};
+use super::selection::Selection;
+use super::thrift::{Field, Reader, kind};
+use super::{DataFile, Dataset, Layout};
+use crate::error::{Error, Place, Result};
+
+/// Bytes that row groups being evaluated may take together; one may always go.
+const IN_FLIGHT: u64 = 512 << 20;
+
+/// A file's page index is not read if it spans more than this.
+const MAX_INDEX_BYTES: u64 = 64 << 20;
+
+/// A row group that may match.
+struct Candidate {
+    group: usize,
+    reader: ArrowReaderMetadata,
+    /// Rows in pages that may match; all without one.
+    pages: Option<RowSelection>,
 }
 
-/// Rows `start..start + length`; `before` rows are selected before them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Run {
-    start: u32,
-    length: u32,
-    before: u32,
-}
-
-/// Rows per counted block.
-const BLOCK: usize = 1024;
-
-impl Selection {
-    /// Nothing.
-    pub(super) fn none() -> Self {
-        Self::Runs(Vec::new())
+/// Evaluates `expression` over the dataset: one selection per row group of the manifest.
+pub(super) async fn evaluate(dataset: &Dataset, expression: &Expr, concurrency: usize) -> Result<Vec<Selection>> {
+    let bound = Arc::new(expression.bind(dataset.schema())?);
+    let paths: Vec<String> = bound.paths().map(|path| path.join(".")).collect();
+    let projection = Arc::new(dataset.project(&paths)?);
+    let mut by_file: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+    for (number, group) in dataset.manifest().groups.iter().enumerate() {
+        by_file.entry(group.file).or_default().push(number);
     }
+    let candidates: Vec<Vec<Candidate>> = futures::stream::iter(by_file.into_values())
+        .map(|groups| prune(dataset, &bound, &projection, groups))
+        .buffered(concurrency)
+        .try_collect()
+        .await?;
+    let mut selections = vec![Selection::none(); dataset.manifest().groups.len()];
+    let memory = Semaphore::new((IN_FLIGHT >> 10) as usize);
+    let evaluated = futures::stream::iter(candidates.into_iter().flatten())
+        .map(|candidate| decide(dataset, &bound, &projection, candidate, &memory))
+        .buffer_unordered(concurrency);
+    let mut evaluated = std::pin::pin!(evaluated);
+    while let Some((group, selection)) = evaluated.try_next().await? {
+        if let Some(place) = selections.get_mut(group) {
+            *place = selection;
+        }
+    }
+    Ok(selections)
+}
 
-    /// The rows where `mask` is true; null counts as false.
-    pub(super) fn of(mask: &BooleanArray) -> Self {
-        let bits = match mask.nulls() {
-            Some(nulls) => mask.values() & nulls.inner(),
-            None => mask.values().clone(),
+/// The row groups of one file that may match.
+async fn prune(
+    dataset: &Dataset,
+    bound: &Arc<Bound>,
+    projection: &Projection,
+    groups: Vec<usize>,
+) -> Result<Vec<Candidate>> {
+    let Some(first) = groups.first() else { return Ok(Vec::new()) };
+    let (_, file, layout) = dataset.group(*first)?;
+    let place = Place::file(Arc::clone(file.object.name()));
+    let keys: Vec<&str> = dataset.partition_columns().collect();
+    let value = |name: &str| {
+        let of_file =
+            || file.partitions.iter().find(|(key, _)| key.as_ref() == name).and_then(|(_, value)| value.as_deref());
+        keys.contains(&name).then(of_file)
+    };
+    let ordinal = |group: &usize| dataset.group(*group).map_or(0, |(group, ..)| group.ordinal as usize);
+    // Statistics come from the file, so that their reader is watched as a decoder is.
+    let left: Vec<usize> = guard(&place, "its statistics are damaged", || {
+        Ok(groups.iter().filter(|group| bound.may_match(&file.metadata, ordinal(group), &value)).copied().collect())
+    })?;
+    if left.is_empty() {
+        return Ok(Vec::new());
+    }
+    let ordinals: Vec<usize> = left.iter().map(ordinal).collect();
+    let indexed = page_index(file, layout, &ordinals, &projection.leaves(file.layout), &place).await?;
+    let reader = match &indexed {
+        Some(reader) => reader,
+        None => file.reader(layout)?,
+    };
+    let mut candidates = Vec::new();
+    for group in left {
+        let pages = match &indexed {
+            Some(reader) => {
+                guard(&place, "its page index is damaged", || Ok(bound.pages(reader.metadata(), ordinal(&group))))?
+            }
+            None => None,
         };
-        let rows = bits.len();
-        let selected = bits.count_set_bits();
-        if selected == rows {
-            return Self::All;
-        }
-        let worth = rows.div_ceil(8) / size_of::<Run>() + 1;
-        let mut runs = Vec::new();
-        let mut before = 0;
-        for (start, end) in bits.set_slices() {
-            if runs.len() > worth {
-                break;
-            }
-            let length = (end - start) as u32;
-            runs.push(Run { start: start as u32, length, before });
-            before += length;
-        }
-        if runs.len() <= worth {
-            runs.shrink_to_fit();
-            return Self::Runs(runs);
-        }
-        let mut counts = Vec::with_capacity(rows.div_ceil(BLOCK));
-        let mut count = 0;
-        for start in (0..rows).step_by(BLOCK) {
-            counts.push(count);
-            count += bits.slice(start, BLOCK.min(rows - start)).count_set_bits() as u32;
-        }
-        // A slice of a larger buffer would keep all of it.
-        Self::Bits(bits.iter().collect(), counts)
-    }
-
-    /// Selected rows out of `rows`.
-    pub(super) fn count(&self, rows: u64) -> u64 {
-        match self {
-            Self::All => rows,
-            Self::Runs(runs) => runs.last().map_or(0, |run| u64::from(run.before) + u64::from(run.length)),
-            Self::Bits(bits, _) => bits.count_set_bits() as u64,
+        if pages.as_ref().is_none_or(RowSelection::selects_any) {
+            candidates.push(Candidate { group, reader: reader.clone(), pages });
         }
     }
-
-    /// The row number of the `nth` selected row; `nth` itself if there is no such row.
-    pub(super) fn row(&self, nth: u64) -> u64 {
-        match self {
-            Self::All => nth,
-            Self::Runs(runs) => {
-                let after = runs.partition_point(|run| u64::from(run.before) <= nth);
-                let run = after.checked_sub(1).and_then(|index| runs.get(index));
-                run.map_or(nth, |run| u64::from(run.start) + nth - u64::from(run.before))
-            }
-            Self::Bits(bits, counts) => {
-                let after = counts.partition_point(|count| u64::from(*count) <= nth);
-                let Some(block) = after.checked_sub(1) else { return nth };
-                let start = block * BLOCK;
-                let skip = nth - u64::from(counts.get(block).copied().unwrap_or_default());
-                let slice = bits.slice(start, BLOCK.min(bits.len() - start));
-                let found = slice.set_indices().nth(skip as usize);
-                found.map_or(nth, |row| (start + row) as u64)
-            }
-        }
-    }
-
-    /// The decoder's form; `None` for every row.
-    pub(super) fn to_parquet(&self, rows: u64) -> Option<RowSelection> {
-        match self {
-            Self::All => None,
-            Self::Bits(bits, _) => Some(RowSelection::from_boolean_buffer(bits.clone())),
-            Self::Runs(runs) => {
-                let mut selectors = Vec::with_capacity(runs.len() * 2 + 1);
-                let mut at = 0;
-                for run in runs {
-                    selectors.push(RowSelector::skip((run.start - at) as usize));
-                    selectors.push(RowSelector::select(run.length as usize));
-                    at = run.start + run.length;
-                }
-                selectors.push(RowSelector::skip((rows.saturating_sub(u64::from(at))) as usize));
-                Some(RowSelection::from(selectors))
-            }
-        }
-    }
+    Ok(candidates)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn every_form_names_the_same_rows(runs in prop::collection::vec((any::<bool>(), 1_usize..200), 0..60), dense in any::<bool>()) {
-            let mut mask: Vec<bool> = runs.iter().flat_map(|(set, length)| vec![*set; *length]).collect();
-            if dense {
-                mask.iter_mut().step_by(2).for_each(|bit| *bit = !*bit);
-            }
-            let selection = Selection::of(&BooleanArray::from(mask.clone()));
-            let rows: Vec<u64> = mask.iter().enumerate().filter(|(_, set)| **set).map(|(row, _)| row as u64).collect();
-            prop_assert_eq!(selection.count(mask.len() as u64), rows.len() as u64);
-            for (nth, row) in rows.iter().enumerate() {
-                prop_assert_eq!(selection.row(nth as u64), *row);
-            }
-            if let Some(parquet) = selection.to_parquet(mask.len() as u64) {
-                prop_assert_eq!(parquet.row_count(), rows.len());
-                prop_assert_eq!(parquet.total_row_count(), mask.len());
-            }
+/// The file's reader with the page index of `leaves` in row groups `ordinals`, if the file has one and it is sound.
+async fn page_index(
+    file: &DataFile,
+    layout: &Layout,
+    ordinals: &[usize],
+    leaves: &[usize],
+    place: &Place,
+) -> Result<Option<ArrowReaderMetadata>> {
+    let chunks = || {
+        let groups = ordinals.iter().filter_map(|ordinal| file.metadata.row_groups().get(*ordinal));
+        groups.flat_map(|group| leaves.iter().filter_map(|leaf| group.columns().get(*leaf)))
+    };
+    let range = |offset: Option<i64>, length: Option<i32>| {
+        let start = u64::try_from(offset?).ok()?;
+        let end = start.checked_add(u64::try_from(length?).ok()?)?;
+        (start < end && end <= file.object.stamp().size).then_some(start..end)
+    };
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for chunk in chunks() {
+        let columns = range(chunk.column_index_offset(), chunk.column_index_length());
+        let offsets = range(chunk.offset_index_offset(), chunk.offset_index_length());
+        // The decoder takes all or nothing.
+        let (Some(columns), Some(offsets)) = (columns, offsets) else { return Ok(None) };
+        ranges.extend([columns, offsets]);
+    }
+    let start = ranges.iter().map(|range| range.start).min().unwrap_or_default();
+    let end = ranges.iter().map(|range| range.end).max().unwrap_or_default();
+    if start >= end || end - start > MAX_INDEX_BYTES {
+        return Ok(None);
+    }
+    let bytes = file.object.read(vec![start..end]).await?.pop().unwrap_or_default();
+    let within = Chunks::new(vec![(start, bytes)], file.object.stamp().size);
+    for range in &ranges {
+        let bytes = guard(place, "its page index is damaged", || within.range(range))?;
+        // One entry per page at most, and no page without a row: the decoder reserves room by this count.
+        let whole = Field { id: 1, kind: kind::STRUCT };
+        if Reader::new(&bytes).skip(whole, bytes.len() / 4).is_err() {
+            return Err(Error::corrupt(place.clone(), "its page index is damaged"));
         }
     }
+    let size = file.object.stamp().size;
+    let schema = Arc::clone(&layout.schema);
+    guard(place, "its page index is damaged", || {
+        let mask = ColumnChunkMask::row_groups_and_columns(ordinals.iter().copied(), leaves.iter().copied());
+        let mut reader = ParquetMetaDataReader::new_with_metadata(ParquetMetaData::clone(&file.metadata))
+            .with_page_index_policy(PageIndexPolicy::Optional)
+            .with_page_index_mask(mask);
+        reader.read_page_indexes_sized(&within, size)?;
+        let metadata = Arc::new(reader.finish()?);
+        ArrowReaderMetadata::try_new(metadata, ArrowReaderOptions::new().with_schema(schema)).map(Some)
+    })
+}
 
-    #[test]
-    fn forms_are_chosen_by_size_and_null_is_false() {
-        assert_eq!(Selection::of(&BooleanArray::from(vec![true; 9])), Selection::All);
-        assert_eq!(Selection::of(&BooleanArray::from(vec![Some(false), None])), Selection::none());
-        let alternating: BooleanArray = (0..10_000).map(|row| Some(row % 2 == 0)).collect();
-        assert!(matches!(Selection::of(&alternating), Selection::Bits(..)));
-        let halves: BooleanArray = (0..10_000).map(|row| Some(row < 5_000)).collect();
-        assert!(matches!(Selection::of(&halves), Selection::Runs(_)));
+/// Reads the filter's columns of one row group and evaluates it.
+async fn decide(
+    dataset: &Dataset,
+    bound: &Arc<Bound>,
+    projection: &Arc<Projection>,
+    candidate: Candidate,
+    memory: &Semaphore,
+) -> Result<(usize, Selection)> {
+    let group = candidate.group;
+    let cost = dataset.cost(group, projection);
+    let asked = cost.fetched.saturating_add(cost.decoded).clamp(1 << 10, IN_FLIGHT) >> 10;
+    // The semaphore is never closed.
+    let _permit = memory.acquire_many(asked as u32).await.ok();
+    let fetched = match &candidate.pages {
+        Some(pages) => fetch_pages(dataset, projection, &candidate, pages).await?,
+        None => dataset.fetch(group, projection).await?,
+    };
+    let (dataset, bound, projection) = (dataset.clone(), Arc::clone(bound), Arc::clone(projection));
+    let work = tokio::task::spawn_blocking(move || {
+        let (row_group, ..) = dataset.group(group)?;
+        let count = candidate.pages.as_ref().map_or(row_group.rows, |pages| pages.row_count() as u64);
+        let columns = (0..projection.roots().len()).map(|root| {
+            let rows = Rows { selection: candidate.pages.clone(), count };
+            dataset.decode_rows(&fetched, &projection, root, &candidate.reader, rows)
+        });
+        let columns = columns.collect::<Result<Vec<_>>>()?;
+        let fields: Vec<_> = projection.roots().iter().map(|root| Arc::clone(root.field())).collect();
+        let place = dataset.place(group);
+        let mask = match RecordBatch::try_new(Arc::new(Schema::new(fields)), columns) {
+            Ok(batch) => bound.evaluate(&batch)?,
+            Err(error) => return Err(Error::corrupt_by(place, "the filter's columns contradict the schema", error)),
+        };
+        let selection = match &candidate.pages {
+            Some(pages) => Selection::among(pages, &mask),
+            None => Selection::of(&mask),
+        };
+        Ok((group, selection))
+    });
+    work.await.unwrap_or_else(|error| Err(Error::Closed { why: format!("the filter was not evaluated: {error}") }))
+}
+
+/// Reads the pages of the filter's columns in which `selection` selects rows.
+async fn fetch_pages(
+    dataset: &Dataset,
+    projection: &Projection,
+    candidate: &Candidate,
+    selection: &RowSelection,
+) -> Result<Fetched> {
+    let (row_group, file, _) = dataset.group(candidate.group)?;
+    let ordinal = row_group.ordinal as usize;
+    let metadata = candidate.reader.metadata();
+    let columns = metadata.row_groups().get(ordinal).map(|group| group.columns()).unwrap_or_default();
+    let mut pages = Vec::new();
+    for leaf in projection.leaves(file.layout) {
+        let Some(column) = columns.get(leaf) else { continue };
+        let chunk = chunk_range(column);
+        let place = || dataset.place(candidate.group).column(column.column_path().string());
+        let damaged = || Error::corrupt(place(), "its page index points outside the column");
+        let index = metadata.page_index().and_then(|index| index.offset_index(ordinal, leaf));
+        let locations = index.map(|index| index.page_locations().as_slice()).unwrap_or_default();
+        let mut wanted = Vec::new();
+        let mut end = chunk.start;
+        for location in locations {
+            let start = u64::try_from(location.offset).map_err(|_| damaged())?;
+            let length = u64::try_from(location.compressed_page_size).map_err(|_| damaged())?;
+            if start < end || length == 0 || length > chunk.end.saturating_sub(start) {
+                return Err(damaged());
+            }
+            if wanted.is_empty() && end == chunk.start && start > chunk.start {
+                // What lies before the first page is the dictionary.
+                wanted.push(chunk.start..start);
+            }
+            end = start + length;
+        }
+        wanted.extend(guard(&place(), "its page index is damaged", || {
+            Ok::<_, ParquetError>(selection.scan_ranges(locations))
+        })?);
+        pages.push((leaf, wanted));
     }
+    let ranges = coalesce(pages.iter().flat_map(|(_, pages)| pages.iter().cloned()).collect(), file.object.gap());
+    let parts = file.object.read(ranges.clone()).await?;
+    let parts = ranges.into_iter().map(|range| range.start).zip(parts).collect();
+    Ok(Fetched { group: candidate.group, chunks: Chunks::new(parts, file.object.stamp().size), pages })
 }

@@ -69,7 +69,7 @@ pub(super) fn field(a: &Field, b: &Field) -> Option<Field> {
     if extension(a) + extension(b) > 0 && !keys_agree {
         return None;
     }
-    let metadata =
+    let metadata: std::collections::HashMap<String, String> =
         a.metadata().iter().filter(|(key, _)| same(key)).map(|(key, value)| (key.clone(), value.clone())).collect();
     Some(Field::new(a.name(), data_type(a.data_type(), b.data_type())?, nullable).with_metadata(metadata))
 }

@@ -234,10 +234,10 @@ fn ancestors(path: &str) -> impl Iterator<Item = String> {
 /// Whether a file below a directory is data. The first `named` parts were named by a pattern and are not judged.
 fn is_data(below: &str, named: usize) -> bool {
     let parts: Vec<&str> = below.split('/').collect();
-    let hidden = |part: &&str| part.starts_with('.') || (part.starts_with('_') && !part.contains('='));
     let Some(name) = parts.last() else { return false };
     let file_named = named == parts.len();
-    !parts.iter().skip(named).any(hidden) && (file_named || extension(name).is_none_or(is_parquet))
+    !parts.iter().skip(named).any(|part| glob::is_hidden(part))
+        && (file_named || extension(name).is_none_or(is_parquet))
 }
 
 fn extension(name: &str) -> Option<&str> {

@@ -58,16 +58,24 @@ fn expand(pattern: &str, found: &mut Vec<String>) {
     }
 }
 
+/// Whether a file or directory of this name is no data unless it is named on purpose.
+pub(super) fn is_hidden(part: &str) -> bool {
+    part.starts_with('.') || (part.starts_with('_') && !part.contains('='))
+}
+
+/// Wildcards do not name what is hidden: `*` means what a directory would give.
 fn path_matches(pattern: &[String], parts: &[&str]) -> bool {
     match (pattern.split_first(), parts.split_first()) {
         (None, None) => true,
         (Some((first, rest)), _) if first == "**" => {
-            path_matches(rest, parts) || parts.split_first().is_some_and(|(_, parts)| path_matches(pattern, parts))
+            let further = |(part, parts): (&&str, &[&str])| !is_hidden(part) && path_matches(pattern, parts);
+            path_matches(rest, parts) || parts.split_first().is_some_and(further)
         }
         (Some((first, rest)), Some((part, parts))) => {
+            let meant = !is_hidden(part) || first.chars().next() == part.chars().next();
             let pattern: Vec<char> = first.chars().collect();
             let part: Vec<char> = part.chars().collect();
-            part_matches(&pattern, &part) && path_matches(rest, parts)
+            meant && part_matches(&pattern, &part) && path_matches(rest, parts)
         }
         _ => false,
     }
@@ -151,6 +159,7 @@ mod tests {
         assert!(yes("year=20*", "year=2020/x.parquet"), "a directory stands for what is in it");
         assert_eq!(Pattern::new("year=20*").matches("year=2020/x/y"), Some(1));
         assert!(yes("**/*.parquet", "a.parquet") && yes("**/*.parquet", "b/c/a.parquet"));
+        assert!(!yes("**/*", "_temporary/a") && !yes("*", ".a") && yes("_temp*/*", "_temporary/a") && yes("*", "_k=1"));
         assert!(yes("part-[0-3]?.{parquet,pq}", "part-12.pq"));
         assert!(!yes("part-[!0-3]?.pq", "part-12.pq"));
         assert!(yes("é*[", "été["), "an open bracket is itself");

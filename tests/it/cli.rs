@@ -21,7 +21,8 @@ fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bowstring"));
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
-        let launcher = ["RANK", "WORLD_SIZE", "HOROVOD_", "OMPI_", "PMI_", "SLURM_"].iter().any(|start| text.starts_with(start));
+        let launcher =
+            ["RANK", "WORLD_SIZE", "HOROVOD_", "OMPI_", "PMI_", "SLURM_"].iter().any(|start| text.starts_with(start));
         if launcher || text.starts_with("BOWSTRING_") {
             command.env_remove(&name);
         }
@@ -65,7 +66,8 @@ fn inspect_says_what_is_there() {
     let report = json(&["inspect", PHOTOS, "--ranks", "8"]);
     assert_eq!((&report["rows"], &report["selected"]), (&40.into(), &40.into()));
     assert_eq!(report["row_groups"].as_array().unwrap().len(), 5);
-    let names: Vec<_> = report["columns"].as_array().unwrap().iter().map(|column| column["name"].as_str().unwrap()).collect();
+    let names: Vec<_> =
+        report["columns"].as_array().unwrap().iter().map(|column| column["name"].as_str().unwrap()).collect();
     assert_eq!(names.iter().filter(|name| ["image", "label", "path"].contains(name)).count(), 3, "{names:?}");
     let images = &report["images"][0];
     assert_eq!((&images["column"], &images["formats"][0][0]), (&"image".into(), &"JPEG".into()));

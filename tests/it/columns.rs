@@ -13,9 +13,7 @@ use arrow::array::{
     TimestampNanosecondArray, TimestampSecondArray, UInt8Array, UInt16Array, UInt32Array, UInt64Array,
 };
 use arrow::buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
-use arrow::datatypes::{
-    DataType, Field, Float32Type, Int32Type, Int64Type, IntervalDayTime, Schema, SchemaRef, UInt8Type, i256,
-};
+use arrow::datatypes::{DataType, Field, Int32Type, Int64Type, IntervalDayTime, Schema, SchemaRef, UInt8Type, i256};
 use bowstring::codec::{BadRow, BadRows, Cells, ColumnOptions, Columns, Rows};
 use bowstring::memory::{Pool, SystemAllocator};
 use bowstring::tensor::Batch;
@@ -237,7 +235,8 @@ fn fixed_shape_tensors_have_their_shape() {
     let lists = array(FixedSizeListArray::new(item, 6, Arc::new(flat), None));
     let with = |metadata: &str| {
         let extension = [("ARROW:extension:name", "arrow.fixed_shape_tensor"), ("ARROW:extension:metadata", metadata)];
-        let metadata = extension.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+        let metadata: std::collections::HashMap<_, _> =
+            extension.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
         Arc::new(Schema::new(vec![field_of("x", &lists).with_metadata(metadata)]))
     };
     let schema = with(r#"{"shape": [2, 3], "dim_names": ["h", "w"], "permutation": [0, 1]}"#);

@@ -446,7 +446,6 @@ fn selects_what_a_naive_reading_selects_and_skips_none_of_it() {
     // Without these the test would prove nothing.
     let cases = cases() as usize;
     assert!(total.selected > cases && total.groups_skipped > cases && total.rows_skipped > cases, "{total:?}");
-    println!("{total:?}");
 }
 
 #[test]

@@ -2,11 +2,17 @@
 
 /// Locked dependencies stay above the advisory floors of `deny.toml`, and no banned crate comes back.
 mod advisories;
+/// Sources that change while they are read.
+mod changed;
 /// The command line: output, JSON, exit codes, pipes.
 #[cfg(feature = "cli")]
 mod cli;
 /// Columns: every type, null policy, list form, pack and bad row, with exact values.
 mod columns;
+/// Damaged and hostile Parquet files.
+mod corrupt;
+/// Datasets on written files: values, layouts, addresses, schemas, filters, the network.
+mod dataset;
 /// Filters on written files.
 mod filter;
 /// The floors of the house: which module may name which, what stays pure, where `unsafe` lives.

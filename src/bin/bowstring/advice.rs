@@ -41,6 +41,8 @@ pub(crate) struct ColumnFacts {
     pub(crate) nulls: u64,
     /// The format's name, if it holds images, and the median of their longer sides.
     pub(crate) images: Option<(String, u64)>,
+    /// Whether images are delivered as pixels.
+    pub(crate) decoded: bool,
     /// Why there is no outcome.
     pub(crate) problem: Option<String>,
 }
@@ -89,7 +91,10 @@ fn row_groups(facts: &Facts) -> Option<String> {
         ));
     }
     if row_groups >= 256 && median_group < SMALL_GROUP {
-        return Some(format!("row groups are small: half of them have less than {}, and each costs requests; write larger ones", bytes(median_group)));
+        return Some(format!(
+            "row groups are small: half of them have less than {}, and each costs requests; write larger ones",
+            bytes(median_group)
+        ));
     }
     None
 }
@@ -98,6 +103,11 @@ fn column(column: &ColumnFacts) -> Vec<String> {
     let mut advice = Vec::new();
     let name = &column.name;
     if let Some((format, side)) = &column.images {
+        if !column.decoded {
+            advice.push(format!(
+                "{name} holds {format} and is delivered as bytes; for pixels: --images '{{\"{name}\": {{\"size\": 224}}}}'"
+            ));
+        }
         let saved = 1.0 - column.stored_bytes as f64 / column.uncompressed_bytes.max(1) as f64;
         if let Some(compression) = column.compression.as_ref().filter(|_| saved < WORTHWHILE) {
             advice.push(format!(
@@ -132,7 +142,15 @@ mod tests {
     use super::*;
 
     fn facts() -> Facts {
-        Facts { rows: 1000, row_groups: 100, largest_group: 1 << 20, median_group: 1 << 20, budget: 1 << 30, ranks: 8, columns: Vec::new() }
+        Facts {
+            rows: 1000,
+            row_groups: 100,
+            largest_group: 1 << 20,
+            median_group: 1 << 20,
+            budget: 1 << 30,
+            ranks: 8,
+            columns: Vec::new(),
+        }
     }
 
     fn with(column: ColumnFacts) -> Vec<String> {
@@ -142,9 +160,18 @@ mod tests {
     #[test]
     fn a_good_dataset_gets_no_advice() {
         assert_eq!(advise(&facts()), Vec::<String>::new());
-        let photo = ColumnFacts { images: Some(("JPEG".into(), 500)), stored_bytes: 100, uncompressed_bytes: 100, ..Default::default() };
+        let photo = ColumnFacts {
+            images: Some(("JPEG".into(), 500)),
+            decoded: true,
+            stored_bytes: 100,
+            uncompressed_bytes: 100,
+            ..Default::default()
+        };
         assert_eq!(with(photo), Vec::<String>::new());
-        assert_eq!(with(ColumnFacts { dictionary_floats: Some(800), uncompressed_bytes: 200, ..Default::default() }), Vec::<String>::new());
+        assert_eq!(
+            with(ColumnFacts { dictionary_floats: Some(800), uncompressed_bytes: 200, ..Default::default() }),
+            Vec::<String>::new()
+        );
     }
 
     #[test]
@@ -160,15 +187,23 @@ mod tests {
         one(Facts { rows: 0, ..facts() }, "no rows");
         let photo = ColumnFacts {
             images: Some(("JPEG".into(), 4000)),
+            decoded: true,
             compression: Some("ZSTD".into()),
             stored_bytes: 99,
             uncompressed_bytes: 100,
             ..Default::default()
         };
         let advice = with(photo);
-        assert!(advice.len() == 2 && advice[0].contains("saves 1.0 %") && advice[1].contains("4000 pixels"), "{advice:?}");
+        assert!(
+            advice.len() == 2 && advice[0].contains("saves 1.0 %") && advice[1].contains("4000 pixels"),
+            "{advice:?}"
+        );
         for (column, what) in [
-            (ColumnFacts { dictionary_floats: Some(800), uncompressed_bytes: 900, ..Default::default() }, "dictionaries of floats"),
+            (
+                ColumnFacts { dictionary_floats: Some(800), uncompressed_bytes: 900, ..Default::default() },
+                "dictionaries of floats",
+            ),
+            (ColumnFacts { images: Some(("PNG".into(), 10)), ..Default::default() }, "for pixels"),
             (ColumnFacts { nulls: 3, ..Default::default() }, "3 nulls"),
             (ColumnFacts { problem: Some("column x: no".into()), ..Default::default() }, "--exclude 'x'"),
         ] {

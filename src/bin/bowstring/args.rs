@@ -151,7 +151,8 @@ impl DatasetArgs {
         set(columns, "cast", &self.cast);
         set(columns, "row_id", &self.row_id.then_some(true));
         if !self.storage_options.is_empty() {
-            let options: Map<_, _> = self.storage_options.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
+            let options: Map<_, _> =
+                self.storage_options.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
             map.insert("storage_options".to_owned(), Value::Object(options));
         }
         set(&mut map, "filter", &self.filter);
@@ -267,9 +268,15 @@ mod tests {
         std::fs::write(&file, r#"{"urls": ["a"], "batch_size": 3, "seed": 7, "columns": {"columns": ["x"]}}"#).unwrap();
         let path = file.path().to_str().unwrap();
         let args = |more: &[&str]| LoaderArgs::try_parse_from([&["x", "--options", path], more].concat());
-        let options = args(&["--batch-size", "5", "--tail=drop", "--shuffle=false", "--columns", "p,q"]).unwrap().options().unwrap();
+        let options = args(&["--batch-size", "5", "--tail=drop", "--shuffle=false", "--columns", "p,q"])
+            .unwrap()
+            .options()
+            .unwrap();
         assert_eq!((options.batch_size, options.seed, options.shuffle), (Some(5), 7, false));
-        assert_eq!((options.urls, options.columns.columns), (vec!["a".to_owned()], vec!["p".to_owned(), "q".to_owned()]));
+        assert_eq!(
+            (options.urls, options.columns.columns),
+            (vec!["a".to_owned()], vec!["p".to_owned(), "q".to_owned()])
+        );
         assert_eq!(args(&["b", "--shuffle"]).unwrap().options().unwrap().urls, ["b"]);
         assert!(args(&["--tail=keep"]).is_err());
         std::fs::write(&file, r#"{"urls": ["a"], "batch": 3}"#).unwrap();

@@ -136,8 +136,15 @@ fn bottleneck(stats: &Stats) -> Bottleneck {
     let advice = match stage {
         "consumer" => "nothing to gain here: batches were ready before they were asked for",
         "read" => "the store is slower than decoding: a nearer store, fewer columns, or larger row groups",
-        "decode" => "reading Parquet takes the most: fewer columns, lighter compression, no dictionary on floats, or more threads",
-        _ => "filling batches takes the most, images are decoded here: more threads, smaller images, or feature turbo",
+        "decode" => {
+            "reading Parquet takes the most: fewer columns, lighter compression, no dictionary on floats, or more threads"
+        }
+        _ if cfg!(feature = "turbo") => {
+            "filling batches takes the most, images are decoded here: more threads, or smaller images"
+        }
+        _ => {
+            "filling batches takes the most, images are decoded here: more threads, smaller images, or a build with feature turbo"
+        }
     };
     Bottleneck { stage, waited_share, advice }
 }
@@ -168,31 +175,75 @@ fn cpu_seconds() -> Option<f64> {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let size = |per_second: f64| format!("{}/s", bytes(per_second as u64));
-        writeln!(f, "{} rows in {} steps, {} in {}", count(self.rows), count(self.steps), bytes(self.bytes), seconds(self.seconds))?;
+        writeln!(
+            f,
+            "{} rows in {} steps, {} in {}",
+            count(self.rows),
+            count(self.steps),
+            bytes(self.bytes),
+            seconds(self.seconds)
+        )?;
         writeln!(f)?;
         writeln!(f, "  throughput       {} rows/s, {}", rate(self.rows, self.seconds), size(self.bytes_per_second))?;
         if let Some(cpu) = self.cpu_seconds {
-            writeln!(f, "  per CPU second   {} rows ({} of CPU time, {} threads)", rate(self.rows, cpu), seconds(cpu), self.threads)?;
+            writeln!(
+                f,
+                "  per CPU second   {} rows ({} of CPU time, {} threads)",
+                rate(self.rows, cpu),
+                seconds(cpu),
+                self.threads
+            )?;
         }
         let first = self.seconds_to_first_batch.map_or("-".to_owned(), seconds);
-        writeln!(f, "  first batch      {first} after the first call, which came {} after the start", seconds(self.seconds_to_open))?;
+        writeln!(
+            f,
+            "  first batch      {first} after the first call, which came {} after the start",
+            seconds(self.seconds_to_open)
+        )?;
         writeln!(f, "  copied           {:.2} bytes per byte delivered", self.stats.copied_per_delivered)?;
         let memory = &self.stats.memory;
         let resident = self.peak_resident.map_or("unknown".to_owned(), bytes);
-        writeln!(f, "  memory           peak {} of the budget of {}; process peak {resident}", bytes(memory.peak), bytes(memory.budget))?;
+        writeln!(
+            f,
+            "  memory           peak {} of the budget of {}; process peak {resident}",
+            bytes(memory.peak),
+            bytes(memory.budget)
+        )?;
         writeln!(f, "  JPEG decoder     {}", self.jpeg_decoder)?;
         if self.bad_rows.skipped + self.bad_rows.zeroed > 0 {
-            writeln!(f, "  bad rows         {} skipped, {} zeroed", count(self.bad_rows.skipped), count(self.bad_rows.zeroed))?;
+            writeln!(
+                f,
+                "  bad rows         {} skipped, {} zeroed",
+                count(self.bad_rows.skipped),
+                count(self.bad_rows.zeroed)
+            )?;
             for error in &self.bad_rows.first {
                 writeln!(f, "                   {}", table::plain(error))?;
             }
         }
         writeln!(f)?;
         let mut stages = Table::new(&["stage", ">items", ">bytes out", ">worked", ">waited", ">bytes per worked s"]);
-        let list = [("read", &self.stats.read), ("decode", &self.stats.decode), ("batch", &self.stats.batch), ("consumer", &self.stats.consumer)];
+        let list = [
+            ("read", &self.stats.read),
+            ("decode", &self.stats.decode),
+            ("batch", &self.stats.batch),
+            ("consumer", &self.stats.consumer),
+        ];
         for (name, stage) in list {
-            let speed = if stage.worked_seconds > 0.0 { size(stage.bytes as f64 / stage.worked_seconds) } else { "-".to_owned() };
-            stages.row([name.to_owned(), count(stage.items), bytes(stage.bytes), seconds(stage.worked_seconds), seconds(stage.waited_seconds), speed]);
+            // The consumer here only counts.
+            let speed = if stage.worked_seconds > 0.0 && name != "consumer" {
+                size(stage.bytes as f64 / stage.worked_seconds)
+            } else {
+                "-".to_owned()
+            };
+            stages.row([
+                name.to_owned(),
+                count(stage.items),
+                bytes(stage.bytes),
+                seconds(stage.worked_seconds),
+                seconds(stage.waited_seconds),
+                speed,
+            ]);
         }
         write!(f, "{stages}")?;
         writeln!(f)?;

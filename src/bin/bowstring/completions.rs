@@ -3,7 +3,7 @@
 use clap::{CommandFactory, Parser};
 use clap_complete::Shell;
 
-use crate::out::{Outcome, Out};
+use crate::out::{Out, Outcome};
 
 /// Options of `completions`.
 #[derive(Debug, Parser)]
@@ -17,5 +17,9 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut crate::Cli::command(), "bowstring", &mut script);
     let script = String::from_utf8_lossy(&script);
-    if out.is_json() { out.json(&serde_json::json!({ "shell": args.shell.to_string(), "script": script })) } else { out.text(&script) }
+    if out.is_json() {
+        out.json(&serde_json::json!({ "shell": args.shell.to_string(), "script": script }))
+    } else {
+        out.text(&script)
+    }
 }

@@ -67,7 +67,7 @@ struct Report {
 pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     let photos = find(args)?;
     let demo = Demo { photos, seed: args.seed };
-    let mut say = |out: &mut Out, text: String| if out.is_json() { Ok(()) } else { out.text(&text) };
+    let say = |out: &mut Out, text: String| if out.is_json() { Ok(()) } else { out.text(&text) };
 
     let mut loader = demo.open(0, 1)?;
     let (rows, steps, lanes) = (loader.rows(), loader.steps(), u64::from(loader.plan().lanes()));
@@ -97,7 +97,14 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
         row_digests.extend(digests_of_rows(&batch));
         digests.push(digest(&batch));
     }
-    say(out, format!("An epoch   {}, each photo cropped at random and scaled to {SIDE} x {SIDE}: digest {}\n", plural(rows, "row"), short(&digests)))?;
+    say(
+        out,
+        format!(
+            "An epoch   {}, each photo cropped at random and scaled to {SIDE} x {SIDE}: digest {}\n",
+            plural(rows, "row"),
+            short(&digests)
+        ),
+    )?;
 
     // The interruption: only the state survives.
     let mut interrupted = demo.open(0, 1)?;
@@ -107,7 +114,13 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     let state = interrupted.state();
     drop(interrupted);
     let json = state.to_json();
-    say(out, format!("Interrupt  after step {INTERRUPTED_AT} of {steps} another loader is dropped; {} of state are kept\n", bytes(json.len() as u64)))?;
+    say(
+        out,
+        format!(
+            "Interrupt  after step {INTERRUPTED_AT} of {steps} another loader is dropped; {} of state are kept\n",
+            bytes(json.len() as u64)
+        ),
+    )?;
 
     let mut resumed = demo.open(0, 1)?;
     resumed.load_state(&State::from_json(&json)?)?;
@@ -134,7 +147,13 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     alone.sort_unstable();
     together.sort_unstable();
     let ranks_identical = alone == together;
-    say(out, format!("Two ranks  the same state on 2 ranks instead of 1: their rows together are {}\n", verdict(ranks_identical)))?;
+    say(
+        out,
+        format!(
+            "Two ranks  the same state on 2 ranks instead of 1: their rows together are {}\n",
+            verdict(ranks_identical)
+        ),
+    )?;
 
     let (mut loader, started, mut rows_run) = (demo.open(0, 1)?, Instant::now(), 0u64);
     for _ in 0..args.epochs {
@@ -188,7 +207,8 @@ impl Demo {
 
 /// The label, and the photo as training sees it: a random crop, scaled to one size, perhaps mirrored.
 fn image_columns() -> ColumnOptions {
-    let photo = ImageOptions { size: Some(SIDE.into()), crop: Crop::RANDOM_RESIZED, flip: 0.5, ..ImageOptions::default() };
+    let photo =
+        ImageOptions { size: Some(SIDE.into()), crop: Crop::RANDOM_RESIZED, flip: 0.5, ..ImageOptions::default() };
     ColumnOptions {
         columns: vec!["image".to_owned(), "label".to_owned()],
         images: BTreeMap::from([("image".to_owned(), photo)]),
@@ -204,7 +224,10 @@ fn find(args: &Args) -> Result<String> {
     match candidates.iter().find(|path| path.is_file()) {
         Some(path) => Ok(path.to_string_lossy().into_owned()),
         None => Err(Error::NotFound {
-            what: format!("file {}", candidates.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" or ")),
+            what: format!(
+                "file {}",
+                candidates.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" or ")
+            ),
             hint: "run the demo in a checkout of bowstring, or give --photos FILE".to_owned(),
         }),
     }

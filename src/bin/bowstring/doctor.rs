@@ -6,8 +6,8 @@ use clap::Parser;
 use serde::Serialize;
 
 use bowstring::codec::image;
-use bowstring::pipeline::rank::{self, Found, LAUNCHERS};
 use bowstring::pipeline::machine;
+use bowstring::pipeline::rank::{self, Found, LAUNCHERS};
 
 use crate::out::{Failure, Out, Outcome};
 use crate::table;
@@ -84,7 +84,9 @@ impl fmt::Display for Report {
                 let Found { rank, world_size, why } = found;
                 writeln!(f, "rank          {rank} of {world_size}; {}", table::plain(why))?;
             }
-            (None, problem) => writeln!(f, "rank          problem: {}", table::plain(problem.as_deref().unwrap_or("unknown")))?,
+            (None, problem) => {
+                writeln!(f, "rank          problem: {}", table::plain(problem.as_deref().unwrap_or("unknown")))?
+            }
         }
         for (name, value) in &self.launcher_variables {
             writeln!(f, "              {name}={}", table::plain(value))?;

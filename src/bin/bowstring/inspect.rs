@@ -91,6 +91,9 @@ struct Column {
     dictionary: bool,
     #[serde(skip)]
     dictionary_floats: Option<u64>,
+    /// Whether what comes out is a tensor.
+    #[serde(skip)]
+    tensor: bool,
 }
 
 /// What a sample of a column's images looks like. Sides in pixels, as seen after EXIF orientation.
@@ -157,7 +160,11 @@ async fn examine(args: &Args, options: &LoaderOptions) -> Result<Report> {
             file.row_groups += 1;
         }
     }
-    let groups = manifest.groups.iter().map(|group| Group { file: group.file, rows: group.rows, uncompressed_bytes: group.bytes });
+    let groups = manifest.groups.iter().map(|group| Group {
+        file: group.file,
+        rows: group.rows,
+        uncompressed_bytes: group.bytes,
+    });
     let mut report = Report {
         urls: options.urls.clone(),
         fingerprint: manifest.fingerprint().to_string(),
@@ -179,7 +186,7 @@ async fn examine(args: &Args, options: &LoaderOptions) -> Result<Report> {
 /// one without an outcome does not hide the others.
 fn columns(dataset: &Dataset, options: &ColumnOptions, leaves: &[Leaf]) -> Result<Vec<Column>> {
     let schema = dataset.schema();
-    if *options != ColumnOptions::default() {
+    if !is_default(options) {
         let columns = Columns::new(schema, options)?;
         return Ok(columns.fields().fields().iter().map(|field| column(&field.name, Ok(field), leaves)).collect());
     }
@@ -197,10 +204,17 @@ fn columns(dataset: &Dataset, options: &ColumnOptions, leaves: &[Leaf]) -> Resul
     Ok(found)
 }
 
+/// Whether nothing was said about columns.
+fn is_default(options: &ColumnOptions) -> bool {
+    serde_json::to_value(options).ok() == serde_json::to_value(ColumnOptions::default()).ok()
+}
+
 fn column(name: &str, outcome: Result<&Field, Error>, leaves: &[Leaf]) -> Column {
-    let inside = |leaf: &&Leaf| leaf.path == name || leaf.path.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
+    let inside =
+        |leaf: &&Leaf| leaf.path == name || leaf.path.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
     let below: Vec<&Leaf> = leaves.iter().filter(inside).collect();
     let types: Vec<String> = below.iter().map(|leaf| leaf.type_names()).collect();
+    let tensor = outcome.as_ref().is_ok_and(|field| field.dtype().is_some());
     let (outcome, problem) = match outcome {
         // The field's text begins with its name, which the table has in a column of its own.
         Ok(field) => (Some(field.to_string().strip_prefix(name).unwrap_or_default().trim_start().to_owned()), None),
@@ -216,8 +230,14 @@ fn column(name: &str, outcome: Result<&Field, Error>, leaves: &[Leaf]) -> Column
         problem,
         stored_bytes: below.iter().map(|leaf| leaf.stored_bytes).sum(),
         uncompressed_bytes: below.iter().map(|leaf| leaf.uncompressed_bytes).sum(),
-        compression: below.iter().flat_map(|leaf| leaf.compressions.clone()).collect::<std::collections::BTreeSet<_>>().into_iter().collect(),
+        compression: below
+            .iter()
+            .flat_map(|leaf| leaf.compressions.clone())
+            .collect::<std::collections::BTreeSet<_>>()
+            .into_iter()
+            .collect(),
         dictionary: below.iter().any(|leaf| leaf.dictionary),
+        tensor,
         dictionary_floats: floats.reduce(u64::saturating_add),
     }
 }
@@ -233,7 +253,8 @@ fn binary_columns(dataset: &Dataset, columns: &[Column]) -> Vec<String> {
 async fn sample(dataset: &Dataset, name: &str) -> Result<Option<Images>> {
     let projection = dataset.project(&[name.to_owned()])?;
     let groups = dataset.manifest().groups.len();
-    let mut chosen: Vec<usize> = (0..GROUPS_SAMPLED).map(|at| at * groups.saturating_sub(1) / (GROUPS_SAMPLED - 1)).collect();
+    let mut chosen: Vec<usize> =
+        (0..GROUPS_SAMPLED).map(|at| at * groups.saturating_sub(1) / (GROUPS_SAMPLED - 1)).collect();
     chosen.dedup();
     let (mut infos, mut sizes, mut unreadable): (Vec<Info>, _, _) = (Vec::new(), Vec::new(), 0);
     for group in chosen.into_iter().filter(|group| *group < groups) {
@@ -263,7 +284,8 @@ async fn sample(dataset: &Dataset, name: &str) -> Result<Option<Images>> {
     for info in &infos {
         *formats.entry(info.format.name().to_owned()).or_insert(0) += 1;
     }
-    let sides = |side: fn((u32, u32)) -> u32| Spread::of(infos.iter().map(|info| u64::from(side(info.oriented()))).collect());
+    let sides =
+        |side: fn((u32, u32)) -> u32| Spread::of(infos.iter().map(|info| u64::from(side(info.oriented()))).collect());
     Ok(Some(Images {
         column: name.to_owned(),
         sampled: infos.len() as u64 + unreadable,
@@ -300,6 +322,7 @@ fn facts(report: &Report, budget: u64, ranks: u64) -> Facts {
             dictionary_floats: column.dictionary_floats,
             nulls: column.nulls,
             images: images.map(|images| (images.format(), images.width.median.max(images.height.median))),
+            decoded: column.tensor,
             problem: column.problem.clone(),
         }
     });
@@ -323,9 +346,16 @@ impl Images {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (files, groups) = (plural(self.files.len() as u64, "file"), plural(self.row_groups.len() as u64, "row group"));
+        let (files, groups) =
+            (plural(self.files.len() as u64, "file"), plural(self.row_groups.len() as u64, "row group"));
         write!(f, "{} in {groups} of {files}; ", plural(self.rows, "row"))?;
-        writeln!(f, "{} stored, {} uncompressed; fingerprint {:.12}", bytes(self.stored_bytes), bytes(self.uncompressed_bytes), self.fingerprint)?;
+        writeln!(
+            f,
+            "{} stored, {} uncompressed; fingerprint {:.12}",
+            bytes(self.stored_bytes),
+            bytes(self.uncompressed_bytes),
+            self.fingerprint
+        )?;
         if self.selected != self.rows {
             writeln!(f, "The filter selects {}.", plural(self.selected, "row"))?;
         }
@@ -372,7 +402,8 @@ impl fmt::Display for Report {
             let pixels = |spread: Spread| format!("{}, {}, {}", spread.least, spread.median, spread.most);
             for images in &self.images {
                 let Spread { least, median, most } = images.bytes;
-                let mut formats: Vec<_> = images.formats.iter().map(|(name, times)| format!("{name} {times}")).collect();
+                let mut formats: Vec<_> =
+                    images.formats.iter().map(|(name, times)| format!("{name} {times}")).collect();
                 if images.unreadable > 0 {
                     formats.push(format!("unreadable {}", images.unreadable));
                 }

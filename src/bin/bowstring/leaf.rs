@@ -91,7 +91,9 @@ fn type_name(column: &ColumnDescriptor) -> String {
     let zone = |utc: bool| if utc { ", UTC" } else { "" };
     match column.logical_type_ref() {
         Some(LogicalType::Decimal(decimal)) => format!("DECIMAL({},{})", decimal.precision, decimal.scale),
-        Some(LogicalType::Timestamp(time)) => format!("TIMESTAMP({}{})", upper(&time.unit), zone(time.is_adjusted_to_u_t_c)),
+        Some(LogicalType::Timestamp(time)) => {
+            format!("TIMESTAMP({}{})", upper(&time.unit), zone(time.is_adjusted_to_u_t_c))
+        }
         Some(LogicalType::Time(time)) => format!("TIME({}{})", upper(&time.unit), zone(time.is_adjusted_to_u_t_c)),
         Some(LogicalType::Integer(int)) => format!("{}INT{}", if int.is_signed { "" } else { "U" }, int.bit_width),
         Some(LogicalType::_Unknown { .. }) | None => match column.converted_type() {
@@ -128,8 +130,17 @@ mod tests {
         let schema = SchemaDescriptor::new(Arc::new(parse_message_type(message).unwrap()));
         let names: Vec<_> = schema.columns().iter().map(|column| type_name(column)).collect();
         let expected = [
-            "INT64", "STRING", "DECIMAL(9,2)", "TIMESTAMP(MICROS, UTC)", "UINT8", "BYTE_ARRAY", "FLOAT16", "FIXED_LEN_BYTE_ARRAY(3)",
-            "INT96", "FLOAT", "DATE",
+            "INT64",
+            "STRING",
+            "DECIMAL(9,2)",
+            "TIMESTAMP(MICROS, UTC)",
+            "UINT8",
+            "BYTE_ARRAY",
+            "FLOAT16",
+            "FIXED_LEN_BYTE_ARRAY(3)",
+            "INT96",
+            "FLOAT",
+            "DATE",
         ];
         assert_eq!(names, expected);
     }

@@ -105,5 +105,9 @@ fn log_to_stderr(verbose: u8) {
         _ => "trace",
     };
     let filter = EnvFilter::try_from_env("BOWSTRING_LOG").unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(io::stderr().is_terminal()).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .init();
 }

@@ -122,7 +122,13 @@ fn examine(loader: &Loader, urls: Vec<String>, budget: u64) -> Result<Report> {
         whole_lanes: plan.lanes().is_multiple_of(world) && spec.global_batch.is_multiple_of(u64::from(plan.lanes())),
         ranks,
         exact,
-        memory: Memory { row_groups: need.row_groups, batches: need.batches, need: total, budget, fits: total <= budget },
+        memory: Memory {
+            row_groups: need.row_groups,
+            batches: need.batches,
+            need: total,
+            budget,
+            fits: total <= budget,
+        },
         shuffle_quality: plan.quality(),
     })
 }
@@ -140,10 +146,14 @@ fn ranks(loader: &Loader, plan: &Plan, world: u32) -> Result<(Vec<Rank>, bool)> 
     let all: Vec<(u32, u32)> = loader
         .datasets()
         .enumerate()
-        .flat_map(|(source, dataset)| (0..dataset.manifest().groups.len()).map(move |group| (source as u32, group as u32)))
+        .flat_map(|(source, dataset)| {
+            (0..dataset.manifest().groups.len()).map(move |group| (source as u32, group as u32))
+        })
         .collect();
     let stored = |groups: &mut dyn Iterator<Item = &(u32, u32)>| {
-        groups.fold(0u64, |sum, (source, group)| sum.saturating_add(loader.stored_bytes(*source as usize, *group as usize)))
+        groups.fold(0u64, |sum, (source, group)| {
+            sum.saturating_add(loader.stored_bytes(*source as usize, *group as usize))
+        })
     };
     let whole = stored(&mut all.iter());
     let ranks = counted.into_iter().map(|(rank, share, groups)| {
@@ -184,19 +194,41 @@ impl fmt::Display for Report {
         let tail = match (self.tail, self.last_step_rows == self.global_batch_size || self.steps == 0) {
             (_, true) => "no tail".to_owned(),
             (Tail::Pad, _) => format!("the last has {} rows and is padded", count(self.last_step_rows)),
-            (Tail::Repeat, _) => format!("the last has {} rows and is filled with repeated ones", count(self.last_step_rows)),
+            (Tail::Repeat, _) => {
+                format!("the last has {} rows and is filled with repeated ones", count(self.last_step_rows))
+            }
             (Tail::Drop, _) => "the incomplete last one is dropped".to_owned(),
         };
-        writeln!(f, "  steps     {} of {} rows, the same on each of {}; {tail}", count(self.steps), count(self.global_batch_size), plural(self.world_size.into(), "rank"))?;
+        writeln!(
+            f,
+            "  steps     {} of {} rows, the same on each of {}; {tail}",
+            count(self.steps),
+            count(self.global_batch_size),
+            plural(self.world_size.into(), "rank")
+        )?;
         match self.shuffle {
             Shuffle::None => writeln!(f, "  order     as in the files")?,
-            Shuffle::Windows => writeln!(f, "  order     {}, windows of {} or more", plural(self.lanes.into(), "lane"), plural(self.window_rows, "row"))?,
+            Shuffle::Windows => writeln!(
+                f,
+                "  order     {}, windows of {} or more",
+                plural(self.lanes.into(), "lane"),
+                plural(self.window_rows, "row")
+            )?,
         }
-        writeln!(f, "  shuffle   {:.3}; 0 is file order, 1 a uniform draw (entropy of a batch over 64 bins of the file order)", self.shuffle_quality)?;
+        writeln!(
+            f,
+            "  shuffle   {:.3}; 0 is file order, 1 a uniform draw (entropy of a batch over 64 bins of the file order)",
+            self.shuffle_quality
+        )?;
         if self.whole_lanes {
             writeln!(f, "  reading   each rank has whole lanes: nearly every row group is read by one rank, once")?;
         } else {
-            writeln!(f, "  reading   {} cannot share {} evenly: some row groups are read by two ranks", plural(self.world_size.into(), "rank"), plural(self.lanes.into(), "lane"))?;
+            writeln!(
+                f,
+                "  reading   {} cannot share {} evenly: some row groups are read by two ranks",
+                plural(self.world_size.into(), "rank"),
+                plural(self.lanes.into(), "lane")
+            )?;
         }
         let memory = &self.memory;
         let verdict = if memory.fits { "fits" } else { "does NOT fit" };
@@ -212,7 +244,13 @@ impl fmt::Display for Report {
         let mut table = Table::new(&[">rank", ">batch size", ">rows", ">row groups", ">bytes to read"]);
         for rank in self.ranks.iter().take(RANKS_SHOWN) {
             let about = |text: String| if self.exact { text } else { format!("~{text}") };
-            table.row([rank.rank.to_string(), count(rank.batch_size), count(rank.rows), about(count(rank.row_groups)), about(bytes(rank.bytes))]);
+            table.row([
+                rank.rank.to_string(),
+                count(rank.batch_size),
+                count(rank.rows),
+                about(count(rank.row_groups)),
+                about(bytes(rank.bytes)),
+            ]);
         }
         write!(f, "{table}")?;
         if self.ranks.len() > RANKS_SHOWN {

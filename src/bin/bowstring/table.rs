@@ -119,7 +119,9 @@ impl fmt::Display for Histogram {
 /// The text without control characters; each becomes `?`.
 pub(crate) fn plain(text: &str) -> String {
     // Besides control characters, the marks that reverse the direction of what follows.
-    let steers = |c: char| c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let steers = |c: char| {
+        c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
     text.chars().map(|c| if steers(c) { '?' } else { c }).collect()
 }
 
@@ -207,15 +209,20 @@ mod tests {
 
     #[test]
     fn a_histogram_counts_every_value_once() {
-        for values in [vec![], vec![0], vec![0, 1, 2, 3, 4], vec![u64::MAX, 0, 1 << 40], vec![1 << 20; 9], (0..5000).collect()] {
+        for values in
+            [vec![], vec![0], vec![0, 1, 2, 3, 4], vec![u64::MAX, 0, 1 << 40], vec![1 << 20; 9], (0..5000).collect()]
+        {
             let histogram = Histogram::new(values.iter().copied(), bytes);
             assert_eq!(histogram.bins.iter().map(|(_, count)| count).sum::<u64>(), values.len() as u64);
             assert!(histogram.bins.len() <= BINS, "{histogram}");
         }
         let text = Histogram::new([1 << 20, 1 << 20, 1 << 20, 5 << 20], bytes).to_string();
         let bar = |marks: usize| format!("{:<BAR$}", "#".repeat(marks));
-        let expected =
-            [format!("  1 MiB ..< 2 MiB  {}  3", bar(40)), format!("  2 MiB ..< 4 MiB  {}  0", bar(0)), format!("  4 MiB ..< 8 MiB  {}  1", bar(14))];
+        let expected = [
+            format!("  1 MiB ..< 2 MiB  {}  3", bar(40)),
+            format!("  2 MiB ..< 4 MiB  {}  0", bar(0)),
+            format!("  4 MiB ..< 8 MiB  {}  1", bar(14)),
+        ];
         assert_eq!(text.lines().collect::<Vec<_>>(), expected);
     }
 }

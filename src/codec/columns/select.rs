@@ -39,7 +39,7 @@ fn glob(pattern: &str, name: &str) -> bool {
     pattern[p..].iter().all(|c| *c == '*')
 }
 
-/// The entry for `name`: the exact one, else that whose pattern has the most literal characters (the later one of equals).
+/// The entry for `name`: the exact one, else that whose pattern has the most literal characters (a prefix before a glob).
 /// The flag says whether the entry names the column rather than matching it by a glob.
 pub(super) fn lookup<'a, T>(map: &'a BTreeMap<String, T>, name: &str) -> Option<(&'a T, bool)> {
     if let Some(exact) = map.get(name) {
@@ -47,7 +47,7 @@ pub(super) fn lookup<'a, T>(map: &'a BTreeMap<String, T>, name: &str) -> Option<
     }
     let literal = |pattern: &str| pattern.chars().filter(|c| !matches!(c, '*' | '?')).count();
     let matching = map.iter().filter(|(pattern, _)| means(pattern, name));
-    matching.max_by_key(|(pattern, _)| literal(pattern)).map(|(pattern, value)| (value, !is_glob(pattern)))
+    matching.max_by_key(|(pattern, _)| (literal(pattern), !is_glob(pattern))).map(|(pattern, value)| (value, !is_glob(pattern)))
 }
 
 /// That every pattern means something; `*` may mean nothing.

@@ -78,17 +78,14 @@ mod tests {
     use super::*;
 
     fn tiff(big: bool, value: u16) -> Vec<u8> {
-        let (mut bytes, u16b): (Vec<u8>, fn(u16) -> [u8; 2]) = if big {
-            (b"MM\0*\0\0\0\x08".to_vec(), u16::to_be_bytes)
-        } else {
-            (b"II*\0\x08\0\0\0".to_vec(), u16::to_le_bytes)
-        };
-        bytes.extend(u16b(2));
+        let short = |value: u16| if big { value.to_be_bytes() } else { value.to_le_bytes() };
+        let mut bytes = if big { b"MM\0*\0\0\0\x08".to_vec() } else { b"II*\0\x08\0\0\0".to_vec() };
+        bytes.extend(short(2));
         bytes.extend([0; 12]);
-        bytes.extend(u16b(ORIENTATION));
-        bytes.extend(u16b(SHORT));
+        bytes.extend(short(ORIENTATION));
+        bytes.extend(short(SHORT));
         bytes.extend(if big { [0, 0, 0, 1] } else { [1, 0, 0, 0] });
-        bytes.extend(u16b(value));
+        bytes.extend(short(value));
         bytes.extend([0; 6]);
         bytes
     }

@@ -430,7 +430,7 @@ mod tests {
         let batch = RecordBatch::try_from_iter([("a", Arc::new(Int32Array::from(vec![1])) as ArrayRef)]).unwrap();
         let bind = |kind| Expr::parse("a < 300").unwrap().bind(&schema(kind)).unwrap();
         assert!(matches!(bind(DataType::UInt8).evaluate(&batch), Err(Error::Mismatch { .. })));
-        let other = RecordBatch::try_from_iter([("b", batch.column(0).clone())]).unwrap();
+        let other = RecordBatch::try_from_iter([("b", Arc::clone(batch.column(0)))]).unwrap();
         assert!(matches!(bind(DataType::Int32).evaluate(&other), Err(Error::NotFound { .. })));
         // Another kind of string is the same string.
         let large =

@@ -8,11 +8,13 @@
 mod bind;
 mod dnf;
 mod evaluate;
+mod lex;
 mod literal;
 mod parse;
 mod prune;
 mod statistics;
 
+use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
 
@@ -95,8 +97,12 @@ impl Expr {
 
     /// The columns named, as dotted paths, each once, in order of first appearance.
     pub fn columns(&self) -> Vec<String> {
-        let mut found = Vec::new();
-        self.node.columns(&mut found);
+        let (mut found, mut seen) = (Vec::new(), HashSet::new());
+        self.node.columns(&mut |column| {
+            if seen.insert(column) {
+                found.push(column.to_owned());
+            }
+        });
         found
     }
 
@@ -180,18 +186,15 @@ impl Node {
         }
     }
 
-    fn columns(&self, found: &mut Vec<String>) {
+    /// Calls `each` with every column named, in order.
+    fn columns<'a>(&'a self, each: &mut impl FnMut(&'a str)) {
         match self {
             Self::Compare { column, .. }
             | Self::In { column, .. }
             | Self::Between { column, .. }
-            | Self::IsNull { column, .. } => {
-                if !found.contains(column) {
-                    found.push(column.clone());
-                }
-            }
-            Self::All(nodes) | Self::Any(nodes) => nodes.iter().for_each(|node| node.columns(found)),
-            Self::Not(node) => node.columns(found),
+            | Self::IsNull { column, .. } => each(column),
+            Self::All(nodes) | Self::Any(nodes) => nodes.iter().for_each(|node| node.columns(each)),
+            Self::Not(node) => node.columns(each),
         }
     }
 
@@ -281,7 +284,7 @@ struct Name<'a>(&'a str);
 
 impl fmt::Display for Name<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bare = self.0.split('.').all(|segment| parse::is_bare(segment) && !parse::is_keyword(segment));
+        let bare = self.0.split('.').all(|segment| lex::is_bare(segment) && !lex::is_keyword(segment));
         if bare { f.write_str(self.0) } else { write!(f, "\"{}\"", self.0.replace('"', "\"\"")) }
     }
 }

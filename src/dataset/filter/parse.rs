@@ -1,77 +1,15 @@
-//! The text form of a filter: a lexer and a recursive descent over `or`, `and`, `not`, comparison.
+//! The text form of a filter: a recursive descent over `or`, `and`, `not`, comparison.
 //!
 //! Every error names the character, counted from 1, and says what would be right there. Nesting and size are limited, so
 //! that no text can exhaust the stack.
 
+use super::lex::{Keyword, Lexer, Token};
 use super::{Literal, MAX_DEPTH, MAX_TERMS, Node, OPTION, Op};
 use crate::error::{Error, Result};
 
-#[derive(Debug, Clone, PartialEq)]
-enum Token {
-    /// A dotted name, without its quotes.
-    Name(String),
-    Keyword(Keyword),
-    Literal(Literal),
-    Op(Op),
-    And,
-    Or,
-    Not,
-    Open,
-    Close,
-    Comma,
-    End,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-enum Keyword {
-    And,
-    Or,
-    Not,
-    In,
-    Between,
-    Is,
-    Null,
-    True,
-    False,
-}
-
-const KEYWORDS: [(&str, Keyword); 9] = [
-    ("and", Keyword::And),
-    ("or", Keyword::Or),
-    ("not", Keyword::Not),
-    ("in", Keyword::In),
-    ("between", Keyword::Between),
-    ("is", Keyword::Is),
-    ("null", Keyword::Null),
-    ("true", Keyword::True),
-    ("false", Keyword::False),
-];
-
-/// Whether `word` can stand for a column without quotes, keywords aside.
-pub(super) fn is_bare(word: &str) -> bool {
-    word.chars().next().is_some_and(starts_name) && word.chars().all(continues_name)
-}
-
-/// Whether `word` means something else when it stands without quotes.
-pub(super) fn is_keyword(word: &str) -> bool {
-    keyword(word).is_some()
-}
-
-fn keyword(word: &str) -> Option<Keyword> {
-    KEYWORDS.iter().find(|(text, _)| text.eq_ignore_ascii_case(word)).map(|(_, keyword)| *keyword)
-}
-
-fn starts_name(c: char) -> bool {
-    c.is_alphabetic() || c == '_'
-}
-
-fn continues_name(c: char) -> bool {
-    c.is_alphanumeric() || c == '_'
-}
-
 /// Parses a whole filter.
 pub(super) fn parse(text: &str) -> Result<Node> {
-    let mut parser = Parser { lexer: Lexer { text, at: 0 }, token: Token::End, start: 0, depth: 0, terms: 0 };
+    let mut parser = Parser { lexer: Lexer::new(text), token: Token::End, start: 0, depth: 0, terms: 0 };
     parser.advance()?;
     if parser.token == Token::End {
         return Err(Error::config(OPTION, "is empty; write for instance: label >= 3"));
@@ -81,182 +19,6 @@ pub(super) fn parse(text: &str) -> Result<Node> {
         Token::End => Ok(node),
         Token::Close => Err(parser.unexpected("a ')' without its '('")),
         _ => Err(parser.unexpected("expected 'and', 'or' or the end of the filter")),
-    }
-}
-
-struct Lexer<'a> {
-    text: &'a str,
-    /// Byte offset of the next character.
-    at: usize,
-}
-
-impl Lexer<'_> {
-    fn rest(&self) -> &str {
-        self.text.get(self.at..).unwrap_or_default()
-    }
-
-    fn peek(&self) -> Option<char> {
-        self.rest().chars().next()
-    }
-
-    /// Takes `what` if it stands here.
-    fn take(&mut self, what: &str) -> bool {
-        let found = self.rest().starts_with(what);
-        if found {
-            self.at += what.len();
-        }
-        found
-    }
-
-    fn take_while(&mut self, wanted: impl Fn(char) -> bool) -> &str {
-        let start = self.at;
-        while let Some(c) = self.peek().filter(|c| wanted(*c)) {
-            self.at += c.len_utf8();
-        }
-        self.text.get(start..self.at).unwrap_or_default()
-    }
-
-    fn error(&self, at: usize, problem: impl AsRef<str>) -> Error {
-        let character = self.text.get(..at).map_or(0, |before| before.chars().count()) + 1;
-        Error::config(OPTION, format!("at character {character}: {}", problem.as_ref()))
-    }
-
-    fn next(&mut self) -> Result<Token> {
-        let start = self.at;
-        let Some(c) = self.peek() else { return Ok(Token::End) };
-        if starts_name(c) || c == '"' {
-            return self.name();
-        }
-        if c.is_ascii_digit() || matches!(c, '-' | '+' | '.') {
-            return self.number();
-        }
-        if c == '\'' {
-            return Ok(Token::Literal(Literal::Text(self.quoted('\'')?)));
-        }
-        // Longer spellings first.
-        const SYMBOLS: [(&str, Token); 17] = [
-            ("==", Token::Op(Op::Eq)),
-            ("!=", Token::Op(Op::Ne)),
-            ("<>", Token::Op(Op::Ne)),
-            ("<=", Token::Op(Op::Le)),
-            (">=", Token::Op(Op::Ge)),
-            ("&&", Token::And),
-            ("||", Token::Or),
-            ("=", Token::Op(Op::Eq)),
-            ("<", Token::Op(Op::Lt)),
-            (">", Token::Op(Op::Gt)),
-            ("&", Token::And),
-            ("|", Token::Or),
-            ("!", Token::Not),
-            ("~", Token::Not),
-            ("(", Token::Open),
-            (")", Token::Close),
-            (",", Token::Comma),
-        ];
-        for (symbol, token) in SYMBOLS {
-            if self.take(symbol) {
-                return Ok(token);
-            }
-        }
-        let hint = match c {
-            '`' => "; put column names in double quotes",
-            '[' | ']' => "; lists stand in parentheses: x in (1, 2)",
-            _ => "",
-        };
-        Err(self.error(start, format!("unexpected {c:?}{hint}")))
-    }
-
-    /// A column: segments, bare or quoted, joined by dots. A single bare word may be a keyword instead.
-    fn name(&mut self) -> Result<Token> {
-        let mut name = String::new();
-        loop {
-            let start = self.at;
-            match self.peek() {
-                Some('"') => {
-                    let segment = self.quoted('"')?;
-                    if segment.is_empty() {
-                        return Err(self.error(start, "a column name is empty; strings take single quotes: ''"));
-                    }
-                    name.push_str(&segment);
-                }
-                Some(c) if starts_name(c) => {
-                    let word = self.take_while(continues_name).to_owned();
-                    match keyword(&word) {
-                        Some(keyword) if name.is_empty() && self.peek() != Some('.') => {
-                            return Ok(Token::Keyword(keyword));
-                        }
-                        Some(_) => {
-                            let problem =
-                                format!("'{word}' is a keyword; a column of that name stands in double quotes");
-                            return Err(self.error(start, problem));
-                        }
-                        None => name.push_str(&word),
-                    }
-                }
-                _ => return Err(self.error(start, "expected the rest of a column name after '.'")),
-            }
-            if !self.take(".") {
-                return Ok(Token::Name(name));
-            }
-            name.push('.');
-        }
-    }
-
-    fn number(&mut self) -> Result<Token> {
-        let start = self.at;
-        if !self.take("-") {
-            self.take("+");
-        }
-        let mut digits = self.take_while(|c| c.is_ascii_digit()).len();
-        let mut whole = true;
-        if self.take(".") {
-            whole = false;
-            digits += self.take_while(|c| c.is_ascii_digit()).len();
-        }
-        if digits == 0 {
-            return Err(self.error(start, "expected a number; there is no arithmetic in filters"));
-        }
-        if self.take("e") || self.take("E") {
-            whole = false;
-            if !self.take("-") {
-                self.take("+");
-            }
-            if self.take_while(|c| c.is_ascii_digit()).is_empty() {
-                return Err(self.error(start, "the exponent of this number has no digits"));
-            }
-        }
-        if self.peek().is_some_and(|c| continues_name(c) || c == '.') {
-            let problem = "a number runs into a word; dates and strings stand in single quotes: '2024-05-31'";
-            return Err(self.error(start, problem));
-        }
-        let text = self.text.get(start..self.at).unwrap_or_default();
-        if whole {
-            let value = text.parse().map_err(|_| self.error(start, "this integer has too many digits"))?;
-            return Ok(Token::Literal(Literal::Int(value)));
-        }
-        match text.parse::<f64>() {
-            Ok(value) if value.is_finite() => Ok(Token::Literal(Literal::Float(value))),
-            _ => Err(self.error(start, "this number is too large")),
-        }
-    }
-
-    /// What stands between `quote` and the next single `quote`; two of them mean one.
-    fn quoted(&mut self, quote: char) -> Result<String> {
-        let start = self.at;
-        self.at += quote.len_utf8();
-        let mut text = String::new();
-        loop {
-            text.push_str(self.take_while(|c| c != quote));
-            if self.peek().is_none() {
-                return Err(self.error(start, format!("no closing {quote} for this one")));
-            }
-            self.at += quote.len_utf8();
-            if self.peek() != Some(quote) {
-                return Ok(text);
-            }
-            text.push(quote);
-            self.at += quote.len_utf8();
-        }
     }
 }
 
@@ -272,8 +34,7 @@ struct Parser<'a> {
 impl Parser<'_> {
     /// Moves to the next token and returns the current one.
     fn advance(&mut self) -> Result<Token> {
-        self.lexer.take_while(char::is_whitespace);
-        self.start = self.lexer.at;
+        self.start = self.lexer.skip_space();
         let next = self.lexer.next()?;
         Ok(std::mem::replace(&mut self.token, next))
     }

@@ -44,6 +44,9 @@ impl Bound {
     /// or excludes nothing; a selection that selects nothing means that the row group has no row to read.
     pub fn pages(&self, metadata: &ParquetMetaData, row_group: usize) -> Option<RowSelection> {
         let columns: Vec<_> = self.columns.iter().map(|column| Paged::find(metadata, row_group, column)).collect();
+        if !columns.iter().any(|column| column.indexed) {
+            return None;
+        }
         let rows = u64::try_from(metadata.row_groups().get(row_group)?.num_rows()).ok()?;
         // Between two of these rows no column changes its page.
         let mut starts: Vec<u64> = columns.iter().flat_map(|column| column.starts.iter().copied()).collect();
@@ -80,20 +83,23 @@ struct Paged {
     /// The first row of each page; one row group-wide entry if there is no index.
     starts: Vec<u64>,
     known: Vec<Known>,
+    indexed: bool,
 }
 
 impl Paged {
     fn find(metadata: &ParquetMetaData, row_group: usize, column: &Column) -> Self {
         let Some(chunk) = Chunk::find(metadata, row_group, &column.path) else {
-            return Self { starts: vec![0], known: vec![Known::Facts(None)] };
+            return Self { starts: vec![0], known: vec![Known::Facts(None)], indexed: false };
         };
         match chunk.pages(&column.kind) {
             Some(pages) => {
                 let (starts, known) =
                     pages.into_iter().map(|(start, facts)| (start, Known::Facts(Some(facts)))).unzip();
-                Self { starts, known }
+                Self { starts, known, indexed: true }
             }
-            None => Self { starts: vec![0], known: vec![Known::Facts(Some(chunk.facts(&column.kind)))] },
+            None => {
+                Self { starts: vec![0], known: vec![Known::Facts(Some(chunk.facts(&column.kind)))], indexed: false }
+            }
         }
     }
 

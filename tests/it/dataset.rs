@@ -1,0 +1,9 @@
+//! Datasets on written files: every flavour of Parquet value by value, layouts, addresses, schemas, filters.
+
+mod http;
+mod support;
+mod trees;
+mod values;
+
+pub(crate) use http::{Marks, Server};
+pub(crate) use support::{open, read_group, runtime};

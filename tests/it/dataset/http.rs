@@ -1,0 +1,134 @@
+//! A server of objects that understands ranges and conditions, in a few lines, on its own thread.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// What the server tells of an object's version.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Marks {
+    pub(crate) etag: Option<&'static str>,
+    /// Seconds after some midnight.
+    pub(crate) modified: Option<u8>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    objects: Mutex<HashMap<String, (Vec<u8>, Marks)>>,
+    /// One line per request: method, path and range.
+    requests: Mutex<Vec<String>>,
+    ignore_conditions: AtomicBool,
+}
+
+/// The server; its thread ends with the process.
+#[derive(Debug)]
+pub(crate) struct Server {
+    address: SocketAddr,
+    state: Arc<State>,
+}
+
+impl Server {
+    pub(crate) fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let state = Arc::new(State::default());
+        let shared = Arc::clone(&state);
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let state = Arc::clone(&shared);
+                std::thread::spawn(move || drop(serve(stream, &state)));
+            }
+        });
+        Self { address, state }
+    }
+
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}/{path}", self.address)
+    }
+
+    pub(crate) fn put(&self, path: &str, bytes: Vec<u8>, marks: Marks) {
+        self.state.objects.lock().unwrap().insert(format!("/{path}"), (bytes, marks));
+    }
+
+    pub(crate) fn remove(&self, path: &str) {
+        self.state.objects.lock().unwrap().remove(&format!("/{path}"));
+    }
+
+    pub(crate) fn ignore_conditions(&self) {
+        self.state.ignore_conditions.store(true, Ordering::SeqCst);
+    }
+
+    /// The requests since the last call.
+    pub(crate) fn requests(&self) -> Vec<String> {
+        std::mem::take(&mut self.state.requests.lock().unwrap())
+    }
+}
+
+fn serve(mut stream: TcpStream, state: &State) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream.try_clone()?);
+    loop {
+        let mut request = String::new();
+        if reader.read_line(&mut request)? == 0 {
+            return Ok(());
+        }
+        let mut headers = HashMap::new();
+        loop {
+            let mut line = String::new();
+            reader.read_line(&mut line)?;
+            match line.trim_end().split_once(": ") {
+                Some((name, value)) => headers.insert(name.to_lowercase(), value.to_owned()),
+                None => break,
+            };
+        }
+        let mut words = request.split(' ');
+        let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let range = headers.get("range").map(String::as_str);
+        state.requests.lock().unwrap().push(format!("{method} {path} {}", range.unwrap_or("all")));
+        let object = state.objects.lock().unwrap().get(path).cloned();
+        let (status, extra, body) = answer(object, range, headers.get("if-match"), state);
+        let mut head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n{extra}", body.len());
+        head.push_str("\r\n");
+        stream.write_all(head.as_bytes())?;
+        if method != "HEAD" {
+            stream.write_all(&body)?;
+        }
+    }
+}
+
+fn answer(
+    object: Option<(Vec<u8>, Marks)>,
+    range: Option<&str>,
+    condition: Option<&String>,
+    state: &State,
+) -> (&'static str, String, Vec<u8>) {
+    let Some((bytes, marks)) = object else { return ("404 Not Found", String::new(), Vec::new()) };
+    let strong = marks.etag.filter(|etag| !etag.starts_with("W/"));
+    if condition.is_some_and(|wanted| Some(wanted.as_str()) != strong)
+        && !state.ignore_conditions.load(Ordering::SeqCst)
+    {
+        return ("412 Precondition Failed", String::new(), Vec::new());
+    }
+    let mut extra = String::new();
+    if let Some(etag) = marks.etag {
+        extra.push_str(&format!("etag: {etag}\r\n"));
+    }
+    if let Some(seconds) = marks.modified {
+        extra.push_str(&format!("last-modified: Sat, 21 Nov 2026 00:00:{seconds:02} GMT\r\n"));
+    }
+    let size = bytes.len();
+    let Some(range) = range.and_then(|range| range.strip_prefix("bytes=")) else { return ("200 OK", extra, bytes) };
+    let (start, end) = range.split_once('-').unwrap();
+    let (start, end) = match (start.parse::<usize>(), end.parse::<usize>()) {
+        (Ok(start), Ok(last)) => (start, (last + 1).min(size)),
+        (Ok(start), Err(_)) => (start, size),
+        (Err(_), Ok(length)) => (size.saturating_sub(length), size),
+        (Err(_), Err(_)) => (0, size),
+    };
+    if start >= end {
+        return ("416 Range Not Satisfiable", extra, Vec::new());
+    }
+    extra.push_str(&format!("content-range: bytes {start}-{}/{size}\r\n", end - 1));
+    ("206 Partial Content", extra, bytes[start..end].to_vec())
+}
