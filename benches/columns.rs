@@ -84,7 +84,7 @@ impl Job {
 fn copy(array: &ArrayRef) -> ArrayRef {
     let data = array.to_data();
     let mut copied = arrow::array::MutableArrayData::new(vec![&data], false, data.len());
-    copied.extend(0, 0, data.len());
+    copied.try_extend(0, 0, data.len()).unwrap();
     arrow::array::make_array(copied.freeze())
 }
 
@@ -142,12 +142,12 @@ fn recsys(criterion: &mut Criterion) {
 }
 
 fn vectors(criterion: &mut Criterion) {
-    let (rows, length) = (2048, 1024);
+    let (rows, length) = (2048, 1024i32);
     let flat = Float32Array::from_iter_values((0..rows * length).map(|i| i as f32));
     let item = Arc::new(Field::new("item", DataType::Float32, true));
-    let array: ArrayRef = Arc::new(FixedSizeListArray::new(item, length as i32, Arc::new(flat), None));
+    let array: ArrayRef = Arc::new(FixedSizeListArray::new(item, length, Arc::new(flat), None));
     let job = Job::new(vec![("x".to_owned(), array)], "{}", 1024, GROUPS);
-    batches(criterion, "vectors_1024", &job, Throughput::Bytes((1024 * length * 4) as u64));
+    batches(criterion, "vectors_1024", &job, Throughput::Bytes(1024 * 1024 * 4));
 }
 
 fn tokens(criterion: &mut Criterion) {

@@ -10,6 +10,7 @@ from typing import Any, Generic, Literal, NoReturn, TypeVar
 
 from bowstring import _native
 from bowstring.columns import Fill, Image, Pack, Padded
+from bowstring.errors import UnsupportedError
 from bowstring.options import Filter, Url, document
 
 A = TypeVar("A", covariant=True)
@@ -184,7 +185,7 @@ class BaseLoader(ABC, Generic[A]):
         self.close()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(
+        raise UnsupportedError(
             f"a {type(self).__name__} holds threads and cannot be sent to another process; open one there "
             "(with torch.utils.data.DataLoader: num_workers=0)"
         )

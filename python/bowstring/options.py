@@ -11,6 +11,7 @@ import decimal
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -35,15 +36,11 @@ def size(value: int | str) -> int:
     """Bytes, from a number or from text such as ``512MiB`` or ``1.5 GB``."""
     if not isinstance(value, str):
         return int(value)
-    text = value.strip().lower()
-    number = text.rstrip("bikmgt ")
-    unit = text[len(number) :].strip()
-    try:
-        return int(float(number) * _UNITS[unit])
-    except (KeyError, ValueError, OverflowError):
-        raise ConfigError(
-            f"option memory_budget: {value!r} is no size; write e.g. 512MiB", option="memory_budget"
-        ) from None
+    match = re.fullmatch(r"([0-9]+\.?[0-9]*)\s*([a-z]*)", value.strip().lower())
+    if match is None or match[2] not in _UNITS:
+        problem = f"{value!r} is no size; write e.g. 512MiB"
+        raise ConfigError(f"option memory_budget: {problem}", option="memory_budget")
+    return int(float(match[1]) * _UNITS[match[2]])
 
 
 def _truth(text: str) -> bool:

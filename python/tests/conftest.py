@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.server
 import os
 import pathlib
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import bowstring
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -84,7 +86,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             first, last = int(given[1]), min(int(given[2] or last), last)
         elif given:
             first = max(len(content) - int(given[2]), 0)
-        if body and first < self.server.footer:
+        if body and last < self.server.footer:
             self.server.asked_for_data.set()
             time.sleep(self.server.delay)
         part = content[first : last + 1]
@@ -97,7 +99,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
         self.end_headers()
         if body:
-            self.wfile.write(part)
+            with contextlib.suppress(ConnectionError):  # the client left
+                self.wfile.write(part)
 
     def do_GET(self) -> None:
         self.answer(True)
@@ -133,17 +136,25 @@ def slow_store(numbers: pathlib.Path) -> Iterator[Callable[[float], SlowStore]]:
 
 
 @pytest.fixture
-def script(tmp_path: pathlib.Path) -> Callable[..., subprocess.Popen[str]]:
-    """Starts a Python program in a process of its own."""
+def script(tmp_path: pathlib.Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts a Python program in a process of its own; it is killed when the test ends."""
+    started = []
+    package = str(pathlib.Path(bowstring.__file__).parents[1])
 
     def start(text: str, *arguments: object) -> subprocess.Popen[str]:
         path = tmp_path / "program.py"
         path.write_text(text)
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-u", path, *map(str, arguments)],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": package},
             text=True,
         )
+        started.append(process)
+        return process
 
-    return start
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()

@@ -123,6 +123,7 @@ fn check(bytes: &[u8], limits: &Limits, place: &Place) -> Result<()> {
         option,
     };
     let mut reader = Reader::new(bytes);
+    let mut leaves = 0;
     let mut last = 0;
     while let Some(field) = reader.field(&mut last).map_err(corrupt)? {
         match (field.id, field.kind) {
@@ -135,7 +136,12 @@ fn check(bytes: &[u8], limits: &Limits, place: &Place) -> Result<()> {
                 if element != kind::STRUCT {
                     return Err(corrupt("the schema is no list of structs"));
                 }
-                let depth = schema_depth(&mut reader, count, limits.max_depth).map_err(corrupt)?;
+                let (depth, found) = schema_shape(&mut reader, count, limits.max_depth).map_err(corrupt)?;
+                leaves = found;
+                if leaves > limits.max_columns {
+                    let limit = limits.max_columns;
+                    return Err(too_many("the number of columns", leaves, limit, "limits.max_columns"));
+                }
                 if depth > limits.max_depth {
                     return Err(too_many("the nesting of the schema", depth, limits.max_depth, "limits.max_depth"));
                 }
@@ -153,7 +159,7 @@ fn check(bytes: &[u8], limits: &Limits, place: &Place) -> Result<()> {
                 if element != kind::STRUCT {
                     return Err(corrupt("the row groups are no structs"));
                 }
-                (0..count).try_for_each(|_| row_group(&mut reader, limits.max_columns)).map_err(corrupt)?;
+                (0..count).try_for_each(|_| row_group(&mut reader, leaves)).map_err(corrupt)?;
             }
             (8, _) => {
                 let hint = "write the dataset without encryption".to_owned();
@@ -165,11 +171,11 @@ fn check(bytes: &[u8], limits: &Limits, place: &Place) -> Result<()> {
     Ok(())
 }
 
-/// The depth of the tree that the flattened schema elements stand for; reading ends soon after `max`.
-fn schema_depth(reader: &mut Reader<'_>, count: usize, max: usize) -> Result<usize, &'static str> {
+/// The depth of the tree that the flattened schema elements stand for, and its leaves; reading ends soon after `max`.
+fn schema_shape(reader: &mut Reader<'_>, count: usize, max: usize) -> Result<(usize, usize), &'static str> {
     // Children still to come at each level.
     let mut open: Vec<i64> = Vec::new();
-    let mut deepest = 0;
+    let (mut deepest, mut leaves) = (0, 0);
     for _ in 0..count {
         let mut children = 0;
         let mut last = 0;
@@ -187,25 +193,27 @@ fn schema_depth(reader: &mut Reader<'_>, count: usize, max: usize) -> Result<usi
             open.push(children);
             deepest = deepest.max(open.len());
             if deepest > max {
-                return Ok(deepest);
+                return Ok((deepest, leaves));
             }
+        } else {
+            leaves += 1;
         }
         while open.last() == Some(&0) {
             open.pop();
         }
     }
-    Ok(deepest)
+    Ok((deepest, leaves))
 }
 
-fn row_group(reader: &mut Reader<'_>, max_columns: usize) -> Result<(), &'static str> {
+fn row_group(reader: &mut Reader<'_>, leaves: usize) -> Result<(), &'static str> {
     let begin = reader.position();
     let mut columns = 0;
     let mut last = 0;
     while let Some(field) = reader.field(&mut last)? {
         if (field.id, field.kind) == (1, kind::LIST) {
             let (count, element) = reader.list()?;
-            if count > max_columns {
-                return Err("a row group has more columns than limits.max_columns");
+            if count > leaves {
+                return Err("a row group has more columns than the schema");
             }
             columns = count;
             let element = super::thrift::Field { id: 1, kind: element };

@@ -109,13 +109,22 @@ impl Dataset {
         let Some((index, _)) = layout.schema.column_with_name(root.name()) else { return Source::Missing };
         let Some(file) = self.inner.files.iter().find(|file| file.layout == number) else { return Source::Missing };
         let descriptor = file.metadata.file_metadata().schema_descr();
-        let wanted = |leaf: &usize| {
-            let path = descriptor.column(*leaf);
-            let below = path.path().parts().get(1..).unwrap_or_default();
-            root.paths.is_empty() || root.paths.iter().any(|wanted| below.starts_with(wanted))
+        let own = || layout.leaf_roots.iter().enumerate().filter(|(_, root)| **root == index).map(|(leaf, _)| leaf);
+        let below = |leaf: usize| {
+            descriptor.columns().get(leaf).and_then(|leaf| leaf.path().parts().get(1..)).unwrap_or_default()
         };
-        let leaves = layout.leaf_roots.iter().enumerate().filter(|(_, root)| **root == index).map(|(leaf, _)| leaf);
-        let leaves: Vec<usize> = leaves.filter(wanted).collect();
+        let mut leaves: Vec<usize> = if root.paths.is_empty() { own().collect() } else { Vec::new() };
+        for path in &root.paths {
+            let before = leaves.len();
+            leaves.extend(own().filter(|leaf| below(*leaf).starts_with(path)));
+            if leaves.len() == before {
+                // The file has not this member. One of its neighbours tells where the structs around it are null.
+                let common = |leaf: &usize| below(*leaf).iter().zip(path).take_while(|(a, b)| a == b).count();
+                leaves.extend(own().max_by_key(|leaf| (common(leaf), std::cmp::Reverse(*leaf))));
+            }
+        }
+        leaves.sort_unstable();
+        leaves.dedup();
         if leaves.is_empty() { Source::Missing } else { Source::Leaves(leaves) }
     }
 }

@@ -73,8 +73,12 @@ impl<'a> Stores<'a> {
                 .to_owned();
             return Err(Error::Unsupported { what: format!("{shown} with a query"), hint });
         }
-        let (scheme, path) = ObjectStoreScheme::parse(&url).map_err(|error| {
-            Error::config("urls", format!("{shown}: {error}; known are local paths, s3, gs, az, http"))
+        // The error's own text quotes the address, credentials included.
+        let (scheme, path) = ObjectStoreScheme::parse(&url).map_err(|_| {
+            Error::config(
+                "urls",
+                format!("{shown} has an unknown scheme; known are local paths, s3, gs, az, abfss, http, https"),
+            )
         })?;
         // A cloud's https form has the bucket in its path; all others have it in the host.
         let shared = url.scheme() != "https" || scheme == ObjectStoreScheme::Http;

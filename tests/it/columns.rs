@@ -918,7 +918,7 @@ mod random {
             r#"{{
                 "nulls": {{"scalar": "mask", "ragged": {{"fill": 77}}, "padded": "mask", "text": "mask", "p1": {{"fill": -5}}}},
                 "lists": {{"padded": {{"padded": {{"length": {}, "fill": 3, "truncate": "right", "left": {}}}}}}},
-                "pack": [{{"name": "pack", "columns": ["p*"]}}],
+                "pack": [{{"name": "pack", "columns": ["p?"]}}],
                 "cast": {{"vector": "float64"}}
             }}"#,
             case.length, case.left

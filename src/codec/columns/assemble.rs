@@ -245,7 +245,10 @@ fn decode_images(
 ) {
     for (at, output) in outputs.iter().enumerate() {
         let (Form::Image(decoder), Table::Bytes(cells)) = (&output.form, &tables[at]) else { continue };
-        let width = output.width().max(1);
+        let width = output.width();
+        if width == 0 {
+            continue;
+        }
         let tensor = builder.tensor(layout.outputs[at].0);
         let (real, rest) = tensor.split_at_mut(limit * width);
         rest.fill(0);

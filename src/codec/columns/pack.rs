@@ -1,7 +1,8 @@
 //! Columns into one row-major matrix, with a cast, in one tiled pass.
 //!
 //! Done once per row group rather than once per batch: gathering a row is then one copy of a few cache lines, where gathering
-//! from columns would touch a cache line per value (`benches/columns.rs` has the figures).
+//! from columns would touch a cache line per value. For 39 columns that is nine times faster per batch, and with the cost of this
+//! pass still six times (`benches/columns.rs`).
 
 use std::sync::Arc;
 
@@ -52,6 +53,9 @@ pub(super) fn pack(output: &Output, members: &[Member], parts: Vec<Part>, rows: 
                 bad.push(Bad { column, rows: wrong, cause: Cause::Misfit(output.dtype), array });
             }
         }
+    }
+    if !fits && bad.is_empty() {
+        return Err(wrong("values that are not aligned"));
     }
     let valid = match output.valid {
         None => None,

@@ -242,7 +242,11 @@ fn numbers(
         let mut output = MutableBuffer::from_len_zeroed(elements * member.dtype.size());
         if !convert(dtype, &bytes, member.dtype, &mut output) {
             let mut rows = RowSet::new(walk.rows);
-            for element in misfits(dtype, &bytes, member.dtype) {
+            let misfits = misfits(dtype, &bytes, member.dtype);
+            if misfits.is_empty() {
+                return Err("values that are not aligned".to_owned());
+            }
+            for element in misfits {
                 // What lies under a null means nothing.
                 if nulls.as_ref().is_none_or(|nulls| nulls.is_valid(element))
                     && let Some(row) = walk.row_of(element)

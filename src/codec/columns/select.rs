@@ -47,7 +47,9 @@ pub(super) fn lookup<'a, T>(map: &'a BTreeMap<String, T>, name: &str) -> Option<
     }
     let literal = |pattern: &str| pattern.chars().filter(|c| !matches!(c, '*' | '?')).count();
     let matching = map.iter().filter(|(pattern, _)| means(pattern, name));
-    matching.max_by_key(|(pattern, _)| (literal(pattern), !is_glob(pattern))).map(|(pattern, value)| (value, !is_glob(pattern)))
+    matching
+        .max_by_key(|(pattern, _)| (literal(pattern), !is_glob(pattern)))
+        .map(|(pattern, value)| (value, !is_glob(pattern)))
 }
 
 /// That every pattern means something; `*` may mean nothing.

@@ -121,7 +121,10 @@ fn partition_values_are_typed_over_all_files_and_win_over_columns() {
     let dataset = open(&[folder.path().to_str().unwrap()], OpenOptions::default()).unwrap();
     let types: Vec<_> =
         dataset.schema().fields().iter().map(|f| (f.name().as_str(), f.data_type(), f.is_nullable())).collect();
-    assert_eq!(types, [("v", &DataType::Int64, true), ("n", &DataType::Int64, true), ("s", &DataType::Utf8View, true)]);
+    assert_eq!(
+        types,
+        [("v", &DataType::Int64, false), ("n", &DataType::Int64, true), ("s", &DataType::Utf8View, true)]
+    );
     let all = read_all(&dataset).unwrap();
     let n: Vec<_> = all.column(1).as_primitive::<Int64Type>().iter().collect();
     assert_eq!(n, [Some(-3), Some(-3), Some(7), Some(7), None, None]);
