@@ -38,6 +38,10 @@ fn main() -> bowstring::Result<()> {
     assert_eq!(labels.len(), 40);
 
     let stats = loader.stats();
-    println!("bottleneck: {}; {:.1} ms to the first batch", stats.bottleneck().0, stats.seconds_to_first_batch.unwrap_or(0.0) * 1e3);
+    println!(
+        "bottleneck: {}; {:.1} ms to the first batch",
+        stats.bottleneck().0,
+        stats.seconds_to_first_batch.unwrap_or(0.0) * 1e3
+    );
     Ok(())
 }

@@ -3,7 +3,10 @@
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
+use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+use parquet::arrow::ArrowWriter;
 use serde_json::Value;
 
 use crate::support;
@@ -75,6 +78,31 @@ fn inspect_says_what_is_there() {
     let advice = report["advice"].to_string();
     assert!(advice.contains("5 row groups are too few for 8 ranks"), "{advice}");
     assert_eq!(json(&["inspect", PHOTOS, "--no-images"])["images"], Value::Array(Vec::new()));
+}
+
+#[test]
+fn inspect_prints_a_stable_text() {
+    let text = run(&["inspect", PHOTOS]).stdout;
+    let expected = include_str!("cli_inspect.txt");
+    assert_eq!(text, expected, "left: found; right: tests/it/cli_inspect.txt");
+}
+
+#[test]
+fn names_in_a_file_cannot_steer_the_terminal() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("x.parquet");
+    let name = "a\u{1b}]0;owned\u{7}\u{202e}b";
+    let column: ArrayRef = Arc::new(Int64Array::from(vec![1, 2]));
+    let batch = RecordBatch::try_from_iter([(name, column)]).unwrap();
+    let mut writer = ArrowWriter::try_new(std::fs::File::create(&path).unwrap(), batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    for args in [vec!["inspect", text(&path)], vec!["bench", text(&path), "--columns", "a\u{1b}x"]] {
+        let ran = run(&args);
+        let seen = ran.stdout + &ran.stderr;
+        assert!(!seen.contains(['\u{1b}', '\u{7}', '\u{202e}']), "{seen:?}");
+    }
+    assert_eq!(json(&["inspect", text(&path)])["columns"][0]["name"], name);
 }
 
 #[test]

@@ -81,16 +81,8 @@ pub(crate) struct LoaderArgs {
     /// This rank, from 0; the launcher's environment is asked where it is not given
     #[arg(long, env = "BOWSTRING_RANK", value_name = "N", hide_env_values = true)]
     pub(crate) rank: Option<u32>,
-    /// Shuffle rows
-    #[arg(
-        long,
-        env = "BOWSTRING_SHUFFLE",
-        value_name = "BOOL",
-        num_args = 0..=1,
-        require_equals = true,
-        default_missing_value = "true",
-        hide_env_values = true
-    )]
+    /// Whether rows are shuffled; the default is true
+    #[arg(long, env = "BOWSTRING_SHUFFLE", value_name = "BOOL", hide_env_values = true)]
     shuffle: Option<bool>,
     /// Seed of the order and of random augmentation
     #[arg(long, env = "BOWSTRING_SEED", value_name = "N", hide_env_values = true)]
@@ -277,7 +269,7 @@ mod tests {
             (options.urls, options.columns.columns),
             (vec!["a".to_owned()], vec!["p".to_owned(), "q".to_owned()])
         );
-        assert_eq!(args(&["b", "--shuffle"]).unwrap().options().unwrap().urls, ["b"]);
+        assert_eq!(args(&["b", "--shuffle", "true"]).unwrap().options().unwrap().urls, ["b"]);
         assert!(args(&["--tail=keep"]).is_err());
         std::fs::write(&file, r#"{"urls": ["a"], "batch": 3}"#).unwrap();
         let error = args(&[]).unwrap().options().unwrap_err().to_string();
