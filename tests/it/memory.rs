@@ -23,7 +23,7 @@ fn run(name: &str, variables: &[(&str, String)]) -> String {
 
 #[test]
 fn a_slow_consumer_of_a_dataset_of_20_budgets_stays_within_the_budget() {
-    let budget: usize = if support::soak() { 256 << 20 } else { 96 << 20 };
+    let budget: usize = if support::soak() { 512 << 20 } else { 256 << 20 };
     let directory = tempfile::tempdir().unwrap();
     // 32 floats and an id are 136 bytes per row; row groups of 2 MiB or so.
     let (row, group) = (136, 16_384);
