@@ -338,6 +338,9 @@ fn a_server_is_asked_for_little_and_only_for_ranges() {
     }
     let error = runtime().block_on(Dataset::open(&[server.url("gone.parquet")], OpenOptions::default())).unwrap_err();
     assert!(matches!(error, Error::NotFound { .. }), "{error}");
+    server.put("empty.parquet", Vec::new(), Marks::default());
+    let error = runtime().block_on(Dataset::open(&[server.url("empty.parquet")], OpenOptions::default())).unwrap_err();
+    assert!(matches!(error, Error::Corrupt { .. }), "{error}");
     let signed = format!("{}?token=secret", server.url("d.parquet"));
     let error = runtime().block_on(Dataset::open(&[signed], OpenOptions::default())).unwrap_err();
     assert!(matches!(error, Error::Unsupported { .. }) && !error.chain().contains("secret"), "{error}");
