@@ -63,8 +63,7 @@ pub(super) async fn read(found: &Found, limits: &Limits, statistics: bool) -> Re
     let bytes = if start >= tail.start {
         tail.bytes.slice((start - tail.start) as usize..tail.bytes.len() - END_BYTES as usize)
     } else {
-        let mut rest = tail.object.read(vec![start..tail.start]).await?;
-        let mut joined = rest.pop().unwrap_or_default().to_vec();
+        let mut joined = tail.object.read_range(start..tail.start).await?.to_vec();
         joined.extend_from_slice(&tail.bytes[..tail.bytes.len() - END_BYTES as usize]);
         Bytes::from(joined)
     };

@@ -13,8 +13,9 @@ pub struct Limits {
     pub max_row_group_bytes: u64,
     /// Bytes of one compressed page after decompression. Default 256 MiB.
     pub max_page_bytes: u64,
-    /// How many times smaller than its content a compressed page of more than 16 MiB may be. Default 1,000.
-    pub max_page_ratio: u64,
+    /// How many times smaller than its content a compressed page of more than 16 MiB may be, or the columns of a row group of
+    /// more than 256 MiB. Default 1,000.
+    pub max_ratio: u64,
     /// Leaf columns of a file. Default 10,000.
     pub max_columns: usize,
     /// Levels of nesting of a schema. Default 64.
@@ -31,7 +32,7 @@ impl Default for Limits {
             max_footer_bytes: 64 << 20,
             max_row_group_bytes: 8 << 30,
             max_page_bytes: 256 << 20,
-            max_page_ratio: 1000,
+            max_ratio: 1000,
             max_columns: 10_000,
             max_depth: 64,
             max_row_groups: 1_000_000,
@@ -41,7 +42,10 @@ impl Default for Limits {
 }
 
 /// Pages up to this size are not judged by their ratio: a page of zeros compresses well.
-pub(super) const RATIO_FREE: u64 = 16 << 20;
+pub(super) const PAGE_RATIO_FREE: u64 = 16 << 20;
+
+/// Row groups up to this size are not either.
+pub(super) const GROUP_RATIO_FREE: u64 = 256 << 20;
 
 #[cfg(test)]
 mod tests {

@@ -6,7 +6,7 @@
 use parquet::basic::Compression;
 use parquet::file::metadata::ColumnChunkMetaData;
 
-use super::limits::{Limits, RATIO_FREE};
+use super::limits::{Limits, PAGE_RATIO_FREE};
 use super::thrift::{Broken, Field, Reader, kind};
 use crate::error::{Error, Place, Result};
 
@@ -103,9 +103,9 @@ fn within(size: u64, packed: u64, number: usize, limits: &Limits, place: &Place)
         return Err(Error::Limit { what, asked: size, limit: limits.max_page_bytes, option: "limits.max_page_bytes" });
     }
     let ratio = size / packed.max(1);
-    if size > RATIO_FREE && ratio > limits.max_page_ratio {
+    if size > PAGE_RATIO_FREE && ratio > limits.max_ratio {
         let what = format!("{what}, unpacking to {ratio} times its size,");
-        return Err(Error::Limit { what, asked: ratio, limit: limits.max_page_ratio, option: "limits.max_page_ratio" });
+        return Err(Error::Limit { what, asked: ratio, limit: limits.max_ratio, option: "limits.max_ratio" });
     }
     Ok(())
 }

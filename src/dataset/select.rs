@@ -144,7 +144,7 @@ async fn page_index(
     if start >= end || end - start > MAX_INDEX_BYTES {
         return Ok(None);
     }
-    let bytes = file.object.read(vec![start..end]).await?.pop().unwrap_or_default();
+    let bytes = file.object.read_range(start..end).await?;
     let within = Chunks::new(vec![(start, bytes)], file.object.stamp().size);
     for range in &ranges {
         let bytes = guard(place, "its page index is damaged", || within.range(range))?;
@@ -216,6 +216,7 @@ async fn fetch_pages(
     selection: &RowSelection,
 ) -> Result<Fetched> {
     let (row_group, file, _) = dataset.group(candidate.group)?;
+    dataset.check_size(candidate.group, projection)?;
     let ordinal = row_group.ordinal as usize;
     let metadata = candidate.reader.metadata();
     let columns = metadata.row_groups().get(ordinal).map(|group| group.columns()).unwrap_or_default();

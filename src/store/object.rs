@@ -137,6 +137,15 @@ impl Object {
             .await
     }
 
+    /// Reads one range of the pinned version.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub async fn read_range(&self, range: Range<u64>) -> Result<Bytes> {
+        let ranges = std::iter::once(range).collect();
+        Ok(self.read(ranges).await?.pop().unwrap_or_default())
+    }
+
     async fn get(&self, range: Option<GetRange>, ranges: &[Range<u64>]) -> Result<GetResult> {
         let options = GetOptions { if_match: self.stamp.condition(), range, ..GetOptions::default() };
         match self.place.store.get_opts(&self.path, options).await {

@@ -25,8 +25,10 @@ fn refused(result: Result<impl std::fmt::Debug>, what: &str) {
     }
 }
 
+type Change = fn(&Path);
+
 /// What can happen to a file, each with its name. All give it another time, as any writer does.
-fn changes() -> Vec<(&'static str, fn(&Path))> {
+fn changes() -> Vec<(&'static str, Change)> {
     fn touch(path: &Path) {
         File::options()
             .write(true)

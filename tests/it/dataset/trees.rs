@@ -257,6 +257,7 @@ fn paged(path: &Path, version: WriterVersion) {
     let properties = WriterProperties::builder()
         .set_writer_version(version)
         .set_statistics_enabled(EnabledStatistics::Page)
+        .set_column_dictionary_enabled("row".into(), false)
         .set_data_page_row_count_limit(100)
         .set_write_batch_size(50)
         .set_max_row_group_row_count(Some(2000))
@@ -318,6 +319,36 @@ fn pages_that_cannot_match_are_not_read_and_no_row_is_lost() {
 }
 
 #[test]
+fn a_filter_reads_only_the_pages_that_may_match() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("d.parquet");
+    paged(&path, WriterVersion::PARQUET_1_0);
+    let server = Server::start();
+    server.put("d.parquet", fs::read(&path).unwrap(), Marks { etag: Some("\"a\""), modified: None });
+    let options = OpenOptions { filter: Some("row between 10 and 150".parse().unwrap()), ..OpenOptions::default() };
+    let dataset = runtime().block_on(Dataset::open(&[server.url("d.parquet")], options)).unwrap();
+    assert_eq!(dataset.manifest().groups.iter().map(|group| group.selected).collect::<Vec<_>>(), [141, 0]);
+    let chunks = [0, 1].map(|group| dataset.metadata(0).unwrap().row_group(group).column(0).byte_range());
+    let mut data_end = 0;
+    for group in dataset.metadata(0).unwrap().row_groups() {
+        for column in group.columns() {
+            data_end = data_end.max(column.byte_range().0 + column.byte_range().1);
+        }
+    }
+    let requests = server.requests();
+    let ranges = requests.iter().filter_map(|request| {
+        let (start, last) = request.rsplit_once('=')?.1.split_once('-')?;
+        Some((start.parse::<u64>().ok()?, last.parse::<u64>().ok()? + 1))
+    });
+    let data: Vec<(u64, u64)> = ranges.filter(|(start, _)| *start < data_end).collect();
+    let [(start, end)] = data[..] else { panic!("one read of data: {requests:?}") };
+    assert!(
+        start >= chunks[0].0 && end <= chunks[0].0 + chunks[0].1 / 2,
+        "two pages of twenty: {start}..{end} of {chunks:?}"
+    );
+}
+
+#[test]
 fn a_server_is_asked_for_little_and_only_for_ranges() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("d.parquet");
@@ -338,6 +369,9 @@ fn a_server_is_asked_for_little_and_only_for_ranges() {
     }
     let error = runtime().block_on(Dataset::open(&[server.url("gone.parquet")], OpenOptions::default())).unwrap_err();
     assert!(matches!(error, Error::NotFound { .. }), "{error}");
+    server.put("empty.parquet", Vec::new(), Marks::default());
+    let error = runtime().block_on(Dataset::open(&[server.url("empty.parquet")], OpenOptions::default())).unwrap_err();
+    assert!(matches!(error, Error::Corrupt { .. }), "{error}");
     let signed = format!("{}?token=secret", server.url("d.parquet"));
     let error = runtime().block_on(Dataset::open(&[signed], OpenOptions::default())).unwrap_err();
     assert!(matches!(error, Error::Unsupported { .. }) && !error.chain().contains("secret"), "{error}");
