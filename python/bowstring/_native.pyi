@@ -3,6 +3,8 @@ from typing import Any, final
 
 from typing_extensions import CapsuleType
 
+__all__ = ["ArrowArray", "Loader", "Tensor", "__version__", "doctor"]
+
 __version__: str
 
 def doctor() -> dict[str, Any]: ...

@@ -4,7 +4,7 @@
 //! documents (state, counters, ledger) cross as JSON, which both sides have.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bowstring::Error;
@@ -93,7 +93,7 @@ fn columns(py: Python<'_>, batch: Batch) -> PyResult<Bound<'_, PyDict>> {
     for (name, value) in batch.columns() {
         match value {
             Value::Tensor(tensor) => columns.set_item(&**name, PyTensor::new(tensor.clone()))?,
-            Value::Arrow(array) => columns.set_item(&**name, ArrowArray::new(array.clone()))?,
+            Value::Arrow(array) => columns.set_item(&**name, ArrowArray::new(Arc::clone(array)))?,
         }
     }
     Ok(columns)

@@ -56,17 +56,18 @@ def numbers(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 class SlowStore(http.server.ThreadingHTTPServer):
-    """Serves one file by ranges; once `stalled` is set, each request for data waits for `delay` seconds."""
+    """Serves one file by ranges; each request for data, or for everything, waits for `delay` seconds."""
 
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, path: pathlib.Path, delay: float) -> None:
+    def __init__(self, path: pathlib.Path, delay: float, everything: bool) -> None:
         self.content = path.read_bytes()
         self.delay = delay
+        self.everything = everything
         # Footers lie at the end; row groups before it.
         self.footer = len(self.content) - pq.ParquetFile(path).metadata.serialized_size - 8
-        self.asked_for_data = threading.Event()
+        self.asked = threading.Event()
         super().__init__(("127.0.0.1", 0), _Handler)
 
     @property
@@ -86,8 +87,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             first, last = int(given[1]), min(int(given[2] or last), last)
         elif given:
             first = max(len(content) - int(given[2]), 0)
-        if body and last < self.server.footer:
-            self.server.asked_for_data.set()
+        if self.server.everything or (body and last < self.server.footer):
+            self.server.asked.set()
             time.sleep(self.server.delay)
         part = content[first : last + 1]
         self.send_response(206 if given else 200)
@@ -113,18 +114,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def slow_store(numbers: pathlib.Path) -> Iterator[Callable[[float], SlowStore]]:
-    """Serves `numbers` with a delay of so many seconds for each request for data."""
+def slow_store(tmp_path: pathlib.Path) -> Iterator[Callable[..., SlowStore]]:
+    """Starts a store with a delay of so many seconds for each request for data, or for everything."""
     started = []
 
-    def start(delay: float) -> SlowStore:
+    def start(delay: float, *, everything: bool = False) -> SlowStore:
         # A file whose row groups do not fit into the read that fetches the footer.
-        path = numbers.with_name("slow.parquet")
+        path = tmp_path / "slow.parquet"
         rows = 400_000
         pq.write_table(
             pa.table({"id": np.random.default_rng(1).integers(0, 1 << 62, rows)}), path, row_group_size=rows // 4
         )
-        store = SlowStore(path, delay)
+        store = SlowStore(path, delay, everything)
         threading.Thread(target=store.serve_forever, daemon=True).start()
         started.append(store)
         return store

@@ -31,6 +31,15 @@ pub struct Cost {
     /// Bytes of the decoded arrays beyond the fetched ones, estimated from the footer; an upper bound for all but
     /// delta-encoded strings. Views into uncompressed pages count only as views.
     pub decoded: u64,
+    /// Bytes that stay for as long as the decoded arrays do: these, and the fetched ones if views point into them.
+    pub held: u64,
+}
+
+impl Cost {
+    /// Bytes of reading and decoding, before anything of it is let go.
+    pub fn total(&self) -> u64 {
+        self.fetched.saturating_add(self.decoded)
+    }
 }
 
 /// The bytes of a row group's projected columns. Arrays that are decoded from them may share them.
@@ -136,6 +145,7 @@ impl Dataset {
             .map(|range| range.end - range.start)
             .sum();
         let mut decoded = 0_u64;
+        let mut shared = false;
         let sources = projection.sources.get(file.layout).map(Vec::as_slice).unwrap_or_default();
         for (root, source) in projection.roots().iter().zip(sources) {
             decoded = decoded.saturating_add(match source {
@@ -143,6 +153,7 @@ impl Dataset {
                     let copied =
                         layout.schema.field_with_name(root.name()).is_ok_and(|field| !is_view(field.data_type()));
                     let chunks = leaves.iter().filter_map(|leaf| columns.get(*leaf));
+                    shared |= chunks.clone().any(|chunk| is_in_place(chunk, copied));
                     chunks.map(|chunk| decoded_bytes(chunk, row_group.rows, row_group.selected, copied)).sum()
                 }
                 Source::Partition | Source::Missing => {
@@ -150,7 +161,7 @@ impl Dataset {
                 }
             });
         }
-        Cost { fetched, decoded }
+        Cost { fetched, decoded, held: decoded.saturating_add(if shared { fetched } else { 0 }) }
     }
 
     /// Reads the bytes of row group `group` of the manifest: whole column chunks of the projection, all requests at once.
@@ -288,6 +299,15 @@ fn width(data_type: &DataType) -> u64 {
     data_type.primitive_width().map_or(17, |width| width as u64 + 1)
 }
 
+/// Whether the array made of `chunk` points into its fetched bytes.
+fn is_in_place(chunk: &ColumnChunkMetaData, copied: bool) -> bool {
+    let delta = |encoding| matches!(encoding, Encoding::DELTA_BYTE_ARRAY | Encoding::DELTA_LENGTH_BYTE_ARRAY);
+    !copied
+        && chunk.column_type() == Type::BYTE_ARRAY
+        && chunk.compression() == Compression::UNCOMPRESSED
+        && !chunk.encodings().any(delta)
+}
+
 /// Bytes of an array made of `chunk`, beyond its fetched bytes.
 fn decoded_bytes(chunk: &ColumnChunkMetaData, rows: u64, selected: u64, copied: bool) -> u64 {
     let values = chunk.num_values().max(0) as u64;
@@ -304,14 +324,7 @@ fn decoded_bytes(chunk: &ColumnChunkMetaData, rows: u64, selected: u64, copied: 
         Type::FIXED_LEN_BYTE_ARRAY => (descriptor.type_length().max(0) as u64).next_power_of_two().max(16),
     };
     let bytes = match chunk.column_type() {
-        Type::BYTE_ARRAY => {
-            let in_place = !copied
-                && chunk.compression() == Compression::UNCOMPRESSED
-                && !chunk
-                    .encodings()
-                    .any(|encoding| matches!(encoding, Encoding::DELTA_BYTE_ARRAY | Encoding::DELTA_LENGTH_BYTE_ARRAY));
-            if in_place { 0 } else { unpacked }
-        }
+        Type::BYTE_ARRAY if !is_in_place(chunk, copied) => unpacked,
         _ => 0,
     };
     // Offsets of lists, and two levels per value while they are decoded.

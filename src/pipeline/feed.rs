@@ -12,15 +12,15 @@
 //!
 //! Why it cannot dead-lock: reservations are asked for by one task, in plan order. What a step waits for is held only by
 //! earlier steps, which need nothing more, or by batches that the consumer has yet to take. That the rows live at one
-//! step fit at all is checked before each wait, so a budget that is too small is an error, never a hang.
+//! step fit at all is checked during each wait, so a budget that is too small is an error, never a hang.
 
-use std::collections::HashMap;
 use std::collections::hash_map::Entry as MapEntry;
+use std::collections::{HashMap, HashSet};
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll, ready};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use futures::Stream;
 use tokio::sync::mpsc;
@@ -39,6 +39,9 @@ use crate::tensor::Batch;
 /// Steps whose windows are known ahead of assembly. It bounds a list of pointers; bytes are bounded by the budget.
 const STEPS_AHEAD: usize = 256;
 
+/// How often a wait for memory asks whether it can ever end.
+const STUCK_CHECK: Duration = Duration::from_millis(100);
+
 /// The row groups of one window.
 #[derive(Debug)]
 struct Window {
@@ -50,6 +53,25 @@ struct Window {
 struct Work {
     step: u64,
     windows: Vec<Arc<Window>>,
+}
+
+/// A batch, or why there is none.
+type Made = Result<Batch, Failure>;
+
+/// An error, or the row group that has it: a row group serves several steps, but its error is told once.
+#[derive(Debug)]
+enum Failure {
+    Step(Error),
+    Group(Arc<Slot>),
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Step(error) => error,
+            Failure::Group(slot) => slot.error(),
+        }
+    }
 }
 
 /// Aborts its task when dropped.
@@ -66,8 +88,8 @@ impl<T> Drop for Task<T> {
 #[derive(Debug)]
 pub(super) struct Feed {
     job: Arc<Job>,
-    receiver: mpsc::Receiver<Result<Task<Result<Batch>>>>,
-    head: Option<Task<Result<Batch>>>,
+    receiver: mpsc::Receiver<Result<Task<Made>>>,
+    head: Option<Task<Made>>,
     /// The windows of steps being assembled, to name the culprit of a wait.
     in_flight: Arc<Mutex<Vec<Work>>>,
     ended: bool,
@@ -108,10 +130,10 @@ impl Stream for Feed {
         }
         loop {
             if let Some(task) = &mut this.head {
-                let result = ready!(Pin::new(&mut task.0).poll(context)).unwrap_or_else(|_| Err(closed()));
+                let made = ready!(Pin::new(&mut task.0).poll(context)).unwrap_or_else(|_| Err(Failure::Step(closed())));
                 this.head = None;
-                this.ended = result.is_err();
-                return Poll::Ready(Some(result));
+                this.ended = made.is_err();
+                return Poll::Ready(Some(made.map_err(Error::from)));
             }
             match ready!(this.receiver.poll_recv(context)) {
                 Some(Ok(task)) => this.head = Some(task),
@@ -192,43 +214,44 @@ impl Ahead {
     }
 
     async fn reserve(&self, slot: &Slot, beside: &[Arc<Slot>], sender: &mpsc::Sender<Result<Work>>) -> Result<Reservation> {
-        let cost = |source: u32, group: u32| {
-            let source = &self.job.sources[source as usize];
-            let cost = source.dataset.cost(group as usize, &source.projection);
-            cost.fetched.saturating_add(cost.decoded)
-        };
-        let asked = cost(slot.source, slot.group);
+        let source = &self.job.sources[slot.source as usize];
+        let asked = source.dataset.cost(slot.group as usize, &source.projection).total();
         let pool = &self.job.groups;
         let bytes = usize::try_from(asked).unwrap_or(usize::MAX);
         if let Some(reservation) = pool.try_reserve(bytes) {
             return Ok(reservation);
         }
-        // Everything that this step and later ones cannot give back. If that and the new row group exceed the budget, no
-        // amount of waiting helps.
-        let mut live: HashMap<(u32, u32), u64> = HashMap::new();
-        for held in self.windows.values().flat_map(|(window, _)| &window.slots).chain(beside) {
-            if let MapEntry::Vacant(vacant) = live.entry((held.source, held.group)) {
-                let (source, group) = *vacant.key();
-                vacant.insert(cost(source, group));
-            }
-        }
-        let live = live.values().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
-        if live.saturating_add(asked) > pool.budget() as u64 {
-            let place = self.job.sources[slot.source as usize].dataset.place(slot.group as usize);
-            return Err(Error::Limit {
-                what: format!("{place}, beside {} row groups that the same steps need,", self.windows.len().max(1)),
-                asked: live.saturating_add(asked),
-                limit: pool.budget() as u64,
-                option: "memory_budget (or lower lanes or window_rows)",
-            });
-        }
         let started = Instant::now();
-        let reservation = tokio::select! {
-            reservation = pool.reserve(bytes) => reservation,
-            () = sender.closed() => Err(closed()),
+        let mut reserving = Box::pin(pool.reserve(bytes));
+        let reservation = loop {
+            tokio::select! {
+                reservation = &mut reserving => break reservation,
+                () = sender.closed() => return Err(closed()),
+                () = tokio::time::sleep(STUCK_CHECK) => {}
+            }
+            // Everything that this step and later ones cannot give back. If that and the new row group exceed the budget, no
+            // amount of waiting helps.
+            if let Some(live) = self.live(beside).filter(|live| live.saturating_add(asked) > pool.budget() as u64) {
+                let place = source.dataset.place(slot.group as usize);
+                return Err(Error::Limit {
+                    what: format!("{place}, beside {live} bytes of other row groups that the same steps need,"),
+                    asked: live.saturating_add(asked),
+                    limit: pool.budget() as u64,
+                    option: "memory_budget (or lower lanes or window_rows)",
+                });
+            }
         };
         self.job.counters.read.waited(started.elapsed());
         reservation
+    }
+
+    /// Bytes held by the row groups that this and later steps need; `None` while one of them is still being read, for it may
+    /// give back some.
+    fn live(&self, beside: &[Arc<Slot>]) -> Option<u64> {
+        let mut seen = HashSet::new();
+        let slots = self.windows.values().flat_map(|(window, _)| &window.slots).chain(beside);
+        let held = slots.filter(|slot| seen.insert((slot.source, slot.group))).map(|slot| slot.held());
+        held.sum()
     }
 
     fn remember(&mut self, key: (u32, u32), slot: &Arc<Slot>) {
@@ -250,7 +273,7 @@ struct Assembler {
 }
 
 impl Assembler {
-    async fn run(self, mut work: mpsc::Receiver<Result<Work>>, sender: mpsc::Sender<Result<Task<Result<Batch>>>>) {
+    async fn run(self, mut work: mpsc::Receiver<Result<Work>>, sender: mpsc::Sender<Result<Task<Made>>>) {
         while let Some(work) = work.recv().await {
             let task = match work {
                 Ok(work) => self.start(work).await,
@@ -263,7 +286,7 @@ impl Assembler {
         }
     }
 
-    async fn start(&self, work: Work) -> Result<Task<Result<Batch>>> {
+    async fn start(&self, work: Work) -> Result<Task<Made>> {
         let pool = &self.job.batches;
         let rows = usize::try_from(self.plan.batch_rows(self.share)).unwrap_or(usize::MAX);
         let bytes = batch_bytes(&self.job.sources, rows).min(pool.budget());
@@ -286,14 +309,14 @@ impl Assembler {
     }
 }
 
-async fn assemble(job: &Arc<Job>, plan: Arc<Plan>, share: Share, work: Work, reservation: Reservation) -> Result<Batch> {
+async fn assemble(job: &Arc<Job>, plan: Arc<Plan>, share: Share, work: Work, reservation: Reservation) -> Made {
     let started = Instant::now();
     let mut cells = Vec::new();
     let mut index = HashMap::new();
     for slot in work.windows.iter().flat_map(|window| &window.slots) {
         if let MapEntry::Vacant(vacant) = index.entry((slot.source, slot.group)) {
             vacant.insert(cells.len() as u32);
-            cells.push(slot.cells().await?);
+            cells.push(slot.cells().await.ok_or_else(|| Failure::Group(Arc::clone(slot)))?);
         }
     }
     job.counters.batch.waited(started.elapsed());
@@ -304,6 +327,7 @@ async fn assemble(job: &Arc<Job>, plan: Arc<Plan>, share: Share, work: Work, res
         batch
     })
     .await
+    .map_err(Failure::Step)
 }
 
 fn gather(

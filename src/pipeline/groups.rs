@@ -53,7 +53,7 @@ pub(super) struct Slot {
 struct Loaded {
     cells: Arc<Cells>,
     /// Held for as long as the cells are.
-    _reservation: Reservation,
+    reservation: Reservation,
 }
 
 impl Slot {
@@ -62,16 +62,21 @@ impl Slot {
         Arc::new(Self { source, group, phase, born: Instant::now(), outcome: OnceLock::new() })
     }
 
-    /// Waits for the cells. The error of a failed row group goes to whoever asks first; the others hear that it was closed.
-    pub(super) async fn cells(&self) -> Result<Arc<Cells>> {
+    /// Waits for the cells; `None` if the row group failed, see [`error`](Self::error).
+    pub(super) async fn cells(&self) -> Option<Arc<Cells>> {
         let mut phase = self.phase.subscribe();
         // The sender lives in `self`, so the channel cannot close before the phase is reached.
-        phase.wait_for(|phase| *phase == Phase::Done).await.map_err(|_| closed())?;
-        match self.outcome.get() {
-            Some(Ok(loaded)) => Ok(Arc::clone(&loaded.cells)),
-            Some(Err(error)) => Err(error.lock().unwrap_or_else(PoisonError::into_inner).take().unwrap_or_else(closed)),
-            None => Err(closed()),
-        }
+        phase.wait_for(|phase| *phase == Phase::Done).await.ok()?;
+        self.outcome.get()?.as_ref().ok().map(|loaded| Arc::clone(&loaded.cells))
+    }
+
+    /// Why the row group failed. Several steps may have waited for it, so only the consumer asks, once, in plan order.
+    pub(super) fn error(&self) -> Error {
+        let error = match self.outcome.get() {
+            Some(Err(error)) => error.lock().unwrap_or_else(PoisonError::into_inner).take(),
+            _ => None,
+        };
+        error.unwrap_or_else(closed)
     }
 
     /// Stage, description and age, while it is not done.
@@ -82,13 +87,18 @@ impl Slot {
         (phase != Phase::Done).then(|| (phase.stage(), text()))
     }
 
+    /// Bytes held once it is finished; `None` while it may still give some back.
+    pub(super) fn held(&self) -> Option<u64> {
+        self.outcome.get().map(|outcome| outcome.as_ref().map_or(0, |loaded| loaded.reservation.bytes() as u64))
+    }
+
     fn enter(&self, phase: Phase) {
         self.phase.send_replace(phase);
     }
 
     pub(super) fn finish(&self, result: Result<(Arc<Cells>, Reservation)>) {
         let outcome = match result {
-            Ok((cells, reservation)) => Ok(Loaded { cells, _reservation: reservation }),
+            Ok((cells, reservation)) => Ok(Loaded { cells, reservation }),
             Err(error) => Err(Mutex::new(Some(error))),
         };
         // A slot is finished once; a second result would be a bug and is dropped with its reservation.
@@ -136,7 +146,6 @@ async fn read_and_decode(job: &Arc<Job>, slot: &Arc<Slot>, mut reservation: Rese
         })
         .await?;
     drop(permit);
-    let cost = job.sources[source].dataset.cost(group, &job.sources[source].projection);
-    reservation.shrink_to((cost.decoded as usize).max(cells.memory()));
+    reservation.shrink_to(cells.memory());
     Ok((Arc::new(cells), reservation))
 }

@@ -383,11 +383,12 @@ fn needed(sources: &[Source], plan: &Plan, settings: &Settings) -> Result<Memory
     let batch = super::batch_bytes(sources, rows);
     // One being taken, `prefetch` finished, one being made.
     let batches = batch.saturating_mul(settings.prefetch + 2);
-    let needed = plan.live_bytes(settings.share, &|source, group| {
-        let source = &sources[source as usize];
-        let cost = source.dataset.cost(group as usize, &source.projection);
-        cost.fetched.saturating_add(cost.decoded)
-    });
+    let cost = |source: usize, group: usize| sources[source].dataset.cost(group, &sources[source].projection);
+    // What the windows of a step hold, and the largest row group on its way in beside them.
+    let live = plan.live_bytes(settings.share, &|source, group| cost(source as usize, group as usize).held);
+    let groups = |source: usize| (0..sources[source].dataset.manifest().groups.len()).map(move |group| (source, group));
+    let largest = (0..sources.len()).flat_map(groups).map(|(source, group)| cost(source, group).total()).max();
+    let needed = live.saturating_add(largest.unwrap_or(0));
     let asked = needed.saturating_add(batches as u64);
     if asked > settings.budget as u64 {
         return Err(Error::Limit {

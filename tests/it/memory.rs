@@ -44,7 +44,7 @@ fn slow_consumer() {
     let number = |name| support::variable(name).unwrap().parse::<u64>().unwrap();
     let budget = number("MEMORY_BUDGET");
     let mut options = support::options(data.as_ref(), 4096, 0, 1);
-    options.memory_budget = Some(budget);
+    (options.memory_budget, options.lanes, options.window_rows) = (Some(budget), Some(4), Some(16_384));
     let mut loader = Loader::open(options).unwrap();
     let before = resident();
     let mut rows = 0;
