@@ -50,7 +50,8 @@ fn denied(rules: &[Rule], locked: &[(String, Version)]) -> Vec<String> {
 
 /// The entries `crate = "name"` or `crate = "name:>=1.2, <1.2.3"` with their `reason` lines.
 fn rules(text: &str) -> Vec<Rule> {
-    let entries = text.split("[[bans.deny]]").skip(1);
+    // A line of its own: a comment may name the table.
+    let entries = text.split("\n[[bans.deny]]\n").skip(1);
     entries
         .map(|entry| {
             let entry = entry.split("\n[").next().unwrap_or_default();
