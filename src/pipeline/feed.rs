@@ -102,7 +102,13 @@ impl Feed {
         let (work_sender, work) = mpsc::channel(STEPS_AHEAD);
         let (sender, receiver) = mpsc::channel(job.prefetch);
         let in_flight = Arc::default();
-        let ahead = Ahead { job: Arc::clone(&job), plan: Arc::clone(&plan), share, windows: HashMap::new(), slots: HashMap::new() };
+        let ahead = Ahead {
+            job: Arc::clone(&job),
+            plan: Arc::clone(&plan),
+            share,
+            windows: HashMap::new(),
+            slots: HashMap::new(),
+        };
         let ahead = tokio::spawn(ahead.run(from, work_sender));
         let assembler = Assembler { job: Arc::clone(&job), plan, share, in_flight: Arc::clone(&in_flight) };
         let assembler = tokio::spawn(assembler.run(work, sender));
@@ -113,9 +119,11 @@ impl Feed {
     pub(super) fn culprit(&self) -> (&'static str, String) {
         let in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
         let slots = in_flight.iter().flat_map(|work| &work.windows).flat_map(|window| &window.slots);
-        slots.map(|slot| slot.pending(&self.job)).find_map(|pending| pending).unwrap_or_else(|| match in_flight.first() {
-            Some(work) => ("batch", format!("the rows of step {} to be decoded", work.step)),
-            None => ("memory", "room for a batch within memory_budget".to_owned()),
+        slots.map(|slot| slot.pending(&self.job)).find_map(|pending| pending).unwrap_or_else(|| {
+            match in_flight.first() {
+                Some(work) => ("batch", format!("the rows of step {} to be decoded", work.step)),
+                None => ("memory", "room for a batch within memory_budget".to_owned()),
+            }
         })
     }
 }
@@ -213,7 +221,12 @@ impl Ahead {
         Ok(slots)
     }
 
-    async fn reserve(&self, slot: &Slot, beside: &[Arc<Slot>], sender: &mpsc::Sender<Result<Work>>) -> Result<Reservation> {
+    async fn reserve(
+        &self,
+        slot: &Slot,
+        beside: &[Arc<Slot>],
+        sender: &mpsc::Sender<Result<Work>>,
+    ) -> Result<Reservation> {
         let source = &self.job.sources[slot.source as usize];
         let asked = source.dataset.cost(slot.group as usize, &source.projection).total();
         let pool = &self.job.groups;

@@ -113,7 +113,11 @@ pub(super) async fn load(job: Arc<Job>, slot: Arc<Slot>, reservation: Reservatio
     slot.finish(result);
 }
 
-async fn read_and_decode(job: &Arc<Job>, slot: &Arc<Slot>, mut reservation: Reservation) -> Result<(Arc<Cells>, Reservation)> {
+async fn read_and_decode(
+    job: &Arc<Job>,
+    slot: &Arc<Slot>,
+    mut reservation: Reservation,
+) -> Result<(Arc<Cells>, Reservation)> {
     let (source, group) = (slot.source as usize, slot.group as usize);
     let asked = Instant::now();
     let permit = job.reads.acquire().await.map_err(|_| closed())?;

@@ -72,7 +72,8 @@ impl Job {
                 Err(closed())
             } else {
                 // What `work` shares is counters and pools, which are consistent after every call.
-                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&job))).unwrap_or_else(|panic| Err(panicked(&*panic)))
+                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&job)))
+                    .unwrap_or_else(|panic| Err(panicked(&*panic)))
             };
             // Nobody waits any more when the loader was dropped.
             drop(sender.send(result));

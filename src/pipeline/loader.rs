@@ -216,7 +216,10 @@ impl Loader {
     /// # Errors
     /// The first error of any stage, once; [`Error::Timeout`] with the culprit if nothing comes within `timeout`;
     /// [`Error::Closed`] after [`close`](Self::close).
-    #[expect(clippy::should_implement_trait, reason = "the order of Option and Result suits `?`; iter() has the other one")]
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "the order of Option and Result suits `?`; iter() has the other one"
+    )]
     pub fn next(&mut self) -> Result<Option<Batch>> {
         let started = Instant::now();
         match self.next_within(self.timeout)? {

@@ -16,7 +16,8 @@ pub fn available_memory() -> Option<u64> {
     let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
     let system = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| available_in(&text));
     let v2 = number("/sys/fs/cgroup/memory.max").zip(number("/sys/fs/cgroup/memory.current"));
-    let v1 = number("/sys/fs/cgroup/memory/memory.limit_in_bytes").zip(number("/sys/fs/cgroup/memory/memory.usage_in_bytes"));
+    let v1 = number("/sys/fs/cgroup/memory/memory.limit_in_bytes")
+        .zip(number("/sys/fs/cgroup/memory/memory.usage_in_bytes"));
     let cgroup = v2.or(v1).map(|(limit, used)| limit.saturating_sub(used));
     match (system, cgroup) {
         (Some(system), Some(cgroup)) => Some(system.min(cgroup)),

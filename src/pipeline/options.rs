@@ -203,7 +203,10 @@ impl LoaderOptions {
                     .checked_mul(u64::from(share.world))
                     .ok_or_else(|| Error::config("batch_size", "batch_size times world_size overflows"))?;
                 if global.is_some_and(|global| global != product) {
-                    let problem = format!("batch_size {batch} on {} ranks is {product}, not global_batch_size; give one", share.world);
+                    let problem = format!(
+                        "batch_size {batch} on {} ranks is {product}, not global_batch_size; give one",
+                        share.world
+                    );
                     return Err(Error::config("global_batch_size", problem));
                 }
                 product
@@ -301,7 +304,8 @@ mod tests {
             "BOWSTRING_EXCLUDE" => Some("a, b*".to_owned()),
             _ => None,
         };
-        let given = flat(r#"{"urls": ["x"], "batch_size": 8, "columns": ["label"], "memory_budget": "2GiB", "rank": null}"#);
+        let given =
+            flat(r#"{"urls": ["x"], "batch_size": 8, "columns": ["label"], "memory_budget": "2GiB", "rank": null}"#);
         let options = LoaderOptions::from_flat(given, environment).unwrap();
         assert_eq!((options.batch_size, options.seed, options.memory_budget), (Some(8), 7, Some(2 << 30)));
         assert_eq!(options.columns.columns, ["label"]);

@@ -77,7 +77,9 @@ pub fn resolve(rank: Option<u32>, world_size: Option<u32>) -> Result<Found> {
             check(rank, world_size)?;
             Ok(Found { rank, world_size, why: "given as options".to_owned() })
         }
-        (Some(_), None) => Err(Error::config("world_size", "rank is given but world_size is not; give both or neither")),
+        (Some(_), None) => {
+            Err(Error::config("world_size", "rank is given but world_size is not; give both or neither"))
+        }
         (None, Some(_)) => Err(Error::config("rank", "world_size is given but rank is not; give both or neither")),
     }
 }

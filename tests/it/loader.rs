@@ -134,9 +134,9 @@ fn resuming_late_reads_no_more_than_resuming_early() {
         options
     };
     // Just enough memory for a step, so that little is read ahead of need.
-    let budget = (1..1000).map(|n| n << 16).find(|budget| {
-        Loader::open(LoaderOptions { memory_budget: Some(*budget), ..tight() }).is_ok()
-    });
+    let budget = (1..1000)
+        .map(|n| n << 16)
+        .find(|budget| Loader::open(LoaderOptions { memory_budget: Some(*budget), ..tight() }).is_ok());
     let read_for = |percent: u64| {
         // What is read ahead depends on timing; the least of several runs is what the first batch needs.
         let once = || {
@@ -242,11 +242,8 @@ fn a_wait_that_is_too_long_names_stage_and_culprit() {
 #[test]
 fn bad_rows_are_counted_and_listed_and_steps_stay_equal() {
     let photos = support::fixture("corrupt/images_some_bad.parquet");
-    let base = LoaderOptions {
-        urls: vec![photos.to_str().unwrap().to_owned()],
-        shuffle: false,
-        ..LoaderOptions::new("", 16)
-    };
+    let base =
+        LoaderOptions { urls: vec![photos.to_str().unwrap().to_owned()], shuffle: false, ..LoaderOptions::new("", 16) };
     let with = |bad_rows| {
         let mut options = LoaderOptions { bad_rows, ..base.clone() };
         options.columns.row_id = true;
