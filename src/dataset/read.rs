@@ -186,7 +186,7 @@ impl Dataset {
     /// Refuses a row group that would take too much room when decoded, before anything is read.
     pub(super) fn check_size(&self, group: usize, projection: &Projection) -> Result<()> {
         let limits = &self.inner.limits;
-        let Cost { fetched, decoded } = self.cost(group, projection);
+        let Cost { fetched, decoded, .. } = self.cost(group, projection);
         let over = |what: &str, asked: u64, limit: u64, option: &'static str| {
             Err(Error::Limit { what: format!("{}: {what}", self.place(group)), asked, limit, option })
         };
