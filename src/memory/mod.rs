@@ -13,4 +13,4 @@ mod buffer;
 mod pool;
 
 pub use buffer::{ALIGNMENT, HostAllocator, HostBuffer, SystemAllocator};
-pub use pool::{Pool, Reservation};
+pub use pool::{Pool, Reservation, buffer_bytes};

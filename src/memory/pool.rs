@@ -12,6 +12,11 @@ use crate::error::{Error, Result};
 /// Buffers are kept by size rounded up to this, so that batches of nearly one size share them.
 const SIZE_CLASS: usize = 4096;
 
+/// Bytes of budget that a buffer of `len` bytes takes.
+pub fn buffer_bytes(len: usize) -> usize {
+    len.max(1).div_ceil(SIZE_CLASS).saturating_mul(SIZE_CLASS)
+}
+
 /// A byte budget. `used + kept <= budget` always, except for [`Reservation::grow`].
 #[derive(Debug)]
 pub struct Pool {
@@ -223,7 +228,7 @@ impl Reservation {
     /// # Errors
     /// [`Error::Limit`] if the allocator has no memory.
     pub fn allocate(mut self, len: usize) -> Result<HostBuffer> {
-        let capacity = len.max(1).div_ceil(SIZE_CLASS) * SIZE_CLASS;
+        let capacity = buffer_bytes(len);
         let kept = {
             let mut state = self.pool.lock();
             let raw = state.kept.get_mut(&capacity).and_then(Vec::pop);

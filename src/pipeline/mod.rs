@@ -26,5 +26,6 @@ pub use stats::{Memory, Stage, Stats};
 
 /// An estimate of the memory of one batch of `rows` rows: exact for fixed shapes, twice the mean for the rest.
 fn batch_bytes(sources: &[job::Source], rows: usize) -> usize {
-    sources.iter().map(|source| source.columns.batch_bytes(rows, source.mean_row_bytes())).max().unwrap_or(0)
+    let batch = sources.iter().map(|source| source.columns.batch_bytes(rows, source.mean_row_bytes())).max();
+    crate::memory::buffer_bytes(batch.unwrap_or(0))
 }

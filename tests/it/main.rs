@@ -1,4 +1,5 @@
 //! Integration tests: one binary, one module per subject.
+#![allow(clippy::print_stdout, reason = "tests print their seeds and figures")]
 
 /// Locked dependencies stay above the advisory floors of `deny.toml`, and no banned crate comes back.
 mod advisories;
