@@ -74,6 +74,7 @@ impl Job {
             masked: false,
             random: &|at| at as u64,
             row_ids: &|at| at as u64,
+            stored_rows: &|at| u64::from(picks[at].1),
             bad_rows: BadRows::Error,
         };
         let reservation = self.pool.try_reserve(self.columns.batch_bytes(picks.len(), 0)).unwrap();

@@ -156,7 +156,8 @@ impl Manifest {
 
     /// A manifest of one imaginary file with row groups of `rows` rows each of `row_bytes` bytes, for plans without data.
     pub fn imaginary(rows: &[u64], row_bytes: u64) -> Self {
-        let version = Version { etag: None, size: rows.iter().sum::<u64>().saturating_mul(row_bytes), modified: None };
+        let size = rows.iter().copied().fold(0, u64::saturating_add).saturating_mul(row_bytes);
+        let version = Version { etag: None, size, modified: None };
         let file = FileEntry { path: "imaginary".into(), version, footer: [0; 32], partitions: Vec::new() };
         let group = |(ordinal, rows): (usize, &u64)| RowGroup {
             file: 0,
@@ -175,13 +176,14 @@ impl Manifest {
 
     /// Selected rows of all row groups.
     pub fn rows(&self) -> u64 {
-        self.groups.iter().map(|group| group.selected).sum()
+        self.groups.iter().map(|group| group.selected).fold(0, u64::saturating_add)
     }
 
     /// Bytes per selected row, uncompressed, rounded up; 0 without rows.
     pub fn row_bytes(&self) -> u64 {
-        let bytes: u64 = self.groups.iter().map(|group| group.bytes).sum();
-        let rows: u64 = self.groups.iter().map(|group| group.rows).sum();
+        // Footers may state anything; a sum that is too large is as wrong as they are, but no panic.
+        let bytes = self.groups.iter().map(|group| group.bytes).fold(0, u64::saturating_add);
+        let rows = self.groups.iter().map(|group| group.rows).fold(0, u64::saturating_add);
         if rows == 0 { 0 } else { bytes.div_ceil(rows) }
     }
 }

@@ -1,9 +1,11 @@
-from collections.abc import Sequence
-from typing import Any, final
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, final
 
 from typing_extensions import CapsuleType
 
 __all__ = ["ArrowArray", "Loader", "Tensor", "__version__", "doctor"]
+
+_T = TypeVar("_T")
 
 __version__: str
 
@@ -54,7 +56,7 @@ class ArrowArray:
 @final
 class Loader:
     def __new__(cls, options: str) -> Loader: ...
-    def next(self) -> dict[str, Tensor | ArrowArray] | None: ...
+    def next(self, convert: Callable[[dict[str, Tensor | ArrowArray]], _T]) -> _T | None: ...
     @property
     def steps(self) -> int: ...
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Literal, NoReturn, TypeVar
 
@@ -34,7 +35,9 @@ class BaseLoader(ABC, Generic[A]):
     A loader is at a position: an epoch, and the number of steps already yielded of it. ``iter()`` goes on from there, so a loop
     that was left with ``break`` can be taken up again; after the end of an epoch the next ``iter()`` is the next epoch.
 
-    Every option may also be given as ``BOWSTRING_<NAME>`` in the environment; a keyword goes before it.
+    Every option may also be given as ``BOWSTRING_<NAME>`` in the environment; a keyword goes before it. Lists are separated by
+    commas, ``storage_options`` are ``key=value,...``, and ``nulls``, ``lists``, ``pack``, ``images``, ``cast`` and ``limits`` are
+    JSON, as for the command line.
 
     :param url: file, directory, glob or URL, or a list of them: parts of one dataset, or with ``weights`` one each.
     :param batch_size: rows per rank and step. Give this or ``global_batch_size``.
@@ -107,13 +110,20 @@ class BaseLoader(ABC, Generic[A]):
     def _array(self, tensor: _native.Tensor) -> A:
         """``tensor`` as the framework's array, over the same memory."""
 
+    def _batch(self, columns: dict[str, _native.Tensor | _native.ArrowArray]) -> dict[str, A]:
+        return {
+            name: self._array(value) if isinstance(value, _native.Tensor) else arrow(value)
+            for name, value in columns.items()
+        }
+
     def __iter__(self) -> Iterator[dict[str, A]]:
-        """The rest of the current epoch; from its start if the last one ended."""
-        while (batch := self._native.next()) is not None:
-            yield {
-                name: self._array(value) if isinstance(value, _native.Tensor) else arrow(value)
-                for name, value in batch.items()
-            }
+        """The rest of the current epoch; from its start if the last one ended.
+
+        A ``for`` loop that Ctrl-C ends has got every batch up to :attr:`step`, and the loader goes on with the one after it. Only
+        a bare ``next()`` may be interrupted when it has the batch and before the batch is assigned.
+        """
+        # No frame of Python's stands between the native call and the loop: an interrupt there would cost the batch.
+        return iter(partial(self._native.next, self._batch), None)
 
     def __len__(self) -> int:
         """Steps of one epoch: exact, and the same on every rank."""

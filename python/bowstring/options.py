@@ -62,40 +62,49 @@ def _pair(text: str) -> tuple[str, str]:
     return key.strip(), value
 
 
-_ENVIRONMENT: dict[str, Callable[[str], Any]] = {
+def _word_or_json(text: str) -> Any:
+    return text if re.fullmatch(r"[A-Za-z_]\w*", text) else json.loads(text)
+
+
+# How text becomes an option; what is not here stays text.
+_READERS: dict[str, Callable[[str], Any]] = {
     "batch_size": int,
     "global_batch_size": int,
     "columns": _names,
-    "filter": str,
+    "exclude": _names,
+    "nulls": _word_or_json,
+    "lists": _word_or_json,
+    "pack": json.loads,
+    "images": json.loads,
+    "cast": json.loads,
+    "row_id": _truth,
     "shuffle": _truth,
     "seed": int,
     "lanes": int,
     "window_rows": int,
-    "tail": str,
     "weights": lambda text: [float(weight) for weight in _names(text)],
-    "stop": str,
     "rank": int,
     "world_size": int,
     "memory_budget": size,
     "threads": int,
     "prefetch": int,
-    "bad_rows": str,
     "timeout": float,
-    "partitioning": str,
     "storage_options": _pairs,
+    "limits": json.loads,
 }
 
 
-def _from_environment(given: Mapping[str, Any]) -> dict[str, Any]:
-    skipped = set().union(*(group for group in _TOGETHER if group & given.keys()))
+def _from_environment(names: Iterable[str], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of ``names`` that are not ``given`` but in the environment."""
+    skipped = given.keys() | set().union(*(group for group in _TOGETHER if group & given.keys()))
     found = {}
-    for name, read in _ENVIRONMENT.items():
+    for name in names:
         variable = f"BOWSTRING_{name.upper()}"
         text = os.environ.get(variable)
-        if text is None or name in given or name in skipped:
+        if text is None or name in skipped:
             continue
         try:
-            found[name] = read(text)
+            found[name] = _READERS.get(name, str)(text)
         except (KeyError, ValueError):
             raise ConfigError(f"option {name}: {variable}={text!r} cannot be read", option=name) from None
     return found
@@ -134,9 +143,10 @@ def _packs(pack: Any) -> Any:
 
 
 def document(url: Url | Sequence[Url], given: Mapping[str, Any]) -> str:
-    """The options as JSON. Those that are ``None`` count as not given."""
+    """The options as JSON. Those that are ``None`` count as not given, and are looked up in the environment."""
+    names = list(given)
     given = {name: value for name, value in given.items() if value is not None}
-    options = {**_from_environment(given), **given}
+    options = {**_from_environment(names, given), **given}
     if "memory_budget" in options:
         options["memory_budget"] = size(options["memory_budget"])
     if "pack" in options:

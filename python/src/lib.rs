@@ -12,6 +12,9 @@ mod loader;
 mod log;
 mod tensor;
 
+#[global_allocator]
+static ALLOCATOR: bowstring::memory::Recycler = bowstring::memory::Recycler;
+
 /// The extension module.
 #[pyo3::pymodule]
 mod _native {

@@ -88,7 +88,7 @@ fn open(py: Python<'_>, options: LoaderOptions) -> PyResult<Result<Loader>> {
     }
 }
 
-fn columns(py: Python<'_>, batch: Batch) -> PyResult<Bound<'_, PyDict>> {
+fn columns<'py>(py: Python<'py>, batch: &Batch) -> PyResult<Bound<'py, PyDict>> {
     let columns = PyDict::new(py);
     for (name, value) in batch.columns() {
         match value {
@@ -109,8 +109,10 @@ impl PyLoader {
         Ok(Self(Owned::new(Shared { turn: Mutex::new(()), loader: Mutex::new(loader) })))
     }
 
-    /// The next batch of the epoch; `None` at its end.
-    fn next<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+    /// What `convert` makes of the next batch's columns; `None` at the end of the epoch.
+    ///
+    /// Whatever is raised meanwhile, Ctrl-C above all, costs no batch: one that was not converted is the next one again.
+    fn next<'py>(&self, py: Python<'py>, convert: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let started = Instant::now();
         loop {
             let next = self.with(py, |loader| {
@@ -120,11 +122,24 @@ impl PyLoader {
                     next => Ok(next),
                 }
             });
-            log::pass_on(py)?;
+            let passed_on = log::pass_on(py);
             match next? {
-                Next::Batch(batch) => return columns(py, batch).map(Some),
-                Next::End => return Ok(None),
-                Next::Pending => py.check_signals()?,
+                Next::Batch(batch) => {
+                    let converted = passed_on
+                        .and_then(|()| py.check_signals())
+                        .and_then(|()| columns(py, &batch))
+                        .and_then(|raw| convert.call1((raw,)));
+                    if converted.is_err() {
+                        self.with(py, |loader| {
+                            loader.put_back(batch);
+                            Ok(())
+                        })?;
+                    }
+                    return converted.map(Some);
+                }
+                // The loader is in the next epoch, so the end must be told; the interpreter looks at signals right after.
+                Next::End => return passed_on.map(|()| None),
+                Next::Pending => passed_on.and_then(|()| py.check_signals())?,
             }
         }
     }

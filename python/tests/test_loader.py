@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import pathlib
 import shutil
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from bowstring import Fill, Image, Loader, Pack, Padded
+from bowstring.base import BaseLoader
 from bowstring.options import document, size
 
 
@@ -230,6 +232,52 @@ def test_options_from_the_environment(numbers: pathlib.Path, monkeypatch: pytest
     with pytest.raises(bowstring.ConfigError, match="BOWSTRING_SHUFFLE='perhaps'") as caught:
         Loader(numbers)
     assert caught.value.option == "shuffle"
+
+
+def test_columns_and_row_id_from_the_environment(photos: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOWSTRING_COLUMNS", "label")
+    monkeypatch.setenv("BOWSTRING_ROW_ID", "true")
+    with Loader(photos, batch_size=8, shuffle=False, tail="drop") as loader:
+        batch = next(iter(loader))
+    assert batch.keys() == {"label", "_row_id"}
+    np.testing.assert_array_equal(batch["_row_id"], np.arange(8))
+    with Loader(photos, batch_size=8, tail="drop", row_id=False) as loader:
+        assert next(iter(loader)).keys() == {"label"}, "a keyword goes before the environment"
+
+
+def test_every_option_is_looked_up_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: dict[str, tuple[str, Any]] = {
+        "columns": ("a,b*", ["a", "b*"]),
+        "exclude": ("c, d", ["c", "d"]),
+        "nulls": ('{"a": {"fill": -1}, "*": "mask"}', {"a": {"fill": -1}, "*": "mask"}),
+        "lists": ("ragged", "ragged"),
+        "pack": ('[{"name": "m", "columns": ["a"]}]', [{"name": "m", "columns": ["a"]}]),
+        "images": ('{"i": {"size": 8}}', {"i": {"size": 8}}),
+        "cast": ('{"a": "float32"}', {"a": "float32"}),
+        "row_id": ("1", True),
+        "filter": ("a >= 3", "a >= 3"),
+        "shuffle": ("False", False),
+        "weights": ("3, 1.5", [3, 1.5]),
+        "memory_budget": ("1.5GiB", 3 << 29),
+        "timeout": ("2.5", 2.5),
+        "storage_options": ("a=b,c=d=e", {"a": "b", "c": "d=e"}),
+        "tail": ("drop", "drop"),
+        "bad_rows": ("skip", "skip"),
+        "partitioning": ("none", "none"),
+        "stop": ("all_exhausted", "all_exhausted"),
+        "limits": ('{"max_depth": 3}', {"max_depth": 3}),
+    }
+    names = [name for name in inspect.signature(BaseLoader).parameters if name != "url"]
+    texts |= {name: ("5", 5) for name in names if name not in texts}
+    for name, (text, _) in texts.items():
+        monkeypatch.setenv(f"BOWSTRING_{name.upper()}", text)
+    found = json.loads(document("u", dict.fromkeys(names)))
+    assert found.pop("urls") == ["u"]
+    assert {**found, **found["columns"]} == {name: value for name, (_, value) in texts.items()}
+    for name, text in {"nulls": "{", "images": "large", "row_id": "perhaps", "cast": ""}.items():
+        monkeypatch.setenv(f"BOWSTRING_{name.upper()}", text)
+        with pytest.raises(bowstring.ConfigError, match=f"BOWSTRING_{name.upper()}={text!r}"):
+            document("u", {name: None})
 
 
 def test_rank_and_world_size_from_the_environment(numbers: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,6 +83,54 @@ def test_ctrl_c_stops_within_a_second(slow_store: Any, script: Script, while_ope
     assert exited - sent < 3, f"{exited - sent:.2f} s until the process was gone"
 
 
+INTERRUPTED_OFTEN = """
+import os, random, signal, sys, threading, time
+import bowstring, numpy
+
+class Slow(bowstring.Loader):
+    def _array(self, tensor):
+        time.sleep(0.001)  # interrupts fall into the conversion too
+        return super()._array(tensor)
+
+def interrupt():
+    while armed.wait() and not done:
+        time.sleep(random.uniform(0, 0.03))
+        armed.clear()
+        os.kill(os.getpid(), signal.SIGINT)
+
+armed, done = threading.Event(), False
+kept, caught = [], 0
+loader = Slow(sys.argv[1], batch_size=4000, columns=["id"], row_id=True, prefetch=1, threads=1)
+thread = threading.Thread(target=interrupt, daemon=True)
+thread.start()
+while True:
+    try:
+        while loader.epoch == 0:
+            armed.set()  # one interrupt, not before this
+            for batch in loader:
+                kept.append(batch)
+                time.sleep(0.002)
+        done = True
+        armed.set()
+        thread.join()
+        break
+    except KeyboardInterrupt:
+        caught += 1
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+rows = [row for batch in kept for row in batch["_row_id"][batch["_mask"]].tolist()]
+print(caught, len(kept), len(rows), sorted(rows) == list(range(loader.rows)), loader.step)
+"""
+
+
+def test_ctrl_c_costs_no_batch(slow_store: Any, script: Script) -> None:
+    child = script(INTERRUPTED_OFTEN, slow_store(0.1).url)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 0, err
+    caught, *rest = out.split()
+    assert rest == ["100", "400000", "True", "0"], out
+    assert int(caught) >= 5, "it was interrupted"
+
+
 FORKED = """
 import gc, os, sys, time
 import bowstring

@@ -15,7 +15,7 @@ from bowstring.torch import DataLoader, Dataset
 
 def test_no_copy_and_kept_for_ever(numbers: pathlib.Path) -> None:
     loader = DataLoader(numbers, batch_size=25, shuffle=False)
-    native = loader._native.next()
+    native = loader._native.next(dict)
     assert native is not None
     tensors = {name: value for name, value in native.items() if isinstance(value, bowstring.Tensor)}
     assert tensors.keys() >= {"id", "x", "tags__values"}

@@ -25,6 +25,7 @@ mod unify;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use arrow::datatypes::{Field, Schema, SchemaRef};
 use futures::stream::{StreamExt, TryStreamExt};
@@ -54,8 +55,13 @@ pub struct OpenOptions {
     pub filter: Option<filter::Expr>,
     /// Limits against hostile files.
     pub limits: Limits,
-    /// Footers, and row groups for the filter, that are read at once. Default 32.
+    /// Footers, and files and row groups for the filter, that are read at once. Default 32.
     pub concurrency: usize,
+    /// Bytes that row groups may take together while the filter is evaluated; one may always go. Default 512 MiB.
+    pub memory: u64,
+    /// How long any single wait may take: the listing, a footer, a page index, a row group's columns for the filter.
+    /// Default 600 s.
+    pub timeout: Duration,
 }
 
 impl Default for OpenOptions {
@@ -66,6 +72,8 @@ impl Default for OpenOptions {
             filter: None,
             limits: Limits::default(),
             concurrency: 32,
+            memory: 512 << 20,
+            timeout: Duration::from_secs(600),
         }
     }
 }
@@ -132,20 +140,29 @@ impl Dataset {
     /// Opens the dataset at `urls`: finds the files, reads all footers, unifies the schemas and evaluates the filter.
     ///
     /// An address is a file, a directory, a pattern (`*`, `?`, `[a-z]`, `{a,b}`, `**`), or a URL that object_store knows. Must be
-    /// called on a tokio runtime.
+    /// called on a tokio runtime with timers.
     ///
     /// # Errors
     /// [`Error::NotFound`] if there is nothing; [`Error::Corrupt`], [`Error::Unsupported`] and [`Error::Limit`] for files that
-    /// cannot be read; [`Error::Mismatch`] for files whose schemas contradict each other; [`Error::Store`].
+    /// cannot be read; [`Error::Mismatch`] for files whose schemas contradict each other; [`Error::Timeout`] if the store does
+    /// not answer within [`OpenOptions::timeout`]; [`Error::Store`].
     pub async fn open(urls: &[String], options: OpenOptions) -> Result<Self> {
         if options.concurrency == 0 {
             return Err(Error::config("concurrency", "must be at least 1"));
         }
-        let found = crate::store::find(urls, &options.storage_options, options.limits.max_files).await?;
+        if options.timeout.is_zero() {
+            return Err(Error::config("timeout", "must be more than 0 s"));
+        }
+        let shown: Vec<String> = urls.iter().map(|url| crate::store::display(url)).collect();
+        let found = crate::store::find(urls, &options.storage_options, options.limits.max_files);
+        let found = within(options.timeout, format!("the files at {}", shown.join(", ")), found).await?;
         let statistics = options.filter.is_some();
-        let limits = &options.limits;
+        let (limits, timeout) = (&options.limits, options.timeout);
         let footers: Vec<Footer> = futures::stream::iter(&found)
-            .map(|found| footer::read(found, limits, statistics))
+            .map(|found| {
+                let culprit = format!("the footer of file {}", found.name);
+                within(timeout, culprit, footer::read(found, limits, statistics))
+            })
             .buffered(options.concurrency)
             .try_collect()
             .await?;
@@ -166,7 +183,7 @@ impl Dataset {
         inner.manifest = Arc::new(manifest(&inner, groups, &digests, &filter));
         let mut dataset = Self { inner: Arc::new(inner) };
         if let Some(expression) = &options.filter {
-            let selections = select::evaluate(&dataset, expression, options.concurrency).await?;
+            let selections = select::evaluate(&dataset, expression, &options).await?;
             let mut groups = dataset.inner.manifest.groups.clone();
             for (group, selection) in groups.iter_mut().zip(&selections) {
                 group.selected = selection.count(group.rows);
@@ -199,14 +216,18 @@ impl Dataset {
 
     /// Rows of all row groups, before any filter.
     pub fn stored_rows(&self) -> u64 {
-        self.inner.manifest.groups.iter().map(|group| group.rows).sum()
+        self.inner.manifest.groups.iter().map(|group| group.rows).fold(0, u64::saturating_add)
     }
 
     /// The number in the dataset, before any filter and in file order, of the `row`-th selected row of row group `group`.
     pub fn row_id(&self, group: usize, row: u64) -> u64 {
         let first = self.inner.first_rows.get(group).copied().unwrap_or_default();
-        let row = self.inner.selections.get(group).map_or(row, |selection| selection.row(row));
-        first.saturating_add(row)
+        first.saturating_add(self.stored_row(group, row))
+    }
+
+    /// The number within row group `group`, before any filter, of its `row`-th selected row, as a [`Place`] has it.
+    pub fn stored_row(&self, group: usize, row: u64) -> u64 {
+        self.inner.selections.get(group).map_or(row, |selection| selection.row(row))
     }
 
     /// File and row group that number `group` of the manifest stands for.
@@ -239,9 +260,10 @@ impl Dataset {
                 order.push(path.clone());
                 ColumnSize { path, ..ColumnSize::default() }
             });
-            size.compressed += column.compressed_size().max(0) as u64;
-            size.uncompressed += column.uncompressed_size().max(0) as u64;
-            size.values += column.num_values().max(0) as u64;
+            let add = |sum: &mut u64, more: i64| *sum = sum.saturating_add(more.max(0) as u64);
+            add(&mut size.compressed, column.compressed_size());
+            add(&mut size.uncompressed, column.uncompressed_size());
+            add(&mut size.values, column.num_values());
             size.codecs.insert(format!("{}", column.compression()));
             size.encodings.extend(column.encodings().map(|encoding| encoding.to_string()));
         }
@@ -275,6 +297,14 @@ impl DataFile {
     }
 }
 
+/// Waits for `work`, but no longer than `limit`: then `culprit` is who did not answer.
+async fn within<T>(limit: Duration, culprit: String, work: impl Future<Output = Result<T>>) -> Result<T> {
+    match tokio::time::timeout(limit, work).await {
+        Ok(done) => done,
+        Err(_) => Err(Error::Timeout { stage: "open", culprit, waited: limit }),
+    }
+}
+
 fn row_groups(files: &[DataFile]) -> (Vec<RowGroup>, Vec<u64>) {
     let (mut groups, mut first_rows, mut next) = (Vec::new(), Vec::new(), 0_u64);
     for (file, data) in files.iter().enumerate() {
@@ -283,7 +313,8 @@ fn row_groups(files: &[DataFile]) -> (Vec<RowGroup>, Vec<u64>) {
             if rows == 0 {
                 continue;
             }
-            let bytes = group.columns().iter().map(|column| column.uncompressed_size().max(0) as u64).sum();
+            let sizes = group.columns().iter().map(|column| column.uncompressed_size().max(0) as u64);
+            let bytes = sizes.fold(0, u64::saturating_add);
             groups.push(RowGroup { file: file as u32, ordinal: ordinal as u32, rows, selected: rows, bytes });
             first_rows.push(next);
             next = next.saturating_add(rows);
@@ -423,4 +454,23 @@ fn merge(
         *known = both;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_beyond_its_limit_names_the_culprit() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let result = runtime.block_on(async {
+            let never = std::future::pending::<Result<()>>();
+            within(Duration::from_millis(1), "the store".to_owned(), never).await
+        });
+        assert_eq!(result.unwrap_err().to_string(), "stage open waited 0 s for the store");
+        let result = runtime.block_on(async {
+            within(Duration::MAX, "the store".to_owned(), std::future::ready(Ok::<_, Error>(7))).await
+        });
+        assert_eq!(result.unwrap(), 7);
+    }
 }

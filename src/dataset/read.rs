@@ -156,7 +156,9 @@ impl Dataset {
                     let chunks = leaves.iter().filter_map(|leaf| columns.get(*leaf));
                     shared |= chunks.clone().any(|chunk| is_in_place(chunk, copied));
                     let width = root.field().data_type().primitive_width();
-                    chunks.map(|chunk| decoded_bytes(chunk, row_group.rows, row_group.selected, copied, width)).sum()
+                    let bytes =
+                        chunks.map(|chunk| decoded_bytes(chunk, row_group.rows, row_group.selected, copied, width));
+                    bytes.fold(0, u64::saturating_add)
                 }
                 Source::Partition | Source::Missing => {
                     row_group.selected.saturating_mul(width(root.field().data_type()))
@@ -237,7 +239,10 @@ impl Dataset {
                 let value = value.and_then(|(_, value)| value.as_deref());
                 return guard(&place, "a partition value", || Ok(hive::constant(value, data_type, count)?));
             }
-            Source::Missing => return Ok(new_null_array(data_type, count)),
+            // Nested fixed sizes multiply, and Arrow panics where they overflow.
+            Source::Missing => {
+                return guard(&place, "a column that the file lacks", || Ok(new_null_array(data_type, count)));
+            }
             Source::Leaves(_) if count == 0 => return Ok(new_empty_array(data_type)),
             Source::Leaves(leaves) => leaves,
         };
@@ -306,9 +311,18 @@ fn is_view(data_type: &DataType) -> bool {
     matches!(data_type, DataType::Utf8View | DataType::BinaryView)
 }
 
-/// Bytes of one cell of an array, without what views point to.
+/// Bytes of one cell of an array, without what views point to. Fixed sizes take their room even where all is null.
 fn width(data_type: &DataType) -> u64 {
-    data_type.primitive_width().map_or(17, |width| width as u64 + 1)
+    match data_type {
+        DataType::FixedSizeList(item, length) => {
+            width(item.data_type()).saturating_mul((*length).max(0) as u64).saturating_add(1)
+        }
+        DataType::FixedSizeBinary(length) => (*length).max(0) as u64 + 1,
+        DataType::Struct(children) => {
+            children.iter().fold(1, |sum: u64, child| sum.saturating_add(width(child.data_type())))
+        }
+        _ => data_type.primitive_width().map_or(17, |width| width as u64 + 1),
+    }
 }
 
 /// Whether the array made of `chunk` points into its fetched bytes.
@@ -352,6 +366,8 @@ fn decoded_bytes(chunk: &ColumnChunkMetaData, rows: u64, selected: u64, copied: 
 
 #[cfg(test)]
 mod tests {
+    use arrow::datatypes::Field;
+
     use super::*;
 
     #[test]
@@ -361,6 +377,19 @@ mod tests {
         assert!(joined.len() == 1 && joined[0] == (0..20), "overlaps are joined at any distance");
         let half = REQUEST_BYTES / 2 + 1;
         assert_eq!(coalesce(vec![0..half, half..2 * half], 9), [0..half, half..2 * half]);
+    }
+
+    #[test]
+    fn fixed_sizes_count_in_full() {
+        let list = |item, length| DataType::new_fixed_size_list(item, length, true);
+        assert_eq!(width(&list(DataType::Float32, 1000)), 5001);
+        assert_eq!(width(&DataType::FixedSizeBinary(64)), 65);
+        let pair = DataType::Struct(
+            vec![Field::new("a", DataType::Int64, true), Field::new("b", DataType::Utf8View, true)].into(),
+        );
+        assert_eq!(width(&pair), 1 + 9 + 17);
+        let deep = (0..4).fold(pair, |item, _| list(item, i32::MAX));
+        assert_eq!(width(&deep), u64::MAX);
     }
 
     #[test]

@@ -4,11 +4,13 @@
 //!   row groups ─statistics, directories─► may match ─page index─► pages that may match ─read, evaluate─► Selection
 //! ```
 //!
-//! Only the filter's columns are read, and of them only the pages that may match.
+//! Only the filter's columns are read, and of them only the pages that may match. A few files are under way at a time, each
+//! from its statistics to its selections, so that page indexes do not pile up however many files there are.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::Schema;
@@ -24,14 +26,28 @@ use super::project::Projection;
 use super::read::{Chunks, Fetched, Rows, coalesce};
 use super::selection::Selection;
 use super::thrift::{Field, Reader, kind};
-use super::{DataFile, Dataset, Layout};
+use super::{DataFile, Dataset, Layout, OpenOptions, within};
 use crate::error::{Error, Place, Result};
 
-/// Bytes that row groups being evaluated may take together; one may always go.
-const IN_FLIGHT: u64 = 512 << 20;
+/// KiB that row groups being evaluated may be granted together, whatever the options say: a semaphore counts no further.
+const MAX_KIB: u64 = 1 << 28;
 
 /// A file's page index is not read if it spans more than this.
 const MAX_INDEX_BYTES: u64 = 64 << 20;
+
+/// What all files of one evaluation share.
+struct Job<'a> {
+    dataset: &'a Dataset,
+    bound: Arc<Bound>,
+    projection: Arc<Projection>,
+    options: &'a OpenOptions,
+    /// Row groups that may be read and evaluated at once, over all files.
+    turns: Semaphore,
+    /// KiB that they may take together.
+    memory: Semaphore,
+    /// How many KiB that is: none may ask for more.
+    room: u32,
+}
 
 /// A row group that may match.
 struct Candidate {
@@ -42,7 +58,7 @@ struct Candidate {
 }
 
 /// Evaluates `expression` over the dataset: one selection per row group of the manifest.
-pub(super) async fn evaluate(dataset: &Dataset, expression: &Expr, concurrency: usize) -> Result<Vec<Selection>> {
+pub(super) async fn evaluate(dataset: &Dataset, expression: &Expr, options: &OpenOptions) -> Result<Vec<Selection>> {
     let bound = Arc::new(expression.bind(dataset.schema())?);
     let paths: Vec<String> = bound.paths().map(|path| path.join(".")).collect();
     let projection = Arc::new(dataset.project(&paths)?);
@@ -50,32 +66,37 @@ pub(super) async fn evaluate(dataset: &Dataset, expression: &Expr, concurrency: 
     for (number, group) in dataset.manifest().groups.iter().enumerate() {
         by_file.entry(group.file).or_default().push(number);
     }
-    let candidates: Vec<Vec<Candidate>> = futures::stream::iter(by_file.into_values())
-        .map(|groups| prune(dataset, &bound, &projection, groups))
-        .buffered(concurrency)
-        .try_collect()
-        .await?;
+    let room = (options.memory >> 10).clamp(1, MAX_KIB) as u32;
+    let turns = Semaphore::new(options.concurrency.min(Semaphore::MAX_PERMITS));
+    let job = Job { dataset, bound, projection, options, turns, memory: Semaphore::new(room as usize), room };
     let mut selections = vec![Selection::none(); dataset.manifest().groups.len()];
-    let memory = Semaphore::new((IN_FLIGHT >> 10) as usize);
-    let evaluated = futures::stream::iter(candidates.into_iter().flatten())
-        .map(|candidate| decide(dataset, &bound, &projection, candidate, &memory))
-        .buffer_unordered(concurrency);
+    let evaluated = futures::stream::iter(by_file.into_values())
+        .map(|groups| evaluate_file(&job, groups))
+        .buffer_unordered(options.concurrency);
     let mut evaluated = std::pin::pin!(evaluated);
-    while let Some((group, selection)) = evaluated.try_next().await? {
-        if let Some(place) = selections.get_mut(group) {
-            *place = selection;
+    while let Some(of_file) = evaluated.try_next().await? {
+        for (group, selection) in of_file {
+            if let Some(place) = selections.get_mut(group) {
+                *place = selection;
+            }
         }
     }
     Ok(selections)
 }
 
+/// The selections of those row groups of one file that may match.
+async fn evaluate_file(job: &Job<'_>, groups: Vec<usize>) -> Result<Vec<(usize, Selection)>> {
+    let candidates = prune(job, groups).await?;
+    futures::stream::iter(candidates)
+        .map(|candidate| decide(job, candidate))
+        .buffer_unordered(job.options.concurrency)
+        .try_collect()
+        .await
+}
+
 /// The row groups of one file that may match.
-async fn prune(
-    dataset: &Dataset,
-    bound: &Arc<Bound>,
-    projection: &Projection,
-    groups: Vec<usize>,
-) -> Result<Vec<Candidate>> {
+async fn prune(job: &Job<'_>, groups: Vec<usize>) -> Result<Vec<Candidate>> {
+    let (dataset, bound) = (job.dataset, &job.bound);
     let Some(first) = groups.first() else { return Ok(Vec::new()) };
     let (_, file, layout) = dataset.group(*first)?;
     let place = Place::file(Arc::clone(file.object.name()));
@@ -94,7 +115,8 @@ async fn prune(
         return Ok(Vec::new());
     }
     let ordinals: Vec<usize> = left.iter().map(ordinal).collect();
-    let indexed = page_index(file, layout, &ordinals, &projection.leaves(file.layout), &place).await?;
+    let leaves = job.projection.leaves(file.layout);
+    let indexed = page_index(file, layout, &ordinals, &leaves, &place, job.options.timeout).await?;
     let reader = match &indexed {
         Some(reader) => reader,
         None => file.reader(layout)?,
@@ -121,6 +143,7 @@ async fn page_index(
     ordinals: &[usize],
     leaves: &[usize],
     place: &Place,
+    timeout: Duration,
 ) -> Result<Option<ArrowReaderMetadata>> {
     let chunks = || {
         let groups = ordinals.iter().filter_map(|ordinal| file.metadata.row_groups().get(*ordinal));
@@ -144,10 +167,10 @@ async fn page_index(
     if start >= end || end - start > MAX_INDEX_BYTES {
         return Ok(None);
     }
-    let bytes = file.object.read_range(start..end).await?;
-    let within = Chunks::new(vec![(start, bytes)], file.object.stamp().size);
+    let bytes = within(timeout, format!("the page index of {place}"), file.object.read_range(start..end)).await?;
+    let index = Chunks::new(vec![(start, bytes)], file.object.stamp().size);
     for range in &ranges {
-        let bytes = guard(place, "its page index is damaged", || within.range(range))?;
+        let bytes = guard(place, "its page index is damaged", || index.range(range))?;
         // One entry per page at most, and no page without a row: the decoder reserves room by this count.
         let whole = Field { id: 1, kind: kind::STRUCT };
         if Reader::new(&bytes).skip(whole, bytes.len() / 4).is_err() {
@@ -161,30 +184,29 @@ async fn page_index(
         let mut reader = ParquetMetaDataReader::new_with_metadata(ParquetMetaData::clone(&file.metadata))
             .with_page_index_policy(PageIndexPolicy::Optional)
             .with_page_index_mask(mask);
-        reader.read_page_indexes_sized(&within, size)?;
+        reader.read_page_indexes_sized(&index, size)?;
         let metadata = Arc::new(reader.finish()?);
         ArrowReaderMetadata::try_new(metadata, ArrowReaderOptions::new().with_schema(schema)).map(Some)
     })
 }
 
 /// Reads the filter's columns of one row group and evaluates it.
-async fn decide(
-    dataset: &Dataset,
-    bound: &Arc<Bound>,
-    projection: &Arc<Projection>,
-    candidate: Candidate,
-    memory: &Semaphore,
-) -> Result<(usize, Selection)> {
+async fn decide(job: &Job<'_>, candidate: Candidate) -> Result<(usize, Selection)> {
+    let (dataset, projection) = (job.dataset, &job.projection);
     let group = candidate.group;
-    let cost = dataset.cost(group, projection);
-    let asked = cost.fetched.saturating_add(cost.decoded).clamp(1 << 10, IN_FLIGHT) >> 10;
-    // The semaphore is never closed.
-    let _permit = memory.acquire_many(asked as u32).await.ok();
-    let fetched = match &candidate.pages {
-        Some(pages) => fetch_pages(dataset, projection, &candidate, pages).await?,
-        None => dataset.fetch(group, projection).await?,
+    let asked = (dataset.cost(group, projection).total() >> 10).clamp(1, u64::from(job.room)) as u32;
+    // The semaphores are never closed.
+    let _turn = job.turns.acquire().await.ok();
+    let _permit = job.memory.acquire_many(asked).await.ok();
+    let fetched = async {
+        match &candidate.pages {
+            Some(pages) => fetch_pages(dataset, projection, &candidate, pages).await,
+            None => dataset.fetch(group, projection).await,
+        }
     };
-    let (dataset, bound, projection) = (dataset.clone(), Arc::clone(bound), Arc::clone(projection));
+    let culprit = format!("the filter's columns of {}", dataset.place(group));
+    let fetched = within(job.options.timeout, culprit, fetched).await?;
+    let (dataset, bound, projection) = (dataset.clone(), Arc::clone(&job.bound), Arc::clone(projection));
     let work = tokio::task::spawn_blocking(move || {
         let (row_group, ..) = dataset.group(group)?;
         let count = candidate.pages.as_ref().map_or(row_group.rows, |pages| pages.row_count() as u64);

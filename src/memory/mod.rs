@@ -11,6 +11,8 @@
 
 mod buffer;
 mod pool;
+mod recycler;
 
 pub use buffer::{ALIGNMENT, HostAllocator, HostBuffer, SystemAllocator};
 pub use pool::{Pool, Reservation, buffer_bytes};
+pub use recycler::Recycler;

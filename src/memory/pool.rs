@@ -7,10 +7,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
 use super::buffer::{HostAllocator, HostBuffer, Raw};
+use super::recycler;
 use crate::error::{Error, Result};
 
 /// Buffers are kept by size rounded up to this, so that batches of nearly one size share them.
 const SIZE_CLASS: usize = 4096;
+
+/// Freed blocks may exceed what is left of the budget by a sixteenth of it: a row group's memory is claimed before the blocks
+/// it will reuse are taken.
+const RECYCLED_PART: usize = 16;
 
 /// Bytes of budget that a buffer of `len` bytes takes.
 pub fn buffer_bytes(len: usize) -> usize {
@@ -43,6 +48,7 @@ struct Waiter {
 
 impl State {
     fn charge(&mut self, bytes: usize) {
+        recycler::claim(bytes);
         self.used += bytes;
         self.peak = self.peak.max(self.used + self.kept_bytes);
     }
@@ -71,6 +77,7 @@ impl State {
 impl Pool {
     /// A pool of `budget` bytes whose buffers come from `allocator`.
     pub fn new(allocator: Arc<dyn HostAllocator>, budget: usize) -> Arc<Self> {
+        recycler::lend(budget + budget / RECYCLED_PART);
         Arc::new(Self { allocator, budget, state: Mutex::default() })
     }
 
@@ -149,6 +156,7 @@ impl Pool {
         {
             let mut state = self.lock();
             state.used -= bytes;
+            recycler::lend(bytes);
             while let Some(waiter) = state.waiting.front() {
                 let bytes = waiter.bytes;
                 if waiter.granted.is_closed() {
@@ -167,6 +175,13 @@ impl Pool {
             // A waiter that left meanwhile gets its reservation back here, whose drop wakes the next one.
             drop(waiter.granted.send(Reservation { pool: Arc::clone(self), bytes: waiter.bytes }));
         }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        // Reservations hold the pool, so by now all is given back.
+        recycler::claim(self.budget + self.budget / RECYCLED_PART);
     }
 }
 

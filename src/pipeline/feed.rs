@@ -24,9 +24,8 @@ use std::time::{Duration, Instant};
 
 use futures::Stream;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 
-use super::batch_bytes;
 use super::groups::{Slot, load};
 use super::job::{Job, closed};
 use super::ledger::Entry;
@@ -92,8 +91,35 @@ pub(super) struct Feed {
     head: Option<Task<Made>>,
     /// The windows of steps being assembled, to name the culprit of a wait.
     in_flight: Arc<Mutex<Vec<Work>>>,
+    loads: Loads,
     ended: bool,
     _stages: [Task<()>; 2],
+}
+
+/// Row groups being read and decoded. The feed aborts them when it ends; the reader ahead only starts them.
+#[derive(Debug, Clone, Default)]
+struct Loads(Arc<Mutex<(JoinSet<()>, Vec<Weak<Slot>>)>>);
+
+impl Loads {
+    fn start(&self, job: &Arc<Job>, slot: &Arc<Slot>, reservation: Reservation) {
+        let mut loads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while loads.0.try_join_next().is_some() {}
+        loads.0.spawn(load(Arc::clone(job), Arc::clone(slot), reservation));
+        loads.1.retain(|slot| slot.strong_count() > 0);
+        loads.1.push(Arc::downgrade(slot));
+    }
+
+    /// The oldest row group that is not there yet.
+    fn pending(&self, job: &Job) -> Option<(&'static str, String)> {
+        let loads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        loads.1.iter().filter_map(Weak::upgrade).find_map(|slot| slot.pending(job))
+    }
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        self.loads.0.lock().unwrap_or_else(PoisonError::into_inner).0.abort_all();
+    }
 }
 
 impl Feed {
@@ -102,17 +128,19 @@ impl Feed {
         let (work_sender, work) = mpsc::channel(STEPS_AHEAD);
         let (sender, receiver) = mpsc::channel(job.prefetch);
         let in_flight = Arc::default();
+        let loads = Loads::default();
         let ahead = Ahead {
             job: Arc::clone(&job),
             plan: Arc::clone(&plan),
             share,
             windows: HashMap::new(),
+            loads: loads.clone(),
             slots: HashMap::new(),
         };
         let ahead = tokio::spawn(ahead.run(from, work_sender));
         let assembler = Assembler { job: Arc::clone(&job), plan, share, in_flight: Arc::clone(&in_flight) };
         let assembler = tokio::spawn(assembler.run(work, sender));
-        Self { job, receiver, head: None, in_flight, ended: false, _stages: [Task(ahead), Task(assembler)] }
+        Self { job, receiver, head: None, in_flight, loads, ended: false, _stages: [Task(ahead), Task(assembler)] }
     }
 
     /// What the next batch waits for: stage and culprit.
@@ -122,7 +150,10 @@ impl Feed {
         slots.map(|slot| slot.pending(&self.job)).find_map(|pending| pending).unwrap_or_else(|| {
             match in_flight.first() {
                 Some(work) => ("batch", format!("the rows of step {} to be decoded", work.step)),
-                None => ("memory", "room for a batch within memory_budget".to_owned()),
+                None => {
+                    let memory = || ("memory", "room within memory_budget".to_owned());
+                    self.loads.pending(&self.job).unwrap_or_else(memory)
+                }
             }
         })
     }
@@ -169,6 +200,7 @@ struct Ahead {
     share: Share,
     /// Windows that some later step needs, with the last such step.
     windows: HashMap<WindowKey, (Arc<Window>, u64)>,
+    loads: Loads,
     /// Row groups in memory or on their way, so that two windows share one.
     slots: HashMap<(u32, u32), Weak<Slot>>,
 }
@@ -211,7 +243,7 @@ impl Ahead {
                 None => {
                     let slot = Slot::new(window.source, *group);
                     let reservation = self.reserve(&slot, &slots, sender).await?;
-                    tokio::spawn(load(Arc::clone(&self.job), Arc::clone(&slot), reservation));
+                    self.loads.start(&self.job, &slot, reservation);
                     self.remember(key, &slot);
                     slot
                 }
@@ -228,7 +260,7 @@ impl Ahead {
         sender: &mpsc::Sender<Result<Work>>,
     ) -> Result<Reservation> {
         let source = &self.job.sources[slot.source as usize];
-        let asked = source.dataset.cost(slot.group as usize, &source.projection).total();
+        let asked = source.cost(slot.group as usize).total();
         let pool = &self.job.groups;
         let bytes = usize::try_from(asked).unwrap_or(usize::MAX);
         if let Some(reservation) = pool.try_reserve(bytes) {
@@ -301,8 +333,7 @@ impl Assembler {
 
     async fn start(&self, work: Work) -> Result<Task<Made>> {
         let pool = &self.job.batches;
-        let rows = usize::try_from(self.plan.batch_rows(self.share)).unwrap_or(usize::MAX);
-        let bytes = batch_bytes(&self.job.sources, rows).min(pool.budget());
+        let bytes = self.job.batch.min(pool.budget());
         let started = Instant::now();
         let reservation = pool.reserve(bytes).await?;
         self.job.counters.batch.waited(started.elapsed());
@@ -370,6 +401,11 @@ fn gather(
             source.row_base + source.dataset.row_id(row.group as usize, u64::from(row.row))
         })
     };
+    let stored_row = |at: usize| {
+        step.rows.get(at).map_or(0, |row| {
+            job.sources[row.source as usize].dataset.stored_row(row.group as usize, u64::from(row.row))
+        })
+    };
     let (seed, epoch) = (plan.spec().seed, plan.epoch());
     let request = Rows {
         epoch,
@@ -380,6 +416,7 @@ fn gather(
         masked: plan.masked(),
         random: &|at| random(seed, epoch, row_id(at)),
         row_ids: &row_id,
+        stored_rows: &stored_row,
         bad_rows: job.bad_rows,
     };
     let (batch, bad) = job.sources[0].columns.assemble(&request, reservation)?;

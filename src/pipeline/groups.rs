@@ -1,7 +1,7 @@
 //! Row groups on their way from the store to cells, shared by every step that takes rows from them.
 //!
 //! ```text
-//!   Waiting (for memory) ─► Reading ─► Decoding ─► Done
+//!   Waiting (for a turn) ─► Reading ─► Decoding ─► Done
 //! ```
 //!
 //! A [`Slot`] holds its reservation; windows hold slots; steps in flight hold windows. When the last of them is gone the
@@ -31,8 +31,7 @@ impl Phase {
     /// The stage to blame when this takes too long.
     fn stage(self) -> &'static str {
         match self {
-            Self::Waiting => "memory",
-            Self::Reading => "read",
+            Self::Waiting | Self::Reading => "read",
             Self::Decoding => "decode",
             Self::Done => "batch",
         }
@@ -125,13 +124,15 @@ async fn read_and_decode(
     slot.enter(Phase::Reading);
     let started = Instant::now();
     let fetched = job.sources[source].dataset.fetch(group, &job.sources[source].projection).await?;
-    job.counters.read.done(fetched.bytes() as u64, started.elapsed());
+    let fetched_bytes = fetched.bytes();
+    let cost = job.sources[source].dataset.cost(group, &job.sources[source].projection);
+    job.counters.read.done(fetched_bytes as u64, started.elapsed());
     drop(permit);
+    slot.enter(Phase::Decoding);
 
     let asked = Instant::now();
     let permit = job.decodes.acquire().await.map_err(|_| closed())?;
     job.counters.decode.waited(asked.elapsed());
-    slot.enter(Phase::Decoding);
     let cells = job
         .on_cpu(move |job| {
             let Some(source) = job.sources.get(source) else { return Err(closed()) };
@@ -150,6 +151,10 @@ async fn read_and_decode(
         })
         .await?;
     drop(permit);
-    reservation.shrink_to(cells.memory());
+    // What stays: the cells, and the column chunks that views point into, of which the cells know only their own parts.
+    let pinned = if cost.held > cost.decoded { fetched_bytes } else { 0 };
+    let stays = cells.memory().saturating_add(pinned);
+    reservation.grow(stays);
+    reservation.shrink_to(stays);
     Ok((Arc::new(cells), reservation))
 }

@@ -8,7 +8,7 @@ use tokio::sync::{Semaphore, oneshot};
 use super::ledger::SharedLedger;
 use super::stats::{Counters, Memory};
 use crate::codec::{BadRows, Columns};
-use crate::dataset::{Dataset, Projection};
+use crate::dataset::{Cost, Dataset, Projection};
 use crate::error::{Error, Result};
 use crate::memory::Pool;
 
@@ -26,6 +26,15 @@ pub(super) struct Source {
 }
 
 impl Source {
+    /// Bytes that row group `group` takes: the dataset's, and what preparing copies.
+    pub(super) fn cost(&self, group: usize) -> Cost {
+        let cost = self.dataset.cost(group, &self.projection);
+        let rows = self.dataset.manifest().groups.get(group).map_or(0, |group| group.selected);
+        let copies = self.columns.prepared_row_bytes().saturating_mul(rows);
+        let decoded = cost.decoded.saturating_add(copies);
+        Cost { decoded, held: cost.held.max(copies), ..cost }
+    }
+
     /// Uncompressed bytes of one row of the columns that are read, on average.
     pub(super) fn mean_row_bytes(&self) -> u64 {
         let manifest = self.dataset.manifest();
@@ -33,7 +42,7 @@ impl Source {
         let groups = (0..manifest.groups.len()).step_by(sample.max(1));
         let (bytes, rows) = groups.fold((0_u64, 0_u64), |(bytes, rows), group| {
             let cost = self.dataset.cost(group, &self.projection);
-            (bytes.saturating_add(cost.decoded), rows.saturating_add(manifest.groups[group].selected))
+            (bytes.saturating_add(cost.decoded), rows.saturating_add(manifest.groups[group].rows))
         });
         if rows == 0 { 0 } else { bytes.div_ceil(rows) }
     }
@@ -56,6 +65,8 @@ pub(super) struct Job {
     pub(super) ledger: SharedLedger,
     pub(super) bad_rows: BadRows,
     pub(super) prefetch: usize,
+    /// Bytes of one batch, as estimated when the loader was opened.
+    pub(super) batch: usize,
     pub(super) stopped: AtomicBool,
 }
 

@@ -78,11 +78,13 @@ pub struct Loader {
     runtime: Option<Runtime>,
     manifests: Vec<Arc<Manifest>>,
     spec: PlanSpec,
-    share: Share,
+    limits: Limits,
     need: MemoryNeed,
     plan: Arc<Plan>,
     /// Steps of `plan`'s epoch already yielded.
     step: u64,
+    /// A batch that was yielded and given back.
+    returned: Option<Batch>,
     timeout: Duration,
     last_yield: Option<Instant>,
     closed: AtomicBool,
@@ -103,6 +105,20 @@ impl Loader {
             .enable_all()
             .build()
             .map_err(|error| Error::Closed { why: format!("no threads can be started: {error}") })?;
+        match Self::over(settings, &options, &runtime) {
+            Ok(mut loader) => {
+                loader.runtime = Some(runtime);
+                Ok(loader)
+            }
+            Err(error) => {
+                // Dropping a runtime waits for reads in system calls, which may hang; the error must not.
+                runtime.shutdown_background();
+                Err(error)
+            }
+        }
+    }
+
+    fn sources(settings: &Settings, options: &LoaderOptions, runtime: &Runtime) -> Result<Vec<Source>> {
         let mut sources = Vec::new();
         for urls in &settings.datasets {
             let dataset = runtime.block_on(Dataset::open(urls, settings.open.clone()))?;
@@ -111,13 +127,16 @@ impl Loader {
                 same_fields(first.fields(), columns.fields(), urls)?;
             }
             let projection = dataset.project(columns.paths())?;
-            let row_base = sources.iter().map(|source: &Source| source.dataset.stored_rows()).sum();
+            let rows = sources.iter().map(|source: &Source| source.dataset.stored_rows());
+            let row_base = rows.fold(0, u64::saturating_add);
             sources.push(Source { dataset, projection, columns, row_base });
         }
-        Self::over(sources, settings, &options, runtime)
+        Ok(sources)
     }
 
-    fn over(sources: Vec<Source>, settings: Settings, options: &LoaderOptions, runtime: Runtime) -> Result<Self> {
+    /// A loader that still lacks its runtime.
+    fn over(settings: Settings, options: &LoaderOptions, runtime: &Runtime) -> Result<Self> {
+        let sources = Self::sources(&settings, options, runtime)?;
         let manifests: Vec<_> = sources.iter().map(|source| Arc::clone(source.dataset.manifest())).collect();
         let spec = settings.spec.resolve(&manifests)?;
         let plan = Arc::new(Plan::new(&manifests, spec.clone(), 0)?);
@@ -127,7 +146,8 @@ impl Loader {
             .thread_name(|index| format!("bowstring-cpu-{index}"))
             .build()
             .map_err(|error| Error::Closed { why: format!("no threads can be started: {error}") })?;
-        let need = needed(&sources, &plan, &settings)?;
+        let limits = Limits { share: settings.share, budget: settings.budget, prefetch: settings.prefetch };
+        let need = needed(&sources, &plan, limits)?;
         // At most the budget, which is a usize.
         let batches = need.batches as usize;
         let allocator: Arc<dyn HostAllocator> = Arc::new(SystemAllocator);
@@ -142,15 +162,18 @@ impl Loader {
             ledger: SharedLedger::default(),
             bad_rows: options.bad_rows,
             prefetch: settings.prefetch,
+            // `needed` made it of so many batches.
+            batch: batches / batches_at_once(settings.prefetch),
             stopped: AtomicBool::new(false),
         };
         Ok(Self {
             feed: None,
             job: Arc::new(job),
-            runtime: Some(runtime),
+            runtime: None,
+            returned: None,
             manifests,
             spec,
-            share: settings.share,
+            limits,
             need,
             plan,
             step: 0,
@@ -182,7 +205,7 @@ impl Loader {
 
     /// This rank and the world size.
     pub fn share(&self) -> Share {
-        self.share
+        self.limits.share
     }
 
     /// The plan of the current epoch.
@@ -237,6 +260,10 @@ impl Loader {
         let Some(runtime) = self.runtime.as_ref().filter(|_| !self.closed.load(Ordering::Relaxed)) else {
             return Err(super::job::closed());
         };
+        if let Some(batch) = self.returned.take() {
+            self.step = batch.step + 1;
+            return Ok(Next::Batch(batch));
+        }
         let started = Instant::now();
         if let Some(last) = self.last_yield.take() {
             self.job.counters.consumer.worked(started - last);
@@ -245,7 +272,12 @@ impl Loader {
             Some(feed) => feed,
             None => {
                 let _inside = runtime.enter();
-                self.feed.insert(Feed::start(Arc::clone(&self.job), Arc::clone(&self.plan), self.share, self.step))
+                self.feed.insert(Feed::start(
+                    Arc::clone(&self.job),
+                    Arc::clone(&self.plan),
+                    self.limits.share,
+                    self.step,
+                ))
             }
         };
         let next = runtime.block_on(async { tokio::time::timeout(wait, feed.next()).await });
@@ -255,7 +287,7 @@ impl Loader {
             Ok(Some(Ok(batch))) => {
                 batch.deliver();
                 self.step = batch.step + 1;
-                self.job.counters.rows.fetch_add(self.plan.real_rows(batch.step, self.share), Ordering::Relaxed);
+                self.job.counters.rows.fetch_add(self.plan.real_rows(batch.step, self.limits.share), Ordering::Relaxed);
                 self.job.counters.consumer.done(batch.tensor_bytes() as u64, Duration::ZERO);
                 self.job.counters.first_batch_delivered();
                 self.last_yield = Some(Instant::now());
@@ -266,10 +298,19 @@ impl Loader {
                 Err(error)
             }
             Ok(None) => {
-                let plan = self.plan_of(self.plan.epoch() + 1)?;
+                let plan = self.plan_of(self.plan.epoch().wrapping_add(1))?;
                 self.go(plan, 0);
                 Ok(Next::End)
             }
+        }
+    }
+
+    /// Takes back the batch that [`next`](Self::next) gave last, because it reached nobody: it is the next one again. Any other
+    /// batch is dropped.
+    pub fn put_back(&mut self, batch: Batch) {
+        if batch.epoch == self.plan.epoch() && batch.step + 1 == self.step {
+            self.step = batch.step;
+            self.returned = Some(batch);
         }
     }
 
@@ -322,11 +363,15 @@ impl Loader {
         if epoch == self.plan.epoch() {
             return Ok(Arc::clone(&self.plan));
         }
-        Plan::new(&self.manifests, self.spec.clone(), epoch).map(Arc::new)
+        let plan = Plan::new(&self.manifests, self.spec.clone(), epoch)?;
+        // Another epoch puts other row groups side by side: it is refused here, not in the middle of it.
+        needed(&self.job.sources, &plan, self.limits)?;
+        Ok(Arc::new(plan))
     }
 
     fn go(&mut self, plan: Arc<Plan>, step: u64) {
         self.feed = None;
+        self.returned = None;
         self.last_yield = None;
         self.plan = plan;
         self.step = step;
@@ -346,6 +391,7 @@ impl Loader {
     pub fn close(&mut self) {
         self.closed.store(true, Ordering::Relaxed);
         self.feed = None;
+        self.returned = None;
         self.job.stop();
         if let Some(runtime) = self.runtime.take() {
             // Reads that are inside a system call end by themselves; nobody waits for them.
@@ -380,33 +426,45 @@ impl Iterator for Epoch<'_> {
     }
 }
 
+/// What a plan has to fit into.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    share: Share,
+    budget: usize,
+    prefetch: usize,
+}
+
+/// Batches in memory at once: one being taken, `prefetch` finished, one being made.
+fn batches_at_once(prefetch: usize) -> usize {
+    prefetch.saturating_add(2)
+}
+
 /// What a step needs. Refuses a budget that cannot hold it; what is left of a larger one is for reading ahead.
-fn needed(sources: &[Source], plan: &Plan, settings: &Settings) -> Result<MemoryNeed> {
-    let rows = usize::try_from(plan.batch_rows(settings.share)).unwrap_or(usize::MAX);
-    let batch = super::batch_bytes(sources, rows);
-    // One being taken, `prefetch` finished, one being made.
-    let batches = batch.saturating_mul(settings.prefetch + 2);
-    let cost = |source: usize, group: usize| sources[source].dataset.cost(group, &sources[source].projection);
+fn needed(sources: &[Source], plan: &Plan, limits: Limits) -> Result<MemoryNeed> {
+    let rows = usize::try_from(plan.batch_rows(limits.share)).unwrap_or(usize::MAX);
+    let batches = super::batch_bytes(sources, rows).saturating_mul(batches_at_once(limits.prefetch));
     // What the windows of a step hold, and the largest row group on its way in beside them.
-    let live = plan.live_bytes(settings.share, &|source, group| cost(source as usize, group as usize).held);
-    let groups = |source: usize| (0..sources[source].dataset.manifest().groups.len()).map(move |group| (source, group));
-    let largest = (0..sources.len()).flat_map(groups).map(|(source, group)| cost(source, group).total()).max();
-    let needed = live.saturating_add(largest.unwrap_or(0));
-    let asked = needed.saturating_add(batches as u64);
-    if asked > settings.budget as u64 {
+    let live = plan.live_bytes(limits.share, &|source, group| sources[source as usize].cost(group as usize).held);
+    let largest = sources.iter().flat_map(|source| {
+        let groups = source.dataset.manifest().groups.iter().enumerate();
+        groups.filter(|(_, group)| group.selected > 0).map(|(group, _)| source.cost(group).total())
+    });
+    let row_groups = live.saturating_add(largest.max().unwrap_or(0));
+    let asked = row_groups.saturating_add(batches as u64);
+    if asked > limits.budget as u64 {
         return Err(Error::Limit {
             what: format!(
                 "one step: {} MB of row groups over {} lanes and {} MB of batches,",
-                needed >> 20,
+                row_groups >> 20,
                 plan.lanes(),
                 batches >> 20
             ),
             asked,
-            limit: settings.budget as u64,
+            limit: limits.budget as u64,
             option: "memory_budget (or lower lanes, window_rows, batch_size or prefetch)",
         });
     }
-    Ok(MemoryNeed { row_groups: needed, batches: batches as u64 })
+    Ok(MemoryNeed { row_groups, batches: batches as u64 })
 }
 
 fn same_fields(first: &Schema, other: &Schema, urls: &[String]) -> Result<()> {

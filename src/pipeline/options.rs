@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::{machine, rank};
 use crate::codec::{BadRows, ColumnOptions};
@@ -12,6 +12,12 @@ use crate::dataset::filter::Expr;
 use crate::dataset::{Limits, OpenOptions, Partitioning};
 use crate::error::{Error, Result};
 use crate::plan::{Mix, PlanSpec, Share, Shuffle, Stop, Tail};
+
+/// Most batches made ahead; the memory budget is the real limit.
+const MAX_PREFETCH: usize = 1 << 16;
+
+/// Most memory that evaluating a filter takes, if the budget is larger.
+const FILTER_BYTES: u64 = 512 << 20;
 
 /// A filter as people write it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -135,46 +141,31 @@ impl LoaderOptions {
         Self { urls: vec![url.into()], batch_size: Some(batch_size), ..Self::default() }
     }
 
-    /// Options from a flat object, as Python's keyword arguments and the flags of the command line give them: the fields of
-    /// [`ColumnOptions`] stand beside the others, and a byte count may be text such as `2GiB`. What the object leaves out is
-    /// taken from the environment by `lookup`, as `BOWSTRING_<NAME>` in upper case: plain text, or JSON for lists and maps.
-    ///
-    /// # Errors
-    /// [`Error::Config`] naming the unknown or ill-typed option.
-    pub fn from_flat(mut flat: Map<String, Value>, lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
-        let defaults = object(&Self::default());
-        let column_defaults = object(&ColumnOptions::default());
-        for name in defaults.keys().chain(column_defaults.keys()) {
-            let variable = format!("BOWSTRING_{}", name.to_uppercase());
-            if let Some(text) = lookup(&variable).filter(|_| !flat.contains_key(name)) {
-                flat.insert(name.clone(), from_text(name, text));
-            }
-        }
-        let mut columns = Map::new();
-        for name in column_defaults.keys() {
-            columns.extend(flat.remove_entry(name).filter(|(_, value)| !value.is_null()));
-        }
-        flat.retain(|_, value| !value.is_null());
-        if let Some(budget) = flat.get_mut("memory_budget") {
-            *budget = Value::from(byte_count(budget)?);
-        }
-        flat.insert("columns".to_owned(), Value::Object(columns));
-        // The path that serde reports is the option's name, so the text needs no more than that.
-        serde_json::from_value(Value::Object(flat)).map_err(|error| Error::config("options", error.to_string()))
-    }
-
     /// The options for opening the dataset alone.
     ///
     /// # Errors
-    /// [`Error::Config`] if the filter is wrong.
+    /// [`Error::Config`] if the filter or the time-out is wrong.
     pub fn open_options(&self) -> Result<OpenOptions> {
         Ok(OpenOptions {
+            timeout: self.deadline()?,
+            memory: self.budget().min(FILTER_BYTES),
             storage_options: self.storage_options.clone(),
             partitioning: self.partitioning,
             filter: self.filter.as_ref().map(Filter::parse).transpose()?,
             limits: self.limits.clone(),
             ..OpenOptions::default()
         })
+    }
+
+    fn budget(&self) -> u64 {
+        self.memory_budget.unwrap_or_else(machine::default_budget)
+    }
+
+    fn deadline(&self) -> Result<Duration> {
+        Duration::try_from_secs_f64(self.timeout)
+            .ok()
+            .filter(|timeout| !timeout.is_zero())
+            .ok_or_else(|| Error::config("timeout", format!("{} is no positive number of seconds", self.timeout)))
     }
 
     fn mix(&self) -> Result<Option<Mix>> {
@@ -218,15 +209,13 @@ impl LoaderOptions {
         } else {
             vec![self.urls.clone()]
         };
-        let timeout = Duration::try_from_secs_f64(self.timeout)
-            .ok()
-            .filter(|timeout| !timeout.is_zero())
-            .ok_or_else(|| Error::config("timeout", format!("{} is no positive number of seconds", self.timeout)))?;
-        let budget = self.memory_budget.unwrap_or_else(machine::default_budget);
-        let budget = usize::try_from(budget).map_err(|_| Error::config("memory_budget", "does not fit in memory"))?;
-        if self.threads == Some(0) || self.prefetch == 0 {
-            let option = if self.prefetch == 0 { "prefetch" } else { "threads" };
-            return Err(Error::config(option, "must be at least 1"));
+        let budget =
+            usize::try_from(self.budget()).map_err(|_| Error::config("memory_budget", "does not fit in memory"))?;
+        if self.threads == Some(0) {
+            return Err(Error::config("threads", "must be at least 1"));
+        }
+        if !(1..=MAX_PREFETCH).contains(&self.prefetch) {
+            return Err(Error::config("prefetch", format!("{} is not from 1 to {MAX_PREFETCH}", self.prefetch)));
         }
         Ok(Settings {
             datasets,
@@ -244,77 +233,14 @@ impl LoaderOptions {
             budget,
             threads: self.threads.unwrap_or_else(machine::threads),
             prefetch: self.prefetch,
-            timeout,
+            timeout: self.deadline()?,
         })
     }
-}
-
-fn object(options: &impl Serialize) -> Map<String, Value> {
-    match serde_json::to_value(options) {
-        Ok(Value::Object(object)) => object,
-        // Plain fields always serialise to an object.
-        _ => Map::new(),
-    }
-}
-
-/// A variable's text: a list of names for the options that hold lists, JSON where it parses, else the text itself.
-fn from_text(name: &str, text: String) -> Value {
-    match serde_json::from_str(&text) {
-        Ok(value) => value,
-        Err(_) if matches!(name, "urls" | "columns" | "exclude") => {
-            text.split(',').map(|part| Value::from(part.trim())).collect()
-        }
-        Err(_) => Value::from(text),
-    }
-}
-
-/// Bytes from a number or from text with a unit: `1500000`, `512MiB`, `2GiB`, `2GB`.
-fn byte_count(value: &Value) -> Result<u64> {
-    let wrong = || Error::config("memory_budget", format!("{value} is no byte count such as 2147483648 or \"2GiB\""));
-    let Value::String(text) = value else { return value.as_u64().ok_or_else(wrong) };
-    let text = text.trim();
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let scale: u64 = match unit.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 1,
-        "k" | "kib" => 1 << 10,
-        "m" | "mib" => 1 << 20,
-        "g" | "gib" => 1 << 30,
-        "kb" => 1_000,
-        "mb" => 1_000_000,
-        "gb" => 1_000_000_000,
-        _ => return Err(wrong()),
-    };
-    number.parse::<u64>().ok().and_then(|number| number.checked_mul(scale)).ok_or_else(wrong)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn flat(text: &str) -> Map<String, Value> {
-        serde_json::from_str(text).unwrap()
-    }
-
-    #[test]
-    fn flat_options_meet_the_environment_and_unknown_names_are_refused() {
-        let environment = |name: &str| match name {
-            "BOWSTRING_SEED" => Some("7".to_owned()),
-            "BOWSTRING_BATCH_SIZE" => Some("64".to_owned()),
-            "BOWSTRING_EXCLUDE" => Some("a, b*".to_owned()),
-            _ => None,
-        };
-        let given =
-            flat(r#"{"urls": ["x"], "batch_size": 8, "columns": ["label"], "memory_budget": "2GiB", "rank": null}"#);
-        let options = LoaderOptions::from_flat(given, environment).unwrap();
-        assert_eq!((options.batch_size, options.seed, options.memory_budget), (Some(8), 7, Some(2 << 30)));
-        assert_eq!(options.columns.columns, ["label"]);
-        assert_eq!(options.columns.exclude, ["a", "b*"]);
-        let error = LoaderOptions::from_flat(flat(r#"{"batchsize": 8}"#), |_| None).unwrap_err();
-        assert!(error.to_string().contains("batchsize"), "{error}");
-        let error = LoaderOptions::from_flat(flat(r#"{"memory_budget": "2 lots"}"#), |_| None).unwrap_err();
-        assert!(error.to_string().contains("2 lots"), "{error}");
-    }
 
     #[test]
     fn contradictions_are_named() {

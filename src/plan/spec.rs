@@ -12,6 +12,10 @@ use crate::manifest::Manifest;
 const DEFAULT_LANES: u64 = 32;
 /// Bytes of row groups that the default number of lanes may need at once.
 const LANE_BYTES: u64 = 1 << 30;
+/// As many lanes as a common machine has ranks, if their row groups fit in `LANE_BYTES`.
+const GANG_LANES: u64 = 8;
+/// Bytes of row groups that more lanes than these may need before the first batch.
+const FIRST_BATCH_BYTES: u64 = 256 << 20;
 /// Bytes of rows that the windows of all lanes hold together by default.
 const WINDOW_BYTES: u64 = 256 << 20;
 /// A window outlasts this many steps, so that a step seldom needs two windows of a lane.
@@ -177,7 +181,8 @@ impl PlanSpec {
     /// The same spec with everything open filled in. Resolving again changes nothing.
     ///
     /// Lanes: the largest power of two that is at most 32, the global batch and the number of row groups, and keeps a row
-    /// group of median size per lane and dataset within 1 GiB; a divisor of the global batch if that leaves at least 4.
+    /// group of median size per lane and dataset within 256 MiB, or for up to 8 lanes within 1 GiB; a divisor of the global
+    /// batch if that leaves at least 4.
     /// Window rows: what makes the windows of all lanes 256 MiB, but at least four steps' worth.
     ///
     /// # Errors
@@ -253,7 +258,10 @@ fn default_lanes(batch: u64, manifests: &[Arc<Manifest>]) -> u32 {
         }
         most = most.min(sizes.len() as u64);
     }
-    let most = most.min(LANE_BYTES / bytes.max(1)).max(1);
+    // The first batch waits for a row group of every lane, so large row groups get few lanes. But a gang of more ranks than
+    // lanes reads row groups several times, so up to 8 lanes may take more.
+    let quick = FIRST_BATCH_BYTES / bytes.max(1);
+    let most = most.min(quick.max(GANG_LANES.min(LANE_BYTES / bytes.max(1)))).max(1);
     let lanes = 1 << most.ilog2();
     let divisor = (1 << batch.trailing_zeros().min(63)).min(lanes);
     // At most DEFAULT_LANES, so it fits.

@@ -148,6 +148,18 @@ fn shown(url: &Url) -> String {
     format!("{}://{container}{host}{port}{path}", url.scheme())
 }
 
+/// An address as users write it, as it may be shown: a local path as it is, a URL without credentials and query.
+pub(crate) fn display(text: &str) -> String {
+    if !text.contains("://") {
+        return text.to_owned();
+    }
+    match Url::parse(text) {
+        Ok(url) => shown(&url),
+        // Up to the last `@` there may be a password.
+        Err(_) => text.rsplit_once('@').map_or(text, |(_, after)| after).to_owned(),
+    }
+}
+
 fn bad_url(text: &str, error: url::ParseError) -> Error {
     // Up to the first `@` there may be a password.
     let shown = text.rsplit_once('@').map_or(text, |(_, after)| after);
@@ -167,7 +179,10 @@ mod tests {
         for text in ["s3://user:secret@[bad/x", "https://user:secret@h/x?y=1", "nope://user:secret@h/x"] {
             let error = stores.remote(text).unwrap_err();
             assert!(!error.chain().contains("secret"), "{}", error.chain());
+            assert!(!display(text).contains("secret"), "{}", display(text));
         }
+        assert_eq!(display("s3://bucket/a/*.parquet"), "s3://bucket/a/*.parquet");
+        assert_eq!(display("/data/a@b"), "/data/a@b");
     }
 
     #[cfg(feature = "cloud")]

@@ -14,6 +14,7 @@ mod glob;
 mod object;
 mod stamp;
 
+pub(crate) use address::display;
 pub use find::{Found, find};
 pub use object::{Object, Tail};
 pub use stamp::Stamp;

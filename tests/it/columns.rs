@@ -62,6 +62,7 @@ fn assemble(columns: &Columns, cells: &[Arc<Cells>], request: &Request<'_>) -> R
         masked: request.masked,
         random: &|at| at as u64,
         row_ids: &|at| 1000 + at as u64,
+        stored_rows: &|at| u64::from(request.rows[at].1),
         bad_rows: request.bad_rows,
     };
     columns.assemble(&rows, reservation)

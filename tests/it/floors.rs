@@ -34,6 +34,7 @@ const UNSAFE: &[&str] = &[
     "src/codec/image/simd.rs",
     "src/codec/image/turbo.rs",
     "src/memory/buffer.rs",
+    "src/memory/recycler.rs",
 ];
 
 /// What never stands in the Python package: data must not run code.

@@ -21,6 +21,9 @@ use tracing_subscriber::EnvFilter;
 
 use out::{Failure, Out, Outcome};
 
+#[global_allocator]
+static ALLOCATOR: bowstring::memory::Recycler = bowstring::memory::Recycler;
+
 /// Parquet to training batches.
 #[derive(Debug, Parser)]
 #[command(name = "bowstring", version, max_term_width = 100, after_help = EXIT_CODES)]

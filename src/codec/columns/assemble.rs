@@ -46,6 +46,8 @@ pub struct Rows<'a> {
     pub random: &'a (dyn Fn(usize) -> u64 + Sync),
     /// The dataset's number of a row of the batch.
     pub row_ids: &'a (dyn Fn(usize) -> u64 + Sync),
+    /// Row of the batch -> row within its row group, before any filter. Places in errors name this one.
+    pub stored_rows: &'a (dyn Fn(usize) -> u64 + Sync),
     /// What to do with bad rows.
     pub bad_rows: BadRows,
 }
@@ -222,7 +224,7 @@ fn known_faults(outputs: &[Output], rows: &Rows<'_>) -> Vec<Fault> {
         }
         for output in 0..outputs.len() {
             if let Some(bad) = cell.parts[output].bad.iter().find(|bad| bad.rows.contains(row)) {
-                let (column, error) = (Arc::clone(&bad.column), bad.error(&cell.place, row));
+                let (column, error) = (Arc::clone(&bad.column), bad.error(&cell.place, row, (rows.stored_rows)(index)));
                 faults.push(Fault { index, output, column, error });
             }
         }
@@ -261,7 +263,8 @@ fn decode_images(
             }
             let error = decoder.decode_into(array.value(row), (rows.random)(index), place).err()?;
             place.fill(0);
-            let at_row = rows.cells[*cell as usize].place.clone().column(Arc::clone(&output.name)).row(row as u64);
+            let group = rows.cells[*cell as usize].place.clone();
+            let at_row = group.column(Arc::clone(&output.name)).row((rows.stored_rows)(index));
             Some(Fault { index, output: at, column: Arc::clone(&output.name), error: located(error, at_row) })
         });
         faults.extend(failed.collect::<Vec<_>>());
@@ -297,8 +300,8 @@ fn settle(faults: Vec<Fault>, rows: &Rows<'_>) -> Result<Vec<BadRow>> {
                 Some(good) => Some(good),
                 None => {
                     let what = format!("no row of step {} can stand in for its bad rows, all are bad", rows.step);
-                    let (cell, row) = rows.rows[index];
-                    let place = rows.cells[cell as usize].place.clone().column(column).row(u64::from(row));
+                    let (cell, _) = rows.rows[index];
+                    let place = rows.cells[cell as usize].place.clone().column(column).row((rows.stored_rows)(index));
                     return Err(Error::corrupt_by(place, what, error));
                 }
             },
@@ -550,7 +553,8 @@ pub(super) fn batch_bytes(outputs: &[Output], row_id: bool, rows: usize, mean_ro
     outputs.iter().for_each(|output| specs(output, rows, &[], &mut all));
     own_specs(rows, row_id, true, &mut all);
     let fixed = BatchBuilder::slab_bytes(&all).unwrap_or(usize::MAX);
-    let ragged = outputs.iter().any(|output| matches!(output.form, Form::Ragged(_)));
+    // Arrow columns lie outside the slab, but their bytes live as long as the batch does.
+    let ragged = outputs.iter().any(|output| matches!(output.form, Form::Ragged(_)) || output.is_arrow());
     let mean = usize::try_from(mean_row_bytes).unwrap_or(usize::MAX);
     let lists = if ragged { mean.saturating_mul(2).saturating_mul(rows) } else { 0 };
     fixed.saturating_add(lists)

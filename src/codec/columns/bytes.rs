@@ -15,6 +15,9 @@ use arrow::datatypes::{DataType, Field};
 use super::cells::Offsets;
 use super::gather::Picks;
 
+/// Bytes of one compact copy. A dictionary says one value a million times in a few bytes; a copy writes it out each time.
+const MAX_BYTES: u64 = 8 << 30;
+
 /// The Arrow type in which text (or binary) within `levels` lists is delivered.
 pub(super) fn delivered(text: bool, levels: usize) -> DataType {
     let leaf = if text { DataType::LargeUtf8 } else { DataType::LargeBinary };
@@ -38,11 +41,15 @@ pub(super) fn views(array: &ArrayRef, text: bool) -> Result<BinaryViewArray, Str
 
 /// An array from its values.
 fn compact<'a>(text: bool, values: impl Iterator<Item = Option<&'a [u8]>> + Clone) -> Result<ArrayRef, String> {
-    let total = values.clone().flatten().map(<[u8]>::len).sum();
+    let total = values.clone().flatten().fold(0_u64, |sum, value| sum.saturating_add(value.len() as u64));
+    if total > MAX_BYTES {
+        return Err(format!("its values written out take {total} bytes, and no more than {MAX_BYTES} are copied"));
+    }
     let rows = values.size_hint().0;
-    let mut bytes: Vec<u8> = Vec::with_capacity(total);
-    let mut offsets: Vec<i64> = Vec::with_capacity(rows + 1);
-    let mut valid: Vec<bool> = Vec::with_capacity(rows);
+    // At most `MAX_BYTES`; what is beyond the address space is no memory either.
+    let mut bytes: Vec<u8> = room(usize::try_from(total).unwrap_or(usize::MAX))?;
+    let mut offsets: Vec<i64> = room(rows.saturating_add(1))?;
+    let mut valid: Vec<bool> = room(rows)?;
     offsets.push(0);
     for value in values {
         bytes.extend_from_slice(value.unwrap_or_default());
@@ -60,6 +67,15 @@ fn compact<'a>(text: bool, values: impl Iterator<Item = Option<&'a [u8]>> + Clon
         LargeBinaryArray::try_new(offsets, bytes, nulls)
             .map(|array| Arc::new(array) as ArrayRef)
             .map_err(|e| e.to_string())
+    }
+}
+
+/// An empty vector with room for `len`. The sizes come from files, so that too little memory is an error and no abort.
+fn room<T>(len: usize) -> Result<Vec<T>, String> {
+    let mut vec = Vec::new();
+    match vec.try_reserve_exact(len) {
+        Ok(()) => Ok(vec),
+        Err(_) => Err(format!("there is no memory for a copy of {len} items of {} bytes", size_of::<T>())),
     }
 }
 
@@ -116,4 +132,27 @@ pub(super) fn gather_nested(ty: &DataType, cells: &[&ArrayRef], picks: &Picks<'_
         rows.chain(std::iter::repeat_n((arrays.len(), 0), picks.size - picks.rows.len())).collect();
     arrays.push(&padding);
     interleave(&arrays, &rows).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::BinaryViewBuilder;
+
+    use super::*;
+
+    #[test]
+    fn a_value_said_too_often_is_an_error_before_anything_is_reserved() {
+        let mut builder = BinaryViewBuilder::new();
+        let block = builder.append_block(Buffer::from_vec(vec![0_u8; 1 << 20]));
+        for _ in 0..10_000 {
+            builder.try_append_view(block, 0, 1 << 20).unwrap();
+        }
+        let views = builder.finish();
+        let error = nested(&views, false, None, &[]).unwrap_err();
+        assert!(error.contains("10485760000 bytes"), "{error}");
+        let rows: Vec<(u32, u32)> = (0..10_000).map(|row| (0, row)).collect();
+        assert!(gather(false, None, &[&views], &Picks::new(&rows, rows.len())).is_err());
+        assert_eq!(gather(false, None, &[&views], &Picks::new(&rows[..2], 3)).unwrap().len(), 3);
+        assert!(room::<u64>(usize::MAX).is_err());
+    }
 }

@@ -114,7 +114,8 @@ pub(super) struct Bad {
 }
 
 impl Bad {
-    pub(super) fn error(&self, place: &Place, row: usize) -> Error {
+    /// What is wrong with row `row` of the cells, which is row `stored` of the row group.
+    pub(super) fn error(&self, place: &Place, row: usize, stored: u64) -> Error {
         let what = match self.cause {
             Cause::Null => "null; set nulls to `fill` or `mask` for this column, or set bad_rows".to_owned(),
             Cause::Misfit(dtype) => format!("a value does not fit {dtype}: {}", self.show(row)),
@@ -122,7 +123,7 @@ impl Bad {
                 format!("a list longer than the padded length {length}; raise it, or set truncate: {}", self.show(row))
             }
         };
-        Error::corrupt(place.clone().column(Arc::clone(&self.column)).row(row as u64), what)
+        Error::corrupt(place.clone().column(Arc::clone(&self.column)).row(stored), what)
     }
 
     /// The value as text, cut to a line.

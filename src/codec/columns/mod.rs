@@ -159,10 +159,16 @@ impl Columns {
         assemble::assemble(&self.outputs, self.row_id, rows, reservation)
     }
 
-    /// Bytes to reserve for a batch of `rows` rows: exact for fixed shapes, with room for `_mask`. For ragged columns twice the
-    /// mean stored size of whole rows, `mean_row_bytes`.
+    /// Bytes to reserve for a batch of `rows` rows: exact for fixed shapes, with room for `_mask`. For ragged and Arrow columns
+    /// twice the mean stored size of whole rows, `mean_row_bytes`.
     pub fn batch_bytes(&self, rows: usize, mean_row_bytes: u64) -> usize {
         assemble::batch_bytes(&self.outputs, self.row_id, rows, mean_row_bytes)
+    }
+
+    /// Bytes per row that [`prepare`](Self::prepare) makes beside the arrays it is given: packs, casts and masks. Casts of
+    /// lists are not counted.
+    pub fn prepared_row_bytes(&self) -> u64 {
+        self.members.iter().fold(0, |sum: u64, member| sum.saturating_add(member.copied_row_bytes()))
     }
 
     /// Bytes copied for `batch` beyond the one write of the Parquet decoder (or of the image decoder, straight into its place).

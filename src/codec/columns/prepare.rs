@@ -289,6 +289,14 @@ impl Member {
             _ => true,
         }
     }
+
+    /// Bytes per row that preparing makes beside the array; nothing for text, which is copied into batches only.
+    pub(super) fn copied_row_bytes(&self) -> u64 {
+        let text = matches!(self.leaf.kind, Kind::Text | Kind::Binary);
+        let copied = !text && self.leaf.levels == 0 && (self.packed || self.converts());
+        let values = if copied { self.leaf.elements().saturating_mul(self.dtype.size()) } else { 0 };
+        (values as u64).saturating_add(u64::from(matches!(self.nulls, NullPlan::Mask)))
+    }
 }
 
 /// The values as bytes of an element type. `wanted` is the type of what has none.
