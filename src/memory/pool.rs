@@ -17,6 +17,14 @@ const SIZE_CLASS: usize = 4096;
 /// it will reuse are taken.
 const RECYCLED_PART: usize = 16;
 
+/// A budget beyond this is none, and lends nothing.
+const UNLIMITED: usize = 1 << 40;
+
+/// Bytes of freed blocks that may be kept beside a pool with nothing in use.
+fn recyclable(budget: usize) -> usize {
+    if budget > UNLIMITED { 0 } else { budget + budget / RECYCLED_PART }
+}
+
 /// Bytes of budget that a buffer of `len` bytes takes.
 pub fn buffer_bytes(len: usize) -> usize {
     len.max(1).div_ceil(SIZE_CLASS).saturating_mul(SIZE_CLASS)
@@ -77,7 +85,7 @@ impl State {
 impl Pool {
     /// A pool of `budget` bytes whose buffers come from `allocator`.
     pub fn new(allocator: Arc<dyn HostAllocator>, budget: usize) -> Arc<Self> {
-        recycler::lend(budget + budget / RECYCLED_PART);
+        recycler::lend(recyclable(budget));
         Arc::new(Self { allocator, budget, state: Mutex::default() })
     }
 
@@ -181,7 +189,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         // Reservations hold the pool, so by now all is given back.
-        recycler::claim(self.budget + self.budget / RECYCLED_PART);
+        recycler::claim(recyclable(self.budget));
     }
 }
 
