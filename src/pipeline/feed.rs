@@ -98,27 +98,37 @@ pub(super) struct Feed {
 
 /// Row groups being read and decoded. The feed aborts them when it ends; the reader ahead only starts them.
 #[derive(Debug, Clone, Default)]
-struct Loads(Arc<Mutex<(JoinSet<()>, Vec<Weak<Slot>>)>>);
+struct Loads(Arc<Mutex<Loading>>);
+
+#[derive(Debug, Default)]
+struct Loading {
+    tasks: JoinSet<()>,
+    /// The row groups of the tasks, oldest first.
+    slots: Vec<Weak<Slot>>,
+}
 
 impl Loads {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Loading> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn start(&self, job: &Arc<Job>, slot: &Arc<Slot>, reservation: Reservation) {
-        let mut loads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        while loads.0.try_join_next().is_some() {}
-        loads.0.spawn(load(Arc::clone(job), Arc::clone(slot), reservation));
-        loads.1.retain(|slot| slot.strong_count() > 0);
-        loads.1.push(Arc::downgrade(slot));
+        let mut loading = self.lock();
+        while loading.tasks.try_join_next().is_some() {}
+        loading.tasks.spawn(load(Arc::clone(job), Arc::clone(slot), reservation));
+        loading.slots.retain(|slot| slot.strong_count() > 0);
+        loading.slots.push(Arc::downgrade(slot));
     }
 
     /// The oldest row group that is not there yet.
     fn pending(&self, job: &Job) -> Option<(&'static str, String)> {
-        let loads = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        loads.1.iter().filter_map(Weak::upgrade).find_map(|slot| slot.pending(job))
+        self.lock().slots.iter().filter_map(Weak::upgrade).find_map(|slot| slot.pending(job))
     }
 }
 
 impl Drop for Feed {
     fn drop(&mut self) {
-        self.loads.0.lock().unwrap_or_else(PoisonError::into_inner).0.abort_all();
+        self.loads.lock().tasks.abort_all();
     }
 }
 
