@@ -1,6 +1,10 @@
 //! Integration tests: one binary, one module per subject.
 #![allow(clippy::print_stdout, reason = "tests print their seeds and figures")]
 
+/// The allocator of the binary and of the Python extension, so that memory is measured as it will be.
+#[global_allocator]
+static ALLOCATOR: bowstring::memory::Recycler = bowstring::memory::Recycler;
+
 /// Locked dependencies stay above the advisory floors of `deny.toml`, and no banned crate comes back.
 mod advisories;
 /// Sources that change while they are read.
