@@ -1,4 +1,35 @@
 //! An Arrow-based, zero-copy pipeline from Parquet to training ranks.
+//!
+//! ```text
+//!  Manifest ─► Plan::step(n) ──────┐                                     numbers
+//!                                  ▼
+//!  store ─► dataset: row group ─► cells ─► gather, decode images ═► Batch ─► DLPack, Arrow
+//!  bytes    tokio                 CPU      into one aligned slab     yours for ever
+//! ```
+//!
+//! | floor | modules | what they know |
+//! |---|---|---|
+//! | 4 | [`pipeline`] | everything: the wiring, the budget, [`Loader`](pipeline::Loader) |
+//! | 3 | [`plan`], [`dataset`], [`codec`] | which rows; reading them; what becomes of their columns |
+//! | 2 | [`manifest`], [`tensor`] | what there is; what comes out |
+//! | 1 | [`schema`], [`memory`], [`store`] | types; bytes within a budget; bytes of one version |
+//! | 0 | [`error`] | what went wrong, where, and what to do |
+//!
+//! A module names only modules on floors below its own; a test holds it to that.
+//!
+//! ```
+//! use bowstring::pipeline::{Loader, LoaderOptions};
+//!
+//! # fn main() -> bowstring::Result<()> {
+//! let mut loader = Loader::open(LoaderOptions::new("fixtures/imagenet40.parquet", 16))?;
+//! let mut labels = 0;
+//! while let Some(batch) = loader.next()? {
+//!     labels += batch.tensor("label").map_or(0, |label| label.shape()[0]);
+//! }
+//! assert_eq!(labels, 48, "40 rows in 3 steps of 16, the last one padded");
+//! # Ok(())
+//! # }
+//! ```
 
 pub mod codec;
 pub mod dataset;
