@@ -25,10 +25,6 @@ use crate::tensor::Batch;
 /// Row groups fetched at once. Enough to hide the latency of an object store; local disks are saturated by fewer.
 const READS_AT_ONCE: usize = 16;
 
-/// Bytes of row groups read ahead of what a step needs. It hides the latency of an object store at 1 GB/s for half a second;
-/// more would only touch more memory.
-const READ_AHEAD: usize = 512 << 20;
-
 /// Threads of the I/O runtime. They only wait and hand over; decoding has its own pool.
 const IO_THREADS: usize = 2;
 
@@ -154,12 +150,10 @@ impl Loader {
         let need = needed(&sources, &plan, limits)?;
         // At most the budget, which is a usize.
         let batches = need.batches as usize;
-        let ahead = usize::try_from(need.row_groups).unwrap_or(usize::MAX).saturating_add(READ_AHEAD);
-        let groups = ahead.min(settings.budget - batches);
         let allocator: Arc<dyn HostAllocator> = Arc::new(SystemAllocator);
         let job = Job {
             sources,
-            groups: Pool::new(Arc::clone(&allocator), groups),
+            groups: Pool::new(Arc::clone(&allocator), settings.budget - batches),
             batches: Pool::new(allocator, batches),
             cpu,
             reads: Semaphore::new(READS_AT_ONCE),
