@@ -11,7 +11,7 @@
 //! |---|---|---|
 //! | 4 | [`pipeline`] | everything: the wiring, the budget, [`Loader`](pipeline::Loader) |
 //! | 3 | [`plan`], [`dataset`], [`codec`] | which rows; reading them; what becomes of their columns |
-//! | 2 | [`manifest`], [`tensor`] | what there is; what comes out |
+//! | 2 | [`manifest`], `page`, [`tensor`] | what there is; numbers from pages; what comes out |
 //! | 1 | [`schema`], [`memory`], [`store`] | types; bytes within a budget; bytes of one version |
 //! | 0 | [`error`] | what went wrong, where, and what to do |
 //!
@@ -36,6 +36,7 @@ pub mod dataset;
 pub mod error;
 pub mod manifest;
 pub mod memory;
+mod page;
 pub mod pipeline;
 pub mod plan;
 pub mod schema;

@@ -11,6 +11,7 @@
 //! A file is read only as the version that was there when the dataset was opened; see [`store`](crate::store).
 //! Nothing in a file is believed before it was checked: see [`Limits`].
 
+mod direct;
 pub mod filter;
 mod footer;
 mod hive;

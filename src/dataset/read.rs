@@ -208,6 +208,9 @@ impl Dataset {
     /// # Errors
     /// [`Error::Corrupt`], [`Error::Limit`] or [`Error::Unsupported`], each with its place.
     pub fn decode(&self, fetched: &Fetched, projection: &Projection, root: usize) -> Result<ArrayRef> {
+        if let Some(array) = self.decode_numbers(fetched, projection, root) {
+            return Ok(array);
+        }
         let (row_group, file, layout) = self.group(fetched.group)?;
         let selection =
             self.inner.selections.get(fetched.group).and_then(|selection| selection.to_parquet(row_group.rows));
@@ -281,7 +284,7 @@ impl Dataset {
     }
 
     /// Checks what was fetched of one leaf before it is decoded.
-    fn check_pages(&self, fetched: &Fetched, leaf: usize) -> Result<()> {
+    pub(super) fn check_pages(&self, fetched: &Fetched, leaf: usize) -> Result<()> {
         let (row_group, file, _) = self.group(fetched.group)?;
         let columns = file.metadata.row_groups().get(row_group.ordinal as usize).map(|group| group.columns());
         let Some(column) = columns.and_then(|columns| columns.get(leaf)) else { return Ok(()) };

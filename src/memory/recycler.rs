@@ -10,15 +10,15 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicIsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Smallest block that is kept: a mebibyte.
+/// Smallest block that is kept: below it, the system keeps freed blocks itself.
 const SMALLEST: usize = 1 << SMALLEST_LOG2;
-const SMALLEST_LOG2: u32 = 20;
+const SMALLEST_LOG2: u32 = 15;
 /// Classes per doubling: rounding up wastes an eighth at most.
 const STEPS_LOG2: u32 = 3;
 /// Classes up to 2 GiB; larger blocks go to the system.
-const CLASSES: usize = 11 << STEPS_LOG2;
-/// Every kept block is aligned to this; blocks that ask for more go to the system.
-const ALIGN: usize = 64;
+const CLASSES: usize = 16 << STEPS_LOG2;
+/// Every kept block is aligned to this, as Arrow's buffers are; blocks that ask for more go to the system.
+const ALIGN: usize = 128;
 
 /// Bytes that may be kept: what all pools together have not given out. Nothing before there is a pool.
 static LIMIT: AtomicIsize = AtomicIsize::new(0);
@@ -203,7 +203,7 @@ mod tests {
     fn classes_cover_their_sizes_and_waste_an_eighth_at_most() {
         let layout = |size| Layout::from_size_align(size, 8).unwrap();
         assert!(class(layout(SMALLEST - 1)).is_none());
-        assert!(class(Layout::from_size_align(SMALLEST, 128).unwrap()).is_none());
+        assert!(class(Layout::from_size_align(SMALLEST, 256).unwrap()).is_none());
         assert!(class(layout(5 << 30)).is_none());
         let mut last = None;
         for size in (SMALLEST..64 << 20).step_by(77_777) {

@@ -137,15 +137,24 @@ async fn read_and_decode(
         .on_cpu(move |job| {
             let Some(source) = job.sources.get(source) else { return Err(closed()) };
             let place = source.dataset.place(group);
-            // One column of the whole row group at a time: on both cores when only one row group is wanted.
-            let roots = (0..source.projection.roots().len()).into_par_iter().map(|root| {
+            let started = Instant::now();
+            let rows = source.dataset.manifest().groups.get(group).map_or(0, |group| group.selected as usize);
+            let pages = |root| source.dataset.numbers(&fetched, &source.projection, root);
+            let packs = source.columns.packs(rows, &pages);
+            job.counters.decode.worked(started.elapsed());
+            let mut left: Vec<usize> = (0..source.projection.roots().len()).collect();
+            left.retain(|root| packs.iter().all(|(_, roots)| !roots.contains(root)));
+            // One column of the whole row group at a time: on all cores when only one row group is wanted.
+            let roots = left.into_par_iter().map(|root| {
                 let started = Instant::now();
                 let array = source.dataset.decode(&fetched, &source.projection, root)?;
                 let prepared = source.columns.prepare(root, array, &place)?;
                 job.counters.decode.worked(started.elapsed());
                 Ok(prepared)
             });
-            let cells = source.columns.cells(roots.collect::<Result<Vec<_>>>()?, place)?;
+            let mut prepared = roots.collect::<Result<Vec<_>>>()?;
+            prepared.extend(packs.into_iter().map(|(pack, _)| pack));
+            let cells = source.columns.cells(prepared, place)?;
             job.counters.decode.done(cells.memory() as u64, std::time::Duration::ZERO);
             Ok(cells)
         })

@@ -13,6 +13,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("dataset", 3),
     ("device", 3),
     ("manifest", 2),
+    ("page", 2),
     ("tensor", 2),
     ("codec", 3),
     ("schema", 1),

@@ -164,13 +164,22 @@ pub(super) struct Part {
     pub(super) root: Option<ArrayRef>,
 }
 
-/// One root column of a row group, prepared.
+/// One root column of a row group, prepared, or a pack of several.
 #[derive(Debug)]
 pub struct Prepared {
-    pub(super) root: Arc<str>,
+    /// The name of the root column or pack.
+    pub(super) name: Arc<str>,
     pub(super) rows: usize,
-    /// By member.
-    pub(super) parts: Vec<(usize, Part)>,
+    pub(super) made: Made,
+}
+
+/// What was prepared.
+#[derive(Debug)]
+pub(super) enum Made {
+    /// Members, by number.
+    Members(Vec<(usize, Part)>),
+    /// A whole output, by number.
+    Output(usize, Part),
 }
 
 /// The rows of one row group: what batches are gathered from. Immutable and shared.
@@ -200,18 +209,26 @@ impl Cells {
 pub(super) fn cells(members: &[Member], outputs: &[Output], prepared: Vec<Prepared>, place: Place) -> Result<Cells> {
     let rows = prepared.first().map_or(usize::MAX, |first| first.rows);
     if let Some(other) = prepared.iter().find(|other| other.rows != rows) {
-        let what = format!("{} rows, where column {} has {rows}", other.rows, prepared[0].root);
-        return Err(Error::corrupt(place.column(Arc::clone(&other.root)), what));
+        let what = format!("{} rows, where column {} has {rows}", other.rows, prepared[0].name);
+        return Err(Error::corrupt(place.column(Arc::clone(&other.name)), what));
     }
     let mut parts: Vec<Option<Part>> = vec![None; members.len()];
-    for (at, part) in prepared.into_iter().flat_map(|prepared| prepared.parts) {
-        parts[at] = Some(part);
+    let mut whole: Vec<Option<Part>> = vec![None; outputs.len()];
+    for prepared in prepared {
+        match prepared.made {
+            Made::Members(of) => of.into_iter().for_each(|(at, part)| parts[at] = Some(part)),
+            Made::Output(at, part) => whole[at] = Some(part),
+        }
     }
     let mut take = |at: usize| {
         parts[at].take().ok_or_else(|| Error::corrupt(place.clone().column(Arc::clone(&members[at].name)), "not read"))
     };
     let mut made = Vec::with_capacity(outputs.len());
-    for output in outputs {
+    for (output, whole) in outputs.iter().zip(whole) {
+        if let Some(part) = whole {
+            made.push(part);
+            continue;
+        }
         let mut of = output.members.iter().map(|at| take(*at)).collect::<Result<Vec<Part>>>()?;
         let part = match output.form {
             Form::Pack => pack::pack(output, members, of, rows, &place)?,

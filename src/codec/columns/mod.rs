@@ -6,7 +6,7 @@
 //!   array ─ prepare ─► Prepared ─┼─ cells ─► Cells ─┐
 //!   array ─ prepare ─► Prepared ─┘  (packs become   ├─ assemble ─► Batch: rows gathered, images decoded in place
 //!                                    row-major)     │
-//!                                   Cells, Cells ───┘
+//!   pages ─ packs ─────► Prepared (row-major)       Cells, Cells ───┘
 //! ```
 //!
 //! Preparing settles everything that depends on values alone: nulls, casts, dictionaries, lengths. What is wrong with a row is
@@ -31,13 +31,16 @@ use std::sync::Arc;
 
 use arrow::array::ArrayRef;
 use arrow::datatypes::SchemaRef;
+use rayon::prelude::*;
 
 pub use self::assemble::{BadRow, Rows};
 pub use self::cells::{Cells, Prepared};
+use self::cells::Made;
 use self::leaf::Leaf;
 pub use self::options::{BadRows, ColumnOptions, Lengths, Lists, Nulls, Pack, Padded, PerColumn, Scalar, Truncate};
 use self::output::{Form, Member, Output};
 use crate::error::{Error, Place, Result};
+use crate::page;
 use crate::schema::{DType, Dim, Field, Schema};
 
 /// The columns of a job: which are read, and what each becomes. Built once, then shared by all threads.
@@ -135,7 +138,24 @@ impl Columns {
                 .map_err(|what| Error::corrupt(place.clone().column(Arc::clone(&member.name)), what))?;
             parts.push((*at, part));
         }
-        Ok(Prepared { root: Arc::clone(name), rows: array.len(), parts })
+        Ok(Prepared { name: Arc::clone(name), rows: array.len(), made: Made::Members(parts) })
+    }
+
+    /// Packs of `rows` rows straight from pages, which `pages` gives for the number of a root column: those packs for which this
+    /// can be done, each with the root columns that need not be decoded and prepared for [`cells`](Self::cells) any more.
+    pub(crate) fn packs(
+        &self,
+        rows: usize,
+        pages: &(dyn Fn(usize) -> Option<page::Source> + Sync),
+    ) -> Vec<(Prepared, Vec<usize>)> {
+        let packs = self.outputs.par_iter().enumerate().filter(|(_, output)| matches!(output.form, Form::Pack));
+        let made = packs.filter_map(|(at, output)| {
+            let root = |member: &usize| self.roots.iter().position(|(_, of)| of.as_slice() == [*member]);
+            let roots = output.members.iter().map(root).collect::<Option<Vec<usize>>>()?;
+            let part = pack::from_pages(output, &self.members, rows, &roots, pages)?;
+            Some((Prepared { name: Arc::clone(&output.name), rows, made: Made::Output(at, part) }, roots))
+        });
+        made.collect()
     }
 
     /// The rows of one row group from its root columns, in any order. Packs are made here, on the threads of the current pool.

@@ -7,17 +7,23 @@
 use std::sync::Arc;
 
 use arrow::buffer::{Buffer, MutableBuffer};
+use arrow::datatypes::ArrowNativeType;
 use bytemuck::Pod;
 use rayon::prelude::*;
 
 use super::cells::{Bad, Cause, Data, Part, RowSet};
+use super::leaf::Kind;
 use super::number::{convert, misfits};
 use super::output::{Member, Output};
 use crate::error::{Error, Place, Result};
+use crate::page::{self, Chunk};
 use crate::schema::DType;
 
 /// Rows converted and transposed at a time: a tile of 40 float columns stays within the first-level cache.
 const TILE: usize = 64;
+
+/// Rows taken from pages at a time: enough to make up for turning from column to column, few enough for the second-level cache.
+const PAGE_TILE: usize = 512;
 
 /// Rows per piece of work for one thread.
 const PIECE: usize = 64 * TILE;
@@ -76,6 +82,62 @@ pub(super) fn pack(output: &Output, members: &[Member], parts: Vec<Part>, rows: 
     Ok(Part { data, dtype: output.dtype, valid, bad, root: None })
 }
 
+/// The pack of `rows` rows straight from the pages of its columns, whose root numbers are `roots`, side by side, so that the columns are never there as a whole.
+/// `None` if `pages` has none for some column, or if a value is null, does not fit, or cannot be read: whoever asks then packs
+/// decoded columns, and learns what is wrong.
+pub(super) fn from_pages(
+    output: &Output,
+    members: &[Member],
+    rows: usize,
+    roots: &[usize],
+    pages: &dyn Fn(usize) -> Option<page::Source>,
+) -> Option<Part> {
+    let flat = |at: &usize| members[*at].leaf.steps.is_empty() && matches!(members[*at].leaf.kind, Kind::Number(_));
+    if output.valid.is_some() || !output.members.iter().all(flat) {
+        return None;
+    }
+    let bytes = match output.dtype.size() {
+        1 => stream::<u8>(output, members, rows, roots, pages),
+        2 => stream::<u16>(output, members, rows, roots, pages),
+        4 => stream::<u32>(output, members, rows, roots, pages),
+        _ => stream::<u64>(output, members, rows, roots, pages),
+    }?;
+    let data = Data::Fixed { bytes, width: output.members.len() * output.dtype.size() };
+    Some(Part { data, dtype: output.dtype, valid: None, bad: Vec::new(), root: None })
+}
+
+fn stream<T: page::Element + ArrowNativeType>(
+    output: &Output,
+    members: &[Member],
+    rows: usize,
+    roots: &[usize],
+    pages: &dyn Fn(usize) -> Option<page::Source>,
+) -> Option<Buffer> {
+    let columns = output.members.len();
+    let mut chunks: Vec<Chunk<T>> = Vec::with_capacity(columns);
+    for (at, root) in output.members.iter().zip(roots) {
+        let (leaf, to) = (&members[*at].leaf, output.dtype);
+        let Kind::Number(from) = leaf.kind else { return None };
+        let convert: page::Convert = Box::new(move |input, output| convert(from, input, to, output));
+        chunks.push(pages(*root)?.chunk(Some(convert).filter(|_| from != to))?);
+    }
+    let mut matrix: Vec<T> = Vec::with_capacity(rows.checked_mul(columns)?);
+    let mut tile: Vec<Vec<T>> = (0..columns).map(|_| Vec::with_capacity(PAGE_TILE)).collect();
+    while matrix.len() < rows * columns {
+        let start = matrix.len();
+        let count = PAGE_TILE.min(rows - start / columns);
+        for (chunk, values) in chunks.iter_mut().zip(&mut tile) {
+            values.clear();
+            chunk.read(count, values)?;
+        }
+        matrix.resize(start + count * columns, T::default());
+        let sources: Vec<(&[T], usize)> = tile.iter().map(|values| (values.as_slice(), 1)).collect();
+        transpose(&sources, &mut matrix[start..], columns);
+    }
+    chunks.iter_mut().try_for_each(Chunk::end)?;
+    Some(Buffer::from_vec(matrix))
+}
+
 /// The row-major matrix, and whether all values fit. `None` if it overflows memory.
 fn matrix(sources: &[Source<'_>], rows: usize, columns: usize, dtype: DType) -> Option<(Buffer, bool)> {
     let width = columns.checked_mul(dtype.size())?;
@@ -114,10 +176,10 @@ fn tiles(sources: &[Source<'_>], first: usize, output: &mut [u8], columns: usize
             }
         }
         let done = match size {
-            1 => transpose::<u8>(&tile_sources, tile, columns),
-            2 => transpose::<u16>(&tile_sources, tile, columns),
-            4 => transpose::<u32>(&tile_sources, tile, columns),
-            _ => transpose::<u64>(&tile_sources, tile, columns),
+            1 => transpose_bytes::<u8>(&tile_sources, tile, columns),
+            2 => transpose_bytes::<u16>(&tile_sources, tile, columns),
+            4 => transpose_bytes::<u32>(&tile_sources, tile, columns),
+            _ => transpose_bytes::<u64>(&tile_sources, tile, columns),
         };
         fits &= done;
     }
@@ -125,10 +187,16 @@ fn tiles(sources: &[Source<'_>], first: usize, output: &mut [u8], columns: usize
 }
 
 /// Writes one tile. False, and nothing written, if a slice is not aligned; Arrow's buffers are.
-fn transpose<T: Pod>(sources: &[(&[u8], usize)], tile: &mut [u8], columns: usize) -> bool {
+fn transpose_bytes<T: Pod>(sources: &[(&[u8], usize)], tile: &mut [u8], columns: usize) -> bool {
     let Ok(tile) = bytemuck::try_cast_slice_mut::<u8, T>(tile) else { return false };
     let sources = sources.iter().map(|(bytes, elements)| Ok((bytemuck::try_cast_slice::<u8, T>(bytes)?, *elements)));
     let Ok(sources) = sources.collect::<Result<Vec<_>, bytemuck::PodCastError>>() else { return false };
+    transpose(&sources, tile, columns);
+    true
+}
+
+/// Writes the rows of `tile`, of `columns` elements each.
+fn transpose<T: Pod>(sources: &[(&[T], usize)], tile: &mut [T], columns: usize) {
     let mut column = 0;
     let mut at = 0;
     while at < sources.len() {
@@ -154,5 +222,4 @@ fn transpose<T: Pod>(sources: &[(&[u8], usize)], tile: &mut [u8], columns: usize
         }
         (at, column) = (at + 1, column + elements);
     }
-    true
 }

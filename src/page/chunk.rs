@@ -1,0 +1,282 @@
+//! One column chunk, read forward.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use bytemuck::{Pod, cast_slice_mut};
+use bytes::Bytes;
+use parquet::basic::{Encoding, Type};
+use parquet::column::page::{Page, PageReader};
+use parquet::schema::types::ColumnDescriptor;
+
+use super::hybrid::{Numbers, Piece, Runs};
+
+/// Bits of an element as it is wanted.
+pub(crate) trait Element: Pod + Default + Send {}
+impl Element for u8 {}
+impl Element for u16 {}
+impl Element for u32 {}
+impl Element for u64 {}
+
+/// Turns stored elements into wanted ones, aligned and equally many; false if some do not fit.
+pub(crate) type Convert = Box<dyn Fn(&[u8], &mut [u8]) -> bool + Send + Sync>;
+
+/// The values of a list column: where each list starts, and the end.
+#[derive(Debug)]
+pub(crate) struct Lists<T> {
+    pub(crate) offsets: Vec<i32>,
+    pub(crate) values: Vec<T>,
+}
+
+/// Where the pages of a column chunk come from, before any of them is read.
+pub(crate) struct Source {
+    pages: Box<dyn PageReader>,
+    width: usize,
+    max_definition: u8,
+    max_repetition: u8,
+}
+
+impl std::fmt::Debug for Source {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Source").field("width", &self.width).finish_non_exhaustive()
+    }
+}
+
+impl Source {
+    /// The chunk of `column` that `pages` give from its first page on; `None` unless it stores numbers of `width` bytes, flat
+    /// or in one list.
+    pub(crate) fn new(pages: Box<dyn PageReader>, column: &ColumnDescriptor, width: usize) -> Option<Self> {
+        let stored = match column.physical_type() {
+            Type::INT32 | Type::FLOAT => 4,
+            Type::INT64 | Type::DOUBLE => 8,
+            _ => return None,
+        };
+        let max_definition = u8::try_from(column.max_def_level()).ok()?;
+        let max_repetition = u8::try_from(column.max_rep_level()).ok()?;
+        (stored == width && max_repetition <= 1).then_some(Self { pages, width, max_definition, max_repetition })
+    }
+
+    /// Starts reading. Without `convert` the stored bits are wanted, and `T` has their width.
+    pub(crate) fn chunk<T: Element>(self, convert: Option<Convert>) -> Option<Chunk<T>> {
+        (convert.is_some() || self.width == size_of::<T>()).then(|| Chunk {
+            source: self,
+            convert,
+            dictionary: Vec::new(),
+            page: Values::Plain(Bytes::new()),
+            left: 0,
+            before: 0,
+            offsets: Vec::new(),
+            scratch: Vec::new(),
+        })
+    }
+}
+
+/// A column chunk of numbers of 4 or 8 bytes without nulls, from the first value on.
+///
+/// Every answer of `None` means the same: this is not such a chunk, or it is damaged; nothing read from it may be used.
+pub(crate) struct Chunk<T> {
+    source: Source,
+    convert: Option<Convert>,
+    dictionary: Vec<T>,
+    page: Values,
+    /// Values that the page still has.
+    left: usize,
+    /// Values of the pages before.
+    before: usize,
+    offsets: Vec<i32>,
+    scratch: Vec<u64>,
+}
+
+/// The values of the page.
+enum Values {
+    Plain(Bytes),
+    Indices(Box<Numbers>),
+}
+
+impl<T> std::fmt::Debug for Chunk<T> {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Chunk").field("width", &self.source.width).field("left", &self.left).finish_non_exhaustive()
+    }
+}
+
+impl<T: Element> Chunk<T> {
+    /// Adds the next `count` values to `output`.
+    pub(crate) fn read(&mut self, mut count: usize, output: &mut Vec<T>) -> Option<()> {
+        while count > 0 {
+            if self.left == 0 {
+                self.turn()?.then_some(())?;
+                continue;
+            }
+            let most = count.min(self.left);
+            let taken = match &mut self.page {
+                Values::Plain(bytes) => {
+                    let bytes = bytes.split_to(most * self.source.width);
+                    plain(&bytes, self.source.width, self.convert.as_ref(), &mut self.scratch, output)?;
+                    most
+                }
+                Values::Indices(indices) => match indices.next(most)? {
+                    Piece::Repeated(index, times) => {
+                        let value = *self.dictionary.get(index as usize)?;
+                        output.extend(std::iter::repeat_n(value, times));
+                        times
+                    }
+                    Piece::Numbers(indices) => {
+                        // One look at the largest, so that the loop has no way out and is unrolled.
+                        let largest = indices.iter().copied().max()?;
+                        let dictionary = self.dictionary.get(..=largest as usize)?;
+                        output.extend(indices.iter().map(|index| dictionary[*index as usize]));
+                        indices.len()
+                    }
+                },
+            };
+            self.left -= taken;
+            count -= taken;
+        }
+        Some(())
+    }
+
+    /// That nothing follows.
+    pub(crate) fn end(&mut self) -> Option<()> {
+        (self.left == 0 && !self.turn()?).then_some(())
+    }
+
+    /// All of a list column: `rows` lists of `values` values together, none of them null or empty.
+    pub(crate) fn lists(mut self, rows: usize, values: usize) -> Option<Lists<T>> {
+        let end = i32::try_from(values).ok()?;
+        self.offsets.reserve_exact(rows.checked_add(1)?);
+        let mut found = Vec::with_capacity(values);
+        self.read(values, &mut found)?;
+        self.end()?;
+        let mut offsets = self.offsets;
+        offsets.push(end);
+        (offsets.len() == rows + 1 && offsets[0] == 0).then_some(Lists { offsets, values: found })
+    }
+
+    /// The next page with values; false at the end.
+    fn turn(&mut self) -> Option<bool> {
+        loop {
+            // The reader is given up where it panics.
+            let page = catch_unwind(AssertUnwindSafe(|| self.source.pages.get_next_page())).ok()?.ok()?;
+            match page {
+                None => return Some(false),
+                Some(Page::DictionaryPage { buf, num_values, encoding, .. }) => {
+                    if !matches!(encoding, Encoding::PLAIN | Encoding::PLAIN_DICTIONARY) {
+                        return None;
+                    }
+                    let bytes = buf.get(..self.source.width.checked_mul(num_values as usize)?)?;
+                    self.dictionary = Vec::with_capacity(num_values as usize);
+                    plain(bytes, self.source.width, self.convert.as_ref(), &mut self.scratch, &mut self.dictionary)?;
+                }
+                Some(Page::DataPage {
+                    mut buf,
+                    num_values,
+                    encoding,
+                    def_level_encoding,
+                    rep_level_encoding,
+                    ..
+                }) => {
+                    let count = num_values as usize;
+                    if self.source.max_repetition > 0 {
+                        let levels = prefixed(&mut buf, rep_level_encoding)?;
+                        self.repetitions(levels, count)?;
+                    }
+                    if self.source.max_definition > 0 {
+                        let levels = prefixed(&mut buf, def_level_encoding)?;
+                        self.definitions(levels, count)?;
+                    }
+                    self.values(buf, encoding, count)?;
+                }
+                Some(Page::DataPageV2 {
+                    mut buf,
+                    num_values,
+                    encoding,
+                    num_nulls,
+                    def_levels_byte_len,
+                    rep_levels_byte_len,
+                    ..
+                }) => {
+                    let count = num_values as usize;
+                    let lengths = [rep_levels_byte_len as usize, def_levels_byte_len as usize];
+                    if num_nulls > 0 || lengths[0].checked_add(lengths[1])? > buf.len() {
+                        return None;
+                    }
+                    let [repetitions, definitions] = lengths.map(|length| buf.split_to(length));
+                    if self.source.max_repetition > 0 {
+                        self.repetitions(repetitions, count)?;
+                    }
+                    if self.source.max_definition > 0 {
+                        self.definitions(definitions, count)?;
+                    }
+                    self.values(buf, encoding, count)?;
+                }
+            }
+            if self.left > 0 {
+                return Some(true);
+            }
+        }
+    }
+
+    /// Notes where lists start.
+    fn repetitions(&mut self, levels: Bytes, count: usize) -> Option<()> {
+        let (before, offsets) = (self.before, &mut self.offsets);
+        // As many as fit are all that `lists` accepts, so the cast loses nothing.
+        i32::try_from(before.checked_add(count)?).ok()?;
+        Runs::new(levels, 1).zeros(count, |at| offsets.push((before + at) as i32))
+    }
+
+    /// That all values are there.
+    fn definitions(&self, levels: Bytes, count: usize) -> Option<()> {
+        let width = (u8::BITS - self.source.max_definition.leading_zeros()) as u8;
+        Runs::new(levels, width).all(u32::from(self.source.max_definition), count).then_some(())
+    }
+
+    fn values(&mut self, mut bytes: Bytes, encoding: Encoding, count: usize) -> Option<()> {
+        self.page = match encoding {
+            Encoding::PLAIN if bytes.len() >= count.checked_mul(self.source.width)? => Values::Plain(bytes),
+            Encoding::PLAIN_DICTIONARY | Encoding::RLE_DICTIONARY if count > 0 => {
+                let width = bytes.first().copied().filter(|width| *width <= 32)?;
+                let runs = Runs::new(bytes.split_off(1), width);
+                Values::Indices(Box::new(Numbers::new(runs)))
+            }
+            _ => return None,
+        };
+        self.before += count;
+        self.left = count;
+        Some(())
+    }
+}
+
+/// The levels at the start of a page of version 1, cut off.
+fn prefixed(page: &mut Bytes, encoding: Encoding) -> Option<Bytes> {
+    let length = u32::from_le_bytes(*page.first_chunk::<4>()?) as usize;
+    if encoding != Encoding::RLE || page.len() - 4 < length {
+        return None;
+    }
+    drop(page.split_to(4));
+    Some(page.split_to(length))
+}
+
+/// Adds values of `width` bytes that lie one after another.
+fn plain<T: Element>(
+    bytes: &[u8],
+    width: usize,
+    convert: Option<&Convert>,
+    scratch: &mut Vec<u64>,
+    output: &mut Vec<T>,
+) -> Option<()> {
+    let Some(convert) = convert else {
+        output.extend(bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned::<T>));
+        return Some(());
+    };
+    let count = bytes.len() / width;
+    let start = output.len();
+    output.resize(start + count, T::default());
+    let wanted = cast_slice_mut(&mut output[start..]);
+    if bytes.as_ptr().align_offset(8) == 0 {
+        return convert(bytes, wanted).then_some(());
+    }
+    // Levels before the values may leave them anywhere.
+    scratch.resize(bytes.len().div_ceil(8), 0);
+    let aligned = &mut cast_slice_mut(scratch)[..bytes.len()];
+    aligned.copy_from_slice(bytes);
+    convert(aligned, wanted).then_some(())
+}

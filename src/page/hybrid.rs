@@ -1,0 +1,260 @@
+//! Parquet's mixture of repeated and bit-packed numbers: levels, and indices into a dictionary.
+
+use bytes::Bytes;
+
+use super::unpack::{BLOCK, unpack};
+
+/// One run, as its header says.
+#[derive(Debug, Clone)]
+pub(super) enum Run {
+    Repeated(u32, usize),
+    /// Bytes of groups of eight numbers; a writer may cut off those that no number needs.
+    Packed(Bytes, usize),
+}
+
+/// The runs of one stretch of bytes.
+#[derive(Debug)]
+pub(super) struct Runs {
+    rest: Bytes,
+    width: u8,
+}
+
+impl Runs {
+    /// The runs in `bytes` of numbers of `width` bits.
+    pub(super) fn new(bytes: Bytes, width: u8) -> Self {
+        Self { rest: bytes, width }
+    }
+
+    /// The next run, of at least one number; `None` at the end or where the bytes make no sense.
+    pub(super) fn next(&mut self) -> Option<Run> {
+        let header = self.varint()?;
+        let count = usize::try_from(header >> 1).ok().filter(|count| *count > 0)?;
+        if header & 1 == 0 {
+            let length = usize::from(self.width).div_ceil(8);
+            if self.rest.len() < length || length > 4 {
+                return None;
+            }
+            let mut value = [0; 4];
+            value[..length].copy_from_slice(&self.rest.split_to(length));
+            return Some(Run::Repeated(u32::from_le_bytes(value), count));
+        }
+        let length = count.checked_mul(usize::from(self.width))?.min(self.rest.len());
+        let numbers = count.checked_mul(8)?;
+        Some(Run::Packed(self.rest.split_to(length), numbers))
+    }
+
+    fn varint(&mut self) -> Option<u64> {
+        let mut value = 0_u64;
+        for (at, byte) in self.rest.iter().enumerate().take(10) {
+            value |= u64::from(byte & 0x7f).checked_shl(7 * at as u32)?;
+            if byte & 0x80 == 0 {
+                drop(self.rest.split_to(at + 1));
+                return Some(value);
+            }
+        }
+        None
+    }
+
+    /// Whether the first `count` numbers all are `level`.
+    pub(super) fn all(mut self, level: u32, count: usize) -> bool {
+        let mut left = count;
+        while left > 0 {
+            match self.next() {
+                Some(Run::Repeated(value, count)) if value == level => left = left.saturating_sub(count),
+                Some(Run::Packed(bytes, numbers)) => {
+                    let taken = numbers.min(left);
+                    if !packed_all(&bytes, self.width, level, taken) {
+                        return false;
+                    }
+                    left -= taken;
+                }
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Calls `each` with the position of every zero among the first `count` numbers of one bit. `None` if there are fewer.
+    pub(super) fn zeros(mut self, count: usize, mut each: impl FnMut(usize)) -> Option<()> {
+        let mut done = 0;
+        while done < count {
+            match self.next()? {
+                Run::Repeated(value, numbers) => {
+                    let end = done + numbers.min(count - done);
+                    if value == 0 {
+                        (done..end).for_each(&mut each);
+                    }
+                    done = end;
+                }
+                Run::Packed(bytes, numbers) => {
+                    let end = done + numbers.min(count - done);
+                    if bytes.len() * 8 < end - done {
+                        return None;
+                    }
+                    for (at, word) in bytes.chunks(8).enumerate() {
+                        let first = done + at * 64;
+                        let Some(left) = end.checked_sub(first).filter(|left| *left > 0) else { break };
+                        let mut eight = [0; 8];
+                        eight[..word.len()].copy_from_slice(word);
+                        let mut zeros = !u64::from_le_bytes(eight);
+                        if left < 64 {
+                            zeros &= (1 << left) - 1;
+                        }
+                        while zeros != 0 {
+                            each(first + zeros.trailing_zeros() as usize);
+                            zeros &= zeros - 1;
+                        }
+                    }
+                    done = end;
+                }
+            }
+        }
+        Some(())
+    }
+}
+
+fn packed_all(bytes: &[u8], width: u8, level: u32, count: usize) -> bool {
+    let mut block = [0; BLOCK];
+    (0..count).step_by(BLOCK).all(|first| {
+        let numbers = BLOCK.min(count - first);
+        unpack_at(bytes, width, first, &mut block)
+            .and_then(|there| block[..there].get(..numbers))
+            .is_some_and(|block| block.iter().all(|value| *value == level))
+    })
+}
+
+/// Unpacks the block that starts with number `first` of a run, a multiple of 64; how many numbers have their bytes there.
+fn unpack_at(bytes: &[u8], width: u8, first: usize, block: &mut [u32; BLOCK]) -> Option<usize> {
+    let width_bytes = usize::from(width);
+    let bytes = bytes.get(first / 8 * width_bytes..)?;
+    if unpack(bytes, width, block) {
+        return Some(BLOCK);
+    }
+    // The last block of a run may be cut short.
+    let mut padded = [0; 8 * 32];
+    let length = bytes.len().min(padded.len());
+    padded[..length].copy_from_slice(&bytes[..length]);
+    let numbers = (length * 8).checked_div(usize::from(width))?;
+    unpack(&padded, width, block).then_some(numbers.min(BLOCK))
+}
+
+/// Numbers taken a piece at a time.
+#[derive(Debug)]
+pub(super) struct Numbers {
+    runs: Runs,
+    run: Option<Run>,
+    /// Numbers of a packed run that were unpacked so far, and those of its last block: taken, there.
+    unpacked: usize,
+    block: [u32; BLOCK],
+    taken: usize,
+    there: usize,
+}
+
+/// Some of the numbers.
+#[derive(Debug)]
+pub(super) enum Piece<'a> {
+    Repeated(u32, usize),
+    Numbers(&'a [u32]),
+}
+
+impl Numbers {
+    pub(super) fn new(runs: Runs) -> Self {
+        Self { runs, run: None, unpacked: 0, block: [0; BLOCK], taken: 0, there: 0 }
+    }
+
+    /// The next numbers, one at least and `most` at most; `None` at the end or where the bytes make no sense.
+    pub(super) fn next(&mut self, most: usize) -> Option<Piece<'_>> {
+        if self.taken == self.there {
+            self.turn(most)?;
+        }
+        if let Some(Run::Repeated(value, left)) = &mut self.run {
+            let count = most.min(*left);
+            *left -= count;
+            return Some(Piece::Repeated(*value, count));
+        }
+        let count = most.min(self.there - self.taken);
+        self.taken += count;
+        Some(Piece::Numbers(&self.block[self.taken - count..self.taken]))
+    }
+
+    /// Makes sure that there is a number: the next block of the run, or the next run.
+    fn turn(&mut self, most: usize) -> Option<()> {
+        debug_assert!(most > 0);
+        loop {
+            match &self.run {
+                Some(Run::Repeated(_, left)) if *left > 0 => return Some(()),
+                Some(Run::Packed(bytes, numbers)) if self.unpacked < *numbers => {
+                    let there = unpack_at(bytes, self.runs.width, self.unpacked, &mut self.block)?;
+                    self.there = there.min(numbers - self.unpacked);
+                    self.unpacked += BLOCK;
+                    self.taken = 0;
+                    return (self.there > 0).then_some(());
+                }
+                _ => {
+                    self.run = Some(self.runs.next()?);
+                    (self.unpacked, self.taken, self.there) = (0, 0, 0);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Three times 5, then the numbers 0 to 7 and again, all of three bits; the last bytes hold numbers that nobody wants.
+    fn sample() -> Runs {
+        let eight = [0b1000_1000, 0b1100_0110, 0b1111_1010];
+        Runs::new([&[6, 5, 5][..], &eight, &eight].concat().into(), 3)
+    }
+
+    fn numbers(runs: Runs, mut count: usize, most: usize) -> Option<Vec<u32>> {
+        let (mut numbers, mut found) = (Numbers::new(runs), Vec::new());
+        while count > 0 {
+            let before = found.len();
+            match numbers.next(most.min(count))? {
+                Piece::Repeated(value, times) => found.extend(std::iter::repeat_n(value, times)),
+                Piece::Numbers(block) => found.extend(block),
+            }
+            assert!(found.len() > before);
+            count -= found.len() - before;
+        }
+        Some(found)
+    }
+
+    #[test]
+    fn runs_come_in_pieces_of_any_size() {
+        let expected: Vec<u32> = [5, 5, 5].into_iter().chain(0..8).chain(0..8).collect();
+        for most in [1, 2, 3, 7, 64, 1000] {
+            assert_eq!(numbers(sample(), 19, most).as_deref(), Some(&*expected), "{most} at a time");
+        }
+        assert_eq!(numbers(sample(), 20, 64), None, "there are 19");
+    }
+
+    #[test]
+    fn levels_are_counted_without_unpacking_them_one_by_one() {
+        let ones = Runs::new(vec![0xd0, 0x0f, 1, 3, 0xff].into(), 1);
+        assert!(ones.all(1, 1008), "1,000 repeated and eight packed ones");
+        assert!(!Runs::new(vec![3, 0xfe].into(), 1).all(1, 8));
+        assert!(!Runs::new(vec![3].into(), 1).all(1, 8), "no bytes");
+        assert!(!Runs::new(Bytes::new(), 1).all(1, 1));
+        assert!(Runs::new(Bytes::new(), 1).all(1, 0));
+        let mut found = Vec::new();
+        let levels = Runs::new(vec![0x03, 0b1110_1010, 0x04, 1, 0x04, 0].into(), 1);
+        assert_eq!(levels.zeros(12, |at| found.push(at)), Some(()));
+        assert_eq!(found, [0, 2, 4, 10, 11]);
+        assert_eq!(Runs::new(vec![0x03].into(), 1).zeros(8, |_| ()), None);
+    }
+
+    #[test]
+    fn hostile_headers_end_it() {
+        let header = |bytes: &[u8], width| Runs::new(bytes.to_vec().into(), width).next();
+        assert!(header(&[0xff; 11], 8).is_none(), "a header longer than any number");
+        assert!(header(&[0, 1], 8).is_none(), "no numbers");
+        assert!(header(&[2], 8).is_none(), "a repeated number that is not there");
+        assert!(header(&[2, 0, 0, 0, 0, 0], 40).is_none(), "numbers that are too wide");
+        let huge = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f, 1, 2, 3];
+        assert!(numbers(Runs::new(huge.to_vec().into(), 8), 64, 64).is_none_or(|found| found.len() == 64));
+    }
+}
