@@ -271,6 +271,11 @@ impl Dataset {
         order.iter().filter_map(|path| sizes.remove(path)).collect()
     }
 
+    /// Whether all its files are on this machine.
+    pub fn is_local(&self) -> bool {
+        self.inner.files.iter().all(|file| file.object.is_local())
+    }
+
     /// What of file column and directory column stands behind number `group` of the manifest.
     fn group(&self, group: usize) -> Result<(&RowGroup, &DataFile, &Layout)> {
         let row_group = self.inner.manifest.groups.get(group);

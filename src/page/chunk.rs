@@ -264,6 +264,10 @@ fn plain<T: Element>(
     output: &mut Vec<T>,
 ) -> Option<()> {
     let Some(convert) = convert else {
+        if let Ok(values) = bytemuck::try_cast_slice(bytes) {
+            output.extend_from_slice(values);
+            return Some(());
+        }
         output.extend(bytes.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned::<T>));
         return Some(());
     };

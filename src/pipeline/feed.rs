@@ -1,7 +1,7 @@
 //! The wiring: steps of a plan become batches, in order, within the budget.
 //!
 //! ```text
-//!   ahead:    for each step, its windows ──reserve──► fetch (tokio) ──► decode (CPU) ──► cells     as far as memory allows
+//!   ahead:    for each step, its windows ──reserve──► fetch (tokio) ──► decode (CPU) ──► cells     a few row groups ahead
 //!                   │ windows of step n                                                   │
 //!                   ▼                                                                     ▼
 //!   assemble: for each step, memory for the batch ──► wait for its cells ──► gather, decode images in place (CPU)
@@ -14,8 +14,7 @@
 //! earlier steps, which need nothing more, or by batches that the consumer has yet to take. That the rows live at one
 //! step fit at all is checked during each wait, so a budget that is too small is an error, never a hang.
 
-use std::collections::hash_map::Entry as MapEntry;
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -23,7 +22,7 @@ use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
 use futures::Stream;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, JoinSet};
 
 use super::groups::{Slot, load};
@@ -37,6 +36,10 @@ use crate::tensor::Batch;
 
 /// Steps whose windows are known ahead of assembly. It bounds a list of pointers; bytes are bounded by the budget.
 const STEPS_AHEAD: usize = 256;
+
+/// Row groups are read ahead of the step that is being made as far as the store takes requests at once, and small ones until they
+/// are this many bytes. Memory that is touched without need costs more than it brings.
+const AHEAD_BYTES: u64 = 256 << 20;
 
 /// How often a wait for memory asks whether it can ever end.
 const STUCK_CHECK: Duration = Duration::from_millis(100);
@@ -137,6 +140,7 @@ impl Feed {
     pub(super) fn start(job: Arc<Job>, plan: Arc<Plan>, share: Share, from: u64) -> Self {
         let (work_sender, work) = mpsc::channel(STEPS_AHEAD);
         let (sender, receiver) = mpsc::channel(job.prefetch);
+        let (asking, asked) = watch::channel(from);
         let in_flight = Arc::default();
         let loads = Loads::default();
         let ahead = Ahead {
@@ -146,10 +150,12 @@ impl Feed {
             windows: HashMap::new(),
             loads: loads.clone(),
             slots: HashMap::new(),
+            asked,
+            early: VecDeque::new(),
         };
         let ahead = tokio::spawn(ahead.run(from, work_sender));
         let assembler = Assembler { job: Arc::clone(&job), plan, share, in_flight: Arc::clone(&in_flight) };
-        let assembler = tokio::spawn(assembler.run(work, sender));
+        let assembler = tokio::spawn(assembler.run(from, asking, work, sender));
         Self { job, receiver, head: None, in_flight, loads, ended: false, _stages: [Task(ahead), Task(assembler)] }
     }
 
@@ -213,6 +219,10 @@ struct Ahead {
     loads: Loads,
     /// Row groups in memory or on their way, so that two windows share one.
     slots: HashMap<(u32, u32), Weak<Slot>>,
+    /// The step that the assembler wants next.
+    asked: watch::Receiver<u64>,
+    /// Row groups that were started for later steps: the step, and the bytes.
+    early: VecDeque<(u64, u64)>,
 }
 
 impl Ahead {
@@ -234,7 +244,7 @@ impl Ahead {
             let window = match self.windows.get(&key) {
                 Some((window, _)) => Arc::clone(window),
                 None => {
-                    let window = Arc::new(Window { slots: self.slots_of(&wanted, sender).await? });
+                    let window = Arc::new(Window { slots: self.slots_of(step, &wanted, sender).await? });
                     self.windows.insert(key, (Arc::clone(&window), wanted.last_step));
                     window
                 }
@@ -244,7 +254,12 @@ impl Ahead {
         Ok(Work { step, windows })
     }
 
-    async fn slots_of(&mut self, window: &WindowUse, sender: &mpsc::Sender<Result<Work>>) -> Result<Vec<Arc<Slot>>> {
+    async fn slots_of(
+        &mut self,
+        step: u64,
+        window: &WindowUse,
+        sender: &mpsc::Sender<Result<Work>>,
+    ) -> Result<Vec<Arc<Slot>>> {
         let mut slots = Vec::with_capacity(window.groups.len());
         for group in &window.groups {
             let key = (window.source, *group);
@@ -252,6 +267,7 @@ impl Ahead {
                 Some(slot) => slot,
                 None => {
                     let slot = Slot::new(window.source, *group);
+                    self.turn(step, &slot, sender).await?;
                     let reservation = self.reserve(&slot, &slots, sender).await?;
                     self.loads.start(&self.job, &slot, reservation);
                     self.remember(key, &slot);
@@ -261,6 +277,25 @@ impl Ahead {
             slots.push(slot);
         }
         Ok(slots)
+    }
+
+    /// Waits until it is time to read `slot` for `step`: at once for the step that the assembler waits for, so nothing can hang.
+    async fn turn(&mut self, step: u64, slot: &Slot, sender: &mpsc::Sender<Result<Work>>) -> Result<()> {
+        let source = &self.job.sources[slot.source as usize];
+        let bytes = source.cost(slot.group as usize).total();
+        loop {
+            let asked = *self.asked.borrow_and_update();
+            self.early.retain(|(step, _)| *step > asked);
+            let sum = self.early.iter().fold(bytes, |sum, (_, bytes)| sum.saturating_add(*bytes));
+            if step <= asked || self.early.len() < self.job.reads_at_once || sum <= AHEAD_BYTES {
+                self.early.push_back((step, bytes));
+                return Ok(());
+            }
+            tokio::select! {
+                changed = self.asked.changed() => changed.map_err(|_| closed())?,
+                () = sender.closed() => return Err(closed()),
+            }
+        }
     }
 
     async fn reserve(
@@ -305,7 +340,7 @@ impl Ahead {
     fn live(&self, beside: &[Arc<Slot>]) -> Option<u64> {
         let mut seen = HashSet::new();
         let slots = self.windows.values().flat_map(|(window, _)| &window.slots).chain(beside);
-        let held = slots.filter(|slot| seen.insert((slot.source, slot.group))).map(|slot| slot.held());
+        let held = slots.filter(|slot| seen.insert(slot.name())).map(|slot| slot.held());
         held.sum()
     }
 
@@ -328,8 +363,16 @@ struct Assembler {
 }
 
 impl Assembler {
-    async fn run(self, mut work: mpsc::Receiver<Result<Work>>, sender: mpsc::Sender<Result<Task<Made>>>) {
-        while let Some(work) = work.recv().await {
+    async fn run(
+        self,
+        from: u64,
+        asking: watch::Sender<u64>,
+        mut work: mpsc::Receiver<Result<Work>>,
+        sender: mpsc::Sender<Result<Task<Made>>>,
+    ) {
+        for step in from.. {
+            asking.send_replace(step);
+            let Some(work) = work.recv().await else { return };
             let task = match work {
                 Ok(work) => self.start(work).await,
                 Err(error) => Err(error),
@@ -365,18 +408,19 @@ impl Assembler {
 
 async fn assemble(job: &Arc<Job>, plan: Arc<Plan>, share: Share, work: Work, reservation: Reservation) -> Made {
     let started = Instant::now();
-    let mut cells = Vec::new();
-    let mut index = HashMap::new();
-    for slot in work.windows.iter().flat_map(|window| &window.slots) {
-        if let MapEntry::Vacant(vacant) = index.entry((slot.source, slot.group)) {
-            vacant.insert(cells.len() as u32);
-            cells.push(slot.cells().await.ok_or_else(|| Failure::Group(Arc::clone(slot)))?);
-        }
+    // Sorted by name, to find the cells of a row: its position here is their number.
+    let mut slots: Vec<&Arc<Slot>> = work.windows.iter().flat_map(|window| &window.slots).collect();
+    slots.sort_unstable_by_key(|slot| slot.name());
+    slots.dedup_by_key(|slot| slot.name());
+    let mut cells = Vec::with_capacity(slots.len());
+    for slot in &slots {
+        cells.push(slot.cells().await.ok_or_else(|| Failure::Group(Arc::clone(slot)))?);
     }
+    let names: Vec<(u32, u32)> = slots.iter().map(|slot| slot.name()).collect();
     job.counters.batch.waited(started.elapsed());
     // `work` moves along: the row groups stay in memory until the batch is made.
     job.on_cpu(move |job| {
-        let batch = gather(job, &plan, share, &work, &cells, &index, reservation);
+        let batch = gather(job, &plan, share, work.step, &cells, &names, reservation);
         drop(work);
         batch
     })
@@ -388,20 +432,20 @@ fn gather(
     job: &Job,
     plan: &Plan,
     share: Share,
-    work: &Work,
+    step: u64,
     cells: &[Arc<Cells>],
-    index: &HashMap<(u32, u32), u32>,
+    names: &[(u32, u32)],
     reservation: Reservation,
 ) -> Result<Batch> {
     let started = Instant::now();
-    let step = plan.step(work.step, share);
+    let step = plan.step(step, share);
     let mut rows = Vec::with_capacity(step.rows.len());
     // Rows come in runs of one row group when nothing is shuffled, so the last answer is asked first.
     let mut last = ((u32::MAX, u32::MAX), 0);
     for row in &step.rows {
         let key = (row.source, row.group);
         if last.0 != key {
-            last = (key, *index.get(&key).ok_or_else(closed)?);
+            last = (key, names.binary_search(&key).map_err(|_| closed())? as u32);
         }
         rows.push((last.1, row.row));
     }
@@ -419,7 +463,7 @@ fn gather(
     let (seed, epoch) = (plan.spec().seed, plan.epoch());
     let request = Rows {
         epoch,
-        step: work.step,
+        step: step.step,
         cells,
         rows: &rows,
         size: step.size,

@@ -61,6 +61,11 @@ impl Slot {
         Arc::new(Self { source, group, phase, born: Instant::now(), outcome: OnceLock::new() })
     }
 
+    /// Source and number of the row group.
+    pub(super) fn name(&self) -> (u32, u32) {
+        (self.source, self.group)
+    }
+
     /// Waits for the cells; `None` if the row group failed, see [`error`](Self::error).
     pub(super) async fn cells(&self) -> Option<Arc<Cells>> {
         let mut phase = self.phase.subscribe();
@@ -127,12 +132,13 @@ async fn read_and_decode(
     let fetched_bytes = fetched.bytes();
     let cost = job.sources[source].dataset.cost(group, &job.sources[source].projection);
     job.counters.read.done(fetched_bytes as u64, started.elapsed());
-    drop(permit);
     slot.enter(Phase::Decoding);
 
     let asked = Instant::now();
-    let permit = job.decodes.acquire().await.map_err(|_| closed())?;
+    let decoding = job.decodes.acquire().await.map_err(|_| closed())?;
     job.counters.decode.waited(asked.elapsed());
+    // Only now may another row group be read: where decoding is slower, fetched bytes would pile up for nothing.
+    drop(permit);
     let cells = job
         .on_cpu(move |job| {
             let Some(source) = job.sources.get(source) else { return Err(closed()) };
@@ -159,7 +165,7 @@ async fn read_and_decode(
             Ok(cells)
         })
         .await?;
-    drop(permit);
+    drop(decoding);
     // What stays: the cells, and the column chunks that views point into, of which the cells know only their own parts.
     let pinned = if cost.held > cost.decoded { fetched_bytes } else { 0 };
     let stays = cells.memory().saturating_add(pinned);

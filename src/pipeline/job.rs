@@ -59,6 +59,7 @@ pub(super) struct Job {
     pub(super) cpu: rayon::ThreadPool,
     /// Row groups being fetched at once.
     pub(super) reads: Semaphore,
+    pub(super) reads_at_once: usize,
     /// Row groups being decoded at once: one per thread, so that batches of earlier steps never queue behind many.
     pub(super) decodes: Semaphore,
     pub(super) counters: Counters,

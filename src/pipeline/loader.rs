@@ -22,8 +22,9 @@ use crate::plan::{Plan, PlanSpec, Share, State};
 use crate::schema::Schema;
 use crate::tensor::Batch;
 
-/// Row groups fetched at once. Enough to hide the latency of an object store; local disks are saturated by fewer.
-const READS_AT_ONCE: usize = 16;
+/// Row groups fetched at once from an object store: enough to hide its latency. From local files, one more than there are threads
+/// to decode them.
+const REMOTE_READS: usize = 16;
 
 /// Threads of the I/O runtime. They only wait and hand over; decoding has its own pool.
 const IO_THREADS: usize = 2;
@@ -151,12 +152,15 @@ impl Loader {
         // At most the budget, which is a usize.
         let batches = need.batches as usize;
         let allocator: Arc<dyn HostAllocator> = Arc::new(SystemAllocator);
+        let local = sources.iter().all(|source| source.dataset.is_local());
+        let reads_at_once = (settings.threads + 1).max(if local { 0 } else { REMOTE_READS });
         let job = Job {
             sources,
             groups: Pool::new(Arc::clone(&allocator), settings.budget - batches),
             batches: Pool::new(allocator, batches),
             cpu,
-            reads: Semaphore::new(READS_AT_ONCE),
+            reads: Semaphore::new(reads_at_once),
+            reads_at_once,
             decodes: Semaphore::new(settings.threads),
             counters: Counters::new(),
             ledger: SharedLedger::default(),

@@ -109,6 +109,11 @@ impl Object {
         &self.stamp
     }
 
+    /// Whether it is a file of this machine.
+    pub fn is_local(&self) -> bool {
+        self.place.local
+    }
+
     /// How many unneeded bytes are worth reading to save a request: none of a disk's, many of a store's.
     pub fn gap(&self) -> u64 {
         if self.place.local { 16 << 10 } else { 1 << 20 }
