@@ -61,7 +61,7 @@ impl Source {
             source: self,
             convert,
             dictionary: Vec::new(),
-            page: Values::Plain(Bytes::new()),
+            page: Values::Plain(Bytes::new(), 0),
             left: 0,
             before: 0,
             offsets: Vec::new(),
@@ -88,7 +88,8 @@ pub(crate) struct Chunk<T> {
 
 /// The values of the page.
 enum Values {
-    Plain(Bytes),
+    /// With how many bytes of it are taken.
+    Plain(Bytes, usize),
     Indices(Box<Numbers>),
 }
 
@@ -108,9 +109,10 @@ impl<T: Element> Chunk<T> {
             }
             let most = count.min(self.left);
             let taken = match &mut self.page {
-                Values::Plain(bytes) => {
-                    let bytes = bytes.split_to(most * self.source.width);
-                    plain(&bytes, self.source.width, self.convert.as_ref(), &mut self.scratch, output)?;
+                Values::Plain(bytes, taken) => {
+                    let next = bytes.get(*taken..*taken + most * self.source.width)?;
+                    *taken += next.len();
+                    plain(next, self.source.width, self.convert.as_ref(), &mut self.scratch, output)?;
                     most
                 }
                 Values::Indices(indices) => match indices.next(most)? {
@@ -120,10 +122,12 @@ impl<T: Element> Chunk<T> {
                         times
                     }
                     Piece::Numbers(indices) => {
-                        // One look at the largest, so that the loop has no way out and is unrolled.
-                        let largest = indices.iter().copied().max()?;
-                        let dictionary = self.dictionary.get(..=largest as usize)?;
-                        output.extend(indices.iter().map(|index| dictionary[*index as usize]));
+                        // Signed, because that is what vectors compare best; `values` has refused indices of 32 bits.
+                        let end = i32::try_from(self.dictionary.len()).ok()?;
+                        if indices.iter().fold(false, |beyond, index| beyond | (*index as i32 >= end)) {
+                            return None;
+                        }
+                        output.extend(indices.iter().map(|index| self.dictionary[*index as usize]));
                         indices.len()
                     }
                 },
@@ -231,9 +235,9 @@ impl<T: Element> Chunk<T> {
 
     fn values(&mut self, mut bytes: Bytes, encoding: Encoding, count: usize) -> Option<()> {
         self.page = match encoding {
-            Encoding::PLAIN if bytes.len() >= count.checked_mul(self.source.width)? => Values::Plain(bytes),
+            Encoding::PLAIN if bytes.len() >= count.checked_mul(self.source.width)? => Values::Plain(bytes, 0),
             Encoding::PLAIN_DICTIONARY | Encoding::RLE_DICTIONARY if count > 0 => {
-                let width = bytes.first().copied().filter(|width| *width <= 32)?;
+                let width = bytes.first().copied().filter(|width| *width <= 31)?;
                 let runs = Runs::new(bytes.split_off(1), width);
                 Values::Indices(Box::new(Numbers::new(runs)))
             }

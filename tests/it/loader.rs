@@ -1,12 +1,20 @@
 //! The whole chain on files: order, resume, errors, memory, bad rows.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use arrow::array::{
+    ArrayRef, Float32Array, Float64Array, Int16Array, Int32Array, Int64Array, RecordBatch, UInt32Array,
+};
 use bowstring::Error;
-use bowstring::codec::BadRows;
+use bowstring::codec::{BadRows, Nulls, Pack, Scalar};
 use bowstring::pipeline::{Loader, LoaderOptions, Next};
 use bowstring::plan::{State, Tail};
+use bowstring::schema::DType;
+use parquet::arrow::ArrowWriter;
+use parquet::file::properties::WriterProperties;
 
 use crate::support::{self, cell, drain, ids, options};
 
@@ -305,4 +313,93 @@ fn a_mixture_draws_in_proportion() {
     assert_eq!(seen.len(), total, "no row twice");
     let share = of_two as f64 / total as f64;
     assert!((share - 0.25).abs() < 0.01, "{share} of the rows came from the second dataset, of {total}");
+}
+
+/// Columns of several types, some rows null if `nulls`, in row groups of uneven sizes.
+fn mixed(path: &std::path::Path, nulls: bool) {
+    let rows = 5000_i64;
+    let hole = |row: i64, every: i64| nulls && row > 3000 && row % every == 0;
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("a", Arc::new(Int32Array::from_iter((0..rows).map(|row| Some((row % 7) as i32))))),
+        ("b", Arc::new(Int64Array::from_iter((0..rows).map(|row| (!hole(row, 17)).then_some(row * 3))))),
+        ("c", Arc::new(Float32Array::from_iter((0..rows).map(|row| Some(row as f32 / 4.0))))),
+        ("d", Arc::new(Float64Array::from_iter((0..rows).map(|row| (!hole(row, 29)).then_some(row as f64 * 0.5))))),
+        ("e", Arc::new(UInt32Array::from_iter((0..rows).map(|row| Some((row * row % 1000) as u32))))),
+        ("f", Arc::new(Int16Array::from_iter((0..rows).map(|row| Some((row % 300) as i16))))),
+    ];
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let properties = WriterProperties::builder().set_data_page_row_count_limit(333).set_write_batch_size(100).build();
+    let mut writer = ArrowWriter::try_new(File::create(path).unwrap(), batch.schema(), Some(properties)).unwrap();
+    let mut start = 0;
+    for length in [1, 700, 1999, 2300] {
+        writer.write(&batch.slice(start, length)).unwrap();
+        writer.flush().unwrap();
+        start += length;
+    }
+    writer.close().unwrap();
+}
+
+/// The pack of one epoch as bytes, and the file's rows in their order.
+fn packed(path: &std::path::Path, columns: &[&str], dtype: DType, nulls: Nulls) -> (Vec<u8>, Vec<i64>) {
+    let mut options = options(path, 97, 0, 1);
+    options.tail = Tail::Drop;
+    options.columns.row_id = true;
+    let columns: Vec<String> = columns.iter().map(|name| (*name).to_owned()).collect();
+    options.columns.exclude = "abcdef".chars().map(String::from).filter(|name| !columns.contains(name)).collect();
+    options.columns.nulls.0.extend(columns.iter().map(|name| (name.clone(), nulls.clone())));
+    options.columns.pack = vec![Pack { name: "x".to_owned(), columns, dtype }];
+    let (mut bytes, mut rows) = (Vec::new(), Vec::new());
+    for batch in Loader::open(options).unwrap().iter() {
+        let batch = batch.unwrap();
+        bytes.extend_from_slice(batch.tensor("x").unwrap().bytes());
+        rows.extend_from_slice(batch.tensor("_row_id").unwrap().as_slice::<i64>().unwrap());
+    }
+    (bytes, rows)
+}
+
+#[test]
+fn packs_are_the_same_from_pages_and_from_columns() {
+    let directory = tempfile::tempdir().unwrap();
+    for nulls in [false, true] {
+        let path = directory.path().join(format!("mixed-{nulls}.parquet"));
+        mixed(&path, nulls);
+        let fill = Nulls::Fill(Scalar::Int(9));
+        // f is stored wider than its type, so a pack with it is made from columns.
+        for (columns, dtype) in [
+            (&["a", "b", "c", "d", "e"][..], DType::Float32),
+            (&["e", "d", "c", "b", "a", "f"], DType::Float64),
+            (&["a", "b", "e"], DType::Int64),
+            (&["a"], DType::Uint8),
+            (&["a", "b", "c", "d", "e"], DType::Float16),
+        ] {
+            let (found, rows) = packed(&path, columns, dtype, fill.clone());
+            let value = |column: &str, row: i64| match column {
+                "a" => (row % 7) as f64,
+                "b" if nulls && row > 3000 && row % 17 == 0 => 9.0,
+                "b" => (row * 3) as f64,
+                "c" => row as f64 / 4.0,
+                "d" if nulls && row > 3000 && row % 29 == 0 => 9.0,
+                "d" => row as f64 * 0.5,
+                "e" => (row * row % 1000) as f64,
+                _ => (row % 300) as f64,
+            };
+            let mut expected = Vec::new();
+            for (row, column) in rows.iter().flat_map(|row| columns.iter().map(move |column| (*row, *column))) {
+                let value = value(column, row);
+                match dtype {
+                    DType::Float32 => expected.extend((value as f32).to_le_bytes()),
+                    DType::Float64 => expected.extend(value.to_le_bytes()),
+                    DType::Int64 => expected.extend((value as i64).to_le_bytes()),
+                    DType::Uint8 => expected.push(value as u8),
+                    _ => expected.extend(half::f16::from_f64(value).to_le_bytes()),
+                }
+            }
+            assert_eq!(rows.len(), 5000 / 97 * 97);
+            assert!(found == expected, "{columns:?} as {dtype}, nulls {nulls}");
+            // A mask is made from columns only, and changes nothing where nothing is null.
+            if !nulls {
+                assert!(packed(&path, columns, dtype, Nulls::Mask) == (found, rows), "{columns:?} as {dtype}, masked");
+            }
+        }
+    }
 }
