@@ -72,9 +72,9 @@ impl Job {
             rows: picks,
             size: picks.len(),
             masked: false,
-            random: &|at| at as u64,
-            row_ids: &|at| at as u64,
-            stored_rows: &|at| u64::from(picks[at].1),
+            random: &|pick| u64::from(pick.1),
+            row_ids: &|pick| u64::from(pick.1),
+            stored_rows: &|pick| u64::from(pick.1),
             bad_rows: BadRows::Error,
         };
         let reservation = self.pool.try_reserve(self.columns.batch_bytes(picks.len(), 0)).unwrap();

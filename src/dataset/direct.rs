@@ -169,14 +169,8 @@ mod tests {
         })
     }
 
-    const NUMBERS: [DataType; 6] = [
-        DataType::Int32,
-        DataType::UInt32,
-        DataType::Int64,
-        DataType::UInt64,
-        DataType::Float32,
-        DataType::Float64,
-    ];
+    const NUMBERS: [DataType; 6] =
+        [DataType::Int32, DataType::UInt32, DataType::Int64, DataType::UInt64, DataType::Float32, DataType::Float64];
 
     impl Made {
         fn next(&self, state: &mut u64) -> u64 {
@@ -186,13 +180,14 @@ mod tests {
 
         fn numbers(&self, count: usize, data_type: &DataType, state: &mut u64) -> ArrayRef {
             let mut one = || {
-                let null = self.next(state) % 50 == 0 && self.nulls;
+                let null = self.next(state).is_multiple_of(50) && self.nulls;
                 let value = self.next(state) % self.distinct;
                 (!null).then_some(value as u32)
             };
             let values: Vec<Option<u32>> = (0..count).map(|_| one()).collect();
             // Small enough for all of the types.
-            let values = arrow::array::UInt32Array::from_iter(values.into_iter().map(|value| Some(value? % 10_000_000)));
+            let values =
+                arrow::array::UInt32Array::from_iter(values.into_iter().map(|value| Some(value? % 10_000_000)));
             cast(&values, data_type).unwrap()
         }
 

@@ -95,7 +95,11 @@ enum Values {
 
 impl<T> std::fmt::Debug for Chunk<T> {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("Chunk").field("width", &self.source.width).field("left", &self.left).finish_non_exhaustive()
+        formatter
+            .debug_struct("Chunk")
+            .field("width", &self.source.width)
+            .field("left", &self.left)
+            .finish_non_exhaustive()
     }
 }
 
@@ -171,12 +175,7 @@ impl<T: Element> Chunk<T> {
                     plain(bytes, self.source.width, self.convert.as_ref(), &mut self.scratch, &mut self.dictionary)?;
                 }
                 Some(Page::DataPage {
-                    mut buf,
-                    num_values,
-                    encoding,
-                    def_level_encoding,
-                    rep_level_encoding,
-                    ..
+                    mut buf, num_values, encoding, def_level_encoding, rep_level_encoding, ..
                 }) => {
                     let count = num_values as usize;
                     if self.source.max_repetition > 0 {

@@ -449,16 +449,17 @@ fn gather(
         }
         rows.push((last.1, row.row));
     }
-    let row_id = |at: usize| {
-        step.rows.get(at).map_or(0, |row| {
-            let source = &job.sources[row.source as usize];
-            source.row_base + source.dataset.row_id(row.group as usize, u64::from(row.row))
-        })
+    let source = |pick: (u32, u32)| {
+        let (source, group) = names[pick.0 as usize];
+        (&job.sources[source as usize], group as usize, u64::from(pick.1))
     };
-    let stored_row = |at: usize| {
-        step.rows.get(at).map_or(0, |row| {
-            job.sources[row.source as usize].dataset.stored_row(row.group as usize, u64::from(row.row))
-        })
+    let row_id = |pick| {
+        let (source, group, row) = source(pick);
+        source.row_base + source.dataset.row_id(group, row)
+    };
+    let stored_row = |pick| {
+        let (source, group, row) = source(pick);
+        source.dataset.stored_row(group, row)
     };
     let (seed, epoch) = (plan.spec().seed, plan.epoch());
     let request = Rows {
@@ -468,27 +469,27 @@ fn gather(
         rows: &rows,
         size: step.size,
         masked: plan.masked(),
-        random: &|at| random(seed, epoch, row_id(at)),
+        random: &|pick| random(seed, epoch, row_id(pick)),
         row_ids: &row_id,
         stored_rows: &stored_row,
         bad_rows: job.bad_rows,
     };
     let (batch, bad) = job.sources[0].columns.assemble(&request, reservation)?;
     if !bad.is_empty() {
-        job.ledger.record(bad.into_iter().map(|bad| entry(&batch, bad, row_id)));
+        job.ledger.record(bad.into_iter().map(|bad| entry(&batch, bad)));
     }
     job.counters.copied.fetch_add(job.sources[0].columns.copied_bytes(&batch) as u64, Ordering::Relaxed);
     job.counters.batch.done(batch.tensor_bytes() as u64, started.elapsed());
     Ok(batch)
 }
 
-fn entry(batch: &Batch, bad: BadRow, row_id: impl Fn(usize) -> u64) -> Entry {
+fn entry(batch: &Batch, bad: BadRow) -> Entry {
     Entry {
         epoch: batch.epoch,
         step: batch.step,
-        row_id: row_id(bad.index),
+        row_id: bad.row_id,
         column: bad.column.to_string(),
         error: bad.error.chain(),
-        replaced_by: bad.replaced_by.map(row_id),
+        replaced_by: bad.replaced_by,
     }
 }

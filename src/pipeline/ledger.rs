@@ -27,7 +27,7 @@ pub struct Entry {
 /// Counts, and the first [`LEDGER_ENTRIES`] entries.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Ledger {
-    /// Rows replaced by another row of their batch.
+    /// Rows replaced by another row of their row group.
     pub skipped: u64,
     /// Rows whose bad column was set to zero.
     pub zeroed: u64,

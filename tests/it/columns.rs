@@ -60,9 +60,9 @@ fn assemble(columns: &Columns, cells: &[Arc<Cells>], request: &Request<'_>) -> R
         rows: request.rows,
         size: request.size,
         masked: request.masked,
-        random: &|at| at as u64,
-        row_ids: &|at| 1000 + at as u64,
-        stored_rows: &|at| u64::from(request.rows[at].1),
+        random: &|pick| u64::from(pick.1),
+        row_ids: &|pick| 1000 + 100 * u64::from(pick.0) + u64::from(pick.1),
+        stored_rows: &|pick| u64::from(pick.1),
         bad_rows: request.bad_rows,
     };
     columns.assemble(&rows, reservation)
@@ -723,16 +723,18 @@ fn a_bad_row_is_an_error_with_its_place() {
 fn a_skipped_row_is_replaced_in_all_columns() {
     let rows = [(0, 1), (0, 3), (0, 0), (0, 2), (0, 1)];
     let (batch, bad) = picked(&photos(), PHOTOS, &rows, 6, BadRows::Skip).unwrap();
-    assert_eq!(values::<i64>(&batch, "label"), [10, 10, 10, 12, 10, 0]);
-    assert_eq!(values::<u8>(&batch, "image"), [1, 2, 3, 1, 2, 3, 1, 2, 3, 7, 8, 9, 1, 2, 3, 0, 0, 0]);
-    assert_eq!(values::<i64>(&batch, "tags__values"), [1, 1, 1, 3, 3, 3, 1]);
-    assert_eq!(values::<i64>(&batch, "tags__offsets"), [0, 1, 2, 3, 6, 7, 7]);
-    assert_eq!(values::<i64>(&batch, "_row_id"), [1002, 1002, 1002, 1003, 1002, 0]);
-    let found: Vec<_> = bad.iter().map(|bad| (bad.index, &*bad.column, bad.replaced_by)).collect();
-    assert_eq!(found, [(0, "image", Some(2)), (1, "image", Some(2)), (4, "image", Some(2))]);
+    assert_eq!(values::<i64>(&batch, "label"), [12, 10, 10, 12, 12, 0]);
+    assert_eq!(values::<u8>(&batch, "image"), [7, 8, 9, 1, 2, 3, 1, 2, 3, 7, 8, 9, 7, 8, 9, 0, 0, 0]);
+    assert_eq!(values::<i64>(&batch, "tags__values"), [3, 3, 3, 1, 1, 3, 3, 3, 3, 3, 3]);
+    assert_eq!(values::<i64>(&batch, "tags__offsets"), [0, 3, 4, 5, 8, 11, 11]);
+    assert_eq!(values::<i64>(&batch, "_row_id"), [1002, 1000, 1000, 1002, 1002, 0]);
+    let found: Vec<_> = bad.iter().map(|bad| (bad.index, bad.row_id, &*bad.column, bad.replaced_by)).collect();
+    let expected = [(0, 1001, "image", Some(1002)), (1, 1003, "image", Some(1000)), (4, 1001, "image", Some(1002))];
+    assert_eq!(found, expected, "the next good row of the row group, whatever else is in the batch");
     assert!(bad[1].error.to_string().contains("row 3: null"), "{}", bad[1].error);
-    let error = picked(&photos(), PHOTOS, &[(0, 1), (0, 3)], 2, BadRows::Skip).unwrap_err();
-    assert!(error.to_string().contains("all are bad") && error.to_string().contains("row 1"), "{error}");
+    let hopeless = [("image", array(BinaryViewArray::from_iter([Some(b"not an image".to_vec()), None])))];
+    let error = picked(&hopeless, PHOTOS, &[(0, 0)], 1, BadRows::Skip).unwrap_err();
+    assert!(error.to_string().contains("row 0: no row of its row group or batch can stand in"), "{error}");
 }
 
 #[test]
@@ -770,7 +772,7 @@ fn masks_and_row_ids_tell_padding_rows() {
         (3, 3, 7, ["x", "_row_id", "_mask"].map(str::to_owned).to_vec())
     );
     assert_eq!(values::<i32>(&batch, "x"), [6, 0, 0]);
-    assert_eq!((values::<u8>(&batch, "_mask"), values::<i64>(&batch, "_row_id")), (vec![1, 0, 0], vec![1000, 0, 0]));
+    assert_eq!((values::<u8>(&batch, "_mask"), values::<i64>(&batch, "_row_id")), (vec![1, 0, 0], vec![1001, 0, 0]));
     let none = Request { rows: &[], size: 2, masked: true, bad_rows: BadRows::Skip };
     assert_eq!(values::<u8>(&assemble(&columns, &[cells], &none).unwrap().0, "_mask"), [0, 0]);
 }
@@ -782,7 +784,7 @@ fn only_row_ids_may_be_asked_for() {
     assert!(columns.paths().is_empty());
     let cells = Arc::new(columns.cells(Vec::new(), Place::default()).unwrap());
     let request = Request { rows: &[(0, 7), (0, 3)], size: 2, masked: false, bad_rows: BadRows::Error };
-    assert_eq!(values::<i64>(&assemble(&columns, &[cells], &request).unwrap().0, "_row_id"), [1000, 1001]);
+    assert_eq!(values::<i64>(&assemble(&columns, &[cells], &request).unwrap().0, "_row_id"), [1007, 1003]);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrow::array::{
-    ArrayRef, Float32Array, Float64Array, Int16Array, Int32Array, Int64Array, RecordBatch, UInt32Array,
+    ArrayRef, BinaryArray, Float32Array, Float64Array, Int16Array, Int32Array, Int64Array, RecordBatch, UInt32Array,
 };
 use bowstring::Error;
 use bowstring::codec::{BadRows, Nulls, Pack, Scalar};
@@ -282,6 +282,43 @@ fn bad_rows_are_counted_and_listed_and_steps_stay_equal() {
         assert!(ledger.entries.iter().all(|entry| entry.error.contains("row group") && entry.column == "image"));
     }
     assert_eq!(tallies[0], tallies[1], "the same rows are bad under both policies");
+}
+
+#[test]
+fn what_stands_in_for_a_bad_row_is_the_same_for_every_world() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("bitmaps.parquet");
+    // Bitmaps of one pixel, every seventh cut short; row groups of 50 rows.
+    let bitmap = |row: u8| {
+        let head = b"BM\x3a\0\0\0\0\0\0\0\x36\0\0\0\x28\0\0\0\x01\0\0\0\x01\0\0\0\x01\0\x18";
+        let mut bytes = head.to_vec();
+        bytes.resize(54, 0);
+        bytes.extend([row, row, row, 0]);
+        if row % 7 == 3 { bytes[..40].to_vec() } else { bytes }
+    };
+    let images: ArrayRef = Arc::new(BinaryArray::from_iter_values((0..200).map(bitmap)));
+    let batch = RecordBatch::try_from_iter([("image", images)]).unwrap();
+    let properties = WriterProperties::builder().set_max_row_group_row_count(Some(50)).build();
+    let mut writer = ArrowWriter::try_new(File::create(&path).unwrap(), batch.schema(), Some(properties)).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    let mut first = None;
+    for world in [1, 2, 3, 4] {
+        let mut global: Vec<Vec<u8>> = Vec::new();
+        let mut skipped = 0;
+        for rank in 0..world {
+            let mut options = LoaderOptions { bad_rows: BadRows::Skip, ..options(&path, 20, rank, world) };
+            options.columns.images = BTreeMap::from([("image".to_owned(), image(1))]);
+            let mut loader = Loader::open(options).unwrap();
+            for (step, batch) in loader.iter().enumerate() {
+                global.resize(global.len().max(step + 1), Vec::new());
+                global[step].extend_from_slice(batch.unwrap().tensor("image").unwrap().bytes());
+            }
+            skipped += loader.ledger().skipped;
+        }
+        assert_eq!((global.len(), skipped), (10, 29), "world {world}");
+        assert!(first.get_or_insert_with(|| global.clone()) == &global, "world {world}");
+    }
 }
 
 fn image(size: u32) -> bowstring::codec::image::ImageOptions {

@@ -17,6 +17,7 @@ use super::number::fill;
 use super::options::BadRows;
 use super::output::{Form, Output, Padding};
 use super::{MASK, ROW_ID, bytes};
+use crate::codec::Decode;
 use crate::error::{Error, Place, Result};
 use crate::memory::Reservation;
 use crate::schema::{DType, part_name};
@@ -42,12 +43,12 @@ pub struct Rows<'a> {
     pub size: usize,
     /// Whether `_mask`, which marks padding rows, is delivered.
     pub masked: bool,
-    /// The random number of a row of the batch, for augmentation.
-    pub random: &'a (dyn Fn(usize) -> u64 + Sync),
-    /// The dataset's number of a row of the batch.
-    pub row_ids: &'a (dyn Fn(usize) -> u64 + Sync),
-    /// Row of the batch -> row within its row group, before any filter. Places in errors name this one.
-    pub stored_rows: &'a (dyn Fn(usize) -> u64 + Sync),
+    /// The random number of a row of `cells`, for augmentation.
+    pub random: &'a (dyn Fn((u32, u32)) -> u64 + Sync),
+    /// The dataset's number of a row of `cells`.
+    pub row_ids: &'a (dyn Fn((u32, u32)) -> u64 + Sync),
+    /// Row of `cells` -> row within its row group, before any filter. Places in errors name this one.
+    pub stored_rows: &'a (dyn Fn((u32, u32)) -> u64 + Sync),
     /// What to do with bad rows.
     pub bad_rows: BadRows,
 }
@@ -63,12 +64,14 @@ impl fmt::Debug for Rows<'_> {
 pub struct BadRow {
     /// Its index in the batch.
     pub index: usize,
+    /// The dataset's number of it.
+    pub row_id: u64,
     /// The column that is bad.
     pub column: Arc<str>,
     /// What is wrong, with its place.
     pub error: Error,
-    /// The index of the row delivered in its place; `None` if its bad column is zero instead.
-    pub replaced_by: Option<usize>,
+    /// The dataset's number of the row delivered in its place; `None` if its bad column is zero instead.
+    pub replaced_by: Option<u64>,
 }
 
 /// Something bad in a row: index in the batch, output, and what.
@@ -115,22 +118,15 @@ pub(super) fn assemble(
     decode_images(outputs, &tables, rows, limit, &layout, &mut builder, &mut faults);
     faults.sort_by_key(|fault| (fault.index, fault.output));
 
-    let bad = settle(faults, rows)?;
-    let replaced: Vec<(usize, usize)> = bad.iter().filter_map(|bad| Some((bad.index, bad.replaced_by?))).collect();
-    if !replaced.is_empty() {
-        for (index, by) in &replaced {
-            picked.to_mut()[*index] = rows.rows[*by];
-        }
+    let stand_in = |index: usize| stand_in(outputs, &tables, rows, index, &layout, &mut builder);
+    let bad = if faults.is_empty() { Vec::new() } else { settle(faults, rows, picked.to_mut(), stand_in)? };
+    if bad.iter().any(|bad| bad.replaced_by.is_some()) {
         let decoded =
             std::mem::replace(&mut layout, lay_out(outputs, &tables, &picked, rows.size, row_id, rows.masked));
         builder = with_images(outputs, builder, &decoded, &layout, spare)?;
-        for (at, output) in outputs.iter().enumerate().filter(|(_, output)| matches!(output.form, Form::Image(_))) {
-            let (tensor, width) = (builder.tensor(layout.outputs[at].0), output.width());
-            replaced.iter().for_each(|(to, by)| tensor.copy_within(by * width..(by + 1) * width, to * width));
-        }
     }
     let picks = Picks::new(&picked, rows.size);
-    fill_tensors(outputs, &tables, &picks, &layout, rows, &replaced, row_id, &mut builder)?;
+    fill_tensors(outputs, &tables, &picks, &layout, rows, row_id, &mut builder)?;
     let arrow = outputs.par_iter().zip(&tables).filter(|(output, _)| output.is_arrow());
     let arrow = arrow.map(|(output, table)| {
         let array = arrow_column(output, table, &picks);
@@ -217,14 +213,14 @@ fn known_faults(outputs: &[Output], rows: &Rows<'_>) -> Vec<Fault> {
     if rows.cells.iter().all(|cell| cell.bad.is_none()) {
         return faults;
     }
-    for (index, (cell, row)) in rows.rows.iter().enumerate() {
-        let (cell, row) = (&rows.cells[*cell as usize], *row as usize);
+    for (index, pick) in rows.rows.iter().enumerate() {
+        let (cell, row) = (&rows.cells[pick.0 as usize], pick.1 as usize);
         if cell.bad.as_ref().is_none_or(|bad| !bad.contains(row)) {
             continue;
         }
         for output in 0..outputs.len() {
             if let Some(bad) = cell.parts[output].bad.iter().find(|bad| bad.rows.contains(row)) {
-                let (column, error) = (Arc::clone(&bad.column), bad.error(&cell.place, row, (rows.stored_rows)(index)));
+                let (column, error) = (Arc::clone(&bad.column), bad.error(&cell.place, row, (rows.stored_rows)(*pick)));
                 faults.push(Fault { index, output, column, error });
             }
         }
@@ -255,20 +251,58 @@ fn decode_images(
         let (real, rest) = tensor.split_at_mut(limit * width);
         rest.fill(0);
         let decoded = real.par_chunks_mut(width).zip(&rows.rows[..limit]).enumerate();
-        let failed = decoded.filter_map(|(index, (place, (cell, row)))| {
-            let (array, row) = (cells[*cell as usize], *row as usize);
-            if array.is_null(row) {
-                place.fill(0);
-                return None;
-            }
-            let error = decoder.decode_into(array.value(row), (rows.random)(index), place).err()?;
-            place.fill(0);
-            let group = rows.cells[*cell as usize].place.clone();
-            let at_row = group.column(Arc::clone(&output.name)).row((rows.stored_rows)(index));
+        let failed = decoded.filter_map(|(index, (place, pick))| {
+            let error = decode_image(&**decoder, cells, rows, *pick, place).err()?;
+            let group = rows.cells[pick.0 as usize].place.clone();
+            let at_row = group.column(Arc::clone(&output.name)).row((rows.stored_rows)(*pick));
             Some(Fault { index, output: at, column: Arc::clone(&output.name), error: located(error, at_row) })
         });
         faults.extend(failed.collect::<Vec<_>>());
     }
+}
+
+/// Decodes the image of one row into its place, which is zero if there is none or it is bad.
+fn decode_image(
+    decoder: &dyn Decode,
+    cells: &[&BinaryViewArray],
+    rows: &Rows<'_>,
+    pick: (u32, u32),
+    place: &mut [u8],
+) -> Result<()> {
+    let (array, row) = (cells[pick.0 as usize], pick.1 as usize);
+    let decoded =
+        if array.is_null(row) { None } else { Some(decoder.decode_into(array.value(row), (rows.random)(pick), place)) };
+    if !matches!(decoded, Some(Ok(()))) {
+        place.fill(0);
+    }
+    decoded.unwrap_or(Ok(()))
+}
+
+/// The row delivered in place of row `index`, which is bad: the next good one of its row group, wrapping around. So it does not
+/// depend on what else is in the batch, and no world size changes it. Only where a whole row group is bad, the next good one of
+/// the batch has to do. Its images are decoded into their places.
+fn stand_in(
+    outputs: &[Output],
+    tables: &[Table<'_>],
+    rows: &Rows<'_>,
+    index: usize,
+    layout: &Layout,
+    builder: &mut BatchBuilder,
+) -> Option<(u32, u32)> {
+    let (number, row) = rows.rows[index];
+    // Rows of a row group are counted in 32 bits, as `rows` does.
+    let count = u32::try_from(rows.cells[number as usize].rows).unwrap_or(u32::MAX);
+    let group = (row + 1..count).chain(0..row).map(|row| (number, row));
+    let batch = rows.rows[index + 1..].iter().chain(&rows.rows[..index]).copied();
+    group.chain(batch.filter(|pick| pick.0 != number)).find(|pick| {
+        let good = rows.cells[pick.0 as usize].bad.as_ref().is_none_or(|bad| !bad.contains(pick.1 as usize));
+        good && outputs.iter().enumerate().all(|(at, output)| {
+            let (Form::Image(decoder), Table::Bytes(cells)) = (&output.form, &tables[at]) else { return true };
+            let width = output.width();
+            let place = &mut builder.tensor(layout.outputs[at].0)[index * width..(index + 1) * width];
+            width == 0 || decode_image(&**decoder, cells, rows, *pick, place).is_ok()
+        })
+    })
 }
 
 /// The decoder's error with the place that the decoder cannot know.
@@ -283,11 +317,13 @@ fn located(error: Error, place: Place) -> Error {
     }
 }
 
-/// What is done about faults: the batch's error, or the bad rows to report.
-fn settle(faults: Vec<Fault>, rows: &Rows<'_>) -> Result<Vec<BadRow>> {
-    let count = rows.rows.len();
-    let mut is_bad = vec![false; count];
-    faults.iter().for_each(|fault| is_bad[fault.index] = true);
+/// What is done about faults: the batch's error, or the bad rows to report. `picked` gets the rows that stand in.
+fn settle(
+    faults: Vec<Fault>,
+    rows: &Rows<'_>,
+    picked: &mut [(u32, u32)],
+    mut stand_in: impl FnMut(usize) -> Option<(u32, u32)>,
+) -> Result<Vec<BadRow>> {
     let mut bad: Vec<BadRow> = Vec::with_capacity(faults.len());
     for fault in faults {
         let Fault { index, column, error, .. } = fault;
@@ -296,17 +332,22 @@ fn settle(faults: Vec<Fault>, rows: &Rows<'_>) -> Result<Vec<BadRow>> {
             BadRows::Zero => None,
             // A row is replaced once, whatever else is wrong with it.
             BadRows::Skip if bad.last().is_some_and(|last| last.index == index) => continue,
-            BadRows::Skip => match (1..count).map(|step| (index + step) % count).find(|at| !is_bad[*at]) {
+            BadRows::Skip => match stand_in(index) {
                 Some(good) => Some(good),
                 None => {
-                    let what = format!("no row of step {} can stand in for its bad rows, all are bad", rows.step);
-                    let (cell, _) = rows.rows[index];
-                    let place = rows.cells[cell as usize].place.clone().column(column).row((rows.stored_rows)(index));
+                    let pick = rows.rows[index];
+                    let group = rows.cells[pick.0 as usize].place.clone();
+                    let place = group.column(column).row((rows.stored_rows)(pick));
+                    let what = "no row of its row group or batch can stand in for it, all are bad";
                     return Err(Error::corrupt_by(place, what, error));
                 }
             },
         };
-        bad.push(BadRow { index, column, error, replaced_by });
+        if let Some(good) = replaced_by {
+            picked[index] = good;
+        }
+        let row_id = (rows.row_ids)(rows.rows[index]);
+        bad.push(BadRow { index, row_id, column, error, replaced_by: replaced_by.map(rows.row_ids) });
     }
     Ok(bad)
 }
@@ -393,14 +434,12 @@ fn own_specs(size: usize, row_id: bool, masked: bool, specs: &mut Vec<TensorSpec
 }
 
 /// Fills every tensor but those of images.
-#[expect(clippy::too_many_arguments, reason = "the state of one assembly, used once")]
 fn fill_tensors(
     outputs: &[Output],
     tables: &[Table<'_>],
     picks: &Picks<'_>,
     layout: &Layout,
     rows: &Rows<'_>,
-    replaced: &[(usize, usize)],
     row_id: bool,
     builder: &mut BatchBuilder,
 ) -> Result<()> {
@@ -453,8 +492,7 @@ fn fill_tensors(
         let ids = integers(next())?;
         jobs.push(Box::new(move || {
             let (real, padding) = ids.split_at_mut(picks.rows.len());
-            real.iter_mut().enumerate().for_each(|(at, id)| *id = (rows.row_ids)(at) as i64);
-            replaced.iter().for_each(|(to, by)| real[*to] = (rows.row_ids)(*by) as i64);
+            real.iter_mut().zip(picks.rows).for_each(|(id, pick)| *id = (rows.row_ids)(*pick) as i64);
             padding.fill(0);
         }));
     }

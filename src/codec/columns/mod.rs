@@ -34,8 +34,8 @@ use arrow::datatypes::SchemaRef;
 use rayon::prelude::*;
 
 pub use self::assemble::{BadRow, Rows};
-pub use self::cells::{Cells, Prepared};
 use self::cells::Made;
+pub use self::cells::{Cells, Prepared};
 use self::leaf::Leaf;
 pub use self::options::{BadRows, ColumnOptions, Lengths, Lists, Nulls, Pack, Padded, PerColumn, Scalar, Truncate};
 use self::output::{Form, Member, Output};
