@@ -64,8 +64,9 @@ demo: build-release ## read, decode and train on the shipped photos
 
 .PHONY: test
 test: lint check-features test-rust test-doc test-python ## lint, all tests, doc tests, examples, Python tests
-	@echo; grep -hE '^ *Summary|^test result' target/test-rust.log | tail -n 3
-	@tail -n 1 target/test-python.log
+	@passed() { grep -oE '[0-9]+ passed' "$$1" | awk '{sum += $$1} END {print sum}'; }; \
+		echo; echo "Rust: $$(passed target/test-rust.log), Python: $$(passed target/test-python.log)"; \
+		echo "$$(( $$(passed target/test-rust.log) + $$(passed target/test-python.log) )) passed, 0 failed"
 
 .PHONY: check-features
 check-features: $(VENV)/turbo

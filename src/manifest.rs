@@ -9,6 +9,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use crate::store::Stamp;
+
 /// SHA-256 over what decides the order of a dataset: relative paths, sizes, footers, row counts, schema and filter.
 ///
 /// It does not cover the root address or modification times, so a faithful copy elsewhere has the same fingerprint.
@@ -64,37 +66,13 @@ impl<'de> Deserialize<'de> for Fingerprint {
     }
 }
 
-/// What pins one version of a source file. Whatever the store cannot tell is `None`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Version {
-    /// The store's entity tag; for local files object_store makes it of inode, modification time and size.
-    pub etag: Option<String>,
-    /// Length in bytes.
-    pub size: u64,
-    /// Last modification, nanoseconds since 1970-01-01 UTC.
-    pub modified: Option<i64>,
-}
-
-impl fmt::Display for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes", self.size)?;
-        if let Some(etag) = &self.etag {
-            write!(f, ", etag {etag}")?;
-        }
-        if let Some(modified) = self.modified {
-            write!(f, ", modified {}.{:09}", modified.div_euclid(1_000_000_000), modified.rem_euclid(1_000_000_000))?;
-        }
-        Ok(())
-    }
-}
-
 /// One source file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FileEntry {
     /// Path relative to the dataset root, `/` between parts.
     pub path: Arc<str>,
     /// The version that was read; every later read must see the same.
-    pub version: Version,
+    pub version: Stamp,
     /// SHA-256 of the footer's bytes.
     pub footer: [u8; 32],
     /// Hive partition values in path order; `None` is `__HIVE_DEFAULT_PARTITION__`.
@@ -157,7 +135,7 @@ impl Manifest {
     /// A manifest of one imaginary file with row groups of `rows` rows each of `row_bytes` bytes, for plans without data.
     pub fn imaginary(rows: &[u64], row_bytes: u64) -> Self {
         let size = rows.iter().copied().fold(0, u64::saturating_add).saturating_mul(row_bytes);
-        let version = Version { etag: None, size, modified: None };
+        let version = Stamp { etag: None, size, modified: None };
         let file = FileEntry { path: "imaginary".into(), version, footer: [0; 32], partitions: Vec::new() };
         let group = |(ordinal, rows): (usize, &u64)| RowGroup {
             file: 0,

@@ -19,7 +19,7 @@ ROOT = HERE.parents[1]
 
 BATCH = {"recsys": 16_384, "recsys-snappy": 16_384, "photos": 64, "tokens": 1_024, "fixed": 1_024}
 # Timed epochs of a run, where the default is not enough for a second or two.
-EPOCHS = {"photos": 3}
+EPOCHS = {"photos": 3, "recsys": 6, "recsys-snappy": 6, "tokens": 4, "fixed": 6}
 # What a row counts for in the table: the key in expected.json, the divisor, the unit.
 UNIT = {
     "recsys": ("rows", 1e6, "M rows"),
@@ -210,7 +210,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", default=[], help="tasks, contenders or task:contender")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2, help="threads and cores of each contender")
-    parser.add_argument("--epochs", type=int, help="timed epochs of a run; default 3 of photos, else 1")
+    parser.add_argument("--epochs", type=int, help="timed epochs of a run; default 3 to 6, by task")
     parser.add_argument("--scale", type=float, default=1.0, help="fraction of the rows")
     parser.add_argument("--batch", type=int, help="rows per batch instead of each task's default")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench-out" / "peers.json")

@@ -40,7 +40,7 @@ pub use project::{Projection, Root};
 pub use read::{Cost, Fetched};
 
 use crate::error::{Error, Place, Result};
-use crate::manifest::{FileEntry, Manifest, RowGroup, Version};
+use crate::manifest::{FileEntry, Manifest, RowGroup};
 use crate::store::Object;
 use footer::{Footer, guard};
 use selection::Selection;
@@ -330,14 +330,11 @@ fn row_groups(files: &[DataFile]) -> (Vec<RowGroup>, Vec<u64>) {
 }
 
 fn manifest(inner: &Inner, groups: Vec<RowGroup>, digests: &[[u8; 32]], filter: &str) -> Manifest {
-    let entry = |(file, digest): (&DataFile, &[u8; 32])| {
-        let stamp = file.object.stamp();
-        FileEntry {
-            path: Arc::clone(file.object.name()),
-            version: Version { etag: stamp.etag.clone(), size: stamp.size, modified: stamp.modified },
-            footer: *digest,
-            partitions: file.partitions.clone(),
-        }
+    let entry = |(file, digest): (&DataFile, &[u8; 32])| FileEntry {
+        path: Arc::clone(file.object.name()),
+        version: file.object.stamp().clone(),
+        footer: *digest,
+        partitions: file.partitions.clone(),
     };
     let files = inner.files.iter().zip(digests).map(entry).collect();
     let field = |field: &Arc<Field>| {

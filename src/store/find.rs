@@ -8,7 +8,7 @@ use futures::StreamExt;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
-use super::address::{Address, Place, Stores};
+use super::address::{Address, Place, Stores, display};
 use super::glob::{self, Pattern};
 use crate::error::{Error, Result};
 
@@ -56,7 +56,7 @@ pub async fn find(urls: &[String], options: &BTreeMap<String, String>, max_files
         };
         if hits.files.is_empty() {
             let hint = "hidden files, files beginning with _ and other formats do not count".to_owned();
-            return Err(Error::NotFound { what: format!("Parquet files at {url}"), hint });
+            return Err(Error::NotFound { what: format!("Parquet files at {}", display(url)), hint });
         }
         all.push(hits);
     }
