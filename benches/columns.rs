@@ -1,7 +1,7 @@
 //! Gathering rows of shuffled row groups: rows and bytes per second, by form.
 //!
-//! `recsys` answers whether to make matrices row-major once per row group (`packed`: prepare + gather) or to gather from columns
-//! per batch (`loose`: the same 39 columns, delivered on their own). 16 row groups of 65,536 rows, batches of 4,096 rows drawn
+//! `recsys` answers whether to make matrices row-major once per row group (`packed`: prepare + gather), what the same 39 columns
+//! cost on their own (`loose`), and what they would cost if they did not lie side by side in memory (`apart`). 16 row groups of 65,536 rows, batches of 4,096 rows drawn
 //! from all of them.
 
 use std::hint::black_box;
@@ -41,12 +41,12 @@ struct Job {
 }
 
 impl Job {
-    fn new(arrays: Vec<(String, ArrayRef)>, options: &str, batch: usize, groups: usize) -> Self {
+    fn new(arrays: Vec<(String, ArrayRef)>, options: &str, batch: usize, groups: usize, apart: bool) -> Self {
         let fields: Vec<Field> =
             arrays.iter().map(|(name, array)| Field::new(name, array.data_type().clone(), true)).collect();
         let schema: SchemaRef = Arc::new(Schema::new(fields));
         let options: ColumnOptions = serde_json::from_str(options).unwrap();
-        let columns = Columns::new(&schema, &options).unwrap();
+        let columns = Columns::new(&schema, &options).unwrap().shuffled(!apart);
         let rows = arrays[0].1.len();
         let arrays: Vec<ArrayRef> = arrays.into_iter().map(|(_, array)| array).collect();
         // Every group has memory of its own, as if read from a file.
@@ -130,8 +130,8 @@ fn recsys(criterion: &mut Criterion) {
     let rows = 65_536;
     let packed = r#"{"pack": [{"name": "x", "columns": ["f*"]}]}"#;
     let loose = r#"{"cast": {"f*": "float32"}}"#;
-    for (name, options) in [("packed", packed), ("loose", loose)] {
-        let job = Job::new(table(rows), options, BATCH, GROUPS);
+    for (name, options, apart) in [("packed", packed, false), ("loose", loose, false), ("apart", loose, true)] {
+        let job = Job::new(table(rows), options, BATCH, GROUPS, apart);
         batches(criterion, &format!("recsys_{name}"), &job, Throughput::Elements(BATCH as u64));
         let mut group = criterion.benchmark_group("recsys_prepare");
         group.throughput(Throughput::Elements(rows as u64));
@@ -147,7 +147,7 @@ fn vectors(criterion: &mut Criterion) {
     let flat = Float32Array::from_iter_values((0..rows * length).map(|i| i as f32));
     let item = Arc::new(Field::new("item", DataType::Float32, true));
     let array: ArrayRef = Arc::new(FixedSizeListArray::new(item, length, Arc::new(flat), None));
-    let job = Job::new(vec![("x".to_owned(), array)], "{}", 1024, GROUPS);
+    let job = Job::new(vec![("x".to_owned(), array)], "{}", 1024, GROUPS, false);
     batches(criterion, "vectors_1024", &job, Throughput::Bytes(1024 * 1024 * 4));
 }
 
@@ -162,7 +162,7 @@ fn tokens(criterion: &mut Criterion) {
     let columns = vec![("x".to_owned(), Arc::new(lists) as ArrayRef)];
     let mean = total as u64 / rows as u64;
     for (name, options) in [("ragged", "{}"), ("padded", r#"{"lists": {"padded": {"length": 512}}}"#)] {
-        let job = Job::new(columns.clone(), options, 1024, 4);
+        let job = Job::new(columns.clone(), options, 1024, 4, false);
         batches(criterion, &format!("tokens_{name}"), &job, Throughput::Elements(1024 * mean));
     }
 }

@@ -239,7 +239,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 60, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(ProptestConfig::with_cases(if std::env::var_os("BOWSTRING_SOAK").is_some() { 600 } else { 60 }))]
 
         #[test]
         fn pages_give_what_was_written(made in made()) {

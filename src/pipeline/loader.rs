@@ -18,7 +18,7 @@ use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::manifest::Manifest;
 use crate::memory::{HostAllocator, Pool, SystemAllocator};
-use crate::plan::{Plan, PlanSpec, Share, State};
+use crate::plan::{Plan, PlanSpec, Share, Shuffle, State};
 use crate::schema::Schema;
 use crate::tensor::Batch;
 
@@ -123,7 +123,8 @@ impl Loader {
         let mut sources = Vec::new();
         for urls in &settings.datasets {
             let dataset = runtime.block_on(Dataset::open(urls, settings.open.clone()))?;
-            let columns = Arc::new(Columns::new(dataset.schema(), &options.columns)?);
+            let shuffled = settings.spec.shuffle != Shuffle::None;
+            let columns = Arc::new(Columns::new(dataset.schema(), &options.columns)?.shuffled(shuffled));
             if let Some(first) = sources.first().map(|first: &Source| &first.columns) {
                 same_fields(first.fields(), columns.fields(), urls)?;
             }
@@ -321,6 +322,8 @@ impl Loader {
     /// The error for a wait of `waited` that brought nothing.
     pub fn timed_out(&self, waited: Duration) -> Error {
         let (stage, culprit) = self.feed.as_ref().map_or(("read", "the first batch".to_owned()), Feed::culprit);
+        let Share { rank, world } = self.limits.share;
+        let culprit = format!("{culprit}; rank {rank} of {world}, epoch {}, step {}", self.plan.epoch(), self.step);
         Error::Timeout { stage, culprit, waited }
     }
 

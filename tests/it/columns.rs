@@ -82,10 +82,30 @@ fn picked(
     bad_rows: BadRows,
 ) -> Result<(Batch, Vec<BadRow>)> {
     let schema = schema_of(arrays);
-    let columns = Columns::new(&schema, &options(json))?;
     let arrays: Vec<ArrayRef> = arrays.iter().map(|(_, array)| Arc::clone(array)).collect();
-    let cells = cells_of(&columns, &schema, 0, &arrays)?;
-    assemble(&columns, &[cells], &Request { rows, size, masked: false, bad_rows })
+    let request = Request { rows, size, masked: false, bad_rows };
+    let made = |shuffled: bool| {
+        let columns = Columns::new(&schema, &options(json))?.shuffled(shuffled);
+        let cells = cells_of(&columns, &schema, 0, &arrays)?;
+        assemble(&columns, &[cells], &request)
+    };
+    let found = made(false);
+    // How cells lie in memory changes nothing.
+    match (&found, made(true)) {
+        (Ok((batch, _)), Ok((other, _))) => {
+            for ((name, value), (_, other)) in batch.columns().iter().zip(other.columns()) {
+                use bowstring::tensor::Value::{Arrow, Tensor};
+                match (value, other) {
+                    (Tensor(value), Tensor(other)) => assert!(value.bytes() == other.bytes(), "{name}"),
+                    (Arrow(value), Arrow(other)) => assert_eq!(value, other, "{name}"),
+                    _ => panic!("{name} is a tensor once, and Arrow once"),
+                }
+            }
+        }
+        (Err(error), Err(other)) => assert_eq!(error.to_string(), other.to_string()),
+        (_, other) => panic!("side by side it is {other:?}"),
+    }
+    found
 }
 
 fn array(array: impl Array + 'static) -> ArrayRef {
@@ -819,6 +839,29 @@ fn memory_and_copies_are_counted() {
     assert_eq!(chosen.batch_bytes(2, 0), 4 * 256);
     let ragged = Columns::new(&schema_of(&[("x", list(&[&[1]]))]), &ColumnOptions::default()).unwrap();
     assert_eq!(ragged.batch_bytes(10, 100), 256 + 256 + 2 * 100 * 10);
+}
+
+#[test]
+fn small_columns_lie_side_by_side_in_shuffled_orders() {
+    let rows = 5000_i64;
+    let columns = [
+        ("a", array(Int8Array::from_iter_values((0..rows).map(|row| row as i8)))),
+        ("b", array(Int64Array::from_iter_values(0..rows))),
+        ("c", array(Float32Array::from_iter_values((0..rows).map(|row| row as f32)))),
+        ("d", array(Int16Array::from_iter_values((0..rows).map(|row| row as i16)))),
+        ("e", list(&vec![&[1, 2][..]; rows as usize])),
+        ("f", array(BooleanArray::from_iter((0..rows).map(|row| Some(row % 3 == 0))))),
+    ];
+    let picks: Vec<(u32, u32)> = (0..rows as u32).map(|at| (0, at * 1237 % rows as u32)).collect();
+    let (batch, _) = picked(&columns, "{}", &picks, picks.len() + 1, BadRows::Error).unwrap();
+    let expected: Vec<i64> = picks.iter().map(|pick| i64::from(pick.1)).chain([0]).collect();
+    assert_eq!(values::<i64>(&batch, "b"), expected);
+    assert_eq!(values::<f32>(&batch, "c"), expected.iter().map(|row| *row as f32).collect::<Vec<_>>());
+    assert_eq!(values::<i16>(&batch, "d"), expected.iter().map(|row| *row as i16).collect::<Vec<_>>());
+    let chosen = Columns::new(&schema_of(&columns), &ColumnOptions::default()).unwrap();
+    let copied = chosen.copied_bytes(&batch);
+    // 1, 8, 4 and 2 bytes, and a boolean, once more each.
+    assert_eq!(chosen.shuffled(true).copied_bytes(&batch) - copied, 16 * (picks.len() + 1));
 }
 
 #[test]

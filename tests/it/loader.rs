@@ -245,6 +245,7 @@ fn a_wait_that_is_too_long_names_stage_and_culprit() {
         Next::Pending => {
             let error = loader.timed_out(Duration::from_secs(5)).to_string();
             assert!(error.contains("waited 5 s for"), "{error}");
+            assert!(error.ends_with("; rank 0 of 1, epoch 0, step 0"), "{error}");
         }
         // The first batch was there within one poll: nothing to blame.
         Next::Batch(_) | Next::End => {}

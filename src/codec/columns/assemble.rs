@@ -11,7 +11,7 @@ use arrow::array::{Array, ArrayRef, BinaryViewArray};
 use rayon::prelude::*;
 
 use super::cells::{Cells, Data};
-use super::gather::{self, Picks};
+use super::gather::{self, Picks, Strided};
 use super::lists::{self, ListCell};
 use super::number::fill;
 use super::options::BadRows;
@@ -25,6 +25,10 @@ use crate::tensor::{Batch, BatchBuilder, TensorSpec};
 
 /// Bytes of a tensor that one piece of work fills.
 const PIECE: usize = 128 << 10;
+
+/// Most rows of a small column that one piece of work fills: few enough for the rows of a row group, where small columns lie side
+/// by side, to be in the second-level cache when the next column comes for them.
+const ROWS: usize = 2048;
 
 /// Batches smaller than this are filled by the calling thread alone.
 const SERIAL: usize = 64 << 10;
@@ -84,7 +88,7 @@ struct Fault {
 
 /// One output's values in each of the row groups.
 enum Table<'a> {
-    Fixed(Vec<&'a [u8]>),
+    Fixed(Vec<Strided<'a>>),
     Lists(Vec<ListCell<'a>>),
     Bytes(Vec<&'a BinaryViewArray>),
     Nested(Vec<&'a ArrayRef>),
@@ -97,7 +101,8 @@ struct Layout {
     outputs: Vec<(usize, Vec<Vec<usize>>)>,
 }
 
-type Job<'a> = Box<dyn FnOnce() + Send + 'a>;
+/// A piece of work, and the first row of the batch that it fills.
+type Job<'a> = (usize, Box<dyn FnOnce() + Send + 'a>);
 
 pub(super) fn assemble(
     outputs: &[Output],
@@ -174,8 +179,8 @@ fn table<'a>(output: &Output, at: usize, cells: &'a [Arc<Cells>]) -> Result<Tabl
     for cell in cells {
         let part = cell.parts.get(at);
         let fits = match (&mut table, part.map(|part| &part.data)) {
-            (Table::Fixed(of), Some(Data::Fixed { bytes, width })) if *width == output.width() => {
-                of.push(bytes);
+            (Table::Fixed(of), Some(Data::Fixed { bytes, width, stride })) if *width == output.width() => {
+                of.push(Strided { bytes, stride: *stride });
                 true
             }
             (Table::Lists(of), Some(Data::Lists { offsets, values, width }))
@@ -443,9 +448,12 @@ fn fill_tensors(
     row_id: bool,
     builder: &mut BatchBuilder,
 ) -> Result<()> {
-    let masks: Vec<Vec<&[u8]>> = (0..outputs.len())
-        .map(|at| rows.cells.iter().map(|cell| cell.parts[at].valid.as_deref().unwrap_or_default()).collect())
-        .collect();
+    let mask = |at: usize, output: &Output| {
+        let stride = output.valid.unwrap_or(0);
+        let of = rows.cells.iter().map(|cell| cell.parts[at].valid.as_deref().unwrap_or_default());
+        of.map(|bytes| Strided { bytes, stride }).collect()
+    };
+    let masks: Vec<Vec<Strided<'_>>> = outputs.iter().enumerate().map(|(at, output)| mask(at, output)).collect();
     let mut jobs: Vec<Job<'_>> = Vec::new();
     let mut total = 0;
     let mut tensors = builder.tensors().into_iter();
@@ -466,10 +474,10 @@ fn fill_tensors(
                 let starts = &layout.outputs[at].1;
                 ragged_values(&mut jobs, next(), cells, picks.rows, &starts[levels - 1], width);
                 let offsets = integers(next())?;
-                jobs.push(Box::new(move || lists::offsets(offsets, &starts[0])));
+                jobs.push((0, Box::new(move || lists::offsets(offsets, &starts[0]))));
                 for level in 1..*levels {
                     let offsets = integers(next())?;
-                    jobs.push(Box::new(move || lists::inner_offsets(offsets, cells, picks.rows, level)));
+                    jobs.push((0, Box::new(move || lists::inner_offsets(offsets, cells, picks.rows, level))));
                 }
             }
             (Form::Padded(padding), Table::Lists(cells)) => {
@@ -490,24 +498,28 @@ fn fill_tensors(
     }
     if row_id {
         let ids = integers(next())?;
-        jobs.push(Box::new(move || {
+        let fill_ids = move || {
             let (real, padding) = ids.split_at_mut(picks.rows.len());
             real.iter_mut().zip(picks.rows).for_each(|(id, pick)| *id = (rows.row_ids)(*pick) as i64);
             padding.fill(0);
-        }));
+        };
+        jobs.push((0, Box::new(fill_ids)));
     }
     if rows.masked {
         let mask = next();
-        jobs.push(Box::new(move || {
+        let fill_mask = move || {
             let (real, padding) = mask.split_at_mut(picks.rows.len());
             real.fill(1);
             padding.fill(0);
-        }));
+        };
+        jobs.push((0, Box::new(fill_mask)));
     }
+    // All columns of some rows, then all columns of the next ones.
+    jobs.sort_by_key(|(row, _)| *row);
     if total < SERIAL {
-        jobs.into_iter().for_each(|job| job());
+        jobs.into_iter().for_each(|(_, job)| job());
     } else {
-        jobs.into_par_iter().for_each(|job| job());
+        jobs.into_par_iter().for_each(|(_, job)| job());
     }
     Ok(())
 }
@@ -523,15 +535,15 @@ fn by_rows<'a>(
 ) {
     let (real, padding) = tensor.split_at_mut(picks.rows.len() * width);
     if !padding.is_empty() {
-        jobs.push(Box::new(move || fill(padding, pad)));
+        jobs.push((picks.rows.len(), Box::new(move || fill(padding, pad))));
     }
     if real.is_empty() {
         return;
     }
-    let rows = (PIECE / width).max(1);
-    for (tensor, picked) in real.chunks_mut(rows * width).zip(picks.rows.chunks(rows)) {
+    let rows = (PIECE / width).clamp(1, ROWS);
+    for (at, (tensor, picked)) in real.chunks_mut(rows * width).zip(picks.rows.chunks(rows)).enumerate() {
         let work = work.clone();
-        jobs.push(Box::new(move || work(tensor, picked)));
+        jobs.push((at * rows, Box::new(move || work(tensor, picked))));
     }
 }
 
@@ -549,7 +561,7 @@ fn ragged_values<'a>(
         let more = (first + 1..=rows.len()).take_while(|end| *end == first + 1 || bytes(*end) <= PIECE).count();
         let (now, later) = tensor.split_at_mut(bytes(first + more));
         let picked = &rows[first..first + more];
-        jobs.push(Box::new(move || lists::ragged(now, cells, picked, width)));
+        jobs.push((first, Box::new(move || lists::ragged(now, cells, picked, width))));
         (tensor, first) = (later, first + more);
     }
 }
@@ -566,7 +578,7 @@ fn padded<'a>(
     by_rows(jobs, next(), picks, row, &padding.fill, move |to, rows| lists::padded(to, cells, rows, padding, width));
     for level in 0..padding.lengths.len() {
         let lengths = integers(next())?;
-        jobs.push(Box::new(move || lists::lengths(lengths, cells, picks.rows, padding, level)));
+        jobs.push((0, Box::new(move || lists::lengths(lengths, cells, picks.rows, padding, level))));
     }
     Ok(())
 }

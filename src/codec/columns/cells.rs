@@ -8,7 +8,7 @@ use arrow::buffer::{Buffer, OffsetBuffer};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 
 use super::output::{Form, Member, Output};
-use super::pack;
+use super::{pack, rows};
 use crate::error::{Error, Place, Result};
 use crate::schema::DType;
 
@@ -141,8 +141,8 @@ impl Bad {
 /// The values of one column over all rows of a row group.
 #[derive(Debug, Clone)]
 pub(super) enum Data {
-    /// Rows of `width` bytes.
-    Fixed { bytes: Buffer, width: usize },
+    /// Rows of `width` bytes, `stride` bytes apart. As prepared the two are the same.
+    Fixed { bytes: Buffer, width: usize, stride: usize },
     /// Lists, outermost level first, of items of `width` bytes.
     Lists { offsets: Vec<Offsets>, values: Buffer, width: usize },
     /// Text, binary, encoded images: views, for images into the fetched bytes.
@@ -206,7 +206,13 @@ impl Cells {
     }
 }
 
-pub(super) fn cells(members: &[Member], outputs: &[Output], prepared: Vec<Prepared>, place: Place) -> Result<Cells> {
+pub(super) fn cells(
+    members: &[Member],
+    outputs: &[Output],
+    prepared: Vec<Prepared>,
+    shuffled: bool,
+    place: Place,
+) -> Result<Cells> {
     let rows = prepared.first().map_or(usize::MAX, |first| first.rows);
     if let Some(other) = prepared.iter().find(|other| other.rows != rows) {
         let what = format!("{} rows, where column {} has {rows}", other.rows, prepared[0].name);
@@ -236,6 +242,9 @@ pub(super) fn cells(members: &[Member], outputs: &[Output], prepared: Vec<Prepar
             _ => of.swap_remove(0),
         };
         made.push(part);
+    }
+    if shuffled {
+        rows::side_by_side(outputs, &mut made, rows);
     }
     let mut bad: Option<RowSet> = None;
     for entry in made.iter().flat_map(|part| &part.bad) {

@@ -1,7 +1,5 @@
 //! The hot loop: rows from anywhere in many row groups, side by side in a tensor.
 
-use bytemuck::Pod;
-
 /// The rows of a batch: cell and row of each, in range, then padding up to `size`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Picks<'a> {
@@ -22,52 +20,56 @@ fn follows(first: (u32, u32), second: (u32, u32)) -> bool {
     first.0 == second.0 && first.1.checked_add(1) == Some(second.1)
 }
 
+/// The rows of one row group: row `n` starts at `n * stride`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Strided<'a> {
+    pub(super) bytes: &'a [u8],
+    pub(super) stride: usize,
+}
+
 /// Copies row after row of `width` bytes; `output` is as long as the rows.
 ///
 /// `cells` holds each row group's rows; every pick lies within them.
-pub(super) fn fixed(output: &mut [u8], rows: &[(u32, u32)], cells: &[&[u8]], width: usize, runs: bool) {
+pub(super) fn fixed(output: &mut [u8], rows: &[(u32, u32)], cells: &[Strided<'_>], width: usize, runs: bool) {
     if width == 0 {
         return;
     }
-    if runs {
+    if runs && cells.iter().all(|cell| cell.stride == width) {
         return by_run(output, rows, cells, width);
     }
-    let done = match width {
-        1 => typed::<u8>(output, rows, cells),
-        2 => typed::<u16>(output, rows, cells),
-        4 => typed::<u32>(output, rows, cells),
-        8 => typed::<u64>(output, rows, cells),
-        _ => false,
-    };
-    if !done {
-        for (output, (cell, row)) in output.chunks_exact_mut(width).zip(rows) {
-            let start = *row as usize * width;
-            output.copy_from_slice(&cells[*cell as usize][start..start + width]);
+    match width {
+        1 => sized::<1>(output, rows, cells),
+        2 => sized::<2>(output, rows, cells),
+        4 => sized::<4>(output, rows, cells),
+        8 => sized::<8>(output, rows, cells),
+        16 => sized::<16>(output, rows, cells),
+        _ => {
+            for (output, (cell, row)) in output.chunks_exact_mut(width).zip(rows) {
+                let cell = &cells[*cell as usize];
+                let start = *row as usize * cell.stride;
+                output.copy_from_slice(&cell.bytes[start..start + width]);
+            }
         }
     }
 }
 
-/// One load and one store per row. False if a slice is not aligned, which happens for short fixed-size lists.
-fn typed<T: Pod>(output: &mut [u8], rows: &[(u32, u32)], cells: &[&[u8]]) -> bool {
-    let Ok(cells) = cells.iter().map(|cell| bytemuck::try_cast_slice::<u8, T>(cell)).collect::<Result<Vec<_>, _>>()
-    else {
-        return false;
-    };
-    let Ok(output) = bytemuck::try_cast_slice_mut::<u8, T>(output) else { return false };
-    for (output, (cell, row)) in output.iter_mut().zip(rows) {
-        *output = cells[*cell as usize][*row as usize];
+/// One load and one store per row.
+fn sized<const WIDTH: usize>(output: &mut [u8], rows: &[(u32, u32)], cells: &[Strided<'_>]) {
+    for (output, (cell, row)) in output.as_chunks_mut::<WIDTH>().0.iter_mut().zip(rows) {
+        let cell = &cells[*cell as usize];
+        let start = *row as usize * cell.stride;
+        output.copy_from_slice(&cell.bytes[start..start + WIDTH]);
     }
-    true
 }
 
 /// One copy per run of consecutive rows.
-fn by_run(mut output: &mut [u8], rows: &[(u32, u32)], cells: &[&[u8]], width: usize) {
+fn by_run(mut output: &mut [u8], rows: &[(u32, u32)], cells: &[Strided<'_>], width: usize) {
     let mut at = 0;
     while let Some((cell, row)) = rows.get(at) {
         let len = 1 + rows[at..].windows(2).take_while(|pair| follows(pair[0], pair[1])).count();
         let start = *row as usize * width;
         let (now, later) = output.split_at_mut(len * width);
-        now.copy_from_slice(&cells[*cell as usize][start..start + len * width]);
+        now.copy_from_slice(&cells[*cell as usize].bytes[start..start + len * width]);
         output = later;
         at += len;
     }

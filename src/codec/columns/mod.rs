@@ -24,6 +24,7 @@ mod options;
 mod output;
 mod pack;
 mod prepare;
+mod rows;
 mod select;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -54,6 +55,7 @@ pub struct Columns {
     /// In batch order: tensors, then Arrow columns.
     outputs: Vec<Output>,
     row_id: bool,
+    shuffled: bool,
 }
 
 impl Columns {
@@ -107,7 +109,15 @@ impl Columns {
             }
         }
         let roots = by_root.into_iter().map(|(root, of)| (schema.field(root).name().as_str().into(), of)).collect();
-        Ok(Self { fields, paths, roots, members, outputs, row_id: options.row_id })
+        Ok(Self { fields, paths, roots, members, outputs, row_id: options.row_id, shuffled: false })
+    }
+
+    /// Whether batches take their rows from anywhere: then the small columns of a row group are kept side by side, which costs a
+    /// pass over it and saves a cache miss per value.
+    #[must_use]
+    pub fn shuffled(mut self, yes: bool) -> Self {
+        self.shuffled = yes;
+        self
     }
 
     /// The dotted paths that have to be read, in schema order; a list is read whole. Empty if only `_row_id` is asked for.
@@ -163,7 +173,7 @@ impl Columns {
     /// # Errors
     /// [`Error::Corrupt`] if the columns differ in length, or one is missing.
     pub fn cells(&self, prepared: Vec<Prepared>, place: Place) -> Result<Cells> {
-        cells::cells(&self.members, &self.outputs, prepared, place)
+        cells::cells(&self.members, &self.outputs, prepared, self.shuffled, place)
     }
 
     /// Gathers the rows of one step into one slab, decodes its images in place, and says which rows were bad.
@@ -185,27 +195,32 @@ impl Columns {
         assemble::batch_bytes(&self.outputs, self.row_id, rows, mean_row_bytes)
     }
 
-    /// Bytes per row that [`prepare`](Self::prepare) makes beside the arrays it is given: packs, casts and masks. Casts of
+    /// Bytes per row that are made beside the arrays given to [`prepare`](Self::prepare): packs, casts, masks, rows. Casts of
     /// lists are not counted.
     pub fn prepared_row_bytes(&self) -> u64 {
-        self.members.iter().fold(0, |sum: u64, member| sum.saturating_add(member.copied_row_bytes()))
+        let moved = if self.shuffled { rows::chosen(&self.outputs) } else { Vec::new() };
+        let moved = moved.iter().map(|(width, _)| *width as u64).sum();
+        self.members.iter().fold(moved, |sum: u64, member| sum.saturating_add(member.copied_row_bytes()))
     }
 
     /// Bytes copied for `batch` beyond the one write of the Parquet decoder (or of the image decoder, straight into its place).
     ///
     /// Values are copied once, into the batch; those of packs, and of columns that were cast, decoded from booleans or decimals,
-    /// twice: into their form, then into the batch. Images count 0, and so does what is computed: offsets, lengths, masks, row
-    /// ids. Arrow columns count their bytes once. Padding rows count as rows.
+    /// twice: into their form, then into the batch; small ones of [`shuffled`](Self::shuffled) batches once more. Images count 0,
+    /// and so does what is computed: offsets, lengths, masks, row ids. Arrow columns count their bytes once. Padding rows count as rows.
     pub fn copied_bytes(&self, batch: &crate::tensor::Batch) -> usize {
-        self.outputs.iter().map(|output| self.copies(output) * assemble::value_bytes(output, batch)).sum()
+        let outputs = self.outputs.iter().enumerate();
+        outputs.map(|(at, output)| self.copies(at) * assemble::value_bytes(output, batch)).sum()
     }
 
-    fn copies(&self, output: &Output) -> usize {
+    fn copies(&self, at: usize) -> usize {
+        let output = &self.outputs[at];
+        let moved = self.shuffled && rows::chosen(&self.outputs).iter().any(|(_, chosen)| *chosen == at);
         match output.form {
             Form::Image(_) => 0,
             Form::Pack => 2,
             Form::Bytes(..) | Form::Nested(..) => 1,
-            _ => 1 + usize::from(output.members.iter().any(|at| self.members[*at].converts())),
+            _ => 1 + usize::from(moved) + usize::from(output.members.iter().any(|at| self.members[*at].converts())),
         }
     }
 

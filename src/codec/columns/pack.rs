@@ -42,7 +42,7 @@ pub(super) fn pack(output: &Output, members: &[Member], parts: Vec<Part>, rows: 
     let wrong = |what: &str| Error::corrupt(place.clone().column(Arc::clone(&output.name)), what);
     let mut sources = Vec::with_capacity(parts.len());
     for part in &parts {
-        let Data::Fixed { bytes, width } = &part.data else { return Err(wrong("a packed column is a list")) };
+        let Data::Fixed { bytes, width, .. } = &part.data else { return Err(wrong("a packed column is a list")) };
         let elements = width / part.dtype.size();
         sources.push(Source { bytes: &bytes[..rows * width], dtype: part.dtype, elements });
     }
@@ -78,7 +78,8 @@ pub(super) fn pack(output: &Output, members: &[Member], parts: Vec<Part>, rows: 
         }
     };
     bad.extend(parts.into_iter().flat_map(|part| part.bad));
-    let data = Data::Fixed { bytes, width: columns * output.dtype.size() };
+    let width = columns * output.dtype.size();
+    let data = Data::Fixed { bytes, width, stride: width };
     Ok(Part { data, dtype: output.dtype, valid, bad, root: None })
 }
 
@@ -102,7 +103,8 @@ pub(super) fn from_pages(
         4 => stream::<u32>(output, members, rows, roots, pages),
         _ => stream::<u64>(output, members, rows, roots, pages),
     }?;
-    let data = Data::Fixed { bytes, width: output.members.len() * output.dtype.size() };
+    let width = output.members.len() * output.dtype.size();
+    let data = Data::Fixed { bytes, width, stride: width };
     Some(Part { data, dtype: output.dtype, valid: None, bad: Vec::new(), root: None })
 }
 

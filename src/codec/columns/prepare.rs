@@ -272,8 +272,11 @@ fn numbers(
     if items.checked_mul(width).is_none_or(|needed| needed > bytes.len()) {
         return Err("fewer values than rows".to_owned());
     }
-    let data =
-        if offsets.is_empty() { Data::Fixed { bytes, width } } else { Data::Lists { offsets, values: bytes, width } };
+    let data = if offsets.is_empty() {
+        Data::Fixed { bytes, width, stride: width }
+    } else {
+        Data::Lists { offsets, values: bytes, width }
+    };
     let bad = misfit.map(|rows| bad(member, rows, Cause::Misfit(member.dtype), root));
     let root = member.packed.then(|| Arc::clone(root));
     Ok(Part { data, dtype, valid: None, bad: bad.into_iter().collect(), root })
