@@ -189,7 +189,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         // Reservations hold the pool, so by now all is given back.
-        recycler::claim(recyclable(self.budget));
+        recycler::withdraw(recyclable(self.budget));
     }
 }
 

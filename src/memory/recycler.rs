@@ -48,13 +48,35 @@ pub(super) fn lend(bytes: usize) {
     LIMIT.fetch_add(bytes as isize, Ordering::Relaxed);
 }
 
-/// Takes back what [`lend`] gave, and gives kept blocks back to the system until the rest is within the limit.
+/// Takes back what [`lend`] gave: a pool has them in use. What is kept beyond the limit stays until fresh memory is needed, for
+/// most of what a pool hands out is soon made of kept blocks; until then nothing has grown.
 pub(super) fn claim(bytes: usize) {
-    let limit = LIMIT.fetch_sub(bytes as isize, Ordering::Relaxed) - bytes as isize;
-    while let Some((block, layout)) = surplus(limit.max(0) as usize) {
+    LIMIT.fetch_sub(bytes as isize, Ordering::Relaxed);
+}
+
+/// Takes back what [`lend`] gave for good: the pool is gone, and what is kept beyond the limit goes back to the system.
+pub(super) fn withdraw(bytes: usize) {
+    claim(bytes);
+    trim();
+}
+
+/// Gives kept blocks back to the system until the rest is within the limit.
+fn trim() {
+    let limit = LIMIT.load(Ordering::Relaxed).max(0) as usize;
+    while let Some((block, layout)) = surplus(limit) {
         // SAFETY: the block came from the system with its class's layout, and is no longer listed.
         unsafe { System.dealloc(block, layout) }
     }
+}
+
+/// Memory from the system for a block of a class, when none is kept.
+///
+/// # Safety
+/// `whole` has a size of [`SMALLEST`] at least.
+unsafe fn fresh(whole: Layout, zeroed: bool) -> *mut u8 {
+    trim();
+    // SAFETY: the caller's promise.
+    unsafe { if zeroed { System.alloc_zeroed(whole) } else { System.alloc(whole) } }
 }
 
 /// A kept block, a large one first, while more than `limit` bytes are kept.
@@ -136,7 +158,7 @@ unsafe impl GlobalAlloc for Recycler {
         match class(layout) {
             Some((number, whole)) => {
                 // SAFETY: `whole` has a size of `SMALLEST` at least.
-                take(number, whole.size()).unwrap_or_else(|| unsafe { System.alloc(whole) })
+                take(number, whole.size()).unwrap_or_else(|| unsafe { fresh(whole, false) })
             }
             // SAFETY: the caller's promises about `layout` are those that the system asks for.
             None => unsafe { System.alloc(layout) },
@@ -155,7 +177,7 @@ unsafe impl GlobalAlloc for Recycler {
                 block
             }
             // SAFETY: `whole` has a size of `SMALLEST` at least.
-            None => unsafe { System.alloc_zeroed(whole) },
+            None => unsafe { fresh(whole, true) },
         }
     }
 
@@ -236,6 +258,6 @@ mod tests {
             blocks.into_iter().for_each(|block| allocator.dealloc(block, layout));
         }
         assert!(lock().bytes <= LIMIT.load(Ordering::Relaxed).max(0) as usize);
-        claim(8 << 20);
+        withdraw(8 << 20);
     }
 }
