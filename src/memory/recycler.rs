@@ -8,7 +8,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicIsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 
 /// Smallest block that is kept: below it, the system keeps freed blocks itself.
 const SMALLEST: usize = 1 << SMALLEST_LOG2;
@@ -19,6 +19,9 @@ const STEPS_LOG2: u32 = 3;
 const CLASSES: usize = 16 << STEPS_LOG2;
 /// Every kept block is aligned to this, as Arrow's buffers are; blocks that ask for more go to the system.
 const ALIGN: usize = 128;
+
+/// How often the free lists are tried before they are done without; they are held for tens of nanoseconds.
+const PATIENCE: usize = 1000;
 
 /// Bytes that may be kept: what all pools together have not given out. Nothing before there is a pool.
 static LIMIT: AtomicIsize = AtomicIsize::new(0);
@@ -82,7 +85,7 @@ unsafe fn fresh(whole: Layout, zeroed: bool) -> *mut u8 {
 /// A kept block, a large one first, while more than `limit` bytes are kept.
 fn surplus(limit: usize) -> Option<(*mut u8, Layout)> {
     let number = {
-        let free = lock();
+        let free = lock()?;
         if free.bytes <= limit {
             return None;
         }
@@ -116,14 +119,23 @@ fn class(layout: Layout) -> Option<(usize, Layout)> {
     (number < CLASSES).then_some((number, layout))
 }
 
-fn lock() -> MutexGuard<'static, Free> {
-    // Consistent after every statement, and nothing here panics.
-    FREE.lock().unwrap_or_else(PoisonError::into_inner)
+/// The free lists, unless somebody has them for longer than a moment. That may be for ever, in a child forked while another thread
+/// had them, so nobody waits: without the lists, memory comes from the system and goes back there.
+fn lock() -> Option<MutexGuard<'static, Free>> {
+    for _ in 0..PATIENCE {
+        match FREE.try_lock() {
+            Ok(free) => return Some(free),
+            // Consistent after every statement, and nothing here panics.
+            Err(TryLockError::Poisoned(free)) => return Some(free.into_inner()),
+            Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+        }
+    }
+    None
 }
 
-/// A kept block of the class, if there is one.
+/// A kept block of the class, if there is one and the lists are free.
 fn take(class: usize, size: usize) -> Option<*mut u8> {
-    let mut free = lock();
+    let mut free = lock()?;
     let block = std::ptr::with_exposed_provenance_mut::<usize>(free.heads[class]);
     if block.is_null() {
         return None;
@@ -135,12 +147,12 @@ fn take(class: usize, size: usize) -> Option<*mut u8> {
     Some(block.cast())
 }
 
-/// Keeps `block`; false if that is more than may be kept.
+/// Keeps `block`; false if that is more than may be kept, or the lists are taken.
 ///
 /// # Safety
 /// `block` is a block of class `class` from the system, of `size` bytes, that nothing refers to any more.
 unsafe fn put(block: *mut u8, class: usize, size: usize) -> bool {
-    let mut free = lock();
+    let Some(mut free) = lock() else { return false };
     if free.bytes + size > LIMIT.load(Ordering::Relaxed).max(0) as usize {
         return false;
     }
@@ -257,7 +269,19 @@ mod tests {
             let blocks: Vec<_> = (0..4).map(|_| allocator.alloc(layout)).collect();
             blocks.into_iter().for_each(|block| allocator.dealloc(block, layout));
         }
-        assert!(lock().bytes <= LIMIT.load(Ordering::Relaxed).max(0) as usize);
+        assert!(lock().unwrap().bytes <= LIMIT.load(Ordering::Relaxed).max(0) as usize);
         withdraw(8 << 20);
+
+        // A forked child may find the lists held for ever. Here, because other tests run beside one that holds them.
+        let held = lock();
+        // SAFETY: the block is written within its size and freed once, with the layout it was grown to.
+        unsafe {
+            let block = allocator.alloc(layout);
+            block.write_bytes(7, layout.size());
+            let grown = allocator.realloc(block, layout, 5 << 20);
+            assert_eq!(*grown, 7);
+            allocator.dealloc(grown, Layout::from_size_align(5 << 20, 16).unwrap());
+        }
+        drop(held);
     }
 }

@@ -15,6 +15,15 @@ fn no_locked_crate_is_denied() {
     assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
+/// parking_lot's locks share one table per process: a child forked while another thread was in it hangs, even in a runtime of
+/// its own. tokio uses them only if somebody asks for its feature.
+#[test]
+fn tokio_has_no_locks_that_a_fork_breaks() {
+    let lock = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.lock")).unwrap();
+    let tokio = lock.split("[[package]]").find(|package| package.contains("\nname = \"tokio\"\n")).unwrap();
+    assert!(!tokio.contains("parking_lot"), "a dependency enables tokio/parking_lot:\n{tokio}");
+}
+
 type Version = [u64; 3];
 
 /// One `[[bans.deny]]` entry: a crate, the version ranges that are denied (all, where empty), and why.
