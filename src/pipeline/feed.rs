@@ -14,7 +14,7 @@
 //! earlier steps, which need nothing more, or by batches that the consumer has yet to take. That the rows live at one
 //! step fit at all is checked during each wait, so a budget that is too small is an error, never a hang.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet};
 use std::pin::Pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -151,7 +151,7 @@ impl Feed {
             loads: loads.clone(),
             slots: HashMap::new(),
             asked,
-            early: VecDeque::new(),
+            early: Vec::new(),
         };
         let ahead = tokio::spawn(ahead.run(from, work_sender));
         let assembler = Assembler { job: Arc::clone(&job), plan, share, in_flight: Arc::clone(&in_flight) };
@@ -222,7 +222,7 @@ struct Ahead {
     /// The step that the assembler wants next.
     asked: watch::Receiver<u64>,
     /// Row groups that were started for later steps: the step, and the bytes.
-    early: VecDeque<(u64, u64)>,
+    early: Vec<(u64, u64)>,
 }
 
 impl Ahead {
@@ -288,7 +288,7 @@ impl Ahead {
             self.early.retain(|(step, _)| *step > asked);
             let sum = self.early.iter().fold(bytes, |sum, (_, bytes)| sum.saturating_add(*bytes));
             if step <= asked || self.early.len() < self.job.reads_at_once || sum <= AHEAD_BYTES {
-                self.early.push_back((step, bytes));
+                self.early.push((step, bytes));
                 return Ok(());
             }
             tokio::select! {

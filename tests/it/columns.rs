@@ -752,9 +752,14 @@ fn a_skipped_row_is_replaced_in_all_columns() {
     let expected = [(0, 1001, "image", Some(1002)), (1, 1003, "image", Some(1000)), (4, 1001, "image", Some(1002))];
     assert_eq!(found, expected, "the next good row of the row group, whatever else is in the batch");
     assert!(bad[1].error.to_string().contains("row 3: null"), "{}", bad[1].error);
+    let few = (0..40).map(|row| if row == 30 || row == 39 { bmp([row, 0, 0]) } else { b"not an image".to_vec() });
+    let few = [("image", array(BinaryViewArray::from_iter_values(few)))];
+    let (_, bad) = picked(&few, PHOTOS, &[(0, 5), (0, 39), (0, 20)], 3, BadRows::Skip).unwrap();
+    let by: Vec<_> = bad.iter().map(|bad| bad.replaced_by).collect();
+    assert_eq!(by, [Some(1039), Some(1030)], "sixteen rows are tried, then the batch");
     let hopeless = [("image", array(BinaryViewArray::from_iter([Some(b"not an image".to_vec()), None])))];
     let error = picked(&hopeless, PHOTOS, &[(0, 0)], 1, BadRows::Skip).unwrap_err();
-    assert!(error.to_string().contains("row 0: no row of its row group or batch can stand in"), "{error}");
+    assert!(error.to_string().contains("row 0: no row near it or in its batch can stand in"), "{error}");
 }
 
 #[test]

@@ -30,6 +30,10 @@ const PIECE: usize = 128 << 10;
 /// by side, to be in the second-level cache when the next column comes for them.
 const ROWS: usize = 2048;
 
+/// Rows of its row group that are tried in place of a bad one. More would only be wanted where nearly all are bad, and each may
+/// cost the decoding of an image.
+const STAND_INS: usize = 16;
+
 /// Batches smaller than this are filled by the calling thread alone.
 const SERIAL: usize = 64 << 10;
 
@@ -123,7 +127,9 @@ pub(super) fn assemble(
     decode_images(outputs, &tables, rows, limit, &layout, &mut builder, &mut faults);
     faults.sort_by_key(|fault| (fault.index, fault.output));
 
-    let stand_in = |index: usize| stand_in(outputs, &tables, rows, index, &layout, &mut builder);
+    let mut is_bad = vec![false; rows.rows.len()];
+    faults.iter().for_each(|fault| is_bad[fault.index] = true);
+    let stand_in = |index: usize| stand_in(outputs, &tables, rows, index, &is_bad, &layout, &mut builder);
     let bad = if faults.is_empty() { Vec::new() } else { settle(faults, rows, picked.to_mut(), stand_in)? };
     if bad.iter().any(|bad| bad.replaced_by.is_some()) {
         let decoded =
@@ -284,22 +290,23 @@ fn decode_image(
 }
 
 /// The row delivered in place of row `index`, which is bad: the next good one of its row group, wrapping around. So it does not
-/// depend on what else is in the batch, and no world size changes it. Only where a whole row group is bad, the next good one of
-/// the batch has to do. Its images are decoded into their places.
+/// depend on what else is in the batch, and no world size changes it. Only where the next [`STAND_INS`] are bad as well, the next
+/// row of the batch that is not in `is_bad` has to do. Its images are decoded into their places.
 fn stand_in(
     outputs: &[Output],
     tables: &[Table<'_>],
     rows: &Rows<'_>,
     index: usize,
+    is_bad: &[bool],
     layout: &Layout,
     builder: &mut BatchBuilder,
 ) -> Option<(u32, u32)> {
     let (number, row) = rows.rows[index];
     // Rows of a row group are counted in 32 bits, as `rows` does.
     let count = u32::try_from(rows.cells[number as usize].rows).unwrap_or(u32::MAX);
-    let group = (row + 1..count).chain(0..row).map(|row| (number, row));
-    let batch = rows.rows[index + 1..].iter().chain(&rows.rows[..index]).copied();
-    group.chain(batch.filter(|pick| pick.0 != number)).find(|pick| {
+    let group = (row + 1..count).chain(0..row).map(|row| (number, row)).take(STAND_INS);
+    let batch = (index + 1..is_bad.len()).chain(0..index).filter(|at| !is_bad[*at]).map(|at| rows.rows[at]);
+    group.chain(batch).find(|pick| {
         let good = rows.cells[pick.0 as usize].bad.as_ref().is_none_or(|bad| !bad.contains(pick.1 as usize));
         good && outputs.iter().enumerate().all(|(at, output)| {
             let (Form::Image(decoder), Table::Bytes(cells)) = (&output.form, &tables[at]) else { return true };
@@ -343,7 +350,7 @@ fn settle(
                     let pick = rows.rows[index];
                     let group = rows.cells[pick.0 as usize].place.clone();
                     let place = group.column(column).row((rows.stored_rows)(pick));
-                    let what = "no row of its row group or batch can stand in for it, all are bad";
+                    let what = "no row near it or in its batch can stand in for it, all are bad";
                     return Err(Error::corrupt_by(place, what, error));
                 }
             },

@@ -198,8 +198,7 @@ impl Columns {
     /// Bytes per row that are made beside the arrays given to [`prepare`](Self::prepare): packs, casts, masks, rows. Casts of
     /// lists are not counted.
     pub fn prepared_row_bytes(&self) -> u64 {
-        let moved = if self.shuffled { rows::chosen(&self.outputs) } else { Vec::new() };
-        let moved = moved.iter().map(|(width, _)| *width as u64).sum();
+        let moved = self.moved().iter().map(|(width, _)| *width as u64).sum();
         self.members.iter().fold(moved, |sum: u64, member| sum.saturating_add(member.copied_row_bytes()))
     }
 
@@ -207,21 +206,27 @@ impl Columns {
     ///
     /// Values are copied once, into the batch; those of packs, and of columns that were cast, decoded from booleans or decimals,
     /// twice: into their form, then into the batch; small ones of [`shuffled`](Self::shuffled) batches once more. Images count 0,
-    /// and so does what is computed: offsets, lengths, masks, row ids. Arrow columns count their bytes once. Padding rows count as rows.
+    /// and so does what is computed: offsets, lengths, masks, row ids. Arrow columns count their bytes once. Padding rows count
+    /// as rows.
     pub fn copied_bytes(&self, batch: &crate::tensor::Batch) -> usize {
-        let outputs = self.outputs.iter().enumerate();
-        outputs.map(|(at, output)| self.copies(at) * assemble::value_bytes(output, batch)).sum()
+        let bytes = |output| assemble::value_bytes(output, batch);
+        let moved = self.moved();
+        let moved = moved.iter().map(|(_, at)| bytes(&self.outputs[*at]));
+        moved.chain(self.outputs.iter().map(|output| self.copies(output) * bytes(output))).sum()
     }
 
-    fn copies(&self, at: usize) -> usize {
-        let output = &self.outputs[at];
-        let moved = self.shuffled && rows::chosen(&self.outputs).iter().any(|(_, chosen)| *chosen == at);
+    fn copies(&self, output: &Output) -> usize {
         match output.form {
             Form::Image(_) => 0,
             Form::Pack => 2,
             Form::Bytes(..) | Form::Nested(..) => 1,
-            _ => 1 + usize::from(moved) + usize::from(output.members.iter().any(|at| self.members[*at].converts())),
+            _ => 1 + usize::from(output.members.iter().any(|at| self.members[*at].converts())),
         }
+    }
+
+    /// The outputs whose cells lie side by side: width and number.
+    fn moved(&self) -> Vec<(usize, usize)> {
+        if self.shuffled { rows::chosen(&self.outputs) } else { Vec::new() }
     }
 
     /// The padding of the output that member `at` alone makes.

@@ -83,7 +83,9 @@ pub(super) fn pack(output: &Output, members: &[Member], parts: Vec<Part>, rows: 
     Ok(Part { data, dtype: output.dtype, valid, bad, root: None })
 }
 
-/// The pack of `rows` rows straight from the pages of its columns, whose root numbers are `roots`, side by side, so that the columns are never there as a whole.
+/// The pack of `rows` rows straight from the pages of its columns, whose root numbers are `roots`: side by side, so that the
+/// columns are never there as a whole.
+///
 /// `None` if `pages` has none for some column, or if a value is null, does not fit, or cannot be read: whoever asks then packs
 /// decoded columns, and learns what is wrong.
 pub(super) fn from_pages(
@@ -93,36 +95,35 @@ pub(super) fn from_pages(
     roots: &[usize],
     pages: &dyn Fn(usize) -> Option<page::Source>,
 ) -> Option<Part> {
-    let flat = |at: &usize| members[*at].leaf.steps.is_empty() && matches!(members[*at].leaf.kind, Kind::Number(_));
-    if output.valid.is_some() || !output.members.iter().all(flat) {
-        return None;
+    let to = output.dtype;
+    let mut columns = Vec::with_capacity(roots.len());
+    for (at, root) in output.members.iter().zip(roots) {
+        let Kind::Number(from) = members[*at].leaf.kind else { return None };
+        if output.valid.is_some() || !members[*at].leaf.steps.is_empty() {
+            return None;
+        }
+        let cast: page::Convert = Box::new(move |input, output| convert(from, input, to, output));
+        columns.push((pages(*root)?, Some(cast).filter(|_| from != to)));
     }
-    let bytes = match output.dtype.size() {
-        1 => stream::<u8>(output, members, rows, roots, pages),
-        2 => stream::<u16>(output, members, rows, roots, pages),
-        4 => stream::<u32>(output, members, rows, roots, pages),
-        _ => stream::<u64>(output, members, rows, roots, pages),
+    let width = columns.len() * to.size();
+    let bytes = match to.size() {
+        1 => stream::<u8>(columns, rows),
+        2 => stream::<u16>(columns, rows),
+        4 => stream::<u32>(columns, rows),
+        _ => stream::<u64>(columns, rows),
     }?;
-    let width = output.members.len() * output.dtype.size();
     let data = Data::Fixed { bytes, width, stride: width };
-    Some(Part { data, dtype: output.dtype, valid: None, bad: Vec::new(), root: None })
+    Some(Part { data, dtype: to, valid: None, bad: Vec::new(), root: None })
 }
 
+/// The row-major matrix of these columns; `None` where one cannot be read.
 fn stream<T: page::Element + ArrowNativeType>(
-    output: &Output,
-    members: &[Member],
+    columns: Vec<(page::Source, Option<page::Convert>)>,
     rows: usize,
-    roots: &[usize],
-    pages: &dyn Fn(usize) -> Option<page::Source>,
 ) -> Option<Buffer> {
-    let columns = output.members.len();
-    let mut chunks: Vec<Chunk<T>> = Vec::with_capacity(columns);
-    for (at, root) in output.members.iter().zip(roots) {
-        let (leaf, to) = (&members[*at].leaf, output.dtype);
-        let Kind::Number(from) = leaf.kind else { return None };
-        let convert: page::Convert = Box::new(move |input, output| convert(from, input, to, output));
-        chunks.push(pages(*root)?.chunk(Some(convert).filter(|_| from != to))?);
-    }
+    let chunks = columns.into_iter().map(|(source, cast)| source.chunk(cast));
+    let mut chunks: Vec<Chunk<T>> = chunks.collect::<Option<_>>()?;
+    let columns = chunks.len();
     let mut matrix: Vec<T> = Vec::with_capacity(rows.checked_mul(columns)?);
     let mut tile: Vec<Vec<T>> = (0..columns).map(|_| Vec::with_capacity(PAGE_TILE)).collect();
     while matrix.len() < rows * columns {
