@@ -255,6 +255,6 @@ mod tests {
         assert!(header(&[2], 8).is_none(), "a repeated number that is not there");
         assert!(header(&[2, 0, 0, 0, 0, 0], 40).is_none(), "numbers that are too wide");
         let huge = [0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f, 1, 2, 3];
-        assert!(numbers(Runs::new(huge.to_vec().into(), 8), 64, 64).is_none_or(|found| found.len() == 64));
+        assert_eq!(numbers(Runs::new(huge.to_vec().into(), 8), 64, 64), None, "more numbers than can be counted");
     }
 }
