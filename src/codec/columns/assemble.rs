@@ -11,13 +11,13 @@ use arrow::array::{Array, ArrayRef, BinaryViewArray};
 use rayon::prelude::*;
 
 use super::cells::{Cells, Data};
+use super::faults::{self, BadRow};
 use super::gather::{self, Picks, Strided};
 use super::lists::{self, ListCell};
 use super::number::fill;
 use super::options::BadRows;
 use super::output::{Form, Output, Padding};
 use super::{MASK, ROW_ID, bytes};
-use crate::codec::Decode;
 use crate::error::{Error, Place, Result};
 use crate::memory::Reservation;
 use crate::schema::{DType, part_name};
@@ -29,10 +29,6 @@ const PIECE: usize = 128 << 10;
 /// Most rows of a small column that one piece of work fills: few enough for the rows of a row group, where small columns lie side
 /// by side, to be in the second-level cache when the next column comes for them.
 const ROWS: usize = 2048;
-
-/// Rows of its row group that are tried in place of a bad one. More would only be wanted where nearly all are bad, and each may
-/// cost the decoding of an image.
-const STAND_INS: usize = 16;
 
 /// Batches smaller than this are filled by the calling thread alone.
 const SERIAL: usize = 64 << 10;
@@ -67,31 +63,8 @@ impl fmt::Debug for Rows<'_> {
     }
 }
 
-/// A row that could not be delivered as it is stored.
-#[derive(Debug)]
-pub struct BadRow {
-    /// Its index in the batch.
-    pub index: usize,
-    /// The dataset's number of it.
-    pub row_id: u64,
-    /// The column that is bad.
-    pub column: Arc<str>,
-    /// What is wrong, with its place.
-    pub error: Error,
-    /// The dataset's number of the row delivered in its place; `None` if its bad column is zero instead.
-    pub replaced_by: Option<u64>,
-}
-
-/// Something bad in a row: index in the batch, output, and what.
-struct Fault {
-    index: usize,
-    output: usize,
-    column: Arc<str>,
-    error: Error,
-}
-
 /// One output's values in each of the row groups.
-enum Table<'a> {
+pub(super) enum Table<'a> {
     Fixed(Vec<Strided<'a>>),
     Lists(Vec<ListCell<'a>>),
     Bytes(Vec<&'a BinaryViewArray>),
@@ -99,10 +72,10 @@ enum Table<'a> {
 }
 
 /// Where an output's tensors begin among those of the batch, and its ragged rows.
-struct Layout {
+pub(super) struct Layout {
     specs: Vec<TensorSpec>,
     /// By output: index of its first tensor, and [`lists::starts`].
-    outputs: Vec<(usize, Vec<Vec<usize>>)>,
+    pub(super) outputs: Vec<(usize, Vec<Vec<usize>>)>,
 }
 
 /// A piece of work, and the first row of the batch that it fills.
@@ -117,20 +90,20 @@ pub(super) fn assemble(
     check(rows)?;
     let tables =
         outputs.iter().enumerate().map(|(at, output)| table(output, at, rows.cells)).collect::<Result<Vec<_>>>()?;
-    let mut faults = known_faults(outputs, rows);
+    let mut faults = faults::known(outputs, rows);
     // Nothing behind the first fault matters if it ends the batch anyway.
     let limit = faults.first().filter(|_| rows.bad_rows == BadRows::Error).map_or(rows.rows.len(), |fault| fault.index);
     let mut picked = Cow::Borrowed(rows.rows);
     let mut layout = lay_out(outputs, &tables, &picked, rows.size, row_id, rows.masked);
     let spare = reservation.split(0);
     let mut builder = BatchBuilder::new(layout.specs.clone(), reservation)?;
-    decode_images(outputs, &tables, rows, limit, &layout, &mut builder, &mut faults);
+    faults::decode_images(outputs, &tables, rows, limit, &layout, &mut builder, &mut faults);
     faults.sort_by_key(|fault| (fault.index, fault.output));
 
     let mut is_bad = vec![false; rows.rows.len()];
     faults.iter().for_each(|fault| is_bad[fault.index] = true);
-    let stand_in = |index: usize| stand_in(outputs, &tables, rows, index, &is_bad, &layout, &mut builder);
-    let bad = if faults.is_empty() { Vec::new() } else { settle(faults, rows, picked.to_mut(), stand_in)? };
+    let stand_in = |index: usize| faults::stand_in(outputs, &tables, rows, index, &is_bad, &layout, &mut builder);
+    let bad = if faults.is_empty() { Vec::new() } else { faults::settle(faults, rows, picked.to_mut(), stand_in)? };
     if bad.iter().any(|bad| bad.replaced_by.is_some()) {
         let decoded =
             std::mem::replace(&mut layout, lay_out(outputs, &tables, &picked, rows.size, row_id, rows.masked));
@@ -216,152 +189,6 @@ fn table<'a>(output: &Output, at: usize, cells: &'a [Arc<Cells>]) -> Result<Tabl
         }
     }
     Ok(table)
-}
-
-/// What preparing found wrong with the rows of this batch, in order; only the first row's if that ends the batch.
-fn known_faults(outputs: &[Output], rows: &Rows<'_>) -> Vec<Fault> {
-    let mut faults = Vec::new();
-    if rows.cells.iter().all(|cell| cell.bad.is_none()) {
-        return faults;
-    }
-    for (index, pick) in rows.rows.iter().enumerate() {
-        let (cell, row) = (&rows.cells[pick.0 as usize], pick.1 as usize);
-        if cell.bad.as_ref().is_none_or(|bad| !bad.contains(row)) {
-            continue;
-        }
-        for output in 0..outputs.len() {
-            if let Some(bad) = cell.parts[output].bad.iter().find(|bad| bad.rows.contains(row)) {
-                let (column, error) = (Arc::clone(&bad.column), bad.error(&cell.place, row, (rows.stored_rows)(*pick)));
-                faults.push(Fault { index, output, column, error });
-            }
-        }
-        if rows.bad_rows == BadRows::Error {
-            break;
-        }
-    }
-    faults
-}
-
-/// Decodes the images of the first `limit` rows into their places. Bad, missing and padding rows are zero.
-fn decode_images(
-    outputs: &[Output],
-    tables: &[Table<'_>],
-    rows: &Rows<'_>,
-    limit: usize,
-    layout: &Layout,
-    builder: &mut BatchBuilder,
-    faults: &mut Vec<Fault>,
-) {
-    for (at, output) in outputs.iter().enumerate() {
-        let (Form::Image(decoder), Table::Bytes(cells)) = (&output.form, &tables[at]) else { continue };
-        let width = output.width();
-        if width == 0 {
-            continue;
-        }
-        let tensor = builder.tensor(layout.outputs[at].0);
-        let (real, rest) = tensor.split_at_mut(limit * width);
-        rest.fill(0);
-        let decoded = real.par_chunks_mut(width).zip(&rows.rows[..limit]).enumerate();
-        let failed = decoded.filter_map(|(index, (place, pick))| {
-            let error = decode_image(&**decoder, cells, rows, *pick, place).err()?;
-            let group = rows.cells[pick.0 as usize].place.clone();
-            let at_row = group.column(Arc::clone(&output.name)).row((rows.stored_rows)(*pick));
-            Some(Fault { index, output: at, column: Arc::clone(&output.name), error: located(error, at_row) })
-        });
-        faults.extend(failed.collect::<Vec<_>>());
-    }
-}
-
-/// Decodes the image of one row into its place, which is zero if there is none or it is bad.
-fn decode_image(
-    decoder: &dyn Decode,
-    cells: &[&BinaryViewArray],
-    rows: &Rows<'_>,
-    pick: (u32, u32),
-    place: &mut [u8],
-) -> Result<()> {
-    let (array, row) = (cells[pick.0 as usize], pick.1 as usize);
-    let decoded =
-        if array.is_null(row) { None } else { Some(decoder.decode_into(array.value(row), (rows.random)(pick), place)) };
-    if !matches!(decoded, Some(Ok(()))) {
-        place.fill(0);
-    }
-    decoded.unwrap_or(Ok(()))
-}
-
-/// The row delivered in place of row `index`, which is bad: the next good one of its row group, wrapping around. So it does not
-/// depend on what else is in the batch, and no world size changes it. Only where the next [`STAND_INS`] are bad as well, the next
-/// row of the batch that is not in `is_bad` has to do. Its images are decoded into their places.
-fn stand_in(
-    outputs: &[Output],
-    tables: &[Table<'_>],
-    rows: &Rows<'_>,
-    index: usize,
-    is_bad: &[bool],
-    layout: &Layout,
-    builder: &mut BatchBuilder,
-) -> Option<(u32, u32)> {
-    let (number, row) = rows.rows[index];
-    // Rows of a row group are counted in 32 bits, as `rows` does.
-    let count = u32::try_from(rows.cells[number as usize].rows).unwrap_or(u32::MAX);
-    let group = (row + 1..count).chain(0..row).map(|row| (number, row)).take(STAND_INS);
-    let batch = (index + 1..is_bad.len()).chain(0..index).filter(|at| !is_bad[*at]).map(|at| rows.rows[at]);
-    group.chain(batch).find(|pick| {
-        let good = rows.cells[pick.0 as usize].bad.as_ref().is_none_or(|bad| !bad.contains(pick.1 as usize));
-        good && outputs.iter().enumerate().all(|(at, output)| {
-            let (Form::Image(decoder), Table::Bytes(cells)) = (&output.form, &tables[at]) else { return true };
-            let width = output.width();
-            let place = &mut builder.tensor(layout.outputs[at].0)[index * width..(index + 1) * width];
-            width == 0 || decode_image(&**decoder, cells, rows, *pick, place).is_ok()
-        })
-    })
-}
-
-/// The decoder's error with the place that the decoder cannot know.
-fn located(error: Error, place: Place) -> Error {
-    match error {
-        Error::Corrupt { what, source, .. } => Error::Corrupt { place, what, source },
-        Error::Unsupported { what, hint } => Error::Unsupported { what: format!("{place}: {what}"), hint },
-        Error::Limit { what, asked, limit, option } => {
-            Error::Limit { what: format!("{place}: {what}"), asked, limit, option }
-        }
-        other => Error::corrupt_by(place, "cannot be decoded", other),
-    }
-}
-
-/// What is done about faults: the batch's error, or the bad rows to report. `picked` gets the rows that stand in.
-fn settle(
-    faults: Vec<Fault>,
-    rows: &Rows<'_>,
-    picked: &mut [(u32, u32)],
-    mut stand_in: impl FnMut(usize) -> Option<(u32, u32)>,
-) -> Result<Vec<BadRow>> {
-    let mut bad: Vec<BadRow> = Vec::with_capacity(faults.len());
-    for fault in faults {
-        let Fault { index, column, error, .. } = fault;
-        let replaced_by = match rows.bad_rows {
-            BadRows::Error => return Err(error),
-            BadRows::Zero => None,
-            // A row is replaced once, whatever else is wrong with it.
-            BadRows::Skip if bad.last().is_some_and(|last| last.index == index) => continue,
-            BadRows::Skip => match stand_in(index) {
-                Some(good) => Some(good),
-                None => {
-                    let pick = rows.rows[index];
-                    let group = rows.cells[pick.0 as usize].place.clone();
-                    let place = group.column(column).row((rows.stored_rows)(pick));
-                    let what = "no row near it or in its batch can stand in for it, all are bad";
-                    return Err(Error::corrupt_by(place, what, error));
-                }
-            },
-        };
-        if let Some(good) = replaced_by {
-            picked[index] = good;
-        }
-        let row_id = (rows.row_ids)(rows.rows[index]);
-        bad.push(BadRow { index, row_id, column, error, replaced_by: replaced_by.map(rows.row_ids) });
-    }
-    Ok(bad)
 }
 
 /// The builder for `new`: the same one if the sizes are, else another with the decoded images moved over.

@@ -16,6 +16,7 @@
 mod assemble;
 mod bytes;
 mod cells;
+mod faults;
 mod gather;
 mod leaf;
 mod lists;
@@ -34,9 +35,10 @@ use arrow::array::ArrayRef;
 use arrow::datatypes::SchemaRef;
 use rayon::prelude::*;
 
-pub use self::assemble::{BadRow, Rows};
+pub use self::assemble::Rows;
 use self::cells::Made;
 pub use self::cells::{Cells, Prepared};
+pub use self::faults::BadRow;
 use self::leaf::Leaf;
 pub use self::options::{BadRows, ColumnOptions, Lengths, Lists, Nulls, Pack, Padded, PerColumn, Scalar, Truncate};
 use self::output::{Form, Member, Output};
