@@ -2,7 +2,9 @@
 
 mod dtype;
 mod field;
+mod stored;
 
 pub use dtype::DType;
 pub(crate) use field::part_name;
 pub use field::{Dim, Field, Schema, Type};
+pub use stored::{Codec, Element, KEY as STORED_KEY, Stored};

@@ -1,0 +1,72 @@
+//! How the cells of a column are encoded, where that is more than its Parquet type says: an array or an image in each cell.
+//!
+//! A dataset carries it as metadata of the Arrow field, under [`KEY`]. Whoever opens a dataset puts it there, whatever its source:
+//! the JSON schema that bowstring writes, or a Unischema of Petastorm.
+
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::DType;
+
+/// The key of the field's metadata that holds a [`Stored`] as JSON.
+pub const KEY: &str = "bowstring.stored";
+
+/// The encoding of one cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Codec {
+    /// NumPy's `.npy`.
+    Npy,
+    /// NumPy's `.npz` with one array.
+    Npz,
+    /// An image file: PNG, or whatever its first bytes say.
+    Png,
+    /// An image file: JPEG, or whatever its first bytes say.
+    Jpeg,
+}
+
+/// The type of one element of a stored array.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Element {
+    /// A number or boolean.
+    Number(DType),
+    /// NumPy's `datetime64` or `timedelta64`: delivered as int64, in the unit of the first cell.
+    Time,
+    /// NumPy's `str_`.
+    Text,
+    /// NumPy's `bytes_`.
+    Bytes,
+}
+
+/// What is in each cell of a binary column.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stored {
+    /// Its encoding.
+    pub codec: Codec,
+    /// The type of its elements.
+    pub element: Element,
+    /// The shape of each value; `None` is an axis that varies from cell to cell.
+    pub shape: Vec<Option<usize>>,
+}
+
+impl Stored {
+    /// What `metadata` of an Arrow field says; `None` if it says nothing.
+    ///
+    /// # Errors
+    /// What is wrong with the JSON.
+    pub fn of(metadata: &HashMap<String, String>) -> Option<Result<Self, String>> {
+        metadata.get(KEY).map(|json| serde_json::from_str(json).map_err(|error| error.to_string()))
+    }
+
+    /// The metadata for an Arrow field.
+    pub fn metadata(&self) -> (String, String) {
+        (KEY.to_owned(), serde_json::json!(self).to_string())
+    }
+
+    /// The shape, if no axis varies.
+    pub fn fixed(&self) -> Option<Vec<usize>> {
+        self.shape.iter().copied().collect()
+    }
+}
