@@ -10,6 +10,7 @@ mod errors;
 mod fork;
 mod loader;
 mod log;
+mod row_groups;
 mod tensor;
 
 #[global_allocator]
@@ -30,6 +31,8 @@ mod _native {
     use super::doctor::doctor;
     #[pymodule_export]
     use super::loader::PyLoader;
+    #[pymodule_export]
+    use super::row_groups::PyRowGroups;
     #[pymodule_export]
     use super::tensor::PyTensor;
 

@@ -22,7 +22,7 @@ use crate::log;
 use crate::tensor::PyTensor;
 
 /// The longest wait without a look at signals.
-const SLICE: Duration = Duration::from_millis(100);
+pub(crate) const SLICE: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 struct Shared {
@@ -64,13 +64,16 @@ impl PyLoader {
 }
 
 /// Opens in a thread of its own, so that Ctrl-C need not wait for a slow store.
-fn open(py: Python<'_>, options: LoaderOptions) -> PyResult<Result<Loader>> {
+pub(crate) fn opened<T: Send + 'static>(
+    py: Python<'_>,
+    open: impl FnOnce() -> Result<T> + Send + 'static,
+) -> PyResult<Result<T>> {
     let (sender, mut receiver) = sync_channel(1);
     let no_thread = |error| raise(py, &Error::Closed { why: format!("no thread can be started: {error}") });
     std::thread::Builder::new()
         .name("bowstring-open".to_owned())
-        // Nobody receives after Ctrl-C; the loader is then dropped here.
-        .spawn(move || drop(sender.send(Loader::open(options))))
+        // Nobody receives after Ctrl-C; what was opened is then dropped here.
+        .spawn(move || drop(sender.send(open())))
         .map_err(no_thread)?;
     loop {
         let (back, opened) = py.detach(move || {
@@ -88,7 +91,8 @@ fn open(py: Python<'_>, options: LoaderOptions) -> PyResult<Result<Loader>> {
     }
 }
 
-fn columns<'py>(py: Python<'py>, batch: &Batch) -> PyResult<Bound<'py, PyDict>> {
+/// The columns of a batch by name.
+pub(crate) fn columns<'py>(py: Python<'py>, batch: &Batch) -> PyResult<Bound<'py, PyDict>> {
     let columns = PyDict::new(py);
     for (name, value) in batch.columns() {
         match value {
@@ -105,7 +109,7 @@ impl PyLoader {
     fn new(py: Python<'_>, options: &str) -> PyResult<Self> {
         let options: LoaderOptions = serde_json::from_str(options)
             .map_err(|error| raise(py, &Error::Config { option: "options", problem: error.to_string() }))?;
-        let loader = open(py, options)?.map_err(|error| raise(py, &error))?;
+        let loader = opened(py, move || Loader::open(options))?.map_err(|error| raise(py, &error))?;
         Ok(Self(Owned::new(Shared { turn: Mutex::new(()), loader: Mutex::new(loader) })))
     }
 

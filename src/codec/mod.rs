@@ -2,6 +2,8 @@
 
 pub mod columns;
 pub mod image;
+pub mod npy;
+mod stored;
 
 use std::fmt::Debug;
 
@@ -10,6 +12,7 @@ pub use self::columns::{
     Scalar, Truncate,
 };
 pub use self::image::{ImageDecoder, ImageOptions};
+pub use self::stored::StoredDecoder;
 use crate::error::Result;
 
 /// Decodes one stored cell straight into its row of a tensor.
@@ -19,4 +22,14 @@ pub trait Decode: Send + Sync + Debug {
     /// # Errors
     /// What is wrong with the bytes; the caller adds the place.
     fn decode_into(&self, cell: &[u8], random: u64, row: &mut [u8]) -> Result<()>;
+}
+
+/// Decodes cells whose values have shapes of their own.
+pub trait DecodeShaped: Decode {
+    /// The shape of the value in `cell`, from its header alone. [`decode_into`](Decode::decode_into) then wants a row of as many
+    /// elements.
+    ///
+    /// # Errors
+    /// What is wrong with the header; the caller adds the place.
+    fn shape_of(&self, cell: &[u8]) -> Result<Vec<usize>>;
 }

@@ -53,21 +53,7 @@ pub(super) fn guard<T>(place: &Place, what: &str, work: impl FnOnce() -> Result<
 /// Reads and checks the footer of `found`. Statistics are kept only if `statistics`: they are most of a footer's memory.
 pub(super) async fn read(found: &Found, limits: &Limits, statistics: bool) -> Result<Footer> {
     let place = Place::file(Arc::clone(&found.name));
-    if found.size == Some(0) {
-        return Err(Error::corrupt(place, "not a Parquet file: it is empty"));
-    }
-    let tail = found.tail(TAIL_BYTES).await?;
-    let size = tail.object.stamp().size;
-    let length = footer_length(&tail.bytes, size, limits, &place)?;
-    let start = size - END_BYTES - length;
-    let bytes = if start >= tail.start {
-        tail.bytes.slice((start - tail.start) as usize..tail.bytes.len() - END_BYTES as usize)
-    } else {
-        let mut joined = tail.object.read_range(start..tail.start).await?.to_vec();
-        joined.extend_from_slice(&tail.bytes[..tail.bytes.len() - END_BYTES as usize]);
-        Bytes::from(joined)
-    };
-    let object = tail.object;
+    let (object, bytes, start) = fetch(found, limits, &place).await?;
     let limits = limits.clone();
     let parsed = tokio::task::spawn_blocking(move || {
         let digest = Sha256::digest(&bytes).into();
@@ -77,6 +63,33 @@ pub(super) async fn read(found: &Found, limits: &Limits, statistics: bool) -> Re
         Ok(Footer { object, metadata: Arc::new(metadata), digest })
     });
     parsed.await.unwrap_or_else(|error| Err(Error::Closed { why: format!("a footer was not parsed: {error}") }))
+}
+
+/// The bytes of the footer of `found`, checked like any other, but not parsed: for files that are nothing but a footer.
+pub(super) async fn bytes(found: &Found, limits: &Limits) -> Result<Bytes> {
+    let place = Place::file(Arc::clone(&found.name));
+    let (_, bytes, _) = fetch(found, limits, &place).await?;
+    check(&bytes, limits, &place)?;
+    Ok(bytes)
+}
+
+/// The file, pinned, the bytes of its footer, and where they begin.
+async fn fetch(found: &Found, limits: &Limits, place: &Place) -> Result<(Object, Bytes, u64)> {
+    if found.size == Some(0) {
+        return Err(Error::corrupt(place.clone(), "not a Parquet file: it is empty"));
+    }
+    let tail = found.tail(TAIL_BYTES).await?;
+    let size = tail.object.stamp().size;
+    let length = footer_length(&tail.bytes, size, limits, place)?;
+    let start = size - END_BYTES - length;
+    let bytes = if start >= tail.start {
+        tail.bytes.slice((start - tail.start) as usize..tail.bytes.len() - END_BYTES as usize)
+    } else {
+        let mut joined = tail.object.read_range(start..tail.start).await?.to_vec();
+        joined.extend_from_slice(&tail.bytes[..tail.bytes.len() - END_BYTES as usize]);
+        Bytes::from(joined)
+    };
+    Ok((tail.object, bytes, start))
 }
 
 /// The footer's length from the last bytes of a file of `size` bytes.

@@ -11,6 +11,7 @@
 //! A file is read only as the version that was there when the dataset was opened; see [`store`](crate::store).
 //! Nothing in a file is believed before it was checked: see [`Limits`].
 
+mod described;
 mod direct;
 pub mod filter;
 mod footer;
@@ -34,6 +35,7 @@ use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::file::metadata::ParquetMetaData;
 use parquet::schema::types::SchemaDescriptor;
 
+pub use described::Petastorm;
 pub use hive::Partitioning;
 pub use limits::Limits;
 pub use project::{Projection, Root};
@@ -41,6 +43,7 @@ pub use read::{Cost, Fetched};
 
 use crate::error::{Error, Place, Result};
 use crate::manifest::{FileEntry, Manifest, RowGroup};
+use crate::schema::STORED_KEY;
 use crate::store::Object;
 use footer::{Footer, guard};
 use selection::Selection;
@@ -54,6 +57,8 @@ pub struct OpenOptions {
     pub partitioning: Partitioning,
     /// Rows to select; all without one.
     pub filter: Option<filter::Expr>,
+    /// Whether what the dataset says of its cells is heeded: the schema of bowstring or Petastorm. Without, cells are bytes.
+    pub decode: bool,
     /// Limits against hostile files.
     pub limits: Limits,
     /// Footers, and files and row groups for the filter, that are read at once. Default 32.
@@ -71,6 +76,7 @@ impl Default for OpenOptions {
             storage_options: BTreeMap::new(),
             partitioning: Partitioning::default(),
             filter: None,
+            decode: true,
             limits: Limits::default(),
             concurrency: 32,
             memory: 512 << 20,
@@ -90,6 +96,7 @@ struct Inner {
     files: Vec<DataFile>,
     layouts: Vec<Layout>,
     schema: SchemaRef,
+    petastorm: Option<Petastorm>,
     /// How many columns at the end of `schema` come from directories.
     partitions: usize,
     manifest: Arc<Manifest>,
@@ -155,11 +162,12 @@ impl Dataset {
             return Err(Error::config("timeout", "must be more than 0 s"));
         }
         let shown: Vec<String> = urls.iter().map(|url| crate::store::display(url)).collect();
-        let found = crate::store::find(urls, &options.storage_options, options.limits.max_files);
-        let found = within(options.timeout, format!("the files at {}", shown.join(", ")), found).await?;
+        let listing = crate::store::find(urls, &options.storage_options, options.limits.max_files);
+        let listing = within(options.timeout, format!("the files at {}", shown.join(", ")), listing).await?;
+        let found = &listing.files;
         let statistics = options.filter.is_some();
         let (limits, timeout) = (&options.limits, options.timeout);
-        let footers: Vec<Footer> = futures::stream::iter(&found)
+        let footers: Vec<Footer> = futures::stream::iter(found)
             .map(|found| {
                 let culprit = format!("the footer of file {}", found.name);
                 within(timeout, culprit, footer::read(found, limits, statistics))
@@ -176,6 +184,14 @@ impl Dataset {
         let mut inner = unified
             .await
             .unwrap_or_else(|error| Err(Error::Closed { why: format!("schemas were not unified: {error}") }))?;
+        if options.decode {
+            let culprit = "the dataset's _common_metadata".to_owned();
+            inner.petastorm = within(timeout, culprit, described::petastorm(&listing, limits)).await?;
+            let first = inner.files.first();
+            let place = first.map_or_else(Place::default, |file| Place::file(Arc::clone(file.object.name())));
+            let cells = described::cells(first.map(|file| &*file.metadata), inner.petastorm.as_ref(), &place)?;
+            inner.schema = described::apply(&inner.schema, &cells);
+        }
         inner.limits = options.limits.clone();
         let (groups, first_rows) = row_groups(&inner.files);
         inner.selections = vec![Selection::All; groups.len()];
@@ -207,6 +223,11 @@ impl Dataset {
     /// The columns of all files together, partition columns last. Strings and bytes are views.
     pub fn schema(&self) -> &SchemaRef {
         &self.inner.schema
+    }
+
+    /// What Petastorm says of the dataset, if it wrote it.
+    pub fn petastorm(&self) -> Option<&Petastorm> {
+        self.inner.petastorm.as_ref()
     }
 
     /// Names of the columns that come from directories.
@@ -338,7 +359,8 @@ fn manifest(inner: &Inner, groups: Vec<RowGroup>, digests: &[[u8; 32]], filter: 
     };
     let files = inner.files.iter().zip(digests).map(entry).collect();
     let field = |field: &Arc<Field>| {
-        format!("{} {}{}\n", field.name(), field.data_type(), if field.is_nullable() { "?" } else { "" })
+        let stored = field.metadata().get(STORED_KEY).map(|stored| format!(" {stored}")).unwrap_or_default();
+        format!("{} {}{}{stored}\n", field.name(), field.data_type(), if field.is_nullable() { "?" } else { "" })
     };
     let schema: String = inner.schema.fields().iter().map(field).collect();
     Manifest::new(files, groups, &schema, filter)
@@ -388,6 +410,7 @@ fn unify(footers: Vec<Footer>, partitions: Vec<hive::Values>) -> Result<Inner> {
         files,
         layouts,
         schema: Arc::new(Schema::new(fields)),
+        petastorm: None,
         partitions,
         manifest: Arc::new(Manifest::new(Vec::new(), Vec::new(), "", "")),
         first_rows: Vec::new(),

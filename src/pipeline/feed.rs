@@ -31,7 +31,7 @@ use super::ledger::Entry;
 use crate::codec::{BadRow, Cells, Rows};
 use crate::error::{Error, Result};
 use crate::memory::Reservation;
-use crate::plan::{Plan, Share, WindowUse, random};
+use crate::plan::{Order, Share, WindowUse, random};
 use crate::tensor::Batch;
 
 /// Steps whose windows are known ahead of assembly. It bounds a list of pointers; bytes are bounded by the budget.
@@ -137,7 +137,7 @@ impl Drop for Feed {
 
 impl Feed {
     /// Starts reading at step `from`. Must be called within the I/O runtime.
-    pub(super) fn start(job: Arc<Job>, plan: Arc<Plan>, share: Share, from: u64) -> Self {
+    pub(super) fn start(job: Arc<Job>, plan: Arc<dyn Order>, share: Share, from: u64) -> Self {
         let (work_sender, work) = mpsc::channel(STEPS_AHEAD);
         let (sender, receiver) = mpsc::channel(job.prefetch);
         let (asking, asked) = watch::channel(from);
@@ -212,7 +212,7 @@ type WindowKey = (u32, u64, u32, u32);
 #[derive(Debug)]
 struct Ahead {
     job: Arc<Job>,
-    plan: Arc<Plan>,
+    plan: Arc<dyn Order>,
     share: Share,
     /// Windows that some later step needs, with the last such step.
     windows: HashMap<WindowKey, (Arc<Window>, u64)>,
@@ -357,7 +357,7 @@ impl Ahead {
 #[derive(Debug)]
 struct Assembler {
     job: Arc<Job>,
-    plan: Arc<Plan>,
+    plan: Arc<dyn Order>,
     share: Share,
     in_flight: Arc<Mutex<Vec<Work>>>,
 }
@@ -406,7 +406,7 @@ impl Assembler {
     }
 }
 
-async fn assemble(job: &Arc<Job>, plan: Arc<Plan>, share: Share, work: Work, reservation: Reservation) -> Made {
+async fn assemble(job: &Arc<Job>, plan: Arc<dyn Order>, share: Share, work: Work, reservation: Reservation) -> Made {
     let started = Instant::now();
     // Sorted by name, to find the cells of a row: its position here is their number.
     let mut slots: Vec<&Arc<Slot>> = work.windows.iter().flat_map(|window| &window.slots).collect();
@@ -420,7 +420,7 @@ async fn assemble(job: &Arc<Job>, plan: Arc<Plan>, share: Share, work: Work, res
     job.counters.batch.waited(started.elapsed());
     // `work` moves along: the row groups stay in memory until the batch is made.
     job.on_cpu(move |job| {
-        let batch = gather(job, &plan, share, work.step, &cells, &names, reservation);
+        let batch = gather(job, &*plan, share, work.step, &cells, &names, reservation);
         drop(work);
         batch
     })
@@ -430,7 +430,7 @@ async fn assemble(job: &Arc<Job>, plan: Arc<Plan>, share: Share, work: Work, res
 
 fn gather(
     job: &Job,
-    plan: &Plan,
+    plan: &dyn Order,
     share: Share,
     step: u64,
     cells: &[Arc<Cells>],
@@ -461,7 +461,7 @@ fn gather(
         let (source, group, row) = source(pick);
         source.dataset.stored_row(group, row)
     };
-    let (seed, epoch) = (plan.spec().seed, plan.epoch());
+    let (seed, epoch) = (plan.seed(), plan.epoch());
     let request = Rows {
         epoch,
         step: step.step,

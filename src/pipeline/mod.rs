@@ -4,11 +4,14 @@
 //! |---|---|
 //! | [`LoaderOptions`] | everything that can be said, validated once |
 //! | [`Loader`] | a position and the means to go on from it |
+//! | [`RowGroups`] | row groups in any order that is asked for |
+//! | `engine` | what runs for either of them: threads, the feed of the moment |
 //! | `feed` | steps become batches, in order, within the budget |
 //! | `groups` | row groups on their way from the store to cells |
 //! | [`Stats`], [`Ledger`] | what happened |
 //! | [`rank`], [`machine`] | who this process is, and what it has |
 
+mod engine;
 mod feed;
 mod groups;
 mod job;
@@ -17,11 +20,13 @@ mod loader;
 pub mod machine;
 mod options;
 pub mod rank;
+mod row_groups;
 mod stats;
 
 pub use ledger::{Entry, LEDGER_ENTRIES, Ledger};
 pub use loader::{Epoch, Loader, MemoryNeed, Next};
 pub use options::{Filter, LoaderOptions};
+pub use row_groups::{NextPiece, Piece, RowGroups};
 pub use stats::{Memory, Stage, Stats};
 
 /// An estimate of the memory of one batch of `rows` rows: exact for fixed shapes, twice the mean for the rest.

@@ -88,6 +88,8 @@ pub struct LoaderOptions {
     pub storage_options: BTreeMap<String, String>,
     /// Whether `key=value` directories are partition columns: `hive` or `none`.
     pub partitioning: Partitioning,
+    /// Whether what the dataset says of its cells is heeded (the schema of bowstring or Petastorm); without, cells are bytes.
+    pub decode: bool,
     /// Limits against hostile files.
     pub limits: Limits,
 }
@@ -116,6 +118,7 @@ impl Default for LoaderOptions {
             timeout: 600.0,
             storage_options: BTreeMap::new(),
             partitioning: Partitioning::default(),
+            decode: true,
             limits: Limits::default(),
         }
     }
@@ -151,6 +154,7 @@ impl LoaderOptions {
             memory: self.budget().min(FILTER_BYTES),
             storage_options: self.storage_options.clone(),
             partitioning: self.partitioning,
+            decode: self.decode,
             filter: self.filter.as_ref().map(Filter::parse).transpose()?,
             limits: self.limits.clone(),
             ..OpenOptions::default()

@@ -21,6 +21,7 @@
 mod interleave;
 mod layout;
 mod live;
+mod order;
 mod permute;
 mod quality;
 mod share;
@@ -28,6 +29,7 @@ mod spec;
 mod state;
 mod steps;
 
+pub use order::{Listed, Order};
 pub use permute::{Permutation, random};
 pub use share::Share;
 pub use spec::{Mix, PlanSpec, Shuffle, Stop, Tail};

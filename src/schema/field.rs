@@ -16,6 +16,9 @@ pub enum Dim {
     Fixed(usize),
     /// As many as each list has: the column comes as `__values` and `__offsets`.
     Ragged,
+    /// As many as each value has, where other axes than the first vary: the column comes as `__values`, one value after another,
+    /// with `__offsets`, and `__shape` tells the axes.
+    Any,
     /// This many, filled up or cut: the column comes with `__lengths`.
     Padded(usize),
 }
@@ -64,6 +67,11 @@ impl Field {
         let name = &self.name;
         let count = |wanted: fn(&Dim) -> bool| self.dims.iter().filter(|dim| wanted(dim)).count();
         let (ragged, padded) = (count(|d| matches!(d, Dim::Ragged)), count(|d| matches!(d, Dim::Padded(_))));
+        if count(|d| matches!(d, Dim::Any)) > 0 {
+            let mut names: Vec<Arc<str>> = ["values", "offsets", "shape"].map(|part| part_name(name, part, 0)).into();
+            names.extend(self.valid.then(|| part_name(name, "valid", 0)));
+            return names;
+        }
         let mut names: Vec<Arc<str>> = Vec::new();
         match &self.ty {
             Type::Tensor(_) if ragged > 0 => names.push(format!("{name}__values").into()),
@@ -97,6 +105,7 @@ impl fmt::Display for Field {
                 Dim::Batch => write!(f, "{separator}B")?,
                 Dim::Fixed(n) => write!(f, "{separator}{n}")?,
                 Dim::Ragged => write!(f, "{separator}ragged")?,
+                Dim::Any => write!(f, "{separator}any")?,
                 Dim::Padded(n) => write!(f, "{separator}<={n}")?,
             }
         }

@@ -30,6 +30,25 @@ impl Found {
     }
 }
 
+/// What was found, and where.
+#[derive(Debug)]
+pub struct Listing {
+    /// The data files, sorted by name.
+    pub files: Vec<Found>,
+    /// The directory that names are relative to, if all addresses are in one store that has directories.
+    root: Option<(Place, String)>,
+}
+
+impl Listing {
+    /// The file `name` in the directory that all names are relative to, which may not exist. None where looking for it is not
+    /// worth a request: on a server without directories.
+    pub fn beside(&self, name: &str) -> Option<Found> {
+        let (place, root) = self.root.as_ref().filter(|(place, _)| place.lists)?;
+        let path = Path::parse(root).ok()?.join(name);
+        Some(Found { place: place.clone(), path, name: name.into(), size: None })
+    }
+}
+
 /// What one address stands for.
 struct Hits {
     place: Place,
@@ -46,7 +65,7 @@ struct Hits {
 ///
 /// # Errors
 /// [`Error::NotFound`] if an address leads to nothing, [`Error::Limit`], [`Error::Config`], [`Error::Store`].
-pub async fn find(urls: &[String], options: &BTreeMap<String, String>, max_files: usize) -> Result<Vec<Found>> {
+pub async fn find(urls: &[String], options: &BTreeMap<String, String>, max_files: usize) -> Result<Listing> {
     let mut stores = Stores::new(options);
     let mut all = Vec::new();
     for url in urls {
@@ -78,7 +97,8 @@ pub async fn find(urls: &[String], options: &BTreeMap<String, String>, max_files
     }
     check_count(found.len(), max_files)?;
     found.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(found)
+    let root = root.and_then(|root| Some((all.first()?.place.clone(), root)));
+    Ok(Listing { files: found, root })
 }
 
 /// The directory all names are relative to; `None` if the addresses are in different stores.

@@ -15,6 +15,6 @@ mod object;
 mod stamp;
 
 pub(crate) use address::display;
-pub use find::{Found, find};
+pub use find::{Found, Listing, find};
 pub use object::{Object, Tail};
 pub use stamp::Stamp;

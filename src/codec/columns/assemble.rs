@@ -1,6 +1,6 @@
 //! One step: its rows gathered from the cells of many row groups into one slab.
 //!
-//! Images first, because they may turn out bad and change which rows are delivered; then everything else, in pieces that run in
+//! What is decoded comes first, because it may turn out bad and change which rows are delivered; then everything else, in pieces that run in
 //! parallel. Each piece writes its own part of one tensor.
 
 use std::borrow::Cow;
@@ -17,6 +17,7 @@ use super::lists::{self, ListCell};
 use super::number::fill;
 use super::options::BadRows;
 use super::output::{Form, Output, Padding};
+use super::shaped::{self, Shapes};
 use super::{MASK, ROW_ID, bytes};
 use crate::error::{Error, Place, Result};
 use crate::memory::Reservation;
@@ -74,8 +75,10 @@ pub(super) enum Table<'a> {
 /// Where an output's tensors begin among those of the batch, and its ragged rows.
 pub(super) struct Layout {
     specs: Vec<TensorSpec>,
-    /// By output: index of its first tensor, and [`lists::starts`].
+    /// By output: index of its first tensor, and where rows start: [`lists::starts`], or those of [`Shapes`].
     pub(super) outputs: Vec<(usize, Vec<Vec<usize>>)>,
+    /// By output, for those whose values have shapes of their own.
+    shapes: Vec<Shapes>,
 }
 
 /// A piece of work, and the first row of the batch that it fills.
@@ -94,10 +97,12 @@ pub(super) fn assemble(
     // Nothing behind the first fault matters if it ends the batch anyway.
     let limit = faults.first().filter(|_| rows.bad_rows == BadRows::Error).map_or(rows.rows.len(), |fault| fault.index);
     let mut picked = Cow::Borrowed(rows.rows);
-    let mut layout = lay_out(outputs, &tables, &picked, rows.size, row_id, rows.masked);
+    let shapes = shaped::shapes(outputs, &tables, rows, &picked, limit, Some(&mut faults));
+    let mut layout = lay_out(outputs, &tables, &picked, rows, row_id, shapes);
     let spare = reservation.split(0);
     let mut builder = BatchBuilder::new(layout.specs.clone(), reservation)?;
-    faults::decode_images(outputs, &tables, rows, limit, &layout, &mut builder, &mut faults);
+    faults::decode(outputs, &tables, rows, limit, &layout, &mut builder, &mut faults);
+    shaped::decode(outputs, &tables, rows, (&picked, limit), &layout, &mut builder, &mut faults);
     faults.sort_by_key(|fault| (fault.index, fault.output));
 
     let mut is_bad = vec![false; rows.rows.len()];
@@ -105,9 +110,11 @@ pub(super) fn assemble(
     let stand_in = |index: usize| faults::stand_in(outputs, &tables, rows, index, &is_bad, &layout, &mut builder);
     let bad = if faults.is_empty() { Vec::new() } else { faults::settle(faults, rows, picked.to_mut(), stand_in)? };
     if bad.iter().any(|bad| bad.replaced_by.is_some()) {
-        let decoded =
-            std::mem::replace(&mut layout, lay_out(outputs, &tables, &picked, rows.size, row_id, rows.masked));
-        builder = with_images(outputs, builder, &decoded, &layout, spare)?;
+        let shapes = shaped::shapes(outputs, &tables, rows, &picked, picked.len(), None);
+        let decoded = std::mem::replace(&mut layout, lay_out(outputs, &tables, &picked, rows, row_id, shapes));
+        builder = with_decoded(outputs, builder, &decoded, &layout, spare)?;
+        let all = (&*picked, picked.len());
+        shaped::decode(outputs, &tables, rows, all, &layout, &mut builder, &mut Vec::new());
     }
     let picks = Picks::new(&picked, rows.size);
     fill_tensors(outputs, &tables, &picks, &layout, rows, row_id, &mut builder)?;
@@ -147,8 +154,8 @@ fn table<'a>(output: &Output, at: usize, cells: &'a [Arc<Cells>]) -> Result<Tabl
     let mut table = match output.form {
         Form::Fixed | Form::Pack => Table::Fixed(Vec::new()),
         Form::Ragged(_) | Form::Padded(_) => Table::Lists(Vec::new()),
-        Form::Image(_) | Form::Bytes(..) => Table::Bytes(Vec::new()),
-        Form::Nested(..) => Table::Nested(Vec::new()),
+        Form::Decoded(_) | Form::Shaped(_) | Form::Bytes(..) => Table::Bytes(Vec::new()),
+        Form::Nested(..) | Form::Arrow(_) => Table::Nested(Vec::new()),
     };
     let levels = match &output.form {
         Form::Ragged(levels) => *levels,
@@ -191,8 +198,8 @@ fn table<'a>(output: &Output, at: usize, cells: &'a [Arc<Cells>]) -> Result<Tabl
     Ok(table)
 }
 
-/// The builder for `new`: the same one if the sizes are, else another with the decoded images moved over.
-fn with_images(
+/// The builder for `new`: the same one if the sizes are, else another with the decoded values of one shape moved over.
+fn with_decoded(
     outputs: &[Output],
     mut builder: BatchBuilder,
     old: &Layout,
@@ -203,7 +210,7 @@ fn with_images(
         return Ok(builder);
     }
     let mut bigger = BatchBuilder::new(new.specs.clone(), spare)?;
-    for (at, _) in outputs.iter().enumerate().filter(|(_, output)| matches!(output.form, Form::Image(_))) {
+    for (at, _) in outputs.iter().enumerate().filter(|(_, output)| matches!(output.form, Form::Decoded(_))) {
         bigger.tensor(new.outputs[at].0).copy_from_slice(builder.tensor(old.outputs[at].0));
     }
     Ok(bigger)
@@ -212,24 +219,26 @@ fn with_images(
 fn lay_out(
     outputs: &[Output],
     tables: &[Table<'_>],
-    rows: &[(u32, u32)],
-    size: usize,
+    picked: &[(u32, u32)],
+    rows: &Rows<'_>,
     row_id: bool,
-    masked: bool,
+    mut shapes: Vec<Shapes>,
 ) -> Layout {
-    let starts = |output: &Output, table: &Table<'_>| match (&output.form, table) {
-        (Form::Ragged(levels), Table::Lists(cells)) => lists::starts(cells, rows, *levels),
+    let size = rows.size;
+    let mut starts = |at: usize, output: &Output| match (&output.form, &tables[at]) {
+        (Form::Ragged(levels), Table::Lists(cells)) => lists::starts(cells, picked, *levels),
+        (Form::Shaped(_), _) => vec![std::mem::take(&mut shapes[at].starts)],
         _ => Vec::new(),
     };
-    let starts: Vec<_> = outputs.iter().zip(tables).map(|(output, table)| starts(output, table)).collect();
-    let mut layout = Layout { specs: Vec::new(), outputs: Vec::with_capacity(outputs.len()) };
+    let starts: Vec<_> = outputs.iter().enumerate().map(|(at, output)| starts(at, output)).collect();
+    let mut layout = Layout { specs: Vec::new(), outputs: Vec::with_capacity(outputs.len()), shapes };
     for (output, starts) in outputs.iter().zip(starts) {
         let totals: Vec<usize> = starts.iter().map(|starts| starts.last().copied().unwrap_or(0)).collect();
         let first = layout.specs.len();
         specs(output, size, &totals, &mut layout.specs);
         layout.outputs.push((first, starts));
     }
-    own_specs(size, row_id, masked, &mut layout.specs);
+    own_specs(size, row_id, rows.masked, &mut layout.specs);
     layout
 }
 
@@ -239,7 +248,7 @@ fn specs(output: &Output, size: usize, totals: &[usize], specs: &mut Vec<TensorS
     let shape = |axes: &[usize]| axes.iter().chain(&output.dims).copied().collect::<Vec<usize>>();
     let name = &output.name;
     match &output.form {
-        Form::Fixed | Form::Pack | Form::Image(_) => add(Arc::clone(name), output.dtype, shape(&[size])),
+        Form::Fixed | Form::Pack | Form::Decoded(_) => add(Arc::clone(name), output.dtype, shape(&[size])),
         Form::Ragged(levels) => {
             let total = |level: usize| totals.get(level).copied().unwrap_or(0);
             add(part_name(name, "values", 0), output.dtype, shape(&[total(levels - 1)]));
@@ -255,7 +264,14 @@ fn specs(output: &Output, size: usize, totals: &[usize], specs: &mut Vec<TensorS
                 add(part_name(name, "lengths", level), DType::Int64, axes[..=level].to_vec());
             }
         }
-        Form::Bytes(..) | Form::Nested(..) => {}
+        Form::Shaped(shaped) => {
+            add(part_name(name, "values", 0), output.dtype, shape(&[totals.first().copied().unwrap_or(0)]));
+            add(part_name(name, "offsets", 0), DType::Int64, vec![size.saturating_add(1)]);
+            if !shaped.list {
+                add(part_name(name, "shape", 0), DType::Int64, vec![size, shaped.axes]);
+            }
+        }
+        Form::Bytes(..) | Form::Nested(..) | Form::Arrow(_) => {}
     }
     if let Some(columns) = output.valid {
         let shape = if matches!(output.form, Form::Pack) { vec![size, columns] } else { vec![size] };
@@ -272,7 +288,7 @@ fn own_specs(size: usize, row_id: bool, masked: bool, specs: &mut Vec<TensorSpec
     }
 }
 
-/// Fills every tensor but those of images.
+/// Fills every tensor but those that were decoded.
 fn fill_tensors(
     outputs: &[Output],
     tables: &[Table<'_>],
@@ -317,9 +333,24 @@ fn fill_tensors(
             (Form::Padded(padding), Table::Lists(cells)) => {
                 padded(&mut jobs, &mut next, cells, *picks, padding, width)?;
             }
-            (Form::Image(_), _) => {
+            (Form::Decoded(_), _) => {
                 // Filled already.
                 next();
+            }
+            (Form::Shaped(shaped), _) => {
+                next();
+                let starts = &layout.outputs[at].1[0];
+                let offsets = integers(next())?;
+                jobs.push((0, Box::new(move || lists::offsets(offsets, starts))));
+                if !shaped.list {
+                    let (to, axes) = (integers(next())?, &layout.shapes[at].axes);
+                    let fill_shapes = move || {
+                        let (real, padding) = to.split_at_mut(axes.len());
+                        real.iter_mut().zip(axes).for_each(|(to, axis)| *to = *axis as i64);
+                        padding.fill(0);
+                    };
+                    jobs.push((0, Box::new(fill_shapes)));
+                }
             }
             _ => {}
         }
@@ -428,6 +459,7 @@ fn arrow_column(output: &Output, table: &Table<'_>, picks: &Picks<'_>) -> Result
         (Form::Nested(text, levels), Table::Nested(cells)) => {
             bytes::gather_nested(&bytes::delivered(*text, *levels), cells, picks)
         }
+        (Form::Arrow(ty), Table::Nested(cells)) => bytes::gather_any(ty, cells, picks),
         _ => Err("no Arrow column".to_owned()),
     }
 }
@@ -438,16 +470,26 @@ pub(super) fn batch_bytes(outputs: &[Output], row_id: bool, rows: usize, mean_ro
     own_specs(rows, row_id, true, &mut all);
     let fixed = BatchBuilder::slab_bytes(&all).unwrap_or(usize::MAX);
     // Arrow columns lie outside the slab, but their bytes live as long as the batch does.
-    let ragged = outputs.iter().any(|output| matches!(output.form, Form::Ragged(_)) || output.is_arrow());
+    let factor = |output: &Output| match &output.form {
+        Form::Shaped(shaped) => shaped.expansion,
+        Form::Ragged(_) => 2,
+        _ => {
+            if output.is_arrow() {
+                2
+            } else {
+                0
+            }
+        }
+    };
+    let factor = outputs.iter().map(factor).max().unwrap_or(0);
     let mean = usize::try_from(mean_row_bytes).unwrap_or(usize::MAX);
-    let lists = if ragged { mean.saturating_mul(2).saturating_mul(rows) } else { 0 };
-    fixed.saturating_add(lists)
+    fixed.saturating_add(mean.saturating_mul(factor).saturating_mul(rows))
 }
 
 /// Bytes of an output's values in a batch.
 pub(super) fn value_bytes(output: &Output, batch: &Batch) -> usize {
     let name = match output.form {
-        Form::Ragged(_) => part_name(&output.name, "values", 0),
+        Form::Ragged(_) | Form::Shaped(_) => part_name(&output.name, "values", 0),
         _ => Arc::clone(&output.name),
     };
     match batch.get(&name) {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use arrow::array::{
     Array, ArrayRef, AsArray, BinaryViewArray, LargeBinaryArray, LargeListArray, LargeStringArray, new_empty_array,
+    new_null_array,
 };
 use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer};
 use arrow::compute::{cast, interleave};
@@ -26,6 +27,15 @@ pub(super) fn delivered(text: bool, levels: usize) -> DataType {
 
 fn item(ty: DataType) -> Field {
     Field::new("item", ty, true)
+}
+
+/// `ty` without the ways of storing it: dictionaries and views written out.
+pub(super) fn decoded(ty: &DataType) -> DataType {
+    match ty {
+        DataType::Dictionary(_, values) => decoded(values),
+        DataType::RunEndEncoded(_, values) => decoded(values.data_type()),
+        _ => ty.clone(),
+    }
 }
 
 /// The values of any text or binary array as views.
@@ -116,9 +126,14 @@ pub(super) fn gather(
     compact(text, (0..picks.size).map(value))
 }
 
+/// The picked rows of arrays of any type. Padding rows are null.
+pub(super) fn gather_any(ty: &DataType, cells: &[&ArrayRef], picks: &Picks<'_>) -> Result<ArrayRef, String> {
+    let padding = new_null_array(ty, 1);
+    rows(cells, &padding, picks)
+}
+
 /// The picked rows of lists of text or binary. Padding rows are empty.
 pub(super) fn gather_nested(ty: &DataType, cells: &[&ArrayRef], picks: &Picks<'_>) -> Result<ArrayRef, String> {
-    let mut arrays: Vec<&dyn Array> = cells.iter().map(|array| &***array).collect();
     let DataType::LargeList(item) = ty else { return Err(format!("lists of type {ty}")) };
     let padding = LargeListArray::try_new(
         Arc::clone(item),
@@ -126,11 +141,16 @@ pub(super) fn gather_nested(ty: &DataType, cells: &[&ArrayRef], picks: &Picks<'_
         new_empty_array(item.data_type()),
         None,
     );
-    let padding = padding.map_err(|error| error.to_string())?;
+    rows(cells, &padding.map_err(|error| error.to_string())?, picks)
+}
+
+/// The picked rows of `cells`, then as often as there are padding rows the one of `padding`.
+fn rows(cells: &[&ArrayRef], padding: &dyn Array, picks: &Picks<'_>) -> Result<ArrayRef, String> {
+    let mut arrays: Vec<&dyn Array> = cells.iter().map(|array| &***array).collect();
     let rows = picks.rows.iter().map(|(cell, row)| (*cell as usize, *row as usize));
     let rows: Vec<(usize, usize)> =
         rows.chain(std::iter::repeat_n((arrays.len(), 0), picks.size - picks.rows.len())).collect();
-    arrays.push(&padding);
+    arrays.push(padding);
     interleave(&arrays, &rows).map_err(|error| error.to_string())
 }
 

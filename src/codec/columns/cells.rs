@@ -8,9 +8,10 @@ use arrow::buffer::{Buffer, OffsetBuffer};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 
 use super::output::{Form, Member, Output};
-use super::{pack, rows};
+use super::{bytes, pack, rows};
+use crate::codec::npy;
 use crate::error::{Error, Place, Result};
-use crate::schema::DType;
+use crate::schema::{DType, Stored};
 
 /// Offsets of lists, as the file had them.
 #[derive(Debug, Clone)]
@@ -94,13 +95,15 @@ impl RowSet {
 }
 
 /// Why rows are bad.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Cause {
     Null,
     /// A value does not fit this type.
     Misfit(DType),
     /// A list is longer than this.
     Long(usize),
+    /// An array of strings cannot be read.
+    Strings(Arc<Stored>),
 }
 
 /// Rows of one column that cannot be delivered.
@@ -116,9 +119,17 @@ pub(super) struct Bad {
 impl Bad {
     /// What is wrong with row `row` of the cells, which is row `stored` of the row group.
     pub(super) fn error(&self, place: &Place, row: usize, stored: u64) -> Error {
-        let what = match self.cause {
+        let what = match &self.cause {
             Cause::Null => "null; set nulls to `fill` or `mask` for this column, or set bad_rows".to_owned(),
             Cause::Misfit(dtype) => format!("a value does not fit {dtype}: {}", self.show(row)),
+            Cause::Strings(stored) => {
+                let cell = self.array.as_ref().and_then(|array| bytes::views(array, false).ok());
+                let read = cell.filter(|cells| row < cells.len()).map(|cells| npy::strings(stored, cells.value(row)));
+                match read {
+                    Some(Err(error)) => error.to_string(),
+                    _ => "an array of strings that cannot be read".to_owned(),
+                }
+            }
             Cause::Long(length) => {
                 format!("a list longer than the padded length {length}; raise it, or set truncate: {}", self.show(row))
             }

@@ -1,4 +1,4 @@
-//! Bad rows of a step: found in the cells or by decoding images, then an error, zero, or replaced.
+//! Bad rows of a step: found in the cells or by decoding them, then an error, zero, or replaced.
 
 use std::sync::Arc;
 
@@ -8,6 +8,7 @@ use rayon::prelude::*;
 use super::assemble::{Layout, Rows, Table};
 use super::options::BadRows;
 use super::output::{Form, Output};
+use super::shaped;
 use crate::codec::Decode;
 use crate::error::{Error, Place, Result};
 use crate::tensor::BatchBuilder;
@@ -39,6 +40,16 @@ pub(super) struct Fault {
     error: Error,
 }
 
+impl Fault {
+    /// What a decoder found wrong with the cell of output `at` in row `index` of the batch.
+    pub(super) fn of(output: &Output, at: usize, index: usize, rows: &Rows<'_>, error: Error) -> Self {
+        let pick = rows.rows[index];
+        let group = rows.cells[pick.0 as usize].place.clone();
+        let place = group.column(Arc::clone(&output.name)).row((rows.stored_rows)(pick));
+        Self { index, output: at, column: Arc::clone(&output.name), error: located(error, place) }
+    }
+}
+
 /// What preparing found wrong with the rows of this batch, in order; only the first row's if that ends the batch.
 pub(super) fn known(outputs: &[Output], rows: &Rows<'_>) -> Vec<Fault> {
     let mut faults = Vec::new();
@@ -63,8 +74,9 @@ pub(super) fn known(outputs: &[Output], rows: &Rows<'_>) -> Vec<Fault> {
     faults
 }
 
-/// Decodes the images of the first `limit` rows into their places. Bad, missing and padding rows are zero.
-pub(super) fn decode_images(
+/// Decodes the images, and other values of one shape, of the first `limit` rows into their places. Bad, missing and padding rows
+/// are zero.
+pub(super) fn decode(
     outputs: &[Output],
     tables: &[Table<'_>],
     rows: &Rows<'_>,
@@ -74,7 +86,7 @@ pub(super) fn decode_images(
     faults: &mut Vec<Fault>,
 ) {
     for (at, output) in outputs.iter().enumerate() {
-        let (Form::Image(decoder), Table::Bytes(cells)) = (&output.form, &tables[at]) else { continue };
+        let (Form::Decoded(decoder), Table::Bytes(cells)) = (&output.form, &tables[at]) else { continue };
         let width = output.width();
         if width == 0 {
             continue;
@@ -84,17 +96,15 @@ pub(super) fn decode_images(
         rest.fill(0);
         let decoded = real.par_chunks_mut(width).zip(&rows.rows[..limit]).enumerate();
         let failed = decoded.filter_map(|(index, (place, pick))| {
-            let error = decode_image(&**decoder, cells, rows, *pick, place).err()?;
-            let group = rows.cells[pick.0 as usize].place.clone();
-            let at_row = group.column(Arc::clone(&output.name)).row((rows.stored_rows)(*pick));
-            Some(Fault { index, output: at, column: Arc::clone(&output.name), error: located(error, at_row) })
+            let error = decode_cell(&**decoder, cells, rows, *pick, place).err()?;
+            Some(Fault::of(output, at, index, rows, error))
         });
         faults.extend(failed.collect::<Vec<_>>());
     }
 }
 
-/// Decodes the image of one row into its place, which is zero if there is none or it is bad.
-fn decode_image(
+/// Decodes the cell of one row into its place, which is zero if there is none or it is bad.
+fn decode_cell(
     decoder: &dyn Decode,
     cells: &[&BinaryViewArray],
     rows: &Rows<'_>,
@@ -112,7 +122,8 @@ fn decode_image(
 
 /// The row delivered in place of row `index`, which is bad: the next good one of its row group, wrapping around. So it does not
 /// depend on what else is in the batch, and no world size changes it. Only where the next [`STAND_INS`] are bad as well, the next
-/// row of the batch that is not in `is_bad` has to do. Its images are decoded into their places.
+/// row of the batch that is not in `is_bad` has to do. Its images are decoded into their places; values
+/// of shapes of their own have to be laid out anew.
 pub(super) fn stand_in(
     outputs: &[Output],
     tables: &[Table<'_>],
@@ -130,10 +141,12 @@ pub(super) fn stand_in(
     group.chain(batch).find(|pick| {
         let good = rows.cells[pick.0 as usize].bad.as_ref().is_none_or(|bad| !bad.contains(pick.1 as usize));
         good && outputs.iter().enumerate().all(|(at, output)| {
-            let (Form::Image(decoder), Table::Bytes(cells)) = (&output.form, &tables[at]) else { return true };
+            let (Form::Decoded(decoder), Table::Bytes(cells)) = (&output.form, &tables[at]) else {
+                return shaped::is_good(output, tables, at, *pick);
+            };
             let width = output.width();
             let place = &mut builder.tensor(layout.outputs[at].0)[index * width..(index + 1) * width];
-            width == 0 || decode_image(&**decoder, cells, rows, *pick, place).is_ok()
+            width == 0 || decode_cell(&**decoder, cells, rows, *pick, place).is_ok()
         })
     })
 }

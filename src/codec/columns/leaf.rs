@@ -5,7 +5,7 @@
 use arrow::datatypes::{DataType, Field, IntervalUnit, Schema, TimeUnit};
 
 use crate::error::{Error, Result};
-use crate::schema::DType;
+use crate::schema::{DType, STORED_KEY, Stored};
 
 /// Types nested deeper than this are refused; no real schema is.
 const DEPTH: usize = 64;
@@ -53,13 +53,22 @@ pub(super) struct Leaf {
     /// The fixed axes below the last of them.
     pub(super) dims: Vec<usize>,
     pub(super) kind: Kind,
+    /// Its Arrow type.
+    pub(super) ty: DataType,
     pub(super) unit: Option<String>,
+    /// What its binary cells hold, if the dataset says so.
+    pub(super) stored: Option<Stored>,
 }
 
 impl Leaf {
     /// Elements per innermost item.
     pub(super) fn elements(&self) -> usize {
         self.dims.iter().product()
+    }
+
+    /// Whether no list is around it.
+    pub(super) fn is_scalar(&self) -> bool {
+        self.steps.iter().all(|step| matches!(step, Step::Child(_)))
     }
 }
 
@@ -75,7 +84,9 @@ pub(super) fn leaves(schema: &Schema) -> Result<Vec<Leaf>> {
             levels: 0,
             dims: Vec::new(),
             kind: Kind::Null,
+            ty: DataType::Null,
             unit: None,
+            stored: None,
         };
         descend(at, field, DEPTH, &mut found)?;
     }
@@ -145,11 +156,22 @@ fn descend(mut at: Leaf, field: &Field, depth: usize, found: &mut Vec<Leaf>) -> 
         }
         leaf => {
             (at.kind, at.unit) = kind(leaf);
+            at.ty = leaf.clone();
             // Text has no tensor form, so fixed axes around it are lists like others.
             if matches!(at.kind, Kind::Text | Kind::Binary) {
                 at.levels += at.steps.iter().filter(|step| matches!(step, Step::Fixed(_))).count();
                 at.steps.iter_mut().filter(|step| matches!(step, Step::Fixed(_))).for_each(|step| *step = Step::Items);
                 at.dims.clear();
+            }
+            if at.kind == Kind::Binary {
+                match Stored::of(field.metadata()) {
+                    Some(Ok(stored)) if at.levels == 0 => at.stored = Some(stored),
+                    Some(Err(error)) => {
+                        at.kind =
+                            Kind::Unsupported(format!("metadata {STORED_KEY:?} that is wrong ({error})"), "exclude it");
+                    }
+                    _ => {}
+                }
             }
             if let Kind::Blob(bytes) = at.kind {
                 at.dims.push(bytes);

@@ -27,6 +27,8 @@ mod pack;
 mod prepare;
 mod rows;
 mod select;
+mod shaped;
+mod strings;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -219,9 +221,9 @@ impl Columns {
 
     fn copies(&self, output: &Output) -> usize {
         match output.form {
-            Form::Image(_) => 0,
+            Form::Decoded(_) | Form::Shaped(_) => 0,
             Form::Pack => 2,
-            Form::Bytes(..) | Form::Nested(..) => 1,
+            Form::Bytes(..) | Form::Nested(..) | Form::Arrow(_) => 1,
             _ => 1 + usize::from(output.members.iter().any(|at| self.members[*at].converts())),
         }
     }
@@ -258,6 +260,7 @@ fn check_names(leaves: &[Leaf], options: &ColumnOptions) -> Result<()> {
     select::check(options.lists.0.keys(), &names)?;
     select::check(options.images.keys(), &names)?;
     select::check(options.cast.keys(), &names)?;
+    select::check(options.arrow.iter(), &names)?;
     select::check(options.pack.iter().flat_map(|pack| &pack.columns), &names)
 }
 

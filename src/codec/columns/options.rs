@@ -26,6 +26,9 @@ pub struct ColumnOptions {
     pub pack: Vec<Pack>,
     /// Binary columns that hold images, and how to decode them.
     pub images: BTreeMap<String, ImageOptions>,
+    /// Columns delivered as Arrow arrays of their own type, by name or glob: what is stored, neither decoded nor converted. Not for
+    /// lists.
+    pub arrow: Vec<String>,
     /// Element types to convert to. Integers are checked, and floats to integers must be whole; floats round to nearest.
     pub cast: BTreeMap<String, DType>,
     /// Whether `_row_id`, the row's number in the dataset, is delivered.

@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
+use arrow::datatypes::DataType;
+
 use super::leaf::{Kind, Leaf};
 use super::number::element;
 use super::options::{ColumnOptions, Lists, Nulls, Padded, Scalar, Truncate};
 use super::select;
-use crate::codec::{Decode, ImageDecoder};
+use super::shaped::Shaped;
+use crate::codec::{Decode, ImageDecoder, StoredDecoder};
 use crate::error::{Error, Result};
-use crate::schema::{DType, Dim, Field, Type};
+use crate::schema::{DType, Dim, Element, Field, Stored, Type};
 
 /// A leaf that is read, and where it goes.
 #[derive(Debug)]
@@ -19,6 +22,18 @@ pub(super) struct Member {
     /// Element type of its values as delivered; that of the pack for a packed column.
     pub(super) dtype: DType,
     pub(super) packed: bool,
+    pub(super) held: Held,
+}
+
+/// What a member's cells are held as, once prepared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Held {
+    /// Numbers, text, encoded values.
+    Values,
+    /// Lists of strings, from arrays of them.
+    Strings(Arc<Stored>),
+    /// An Arrow array of this type.
+    Arrow(DataType),
 }
 
 /// What becomes of nulls, with the value to fill in as bytes: of one element, or a text.
@@ -64,11 +79,16 @@ pub(super) enum Form {
     Pack,
     Ragged(usize),
     Padded(Padding),
-    Image(Arc<dyn Decode>),
+    /// Each cell is decoded to a value of one shape: images, arrays.
+    Decoded(Arc<dyn Decode>),
+    /// Each cell is decoded to a value of its own shape.
+    Shaped(Shaped),
     /// Text (true) or binary without lists around it; nulls take the value, if there is one.
     Bytes(bool, Option<Vec<u8>>),
     /// Lists of text (true) or binary, this many levels deep.
     Nested(bool, usize),
+    /// Values of any Arrow type, as they are stored.
+    Arrow(DataType),
 }
 
 /// Padding of lists.
@@ -83,7 +103,7 @@ pub(super) struct Padding {
 
 impl Output {
     pub(super) fn is_arrow(&self) -> bool {
-        matches!(self.form, Form::Bytes(..) | Form::Nested(..))
+        matches!(self.form, Form::Bytes(..) | Form::Nested(..) | Form::Arrow(_))
     }
 
     /// Bytes of one innermost item: the fixed axes times the element.
@@ -96,15 +116,63 @@ impl Output {
         match &self.form {
             Form::Ragged(levels) | Form::Nested(_, levels) => dims.extend((0..*levels).map(|_| Dim::Ragged)),
             Form::Padded(padding) => dims.extend(padding.lengths.iter().map(|length| Dim::Padded(*length))),
+            Form::Shaped(shaped) if shaped.list => dims.push(Dim::Ragged),
+            Form::Shaped(shaped) => dims.extend((0..shaped.axes).map(|_| Dim::Any)),
             _ => {}
         }
         dims.extend(self.dims.iter().map(|n| Dim::Fixed(*n)));
         let ty = match &self.form {
             Form::Bytes(text, _) => Type::Arrow(super::bytes::delivered(*text, 0)),
             Form::Nested(text, levels) => Type::Arrow(super::bytes::delivered(*text, *levels)),
+            Form::Arrow(ty) => Type::Arrow(ty.clone()),
             _ => Type::Tensor(self.dtype),
         };
         Field { name: Arc::clone(&self.name), ty, dims, unit: self.unit.clone(), valid: self.valid.is_some() }
+    }
+}
+
+/// How the cells of a leaf are decoded, if they are.
+enum Cells {
+    Plain,
+    Image(ImageDecoder),
+    Stored(StoredDecoder, Vec<Option<usize>>),
+    /// Arrays of text (true) or bytes, with this many axes.
+    Strings(bool, usize),
+    /// As they are stored, of this type.
+    Arrow(DataType),
+}
+
+impl Cells {
+    fn of(leaf: &Leaf, options: &ColumnOptions) -> Result<Self> {
+        let wrong = |option, problem: &str| Err(Error::config(option, format!("column {}: {problem}", leaf.name)));
+        let image = select::lookup(&options.images, &leaf.name);
+        let exactly = options.arrow.contains(&leaf.name);
+        let as_arrow = exactly || options.arrow.iter().any(|pattern| select::means(pattern, &leaf.name));
+        match (image, &leaf.stored) {
+            // Text and binary are Arrow arrays anyway.
+            _ if as_arrow && matches!(leaf.kind, Kind::Text | Kind::Binary) => Ok(Self::Plain),
+            _ if as_arrow && leaf.is_scalar() => Ok(Self::Arrow(super::bytes::decoded(&leaf.ty))),
+            _ if exactly => wrong("arrow", "lists and fixed-size lists are not delivered as they are stored"),
+            (Some((image, _)), _) if leaf.kind == Kind::Binary && leaf.levels == 0 => {
+                Ok(Self::Image(ImageDecoder::new(image)?))
+            }
+            (Some((_, true)), _) => wrong("images", "only a binary column holds images"),
+            (_, Some(Stored { element: element @ (Element::Text | Element::Bytes), shape, .. })) => {
+                Ok(Self::Strings(*element == Element::Text, shape.len()))
+            }
+            (_, Some(stored)) => Ok(Self::Stored(StoredDecoder::new(stored)?, stored.shape.clone())),
+            _ => Ok(Self::Plain),
+        }
+    }
+
+    /// The element type of what is decoded.
+    fn dtype(&self) -> Option<DType> {
+        match self {
+            Self::Plain => None,
+            Self::Image(decoder) => Some(decoder.dtype()),
+            Self::Stored(decoder, _) => Some(decoder.dtype()),
+            Self::Strings(..) | Self::Arrow(_) => Some(DType::Uint8),
+        }
     }
 }
 
@@ -113,47 +181,69 @@ pub(super) fn single(leaf: &Leaf, at: usize, options: &ColumnOptions) -> Result<
     let name: Arc<str> = leaf.name.as_str().into();
     let wrong = |option, problem: String| Err(Error::config(option, format!("column {name}: {problem}")));
     let (cast, cast_named) = select::lookup(&options.cast, &name).map_or((None, false), |(d, named)| (Some(*d), named));
-    let image = select::lookup(&options.images, &name);
+    let cells = Cells::of(leaf, options)?;
     let is_bytes = matches!(leaf.kind, Kind::Text | Kind::Binary);
-    let decoder = match image {
-        Some((image, _)) if leaf.kind == Kind::Binary && leaf.levels == 0 => Some(ImageDecoder::new(image)?),
-        Some((_, true)) => return wrong("images", "only a binary column holds images".to_owned()),
-        _ => None,
-    };
-    if is_bytes && cast_named {
-        return wrong("cast", "text, binary and images are not cast".to_owned());
+    if (is_bytes || !matches!(cells, Cells::Plain)) && cast_named {
+        return wrong("cast", "text, binary, images, and arrays in cells are not cast".to_owned());
     }
     let nulls = select::lookup(&options.nulls.0, &name).map_or(Nulls::Error, |(nulls, _)| nulls.clone());
-    let dtype = match &decoder {
-        Some(decoder) => decoder.dtype(),
+    let dtype = match cells.dtype() {
+        Some(dtype) => dtype,
         None if is_bytes => DType::Uint8,
         None => numeric(leaf, cast, &nulls)?,
     };
     let text = leaf.kind == Kind::Text;
+    let held = match (&cells, &leaf.stored) {
+        (Cells::Strings(..), Some(stored)) => Held::Strings(Arc::new(stored.clone())),
+        (Cells::Arrow(ty), _) => Held::Arrow(ty.clone()),
+        _ => Held::Values,
+    };
     let list = select::lookup(&options.lists.0, &name);
     let padded = matches!(list, Some((Lists::Padded(_), true)));
     if padded && (leaf.levels == 0 || is_bytes) {
         return wrong("lists", "only lists of numbers, of varying length, are padded".to_owned());
     }
-    let null_plan = null_plan(leaf, &name, &nulls, dtype, decoder.is_some())?;
+    let null_plan = null_plan(leaf, &name, &nulls, dtype, !matches!(cells, Cells::Plain))?;
     let fill = null_plan.text().map(<[u8]>::to_vec);
     let mut dims = leaf.dims.clone();
-    let form = match (decoder, leaf.levels, list) {
-        (Some(decoder), ..) => {
-            dims = decoder.shape().to_vec();
-            Form::Image(Arc::new(decoder))
-        }
-        (None, 0, _) if is_bytes => Form::Bytes(text, fill),
-        (None, levels, _) if is_bytes => Form::Nested(text, levels),
-        (None, 0, _) => Form::Fixed,
-        (None, levels, Some((Lists::Padded(padded), _))) => Form::Padded(padding(padded, &name, dtype, levels)?),
-        (None, levels, _) => Form::Ragged(levels),
-    };
-    let valid = (null_plan == NullPlan::Mask).then_some(1);
-    let unit =
+    let mut unit =
         leaf.unit.as_deref().filter(|_| cast.is_none_or(|dtype| Kind::Number(dtype) == leaf.kind)).map(Arc::from);
+    let form = match (cells, leaf.levels, list) {
+        (Cells::Image(decoder), ..) => {
+            dims = decoder.shape().to_vec();
+            Form::Decoded(Arc::new(decoder))
+        }
+        (Cells::Stored(decoder, shape), ..) => {
+            unit = decoder.unit().map(Arc::from);
+            let (form, fixed) = stored(decoder, &shape);
+            dims = fixed;
+            form
+        }
+        (Cells::Strings(text, axes), ..) => Form::Nested(text, axes),
+        (Cells::Arrow(ty), ..) => Form::Arrow(ty),
+        (Cells::Plain, 0, _) if is_bytes => Form::Bytes(text, fill),
+        (Cells::Plain, levels, _) if is_bytes => Form::Nested(text, levels),
+        (Cells::Plain, 0, _) => Form::Fixed,
+        (Cells::Plain, levels, Some((Lists::Padded(padded), _))) => {
+            Form::Padded(padding(padded, &name, dtype, levels)?)
+        }
+        (Cells::Plain, levels, _) => Form::Ragged(levels),
+    };
+    // Arrow has nulls of its own.
+    let valid = (null_plan == NullPlan::Mask && !matches!(form, Form::Arrow(_))).then_some(1);
     let output = Output { name: Arc::clone(&name), form, dtype, dims, valid, members: vec![at], unit };
-    Ok((Member { leaf: leaf.clone(), name, nulls: null_plan, dtype, packed: false }, output))
+    Ok((Member { leaf: leaf.clone(), name, nulls: null_plan, dtype, packed: false, held }, output))
+}
+
+/// The form of arrays of `shape` in cells, and the fixed axes that follow.
+fn stored(decoder: StoredDecoder, shape: &[Option<usize>]) -> (Form, Vec<usize>) {
+    let fixed = |axes: &[Option<usize>]| axes.iter().copied().collect::<Option<Vec<usize>>>();
+    if let Some(dims) = fixed(shape) {
+        return (Form::Decoded(Arc::new(decoder)), dims);
+    }
+    let rest = fixed(&shape[1..]);
+    let (axes, list, expansion) = (shape.len(), rest.is_some(), decoder.expansion());
+    (Form::Shaped(Shaped { decoder: Arc::new(decoder), axes, list, expansion }), rest.unwrap_or_default())
 }
 
 /// The members and the output of a pack.
@@ -174,7 +264,7 @@ pub(super) fn pack(
         let nulls = select::lookup(&options.nulls.0, &column).map_or(Nulls::Error, |(nulls, _)| nulls.clone());
         numeric(leaf, Some(dtype), &nulls)?;
         let nulls = null_plan(leaf, &column, &nulls, dtype, false)?;
-        members.push(Member { leaf: (*leaf).clone(), name: column, nulls, dtype, packed: true });
+        members.push(Member { leaf: (*leaf).clone(), name: column, nulls, dtype, packed: true, held: Held::Values });
     }
     let columns = leaves.iter().map(|leaf| leaf.elements()).sum();
     let output = Output {
@@ -213,7 +303,7 @@ fn null_plan(leaf: &Leaf, name: &str, nulls: &Nulls, dtype: DType, image: bool) 
         Nulls::Error => Ok(NullPlan::Error),
         Nulls::Mask => Ok(NullPlan::Mask),
         Nulls::Fill(Scalar::Int(0)) if image => Ok(NullPlan::Fill(Vec::new())),
-        Nulls::Fill(_) if image => wrong("missing images are filled with 0 only"),
+        Nulls::Fill(_) if image => wrong("missing images and arrays are filled with 0 only"),
         Nulls::Fill(Scalar::Text(text)) if matches!(leaf.kind, Kind::Text | Kind::Binary) => {
             Ok(NullPlan::Fill(text.clone().into_bytes()))
         }

@@ -15,8 +15,9 @@ use super::bytes;
 use super::cells::{Bad, Cause, Data, Offsets, Part, RowSet};
 use super::leaf::{Kind, Step, kind};
 use super::number::{self, convert, misfits};
-use super::output::{Member, NullPlan, Padding};
-use crate::schema::DType;
+use super::output::{Held, Member, NullPlan, Padding};
+use super::strings::Lists;
+use crate::schema::{DType, Element};
 
 /// What is wrong with an array; the caller adds the place.
 type Checked<T> = Result<T, String>;
@@ -117,6 +118,7 @@ pub(super) fn part(member: &Member, root: &ArrayRef, padding: Option<&Padding>) 
     let nulls = union(nulls, array.logical_nulls().as_ref());
     walk.note(nulls.as_ref());
     let mut part = match member.leaf.kind {
+        _ if member.held != Held::Values => held(member, &array, nulls, root)?,
         Kind::Text | Kind::Binary => text(member, &walk, &array, nulls)?,
         _ => numbers(member, &mut walk, &array, nulls, root)?,
     };
@@ -209,6 +211,31 @@ fn long(member: &Member, walk: &Walk, offsets: &[Offsets], padding: &Padding, ro
         }
     }
     found
+}
+
+/// Cells that are kept as Arrow arrays: of their own type, or lists of the strings that are in them.
+fn held(member: &Member, array: &ArrayRef, nulls: Option<NullBuffer>, root: &ArrayRef) -> Checked<Part> {
+    let part = |array, bad| Part { data: Data::Nested(array), dtype: DType::Uint8, valid: None, bad, root: None };
+    match &member.held {
+        Held::Arrow(ty) => Ok(part(cast(array, ty).map_err(|error| error.to_string())?, Vec::new())),
+        Held::Strings(stored) => {
+            let cells = bytes::views(array, false)?;
+            let mut lists = Lists::new(stored);
+            let mut damaged = RowSet::new(cells.len());
+            for row in 0..cells.len() {
+                let cell = nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row)).then(|| cells.value(row));
+                if lists.push(cell).is_err() {
+                    damaged.insert(row);
+                    lists.push(None).map_err(|error| error.to_string())?;
+                }
+            }
+            let damaged = Some(damaged).filter(|rows| !rows.is_empty());
+            let bad: Option<Bad> = damaged.map(|rows| bad(member, rows, Cause::Strings(Arc::clone(stored)), root));
+            let lists = lists.finish(stored.element == Element::Text)?;
+            Ok(part(lists, bad.into_iter().collect()))
+        }
+        Held::Values => Err("not held as Arrow".to_owned()),
+    }
 }
 
 fn text(member: &Member, walk: &Walk, array: &ArrayRef, nulls: Option<NullBuffer>) -> Checked<Part> {

@@ -13,6 +13,7 @@
 //! | `jpeg`, `turbo`, `zune` | what to decode of a JPEG; by libjpeg-turbo, or in pure Rust |
 //! | `raster`, `convert` | PNG, WebP, GIF, BMP; channels and bits |
 //! | `normalise`, `simd` | pixels to values in place |
+//! | `stored` | images that are arrays: delivered pixel for pixel, as they were stored |
 //!
 //! Resizing is bilinear with antialiasing, as Pillow's and torchvision's. A damaged image is an error, never a picture with grey in it.
 
@@ -25,6 +26,7 @@ mod options;
 mod probe;
 mod raster;
 mod simd;
+mod stored;
 #[cfg(feature = "turbo")]
 mod turbo;
 #[cfg(not(feature = "turbo"))]
@@ -43,6 +45,7 @@ use zune as backend;
 pub use exif::Orientation;
 pub use options::{Crop, ImageOptions, Layout, Limits, Normalize, Size};
 pub use probe::{Format, Info, probe};
+pub use stored::StoredImage;
 
 use crate::codec::Decode;
 use crate::error::{Error, Place, Result};
@@ -174,16 +177,20 @@ impl Decode for ImageDecoder {
                 hint: String::new(),
             });
         }
-        let mut scratch = SCRATCH.take().unwrap_or_default();
-        // The decoders are made by others, and fed by strangers.
-        let outcome = catch_unwind(AssertUnwindSafe(|| self.decode(cell, random, row, &mut scratch)));
-        let Ok(result) = outcome else {
-            return Err(Error::corrupt(Place::default(), "damaged image: the decoder panicked"));
-        };
-        scratch.trim();
-        SCRATCH.set(Some(scratch));
-        result
+        with_scratch(|scratch| self.decode(cell, random, row, scratch))
     }
+}
+
+/// Runs a decoder with this thread's memory. The decoders are made by others, and fed by strangers.
+fn with_scratch(decode: impl FnOnce(&mut Scratch) -> Result<()>) -> Result<()> {
+    let mut scratch = SCRATCH.take().unwrap_or_default();
+    let outcome = catch_unwind(AssertUnwindSafe(|| decode(&mut scratch)));
+    let Ok(result) = outcome else {
+        return Err(Error::corrupt(Place::default(), "damaged image: the decoder panicked"));
+    };
+    scratch.trim();
+    SCRATCH.set(Some(scratch));
+    result
 }
 
 /// Bytes that decoding takes for each pixel, at most: the output, what is stored, and for JPEG in several scans all its coefficients.

@@ -19,20 +19,9 @@ pub(super) fn decode(
     raw: &mut Vec<u8>,
     out: &mut [u8],
 ) -> Result<()> {
-    check_complete(bytes, info.format)?;
     let failed = |error| failed(info, limits, error);
-    let decoder = open(bytes, info.format, limits).map_err(failed)?;
+    let decoder = open_checked(bytes, info, limits)?;
     let kind = decoder.color_type();
-    if decoder.dimensions() != (info.width, info.height) {
-        let (width, height) = decoder.dimensions();
-        let what = format!(
-            "{}: {width} x {height} pixels, but {} x {} by its header",
-            info.format.name(),
-            info.width,
-            info.height
-        );
-        return Err(Error::corrupt(Place::default(), what));
-    }
     let Some(stored) = convert::bytes_per_pixel(kind) else {
         let what = format!("{} with pixels of type {kind:?}", info.format.name());
         return Err(Error::Unsupported { what, hint: "store 8 or 16 bits".to_owned() });
@@ -51,6 +40,45 @@ pub(super) fn decode(
     decoder.read_image_boxed(raw).map_err(failed)?;
     convert::samples(raw, kind, channels, out);
     Ok(())
+}
+
+/// Decodes all of `bytes` to `out`, 16 bits a value in native byte order, with the channels that are stored. Values of 8 bits stay
+/// the numbers that they are.
+pub(super) fn decode_wide(bytes: &[u8], info: &Info, limits: &Limits, raw: &mut Vec<u8>, out: &mut [u8]) -> Result<()> {
+    let failed = |error| failed(info, limits, error);
+    let decoder = open_checked(bytes, info, limits)?;
+    let kind = decoder.color_type();
+    let len = usize::try_from(decoder.total_bytes()).unwrap_or(usize::MAX);
+    let values = usize::from(kind.channel_count());
+    let wide = kind.bytes_per_pixel() == kind.channel_count() * 2;
+    if values != usize::from(info.channels) || len.saturating_mul(if wide { 1 } else { 2 }) != out.len() {
+        let what = format!("{} with pixels of type {kind:?} where its header says otherwise", info.format.name());
+        return Err(Error::corrupt(Place::default(), what));
+    }
+    if wide {
+        return decoder.read_image_boxed(out).map_err(failed);
+    }
+    let raw = super::grow(raw, len);
+    decoder.read_image_boxed(raw).map_err(failed)?;
+    out.as_chunks_mut::<2>().0.iter_mut().zip(raw).for_each(|(to, from)| *to = u16::from(*from).to_ne_bytes());
+    Ok(())
+}
+
+/// A decoder for an image of the size that its header says.
+fn open_checked<'a>(bytes: &'a [u8], info: &Info, limits: &Limits) -> Result<Box<dyn ImageDecoder + 'a>> {
+    check_complete(bytes, info.format)?;
+    let decoder = open(bytes, info.format, limits).map_err(|error| failed(info, limits, error))?;
+    if decoder.dimensions() != (info.width, info.height) {
+        let (width, height) = decoder.dimensions();
+        let what = format!(
+            "{}: {width} x {height} pixels, but {} x {} by its header",
+            info.format.name(),
+            info.width,
+            info.height
+        );
+        return Err(Error::corrupt(Place::default(), what));
+    }
+    Ok(decoder)
 }
 
 /// Refuses a WebP shorter than it says: the decoder asks for no more than the pixels, and the orientation comes after them.

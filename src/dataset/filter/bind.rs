@@ -3,6 +3,7 @@
 use arrow::datatypes::{DataType, Field, Fields, SchemaRef};
 
 use super::literal::{Place, Point, Spot, Wrong};
+use super::split::Split;
 use super::{Literal, Node, OPTION, Op};
 use crate::error::{Error, Result};
 
@@ -22,6 +23,8 @@ pub(super) struct Column {
     pub(super) path: Vec<String>,
     /// The type of the values: that of the dictionary's values for a dictionary.
     pub(super) kind: DataType,
+    /// Whether it is a list of such values.
+    pub(super) list: bool,
 }
 
 /// The bound tree; `column` indexes [`Bound::columns`].
@@ -29,6 +32,8 @@ pub(super) struct Column {
 pub(super) enum Part {
     Test { column: usize, test: Test },
     IsNull { column: usize },
+    /// Whether any item of a list passes.
+    AnyItem { column: usize, test: Test },
     All(Vec<Self>),
     Any(Vec<Self>),
     Not(Box<Self>),
@@ -41,6 +46,7 @@ pub(super) enum Test {
     Whole(Match<i128>),
     Float(Match<f64>),
     Bytes(Match<Vec<u8>>),
+    Split(Split),
 }
 
 /// A comparison, or membership in a sorted list. Floats compare as IEEE 754 says: nothing equals NaN, and -0 equals 0.
@@ -86,6 +92,16 @@ impl Binder<'_> {
                 let points = values.iter().map(|value| self.point(column, value)).collect::<Result<Vec<_>>>()?;
                 negate(Part::Test { column, test: Test::member(points, self.range(column)) }, *negated)
             }
+            Node::Overlaps { column, values } => {
+                let column = self.list(column)?;
+                let points = values.iter().map(|value| self.point(column, value)).collect::<Result<Vec<_>>>()?;
+                Part::AnyItem { column, test: Test::member(points, self.range(column)) }
+            }
+            Node::Split { column, low, high } => {
+                let column = self.column(column)?;
+                self.check_split(column)?;
+                Part::Test { column, test: Test::Split(Split::new(*low, *high)) }
+            }
             Node::IsNull { column, negated } => negate(Part::IsNull { column: self.column(column)? }, *negated),
             Node::All(nodes) => Part::All(nodes.iter().map(|node| self.part(node)).collect::<Result<_>>()?),
             Node::Any(nodes) => Part::Any(nodes.iter().map(|node| self.part(node)).collect::<Result<_>>()?),
@@ -95,7 +111,7 @@ impl Binder<'_> {
 
     /// The index of the column called `name`, looked up on first use.
     fn column(&mut self, name: &str) -> Result<usize> {
-        if let Some(index) = self.columns.iter().position(|column| column.name == name) {
+        if let Some(index) = self.columns.iter().position(|column| column.name == name && !column.list) {
             return Ok(index);
         }
         let mut path = Vec::new();
@@ -107,8 +123,36 @@ impl Binder<'_> {
             DataType::Dictionary(_, values) => values.as_ref().clone(),
             other => other.clone(),
         };
-        self.columns.push(Column { name: name.to_owned(), path, kind });
+        self.columns.push(Column { name: name.to_owned(), path, kind, list: false });
         Ok(self.columns.len() - 1)
+    }
+
+    /// The index of the column of lists called `name`; its kind is that of the items.
+    fn list(&mut self, name: &str) -> Result<usize> {
+        let plain = self.column(name)?;
+        let Some(Column { path, kind, .. }) = self.columns.get(plain).cloned() else { return Ok(plain) };
+        let kind = match &kind {
+            DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => item.data_type(),
+            _ => return Err(Error::Unsupported {
+                what: format!("'overlaps' on column {name:?} of type {kind}"),
+                hint: "it compares lists; for single values write 'in'".to_owned(),
+            }),
+        };
+        let kind = if let DataType::Dictionary(_, values) = kind { values.as_ref().clone() } else { kind.clone() };
+        self.columns.push(Column { name: name.to_owned(), path, kind, list: true });
+        Ok(self.columns.len() - 1)
+    }
+
+    fn check_split(&self, column: usize) -> Result<()> {
+        use DataType as D;
+        match self.columns.get(column) {
+            Some(Column { kind, .. }) if kind.is_integer() || matches!(kind, D::Utf8 | D::LargeUtf8 | D::Utf8View) => Ok(()),
+            Some(Column { name, kind, .. }) => Err(Error::Unsupported {
+                what: format!("'split' on column {name:?} of type {kind}"),
+                hint: "it hashes strings and integers".to_owned(),
+            }),
+            None => Ok(()),
+        }
     }
 
     fn test(&self, column: usize, op: Op, value: &Literal) -> Result<Test> {

@@ -76,13 +76,26 @@ fn tuple(value: &Value, place: &str, terms: &mut usize) -> Result<Node> {
             let values = members.iter().map(|member| literal(member).map_err(&wrong)).collect::<Result<_>>()?;
             return Ok(Node::In { column, values, negated: words == "not in" });
         }
+        "overlaps" => {
+            let members = value.as_array().filter(|members| !members.is_empty());
+            let members = members.ok_or_else(|| wrong("'overlaps' takes a list of values that is not empty".to_owned()))?;
+            let values = members.iter().map(|member| literal(member).map_err(&wrong)).collect::<Result<_>>()?;
+            return Ok(Node::Overlaps { column, values });
+        }
+        "split" => {
+            let bounds: Vec<f64> = value.as_array().into_iter().flatten().filter_map(Value::as_f64).collect();
+            return match bounds[..] {
+                [low, high] if 0.0 <= low && low <= high && high <= 1.0 => Ok(Node::Split { column, low, high }),
+                _ => Err(wrong("'split' takes [low, high], from 0 to 1".to_owned())),
+            };
+        }
         "=" | "==" => Op::Eq,
         "!=" | "<>" => Op::Ne,
         "<" => Op::Lt,
         "<=" => Op::Le,
         ">" => Op::Gt,
         ">=" => Op::Ge,
-        _ => return Err(wrong(format!("unknown operator {op:?}; use =, !=, <, <=, >, >=, in, not in"))),
+        _ => return Err(wrong(format!("unknown operator {op:?}; use =, !=, <, <=, >, >=, in, not in, overlaps, split"))),
     };
     Ok(Node::Compare { column, op, value: literal(value).map_err(wrong)? })
 }

@@ -7,7 +7,7 @@ use arrow::array::{
     StructArray,
 };
 use arrow::buffer::{BooleanBuffer, NullBuffer};
-use arrow::compute::{and_kleene, not, or_kleene};
+use arrow::compute::{and_kleene, cast, not, or_kleene};
 use arrow::datatypes::{
     DataType, Date32Type, Date64Type, Decimal32Type, Decimal64Type, Decimal128Type, Decimal256Type, Float16Type,
     Float32Type, Float64Type, Int8Type, Int16Type, Int32Type, Int64Type, Time32MillisecondType, Time32SecondType,
@@ -46,6 +46,12 @@ impl Bound {
                 let (values, nulls) = passed.ok_or_else(|| self.mismatch(*column, array.data_type()))?.into_parts();
                 Ok(BooleanArray::new(values, NullBuffer::union(nulls.as_ref(), outer.as_ref())))
             }
+            Part::AnyItem { column, test } => {
+                let Operand { array, outer } = self.operand(*column, columns)?;
+                let (values, nulls) =
+                    self.any_item(*column, test, array).ok_or_else(|| self.mismatch(*column, array.data_type()))?.into_parts();
+                Ok(BooleanArray::new(values, NullBuffer::union(nulls.as_ref(), outer.as_ref())))
+            }
             Part::IsNull { column } => {
                 let Operand { array, outer } = self.operand(*column, columns)?;
                 let mask = match NullBuffer::union(array.logical_nulls().as_ref(), outer.as_ref()) {
@@ -76,6 +82,23 @@ impl Bound {
             });
         }
         Ok(folded.unwrap_or_else(|| BooleanArray::new(BooleanBuffer::new_set(rows), None)))
+    }
+
+    /// Whether any item of each list passes; null where the list is. Null items pass nothing.
+    fn any_item(&self, column: usize, test: &Test, array: &ArrayRef) -> Option<BooleanArray> {
+        let array = match array.data_type() {
+            DataType::FixedSizeList(item, _) => &cast(array, &DataType::LargeList(Arc::clone(item))).ok()?,
+            DataType::List(item) => &cast(array, &DataType::LargeList(Arc::clone(item))).ok()?,
+            _ => array,
+        };
+        let lists = array.as_list_opt::<i64>()?;
+        let items = lists.values();
+        let passed = self.fits(column, items.data_type()).then(|| test.on(items)).flatten()?;
+        let any = |row: usize| {
+            let (start, end) = (lists.value_offsets()[row] as usize, lists.value_offsets()[row + 1] as usize);
+            (start..end).any(|item| passed.is_valid(item) && passed.value(item))
+        };
+        Some(BooleanArray::new(BooleanBuffer::collect_bool(lists.len(), any), lists.nulls().cloned()))
     }
 
     fn operand<'a>(&self, column: usize, columns: &'a [Operand]) -> Result<&'a Operand> {
@@ -169,6 +192,7 @@ impl Test {
             Self::Whole(test) => test.on_wholes(array)?,
             Self::Float(test) => test.on_floats(array)?,
             Self::Bytes(test) => test.on_bytes(array)?,
+            Self::Split(split) => split.on(array)?,
         };
         Some(BooleanArray::new(values, array.logical_nulls()))
     }

@@ -12,6 +12,7 @@ mod lex;
 mod literal;
 mod parse;
 mod prune;
+mod split;
 mod statistics;
 
 use std::collections::HashSet;
@@ -52,6 +53,10 @@ enum Node {
     In { column: String, values: Vec<Literal>, negated: bool },
     Between { column: String, low: Literal, high: Literal, negated: bool },
     IsNull { column: String, negated: bool },
+    /// The list in the column and `values` have a member in common.
+    Overlaps { column: String, values: Vec<Literal> },
+    /// The hash of the value lies in this part of all hashes.
+    Split { column: String, low: f64, high: f64 },
     All(Vec<Node>),
     Any(Vec<Node>),
     Not(Box<Node>),
@@ -192,7 +197,9 @@ impl Node {
             Self::Compare { column, .. }
             | Self::In { column, .. }
             | Self::Between { column, .. }
-            | Self::IsNull { column, .. } => each(column),
+            | Self::IsNull { column, .. }
+            | Self::Overlaps { column, .. }
+            | Self::Split { column, .. } => each(column),
             Self::All(nodes) | Self::Any(nodes) => nodes.iter().for_each(|node| node.columns(each)),
             Self::Not(node) => node.columns(each),
         }
@@ -210,12 +217,10 @@ impl fmt::Display for Node {
         match self {
             Self::Compare { column, op, value } => write!(f, "{} {op} {value}", Name(column)),
             Self::In { column, values, negated } => {
-                write!(f, "{} {}in (", Name(column), not(*negated))?;
-                for (index, value) in values.iter().enumerate() {
-                    write!(f, "{}{value}", if index == 0 { "" } else { ", " })?;
-                }
-                f.write_str(")")
+                write!(f, "{} {}in {}", Name(column), not(*negated), List(values))
             }
+            Self::Overlaps { column, values } => write!(f, "{} overlaps {}", Name(column), List(values)),
+            Self::Split { column, low, high } => write!(f, "split({}, {low:?}, {high:?})", Name(column)),
             Self::Between { column, low, high, negated } => {
                 write!(f, "{} {}between {low} and {high}", Name(column), not(*negated))
             }
@@ -279,6 +284,19 @@ impl fmt::Display for Literal {
     }
 }
 
+/// Literals in parentheses.
+struct List<'a>(&'a [Literal]);
+
+impl fmt::Display for List<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("(")?;
+        for (index, value) in self.0.iter().enumerate() {
+            write!(f, "{}{value}", if index == 0 { "" } else { ", " })?;
+        }
+        f.write_str(")")
+    }
+}
+
 /// A column name in text: bare where the grammar allows it, else in double quotes.
 struct Name<'a>(&'a str);
 
@@ -309,6 +327,8 @@ mod tests {
             ("((a=1)) || b=2 && c=3", "a = 1 or b = 2 and c = 3"),
             ("not (a between 1 and 2.50 or b)", "not (a between 1 and 2.5 or b = true)"),
             ("3 < a", "a > 3"),
+            ("Tags OVERLAPS (1, 2) and not split ( user.id, 0, .5)", "Tags overlaps (1, 2) and not split(user.id, 0.0, 0.5)"),
+            ("split = 1 and split", "split = 1 and split = true"),
             ("\"a b\".c = 'it''s' and \"in\" not in (1)", "\"a b.c\" = 'it''s' and \"in\" not in (1)"),
             ("~flag and x = -0.0", "not flag = true and x = -0.0"),
             ("not not a = 1e300", "not not a = 1e300"),

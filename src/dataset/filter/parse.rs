@@ -137,6 +137,12 @@ impl Parser<'_> {
             }
             return Ok(Node::IsNull { column, negated });
         }
+        if self.token == Token::Open && column.eq_ignore_ascii_case("split") {
+            return self.split();
+        }
+        if self.skip_keyword(Keyword::Overlaps)? {
+            return Ok(Node::Overlaps { column, values: self.list()? });
+        }
         let negated = self.skip_keyword(Keyword::Not)?;
         if self.skip_keyword(Keyword::In)? {
             return Ok(Node::In { column, values: self.list()?, negated });
@@ -174,6 +180,31 @@ impl Parser<'_> {
             Token::Name(column) => Ok(Node::Compare { column, op: op.flipped(), value }),
             _ => Err(self.unexpected("expected a column name")),
         }
+    }
+
+    /// `(column, low, high)` after `split`.
+    fn split(&mut self) -> Result<Node> {
+        self.advance()?;
+        let Token::Name(column) = self.advance()? else { return Err(self.unexpected("expected split(column, low, high)")) };
+        let mut bounds = [0.0; 2];
+        for bound in &mut bounds {
+            if self.advance()? != Token::Comma {
+                return Err(self.unexpected("expected split(column, low, high)"));
+            }
+            *bound = match self.literal()? {
+                Literal::Float(bound) => bound,
+                Literal::Int(bound) => bound as f64,
+                _ => return Err(self.unexpected("the bounds of 'split' are numbers from 0 to 1")),
+            };
+        }
+        let [low, high] = bounds;
+        if !(0.0 <= low && low <= high && high <= 1.0) {
+            return Err(self.unexpected("the bounds of 'split' are numbers from 0 to 1, the lower one first"));
+        }
+        if self.advance()? != Token::Close {
+            return Err(self.unexpected("expected ')' after the bounds of 'split'"));
+        }
+        Ok(Node::Split { column, low, high })
     }
 
     fn list(&mut self) -> Result<Vec<Literal>> {

@@ -117,6 +117,8 @@ fn may<'a>(part: &Part, known: &impl Fn(usize) -> &'a Known) -> May {
             Known::Value(None) => May { be_true: false, be_false: false, be_unknown: true },
             Known::Value(Some(point)) => test.decides(point.as_ref()),
         },
+        // Statistics of items say little of lists.
+        Part::AnyItem { .. } => May::ANYTHING,
         Part::IsNull { column } => match known(*column) {
             Known::Facts(None) => May { be_true: true, be_false: true, be_unknown: false },
             Known::Facts(Some(facts)) => {

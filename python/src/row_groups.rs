@@ -1,0 +1,150 @@
+//! `bowstring._native.RowGroups`: row groups in an order that Python decides, behind a lock, waited for in slices.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use bowstring::Error;
+use bowstring::error::Result;
+use bowstring::pipeline::{LoaderOptions, NextPiece, RowGroups};
+use bowstring::schema::{Dim, Field, Type};
+use pyo3::prelude::*;
+use serde_json::{Value, json};
+
+use crate::errors::raise;
+use crate::fork::Owned;
+use crate::loader::{SLICE, columns, opened};
+use crate::log;
+
+/// Row groups of a dataset, decoded, in any order that is asked for.
+#[pyclass(frozen, name = "RowGroups", module = "bowstring._native")]
+#[derive(Debug)]
+pub(crate) struct PyRowGroups(Owned<Mutex<RowGroups>>);
+
+impl PyRowGroups {
+    /// Runs `work` without the GIL.
+    fn with<T: Send>(&self, py: Python<'_>, work: impl FnOnce(&mut RowGroups) -> Result<T> + Send) -> PyResult<T> {
+        let groups = self.0.checked().map_err(|error| raise(py, &error))?;
+        // It is consistent between calls, and a panic inside it was made an error there.
+        py.detach(|| work(&mut groups.lock().unwrap_or_else(PoisonError::into_inner)))
+            .map_err(|error| raise(py, &error))
+    }
+
+    fn document<'py>(
+        &self,
+        py: Python<'py>,
+        take: impl FnOnce(&RowGroups) -> Value + Send,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let json = self.with(py, |groups| Ok(take(groups).to_string()))?;
+        py.import("json")?.call_method1("loads", (json,))
+    }
+}
+
+/// One delivered column, as JSON.
+fn field(field: &Field) -> Value {
+    let (dtype, arrow) = match &field.ty {
+        Type::Tensor(dtype) => (Some(dtype.name()), None),
+        Type::Arrow(ty) => (None, Some(ty.to_string())),
+    };
+    let dim = |dim: &Dim| match dim {
+        Dim::Batch => json!("batch"),
+        Dim::Fixed(n) => json!(n),
+        Dim::Ragged => json!("ragged"),
+        Dim::Any => json!("any"),
+        Dim::Padded(n) => json!({ "padded": n }),
+    };
+    let dims: Vec<Value> = field.dims.iter().map(dim).collect();
+    json!({
+        "name": *field.name,
+        "dtype": dtype,
+        "arrow": arrow,
+        "dims": dims,
+        "unit": field.unit.as_deref(),
+        "valid": field.valid,
+        "names": field.names().iter().map(|name| name.to_string()).collect::<Vec<_>>(),
+    })
+}
+
+#[pymethods]
+impl PyRowGroups {
+    #[new]
+    #[pyo3(signature = (options, max_rows=None))]
+    fn new(py: Python<'_>, options: &str, max_rows: Option<u64>) -> PyResult<Self> {
+        let options: LoaderOptions = serde_json::from_str(options)
+            .map_err(|error| raise(py, &Error::Config { option: "options", problem: error.to_string() }))?;
+        let groups = opened(py, move || RowGroups::open(options, max_rows))?.map_err(|error| raise(py, &error))?;
+        Ok(Self(Owned::new(Mutex::new(groups))))
+    }
+
+    /// File, ordinal in the file, and selected rows of each row group, in file order.
+    #[getter]
+    fn groups(&self, py: Python<'_>) -> PyResult<Vec<(String, u32, u64)>> {
+        self.with(py, |groups| {
+            let manifest = groups.dataset().manifest();
+            let path = |file: u32| manifest.files.get(file as usize).map(|file| file.path.to_string());
+            let group = manifest.groups.iter();
+            Ok(group.map(|of| (path(of.file).unwrap_or_default(), of.ordinal, of.selected)).collect())
+        })
+    }
+
+    #[getter]
+    fn fields<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.document(py, |groups| groups.schema().fields().iter().map(field).collect())
+    }
+
+    fn start(&self, py: Python<'_>, order: Vec<u32>) -> PyResult<()> {
+        self.with(py, |groups| groups.start(&order))
+    }
+
+    /// What `convert` makes of the next piece: of its row group's number, its first row, and its columns; `None` at the end.
+    ///
+    /// Whatever is raised meanwhile, Ctrl-C above all, costs no piece: one that was not converted is the next one again.
+    fn next<'py>(&self, py: Python<'py>, convert: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let started = Instant::now();
+        loop {
+            let next = self.with(py, |groups| {
+                let left = groups.timeout().saturating_sub(started.elapsed());
+                match groups.next_within(left.min(SLICE))? {
+                    NextPiece::Pending if left <= SLICE => Err(groups.timed_out(started.elapsed())),
+                    next => Ok(next),
+                }
+            });
+            let passed_on = log::pass_on(py);
+            match next? {
+                NextPiece::Piece(piece) => {
+                    let converted = passed_on
+                        .and_then(|()| py.check_signals())
+                        .and_then(|()| columns(py, &piece.batch))
+                        .and_then(|raw| convert.call1((piece.group, piece.first, raw)));
+                    if converted.is_err() {
+                        self.with(py, |groups| {
+                            groups.put_back(piece);
+                            Ok(())
+                        })?;
+                    }
+                    return converted.map(Some);
+                }
+                NextPiece::End => return passed_on.map(|()| None),
+                NextPiece::Pending => passed_on.and_then(|()| py.check_signals())?,
+            }
+        }
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.document(py, |groups| json!(groups.stats()))
+    }
+
+    fn ledger<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.document(py, |groups| json!(groups.ledger()))
+    }
+
+    /// Stops everything at once; in a forked child there is nothing to stop.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if self.0.checked().is_err() {
+            return Ok(());
+        }
+        self.with(py, |groups| {
+            groups.close();
+            Ok(())
+        })
+    }
+}

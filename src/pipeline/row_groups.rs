@@ -1,0 +1,206 @@
+//! Row groups of a dataset, decoded, in any order that is asked for: for those who decide the order themselves.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::engine::{Engine, Parts, batches_at_once, largest_group, sources};
+use super::ledger::Ledger;
+use super::loader::Next;
+use super::options::LoaderOptions;
+use super::stats::Stats;
+use crate::dataset::Dataset;
+use crate::error::{Error, Result};
+use crate::plan::{Listed, Share};
+use crate::schema::Schema;
+use crate::tensor::Batch;
+
+/// A row group, or a part of one.
+#[derive(Debug)]
+pub struct Piece {
+    /// Index into [`Manifest::groups`](crate::manifest::Manifest::groups).
+    pub group: u32,
+    /// The first of its rows among the selected rows of the row group.
+    pub first: u64,
+    /// The rows.
+    pub batch: Batch,
+}
+
+/// What [`RowGroups::next_within`] found.
+#[derive(Debug)]
+pub enum NextPiece {
+    /// The next row group, or part of one.
+    Piece(Piece),
+    /// All that were asked for have come.
+    End,
+    /// Nothing yet.
+    Pending,
+}
+
+/// Reads row groups in any order, ahead and in parallel, and decodes them as a [`Loader`](super::Loader) decodes batches.
+///
+/// ```
+/// # fn main() -> bowstring::Result<()> {
+/// use bowstring::pipeline::{LoaderOptions, RowGroups};
+///
+/// let mut options = LoaderOptions::new("fixtures/imagenet40.parquet", 1);
+/// options.columns.columns = vec!["label".to_owned()];
+/// let mut groups = RowGroups::open(options, Some(6))?;
+/// groups.start(&[4, 0])?;
+/// let mut pieces = Vec::new();
+/// while let Some(piece) = groups.next()? {
+///     pieces.push((piece.group, piece.first, piece.batch.rows));
+/// }
+/// assert_eq!(pieces, [(4, 0, 6), (4, 6, 2), (0, 0, 6), (0, 6, 2)]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct RowGroups {
+    engine: Engine,
+    dataset: Dataset,
+    listed: Arc<Listed>,
+    max_rows: Option<u64>,
+    seed: u64,
+    step: u64,
+    returned: Option<Piece>,
+}
+
+impl RowGroups {
+    /// Opens the dataset. Row groups of more than `max_rows` rows come in pieces. Of the options, those of batches, ranks and
+    /// shuffling mean nothing here.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for options that contradict each other or a mixture; [`Error::Limit`] for a budget that cannot hold the
+    /// largest row group; and whatever opening the dataset gives.
+    pub fn open(mut options: LoaderOptions, max_rows: Option<u64>) -> Result<Self> {
+        if !options.weights.is_empty() {
+            return Err(Error::config(
+                "weights",
+                "row groups of a mixture have no order of their own; open each dataset",
+            ));
+        }
+        if max_rows == Some(0) {
+            return Err(Error::config("max_rows", "a piece needs at least one row"));
+        }
+        options.shuffle = false;
+        (options.batch_size, options.global_batch_size) = (Some(1), None);
+        (options.rank, options.world_size) = (Some(0), Some(1));
+        let settings = options.settings()?;
+        let (engine, dataset) = Engine::open(&options, &settings, |runtime| {
+            let sources = sources(&settings, &options, runtime)?;
+            let dataset = sources[0].dataset.clone();
+            let rows = Listed::most_rows(dataset.manifest(), max_rows);
+            let batch = super::batch_bytes(&sources, usize::try_from(rows).unwrap_or(usize::MAX));
+            let batches = batch.saturating_mul(batches_at_once(settings.prefetch));
+            let largest = largest_group(&sources);
+            let asked = largest.saturating_add(batches as u64);
+            if asked > settings.budget as u64 {
+                return Err(Error::Limit {
+                    what: format!("a row group of {} MB and {} MB of decoded ones,", largest >> 20, batches >> 20),
+                    asked,
+                    limit: settings.budget as u64,
+                    option: "memory_budget (or lower max_rows or prefetch)",
+                });
+            }
+            Ok((Parts { sources, batches }, dataset))
+        })?;
+        let listed = Arc::new(Listed::new(dataset.manifest(), &[], max_rows, options.seed)?);
+        Ok(Self { engine, dataset, listed, max_rows, seed: options.seed, step: 0, returned: None })
+    }
+
+    /// The dataset.
+    pub fn dataset(&self) -> &Dataset {
+        &self.dataset
+    }
+
+    /// What comes out: one field per column, before suffixes.
+    pub fn schema(&self) -> &Schema {
+        self.engine.schema()
+    }
+
+    /// Begins with these row groups, in this order, whatever was asked for before. Reading starts with the first call of
+    /// [`next`](Self::next).
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a row group that does not exist.
+    pub fn start(&mut self, order: &[u32]) -> Result<()> {
+        let listed = Listed::new(self.dataset.manifest(), order, self.max_rows, self.seed)?;
+        self.engine.reset();
+        (self.listed, self.step, self.returned) = (Arc::new(listed), 0, None);
+        Ok(())
+    }
+
+    /// The next piece; `None` when all have come.
+    ///
+    /// # Errors
+    /// The first error of any stage, once; [`Error::Timeout`] with the culprit; [`Error::Closed`] after
+    /// [`close`](Self::close).
+    #[expect(clippy::should_implement_trait, reason = "the order of Option and Result suits `?`, as in Loader")]
+    pub fn next(&mut self) -> Result<Option<Piece>> {
+        let started = Instant::now();
+        match self.next_within(self.engine.timeout)? {
+            NextPiece::Piece(piece) => Ok(Some(piece)),
+            NextPiece::End => Ok(None),
+            NextPiece::Pending => Err(self.timed_out(started.elapsed())),
+        }
+    }
+
+    /// As [`next`](Self::next), but gives up with [`NextPiece::Pending`] after `wait`. Nothing is lost by giving up.
+    ///
+    /// # Errors
+    /// As [`next`](Self::next), except for the time-out.
+    pub fn next_within(&mut self, wait: Duration) -> Result<NextPiece> {
+        if let Some(piece) = self.returned.take() {
+            self.step += 1;
+            return Ok(NextPiece::Piece(piece));
+        }
+        let listed = &self.listed;
+        let next = self.engine.next_within(wait, || Arc::clone(listed) as _, Share::whole(), self.step)?;
+        let Next::Batch(batch) = next else {
+            return Ok(if matches!(next, Next::End) { NextPiece::End } else { NextPiece::Pending });
+        };
+        let Some((group, first)) = self.listed.piece(batch.step) else { return Ok(NextPiece::End) };
+        self.step = batch.step + 1;
+        Ok(NextPiece::Piece(Piece { group, first, batch }))
+    }
+
+    /// Takes back the piece that came last, because it reached nobody: it is the next one again.
+    pub fn put_back(&mut self, piece: Piece) {
+        if piece.batch.step + 1 == self.step {
+            self.step = piece.batch.step;
+            self.returned = Some(piece);
+        }
+    }
+
+    /// The error for a wait of `waited` that brought nothing.
+    pub fn timed_out(&self, waited: Duration) -> Error {
+        let (stage, culprit) = self.engine.culprit();
+        Error::Timeout { stage, culprit: format!("{culprit}; piece {} of {}", self.step, self.steps()), waited }
+    }
+
+    /// Pieces of the current order.
+    pub fn steps(&self) -> u64 {
+        crate::plan::Order::steps(&*self.listed)
+    }
+
+    /// The longest wait for a piece, as set by the options.
+    pub fn timeout(&self) -> Duration {
+        self.engine.timeout
+    }
+
+    /// Counters since the dataset was opened.
+    pub fn stats(&self) -> Stats {
+        self.engine.stats()
+    }
+
+    /// The bad rows met so far.
+    pub fn ledger(&self) -> Ledger {
+        self.engine.ledger()
+    }
+
+    /// Stops everything at once. Pieces already yielded stay valid.
+    pub fn close(&mut self) {
+        self.returned = None;
+        self.engine.close();
+    }
+}
