@@ -2,6 +2,7 @@
 
 pub mod columns;
 pub mod image;
+pub mod npy;
 
 use std::fmt::Debug;
 
@@ -10,6 +11,7 @@ pub use self::columns::{
     Scalar, Truncate,
 };
 pub use self::image::{ImageDecoder, ImageOptions};
+pub use self::npy::NpyDecoder;
 use crate::error::Result;
 
 /// Decodes one stored cell straight into its row of a tensor.
