@@ -12,6 +12,7 @@ pub use self::columns::{
     Scalar, Truncate,
 };
 pub use self::image::{ImageDecoder, ImageOptions};
+pub use self::npy::NpyDecoder;
 pub use self::stored::StoredDecoder;
 use crate::error::Result;
 

@@ -1,10 +1,13 @@
 //! Cells that are arrays or images: one decoder for all encodings, with the shape of each value known before it is decoded.
 
 use crate::codec::image::StoredImage;
-use crate::codec::npy::NpyDecoder;
+use crate::codec::npy::{NpyDecoder, Unit};
 use crate::codec::{Decode, DecodeShaped};
 use crate::error::{Error, Result};
 use crate::schema::{Codec, DType, Element, Stored};
+
+/// The unit of all times, whatever unit each cell has.
+const TIMES: &str = "ns";
 
 /// Decodes the cells of a column that [`Stored`] describes, straight into a batch.
 #[derive(Debug)]
@@ -28,15 +31,20 @@ impl StoredDecoder {
     pub fn new(stored: &Stored) -> Result<Self> {
         let (dtype, unit) = match stored.element {
             Element::Number(dtype) => (dtype, None),
-            // One unit for all cells, whatever each has.
-            Element::Time => (DType::Int64, Some("ns")),
+            Element::Time => (DType::Int64, Some(TIMES)),
             Element::Text | Element::Bytes => {
                 let what = "arrays of strings as a tensor".to_owned();
                 return Err(Error::Unsupported { what, hint: "they are delivered as Arrow lists".to_owned() });
             }
         };
         let kind = match stored.codec {
-            Codec::Npy | Codec::Npz => Kind::Array(NpyDecoder::new(stored)?),
+            Codec::Npy | Codec::Npz => {
+                let decoder = NpyDecoder::new(stored)?;
+                Kind::Array(match Unit::named(TIMES).filter(|_| unit.is_some()) {
+                    Some(unit) => decoder.with_unit(unit),
+                    None => decoder,
+                })
+            }
             Codec::Png | Codec::Jpeg => Kind::Image(StoredImage::new(stored)?),
         };
         Ok(Self { dtype, unit, kind })

@@ -11,10 +11,13 @@ use serde::Deserialize;
 use super::footer;
 use super::limits::Limits;
 use super::petastorm::{self, RowGroupIndex, Unischema};
-use super::write::SCHEMA_KEY;
+
 use crate::error::{Error, Place, Result};
 use crate::schema::Stored;
 use crate::store::Listing;
+
+/// The key of the footer's metadata that holds the schema of bowstring, as JSON.
+pub(super) const SCHEMA_KEY: &str = "bowstring.schema.v1";
 
 /// Where Petastorm keeps its schema, in order of precedence: `_metadata` in datasets of old versions.
 const FILES: [&str; 2] = ["_common_metadata", "_metadata"];

@@ -49,8 +49,9 @@ def read(data: bytes) -> npt.NDArray[Any]:
         raise DecodeFieldError(f".npy: {dtype}{list(shape)} needs {size} bytes, the file has {len(body)}")
     if dtype.itemsize == 0 or size == 0:
         return np.zeros(shape, dtype)
-    flat = np.frombuffer(body[:size], dtype)
-    return flat.reshape(shape, order="F" if order == "True" else "C").copy(order="K")
+    flat: npt.NDArray[Any] = np.frombuffer(body[:size], dtype)
+    made: npt.NDArray[Any] = flat.reshape(shape, order="F" if order == "True" else "C").copy(order="K")
+    return made
 
 
 def read_zipped(data: bytes, name: str = "arr") -> npt.NDArray[Any]:

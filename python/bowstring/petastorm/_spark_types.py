@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from bowstring.petastorm._lazy import needed
+
 __all__ = ["SparkType", "parsed", "real", "type_name"]
 
 
@@ -37,6 +39,5 @@ def real(spark_type: Any) -> Any:
     """PySpark's own object."""
     if not isinstance(spark_type, SparkType):
         return spark_type
-    import pyspark.sql.types
-
-    return getattr(pyspark.sql.types, spark_type.name)(*spark_type.arguments)
+    types = needed("pyspark.sql.types", "a Spark type")
+    return getattr(types, spark_type.name)(*spark_type.arguments)

@@ -1,4 +1,4 @@
-"""What Petastorm raises and no built-in exception says. Everything else keeps Petastorm's types, or bowstring's where it had none."""
+"""What Petastorm raises and no built-in exception says. Everything else is built in, or bowstring's where Petastorm had none."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ class NGram:
     def convert_fields(self, unischema: Unischema, field_list: Sequence[Any]) -> list[UnischemaField]:
         """The fields themselves, then those that the regular expressions match."""
         patterns = [field for field in field_list if isinstance(field, str)]
-        exact = [field for field in field_list if isinstance(field, tuple)]
+        exact: list[Any] = [field for field in field_list if isinstance(field, tuple)]
         if len(patterns) + len(exact) != len(field_list):
             raise ValueError("a field is a UnischemaField or a regular expression")
         return [*exact, *match_unischema_fields(unischema, patterns)]

@@ -40,7 +40,9 @@ class PredicateBase(ABC):
     def mask(self, columns: Mapping[str, Sequence[Any]]) -> list[bool]:
         """One truth per row; ``columns`` holds the values of each field of :meth:`get_fields`."""
         names = list(columns)
-        return [bool(self.do_include(dict(zip(names, row, strict=True)))) for row in zip(*columns.values(), strict=True)]
+        return [
+            bool(self.do_include(dict(zip(names, row, strict=True)))) for row in zip(*columns.values(), strict=True)
+        ]
 
 
 class in_set(PredicateBase):
@@ -85,7 +87,7 @@ class in_intersection(PredicateBase):
 class in_lambda(PredicateBase):
     """A function of some fields.
 
-    With ``make_reader`` it is called once per row with values, with ``make_batch_reader`` once per row group with ``pandas.Series``.
+    With ``make_reader`` it is called once per row with values, with ``make_batch_reader`` once per row group with pandas Series.
 
     :param predicate_fields: the fields, in the order of the function's arguments.
     :param predicate_func: the function.

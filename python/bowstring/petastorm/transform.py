@@ -21,8 +21,8 @@ def edit_field(
 class TransformSpec:
     """A function on loaded data, and what it does to the schema.
 
-    With ``make_reader`` the function takes and returns a row as a dictionary; with ``make_batch_reader`` a ``pandas.DataFrame`` of a
-    row group. Without a function, fields are only removed or selected.
+    With ``make_reader`` the function takes and returns a row as a dictionary; with ``make_batch_reader`` a ``pandas.DataFrame``
+    of a row group. Without a function, fields are only removed or selected.
 
     :param func: the function, called on threads of the reader; a process pool does not exist.
     :param edit_fields: ``(name, numpy_dtype, shape, nullable)`` of fields that it adds or changes.

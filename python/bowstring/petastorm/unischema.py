@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from bowstring.petastorm._lazy import needed
+
 if TYPE_CHECKING:
     from bowstring.petastorm.codecs import DataframeColumnCodec
 
@@ -48,7 +50,7 @@ class UnischemaField(NamedTuple):
 @cache
 def _row_type(schema_name: str, names: tuple[str, ...]) -> Any:
     """One type per schema and fields, so that rows of two readers compare and concatenate."""
-    return namedtuple(f"{schema_name}_view", names)  # noqa: PYI024  the names are known at run time only
+    return namedtuple(f"{schema_name}_view", names)
 
 
 class Unischema:
@@ -76,7 +78,7 @@ class Unischema:
         """The schema of some fields: :class:`UnischemaField` objects first, then those that a regular expression matches whole."""
         fields = list(fields)
         patterns = [field for field in fields if isinstance(field, str)]
-        exact = [field for field in fields if isinstance(field, tuple)]
+        exact: list[Any] = [field for field in fields if isinstance(field, tuple)]
         if len(patterns) + len(exact) != len(fields):
             raise ValueError("fields are named by regular expressions or by UnischemaField objects; got something else")
         unknown = sorted({field.name for field in exact} - self._fields.keys())
@@ -99,10 +101,9 @@ class Unischema:
 
     def as_spark_schema(self) -> Any:
         """The same as a ``pyspark.sql.types.StructType``."""
-        from pyspark.sql.types import StructField, StructType
-
-        return StructType(
-            [StructField(field.name, _spark_type(field), bool(field.nullable)) for field in self._fields.values()]
+        types = needed("pyspark.sql.types", "as_spark_schema()")
+        return types.StructType(
+            [types.StructField(field.name, _spark_type(field), bool(field.nullable)) for field in self._fields.values()]
         )
 
     @classmethod
@@ -149,8 +150,7 @@ def insert_explicit_nulls(unischema: Unischema, row_dict: MutableMapping[str, An
 
 def dict_to_spark_row(unischema: Unischema, row_dict: MutableMapping[str, Any]) -> Any:
     """Encodes a row and returns it as a ``pyspark.Row`` in the schema's order."""
-    import pyspark
-
+    pyspark = needed("pyspark", "dict_to_spark_row()")
     assert isinstance(unischema, Unischema)
     row = dict(row_dict)
     insert_explicit_nulls(unischema, row)
@@ -197,6 +197,4 @@ def _spark_type(field: UnischemaField) -> Any:
     if name is None:
         hint = "ScalarCodec(DecimalType(...))" if field.numpy_dtype is Decimal else "a ScalarCodec"
         raise ValueError(f"field {field.name!r}: {field.numpy_dtype} has no Spark type of its own; give it {hint}")
-    import pyspark.sql.types
-
-    return getattr(pyspark.sql.types, name)()
+    return getattr(needed("pyspark.sql.types", "a Spark schema"), name)()

@@ -31,7 +31,9 @@ class WeightedSamplingReader:
                 raise ValueError("readers of rows and readers of batches (batched_output) cannot be mixed")
             if set(first.schema.fields) != set(other.schema.fields):
                 raise ValueError("all readers must have the same schema, i.e. fields of the same names")
-            if (first.ngram is None) != (other.ngram is None) or (first.ngram is not None and first.ngram != other.ngram):
+            if (first.ngram is None) != (other.ngram is None) or (
+                first.ngram is not None and first.ngram != other.ngram
+            ):
                 raise ValueError("all readers must have the same ngram")
         self._readers = list(readers)
         weights = np.asarray(probabilities, np.float64)
@@ -48,7 +50,7 @@ class WeightedSamplingReader:
 
     def __next__(self) -> Any:
         # Rounding may leave the last bound a little below 1.
-        drawn = int(np.searchsorted(self._upper, np.random.random(), side="right"))  # noqa: NPY002  users seed it
+        drawn = int(np.searchsorted(self._upper, np.random.random(), side="right"))
         return next(self._readers[min(drawn, len(self._readers) - 1)])
 
     def next(self) -> Any:

@@ -9,9 +9,9 @@ use arrow::util::display::{ArrayFormatter, FormatOptions};
 
 use super::output::{Form, Member, Output};
 use super::{bytes, pack, rows};
-use crate::codec::npy;
+use crate::codec::npy::NpyDecoder;
 use crate::error::{Error, Place, Result};
-use crate::schema::{DType, Stored};
+use crate::schema::DType;
 
 /// Offsets of lists, as the file had them.
 #[derive(Debug, Clone)]
@@ -95,7 +95,7 @@ impl RowSet {
 }
 
 /// Why rows are bad.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) enum Cause {
     Null,
     /// A value does not fit this type.
@@ -103,7 +103,7 @@ pub(super) enum Cause {
     /// A list is longer than this.
     Long(usize),
     /// An array of strings cannot be read.
-    Strings(Arc<Stored>),
+    Strings(Arc<NpyDecoder>),
 }
 
 /// Rows of one column that cannot be delivered.
@@ -122,9 +122,9 @@ impl Bad {
         let what = match &self.cause {
             Cause::Null => "null; set nulls to `fill` or `mask` for this column, or set bad_rows".to_owned(),
             Cause::Misfit(dtype) => format!("a value does not fit {dtype}: {}", self.show(row)),
-            Cause::Strings(stored) => {
+            Cause::Strings(decoder) => {
                 let cell = self.array.as_ref().and_then(|array| bytes::views(array, false).ok());
-                let read = cell.filter(|cells| row < cells.len()).map(|cells| npy::strings(stored, cells.value(row)));
+                let read = cell.filter(|cells| row < cells.len()).map(|cells| decoder.strings(cells.value(row)));
                 match read {
                     Some(Err(error)) => error.to_string(),
                     _ => "an array of strings that cannot be read".to_owned(),

@@ -9,7 +9,7 @@ use super::number::element;
 use super::options::{ColumnOptions, Lists, Nulls, Padded, Scalar, Truncate};
 use super::select;
 use super::shaped::Shaped;
-use crate::codec::{Decode, ImageDecoder, StoredDecoder};
+use crate::codec::{Decode, ImageDecoder, NpyDecoder, StoredDecoder};
 use crate::error::{Error, Result};
 use crate::schema::{DType, Dim, Element, Field, Stored, Type};
 
@@ -26,12 +26,12 @@ pub(super) struct Member {
 }
 
 /// What a member's cells are held as, once prepared.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(super) enum Held {
     /// Numbers, text, encoded values.
     Values,
-    /// Lists of strings, from arrays of them.
-    Strings(Arc<Stored>),
+    /// Lists of text (true) or bytes, from arrays of them with so many axes.
+    Strings(Arc<NpyDecoder>, usize, bool),
     /// An Arrow array of this type.
     Arrow(DataType),
 }
@@ -194,7 +194,7 @@ pub(super) fn single(leaf: &Leaf, at: usize, options: &ColumnOptions) -> Result<
     };
     let text = leaf.kind == Kind::Text;
     let held = match (&cells, &leaf.stored) {
-        (Cells::Strings(..), Some(stored)) => Held::Strings(Arc::new(stored.clone())),
+        (Cells::Strings(text, axes), Some(stored)) => Held::Strings(Arc::new(NpyDecoder::new(stored)?), *axes, *text),
         (Cells::Arrow(ty), _) => Held::Arrow(ty.clone()),
         _ => Held::Values,
     };

@@ -17,7 +17,7 @@ use super::leaf::{Kind, Step, kind};
 use super::number::{self, convert, misfits};
 use super::output::{Held, Member, NullPlan, Padding};
 use super::strings::Lists;
-use crate::schema::{DType, Element};
+use crate::schema::DType;
 
 /// What is wrong with an array; the caller adds the place.
 type Checked<T> = Result<T, String>;
@@ -118,7 +118,7 @@ pub(super) fn part(member: &Member, root: &ArrayRef, padding: Option<&Padding>) 
     let nulls = union(nulls, array.logical_nulls().as_ref());
     walk.note(nulls.as_ref());
     let mut part = match member.leaf.kind {
-        _ if member.held != Held::Values => held(member, &array, nulls, root)?,
+        _ if !matches!(member.held, Held::Values) => held(member, &array, nulls, root)?,
         Kind::Text | Kind::Binary => text(member, &walk, &array, nulls)?,
         _ => numbers(member, &mut walk, &array, nulls, root)?,
     };
@@ -218,9 +218,9 @@ fn held(member: &Member, array: &ArrayRef, nulls: Option<NullBuffer>, root: &Arr
     let part = |array, bad| Part { data: Data::Nested(array), dtype: DType::Uint8, valid: None, bad, root: None };
     match &member.held {
         Held::Arrow(ty) => Ok(part(cast(array, ty).map_err(|error| error.to_string())?, Vec::new())),
-        Held::Strings(stored) => {
+        Held::Strings(decoder, axes, text) => {
             let cells = bytes::views(array, false)?;
-            let mut lists = Lists::new(stored);
+            let mut lists = Lists::new(decoder, *axes);
             let mut damaged = RowSet::new(cells.len());
             for row in 0..cells.len() {
                 let cell = nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row)).then(|| cells.value(row));
@@ -230,8 +230,8 @@ fn held(member: &Member, array: &ArrayRef, nulls: Option<NullBuffer>, root: &Arr
                 }
             }
             let damaged = Some(damaged).filter(|rows| !rows.is_empty());
-            let bad: Option<Bad> = damaged.map(|rows| bad(member, rows, Cause::Strings(Arc::clone(stored)), root));
-            let lists = lists.finish(stored.element == Element::Text)?;
+            let bad: Option<Bad> = damaged.map(|rows| bad(member, rows, Cause::Strings(Arc::clone(decoder)), root));
+            let lists = lists.finish(*text)?;
             Ok(part(lists, bad.into_iter().collect()))
         }
         Held::Values => Err("not held as Arrow".to_owned()),

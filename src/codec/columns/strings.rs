@@ -5,9 +5,8 @@ use arrow::buffer::OffsetBuffer;
 
 use super::bytes;
 use super::cells::Offsets;
-use crate::codec::npy;
+use crate::codec::npy::NpyDecoder;
 use crate::error::{Error, Place, Result};
-use crate::schema::Stored;
 
 /// Most lists that one cell may open: `(10**12, 0)` is an array of no bytes.
 const MAX_LISTS: usize = 1 << 24;
@@ -15,16 +14,16 @@ const MAX_LISTS: usize = 1 << 24;
 /// Lists of strings, row after row, as many levels deep as the arrays have axes.
 #[derive(Debug)]
 pub(super) struct Lists<'a> {
-    stored: &'a Stored,
+    decoder: &'a NpyDecoder,
     /// By level.
     offsets: Vec<Vec<i64>>,
     values: BinaryViewBuilder,
 }
 
 impl<'a> Lists<'a> {
-    pub(super) fn new(stored: &'a Stored) -> Self {
-        let offsets = vec![vec![0]; stored.shape.len()];
-        Self { stored, offsets, values: BinaryViewBuilder::new() }
+    /// Lists of arrays with `axes` axes.
+    pub(super) fn new(decoder: &'a NpyDecoder, axes: usize) -> Self {
+        Self { decoder, offsets: vec![vec![0]; axes], values: BinaryViewBuilder::new() }
     }
 
     /// Adds the array in `cell`; without one, what is empty.
@@ -32,29 +31,31 @@ impl<'a> Lists<'a> {
     /// # Errors
     /// What is wrong with the cell; then nothing was added.
     pub(super) fn push(&mut self, cell: Option<&[u8]>) -> Result<()> {
-        let axes = self.offsets.len();
-        let (shape, strings) = match cell {
-            Some(cell) => npy::strings(self.stored, cell)?,
-            None => (vec![0; axes], if axes == 0 { vec![Vec::new()] } else { Vec::new() }),
+        let Some(cell) = cell else {
+            if self.offsets.is_empty() {
+                self.values.append_value([]);
+            }
+            // An empty list has no lists in it.
+            if let Some(outer) = self.offsets.first_mut() {
+                outer.push(outer.last().copied().unwrap_or(0));
+            }
+            return Ok(());
         };
-        let product = |axes: &[usize]| axes.iter().try_fold(1_usize, |product, axis| product.checked_mul(*axis));
-        let counts: Option<Vec<usize>> = (1..=axes).map(|level| product(&shape[..level.min(shape.len())])).collect();
-        let counts = counts.filter(|counts| {
-            let lists = counts.iter().take(axes.saturating_sub(1));
-            shape.len() == axes && product(&shape) == Some(strings.len()) && lists.into_iter().all(|n| *n <= MAX_LISTS)
-        });
-        if counts.is_none() {
-            let what = format!("an array of {} strings of shape {shape:?}", strings.len());
+        let strings = self.decoder.strings(cell)?;
+        let inner = strings.shape.split_last().map_or(&[][..], |(_, outer)| outer);
+        let lists = inner.iter().try_fold(1_usize, |product, axis| product.checked_mul((*axis).max(1)));
+        if strings.shape.len() != self.offsets.len() || lists.is_none_or(|lists| lists > MAX_LISTS) {
+            let what = format!("an array of {} strings of shape {:?}", strings.len(), strings.shape);
             return Err(Error::corrupt(Place::default(), what));
         }
         let mut lists = 1;
-        for (offsets, length) in self.offsets.iter_mut().zip(&shape) {
+        for (offsets, length) in self.offsets.iter_mut().zip(&strings.shape) {
             let mut end = offsets.last().copied().unwrap_or(0);
             offsets.extend((0..lists).map(|_| {
                 end += *length as i64;
                 end
             }));
-            // At most `MAX_LISTS`, or the number of strings.
+            // At most `MAX_LISTS`, and at the end the number of strings.
             lists *= length;
         }
         strings.iter().for_each(|string| self.values.append_value(string));

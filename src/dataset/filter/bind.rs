@@ -30,10 +30,18 @@ pub(super) struct Column {
 /// The bound tree; `column` indexes [`Bound::columns`].
 #[derive(Debug, Clone)]
 pub(super) enum Part {
-    Test { column: usize, test: Test },
-    IsNull { column: usize },
+    Test {
+        column: usize,
+        test: Test,
+    },
+    IsNull {
+        column: usize,
+    },
     /// Whether any item of a list passes.
-    AnyItem { column: usize, test: Test },
+    AnyItem {
+        column: usize,
+        test: Test,
+    },
     All(Vec<Self>),
     Any(Vec<Self>),
     Not(Box<Self>),
@@ -133,10 +141,12 @@ impl Binder<'_> {
         let Some(Column { path, kind, .. }) = self.columns.get(plain).cloned() else { return Ok(plain) };
         let kind = match &kind {
             DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => item.data_type(),
-            _ => return Err(Error::Unsupported {
-                what: format!("'overlaps' on column {name:?} of type {kind}"),
-                hint: "it compares lists; for single values write 'in'".to_owned(),
-            }),
+            _ => {
+                return Err(Error::Unsupported {
+                    what: format!("'overlaps' on column {name:?} of type {kind}"),
+                    hint: "it compares lists; for single values write 'in'".to_owned(),
+                });
+            }
         };
         let kind = if let DataType::Dictionary(_, values) = kind { values.as_ref().clone() } else { kind.clone() };
         self.columns.push(Column { name: name.to_owned(), path, kind, list: true });
@@ -146,7 +156,9 @@ impl Binder<'_> {
     fn check_split(&self, column: usize) -> Result<()> {
         use DataType as D;
         match self.columns.get(column) {
-            Some(Column { kind, .. }) if kind.is_integer() || matches!(kind, D::Utf8 | D::LargeUtf8 | D::Utf8View) => Ok(()),
+            Some(Column { kind, .. }) if kind.is_integer() || matches!(kind, D::Utf8 | D::LargeUtf8 | D::Utf8View) => {
+                Ok(())
+            }
             Some(Column { name, kind, .. }) => Err(Error::Unsupported {
                 what: format!("'split' on column {name:?} of type {kind}"),
                 hint: "it hashes strings and integers".to_owned(),

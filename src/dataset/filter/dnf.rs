@@ -78,7 +78,8 @@ fn tuple(value: &Value, place: &str, terms: &mut usize) -> Result<Node> {
         }
         "overlaps" => {
             let members = value.as_array().filter(|members| !members.is_empty());
-            let members = members.ok_or_else(|| wrong("'overlaps' takes a list of values that is not empty".to_owned()))?;
+            let members =
+                members.ok_or_else(|| wrong("'overlaps' takes a list of values that is not empty".to_owned()))?;
             let values = members.iter().map(|member| literal(member).map_err(&wrong)).collect::<Result<_>>()?;
             return Ok(Node::Overlaps { column, values });
         }
@@ -95,7 +96,9 @@ fn tuple(value: &Value, place: &str, terms: &mut usize) -> Result<Node> {
         "<=" => Op::Le,
         ">" => Op::Gt,
         ">=" => Op::Ge,
-        _ => return Err(wrong(format!("unknown operator {op:?}; use =, !=, <, <=, >, >=, in, not in, overlaps, split"))),
+        _ => {
+            return Err(wrong(format!("unknown operator {op:?}; use =, !=, <, <=, >, >=, in, not in, overlaps, split")));
+        }
     };
     Ok(Node::Compare { column, op, value: literal(value).map_err(wrong)? })
 }

@@ -48,8 +48,10 @@ impl Bound {
             }
             Part::AnyItem { column, test } => {
                 let Operand { array, outer } = self.operand(*column, columns)?;
-                let (values, nulls) =
-                    self.any_item(*column, test, array).ok_or_else(|| self.mismatch(*column, array.data_type()))?.into_parts();
+                let (values, nulls) = self
+                    .any_item(*column, test, array)
+                    .ok_or_else(|| self.mismatch(*column, array.data_type()))?
+                    .into_parts();
                 Ok(BooleanArray::new(values, NullBuffer::union(nulls.as_ref(), outer.as_ref())))
             }
             Part::IsNull { column } => {

@@ -35,7 +35,7 @@ pub(super) enum Keyword {
     False,
 }
 
-const KEYWORDS: [(&str, Keyword); 9] = [
+const KEYWORDS: [(&str, Keyword); 10] = [
     ("and", Keyword::And),
     ("or", Keyword::Or),
     ("not", Keyword::Not),

@@ -49,14 +49,37 @@ pub struct Expr {
 /// canonical text parses to the same tree.
 #[derive(Debug, Clone, PartialEq)]
 enum Node {
-    Compare { column: String, op: Op, value: Literal },
-    In { column: String, values: Vec<Literal>, negated: bool },
-    Between { column: String, low: Literal, high: Literal, negated: bool },
-    IsNull { column: String, negated: bool },
+    Compare {
+        column: String,
+        op: Op,
+        value: Literal,
+    },
+    In {
+        column: String,
+        values: Vec<Literal>,
+        negated: bool,
+    },
+    Between {
+        column: String,
+        low: Literal,
+        high: Literal,
+        negated: bool,
+    },
+    IsNull {
+        column: String,
+        negated: bool,
+    },
     /// The list in the column and `values` have a member in common.
-    Overlaps { column: String, values: Vec<Literal> },
+    Overlaps {
+        column: String,
+        values: Vec<Literal>,
+    },
     /// The hash of the value lies in this part of all hashes.
-    Split { column: String, low: f64, high: f64 },
+    Split {
+        column: String,
+        low: f64,
+        high: f64,
+    },
     All(Vec<Node>),
     Any(Vec<Node>),
     Not(Box<Node>),
@@ -327,7 +350,10 @@ mod tests {
             ("((a=1)) || b=2 && c=3", "a = 1 or b = 2 and c = 3"),
             ("not (a between 1 and 2.50 or b)", "not (a between 1 and 2.5 or b = true)"),
             ("3 < a", "a > 3"),
-            ("Tags OVERLAPS (1, 2) and not split ( user.id, 0, .5)", "Tags overlaps (1, 2) and not split(user.id, 0.0, 0.5)"),
+            (
+                "Tags OVERLAPS (1, 2) and not split ( user.id, 0, .5)",
+                "Tags overlaps (1, 2) and not split(user.id, 0.0, 0.5)",
+            ),
             ("split = 1 and split", "split = 1 and split = true"),
             ("\"a b\".c = 'it''s' and \"in\" not in (1)", "\"a b.c\" = 'it''s' and \"in\" not in (1)"),
             ("~flag and x = -0.0", "not flag = true and x = -0.0"),

@@ -185,7 +185,9 @@ impl Parser<'_> {
     /// `(column, low, high)` after `split`.
     fn split(&mut self) -> Result<Node> {
         self.advance()?;
-        let Token::Name(column) = self.advance()? else { return Err(self.unexpected("expected split(column, low, high)")) };
+        let Token::Name(column) = self.advance()? else {
+            return Err(self.unexpected("expected split(column, low, high)"));
+        };
         let mut bounds = [0.0; 2];
         for bound in &mut bounds {
             if self.advance()? != Token::Comma {

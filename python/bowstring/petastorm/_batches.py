@@ -1,0 +1,126 @@
+"""Columns to the arrays of a batch: the types that Petastorm's ``make_batch_reader`` gives, which are those of pandas."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bowstring import _native
+from bowstring.petastorm._source import Columns
+from bowstring.petastorm._values import listed
+from bowstring.petastorm.unischema import UnischemaField
+
+__all__ = ["Array", "as_text", "column_of", "objects", "stacked"]
+
+Array = npt.NDArray[Any]
+
+
+def objects(values: Sequence[Any]) -> Array:
+    """An array of Python objects, one per value, whatever they are."""
+    made = np.empty(len(values), object)
+    made[:] = values
+    return made
+
+
+def as_text(values: Sequence[Any]) -> Array:
+    """Strings as an array of fixed width. A null becomes the text ``None``, as it did with Petastorm."""
+    return np.array([str(value) for value in values], dtype=np.str_)
+
+
+def column_of(field: UnischemaField, columns: Columns, unit: str | None, *, frame: bool) -> Array:
+    """The field's values as an array of its own memory.
+
+    With ``frame`` as pandas holds them in a data frame: text stays Python strings, lists stay one array per row.
+    """
+    name = field.name
+    mask: Any = columns.get(f"{name}__valid")
+    valid: Array | None = None if mask is None or mask.numpy().all() else mask.numpy()
+    column: Any = columns.get(name)
+    if column is None:
+        return _lists(name, columns, valid, frame)
+    if isinstance(column, _native.ArrowArray):
+        return _arrow(field, listed(column), frame)
+    array: Array = column.numpy()
+    if array.ndim > 1:
+        if valid is not None:
+            raise _null_list(name)
+        return objects([row.copy() for row in array]) if frame else array.copy()
+    return _scalars(array, valid, unit)
+
+
+def _scalars(array: Array, valid: Array | None, unit: str | None) -> Array:
+    if unit == "D":
+        return _nulled(array.astype(np.int64).astype("M8[D]").astype(object), valid)
+    if unit is not None:
+        times: Array = array.astype(np.int64).astype(f"M8[{unit}]").astype("M8[ns]")
+        if valid is not None:
+            times[~valid] = np.datetime64("NaT")
+        return times
+    made: Array
+    if valid is None:
+        made = array.copy()
+        return made
+    if array.dtype.kind == "b":
+        return _nulled(array.astype(object), valid)
+    # Integers with nulls are float64, as pandas has no other null for them.
+    made = array.astype(array.dtype if array.dtype.kind == "f" else np.float64)
+    made[~valid] = np.nan
+    return made
+
+
+def _nulled(values: Array, valid: Array | None) -> Array:
+    if valid is not None:
+        values[~valid] = None
+    return values
+
+
+def _arrow(field: UnischemaField, values: list[Any], frame: bool) -> Array:
+    if field.codec is None and field.shape:
+        lists = [None if value is None else objects(value) for value in values]
+        return objects(lists) if frame else stacked(field.name, lists)
+    return as_text(values) if field.numpy_dtype in (np.str_, str) and not frame else objects(values)
+
+
+def _lists(name: str, columns: Columns, valid: Array | None, frame: bool) -> Array:
+    flat: Any = columns[f"{name}__values"]
+    ends: Any = columns[f"{name}__offsets"]
+    values: Array = objects(listed(flat)) if isinstance(flat, _native.ArrowArray) else flat.numpy()
+    bounds: Array = ends.numpy()
+    if not frame:
+        if valid is not None:
+            raise _null_list(name)
+        lengths = np.diff(bounds)
+        if len(lengths) and (lengths != lengths[0]).any():
+            raise _unequal(name, lengths.tolist())
+        matrix: Array = values.reshape(len(lengths), -1).copy()
+        return matrix
+    owned = values.copy()
+    edges = bounds.tolist()
+    rows: list[Any] = [owned[start:end] for start, end in itertools.pairwise(edges)]
+    return _nulled(objects(rows), valid)
+
+
+def stacked(name: str, rows: Sequence[Any]) -> Array:
+    """Lists of one length as a matrix."""
+    if any(row is None for row in rows):
+        raise _null_list(name)
+    lengths = [len(row) for row in rows]
+    if len(set(lengths)) > 1:
+        raise _unequal(name, lengths)
+    return np.stack([np.asarray(row) for row in rows])
+
+
+_INSTEAD = "leave it out with schema_fields, give it one length with a TransformSpec, or use bowstring.Loader"
+
+
+def _unequal(name: str, lengths: Sequence[int]) -> RuntimeError:
+    few = ", ".join(map(str, sorted(set(lengths))[:8]))
+    return RuntimeError(f"column {name!r} has lists of lengths {few}, which do not make a matrix; {_INSTEAD}")
+
+
+def _null_list(name: str) -> RuntimeError:
+    return RuntimeError(f"column {name!r} has lists that are null, which do not make a matrix; {_INSTEAD}")

@@ -1,0 +1,169 @@
+"""A dataset opened for a reader: its schema, its row groups in Petastorm's order, and which of them are wanted."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from bowstring.petastorm import _metadata
+from bowstring.petastorm._plan import sharded
+from bowstring.petastorm._source import Location, partition_values
+from bowstring.petastorm.etl import RowGroupIndexerBase
+from bowstring.petastorm.ngram import NGram
+from bowstring.petastorm.predicates import PredicateBase
+from bowstring.petastorm.selectors import RowGroupSelectorBase
+from bowstring.petastorm.unischema import Unischema
+
+__all__ = ["Dataset", "view", "wanted"]
+
+
+class Dataset:
+    """What is known of a dataset before any row is read."""
+
+    def __init__(self, location: Location) -> None:
+        self.location = location
+        single = isinstance(location.urls, str)
+        options: Mapping[str, str] = location.options.get("storage_options") or {}
+        self.metadata = _metadata.load(str(location.urls), options) if single else None
+        self._inferred: Unischema | None = None
+
+    @property
+    def is_petastorm(self) -> bool:
+        """Whether Petastorm wrote a schema."""
+        return self.metadata is not None
+
+    @property
+    def schema(self) -> Unischema:
+        """The schema that Petastorm wrote, or what it would make of the Parquet files."""
+        if self.metadata is not None:
+            return self.metadata.schema
+        if self._inferred is None:
+            self._inferred = self.location.infer()
+        return self._inferred
+
+    def indexes(self) -> dict[str, RowGroupIndexerBase]:
+        """The stored indexes of row groups by name."""
+        if self.metadata is None or not self.metadata.indexes:
+            raise ValueError("the dataset has no index of row groups; build one with build_rowgroup_index")
+        return self.metadata.indexes
+
+
+def view(schema: Unischema, schema_fields: Any) -> tuple[Unischema, NGram | None]:
+    """The fields that are asked for, and the NGram if there is one."""
+    if isinstance(schema_fields, NGram):
+        schema_fields.resolve_regex_field_names(schema)
+        fields = schema_fields.get_field_names_at_all_timesteps()
+        chosen = {field.name for field in fields}
+        fields = [field for name, field in schema.fields.items() if name in chosen] or fields
+        return schema.create_schema_view(fields) if fields else schema, schema_fields
+    if schema_fields is None:
+        return schema, None
+    try:
+        fields = list(schema_fields)
+    except TypeError:
+        raise ValueError(
+            "schema_fields must be None, a collection of fields and regular expressions, or an NGram"
+        ) from None
+    if not fields:
+        return schema, None
+    found = schema.create_schema_view(fields)
+    if not found.fields:
+        raise RuntimeError(f"no field of the dataset matches {schema_fields!r}; it has {', '.join(schema.fields)}")
+    return found, None
+
+
+def _by_partition(groups: list[tuple[str, int, int]], predicate: PredicateBase, schema: Unischema) -> list[int] | None:
+    """The row groups that a predicate on the partition column takes; ``None`` if it looks at anything else."""
+    partitions = partition_values(groups)
+    fields = set(predicate.get_fields())
+    if not partitions or fields != set(partitions):
+        return None
+    if len(partitions) != 1:
+        return None  # by row, as for any other column
+    ((name, values),) = partitions.items()
+    dtype = schema.fields[name].numpy_dtype
+    known = {
+        value: bool(predicate.do_include({name: value if value is None else dtype(value)})) for value in set(values)
+    }
+    return [group for group, value in enumerate(values) if known[value]]
+
+
+def _selected(dataset: Dataset, selector: Any, groups: list[tuple[str, int, int]]) -> set[int]:
+    """The row groups that a selector chooses, by their numbers in ``groups``."""
+    if not isinstance(selector, RowGroupSelectorBase):
+        raise ValueError("rowgroup_selector must be derived from RowGroupSelectorBase")
+    indexes = dataset.indexes()
+    missing = set(selector.get_index_names()) - indexes.keys()
+    if missing:
+        raise ValueError(f"the dataset has no index {', '.join(sorted(missing))}; it has {', '.join(indexes)}")
+    ordinals = set(selector.select_row_groups(indexes))
+    counts = dataset.metadata.row_group_counts if dataset.metadata is not None else None
+    if counts is None:
+        return ordinals
+    # The index counts over all files; a filter may have left some out here.
+    first, numbers = 0, {}
+    for path in sorted(counts):
+        numbers[path] = first
+        first += counts[path]
+    return {at for at, (path, ordinal, _) in enumerate(groups) if numbers.get(path, -(1 << 40)) + ordinal in ordinals}
+
+
+def wanted(
+    dataset: Dataset,
+    groups: list[tuple[str, int, int]],
+    *,
+    predicate: Any,
+    selector: Any,
+    cur_shard: Any,
+    shard_count: Any,
+    seed: int | None,
+) -> tuple[list[int], PredicateBase | None]:
+    """The row groups to read, and the predicate if it still has to look at rows."""
+    order = (
+        [group for group, (_, _, rows) in enumerate(groups) if rows]
+        if dataset.location.options.get("filter")
+        else (list(range(len(groups))))
+    )
+    total = len(order)
+    left: PredicateBase | None = None
+    if predicate:
+        if not isinstance(predicate, PredicateBase):
+            raise ValueError("predicate must be derived from PredicateBase")
+        left = predicate
+        by_partition = _by_partition(groups, predicate, dataset.schema)
+        if by_partition is not None:
+            kept, left = set(by_partition), None
+            order = [group for group in order if group in kept]
+    if selector:
+        kept = _selected(dataset, selector, groups)
+        order = [group for group in order if group in kept]
+    if cur_shard is not None or shard_count is not None:
+        order = sharded(order, total, cur_shard, shard_count, seed)
+    if not order:
+        warnings.warn("no row group is left after predicate, selector and shard: the reader is empty", stacklevel=5)
+    return order, left
+
+
+def file_order(urls: str | list[str], groups: list[tuple[str, int, int]]) -> list[int]:
+    """Numbers of row groups in Petastorm's order: files sorted by path, or as they were listed."""
+    if isinstance(urls, str):
+        return list(range(len(groups)))
+
+    def listed(path: str) -> int:
+        return next((at for at, url in enumerate(urls) if url.endswith(path)), len(urls))
+
+    return sorted(range(len(groups)), key=lambda group: (listed(groups[group][0]), group))
+
+
+def as_options(storage_options: str) -> dict[str, str]:
+    """Options of a store from JSON."""
+    return dict(json.loads(storage_options))
+
+
+def shuffled_rows(seed: int | None, rows: int) -> Any:
+    """The order of rows within a row group under ``shuffle_rows``; pandas' draw, so that seeded runs agree."""
+    return np.random.RandomState(seed).permutation(rows)

@@ -1,0 +1,141 @@
+"""Row groups in a plan's order, without those rows that a predicate refuses.
+
+All state is in attributes: whatever interrupts a call, the next one goes on where it was.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from bowstring.petastorm._plan import Plan
+from bowstring.petastorm._source import Columns, Source
+
+__all__ = ["Feed", "Filtered", "Piece", "Plain"]
+
+T = TypeVar("T")
+
+# Entries that a native order has at least, where epochs are shorter: between two orders the threads have nothing to do.
+_STRETCH = 256
+# Row groups whose predicate columns are looked at before the rest of their columns is asked for.
+_LOOK = 32
+
+
+@dataclass(frozen=True)
+class Piece(Generic[T]):
+    """A row group, or a part of one."""
+
+    group: int
+    part: int
+    data: T
+    mask: Sequence[bool] | None
+    """Which rows a predicate takes; all if ``None``."""
+
+
+class Feed(Generic[T]):
+    """Pieces, one after another."""
+
+    def next(self) -> Piece[T] | None:
+        """The next piece; ``None`` when the plan has ended."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Stops everything at once."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Begins the plan again; only after its end."""
+        raise NotImplementedError
+
+
+class Plain(Feed[T]):
+    """All rows; with a predicate, its fields are among the columns and it is asked afterwards."""
+
+    def __init__(
+        self, source: Source, plan: Plan, convert: Callable[[Columns], T], mask: Callable[[T], Any] | None
+    ) -> None:
+        self._source, self._plan, self._convert, self._mask = source, plan, convert, mask
+        self._started = False
+
+    def next(self) -> Piece[T] | None:
+        while True:
+            if not self._started:
+                entries = self._plan.stretch(_STRETCH)
+                if not entries:
+                    return None
+                self._source.start(entries)
+                self._started = True
+            found = self._source.next(self._convert)
+            if found is not None:
+                (group, part), _, data = found
+                return Piece(group, part, data, None if self._mask is None else self._mask(data))
+            self._started = False
+
+    def close(self) -> None:
+        self._source.close()
+
+    def reset(self) -> None:
+        self._plan.reset()
+
+
+class Filtered(Feed[T]):
+    """Reads a predicate's columns first, and the others only of row groups in which it takes a row."""
+
+    def __init__(
+        self,
+        looked_at: Source,
+        source: Source,
+        plan: Plan,
+        convert: Callable[[Columns], T],
+        mask: Callable[[Columns], Any],
+    ) -> None:
+        self._look, self._source, self._plan = looked_at, source, plan
+        self._convert, self._mask = convert, mask
+        self._looking = self._reading = False
+        self._taken: list[tuple[tuple[int, int], Any]] = []
+        self._expected: deque[tuple[tuple[int, int], Any]] = deque()
+
+    def next(self) -> Piece[T] | None:
+        while True:
+            if self._reading:
+                found = self._source.next(self._convert)
+                if found is not None:
+                    (group, part), _, data = found
+                    entry, mask = self._expected.popleft()
+                    assert entry == (group, part)
+                    return Piece(group, part, data, mask)
+                self._reading = False
+            if not self._look_ahead():
+                return None
+
+    def _look_ahead(self) -> bool:
+        """Looks at some row groups and starts reading those that are taken; false when the plan has ended."""
+        if not self._looking:
+            entries = self._plan.stretch(_STRETCH)
+            if not entries:
+                return False
+            self._look.start(entries)
+            self._looking = True
+        for _ in range(_LOOK):
+            found = self._look.next(self._mask)
+            if found is None:
+                self._looking = False
+                break
+            entry, _, mask = found
+            if any(mask):
+                self._taken.append((entry, mask))
+        if self._taken:
+            self._source.start([entry for entry, _ in self._taken])
+            self._expected = deque(self._taken)
+            self._taken = []
+            self._reading = True
+        return True
+
+    def close(self) -> None:
+        self._look.close()
+        self._source.close()
+
+    def reset(self) -> None:
+        self._plan.reset()

@@ -1,0 +1,75 @@
+"""Which row groups are read, in which order: Petastorm's order, draw for draw, so that seeded runs agree."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from bowstring.petastorm.errors import NoDataAvailableError
+
+__all__ = ["Plan", "part_rows", "sharded"]
+
+
+def sharded(groups: Sequence[int], total: int, cur_shard: object, shard_count: object, seed: int | None) -> list[int]:
+    """The row groups of one shard, dealt by number; of ``total`` in the dataset."""
+    if not isinstance(cur_shard, int) or not isinstance(shard_count, int) or not shard_count:
+        raise ValueError("cur_shard and shard_count must be integers, and both given")
+    if total < shard_count:
+        raise NoDataAvailableError(
+            f"the dataset has {total} row groups, fewer than {shard_count} shards: some would be empty"
+        )
+    order = list(groups)
+    if seed is not None:
+        random.Random(seed).shuffle(order)
+    return [group for group in order if group % shard_count == cur_shard]
+
+
+class Plan:
+    """The order of row groups, epoch after epoch.
+
+    :param groups: the row groups, in order.
+    :param parts: into how many parts each row group is divided; each is read by itself.
+    :param epochs: how often; ``None`` for without end.
+    """
+
+    def __init__(
+        self, groups: Iterable[int], *, parts: int, epochs: int | None, shuffle: bool, seed: int | None
+    ) -> None:
+        if epochs is not None and (not isinstance(epochs, int) or epochs < 1):
+            raise ValueError(f"num_epochs must be a positive integer or None, got {epochs!r}")
+        self.entries = [(group, part) for group in groups for part in range(parts)]
+        self._epochs = epochs
+        self._left = epochs
+        self._shuffle = shuffle
+        # One generator and one list for all epochs and resets: each epoch shuffles what the last one left.
+        self._random = np.random.RandomState(seed)
+
+    def reset(self) -> None:
+        """As many epochs again."""
+        self._left = self._epochs
+
+    def _epoch(self) -> list[tuple[int, int]]:
+        if self._shuffle:
+            self._random.shuffle(self.entries)
+        return list(self.entries)
+
+    def stretch(self, least: int) -> list[tuple[int, int]]:
+        """The next epochs, as many as make ``least`` entries; nothing when all have come."""
+        found: list[tuple[int, int]] = []
+        while self.entries and self._left != 0 and len(found) < least:
+            found += self._epoch()
+            if self._left is not None:
+                self._left -= 1
+        return found
+
+
+def part_rows(rows: int, part: int, parts: int, overlap: int) -> tuple[int, int]:
+    """Rows ``first..end`` of one part of a row group of ``rows``, with ``overlap`` rows of the next part."""
+    if rows == 0:
+        return 0, 0
+    number = np.floor(np.arange(rows) / (float(rows) / min(rows, parts)))
+    first = int(np.searchsorted(number, part, side="left"))
+    end = int(np.searchsorted(number, part, side="right"))
+    return first, min(end + overlap, rows)

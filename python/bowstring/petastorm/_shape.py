@@ -1,0 +1,214 @@
+"""What a reader makes of a row group: rows, windows of rows, or one batch."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bowstring.petastorm._batches import Array, column_of
+from bowstring.petastorm._feed import Piece
+from bowstring.petastorm._frames import frame_of, transformed
+from bowstring.petastorm._options import Settings
+from bowstring.petastorm._plan import part_rows
+from bowstring.petastorm._source import Columns, Source
+from bowstring.petastorm._values import values_of
+from bowstring.petastorm.ngram import NGram
+from bowstring.petastorm.predicates import PredicateBase, in_intersection, in_pseudorandom_split, in_set
+from bowstring.petastorm.unischema import Unischema, UnischemaField
+
+__all__ = ["BatchShape", "RowShape", "Shape"]
+
+# Rows of a row group that are made at once, where nothing needs them all.
+_ROWS = 512
+
+
+class Shape(ABC):
+    """How row groups become what the reader yields."""
+
+    def __init__(self, stored: Unischema, schema: Unischema, settings: Settings) -> None:
+        self.stored = stored
+        self.schema = schema
+        self.settings = settings
+        self.fields: list[UnischemaField] = list(stored.fields.values())
+        """What is read."""
+        self.calls_user = settings.transform is not None and settings.transform.func is not None
+        self.max_rows: int | None = None
+        """Rows that may come at once; ``None`` where whole row groups are needed."""
+        # Parts of one row group must share an order, or rows would be lost; without a seed it is drawn here.
+        self._salt = int(np.random.RandomState().randint(1 << 31))
+        self._running = np.random.RandomState(settings.seed)
+
+    @abstractmethod
+    def convert(self, source: Source, columns: Columns) -> dict[str, Any]:
+        """Columns as this package's own values, by field."""
+
+    @abstractmethod
+    def mask(self, predicate: PredicateBase, made: dict[str, Any]) -> Sequence[bool]:
+        """Which rows the predicate takes."""
+
+    @abstractmethod
+    def finish(self, piece: Piece[dict[str, Any]]) -> deque[Any]:
+        """What is yielded."""
+
+    def taken(self, piece: Piece[Any], rows: int, overlap: int = 0) -> list[int] | None:
+        """Rows to yield, in order; ``None`` for all as they are."""
+        settings = self.settings
+        order: Any = None
+        if settings.shuffle_rows:
+            order = self._order(piece.group, rows)
+        if settings.parts > 1:
+            first, end = part_rows(rows, piece.part, settings.parts, overlap)
+            order = (np.arange(rows) if order is None else order)[first:end]
+        if piece.mask is not None:
+            mask = np.asarray(piece.mask, dtype=bool)
+            order = np.flatnonzero(mask) if order is None else order[mask[order]]
+        return None if order is None else list(order.tolist())
+
+    def _order(self, group: int, rows: int) -> Array:
+        seed = self.settings.seed
+        if self.settings.parts > 1 and (seed is None or self.settings.batched):
+            return np.random.RandomState([self._salt if seed is None else seed, group]).permutation(rows)
+        if self.settings.batched:
+            return self._running.permutation(rows)
+        return np.random.RandomState(seed).permutation(rows)
+
+
+class RowShape(Shape):
+    """Named tuples, or windows of them."""
+
+    def __init__(
+        self, stored: Unischema, schema: Unischema, settings: Settings, ngram: NGram | None, full: Unischema
+    ) -> None:
+        super().__init__(stored, schema, settings)
+        self.ngram = ngram
+        whole = ngram is not None or settings.shuffle_rows or settings.parts > 1 or bool(settings.predicate)
+        self.max_rows = None if whole else _ROWS
+        self._times = ngram.timestamp_name if ngram is not None else ""
+        if ngram is not None:
+            # Read the time even where no offset asks for it.
+            if self._times not in stored.fields:
+                self.fields.append(full.fields[self._times])
+            self._schemas = {at: ngram.get_schema_at_timestep(schema, at) for at in ngram.offsets()}
+
+    def convert(self, source: Source, columns: Columns) -> dict[str, list[Any]]:
+        return {field.name: values_of(field, columns, source.units.get(field.name)) for field in source.fields}
+
+    def mask(self, predicate: PredicateBase, made: dict[str, Any]) -> Sequence[bool]:
+        return predicate.mask({name: made[name] for name in predicate.get_fields()})
+
+    def finish(self, piece: Piece[dict[str, Any]]) -> deque[Any]:
+        columns = piece.data
+        rows = len(next(iter(columns.values()), ()))
+        taken = self.taken(piece, rows, self.ngram.length - 1 if self.ngram is not None else 0)
+        if taken is not None:
+            columns = {name: [values[row] for row in taken] for name, values in columns.items()}
+        if self.settings.transform is not None:
+            columns = self._transformed(columns)
+        if self.ngram is not None:
+            return self._windows(columns, self.ngram)
+        make = self.schema._get_namedtuple()._make
+        names = list(self.schema.fields)
+        if not names:
+            return deque(make(()) for _ in range(rows if taken is None else len(taken)))
+        return deque(map(make, zip(*(columns[name] for name in names), strict=True)))
+
+    def _transformed(self, columns: dict[str, list[Any]]) -> dict[str, list[Any]]:
+        spec = self.settings.transform
+        assert spec is not None
+        if spec.func is None:
+            return columns
+        names = list(columns)
+        rows = [spec.func(dict(zip(names, row, strict=True))) for row in zip(*columns.values(), strict=True)]
+        wanted = list(self.schema.fields)
+        if self.ngram is not None and self._times not in self.schema.fields:
+            wanted.append(self._times)
+        if rows:
+            extra = rows[0].keys() - self.schema.fields.keys() - set(spec.removed_fields) - {self._times}
+            if extra and spec.selected_fields is None:
+                raise TypeError(
+                    f"the transform returned {', '.join(sorted(extra))}, which its schema lacks: name them in edit_fields"
+                )
+        try:
+            return {name: [row[name] for row in rows] for name in wanted}
+        except KeyError as error:
+            raise TypeError(
+                f"the transform returned a row without {error}: name what it removes in removed_fields"
+            ) from error
+
+    def _windows(self, columns: dict[str, list[Any]], ngram: NGram) -> deque[Any]:
+        starts = ngram.starts(columns[self._times])
+        base = ngram.offsets().start
+        # One list of rows per offset; windows only point into them.
+        rows: dict[int, list[Any]] = {}
+        for offset, schema in self._schemas.items():
+            make, names = schema._get_namedtuple()._make, list(schema.fields)
+            if names:
+                at = [start + offset - base for start in starts]
+                picked = ([columns[name][row] for row in at] for name in names)
+                rows[offset] = list(map(make, zip(*picked, strict=True)))
+            else:
+                rows[offset] = [make(())] * len(starts)
+        offsets = list(rows)
+        return deque(dict(zip(offsets, window, strict=True)) for window in zip(*rows.values(), strict=True))
+
+
+class BatchShape(Shape):
+    """One named tuple of arrays."""
+
+    def __init__(self, stored: Unischema, schema: Unischema, settings: Settings) -> None:
+        super().__init__(stored, schema, settings)
+        vectorised = (in_set, in_intersection, in_pseudorandom_split)
+        own = settings.predicate is not None and not isinstance(settings.predicate, vectorised)
+        self._frames = settings.transform is not None or own
+
+    def convert(self, source: Source, columns: Columns) -> dict[str, Array]:
+        return {
+            field.name: column_of(
+                field, columns, source.units.get(field.name), frame=self.settings.transform is not None
+            )
+            for field in source.fields
+        }
+
+    def mask(self, predicate: PredicateBase, made: dict[str, Any]) -> Sequence[bool]:
+        columns = {name: made[name] for name in predicate.get_fields()}
+        return batch_mask(predicate, columns)
+
+    def finish(self, piece: Piece[dict[str, Any]]) -> deque[Any]:
+        columns = piece.data
+        rows = len(next(iter(columns.values()), ()))
+        taken = self.taken(piece, rows)
+        if taken is not None:
+            columns = {name: values[taken] for name, values in columns.items()}
+            rows = len(taken)
+        if not rows:
+            return deque()
+        if self.settings.transform is not None:
+            columns = transformed(frame_of(columns), self.settings.transform, self.schema)
+        make = self.schema._get_namedtuple()._make
+        return deque([make([columns[name] for name in self.schema.fields])])
+
+
+def batch_mask(predicate: PredicateBase, columns: dict[str, Array]) -> Sequence[bool]:
+    """Which rows of a batch a predicate takes. User functions get ``pandas.Series``, as with Petastorm."""
+    from bowstring.petastorm.predicates import in_lambda, in_negate, in_reduce
+
+    if isinstance(predicate, (in_set, in_intersection, in_pseudorandom_split)):
+        return predicate.mask({name: list(values) for name, values in columns.items()})
+    if isinstance(predicate, in_negate):
+        return [not included for included in batch_mask(predicate._predicate, columns)]
+    if isinstance(predicate, in_reduce):
+        masks = [
+            batch_mask(each, {name: columns[name] for name in each.get_fields()}) for each in predicate._predicate_list
+        ]
+        return [bool(predicate._reduce_func(list(row))) for row in zip(*masks, strict=True)]
+    assert isinstance(predicate, (in_lambda, PredicateBase))
+    included = np.asarray(predicate.do_include(frame_of(columns)))
+    if included.ndim == 0:
+        raise TypeError(
+            "with make_batch_reader the predicate's function gets pandas.Series and must return one truth per row"
+        )
+    return list(included.astype(bool).tolist())

@@ -1,0 +1,151 @@
+"""Shuffling buffers of the data loaders. They draw as Petastorm's did, so that runs with seeded global generators agree."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+__all__ = ["BatchQueue", "BatchShuffle", "RowQueue", "RowShuffle"]
+
+
+class RowQueue:
+    """Rows in the order they came."""
+
+    def __init__(self) -> None:
+        self._rows: deque[Any] = deque()
+
+    def add(self, rows: Iterable[Any]) -> None:
+        """Takes rows in."""
+        self._rows.extend(rows)
+
+    def ready(self, *, ended: bool) -> bool:
+        """Whether a row may be taken; ``ended`` says that no more will come."""
+        return bool(self._rows)
+
+    def take(self) -> Any:
+        """The next row."""
+        return self._rows.popleft()
+
+
+class RowShuffle:
+    """Rows in random order, from a buffer that is kept at ``capacity``."""
+
+    def __init__(self, capacity: int) -> None:
+        self._rows: list[Any] = []
+        self._least = capacity - 1
+
+    def add(self, rows: Iterable[Any]) -> None:
+        """Takes rows in."""
+        self._rows.extend(rows)
+
+    def ready(self, *, ended: bool) -> bool:
+        """Whether a row may be taken; ``ended`` says that no more will come."""
+        return len(self._rows) >= (1 if ended else max(self._least, 1))
+
+    def take(self) -> Any:
+        """A row by chance; the last one moves to its place."""
+        at = np.random.randint(0, len(self._rows))
+        row, last = self._rows[at], self._rows.pop()
+        if at < len(self._rows):
+            self._rows[at] = last
+        return row
+
+
+class BatchQueue:
+    """Batches in the order that rows came."""
+
+    def __init__(self, batch_size: int) -> None:
+        self._batch_size = batch_size
+        self._columns: list[Any] = []
+        self._first = 0
+
+    def __len__(self) -> int:
+        return len(self._columns[0]) - self._first if self._columns else 0
+
+    def missing(self) -> int:
+        """Rows that have to come before a batch may be taken."""
+        return max(self._batch_size - len(self), 0)
+
+    def add(self, columns: Sequence[Any]) -> None:
+        """Takes rows in: one tensor per field."""
+        left = len(self)
+        if left:
+            columns = [torch.cat([old[self._first :], new]) for old, new in zip(self._columns, columns, strict=True)]
+        self._columns, self._first = list(columns), 0
+
+    def ready(self, *, ended: bool) -> bool:
+        """Whether a batch may be taken; ``ended`` says that no more rows will come."""
+        return len(self) >= (1 if ended else self._batch_size)
+
+    def take(self) -> list[Any]:
+        """The next batch; the last one may be smaller."""
+        end = self._first + min(len(self), self._batch_size)
+        batch = [column[self._first : end] for column in self._columns]
+        self._first = end
+        return batch
+
+
+class BatchShuffle:
+    """Batches of rows drawn at random from a buffer of at least ``capacity``.
+
+    The buffer's order is drawn once and handed out batch by batch; it is drawn anew once rows have come in.
+    """
+
+    def __init__(self, capacity: int, batch_size: int) -> None:
+        self._batch_size = batch_size
+        self._least = capacity - 1
+        self._columns: list[Any] = []
+        self._size = 0
+        self._order: Any = None
+        self._taken = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def missing(self) -> int:
+        """Rows that have to come before a batch may be taken."""
+        return max(self._least + self._batch_size - 1 - self._size, 0)
+
+    def add(self, columns: Sequence[Any]) -> None:
+        """Takes rows in: one tensor per field."""
+        end = self._size + len(columns[0])
+        if not self._columns:
+            room = max(end, self._least + self._batch_size)
+            self._columns = [self._empty(column, room) for column in columns]
+        if self._order is not None:
+            # What is left closes ranks, in the order in which it would have come.
+            left = self._order[self._taken :]
+            for column in self._columns:
+                column[: self._size] = column[left]
+            self._order, self._taken = None, 0
+        if end > len(self._columns[0]):
+            grown = [self._empty(column, 2 * end) for column in self._columns]
+            for new, old in zip(grown, self._columns, strict=True):
+                new[: self._size] = old[: self._size]
+            self._columns = grown
+        for column, new in zip(self._columns, columns, strict=True):
+            column[self._size : end] = new
+        self._size = end
+
+    @staticmethod
+    def _empty(like: Any, rows: int) -> Any:
+        return torch.empty((rows, *like.shape[1:]), dtype=like.dtype, device=like.device)
+
+    def ready(self, *, ended: bool) -> bool:
+        """Whether a batch may be taken; ``ended`` says that no more rows will come."""
+        return self._size >= (1 if ended else max(self._least + self._batch_size - 1, 1))
+
+    def take(self) -> list[Any]:
+        """A batch; the last one may be smaller."""
+        if self._order is None:
+            self._order = torch.randperm(self._size, device=self._columns[0].device)
+            self._taken = 0
+        size = min(self._size, self._batch_size)
+        rows = self._order[self._taken : self._taken + size]
+        self._taken += size
+        self._size -= size
+        return [column[rows] for column in self._columns]

@@ -1,0 +1,141 @@
+"""The dataset as this package reads it: row groups by number, decoded by bowstring."""
+
+from __future__ import annotations
+
+import json
+import urllib.parse
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+
+from bowstring import _native
+from bowstring.options import document
+from bowstring.petastorm import _infer
+from bowstring.petastorm.codecs import ScalarCodec
+from bowstring.petastorm.unischema import Unischema, UnischemaField
+
+__all__ = ["Columns", "Location", "Source", "partition_values"]
+
+T = TypeVar("T")
+Columns: TypeAlias = "Mapping[str, _native.Tensor | _native.ArrowArray]"
+
+
+class Location:
+    """Where a dataset is, and how it is read: what every opening of it has in common."""
+
+    def __init__(self, urls: str | Sequence[str], **options: Any) -> None:
+        self.urls = urls
+        self.options = options
+
+    def open(
+        self, columns: Iterable[str] | None = None, arrow: Iterable[str] = (), max_rows: int | None = None
+    ) -> _native.RowGroups:
+        """Opens it, with nulls as masks. ``arrow`` names columns that come as they are stored."""
+        given = {**self.options, "columns": None if columns is None else list(columns)}
+        options = json.loads(document(self.urls, given))
+        options["columns"] |= {"nulls": "mask", "arrow": list(arrow)}
+        return _native.RowGroups(json.dumps(options), max_rows)
+
+    def infer(self) -> Unischema:
+        """The schema of plain Parquet, as Petastorm sees it."""
+        with_leaves = self.open()
+        partitions = partition_values(with_leaves.groups)
+        # A dotted name is a leaf of a struct or map, which Petastorm leaves out.
+        names = [field["name"] for field in with_leaves.fields]
+        with_leaves.close()
+        plain = [name for name in names if "." not in name]
+        for name in dict.fromkeys(name.partition(".")[0] for name in names if "." in name):
+            _infer._left_out(name, "struct or map")
+        stored = self.open(plain, arrow=[name for name in plain if name not in partitions])
+        columns = [
+            (field["name"], field["arrow"], field["valid"])
+            for field in stored.fields
+            if field["name"] not in partitions
+        ]
+        stored.close()
+        kinds = ((name, _partition_class(values)) for name, values in partitions.items())
+        return _infer.from_types(columns, kinds)
+
+
+def partition_values(groups: Iterable[tuple[str, int, int]]) -> dict[str, list[str | None]]:
+    """The values of ``key=value`` directories, one per row group."""
+    found: dict[str, list[str | None]] = {}
+    for path, _, _ in groups:
+        for part in path.split("/")[:-1]:
+            name, equals, value = part.partition("=")
+            if equals:
+                null = value == "__HIVE_DEFAULT_PARTITION__"
+                found.setdefault(name, []).append(None if null else urllib.parse.unquote(value))
+    return found
+
+
+def _partition_class(values: Iterable[str | None]) -> Any:
+    """Integers if all values are, as pyarrow has it; else text."""
+    try:
+        for value in values:
+            int(value or "0")
+    except ValueError:
+        return np.str_
+    return np.int64
+
+
+class Source:
+    """Row groups of a dataset, with the columns of some fields."""
+
+    def __init__(
+        self, location: Location, fields: Sequence[UnischemaField], *, stored: bool, max_rows: int | None = None
+    ) -> None:
+        names = [field.name for field in fields]
+        self.fields = list(fields)
+        self._native = location.open(names, [f.name for f in fields if _as_stored(f, stored)], max_rows)
+        self.groups = self._native.groups
+        self.units = {field["name"]: _unit(field["unit"]) for field in self._native.fields}
+        self._entries: Sequence[tuple[int, int]] = ()
+        self._at = -1
+
+    def start(self, entries: Sequence[tuple[int, int]]) -> None:
+        """Begins with these ``(row group, part)``. Parts are the caller's: a row group is read for each."""
+        self._entries, self._at = entries, -1
+        self._native.start([group for group, _ in entries])
+
+    def next(self, convert: Callable[[Columns], T]) -> tuple[tuple[int, int], int, T] | None:
+        """The entry, the first row within the row group, and what ``convert`` makes of the columns, which it must copy."""
+        found = self._native.next(lambda group, first, columns: (group, first, convert(columns)))
+        if found is None:
+            return None
+        group, first, made = found
+        if first == 0:
+            self._at += 1
+            # Row groups without rows bring nothing.
+            while self._entries[self._at][0] != group:
+                self._at += 1
+        return self._entries[self._at], first, made
+
+    def stats(self) -> dict[str, Any]:
+        """Counters of the native stages."""
+        return self._native.stats()
+
+    def close(self) -> None:
+        """Stops everything at once."""
+        self._native.close()
+
+
+def _unit(unit: str | None) -> str | None:
+    """NumPy's unit of a time column: ``us`` for ``us, UTC``, ``D`` for days."""
+    short = unit.partition(",")[0] if unit else None
+    return "D" if short == "days" else short
+
+
+def _as_stored(field: UnischemaField, stored: bool) -> bool:
+    """Whether a column must come as Parquet has it, and not as a tensor.
+
+    Decimals, which are no number of NumPy's; arrays of text and times, whose exact type only their headers know; and with
+    ``stored`` everything that a codec would decode.
+    """
+    if field.numpy_dtype is Decimal:
+        return True
+    if field.codec is None or isinstance(field.codec, ScalarCodec):
+        return False
+    return stored or np.dtype(field.numpy_dtype).kind in "SUmM"

@@ -1,0 +1,151 @@
+"""Columns to the values of rows: the types that Petastorm's ``make_reader`` gives, made column by column.
+
+Values never share memory with the batch, so that a row may be kept, and written to, for as long as it is wanted.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bowstring import _native
+from bowstring.base import arrow
+from bowstring.petastorm import _npy
+from bowstring.petastorm._source import Columns
+from bowstring.petastorm.codecs import CompressedNdarrayCodec, ScalarCodec
+from bowstring.petastorm.errors import DecodeFieldError
+from bowstring.petastorm.unischema import UnischemaField
+
+__all__ = ["listed", "values_of"]
+
+Array = npt.NDArray[Any]
+
+# Arrays of at least so many bytes are copied one by one, so that one row does not keep its whole row group in memory.
+_OWN_BYTES = 2048
+
+
+def listed(column: Any) -> list[Any]:
+    """An Arrow column as Python values; decimals and the like need pyarrow."""
+    made = arrow(column)
+    return list(made.to_pylist())
+
+
+def values_of(field: UnischemaField, columns: Columns, unit: str | None) -> list[Any]:
+    """The field's value in each row; ``None`` for null, but NaN for a null float and NaT for a null time."""
+    name = field.name
+    try:
+        valid = _valid(name, columns)
+        column: Any = columns.get(name)
+        if column is None:
+            return _nulled(_ragged(field, columns), valid)
+        if isinstance(column, _native.ArrowArray):
+            return _stored(field, listed(column))
+        array = column.numpy()
+        if array.ndim > 1 or field.shape:
+            return _nulled(_rows(_typed(array, field.numpy_dtype)), valid)
+        return _scalars(field, array, valid, unit)
+    except (ValueError, TypeError, ArithmeticError, DecodeFieldError) as error:
+        raise DecodeFieldError(f"field {name} does not decode: {error}") from error
+
+
+def _valid(name: str, columns: Columns) -> Array | None:
+    mask: Any = columns.get(f"{name}__valid")
+    if mask is None:
+        return None
+    valid: Array = mask.numpy()
+    return None if valid.all() else valid
+
+
+def _nulled(values: list[Any], valid: Array | None) -> list[Any]:
+    if valid is not None:
+        for row in np.flatnonzero(~valid).tolist():
+            values[row] = None
+    return values
+
+
+def _typed(array: Array, dtype: Any) -> Array:
+    """As the schema has it, without a copy where it is so already."""
+    is_class = isinstance(dtype, type) and issubclass(dtype, (np.number, np.bool_))
+    return array.astype(dtype, copy=False) if is_class else array
+
+
+def _rows(array: Array) -> list[Any]:
+    """``[R, ...]`` as R arrays."""
+    if len(array) and array.nbytes // len(array) >= _OWN_BYTES:
+        return [row.copy() for row in array]
+    return list(array.copy())
+
+
+def _scalars(field: UnischemaField, array: Array, valid: Array | None, unit: str | None) -> list[Any]:
+    dtype = field.numpy_dtype
+    if unit is not None and dtype is np.datetime64:
+        # Petastorm's times went through Python's datetime, hence microseconds; a null date stayed None.
+        times = array.astype(np.int64).astype(f"M8[{unit}]").astype("M8[D]" if unit == "D" else "M8[us]")
+        if valid is not None and unit != "D":
+            times[~valid] = np.datetime64("NaT")
+        return _nulled(list(times), valid) if unit == "D" else list(times)
+    if isinstance(dtype, type) and issubclass(dtype, (np.number, np.bool_)):
+        made = array.astype(dtype)
+        if valid is None or array.dtype.kind != "f":
+            return _nulled(list(made), valid)
+        if made.dtype.kind == "f":
+            made[~valid] = np.nan
+        return list(made)
+    cast = _cast(field)
+    return _nulled([cast(value) for value in array.tolist()], valid)
+
+
+def _cast(field: UnischemaField) -> Any:
+    """What Petastorm calls on a stored value: a codec's class always, else NumPy's and Decimal."""
+    dtype = field.numpy_dtype
+    known = isinstance(dtype, type) and issubclass(dtype, (np.generic, Decimal))
+    return dtype if known or isinstance(field.codec, ScalarCodec) else lambda value: value
+
+
+def _stored(field: UnischemaField, values: list[Any]) -> list[Any]:
+    """Values that came as Parquet has them."""
+    if field.codec is not None and not isinstance(field.codec, ScalarCodec):
+        read = _npy.read_zipped if isinstance(field.codec, CompressedNdarrayCodec) else _npy.read
+        return [None if value is None else read(value) for value in values]
+    if field.shape:
+        return [None if value is None else _array_of(field, value) for value in values]
+    cast = _cast(field)
+    if None in values:
+        return [None if value is None else cast(value) for value in values]
+    return list(map(cast, values))
+
+
+def _array_of(field: UnischemaField, value: Sequence[Any]) -> Array:
+    kind = field.numpy_dtype
+    return np.array(value, dtype=kind if kind in (np.str_, np.bytes_) else object)
+
+
+def _ragged(field: UnischemaField, columns: Columns) -> list[Any]:
+    name = field.name
+    flat, ends = _flat(name, columns)
+    if isinstance(flat, list):
+        flat = np.array(flat, dtype=object)
+    flat = _typed(flat, field.numpy_dtype)
+    shape: Any = columns.get(f"{name}__shape")
+    bounds = ends.tolist()
+    if not bounds[1:]:
+        return []
+    if flat.nbytes // len(bounds) >= _OWN_BYTES:
+        rows = [flat[start:end].copy() for start, end in itertools.pairwise(bounds)]
+    else:
+        owned = flat.copy()
+        rows = [owned[start:end] for start, end in itertools.pairwise(bounds)]
+    if shape is None:
+        return rows
+    return [row.reshape(axes) for row, axes in zip(rows, shape.numpy().tolist(), strict=True)]
+
+
+def _flat(name: str, columns: Columns) -> tuple[Any, Array]:
+    values: Any = columns[f"{name}__values"]
+    offsets: Any = columns[f"{name}__offsets"]
+    return listed(values) if isinstance(values, _native.ArrowArray) else values.numpy(), offsets.numpy()

@@ -1,0 +1,438 @@
+"""Petastorm's readers."""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from threading import Lock
+from types import TracebackType
+from typing import Any
+
+from bowstring.errors import ConfigError
+from bowstring.petastorm import _options
+from bowstring.petastorm._dataset import Dataset, file_order, view, wanted
+from bowstring.petastorm._feed import Feed, Filtered, Piece, Plain
+from bowstring.petastorm._options import Settings
+from bowstring.petastorm._plan import Plan
+from bowstring.petastorm._pool import Ordered
+from bowstring.petastorm._shape import BatchShape, RowShape, Shape
+from bowstring.petastorm._source import Columns, Source
+from bowstring.petastorm.ngram import NGram
+from bowstring.petastorm.predicates import PredicateBase
+from bowstring.petastorm.selectors import RowGroupSelectorBase
+from bowstring.petastorm.transform import TransformSpec, transform_schema
+from bowstring.petastorm.unischema import UnischemaField
+
+__all__ = ["Reader", "make_batch_reader", "make_reader"]
+
+
+def make_reader(
+    dataset_url: str | list[str],
+    schema_fields: Sequence[UnischemaField | str] | NGram | None = None,
+    reader_pool_type: str = "thread",
+    workers_count: int = 10,
+    pyarrow_serialize: bool = False,
+    results_queue_size: int = 50,
+    seed: int | None = None,
+    shuffle_rows: bool = False,
+    shuffle_row_groups: bool = True,
+    shuffle_row_drop_partitions: int = 1,
+    predicate: PredicateBase | None = None,
+    rowgroup_selector: RowGroupSelectorBase | None = None,
+    num_epochs: int | None = 1,
+    cur_shard: int | None = None,
+    shard_count: int | None = None,
+    shard_seed: int | None = None,
+    cache_type: str | None = "null",
+    cache_location: str | None = None,
+    cache_size_limit: int | None = None,
+    cache_row_size_estimate: int | None = None,
+    cache_extra_settings: Mapping[str, Any] | None = None,
+    hdfs_driver: str = "libhdfs3",
+    transform_spec: TransformSpec | None = None,
+    filters: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+    zmq_copy_buffers: bool = True,
+    filesystem: Any = None,
+) -> Reader:
+    """Reads a dataset that Petastorm wrote, row by row, as named tuples of decoded values.
+
+    The order of rows is a function of the arguments: with ``seed`` it is the one that Petastorm has with one worker.
+
+    :param dataset_url: URL of a directory, or a list of URLs of Parquet files.
+    :param schema_fields: fields or regular expressions; an :class:`NGram` for windows of rows; all fields by default.
+    :param reader_pool_type: ``thread``; ``dummy`` for one decoding thread and user functions in the caller's; ``process`` is
+        deprecated and means ``thread``.
+    :param workers_count: decoding threads, and threads for user functions. The default leaves decoding all processors.
+    :param pyarrow_serialize: deprecated, without effect.
+    :param results_queue_size: deprecated: ``BOWSTRING_MEMORY_BUDGET`` bounds what is read ahead, in bytes.
+    :param seed: seed of all shuffling and of sharding.
+    :param shuffle_rows: shuffle rows within each row group.
+    :param shuffle_row_groups: shuffle row groups, anew in each epoch.
+    :param shuffle_row_drop_partitions: parts into which each row group is divided; each part is read by itself.
+    :param predicate: rows to deliver; see :mod:`bowstring.petastorm.predicates`.
+    :param rowgroup_selector: row groups to read, by a stored index; see :mod:`bowstring.petastorm.selectors`.
+    :param num_epochs: passes over the data; ``None`` for without end.
+    :param cur_shard: the shard to read, from 0. Row groups are dealt to shards by number.
+    :param shard_count: the number of shards.
+    :param shard_seed: deprecated: ``seed``.
+    :param cache_type: ``null``; ``local-disk`` is deprecated and keeps nothing.
+    :param cache_location: goes with ``cache_type``.
+    :param cache_size_limit: goes with ``cache_type``.
+    :param cache_row_size_estimate: goes with ``cache_type``.
+    :param cache_extra_settings: goes with ``cache_type``.
+    :param hdfs_driver: deprecated, without effect.
+    :param transform_spec: a function on rows, and what it does to the schema.
+    :param filters: rows to select, as pyarrow's tuples. Unlike Petastorm, which looks at partition columns only, all columns count.
+    :param storage_options: options of the store; fsspec's usual names are translated.
+    :param zmq_copy_buffers: deprecated, without effect.
+    :param filesystem: refused, unless it is a local one: give a URL and ``storage_options``.
+    """
+    if pyarrow_serialize:
+        _options.renamed("pyarrow_serialize", "it had no effect in Petastorm either; leave it out")
+    place, workers = _options.location(
+        dataset_url,
+        pool=reader_pool_type,
+        workers_count=workers_count,
+        results_queue_size=results_queue_size,
+        hdfs_driver=hdfs_driver,
+        zmq_copy_buffers=zmq_copy_buffers,
+        storage_options=storage_options,
+        filesystem=filesystem,
+        filters=filters,
+    )
+    cached = _options.check_cache(
+        cache_type, cache_location, cache_size_limit, cache_row_size_estimate, cache_extra_settings
+    )
+    dataset = Dataset(place)
+    if not dataset.is_petastorm:
+        warnings.warn(
+            "make_reader is for datasets that Petastorm wrote; use make_batch_reader, or bowstring.Loader, for plain Parquet",
+            stacklevel=2,
+        )
+    settings = Settings(
+        place,
+        schema_fields,
+        seed,
+        shuffle_rows,
+        shuffle_row_groups,
+        shuffle_row_drop_partitions,
+        predicate,
+        rowgroup_selector,
+        num_epochs,
+        cur_shard,
+        shard_count,
+        shard_seed,
+        transform_spec,
+        workers,
+        cached,
+        batched=False,
+    )
+    return Reader._of(dataset, settings)
+
+
+def make_batch_reader(
+    dataset_url_or_urls: str | list[str],
+    schema_fields: Sequence[UnischemaField | str] | None = None,
+    reader_pool_type: str = "thread",
+    workers_count: int = 10,
+    results_queue_size: int = 50,
+    seed: int | None = None,
+    shuffle_rows: bool = False,
+    shuffle_row_groups: bool = True,
+    shuffle_row_drop_partitions: int = 1,
+    predicate: PredicateBase | None = None,
+    rowgroup_selector: RowGroupSelectorBase | None = None,
+    num_epochs: int | None = 1,
+    cur_shard: int | None = None,
+    shard_count: int | None = None,
+    shard_seed: int | None = None,
+    cache_type: str | None = "null",
+    cache_location: str | None = None,
+    cache_size_limit: int | None = None,
+    cache_row_size_estimate: int | None = None,
+    cache_extra_settings: Mapping[str, Any] | None = None,
+    hdfs_driver: str = "libhdfs3",
+    transform_spec: TransformSpec | None = None,
+    filters: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+    zmq_copy_buffers: bool = True,
+    filesystem: Any = None,
+) -> Reader:
+    """Reads plain Parquet, a row group at a time, as named tuples of arrays.
+
+    :param dataset_url_or_urls: URL of a file or directory, or a list of URLs of files.
+    :param schema_fields: fields or regular expressions; all by default.
+    :param transform_spec: a function on a ``pandas.DataFrame`` of a row group, and what it does to the schema.
+
+    The other parameters are those of :func:`make_reader`.
+    """
+    place, workers = _options.location(
+        dataset_url_or_urls,
+        pool=reader_pool_type,
+        workers_count=workers_count,
+        results_queue_size=results_queue_size,
+        hdfs_driver=hdfs_driver,
+        zmq_copy_buffers=zmq_copy_buffers,
+        storage_options=storage_options,
+        filesystem=filesystem,
+        filters=filters,
+    )
+    cached = _options.check_cache(
+        cache_type, cache_location, cache_size_limit, cache_row_size_estimate, cache_extra_settings
+    )
+    dataset = Dataset(place)
+    if dataset.is_petastorm:
+        warnings.warn(
+            "make_batch_reader does not decode fields of a dataset that Petastorm wrote; use make_reader, or bowstring.Loader",
+            stacklevel=2,
+        )
+    settings = Settings(
+        place,
+        schema_fields,
+        seed,
+        shuffle_rows,
+        shuffle_row_groups,
+        shuffle_row_drop_partitions,
+        predicate,
+        rowgroup_selector,
+        num_epochs,
+        cur_shard,
+        shard_count,
+        shard_seed,
+        transform_spec,
+        workers,
+        cached,
+        batched=True,
+    )
+    return Reader._of(dataset, settings)
+
+
+class Reader:
+    """Rows, windows of rows, or batches, one after another. Made by :func:`make_reader` and :func:`make_batch_reader`.
+
+    :ivar schema: the schema of what it yields.
+    :ivar ngram: the NGram, if windows are yielded.
+    :ivar last_row_consumed: whether the end has been reached.
+    """
+
+    def __init__(
+        self,
+        pyarrow_filesystem: Any,
+        dataset_path: str | list[str],
+        schema_fields: Sequence[UnischemaField | str] | NGram | None = None,
+        seed: int | None = None,
+        shuffle_rows: bool = False,
+        shuffle_row_groups: bool = True,
+        shuffle_row_drop_partitions: int = 1,
+        predicate: PredicateBase | None = None,
+        rowgroup_selector: RowGroupSelectorBase | None = None,
+        reader_pool: Any = None,
+        num_epochs: int | None = 1,
+        cur_shard: int | None = None,
+        shard_count: int | None = None,
+        cache: Any = None,
+        worker_class: Any = None,
+        transform_spec: TransformSpec | None = None,
+        is_batched_reader: bool = False,
+        filters: Any = None,
+        shard_seed: int | None = None,
+    ) -> None:
+        for name, value in (("reader_pool", reader_pool), ("cache", cache), ("worker_class", worker_class)):
+            if value is not None:
+                raise ConfigError(
+                    f"option {name}: bowstring has threads of its own; use make_reader or make_batch_reader without it",
+                    option=name,
+                )
+        paths = dataset_path if isinstance(dataset_path, list) else [dataset_path]
+        urls = [path if "://" in path else f"file://{path}" for path in paths]
+        place, workers = _options.location(
+            urls if isinstance(dataset_path, list) else urls[0], filesystem=pyarrow_filesystem, filters=filters
+        )
+        self._begin(
+            Dataset(place),
+            Settings(
+                place,
+                schema_fields,
+                seed,
+                shuffle_rows,
+                shuffle_row_groups,
+                shuffle_row_drop_partitions,
+                predicate,
+                rowgroup_selector,
+                num_epochs,
+                cur_shard,
+                shard_count,
+                shard_seed,
+                transform_spec,
+                workers,
+                cached=False,
+                batched=is_batched_reader,
+            ),
+        )
+
+    @classmethod
+    def _of(cls, dataset: Dataset, settings: Settings) -> Reader:
+        reader = cls.__new__(cls)
+        reader._begin(dataset, settings)
+        return reader
+
+    def _begin(self, dataset: Dataset, settings: Settings) -> None:
+        self.num_epochs = settings.num_epochs
+        self.is_batched_reader = settings.batched
+        stored, self.ngram = view(dataset.schema, settings.schema_fields)
+        self._check(settings)
+        self.schema = transform_schema(stored, settings.transform) if settings.transform else stored
+        seed = settings.seed
+        if settings.shard_seed:
+            _options.renamed("shard_seed", "it was deprecated in Petastorm; use seed")
+            seed = settings.shard_seed
+
+        shape: Shape
+        if settings.batched:
+            shape = BatchShape(stored, self.schema, settings)
+        else:
+            shape = RowShape(stored, self.schema, settings, self.ngram, dataset.schema)
+        source = Source(settings.location, shape.fields, stored=settings.batched, max_rows=shape.max_rows)
+        try:
+            groups, predicate = wanted(
+                dataset,
+                source.groups,
+                predicate=settings.predicate,
+                selector=settings.selector,
+                cur_shard=settings.cur_shard,
+                shard_count=settings.shard_count,
+                seed=seed,
+            )
+            plan = Plan(
+                _listed(settings.location.urls, source.groups, groups),
+                parts=settings.parts,
+                epochs=settings.num_epochs,
+                shuffle=settings.shuffle_row_groups,
+                seed=settings.seed,
+            )
+            if settings.cached and predicate is not None:
+                raise RuntimeError("a cache does not go with a predicate, unless it is on the partition column")
+            self._feed = _feed(source, plan, shape, predicate, settings)
+        except BaseException:
+            source.close()
+            raise
+        self._shape = shape
+        self._work: Ordered[Piece[Any], deque[Any]] = Ordered(
+            self._feed.next, shape.finish, settings.workers if shape.calls_user else 0
+        )
+        self._rows: deque[Any] = deque()
+        self._lock = Lock()
+        self._failed: BaseException | None = None
+        self.last_row_consumed = False
+        self.stopped = False
+
+    def _check(self, settings: Settings) -> None:
+        if self.ngram is not None and settings.batched:
+            raise NotImplementedError("make_batch_reader has no NGram; use make_reader")
+        if self.ngram is not None and not self.ngram.timestamp_overlap and settings.parts > 1:
+            raise NotImplementedError(
+                "an NGram with timestamp_overlap=False does not go with shuffle_row_drop_partitions above 1"
+            )
+        if settings.cached and settings.parts != 1:
+            raise RuntimeError("a cache does not go with shuffle_row_drop_partitions above 1")
+
+    @property
+    def batched_output(self) -> bool:
+        """Whether it yields batches rather than rows."""
+        return self.is_batched_reader
+
+    @property
+    def diagnostics(self) -> dict[str, Any]:
+        """Rows that are ready, and bowstring's counters of every stage."""
+        return {"output_queue_size": len(self._rows) + len(self._work)}
+
+    def __iter__(self) -> Reader:
+        return self
+
+    def __next__(self) -> Any:
+        if self.stopped:
+            raise RuntimeError(
+                "the reader was stopped, perhaps by the end of its with block; nothing more comes from it"
+            )
+        try:
+            return self._rows.popleft()
+        except IndexError:
+            pass
+        return self._more()
+
+    def next(self) -> Any:
+        """The next sample."""
+        return self.__next__()
+
+    def _more(self) -> Any:
+        with self._lock:
+            if self._failed is not None:
+                raise self._failed
+            while not self._rows:
+                try:
+                    found = self._work.next()
+                except Exception as error:
+                    self._failed = error
+                    raise
+                if found is None:
+                    self.last_row_consumed = True
+                    raise StopIteration
+                self._rows = found
+            return self._rows.popleft()
+
+    def reset(self) -> None:
+        """Begins again; only after the last row, and without effect on a reader that was stopped."""
+        if not self.last_row_consumed:
+            raise NotImplementedError("reset() is possible only after all rows have been read")
+        self.last_row_consumed = False
+        self._feed.reset()
+        self._work.again()
+
+    def stop(self) -> None:
+        """Stops everything at once. Rows already yielded stay valid."""
+        self.stopped = True
+        self._rows = deque()
+        self._work.close()
+        self._feed.close()
+
+    def join(self) -> None:
+        """Waits for user functions that still run."""
+        self._work.join()
+
+    def __enter__(self) -> Reader:
+        return self
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc_val: BaseException | None, exc_tb: TracebackType | None
+    ) -> None:
+        self.stop()
+        self.join()
+
+
+def _listed(urls: str | Sequence[str], groups: list[tuple[str, int, int]], chosen: Iterable[int]) -> list[int]:
+    """``chosen`` in the order of a list of files; a directory's is the order of its paths already."""
+    if isinstance(urls, str):
+        return list(chosen)
+    place = {group: at for at, group in enumerate(file_order(list(urls), groups))}
+    return sorted(chosen, key=place.__getitem__)
+
+
+def _feed(source: Source, plan: Plan, shape: Shape, predicate: PredicateBase | None, settings: Settings) -> Feed[Any]:
+    convert: Callable[[Columns], Any] = lambda columns: shape.convert(source, columns)  # noqa: E731
+    if predicate is None:
+        return Plain(source, plan, convert, None)
+    names = set(predicate.get_fields())
+    if not names:
+        raise ValueError("the predicate's get_fields() must name at least one field")
+    unknown = names - shape.stored.fields.keys()
+    if unknown:
+        raise ValueError(f"the predicate asks for {', '.join(sorted(unknown))}, which the reader does not read")
+    if names >= {field.name for field in shape.fields}:
+        return Plain(source, plan, convert, lambda made: shape.mask(predicate, made))
+    fields = [field for field in shape.fields if field.name in names]
+    looked_at = Source(settings.location, fields, stored=settings.batched)
+    return Filtered(
+        looked_at, source, plan, convert, lambda columns: shape.mask(predicate, shape.convert(looked_at, columns))
+    )
