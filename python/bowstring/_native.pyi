@@ -3,13 +3,14 @@ from typing import Any, TypeVar, final
 
 from typing_extensions import CapsuleType
 
-__all__ = ["ArrowArray", "Loader", "RowGroups", "Tensor", "__version__", "doctor"]
+__all__ = ["ArrowArray", "Loader", "RowGroups", "Tensor", "__version__", "doctor", "petastorm_metadata"]
 
 _T = TypeVar("_T")
 
 __version__: str
 
 def doctor() -> dict[str, Any]: ...
+def petastorm_metadata(url: str, storage_options: str) -> str | None: ...
 
 @final
 class Tensor:

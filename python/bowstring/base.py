@@ -52,6 +52,7 @@ class BaseLoader(ABC, Generic[A]):
     :param lists: ``ragged`` (``<column>__values``, ``<column>__offsets``) or :class:`Padded`; for all, or a mapping by column.
     :param pack: name -> columns (or :class:`Pack`): groups of columns delivered as one matrix each.
     :param images: column -> :class:`Image`.
+    :param arrow: columns delivered as Arrow arrays of their own type, as they are stored: decimals, dates.
     :param cast: column -> element type.
     :param row_id: deliver ``_row_id``, the row's number in the dataset.
     :param rank: this rank; the default comes from the launcher's environment (torchrun, Horovod, Open MPI, PMI, SLURM).
@@ -63,6 +64,7 @@ class BaseLoader(ABC, Generic[A]):
     :param timeout: seconds to wait for a batch before giving up with the culprit's name (600).
     :param storage_options: options of the store, by object_store's names.
     :param partitioning: whether ``key=value`` directories are columns: ``hive`` or ``none``.
+    :param decode: decode cells as the dataset says (its own schema, or Petastorm's); ``False`` leaves them bytes.
     :param weights: mix the datasets in ``url`` in these proportions.
     :param stop: when an epoch of a mixture ends: ``first_exhausted`` or ``all_exhausted``.
     :param lanes: lanes of the plan.
@@ -86,6 +88,7 @@ class BaseLoader(ABC, Generic[A]):
         lists: Literal["ragged"] | Padded | Mapping[str, Literal["ragged"] | Padded] | None = None,
         pack: Mapping[str, Sequence[str] | Pack] | None = None,
         images: Mapping[str, Image] | None = None,
+        arrow: str | Sequence[str] | None = None,
         cast: Mapping[str, str] | None = None,
         row_id: bool | None = None,
         rank: int | None = None,
@@ -97,6 +100,7 @@ class BaseLoader(ABC, Generic[A]):
         timeout: float | None = None,
         storage_options: Mapping[str, str] | None = None,
         partitioning: Literal["hive", "none"] | None = None,
+        decode: bool | None = None,
         weights: Sequence[float] | None = None,
         stop: Literal["first_exhausted", "all_exhausted"] | None = None,
         lanes: int | None = None,

@@ -24,7 +24,7 @@ Url: TypeAlias = "str | os.PathLike[str]"
 Filter: TypeAlias = "str | Sequence[tuple[str, str, Any]] | Sequence[Sequence[tuple[str, str, Any]]]"
 
 # Options that Rust keeps in a struct of their own.
-_OF_COLUMNS = ("columns", "exclude", "nulls", "lists", "pack", "images", "cast", "row_id")
+_OF_COLUMNS = ("columns", "exclude", "nulls", "lists", "pack", "images", "arrow", "cast", "row_id")
 # Options that only make sense together: one that is given keeps the environment from setting the other.
 _TOGETHER = ({"batch_size", "global_batch_size"}, {"rank", "world_size"})
 _UNITS = {"": 1, "b": 1}
@@ -77,7 +77,9 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "pack": json.loads,
     "images": json.loads,
     "cast": json.loads,
+    "arrow": _names,
     "row_id": _truth,
+    "decode": _truth,
     "shuffle": _truth,
     "seed": int,
     "lanes": int,
@@ -151,7 +153,7 @@ def document(url: Url | Sequence[Url], given: Mapping[str, Any]) -> str:
         options["memory_budget"] = size(options["memory_budget"])
     if "pack" in options:
         options["pack"] = _packs(options["pack"])
-    for one in ("columns", "exclude"):
+    for one in ("columns", "exclude", "arrow"):
         if isinstance(options.get(one), str):
             options[one] = [options[one]]
     columns = {name: options.pop(name) for name in _OF_COLUMNS if name in options}

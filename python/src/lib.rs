@@ -10,6 +10,7 @@ mod errors;
 mod fork;
 mod loader;
 mod log;
+mod petastorm;
 mod row_groups;
 mod tensor;
 
@@ -31,6 +32,8 @@ mod _native {
     use super::doctor::doctor;
     #[pymodule_export]
     use super::loader::PyLoader;
+    #[pymodule_export]
+    use super::petastorm::petastorm_metadata;
     #[pymodule_export]
     use super::row_groups::PyRowGroups;
     #[pymodule_export]

@@ -11,16 +11,18 @@ use serde::Deserialize;
 use super::footer;
 use super::limits::Limits;
 use super::petastorm::{self, RowGroupIndex, Unischema};
+use super::{OpenOptions, within};
 
 use crate::error::{Error, Place, Result};
-use crate::schema::Stored;
+use crate::schema::{DTYPE_KEY, DType, Stored};
 use crate::store::Listing;
 
 /// The key of the footer's metadata that holds the schema of bowstring, as JSON.
 pub(super) const SCHEMA_KEY: &str = "bowstring.schema.v1";
 
 /// Where Petastorm keeps its schema, in order of precedence: `_metadata` in datasets of old versions.
-const FILES: [&str; 2] = ["_common_metadata", "_metadata"];
+const FILES: [&str; 2] = ["_common_metadata", LEGACY];
+const LEGACY: &str = "_metadata";
 
 /// A dataset as Petastorm describes it.
 #[derive(Debug, Clone)]
@@ -31,16 +33,32 @@ pub struct Petastorm {
     pub row_group_counts: Option<BTreeMap<String, usize>>,
     /// The stored row-group indexes, not read yet.
     indexes: Option<Vec<u8>>,
+    limits: Limits,
     place: Place,
 }
 
 impl Petastorm {
+    /// Reads what Petastorm says of the dataset at `urls` without opening it: no footer of a data file is read. None if it is no
+    /// dataset of Petastorm. Must be called on a tokio runtime with timers.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is nothing; [`Error::Corrupt`], [`Error::Unsupported`] and [`Error::Limit`] for a description
+    /// that is damaged or holds what it must not; [`Error::Timeout`]; [`Error::Store`].
+    pub async fn read(urls: &[String], options: &OpenOptions) -> Result<Option<Self>> {
+        let shown: Vec<String> = urls.iter().map(|url| crate::store::display(url)).collect();
+        let find = crate::store::find(urls, &options.storage_options, options.limits.max_files);
+        let listing = within(options.timeout, format!("the files at {}", shown.join(", ")), find).await?;
+        within(options.timeout, "the dataset's _common_metadata".to_owned(), petastorm(&listing, &options.limits)).await
+    }
+
     /// The stored row-group indexes; none if none were built. Row groups are numbered over the files sorted by path.
     ///
     /// # Errors
     /// [`Error::Corrupt`], [`Error::Unsupported`] and [`Error::Limit`] for an index that is damaged or holds what it must not.
     pub fn indexes(&self) -> Result<Vec<RowGroupIndex>> {
-        self.indexes.as_ref().map_or_else(|| Ok(Vec::new()), |bytes| petastorm::indexes(bytes, &self.place))
+        self.indexes
+            .as_ref()
+            .map_or_else(|| Ok(Vec::new()), |bytes| petastorm::indexes(bytes, &self.limits, &self.place))
     }
 }
 
@@ -52,15 +70,21 @@ pub(super) async fn petastorm(listing: &Listing, limits: &Limits) -> Result<Opti
         let bytes = match footer::bytes(&found, limits).await {
             Ok(bytes) => bytes,
             Err(Error::NotFound { .. }) => continue,
+            // Every engine leaves a file of this name, and most datasets are read without it.
+            Err(error @ Error::Corrupt { .. }) if name == LEGACY => {
+                tracing::warn!("{} is no Parquet footer and is not used: {}", found.url(), error.chain());
+                continue;
+            }
             Err(error) => return Err(error),
         };
         let mut values: BTreeMap<String, Vec<u8>> = petastorm::key_values(&bytes, &place)?.into_iter().collect();
         let Some(unischema) = values.remove(petastorm::UNISCHEMA_KEY) else { continue };
-        let counts = values.remove(petastorm::ROW_GROUPS_KEY);
+        let counts = values.remove(petastorm::ROW_GROUP_COUNTS_KEY);
         return Ok(Some(Petastorm {
-            unischema: Unischema::from_pickle(&unischema, &place)?,
+            unischema: Unischema::from_pickle(&unischema, limits, &place)?,
             row_group_counts: counts.map(|json| petastorm::row_group_counts(&json, &place)).transpose()?,
-            indexes: values.remove(petastorm::INDEXES_KEY),
+            indexes: values.remove(petastorm::ROW_GROUP_INDEX_KEY),
+            limits: limits.clone(),
             place,
         }));
     }
@@ -78,41 +102,57 @@ struct NativeField {
     stored: Option<Stored>,
 }
 
-/// What `metadata` of one of the files, and `petastorm`, say of columns: name and cells.
-pub(super) fn cells(
+/// What is known of one column: what its cells hold, or the element type that its numbers are meant to have.
+#[derive(Debug, Clone)]
+pub(super) enum Known {
+    Cells(Stored),
+    Number(DType),
+}
+
+/// What `metadata` of one of the files, and `petastorm`, say of columns, by name.
+pub(super) fn columns(
     metadata: Option<&ParquetMetaData>,
     petastorm: Option<&Petastorm>,
     place: &Place,
-) -> Result<BTreeMap<String, Stored>> {
+) -> Result<BTreeMap<String, Known>> {
     let pairs = metadata.and_then(|metadata| metadata.file_metadata().key_value_metadata());
     let native = pairs.into_iter().flatten().find(|pair| pair.key == SCHEMA_KEY).and_then(|pair| pair.value.as_ref());
     if let Some(json) = native {
         let native: Native = serde_json::from_str(json)
             .map_err(|error| Error::corrupt_by(place.clone(), format!("its {SCHEMA_KEY} is damaged"), error))?;
-        return Ok(native.fields.into_iter().filter_map(|field| Some((field.name, field.stored?))).collect());
+        return Ok(native
+            .fields
+            .into_iter()
+            .filter_map(|field| Some((field.name, Known::Cells(field.stored?))))
+            .collect());
     }
-    let mut cells = BTreeMap::new();
+    let mut columns = BTreeMap::new();
     for field in petastorm.iter().flat_map(|petastorm| &petastorm.unischema.fields) {
         if let Some(stored) = field.stored()? {
-            cells.insert(field.name.clone(), stored);
+            columns.insert(field.name.clone(), Known::Cells(stored));
+        } else if let Some(dtype) = DType::parse(&field.numpy_dtype) {
+            columns.insert(field.name.clone(), Known::Number(dtype));
         }
     }
-    Ok(cells)
+    Ok(columns)
 }
 
-/// `schema` with what is known of the cells of its binary columns.
-pub(super) fn apply(schema: &SchemaRef, cells: &BTreeMap<String, Stored>) -> SchemaRef {
-    if cells.is_empty() {
+/// `schema` with what is known of its columns, where it fits their types.
+pub(super) fn apply(schema: &SchemaRef, columns: &BTreeMap<String, Known>) -> SchemaRef {
+    if columns.is_empty() {
         return Arc::clone(schema);
     }
-    let described = |field: &Arc<Field>| match cells.get(field.name()) {
-        Some(stored) if is_binary(field.data_type()) => {
-            let mut metadata = field.metadata().clone();
-            let (key, value) = stored.metadata();
-            metadata.insert(key, value);
-            Arc::new(Field::clone(field).with_metadata(metadata))
-        }
-        _ => Arc::clone(field),
+    let described = |field: &Arc<Field>| {
+        let (key, value) = match columns.get(field.name()) {
+            Some(Known::Cells(stored)) if is_binary(field.data_type()) => stored.metadata(),
+            Some(Known::Number(dtype)) if field.data_type().is_integer() || field.data_type().is_floating() => {
+                (DTYPE_KEY.to_owned(), dtype.name().to_owned())
+            }
+            _ => return Arc::clone(field),
+        };
+        let mut metadata = field.metadata().clone();
+        metadata.insert(key, value);
+        Arc::new(Field::clone(field).with_metadata(metadata))
     };
     let fields: Vec<_> = schema.fields().iter().map(described).collect();
     Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()))

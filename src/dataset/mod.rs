@@ -44,7 +44,7 @@ pub use read::{Cost, Fetched};
 
 use crate::error::{Error, Place, Result};
 use crate::manifest::{FileEntry, Manifest, RowGroup};
-use crate::schema::STORED_KEY;
+use crate::schema::{DTYPE_KEY, STORED_KEY};
 use crate::store::Object;
 use footer::{Footer, guard};
 use selection::Selection;
@@ -190,8 +190,8 @@ impl Dataset {
             inner.petastorm = within(timeout, culprit, described::petastorm(&listing, limits)).await?;
             let first = inner.files.first();
             let place = first.map_or_else(Place::default, |file| Place::file(Arc::clone(file.object.name())));
-            let cells = described::cells(first.map(|file| &*file.metadata), inner.petastorm.as_ref(), &place)?;
-            inner.schema = described::apply(&inner.schema, &cells);
+            let columns = described::columns(first.map(|file| &*file.metadata), inner.petastorm.as_ref(), &place)?;
+            inner.schema = described::apply(&inner.schema, &columns);
         }
         inner.limits = options.limits.clone();
         let (groups, first_rows) = row_groups(&inner.files);
@@ -360,7 +360,8 @@ fn manifest(inner: &Inner, groups: Vec<RowGroup>, digests: &[[u8; 32]], filter: 
     };
     let files = inner.files.iter().zip(digests).map(entry).collect();
     let field = |field: &Arc<Field>| {
-        let stored = field.metadata().get(STORED_KEY).map(|stored| format!(" {stored}")).unwrap_or_default();
+        let said = |key: &str| field.metadata().get(key).map(|said| format!(" {said}")).unwrap_or_default();
+        let stored = said(STORED_KEY) + &said(DTYPE_KEY);
         format!("{} {}{}{stored}\n", field.name(), field.data_type(), if field.is_nullable() { "?" } else { "" })
     };
     let schema: String = inner.schema.fields().iter().map(field).collect();

@@ -23,11 +23,30 @@ pub mod rank;
 mod row_groups;
 mod stats;
 
+use crate::dataset::Petastorm;
+use crate::error::{Error, Result};
+
 pub use ledger::{Entry, LEDGER_ENTRIES, Ledger};
 pub use loader::{Epoch, Loader, MemoryNeed, Next};
 pub use options::{Filter, LoaderOptions};
 pub use row_groups::{NextPiece, Piece, RowGroups};
 pub use stats::{Memory, Stage, Stats};
+
+/// What Petastorm says of the dataset that `options` name, without opening it; none if it is no dataset of Petastorm. Must not be
+/// called from within an async runtime.
+///
+/// # Errors
+/// As [`Petastorm::read`].
+pub fn petastorm(options: &LoaderOptions) -> Result<Option<Petastorm>> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::Closed { why: format!("no runtime can be started: {error}") })?;
+    let found = runtime.block_on(Petastorm::read(&options.urls, &options.open_options()?));
+    // Dropping a runtime waits for reads in system calls, which may hang.
+    runtime.shutdown_background();
+    found
+}
 
 /// An estimate of the memory of one batch of `rows` rows: exact for fixed shapes, twice the mean for the rest.
 fn batch_bytes(sources: &[job::Source], rows: usize) -> usize {

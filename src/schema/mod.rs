@@ -7,4 +7,4 @@ mod stored;
 pub use dtype::DType;
 pub(crate) use field::part_name;
 pub use field::{Dim, Field, Schema, Type};
-pub use stored::{Codec, Element, KEY as STORED_KEY, Stored};
+pub use stored::{Codec, DTYPE_KEY, Element, KEY as STORED_KEY, Stored};

@@ -11,6 +11,10 @@ use super::DType;
 /// The key of the field's metadata that holds a [`Stored`] as JSON.
 pub const KEY: &str = "bowstring.stored";
 
+/// The key of the metadata of an Arrow field of numbers that holds the element type they are meant to have, by name: Spark has
+/// no unsigned numbers, so a `uint8` may be stored in a `short`.
+pub const DTYPE_KEY: &str = "bowstring.dtype";
+
 /// The encoding of one cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]

@@ -67,11 +67,16 @@ class Plain(Feed[T]):
                     return None
                 self._source.start(entries)
                 self._started = True
-            found = self._source.next(self._convert)
+            found = self._source.next(self._made)
             if found is not None:
-                (group, part), _, data = found
-                return Piece(group, part, data, None if self._mask is None else self._mask(data))
+                (group, part), _, (data, mask) = found
+                return Piece(group, part, data, mask)
             self._started = False
+
+    def _made(self, columns: Columns) -> tuple[T, Any]:
+        """The predicate is asked in here, so that a piece comes again if it raises or is interrupted."""
+        data = self._convert(columns)
+        return data, None if self._mask is None else self._mask(data)
 
     def close(self) -> None:
         self._source.close()

@@ -21,13 +21,18 @@ class Ordered(Generic[A, B]):
         self._ahead = workers + 2  # Petastorm's own bound on row groups in flight
         self._pool = ThreadPoolExecutor(workers, "bowstring-petastorm") if workers else None
         self._waiting: deque[Future[B]] = deque()
+        self._fed: A | None = None
         self._ended = False
 
     def next(self) -> B | None:
         """The next result; ``None`` at the end."""
         if self._pool is None:
-            fed = self._feed()
-            return None if fed is None else self._work(fed)
+            if self._fed is None:
+                self._fed = self._feed()
+            # It stays until its work is done, so that an interrupt in between does not lose it.
+            result = None if self._fed is None else self._work(self._fed)
+            self._fed = None
+            return result
         while not self._ended and len(self._waiting) < self._ahead:
             fed = self._feed()
             if fed is None:

@@ -40,21 +40,21 @@ class Location:
 
     def infer(self) -> Unischema:
         """The schema of plain Parquet, as Petastorm sees it."""
-        with_leaves = self.open()
-        partitions = partition_values(with_leaves.groups)
-        # A dotted name is a leaf of a struct or map, which Petastorm leaves out.
-        names = [field["name"] for field in with_leaves.fields]
-        with_leaves.close()
-        plain = [name for name in names if "." not in name]
-        for name in dict.fromkeys(name.partition(".")[0] for name in names if "." in name):
-            _infer._left_out(name, "struct or map")
-        stored = self.open(plain, arrow=[name for name in plain if name not in partitions])
-        columns = [
-            (field["name"], field["arrow"], field["valid"])
-            for field in stored.fields
-            if field["name"] not in partitions
-        ]
-        stored.close()
+        opened = self.open()
+        fields, partitions = opened.fields, partition_values(opened.groups)
+        opened.close()
+        # A dotted name is a leaf of a struct or map.
+        for name in dict.fromkeys(field["name"].partition(".")[0] for field in fields if "." in field["name"]):
+            _infer.left_out(name, "struct or map")
+        fields = [field for field in fields if "." not in field["name"] and field["name"] not in partitions]
+        # Decimals come as floats, and times of day as other times do: only the stored type tells them apart.
+        unclear = [field["name"] for field in fields if _infer.unclear(field)]
+        stored: dict[str, str] = {}
+        if unclear:
+            opened = self.open(unclear, arrow=unclear)
+            stored = {field["name"]: field["arrow"] for field in opened.fields}
+            opened.close()
+        columns = [(field["name"], _infer.type_of(field, stored), bool(field["valid"])) for field in fields]
         kinds = ((name, _partition_class(values)) for name, values in partitions.items())
         return _infer.from_types(columns, kinds)
 

@@ -57,7 +57,7 @@ def decimal_friendly_collate(batch: Sequence[Any]) -> Any:
     if isinstance(first, (np.number, np.bool_)) or (isinstance(first, np.ndarray) and _alike(batch)):
         # The same tensors that default_collate makes, without a tensor for each row.
         return torch.from_numpy(np.stack(batch) if isinstance(first, np.ndarray) else np.array(batch))
-    return default_collate(batch)
+    return default_collate(list(batch))
 
 
 def _alike(batch: Sequence[Any]) -> bool:
@@ -269,7 +269,8 @@ class InMemBatchedDataLoader:
                 order = torch.randperm(rows, generator=generator)
             else:
                 order = torch.arange(rows)
-            for some in order.split(self._batch_size):
+            for start in range(0, rows, self._batch_size):
+                some = order[start : start + self._batch_size]
                 yield {name: column[some] for name, column in self._columns.items()}
 
     def __enter__(self) -> InMemBatchedDataLoader:

@@ -36,6 +36,9 @@ pub(crate) struct DatasetArgs {
     /// Binary columns that hold images, e.g. {"image": {"size": 224, "crop": "random_resized"}}
     #[arg(long, env = "BOWSTRING_IMAGES", value_name = "JSON", value_parser = word_or_json, hide_env_values = true)]
     images: Option<Value>,
+    /// Columns delivered as Arrow arrays of their own type, as they are stored
+    #[arg(long, env = "BOWSTRING_ARROW", value_name = "NAMES", value_delimiter = ',', hide_env_values = true)]
+    arrow: Vec<String>,
     /// Element types to convert to, e.g. {"price": "float32"}
     #[arg(long, env = "BOWSTRING_CAST", value_name = "JSON", value_parser = word_or_json, hide_env_values = true)]
     cast: Option<Value>,
@@ -48,6 +51,9 @@ pub(crate) struct DatasetArgs {
     /// Whether key=value directories are partition columns
     #[arg(long, env = "BOWSTRING_PARTITIONING", value_parser = ["hive", "none"], hide_env_values = true)]
     partitioning: Option<String>,
+    /// Whether cells are decoded as the dataset says; the default is true
+    #[arg(long, env = "BOWSTRING_DECODE", value_name = "BOOL", hide_env_values = true)]
+    decode: Option<bool>,
     /// Options of the store by object_store's names, e.g. aws_region=eu-central-1; separated by commas
     #[arg(
         long,
@@ -140,6 +146,7 @@ impl DatasetArgs {
         set(columns, "lists", &self.lists);
         set(columns, "pack", &self.pack);
         set(columns, "images", &self.images);
+        set(columns, "arrow", &given(&self.arrow));
         set(columns, "cast", &self.cast);
         set(columns, "row_id", &self.row_id.then_some(true));
         if !self.storage_options.is_empty() {
@@ -149,6 +156,7 @@ impl DatasetArgs {
         }
         set(&mut map, "filter", &self.filter);
         set(&mut map, "partitioning", &self.partitioning);
+        set(&mut map, "decode", &self.decode);
         Ok(map)
     }
 }

@@ -5,7 +5,7 @@
 use arrow::datatypes::{DataType, Field, IntervalUnit, Schema, TimeUnit};
 
 use crate::error::{Error, Result};
-use crate::schema::{DType, STORED_KEY, Stored};
+use crate::schema::{DTYPE_KEY, DType, STORED_KEY, Stored};
 
 /// Types nested deeper than this are refused; no real schema is.
 const DEPTH: usize = 64;
@@ -56,6 +56,8 @@ pub(super) struct Leaf {
     /// Its Arrow type.
     pub(super) ty: DataType,
     pub(super) unit: Option<String>,
+    /// The element type its numbers are meant to have, if the dataset says so.
+    pub(super) meant: Option<DType>,
     /// What its binary cells hold, if the dataset says so.
     pub(super) stored: Option<Stored>,
 }
@@ -86,6 +88,7 @@ pub(super) fn leaves(schema: &Schema) -> Result<Vec<Leaf>> {
             kind: Kind::Null,
             ty: DataType::Null,
             unit: None,
+            meant: None,
             stored: None,
         };
         descend(at, field, DEPTH, &mut found)?;
@@ -162,6 +165,9 @@ fn descend(mut at: Leaf, field: &Field, depth: usize, found: &mut Vec<Leaf>) -> 
                 at.levels += at.steps.iter().filter(|step| matches!(step, Step::Fixed(_))).count();
                 at.steps.iter_mut().filter(|step| matches!(step, Step::Fixed(_))).for_each(|step| *step = Step::Items);
                 at.dims.clear();
+            }
+            if at.is_scalar() && matches!(at.kind, Kind::Number(_)) {
+                at.meant = field.metadata().get(DTYPE_KEY).and_then(|name| DType::parse(name));
             }
             if at.kind == Kind::Binary {
                 match Stored::of(field.metadata()) {

@@ -181,6 +181,7 @@ pub(super) fn single(leaf: &Leaf, at: usize, options: &ColumnOptions) -> Result<
     let name: Arc<str> = leaf.name.as_str().into();
     let wrong = |option, problem: String| Err(Error::config(option, format!("column {name}: {problem}")));
     let (cast, cast_named) = select::lookup(&options.cast, &name).map_or((None, false), |(d, named)| (Some(*d), named));
+    let cast = cast.or(leaf.meant);
     let cells = Cells::of(leaf, options)?;
     let is_bytes = matches!(leaf.kind, Kind::Text | Kind::Binary);
     if (is_bytes || !matches!(cells, Cells::Plain)) && cast_named {

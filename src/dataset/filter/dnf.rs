@@ -97,7 +97,9 @@ fn tuple(value: &Value, place: &str, terms: &mut usize) -> Result<Node> {
         ">" => Op::Gt,
         ">=" => Op::Ge,
         _ => {
-            return Err(wrong(format!("unknown operator {op:?}; use =, !=, <, <=, >, >=, in, not in, overlaps, split")));
+            return Err(wrong(format!(
+                "unknown operator {op:?}; use =, !=, <, <=, >, >=, in, not in, overlaps, split"
+            )));
         }
     };
     Ok(Node::Compare { column, op, value: literal(value).map_err(wrong)? })

@@ -1,36 +1,28 @@
-#![allow(missing_docs, unreachable_pub)]
-use crate::error::{Place, Result};
-use crate::schema::Stored;
-use std::collections::BTreeMap;
-pub const UNISCHEMA_KEY: &str = "a";
-pub const ROW_GROUPS_KEY: &str = "b";
-pub const INDEXES_KEY: &str = "c";
-#[derive(Debug, Clone)]
-pub struct RowGroupIndex;
-#[derive(Debug, Clone)]
-pub struct Unischema {
-    pub fields: Vec<UnischemaField>,
-}
-#[derive(Debug, Clone)]
-pub struct UnischemaField {
-    pub name: String,
-}
-impl UnischemaField {
-    pub fn stored(&self) -> Result<Option<Stored>> {
-        Ok(None)
-    }
-}
-impl Unischema {
-    pub fn from_pickle(_: &[u8], _: &Place) -> Result<Self> {
-        Ok(Self { fields: vec![] })
-    }
-}
-pub fn indexes(_: &[u8], _: &Place) -> Result<Vec<RowGroupIndex>> {
-    Ok(vec![])
-}
-pub fn row_group_counts(_: &[u8], _: &Place) -> Result<BTreeMap<String, usize>> {
-    Ok(BTreeMap::new())
-}
-pub fn key_values(_: &[u8], _: &Place) -> Result<Vec<(String, Vec<u8>)>> {
-    Ok(vec![])
-}
+//! What Petastorm keeps beside its data, read without running any Python.
+//!
+//! ```text
+//!   _common_metadata ─footer─► key_values ─┬─ unischema.v1 ──────► pickle ─► Unischema ─► Stored, per field
+//!                                          ├─ rowgroups_index.v1 ► pickle ─► RowGroupIndex
+//!                                          └─ num_row_groups...  ► JSON ───► row groups per file
+//! ```
+//!
+//! A pickle is a program for a stack machine whose instructions import and call whatever they name. The machine here has no
+//! import and no call: names come from a closed list of pairs, each stands for a kind of data, and everything else is an error
+//! that names what it refused. Functions here are pure: bytes in, values out.
+
+mod arena;
+mod globals;
+mod index;
+mod metadata;
+mod numpy;
+mod pickle;
+mod spark;
+mod unischema;
+mod write;
+
+pub use index::{IndexKind, IndexValue, RowGroupIndex, indexes};
+pub use metadata::{
+    ROW_GROUP_COUNTS_KEY, ROW_GROUP_INDEX_KEY, UNISCHEMA_KEY, key_values, row_group_counts, row_group_counts_to_json,
+};
+pub use spark::SparkType;
+pub use unischema::{FieldCodec, Unischema, UnischemaField};

@@ -1,0 +1,82 @@
+"""The file ``_common_metadata`` beside a dataset, written with pyarrow."""
+
+from __future__ import annotations
+
+import json
+import urllib.parse
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from bowstring.petastorm._lazy import needed
+
+__all__ = ["INDEX_KEY", "ROW_GROUPS_KEY", "SCHEMA_KEY", "Folder"]
+
+SCHEMA_KEY = b"dataset-toolkit.unischema.v1"
+ROW_GROUPS_KEY = b"dataset-toolkit.num_row_groups_per_file.v1"
+INDEX_KEY = b"dataset-toolkit.rowgroups_index.v1"
+_WHY = "writing a dataset's metadata"
+
+
+class Folder:
+    """A dataset's folder on a file system of pyarrow's."""
+
+    def __init__(self, url: str, filesystem_factory: Callable[[], Any] | None = None) -> None:
+        fs = needed("pyarrow.fs", _WHY)
+        parsed = urllib.parse.urlparse(url)
+        self.path = (
+            parsed.path.rstrip("/") if parsed.scheme in ("", "file", "hdfs") else f"{parsed.netloc}{parsed.path}"
+        )
+        if filesystem_factory is not None:
+            given = filesystem_factory()
+            self._fs = given if isinstance(given, fs.FileSystem) else fs.PyFileSystem(fs.FSSpecHandler(given))
+        elif parsed.scheme in ("", "file"):
+            self._fs = fs.LocalFileSystem()
+        else:
+            self._fs, self.path = fs.FileSystem.from_uri(url)
+
+    def files(self) -> list[str]:
+        """Paths of the Parquet files within the folder, sorted."""
+        fs = needed("pyarrow.fs", _WHY)
+        found = self._fs.get_file_info(fs.FileSelector(self.path, recursive=True))
+        prefix = len(self.path.rstrip("/")) + 1
+        paths = [info.path[prefix:] for info in found if info.is_file]
+        return sorted(path for path in paths if not any(part[0] in "._" for part in path.split("/")))
+
+    def footer(self, path: str) -> Any:
+        """The footer of a file in the folder."""
+        with self._fs.open_input_file(f"{self.path}/{path}") as file:
+            return needed("pyarrow.parquet", _WHY).read_metadata(file)
+
+    def row_groups(self) -> dict[str, int]:
+        """Row groups of each file."""
+        files = self.files()
+        with ThreadPoolExecutor(16) as pool:
+            return dict(zip(files, pool.map(lambda path: self.footer(path).num_row_groups, files), strict=True))
+
+    def add(self, values: Mapping[bytes, bytes]) -> None:
+        """Puts values into ``_common_metadata``, beside those that are there."""
+        parquet = needed("pyarrow.parquet", _WHY)
+        names = {info.base_name for info in self._fs.get_file_info(self._beside()) if info.is_file}
+        source = next((name for name in ("_common_metadata", "_metadata") if name in names), None) or self._any_file()
+        schema = self.footer(source).schema.to_arrow_schema()
+        schema = schema.with_metadata({**(schema.metadata or {}), **values})
+        with self._fs.open_output_stream(f"{self.path}/_common_metadata") as file:
+            parquet.write_metadata(schema, file)
+        # Hadoop's checksum of the file that was there before.
+        crc = f"{self.path}/._common_metadata.crc"
+        if self._fs.get_file_info([crc])[0].is_file:
+            self._fs.delete_file(crc)
+
+    def _beside(self) -> Any:
+        return needed("pyarrow.fs", _WHY).FileSelector(self.path)
+
+    def _any_file(self) -> str:
+        files = self.files()
+        if not files:
+            raise FileNotFoundError(f"{self.path} holds no Parquet file")
+        return files[0]
+
+    def add_row_groups(self) -> None:
+        """Counts row groups and stores the counts."""
+        self.add({ROW_GROUPS_KEY: json.dumps(self.row_groups()).encode()})

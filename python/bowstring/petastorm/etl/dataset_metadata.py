@@ -1,0 +1,150 @@
+"""A dataset's schema: read it, or write it beside what Spark wrote."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from bowstring.errors import UnsupportedError
+from bowstring.petastorm import _metadata, _options
+from bowstring.petastorm._dataset import Dataset
+from bowstring.petastorm.errors import PetastormMetadataError, PetastormMetadataGenerationError
+from bowstring.petastorm.etl import _pickled
+from bowstring.petastorm.etl._footer import SCHEMA_KEY, Folder
+from bowstring.petastorm.unischema import Unischema
+
+__all__ = [
+    "PetastormMetadataError",
+    "PetastormMetadataGenerationError",
+    "get_schema",
+    "get_schema_from_dataset_url",
+    "infer_or_load_unischema",
+    "load_row_groups",
+    "materialize_dataset",
+]
+
+# Hadoop options while a dataset is written. Row groups are checked often, since rows may be large.
+_HADOOP = {
+    "parquet.summary.metadata.propagate-errors": "true",
+    "parquet.block.size.row.check.min": "3",
+    "parquet.row-group.size.row.check.min": "3",
+}
+
+
+@contextmanager
+def materialize_dataset(
+    spark: Any,
+    dataset_url: str,
+    schema: Unischema,
+    row_group_size_mb: int | None = None,
+    use_summary_metadata: bool = False,
+    filesystem_factory: Callable[[], Any] | None = None,
+) -> Iterator[None]:
+    """Around code that writes Parquet with Spark: sets the size of row groups, and stores the schema at the end.
+
+    The result is read by Petastorm and by bowstring. Nothing is stored if the code within raises.
+
+    :param spark: the Spark session.
+    :param dataset_url: where the code within writes to.
+    :param schema: the schema to store.
+    :param row_group_size_mb: size of row groups in MiB.
+    :param use_summary_metadata: whether Spark shall write summary files too; row groups are counted either way.
+    :param filesystem_factory: makes the file system, of pyarrow's or fsspec's, to store the schema with.
+    """
+    if not hasattr(spark, "_jsc") and not hasattr(getattr(spark, "sparkContext", None), "_jsc"):
+        raise UnsupportedError(
+            "materialize_dataset sets Hadoop options and needs a classic Spark session, not Spark Connect"
+        )
+    options = dict(_HADOOP)
+    options["parquet.summary.metadata.level"] = "ALL" if use_summary_metadata else "NONE"
+    if row_group_size_mb:
+        options["parquet.block.size"] = str(row_group_size_mb * 1024 * 1024)
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    before = {name: hadoop.get(name) for name in options}
+    for name, value in options.items():
+        hadoop.set(name, value)
+    try:
+        yield
+        folder = Folder(dataset_url, filesystem_factory)
+        folder.add({SCHEMA_KEY: _pickled.schema(schema)})
+        folder.add_row_groups()
+        if not folder.row_groups():
+            raise PetastormMetadataGenerationError(f"nothing was written to {dataset_url}")
+    finally:
+        for name, value in before.items():
+            if value is None:
+                hadoop.unset(name)
+            else:
+                hadoop.set(name, value)
+
+
+def _url_of(dataset: Any) -> str:
+    """The folder of a dataset: of its URL or path, or of a ``pyarrow.parquet.ParquetDataset``."""
+    if isinstance(dataset, (str, os.PathLike)):
+        return os.fspath(dataset)
+    paths = getattr(dataset, "paths", None) or getattr(dataset, "files", None)
+    if isinstance(paths, str):
+        return paths
+    if not paths:
+        raise TypeError(f"a dataset is given by its URL or as a pyarrow ParquetDataset, got a {type(dataset).__name__}")
+    folder = os.path.dirname(os.path.commonpath([os.path.join(path, "") for path in paths]) + "/")
+    folder = folder if len(paths) > 1 else os.path.dirname(paths[0])
+    while "=" in os.path.basename(folder):
+        folder = os.path.dirname(folder)
+    return folder
+
+
+def _schema_at(url: str | list[str], storage_options: Mapping[str, str] | None = None) -> Unischema:
+    found = _metadata.load(url, storage_options) if isinstance(url, str) else None
+    if found is None:
+        raise PetastormMetadataError(
+            f"{url} has no schema of Petastorm's; read it as plain Parquet with make_batch_reader or bowstring.Loader, or "
+            "write it within materialize_dataset"
+        )
+    return found.schema
+
+
+def get_schema(dataset: Any) -> Unischema:
+    """The schema that Petastorm stored.
+
+    :param dataset: a URL or path, or a ``pyarrow.parquet.ParquetDataset``.
+    :raises PetastormMetadataError: if there is none.
+    """
+    return _schema_at(_url_of(dataset))
+
+
+def get_schema_from_dataset_url(
+    dataset_url_or_urls: str | list[str],
+    hdfs_driver: str = "libhdfs3",
+    storage_options: Mapping[str, Any] | None = None,
+    filesystem: Any = None,
+) -> Unischema:
+    """The schema that Petastorm stored at a URL.
+
+    :raises PetastormMetadataError: if there is none.
+    """
+    place, _ = _options.location(
+        dataset_url_or_urls, hdfs_driver=hdfs_driver, storage_options=storage_options, filesystem=filesystem
+    )
+    urls = place.urls if isinstance(place.urls, str) else list(place.urls)
+    return _schema_at(urls, place.options["storage_options"])
+
+
+def infer_or_load_unischema(dataset: Any) -> Unischema:
+    """The schema that Petastorm stored, or would make of plain Parquet."""
+    url = _url_of(dataset)
+    place, _ = _options.location(url if "://" in url else f"file://{os.path.abspath(url)}")
+    return Dataset(place).schema
+
+
+def load_row_groups(dataset: Any) -> list[tuple[str, int, int]]:
+    """File, number within the file, and rows of each row group, in the order in which readers count them."""
+    url = _url_of(dataset)
+    place, _ = _options.location(url if "://" in url else f"file://{os.path.abspath(url)}")
+    opened = place.open()
+    try:
+        return opened.groups
+    finally:
+        opened.close()

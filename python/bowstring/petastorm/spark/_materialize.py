@@ -1,0 +1,115 @@
+"""A Spark data frame as Parquet in a cache directory, once per frame and settings."""
+
+from __future__ import annotations
+
+import atexit
+import datetime
+import logging
+import os
+import shutil
+import threading
+import urllib.parse
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from bowstring.petastorm._lazy import needed
+
+__all__ = ["cached", "forget", "local_path", "register_delete_dir_handler", "session"]
+
+_LOG = logging.getLogger(__name__)
+_lock = threading.Lock()
+# What the frame and the settings are -> the directory that holds them.
+_known: dict[tuple[Any, ...], str] = {}
+
+
+def session() -> Any:
+    """The current Spark session."""
+    return needed("pyspark.sql", "make_spark_converter()").SparkSession.builder.getOrCreate()
+
+
+def local_path(url: str) -> str | None:
+    """The path of a ``file:`` URL."""
+    parsed = urllib.parse.urlparse(url)
+    return urllib.parse.unquote(parsed.path) if parsed.scheme == "file" else None
+
+
+def _delete(url: str) -> None:
+    path = local_path(url)
+    if path is not None:
+        if os.path.exists(path):
+            shutil.rmtree(path)
+        return
+    spark = session()
+    at = spark._jvm.org.apache.hadoop.fs.Path(url)
+    at.getFileSystem(spark._jsc.hadoopConfiguration()).delete(at, True)
+
+
+_handler: Callable[[str], None] = _delete
+
+
+def register_delete_dir_handler(handler: Callable[[str], None] | None) -> None:
+    """Sets the function that deletes a cache directory by its URL; ``None`` for the default one."""
+    global _handler
+    _handler = handler or _delete
+
+
+def _delete_at_exit(url: str) -> None:
+    try:
+        _handler(url)
+    except Exception as error:
+        _LOG.warning("cache directory %s was not deleted: %r", url, error)
+
+
+def cached(frame: Any, parent: str, row_group_bytes: int, codec: str, dtype: str | None) -> str:
+    """URL of the directory that holds ``frame``; it is written unless it was before, and deleted at exit."""
+    with _lock:
+        # Equal plans have equal hashes; the frame itself is not kept.
+        key = (frame.semanticHash(), parent, row_group_bytes, codec, dtype)
+        if key not in _known:
+            _known[key] = _written(_in_precision(_without_vectors(frame, dtype), dtype), parent, row_group_bytes, codec)
+        return _known[key]
+
+
+def forget(url: str) -> None:
+    """Deletes a directory."""
+    with _lock:
+        for key in [key for key, known in _known.items() if known == url]:
+            del _known[key]
+    _handler(url)
+
+
+def _written(frame: Any, parent: str, row_group_bytes: int, codec: str) -> str:
+    parsed = urllib.parse.urlparse(parent)
+    if not parsed.scheme:
+        raise ValueError(f"cache directory {parent!r} has no scheme: write file://{parent} for a local one")
+    application = getattr(getattr(session(), "sparkContext", None), "applicationId", "connect")
+    stamp = datetime.datetime.now().strftime("%Y%m%d%H%M%S")
+    # As Petastorm names them, so that directories left behind show whose they are.
+    url = f"{parent.rstrip('/')}/{stamp}-appid-{application}-{uuid.uuid4()}"
+    frame.write.option("compression", codec).option("parquet.block.size", row_group_bytes).parquet(url)
+    atexit.register(_delete_at_exit, url)
+    return url
+
+
+def _without_vectors(frame: Any, dtype: str | None) -> Any:
+    """Vector columns of Spark's two machine-learning libraries as arrays."""
+    for field in frame.schema:
+        if type(field.dataType).__name__ == "VectorUDT":
+            functions = needed("pyspark.ml.functions", "a column of vectors")
+            frame = frame.withColumn(field.name, functions.vector_to_array(frame[field.name], dtype or "float64"))
+    return frame
+
+
+def _in_precision(frame: Any, dtype: str | None) -> Any:
+    """Floats, and arrays of them, in one precision."""
+    if dtype is None:
+        return frame
+    if dtype not in ("float32", "float64"):
+        raise ValueError(f"dtype must be None, 'float32' or 'float64', got {dtype!r}")
+    old, new = ("double", "float") if dtype == "float32" else ("float", "double")
+    for field in frame.schema:
+        kind = field.dataType.simpleString()
+        if kind in (old, f"array<{old}>"):
+            frame = frame.withColumn(field.name, frame[field.name].cast(kind.replace(old, new)))
+    return frame

@@ -1,0 +1,249 @@
+"""Petastorm's converter: a Spark data frame, stored as Parquet, to loaders of PyTorch and TensorFlow."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from bowstring.errors import StoreError
+from bowstring.petastorm.reader import Reader, make_batch_reader
+from bowstring.petastorm.spark import _materialize
+from bowstring.petastorm.spark._materialize import register_delete_dir_handler
+
+__all__ = ["SparkDatasetConverter", "make_spark_converter", "register_delete_dir_handler"]
+
+_LOG = logging.getLogger(__name__)
+_CODECS = ("uncompressed", "bzip2", "gzip", "lz4", "snappy", "deflate")
+_FILE_WAIT_S = 30.0
+# Files below this size are slow to read one by one from a remote store.
+_SMALL_FILE = 50 * 1024 * 1024
+_RANKS = (
+    ("HOROVOD_RANK", "HOROVOD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+)
+
+
+def make_spark_converter(
+    df: Any,
+    parquet_row_group_size_bytes: int = 32 * 1024 * 1024,
+    compression_codec: str | None = None,
+    dtype: str | None = "float32",
+) -> SparkDatasetConverter:
+    """Stores a data frame in the cache directory and returns what makes loaders of it.
+
+    The directory is Spark's setting ``petastorm.spark.converter.parentCacheDirUrl`` or ``bowstring.converter.cacheDir``; what is
+    stored there is deleted at exit.
+
+    :param df: the data frame; an equal one is stored once.
+    :param parquet_row_group_size_bytes: size of row groups.
+    :param compression_codec: of Parquet; none by default.
+    :param dtype: precision of all floats: ``float32``, ``float64``, or ``None`` to leave them.
+    """
+    codec = (compression_codec or "uncompressed").lower()
+    if codec not in _CODECS:
+        raise RuntimeError(f"compression_codec must be None or one of {', '.join(_CODECS)}, got {compression_codec!r}")
+    url = _materialize.cached(df, _cache_dir(), parquet_row_group_size_bytes, codec, dtype)
+    stored = _materialize.session().read.parquet(url)
+    files = sorted(stored.inputFiles())
+    _hint_at_size(files)
+    return SparkDatasetConverter(url, files, stored.count())
+
+
+def _cache_dir() -> str:
+    conf = _materialize.session().conf
+    for name in (SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF, "bowstring.converter.cacheDir"):
+        url = conf.get(name, None)
+        if url:
+            return str(url)
+    raise ValueError(f"set Spark's option {SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF} to a directory's URL")
+
+
+def _hint_at_size(files: list[str]) -> None:
+    sizes = sorted(
+        os.path.getsize(path) for path in map(_materialize.local_path, files) if path and os.path.exists(path)
+    )
+    if len(sizes) > 1 and sizes[len(sizes) // 2] < _SMALL_FILE:
+        _LOG.warning("half of the %d files have less than %d MB: coalesce() the frame", len(sizes), _SMALL_FILE >> 20)
+
+
+class SparkDatasetConverter:
+    """A stored data frame. It may be sent to other processes and makes loaders there.
+
+    :param cache_dir_url: the directory.
+    :param file_urls: its Parquet files.
+    :param dataset_size: its rows.
+    """
+
+    PARENT_CACHE_DIR_URL_CONF = "petastorm.spark.converter.parentCacheDirUrl"
+
+    def __init__(self, cache_dir_url: str, file_urls: list[str], dataset_size: int) -> None:
+        self.cache_dir_url = cache_dir_url
+        self.file_urls = file_urls
+        self.dataset_size = dataset_size
+
+    def __len__(self) -> int:
+        return self.dataset_size
+
+    def make_torch_dataloader(
+        self,
+        batch_size: int = 32,
+        num_epochs: int | None = None,
+        workers_count: int | None = None,
+        shuffling_queue_capacity: int = 0,
+        data_loader_fn: Callable[..., Any] | None = None,
+        **petastorm_reader_kwargs: Any,
+    ) -> TorchDatasetContextManager:
+        """A context manager that gives a loader of torch tensors.
+
+        :param batch_size: rows per batch.
+        :param num_epochs: passes over the data; without end by default.
+        :param workers_count: see :func:`make_batch_reader`.
+        :param shuffling_queue_capacity: rows to draw from; 0 keeps the order.
+        :param data_loader_fn: makes the loader; ``bowstring.petastorm.pytorch.DataLoader`` by default.
+        :param petastorm_reader_kwargs: other parameters of :func:`make_batch_reader`.
+        """
+        arguments = _reader_arguments(petastorm_reader_kwargs, num_epochs, workers_count)
+        return TorchDatasetContextManager(
+            self.file_urls, batch_size, arguments, shuffling_queue_capacity, data_loader_fn
+        )
+
+    def make_tf_dataset(
+        self,
+        batch_size: int | None = None,
+        prefetch: int | None = None,
+        num_epochs: int | None = None,
+        workers_count: int | None = None,
+        shuffling_queue_capacity: int | None = None,
+        **petastorm_reader_kwargs: Any,
+    ) -> TFDatasetContextManager:
+        """A context manager that gives a ``tf.data.Dataset``.
+
+        :param batch_size: rows per batch (32).
+        :param prefetch: batches ahead; TensorFlow decides by default.
+        :param num_epochs: passes over the data; without end by default.
+        :param workers_count: see :func:`make_batch_reader`.
+        :param shuffling_queue_capacity: rows to draw from; none keeps the order.
+        :param petastorm_reader_kwargs: other parameters of :func:`make_batch_reader`.
+        """
+        arguments = _reader_arguments(petastorm_reader_kwargs, num_epochs, workers_count)
+        return TFDatasetContextManager(self.file_urls, batch_size, prefetch, arguments, shuffling_queue_capacity)
+
+    def delete(self) -> None:
+        """Deletes what is stored."""
+        _materialize.forget(self.cache_dir_url)
+
+
+def _reader_arguments(given: dict[str, Any], num_epochs: int | None, workers_count: int | None) -> dict[str, Any]:
+    arguments = {**given, "num_epochs": num_epochs}
+    if workers_count is not None:
+        arguments["workers_count"] = workers_count
+    for names in _RANKS:
+        rank, size = (os.environ.get(name) for name in names)
+        if rank is not None and size is not None:
+            shard = (given.get("cur_shard"), given.get("shard_count"))
+            if shard != (int(rank), int(size)):
+                _LOG.warning(
+                    "cur_shard and shard_count are %s, but the launcher says rank %s of %s: ranks may see the same rows",
+                    shard,
+                    rank,
+                    size,
+                )
+            break
+    return arguments
+
+
+def _wait_for(urls: list[str]) -> None:
+    """Waits for files that a shared file system does not show yet."""
+    end = time.monotonic() + _FILE_WAIT_S
+    missing = [path for path in map(_materialize.local_path, urls) if path is not None]
+    while missing := [path for path in missing if not os.path.exists(path)]:
+        if time.monotonic() > end:
+            raise StoreError(f"{len(missing)} files, such as {missing[0]}, did not appear within {_FILE_WAIT_S:.0f} s")
+        time.sleep(0.1)
+
+
+class _Opened:
+    """A reader over the files while the ``with`` block lasts."""
+
+    def __init__(self, parquet_file_url_list: list[str], petastorm_reader_kwargs: dict[str, Any]) -> None:
+        self.parquet_file_url_list = parquet_file_url_list
+        self.petastorm_reader_kwargs = petastorm_reader_kwargs
+        self.reader: Reader
+
+    def _open(self) -> None:
+        _wait_for(self.parquet_file_url_list)
+        local = [_materialize.local_path(url) for url in self.parquet_file_url_list]
+        urls = [
+            url if path is None else f"file://{path}"
+            for url, path in zip(self.parquet_file_url_list, local, strict=True)
+        ]
+        self.reader = make_batch_reader(urls, **self.petastorm_reader_kwargs)
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc_value: BaseException | None, exc_traceback: TracebackType | None
+    ) -> None:
+        self.reader.stop()
+        self.reader.join()
+
+
+class TorchDatasetContextManager(_Opened):
+    """What :meth:`SparkDatasetConverter.make_torch_dataloader` returns."""
+
+    def __init__(
+        self,
+        parquet_file_url_list: list[str],
+        batch_size: int,
+        petastorm_reader_kwargs: dict[str, Any],
+        shuffling_queue_capacity: int,
+        data_loader_fn: Callable[..., Any] | None,
+    ) -> None:
+        super().__init__(parquet_file_url_list, petastorm_reader_kwargs)
+        self.batch_size = batch_size
+        self.shuffling_queue_capacity = shuffling_queue_capacity
+        self.data_loader_fn = data_loader_fn
+
+    def __enter__(self) -> Any:
+        from bowstring.petastorm.pytorch import DataLoader
+
+        self._open()
+        make: Callable[..., Any] = self.data_loader_fn or DataLoader
+        self.loader = make(
+            reader=self.reader, batch_size=self.batch_size, shuffling_queue_capacity=self.shuffling_queue_capacity
+        )
+        return self.loader
+
+
+class TFDatasetContextManager(_Opened):
+    """What :meth:`SparkDatasetConverter.make_tf_dataset` returns."""
+
+    def __init__(
+        self,
+        parquet_file_url_list: list[str],
+        batch_size: int | None,
+        prefetch: int | None,
+        petastorm_reader_kwargs: dict[str, Any],
+        shuffling_queue_capacity: int | None,
+    ) -> None:
+        super().__init__(parquet_file_url_list, petastorm_reader_kwargs)
+        self.batch_size = batch_size
+        self.prefetch = prefetch
+        self.shuffling_queue_capacity = shuffling_queue_capacity
+
+    def __enter__(self) -> Any:
+        import importlib
+
+        from bowstring.petastorm.tf_utils import make_petastorm_dataset
+
+        tf = importlib.import_module("tensorflow")
+        self._open()
+        dataset = make_petastorm_dataset(self.reader).unbatch()
+        if self.shuffling_queue_capacity:
+            dataset = dataset.shuffle(self.shuffling_queue_capacity)
+        return dataset.batch(self.batch_size or 32).prefetch(
+            tf.data.AUTOTUNE if self.prefetch is None else self.prefetch
+        )
