@@ -24,6 +24,8 @@ pub struct Limits {
     pub max_row_groups: usize,
     /// Files of a dataset. Default 1,000,000.
     pub max_files: usize,
+    /// Bytes of a pickled schema or index of Petastorm, and, counted separately, of what is built from it. Default 64 MiB.
+    pub max_pickle_bytes: u64,
 }
 
 impl Default for Limits {
@@ -37,6 +39,7 @@ impl Default for Limits {
             max_depth: 64,
             max_row_groups: 1_000_000,
             max_files: 1_000_000,
+            max_pickle_bytes: 64 << 20,
         }
     }
 }

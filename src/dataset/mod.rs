@@ -17,6 +17,7 @@ mod footer;
 mod hive;
 mod limits;
 mod pages;
+pub mod petastorm;
 mod project;
 mod read;
 mod select;

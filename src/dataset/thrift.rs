@@ -61,6 +61,14 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
+    /// A string or bytes behind their length.
+    pub(super) fn binary(&mut self) -> Result<&'a [u8], Broken> {
+        let length = usize::try_from(self.varint()?).map_err(|_| "a length is beyond the end")?;
+        let (bytes, rest) = self.rest.split_at_checked(length).ok_or("a length is beyond the end")?;
+        self.rest = rest;
+        Ok(bytes)
+    }
+
     fn varint(&mut self) -> Result<u64, Broken> {
         let mut value = 0_u64;
         for shift in (0..64).step_by(7) {
