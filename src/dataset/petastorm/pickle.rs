@@ -681,7 +681,9 @@ impl<'a> Machine<'a> {
                 let elements = elements.to_vec();
                 self.list_of(Cell::Set, elements)
             }
-            (Global::Dtype, &[spec] | &[spec, _, _]) if self.arena.text(spec).is_some() => self.object(class, arguments),
+            (Global::Dtype, &[spec] | &[spec, _, _]) if self.arena.text(spec).is_some() => {
+                self.object(class, arguments)
+            }
             (Global::NumpyScalar, &[dtype, _])
                 if self.arena.object(dtype).is_some_and(|object| object.class == Global::Dtype) =>
             {
