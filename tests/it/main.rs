@@ -32,5 +32,7 @@ mod loader;
 mod memory;
 /// One order, exactly once, equal steps: the plan over random datasets, worlds, mixtures and resumptions.
 mod order;
+/// Petastorm's metadata: schemas and indexes of every version, hostile pickles.
+mod petastorm;
 /// Synthetic datasets and child processes.
 mod support;

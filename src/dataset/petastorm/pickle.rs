@@ -260,9 +260,9 @@ impl<'a> Machine<'a> {
             b'0' => {
                 // As Python has it: with nothing above the mark, the mark itself goes.
                 if self.marks.last() == Some(&self.stack.len()) {
-                    drop(self.marks.pop())
+                    self.marks.pop();
                 } else {
-                    drop(self.pop()?)
+                    self.pop()?;
                 }
                 Ok(())
             }
@@ -605,9 +605,9 @@ impl<'a> Machine<'a> {
     fn reduce(&mut self) -> Result<()> {
         let (arguments, callable) = (self.pop()?, self.pop()?);
         let refused = || self.refuse_call(callable, "REDUCE");
-        let given = self.arena.tuple(arguments).ok_or_else(refused)?.to_vec();
+        let given = self.arena.tuple(arguments).ok_or_else(refused)?;
         let class = self.class(callable).ok_or_else(refused)?;
-        match (class, given.as_slice()) {
+        match (class, given) {
             (Global::Reconstructor, &[class, base, state]) => {
                 let class = self.class(class).ok_or_else(refused)?;
                 match (class, self.class(base), self.arena.cell(state)) {

@@ -12,8 +12,7 @@ use super::spark::SparkType;
 use super::write;
 use crate::dataset::Limits;
 use crate::error::{Error, Place, Result};
-use crate::schema::DType;
-use crate::schema::{Codec, Element, Stored};
+use crate::schema::{Codec, DType, Element, Stored};
 
 /// Axes of a field. NumPy allows 64.
 const MAX_AXES: usize = 64;
