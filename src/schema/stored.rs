@@ -3,8 +3,7 @@
 //! A dataset carries it as metadata of the Arrow field, under [`KEY`]. Whoever opens a dataset puts it there, whatever its source:
 //! the JSON schema that bowstring writes, or a Unischema of Petastorm.
 
-use std::collections::HashMap;
-
+use arrow::datatypes::Metadata;
 use serde::{Deserialize, Serialize};
 
 use super::DType;
@@ -56,7 +55,7 @@ impl Stored {
     ///
     /// # Errors
     /// What is wrong with the JSON.
-    pub fn of(metadata: &HashMap<String, String>) -> Option<Result<Self, String>> {
+    pub fn of(metadata: &Metadata) -> Option<Result<Self, String>> {
         metadata.get(KEY).map(|json| serde_json::from_str(json).map_err(|error| error.to_string()))
     }
 
