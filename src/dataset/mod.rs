@@ -25,6 +25,7 @@ mod select;
 mod selection;
 mod thrift;
 mod unify;
+mod write;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
@@ -41,6 +42,7 @@ pub use hive::Partitioning;
 pub use limits::Limits;
 pub use project::{Projection, Root};
 pub use read::{Cost, Fetched};
+pub use write::{CommonMetadata, Compression, DatasetWriter, SCHEMA_KEY, WriterOptions, Written};
 
 use crate::error::{Error, Place, Result};
 use crate::manifest::{FileEntry, Manifest, RowGroup};

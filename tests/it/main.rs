@@ -30,6 +30,8 @@ mod kill;
 mod loader;
 /// Memory, measured from outside.
 mod memory;
+/// Arrays of NumPy in cells: against what NumPy reads, and hostile ones.
+mod npy;
 /// One order, exactly once, equal steps: the plan over random datasets, worlds, mixtures and resumptions.
 mod order;
 /// Petastorm's metadata: schemas and indexes of every version, hostile pickles.

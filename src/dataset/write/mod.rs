@@ -1,0 +1,364 @@
+//! The native writer: Arrow batches to plain Parquet with a JSON schema in every footer, published at once or not at all.
+//!
+//! ```text
+//!   batches ─► plain types ─► pieces of 4 MiB ─► row groups ─► files ─┐ hidden directory
+//!                                                                     └─ flush ─ _SUCCESS ─ rename ─► destination
+//! ```
+//! Cells of fields that carry [`Stored`](crate::schema::Stored) are encoded already, and stay as they are. With
+//! [`WriterOptions::petastorm`] the dataset is one of Petastorm too.
+
+mod options;
+mod staging;
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::compute::{CastOptions, cast_with_options};
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
+use arrow::error::ArrowError;
+use parquet::arrow::ArrowWriter;
+use parquet::errors::ParquetError;
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::WriterProperties;
+
+pub use options::{CommonMetadata, Compression, WriterOptions};
+
+use crate::error::{Error, Result};
+use staging::{Staging, failed};
+
+/// Key of a footer's metadata: `{"fields": [{"name", "stored", "nullable"}]}` as JSON, where `stored` is a
+/// [`Stored`](crate::schema::Stored) or null.
+pub const SCHEMA_KEY: &str = "bowstring.schema.v1";
+
+const UNISCHEMA_KEY: &str = "dataset-toolkit.unischema.v1";
+const ROW_GROUPS_KEY: &str = "dataset-toolkit.num_row_groups_per_file.v1";
+
+/// Bytes that go to the encoder at once: pages and row groups can be ended between two pieces only.
+const PIECE: usize = 4 << 20;
+
+/// What was written.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Written {
+    /// Parquet files.
+    pub files: usize,
+    /// Rows.
+    pub rows: u64,
+    /// Row groups.
+    pub row_groups: u64,
+    /// Bytes of the files.
+    pub bytes: u64,
+}
+
+/// Writes a dataset. Nothing of it can be seen before [`finish`](Self::finish); dropped before that, nothing stays.
+///
+/// ```
+/// use std::sync::Arc;
+/// use arrow::array::{Int64Array, RecordBatch};
+/// use arrow::datatypes::{DataType, Field, Schema};
+/// use bowstring::dataset::{DatasetWriter, WriterOptions};
+///
+/// # let directory = std::env::temp_dir().join(format!("bowstring-doc-{}", std::process::id()));
+/// # let path = directory.join("numbers");
+/// let schema = Arc::new(Schema::new(vec![Field::new("id", DataType::Int64, false)]));
+/// let mut writer = DatasetWriter::create(&path, Arc::clone(&schema), WriterOptions::default())?;
+/// let ids = Int64Array::from_iter_values(0..1000);
+/// writer.write(&RecordBatch::try_new(schema, vec![Arc::new(ids)]).unwrap())?;
+/// assert!(!path.exists());
+/// let written = writer.finish()?;
+/// assert_eq!((written.files, written.rows), (1, 1000));
+/// assert!(path.join("part-00000.parquet").is_file());
+/// # std::fs::remove_dir_all(&directory).unwrap();
+/// # Ok::<(), bowstring::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct DatasetWriter {
+    options: WriterOptions,
+    properties: WriterProperties,
+    /// With plain types.
+    schema: SchemaRef,
+    /// Before `staging`: a file is closed before its directory is removed.
+    open: Option<Open>,
+    staging: Staging,
+    /// Row groups of each file.
+    row_groups: BTreeMap<String, u64>,
+    written: Written,
+    failed: bool,
+}
+
+/// The file that is being written.
+struct Open {
+    name: String,
+    rows: usize,
+    writer: ArrowWriter<File>,
+}
+
+impl std::fmt::Debug for Open {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Open({}, {} rows)", self.name, self.rows)
+    }
+}
+
+impl DatasetWriter {
+    /// A writer of a dataset with fields `schema`, to be a directory at `path`. String and byte views, and large strings and bytes,
+    /// are written as plain ones, which every reader knows.
+    ///
+    /// The data is gathered in a hidden directory beside `path`, whose parents are made. A process that is killed leaves it there,
+    /// where no reader takes it for data.
+    ///
+    /// # Errors
+    /// `Config` names the option that is impossible, `overwrite` if something is at `path`; `Unsupported` for types that Parquet does
+    /// not have; `Store` if the directory cannot be made.
+    pub fn create(path: &Path, schema: SchemaRef, options: WriterOptions) -> Result<Self> {
+        let fields: Vec<Field> = schema.fields().iter().map(plain_field).collect();
+        let schema = Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()));
+        let properties = options.check(&schema)?;
+        // Whether Parquet has the types is known before anything is on the disk.
+        ArrowWriter::try_new(io::sink(), Arc::clone(&schema), Some(properties.clone()))
+            .map_err(|error| refused(path, error))?;
+        let staging = Staging::create(path, options.overwrite)?;
+        let (row_groups, written) = (BTreeMap::new(), Written::default());
+        Ok(Self { options, properties, schema, open: None, staging, row_groups, written, failed: false })
+    }
+
+    /// The schema as it is written: with plain strings and bytes.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// Adds the rows of `batch`, whose columns have the names of the schema in its order.
+    ///
+    /// # Errors
+    /// `Mismatch` if the columns are not those of the schema, or null where they must not be; `Store` if the disk fails, `Unsupported`
+    /// for a cell of more than 2 GiB: after these two, nothing more can be written, and `Closed` says so.
+    pub fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        self.usable()?;
+        self.agree(batch)?;
+        let rows = batch.num_rows();
+        let bytes: usize = batch.columns().iter().map(bytes).sum();
+        let step = (PIECE / (bytes / rows.max(1)).max(1)).max(1);
+        let mut at = 0;
+        while at < rows {
+            let mut len = step.min(rows - at);
+            if let Some(most) = self.options.rows_per_file {
+                len = len.min(most - self.open.as_ref().map_or(0, |open| open.rows));
+            }
+            let outcome = self.piece(&batch.slice(at, len));
+            self.failed |= outcome.is_err();
+            outcome?;
+            at += len;
+        }
+        Ok(())
+    }
+
+    /// Closes the files, brings them to the disk, and makes the dataset appear.
+    ///
+    /// # Errors
+    /// `Store` if the disk fails; `Config` if something is at the destination by now. The dataset is then not there. An old dataset
+    /// that is to be replaced is taken away a moment before the new one appears; `Store` of operation `remove` means that it could not be
+    /// deleted, while the new one is there.
+    pub fn finish(mut self) -> Result<Written> {
+        self.usable()?;
+        if self.open.is_none() && self.written.files == 0 {
+            // Without rows there is still a schema.
+            self.open()?;
+        }
+        self.close()?;
+        if let Some(petastorm) = self.options.petastorm.take() {
+            self.common_metadata(&petastorm)?;
+        }
+        self.staging.publish()?;
+        Ok(self.written)
+    }
+
+    fn usable(&self) -> Result<()> {
+        if self.failed {
+            return Err(Error::Closed { why: "writing failed before; start again".into() });
+        }
+        Ok(())
+    }
+
+    /// Whether the batch has the columns of the schema.
+    fn agree(&self, batch: &RecordBatch) -> Result<()> {
+        let mismatch = |what: String, expected: String, found: String| Error::Mismatch {
+            what,
+            expected,
+            found,
+            hint: "every batch has the columns that the writer was made with, in their order".into(),
+        };
+        let (own, given) = (self.schema.fields(), batch.schema_ref().fields());
+        if own.len() != given.len() {
+            return Err(mismatch("columns of a batch".into(), own.len().to_string(), given.len().to_string()));
+        }
+        for ((own, given), column) in own.iter().zip(given).zip(batch.columns()) {
+            let what = || format!("column {:?} of a batch", own.name());
+            if own.name() != given.name() {
+                return Err(mismatch(what(), own.name().clone(), given.name().clone()));
+            }
+            if !own.data_type().equals_datatype(&plain(given.data_type())) {
+                return Err(mismatch(what(), own.data_type().to_string(), given.data_type().to_string()));
+            }
+            if !own.is_nullable() && column.logical_null_count() > 0 {
+                let nulls = format!("{} nulls", column.logical_null_count());
+                return Err(mismatch(what(), "no nulls".into(), nulls));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a piece of at most a few megabytes that fits the open file.
+    fn piece(&mut self, piece: &RecordBatch) -> Result<()> {
+        let mut columns = Vec::with_capacity(piece.num_columns());
+        for (column, field) in piece.columns().iter().zip(self.schema.fields()) {
+            columns.push(if column.data_type() == field.data_type() {
+                Arc::clone(column)
+            } else {
+                let options = CastOptions { safe: false, ..CastOptions::default() };
+                cast_with_options(column, field.data_type(), &options).map_err(|error| unwritable(field, &error))?
+            });
+        }
+        let batch = RecordBatch::try_new(Arc::clone(&self.schema), columns);
+        let batch = batch.map_err(|error| Error::Unsupported {
+            what: format!("writing a batch ({error})"),
+            hint: "nulls are only for nullable fields, in lists and structs too".into(),
+        })?;
+        let rows = batch.num_rows();
+        let (name, stored, total) = {
+            let open = self.open()?;
+            let outcome = open.writer.write(&batch);
+            open.rows += rows;
+            let stored = open.writer.bytes_written() + open.writer.in_progress_size();
+            (open.name.clone(), outcome.map(|()| stored), open.rows)
+        };
+        let stored = stored.map_err(|error| refused(&self.staging.path(&name), error))?;
+        if self.options.rows_per_file.map_or(stored as u64 >= self.options.file_bytes, |most| total >= most) {
+            self.close()?;
+        }
+        Ok(())
+    }
+
+    /// The open file; a new one if none is open.
+    fn open(&mut self) -> Result<&mut Open> {
+        let open = match self.open.take() {
+            Some(open) => open,
+            None => {
+                let name = format!("part-{:05}.parquet", self.written.files);
+                let file = self.staging.file(&name)?;
+                let (schema, properties) = (Arc::clone(&self.schema), self.properties.clone());
+                let writer = ArrowWriter::try_new(file, schema, Some(properties));
+                let writer = writer.map_err(|error| refused(&self.staging.path(&name), error))?;
+                self.written.files += 1;
+                Open { name, rows: 0, writer }
+            }
+        };
+        Ok(self.open.insert(open))
+    }
+
+    /// Ends the open file, if there is one, and brings it to the disk.
+    fn close(&mut self) -> Result<()> {
+        let Some(Open { name, rows, writer }) = self.open.take() else { return Ok(()) };
+        let (groups, bytes) = end(writer, &self.staging.path(&name))?;
+        self.written.rows += rows as u64;
+        self.written.row_groups += groups;
+        self.written.bytes += bytes;
+        self.row_groups.insert(name, groups);
+        Ok(())
+    }
+
+    /// Writes `_common_metadata`: a footer with the schema and Petastorm's keys, and no rows.
+    fn common_metadata(&self, petastorm: &CommonMetadata) -> Result<()> {
+        let name = "_common_metadata";
+        let path = self.staging.path(name);
+        let file = self.staging.file(name)?;
+        let writer = ArrowWriter::try_new(file, Arc::clone(&self.schema), Some(self.properties.clone()));
+        let mut writer = writer.map_err(|error| refused(&path, error))?;
+        let counts = serde_json::json!(self.row_groups).to_string();
+        writer.append_key_value_metadata(KeyValue::new(UNISCHEMA_KEY.to_owned(), petastorm.text()?.to_owned()));
+        writer.append_key_value_metadata(KeyValue::new(ROW_GROUPS_KEY.to_owned(), counts));
+        end(writer, &path).map(drop)
+    }
+}
+
+/// Writes the footer and flushes: row groups and bytes.
+fn end(mut writer: ArrowWriter<File>, path: &Path) -> Result<(u64, u64)> {
+    let metadata = writer.finish().map_err(|error| refused(path, error))?;
+    let synced = writer.inner().sync_all().and_then(|()| writer.inner().metadata());
+    let bytes = synced.map_err(|error| failed("flush", path, error))?.len();
+    Ok((metadata.num_row_groups() as u64, bytes))
+}
+
+/// Bytes of the values of `array`; of views only those that it shows.
+fn bytes(array: &ArrayRef) -> usize {
+    let views = match array.data_type() {
+        DataType::Utf8View => Some(array.as_string_view().views()),
+        DataType::BinaryView => Some(array.as_binary_view().views()),
+        _ => None,
+    };
+    match views {
+        // The low half of a view is the length.
+        Some(views) => views.iter().map(|view| 4 + (*view as u32) as usize).sum(),
+        None => array.to_data().get_slice_memory_size().unwrap_or_else(|_| array.get_array_memory_size()),
+    }
+}
+
+/// The type that every reader of Parquet makes of such values: views and large strings and bytes are plain ones.
+fn plain(data_type: &DataType) -> DataType {
+    let inner = |field: &FieldRef| Arc::new(plain_field(field));
+    match data_type {
+        DataType::Utf8View | DataType::LargeUtf8 => DataType::Utf8,
+        DataType::BinaryView | DataType::LargeBinary => DataType::Binary,
+        DataType::List(field) | DataType::ListView(field) => DataType::List(inner(field)),
+        DataType::LargeList(field) | DataType::LargeListView(field) => DataType::LargeList(inner(field)),
+        DataType::FixedSizeList(field, length) => DataType::FixedSizeList(inner(field), *length),
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(inner).collect()),
+        DataType::Map(field, sorted) => DataType::Map(inner(field), *sorted),
+        other => other.clone(),
+    }
+}
+
+fn plain_field(field: &FieldRef) -> Field {
+    field.as_ref().clone().with_data_type(plain(field.data_type()))
+}
+
+fn unwritable(field: &Field, error: &ArrowError) -> Error {
+    Error::Unsupported { what: format!("writing column {:?} ({error})", field.name()), hint: String::new() }
+}
+
+/// What the Parquet writer says: the disk failed, or it cannot write such data.
+fn refused(path: &Path, error: ParquetError) -> Error {
+    match error {
+        ParquetError::External(source) => {
+            let url = path.display().to_string();
+            Error::Store { operation: "write".into(), url, source }
+        }
+        other => Error::Unsupported { what: format!("writing {} ({other})", path.display()), hint: String::new() },
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use arrow::array::Int64Array;
+
+    use super::*;
+
+    #[test]
+    fn a_full_disk_is_an_error_of_the_store() {
+        let schema = Arc::new(Schema::new(vec![Field::new("id", DataType::Int64, false)]));
+        let ids = Arc::new(Int64Array::from_iter_values(0..100_000));
+        let batch = RecordBatch::try_new(Arc::clone(&schema), vec![ids]).unwrap();
+        // The device takes opening and refuses each byte.
+        let path = Path::new("/dev/full");
+        let file = File::options().write(true).open(path).unwrap();
+        let mut writer = ArrowWriter::try_new(file, schema, None).unwrap();
+        let outcome = writer.write(&batch).and_then(|()| writer.flush()).map_err(|error| refused(path, error));
+        for error in [outcome.unwrap_err(), end(writer, path).unwrap_err()] {
+            let Error::Store { operation, source, .. } = error else { panic!("{error:?}") };
+            assert_eq!(operation, "write");
+            let source = source.downcast_ref::<io::Error>().unwrap();
+            assert_eq!(source.kind(), io::ErrorKind::StorageFull);
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! What can be asked of the writer, and the check that it makes sense.
+
+use arrow::datatypes::{DataType, SchemaRef};
+use parquet::basic::{Compression as Codec, ZstdLevel};
+use parquet::file::metadata::KeyValue;
+use parquet::file::properties::WriterProperties;
+use parquet::schema::types::ColumnPath;
+
+use super::SCHEMA_KEY;
+use crate::error::{Error, Result};
+use crate::schema::Stored;
+
+/// How a dataset is written.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct WriterOptions {
+    /// Rows of a row group at most. Default 65,536.
+    pub rows_per_group: usize,
+    /// Bytes of a row group, as stored: the next one starts when they are reached. Default 32 MiB.
+    pub group_bytes: usize,
+    /// Rows of a file, exactly but for the last file. Default: as `file_bytes` says.
+    pub rows_per_file: Option<usize>,
+    /// Bytes of a file, as stored: the next one starts when they are reached. Default 512 MiB.
+    pub file_bytes: u64,
+    /// Compression of all columns but those whose cells are encoded already: arrays and images.
+    pub compression: Compression,
+    /// Whether the destination may have a dataset in it, which the new one replaces.
+    pub overwrite: bool,
+    /// Petastorm's metadata, to be written beside the data.
+    pub petastorm: Option<CommonMetadata>,
+}
+
+impl Default for WriterOptions {
+    fn default() -> Self {
+        Self {
+            rows_per_group: 64 << 10,
+            group_bytes: 32 << 20,
+            rows_per_file: None,
+            file_bytes: 512 << 20,
+            compression: Compression::default(),
+            overwrite: false,
+            petastorm: None,
+        }
+    }
+}
+
+/// How pages are compressed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Compression {
+    /// Not at all.
+    None,
+    /// Snappy: what every reader of Parquet knows.
+    Snappy,
+    /// LZ4: the fastest.
+    Lz4,
+    /// Zstandard of this level, 1 to 22.
+    Zstd(i32),
+}
+
+impl Default for Compression {
+    fn default() -> Self {
+        Self::Zstd(1)
+    }
+}
+
+/// What Petastorm looks for in `_common_metadata`, beside the number of row groups, which the writer counts.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct CommonMetadata {
+    /// The Unischema, pickled by protocol 0: that is text, as the metadata of a footer is. Every Petastorm reads it.
+    pub unischema: Vec<u8>,
+}
+
+impl CommonMetadata {
+    /// The pickle as text.
+    pub(super) fn text(&self) -> Result<&str> {
+        let text = str::from_utf8(&self.unischema).ok().filter(|text| text.is_ascii() && text.ends_with('.'));
+        text.ok_or_else(|| Error::config("petastorm.unischema", "must be a pickle of protocol 0, which is ASCII"))
+    }
+}
+
+impl WriterOptions {
+    /// The properties of every file of `schema`, whose strings and bytes are plain.
+    ///
+    /// # Errors
+    /// `Config` names the option that is impossible, or the field with impossible metadata.
+    pub(super) fn check(&self, schema: &SchemaRef) -> Result<WriterProperties> {
+        for (option, zero) in [
+            ("rows_per_group", self.rows_per_group == 0),
+            ("group_bytes", self.group_bytes == 0),
+            ("rows_per_file", self.rows_per_file == Some(0)),
+            ("file_bytes", self.file_bytes == 0),
+        ] {
+            if zero {
+                return Err(Error::config(option, "must be at least 1"));
+            }
+        }
+        if schema.fields().is_empty() {
+            return Err(Error::config("schema", "has no fields"));
+        }
+        if let Some(petastorm) = &self.petastorm {
+            petastorm.text()?;
+        }
+        let codec = match self.compression {
+            Compression::None => Codec::UNCOMPRESSED,
+            Compression::Snappy => Codec::SNAPPY,
+            Compression::Lz4 => Codec::LZ4_RAW,
+            Compression::Zstd(level) => Codec::ZSTD(
+                ZstdLevel::try_new(level)
+                    .map_err(|_| Error::config("compression", "the levels of zstd are 1 to 22"))?,
+            ),
+        };
+        let mut properties = WriterProperties::builder()
+            .set_created_by(format!("bowstring version {}", env!("CARGO_PKG_VERSION")))
+            .set_compression(codec)
+            .set_max_row_group_row_count(Some(self.rows_per_group))
+            .set_max_row_group_bytes(Some(self.group_bytes));
+        let mut fields = Vec::with_capacity(schema.fields().len());
+        for field in schema.fields() {
+            let stored = Stored::of(field.metadata()).transpose();
+            let stored = stored.map_err(|why| Error::config("schema", format!("field {:?}: {why}", field.name())))?;
+            let binary = matches!(field.data_type(), DataType::Binary | DataType::FixedSizeBinary(_));
+            let path = ColumnPath::new(vec![field.name().clone()]);
+            if stored.is_some() && !binary {
+                let problem = format!("field {:?} of {} cannot hold encoded cells", field.name(), field.data_type());
+                return Err(Error::config("schema", problem));
+            }
+            if binary {
+                // Cells like arrays and images repeat so rarely that a dictionary only costs.
+                properties = properties.set_column_dictionary_enabled(path.clone(), false);
+            }
+            if stored.is_some() {
+                properties = properties.set_column_compression(path, Codec::UNCOMPRESSED);
+            }
+            fields.push(serde_json::json!({"name": field.name(), "stored": stored, "nullable": field.is_nullable()}));
+        }
+        let schema = serde_json::json!({ "fields": fields }).to_string();
+        Ok(properties.set_key_value_metadata(Some(vec![KeyValue::new(SCHEMA_KEY.to_owned(), schema)])).build())
+    }
+}

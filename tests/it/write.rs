@@ -1,0 +1,379 @@
+//! The writer: what is written is read, and it is there whole or not at all.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, BinaryViewArray, Int64Array, LargeStringArray, ListBuilder, RecordBatch, StringArray,
+    StringViewArray, StringViewBuilder,
+};
+use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
+use bowstring::codec::npy::{Npy, NpyDecoder, write_npz};
+use bowstring::dataset::{CommonMetadata, Compression, DatasetWriter, OpenOptions, SCHEMA_KEY, WriterOptions, Written};
+use bowstring::error::{Error, Kind};
+use bowstring::schema::{Codec, DType, Element, STORED_KEY, Stored};
+use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
+
+use crate::dataset::{open, read_group, runtime};
+
+fn ids(range: std::ops::Range<i64>) -> RecordBatch {
+    let schema = Arc::new(Schema::new(vec![Field::new("id", DataType::Int64, false)]));
+    RecordBatch::try_new(schema, vec![Arc::new(Int64Array::from_iter_values(range))]).unwrap()
+}
+
+fn write(path: &Path, batches: &[RecordBatch], options: WriterOptions) -> Result<Written, Error> {
+    let mut writer = DatasetWriter::create(path, batches[0].schema(), options)?;
+    for batch in batches {
+        writer.write(batch)?;
+    }
+    writer.finish()
+}
+
+/// Names in a directory, hidden ones too.
+fn names(directory: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+fn metadata(file: PathBuf) -> ParquetMetaData {
+    ParquetMetaDataReader::new().parse_and_finish(&fs::File::open(file).unwrap()).unwrap()
+}
+
+fn value<'a>(metadata: &'a ParquetMetaData, key: &str) -> Option<&'a str> {
+    let all = metadata.file_metadata().key_value_metadata()?;
+    all.iter().find(|pair| pair.key == key)?.value.as_deref()
+}
+
+/// The schema and the row groups of a dataset, as `Dataset` reads them.
+fn read(path: &Path) -> (SchemaRef, Vec<RecordBatch>) {
+    let runtime = runtime();
+    let dataset = open(&[path.to_str().unwrap()], OpenOptions::default()).unwrap();
+    let names: Vec<String> = dataset.schema().fields().iter().map(|field| field.name().clone()).collect();
+    let projection = dataset.project(&names).unwrap();
+    let groups = (0..dataset.manifest().groups.len())
+        .map(|group| runtime.block_on(read_group(&dataset, &projection, group)).unwrap())
+        .collect();
+    (Arc::clone(dataset.schema()), groups)
+}
+
+fn array(value: i64) -> Vec<u8> {
+    let mut cell = Vec::new();
+    let data: Vec<u8> = (0..6).flat_map(|at| (value * 10 + at).to_le_bytes()).collect();
+    write_npz(&Npy::number(DType::Int64), &[2, 3], &data, &mut cell).unwrap();
+    cell
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a/new/place");
+    let stored =
+        Stored { codec: Codec::Npz, element: Element::Number(DType::Int64), shape: vec![Some(2), Some(3)] };
+    let rows = 300_i64;
+    let mut lists = ListBuilder::new(StringViewBuilder::new());
+    for row in 0..rows {
+        (0..row % 3).for_each(|at| lists.values().append_value(format!("a list of views {row} {at}")));
+        lists.append(row % 7 != 0);
+    }
+    let lists: ArrayRef = Arc::new(lists.finish());
+    let columns: Vec<(Field, ArrayRef)> = vec![
+        (Field::new("id", DataType::Int64, false), Arc::new(Int64Array::from_iter_values(0..rows))),
+        (
+            Field::new("text", DataType::Utf8View, true),
+            Arc::new(StringViewArray::from_iter((0..rows).map(|row| (row % 5 != 0).then(|| format!("text {row}"))))),
+        ),
+        (
+            Field::new("large", DataType::LargeUtf8, false),
+            Arc::new(LargeStringArray::from_iter_values((0..rows).map(|row| format!("large {row}")))),
+        ),
+        (
+            Field::new("array", DataType::BinaryView, false).with_metadata(HashMap::from([stored.metadata()])),
+            Arc::new(BinaryViewArray::from_iter_values((0..rows).map(array))),
+        ),
+        (Field::new("lists", lists.data_type().clone(), true), lists),
+    ];
+    let schema = Arc::new(Schema::new(columns.iter().map(|(field, _)| field.clone()).collect::<Vec<_>>()));
+    let batch = RecordBatch::try_new(schema, columns.into_iter().map(|(_, array)| array).collect()).unwrap();
+    let options = WriterOptions { rows_per_group: 40, rows_per_file: Some(100), ..WriterOptions::default() };
+    let written = write(&path, &[batch.slice(0, 170), batch.slice(170, 130)], options).unwrap();
+    assert_eq!((written.files, written.rows, written.row_groups), (3, 300, 9));
+    assert_eq!(names(&path), ["_SUCCESS", "part-00000.parquet", "part-00001.parquet", "part-00002.parquet"]);
+    assert_eq!(names(path.parent().unwrap()), ["place"]);
+    let sizes = (0..3).map(|file| fs::metadata(path.join(format!("part-{file:05}.parquet"))).unwrap().len());
+    assert_eq!(written.bytes, sizes.sum::<u64>());
+
+    if let Ok(keep) = std::env::var("TMP_KEEP") {
+        let pickle = fs::read(format!("{keep}/pickle")).unwrap();
+        let petastorm = Some(CommonMetadata { unischema: pickle });
+        let options = WriterOptions { rows_per_group: 40, rows_per_file: Some(100), overwrite: true, petastorm, ..WriterOptions::default() };
+        write(Path::new(&format!("{keep}/out")), &[batch.clone()], options).unwrap();
+    } // TMP
+    let (schema, groups) = read(&path);
+    assert_eq!(schema.field(3).metadata().get(STORED_KEY), Some(&stored.metadata().1));
+    let counts: Vec<usize> = groups.iter().map(RecordBatch::num_rows).collect();
+    assert_eq!(counts, [40, 40, 20, 40, 40, 20, 40, 40, 20]);
+    let decoder = NpyDecoder::new(&stored).unwrap();
+    let mut row = 0;
+    for group in &groups {
+        for at in 0..group.num_rows() {
+            assert_eq!(group.column(0).as_primitive::<Int64Type>().value(at), row);
+            let text = group.column(1).as_string_view();
+            assert_eq!(text.is_valid(at).then(|| text.value(at)), (row % 5 != 0).then_some(&*format!("text {row}")));
+            assert_eq!(group.column(2).as_string_view().value(at), format!("large {row}"));
+            let mut values = [0; 48];
+            decoder.decode_into(group.column(3).as_binary_view().value(at), &mut values).unwrap();
+            assert_eq!(values[40..], (row * 10 + 5).to_le_bytes());
+            let list = group.column(4).as_list::<i32>();
+            assert_eq!(list.is_valid(at), row % 7 != 0);
+            if list.is_valid(at) {
+                assert_eq!(list.value(at).len() as i64, row % 3);
+            }
+            row += 1;
+        }
+    }
+    assert_eq!(row, rows);
+
+    for file in names(&path).iter().filter(|name| name.ends_with(".parquet")) {
+        let metadata = metadata(path.join(file));
+        let json: serde_json::Value = serde_json::from_str(value(&metadata, SCHEMA_KEY).unwrap()).unwrap();
+        assert_eq!(json["fields"][0], serde_json::json!({"name": "id", "stored": null, "nullable": false}));
+        assert_eq!(json["fields"][3], serde_json::json!({"name": "array", "stored": stored, "nullable": false}));
+        assert!(metadata.file_metadata().created_by().unwrap().starts_with("bowstring version "));
+        let chunk = |column: usize| metadata.row_group(0).column(column);
+        assert_eq!(chunk(3).compression(), parquet::basic::Compression::UNCOMPRESSED);
+        assert!(matches!(chunk(1).compression(), parquet::basic::Compression::ZSTD(_)));
+        assert!(chunk(3).dictionary_page_offset().is_none() && chunk(1).dictionary_page_offset().is_some());
+        assert!((0..5).all(|column| chunk(column).offset_index_offset().is_some()));
+        // Views are of bowstring only; whoever reads the Arrow schema in the footer must know the types.
+        let arrow = parquet::arrow::parquet_to_arrow_schema(
+            metadata.file_metadata().schema_descr(),
+            metadata.file_metadata().key_value_metadata(),
+        );
+        let types: Vec<String> = arrow.unwrap().fields().iter().map(|field| field.data_type().to_string()).collect();
+        assert_eq!(types[..4], ["Int64", "Utf8", "Utf8", "Binary"]);
+        assert!(!types[4].contains("View"), "{}", types[4]);
+    }
+}
+
+#[test]
+fn groups_and_files_end_by_bytes() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("d");
+    // 64 MB of random cells of 64 kB in one batch.
+    let mut state = 1_u64;
+    let cells: Vec<Vec<u8>> = (0..1000)
+        .map(|_| {
+            let words = (0..8000).map(|_| {
+                state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+                state
+            });
+            words.flat_map(u64::to_le_bytes).collect()
+        })
+        .collect();
+    let schema = Arc::new(Schema::new(vec![Field::new("bytes", DataType::BinaryView, false)]));
+    let column: ArrayRef = Arc::new(BinaryViewArray::from_iter_values(&cells));
+    let batch = RecordBatch::try_new(schema, vec![column]).unwrap();
+    let options = WriterOptions {
+        group_bytes: 8 << 20,
+        file_bytes: 30 << 20,
+        compression: Compression::None,
+        ..WriterOptions::default()
+    };
+    let written = write(&path, &[batch], options).unwrap();
+    assert_eq!((written.rows, written.files), (1000, 3));
+    for file in ["part-00000.parquet", "part-00001.parquet"] {
+        assert!((30 << 20..36 << 20).contains(&fs::metadata(path.join(file)).unwrap().len()));
+        let metadata = metadata(path.join(file));
+        let groups = metadata.row_groups();
+        assert!(groups[..groups.len() - 1].iter().all(|group| (6 << 20..13 << 20).contains(&group.compressed_size())));
+        assert!((3..=5).contains(&groups.len()), "{}", groups.len());
+    }
+    let (_, groups) = read(&path);
+    let read = groups.iter().flat_map(|group| group.column(0).as_binary_view().iter().map(|cell| cell.unwrap().to_vec()));
+    assert!(read.eq(cells));
+}
+
+#[test]
+fn nothing_is_there_before_it_is_finished() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("d");
+    let mut writer = DatasetWriter::create(&path, ids(0..1).schema(), WriterOptions::default()).unwrap();
+    writer.write(&ids(0..1000)).unwrap();
+    assert!(!path.exists());
+    let hidden = names(directory.path());
+    assert!(hidden.len() == 1 && hidden[0].starts_with(".d."), "{hidden:?}");
+    // What is there is no dataset for anybody.
+    let found = open(&[directory.path().to_str().unwrap()], OpenOptions::default());
+    assert!(matches!(found, Err(Error::NotFound { .. })), "{found:?}");
+    drop(writer);
+    assert!(names(directory.path()).is_empty());
+
+    // Killed: the destructor does not run, what stays is hidden, and the next writer is not in its way.
+    let mut killed = DatasetWriter::create(&path, ids(0..1).schema(), WriterOptions::default()).unwrap();
+    killed.write(&ids(0..1000)).unwrap();
+    std::mem::forget(killed);
+    assert!(!path.exists());
+    assert_eq!(write(&path, &[ids(0..10)], WriterOptions::default()).unwrap().rows, 10);
+    assert_eq!(names(&path), ["_SUCCESS", "part-00000.parquet"]);
+    assert_eq!(read(directory.path()).1.len(), 1, "the hidden directory is not read");
+}
+
+#[test]
+fn what_is_there_is_replaced_only_if_asked() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("d");
+    // An empty directory is as good as none.
+    fs::create_dir(&path).unwrap();
+    write(&path, &[ids(0..10)], WriterOptions::default()).unwrap();
+    let error = write(&path, &[ids(0..20)], WriterOptions::default()).unwrap_err();
+    assert!(matches!(error, Error::Config { option: "overwrite", .. }), "{error}");
+    assert_eq!(read(&path).1[0].num_rows(), 10);
+
+    let overwrite = WriterOptions { overwrite: true, ..WriterOptions::default() };
+    let mut unfinished = DatasetWriter::create(&path, ids(0..1).schema(), overwrite.clone()).unwrap();
+    unfinished.write(&ids(0..30)).unwrap();
+    assert_eq!(read(&path).1[0].num_rows(), 10, "the old one is there until the end");
+    drop(unfinished);
+    assert_eq!(read(&path).1[0].num_rows(), 10);
+    write(&path, &[ids(0..20)], overwrite.clone()).unwrap();
+    assert_eq!(read(&path).1[0].num_rows(), 20);
+    assert_eq!(names(directory.path()), ["d"]);
+
+    // Two writers without leave to overwrite: the second to finish is refused.
+    let other = directory.path().join("e");
+    let [first, second] =
+        [0, 1].map(|_| DatasetWriter::create(&other, ids(0..1).schema(), WriterOptions::default()).unwrap());
+    first.finish().unwrap();
+    assert!(matches!(second.finish(), Err(Error::Config { option: "overwrite", .. })));
+    // Files are no directories, and a link is followed.
+    let file = directory.path().join("file");
+    fs::write(&file, "x").unwrap();
+    assert_eq!(write(&file, &[ids(0..1)], overwrite.clone()).unwrap_err().kind(), Kind::Store);
+    #[cfg(unix)]
+    {
+        let link = directory.path().join("link");
+        std::os::unix::fs::symlink("d", &link).unwrap();
+        write(&link, &[ids(0..5)], overwrite).unwrap();
+        assert!(link.is_symlink());
+        assert_eq!(read(&path).1[0].num_rows(), 5);
+    }
+    assert_eq!(names(directory.path()), ["d", "e", "file", "link"]);
+}
+
+#[test]
+fn a_dataset_without_rows_has_its_schema() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("d");
+    let written = write(&path, &[ids(0..0)], WriterOptions::default()).unwrap();
+    assert_eq!((written.files, written.rows, written.row_groups), (1, 0, 0));
+    let (schema, groups) = read(&path);
+    assert_eq!((schema.field(0).name().as_str(), groups.len()), ("id", 0));
+}
+
+#[test]
+fn petastorm_finds_its_metadata() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("d");
+    let petastorm = |pickle: &[u8]| {
+        let petastorm = Some(CommonMetadata { unischema: pickle.to_vec() });
+        WriterOptions { rows_per_group: 30, rows_per_file: Some(70), petastorm, ..WriterOptions::default() }
+    };
+    for bad in [&b""[..], b"no pickle", b"\x80\x04\x95.", "é.".as_bytes()] {
+        let error = write(&path, &[ids(0..1)], petastorm(bad)).unwrap_err();
+        assert!(matches!(error, Error::Config { option: "petastorm.unischema", .. }), "{error}");
+    }
+    assert!(names(directory.path()).is_empty());
+    let pickle = b"(dp0\nS'a line'\np1\nI1\ns.";
+    write(&path, &[ids(0..100)], petastorm(pickle)).unwrap();
+    assert_eq!(names(&path), ["_SUCCESS", "_common_metadata", "part-00000.parquet", "part-00001.parquet"]);
+    let common = metadata(path.join("_common_metadata"));
+    assert_eq!((common.num_row_groups(), common.file_metadata().num_rows()), (0, 0));
+    assert_eq!(common.file_metadata().schema_descr().num_columns(), 1);
+    assert_eq!(value(&common, "dataset-toolkit.unischema.v1").unwrap().as_bytes(), pickle);
+    let counts: HashMap<String, u64> =
+        serde_json::from_str(value(&common, "dataset-toolkit.num_row_groups_per_file.v1").unwrap()).unwrap();
+    assert_eq!(counts, HashMap::from([("part-00000.parquet".into(), 3), ("part-00001.parquet".into(), 1)]));
+    assert_eq!(read(&path).1.len(), 4);
+}
+
+#[test]
+fn batches_and_options_that_cannot_be_written_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("d");
+    let mut writer = DatasetWriter::create(&path, ids(0..1).schema(), WriterOptions::default()).unwrap();
+    let text: ArrayRef = Arc::new(StringArray::from(vec!["a"]));
+    let nulls: ArrayRef = Arc::new(Int64Array::from(vec![Some(1), None]));
+    for (name, column) in [("id", text), ("other", ids(0..1).column(0).clone()), ("id", nulls)] {
+        let batch = RecordBatch::try_from_iter_with_nullable([(name, column, true)]).unwrap();
+        assert!(matches!(writer.write(&batch), Err(Error::Mismatch { .. })), "{batch:?}");
+    }
+    let two = RecordBatch::try_from_iter([("id", ids(0..1).column(0).clone()), ("b", ids(0..1).column(0).clone())]);
+    assert!(matches!(writer.write(&two.unwrap()), Err(Error::Mismatch { .. })));
+    // A refused batch leaves nothing behind.
+    writer.write(&ids(0..7)).unwrap();
+    assert_eq!(writer.finish().unwrap().rows, 7);
+
+    let other = directory.path().join("e");
+    let of = |options: WriterOptions| DatasetWriter::create(&other, ids(0..1).schema(), options).unwrap_err();
+    let default = WriterOptions::default;
+    for (options, named) in [
+        (WriterOptions { rows_per_group: 0, ..default() }, "rows_per_group"),
+        (WriterOptions { group_bytes: 0, ..default() }, "group_bytes"),
+        (WriterOptions { rows_per_file: Some(0), ..default() }, "rows_per_file"),
+        (WriterOptions { file_bytes: 0, ..default() }, "file_bytes"),
+        (WriterOptions { compression: Compression::Zstd(99), ..default() }, "compression"),
+    ] {
+        let error = of(options);
+        assert!(matches!(error, Error::Config { option, .. } if option == named), "{error}");
+    }
+    for (data_type, json) in [(DataType::Int64, "{}"), (DataType::Binary, "{}"), (DataType::Binary, "x")] {
+        let metadata = HashMap::from([(STORED_KEY.to_owned(), json.to_owned())]);
+        let schema = Schema::new(vec![Field::new("a", data_type, false).with_metadata(metadata)]);
+        let error = DatasetWriter::create(&other, Arc::new(schema), default()).unwrap_err();
+        assert!(matches!(error, Error::Config { option: "schema", .. }), "{error}");
+    }
+    let empty = DatasetWriter::create(&other, Arc::new(Schema::empty()), default()).unwrap_err();
+    assert!(matches!(empty, Error::Config { option: "schema", .. }), "{empty}");
+    let odd = Schema::new(vec![Field::new("a", DataType::Duration(arrow::datatypes::TimeUnit::Second), false), {
+        let ends = Arc::new(Field::new("run_ends", DataType::Int32, false));
+        Field::new("b", DataType::RunEndEncoded(ends, Arc::new(Field::new("values", DataType::Utf8, true))), true)
+    }]);
+    let outcome = DatasetWriter::create(&other, Arc::new(odd), default()).map(drop);
+    if let Err(error) = outcome {
+        assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    }
+    assert_eq!(names(directory.path()), ["d"]);
+}
+
+/// A disk that is full is tried beside the writer itself; here are directories that take nothing.
+#[cfg(target_os = "linux")]
+#[test]
+fn directories_that_take_nothing_give_errors_and_keep_nothing() {
+    let error = write(Path::new("/proc/self/new/dataset"), &[ids(0..1)], WriterOptions::default()).unwrap_err();
+    assert_eq!(error.kind(), Kind::Store, "{error}");
+    assert!(error.chain().contains("/proc/self/new"), "{}", error.chain());
+
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("d");
+    let options = WriterOptions { group_bytes: 1, rows_per_group: 10, rows_per_file: Some(20), ..WriterOptions::default() };
+    let mut writer = DatasetWriter::create(&path, ids(0..1).schema(), options).unwrap();
+    // The place of the second file is taken.
+    let hidden = directory.path().join(&names(directory.path())[0]);
+    fs::create_dir(hidden.join("part-00001.parquet")).unwrap();
+    let error = writer.write(&ids(0..50)).unwrap_err();
+    assert_eq!(error.kind(), Kind::Store, "{error}");
+    assert!(error.to_string().contains("part-00001.parquet"), "{error}");
+    assert!(matches!(writer.write(&ids(0..1)), Err(Error::Closed { .. })));
+    assert!(matches!(writer.finish(), Err(Error::Closed { .. })));
+    assert!(names(directory.path()).is_empty());
+    // A directory that went away under the writer.
+    let mut writer = DatasetWriter::create(&path, ids(0..1).schema(), WriterOptions::default()).unwrap();
+    writer.write(&ids(0..10)).unwrap();
+    fs::remove_dir_all(directory.path().join(&names(directory.path())[0])).unwrap();
+    assert_eq!(writer.finish().unwrap_err().kind(), Kind::Store);
+    assert!(names(directory.path()).is_empty());
+}
