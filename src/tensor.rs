@@ -152,6 +152,24 @@ impl Batch {
         self.columns.iter().filter_map(|(_, value)| value.tensor()).map(|tensor| tensor.len).sum()
     }
 
+    /// Adds the columns of `frames`, whose rows are windows of `length` rows, time-major: `[length * B, ...]` becomes
+    /// `[length, B, ...]`, but not for tensors in `flat`, which have no batch axis. Arrow columns stay one after another.
+    pub(crate) fn add_frames(&mut self, frames: Self, length: usize, flat: &[Arc<str>]) {
+        for (name, value) in frames.columns {
+            let value = match value {
+                Value::Tensor(mut tensor) if !flat.contains(&name) => {
+                    if let Some(rows) = tensor.shape.first_mut() {
+                        *rows /= length.max(1);
+                    }
+                    tensor.shape.insert(0, length);
+                    Value::Tensor(tensor)
+                }
+                value => value,
+            };
+            self.columns.push((name, value));
+        }
+    }
+
     /// Takes the batch off the byte budget: it is the consumer's now.
     pub fn deliver(&self) {
         for (_, value) in &self.columns {

@@ -13,12 +13,10 @@ use super::limits::Limits;
 use super::petastorm::{self, RowGroupIndex, Unischema};
 use super::{OpenOptions, within};
 
+use super::write::SCHEMA_KEY;
 use crate::error::{Error, Place, Result};
 use crate::schema::{DTYPE_KEY, DType, Stored};
 use crate::store::Listing;
-
-/// The key of the footer's metadata that holds the schema of bowstring, as JSON.
-pub(super) const SCHEMA_KEY: &str = "bowstring.schema.v1";
 
 /// Where Petastorm keeps its schema, in order of precedence: `_metadata` in datasets of old versions.
 const FILES: [&str; 2] = ["_common_metadata", LEGACY];

@@ -17,6 +17,7 @@ pub mod filter;
 mod footer;
 mod hive;
 mod limits;
+mod ngram;
 mod pages;
 pub mod petastorm;
 mod project;
@@ -40,6 +41,7 @@ use parquet::schema::types::SchemaDescriptor;
 pub use described::Petastorm;
 pub use hive::Partitioning;
 pub use limits::Limits;
+pub use ngram::Ngram;
 pub use project::{Projection, Root};
 pub use read::{Cost, Fetched};
 pub use write::{CommonMetadata, Compression, DatasetWriter, SCHEMA_KEY, WriterOptions, Written};
@@ -60,6 +62,8 @@ pub struct OpenOptions {
     pub partitioning: Partitioning,
     /// Rows to select; all without one.
     pub filter: Option<filter::Expr>,
+    /// Windows of rows as samples, instead of rows.
+    pub ngram: Option<Ngram>,
     /// Whether what the dataset says of its cells is heeded: the schema of bowstring or Petastorm. Without, cells are bytes.
     pub decode: bool,
     /// Limits against hostile files.
@@ -79,6 +83,7 @@ impl Default for OpenOptions {
             storage_options: BTreeMap::new(),
             partitioning: Partitioning::default(),
             filter: None,
+            ngram: None,
             decode: true,
             limits: Limits::default(),
             concurrency: 32,
@@ -107,6 +112,8 @@ struct Inner {
     first_rows: Vec<u64>,
     /// Selected rows of each row group.
     selections: Vec<Selection>,
+    /// First rows of the windows of each row group, among the selected ones, if windows are the samples.
+    windows: Option<Vec<Vec<u32>>>,
     limits: Limits,
 }
 
@@ -215,7 +222,32 @@ impl Dataset {
                 inner.manifest = manifest;
             }
         }
+        if let Some(ngram) = &options.ngram {
+            let windows = ngram::windows(&dataset, ngram, &options).await?;
+            let mut groups = dataset.inner.manifest.groups.clone();
+            for (group, windows) in groups.iter_mut().zip(&windows) {
+                group.selected = windows.len() as u64;
+            }
+            let sampled = serde_json::json!({ "filter": filter, "ngram": ngram }).to_string();
+            let manifest = Arc::new(manifest(&dataset.inner, groups, &digests, &sampled));
+            if let Some(inner) = Arc::get_mut(&mut dataset.inner) {
+                inner.windows = Some(windows);
+                inner.manifest = manifest;
+            }
+        }
         Ok(dataset)
+    }
+
+    /// Rows of row group `group` that are decoded: those that the filter selects.
+    pub fn decoded_rows(&self, group: usize) -> u64 {
+        let rows = self.inner.manifest.groups.get(group).map_or(0, |group| group.rows);
+        self.inner.selections.get(group).map_or(rows, |selection| selection.count(rows))
+    }
+
+    /// The decoded row that sample `sample` of row group `group` begins with: itself, or the first row of a window.
+    pub fn first_row(&self, group: usize, sample: u32) -> u32 {
+        let windows = self.inner.windows.as_ref().and_then(|windows| windows.get(group));
+        windows.map_or(sample, |windows| windows.get(sample as usize).copied().unwrap_or(u32::MAX))
     }
 
     /// Files, row groups, pinned versions and the fingerprint.
@@ -419,6 +451,7 @@ fn unify(footers: Vec<Footer>, partitions: Vec<hive::Values>) -> Result<Inner> {
         manifest: Arc::new(Manifest::new(Vec::new(), Vec::new(), "", "")),
         first_rows: Vec::new(),
         selections: Vec::new(),
+        windows: None,
         limits: Limits::default(),
     })
 }

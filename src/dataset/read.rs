@@ -145,6 +145,7 @@ impl Dataset {
             .iter()
             .map(|range| range.end - range.start)
             .sum();
+        let selected = self.decoded_rows(group);
         let mut decoded = 0_u64;
         let mut shared = false;
         let sources = projection.sources.get(file.layout).map(Vec::as_slice).unwrap_or_default();
@@ -157,11 +158,11 @@ impl Dataset {
                     shared |= chunks.clone().any(|chunk| is_in_place(chunk, copied));
                     let width = root.field().data_type().primitive_width();
                     let bytes =
-                        chunks.map(|chunk| decoded_bytes(chunk, row_group.rows, row_group.selected, copied, width));
+                        chunks.map(|chunk| decoded_bytes(chunk, row_group.rows, selected, copied, width));
                     bytes.fold(0, u64::saturating_add)
                 }
                 Source::Partition | Source::Missing => {
-                    row_group.selected.saturating_mul(width(root.field().data_type()))
+                    selected.saturating_mul(width(root.field().data_type()))
                 }
             });
         }
@@ -214,7 +215,7 @@ impl Dataset {
         let (row_group, file, layout) = self.group(fetched.group)?;
         let selection =
             self.inner.selections.get(fetched.group).and_then(|selection| selection.to_parquet(row_group.rows));
-        let rows = Rows { selection, count: row_group.selected };
+        let rows = Rows { selection, count: self.decoded_rows(fetched.group) };
         self.decode_rows(fetched, projection, root, file.reader(layout)?, rows)
     }
 

@@ -13,6 +13,7 @@ use super::feed::Feed;
 use super::job::{Job, Source, closed};
 use super::ledger::{Ledger, SharedLedger};
 use super::loader::Next;
+use super::ngram::{Frames, Maker};
 use super::options::{LoaderOptions, Settings};
 use super::stats::{Counters, Stats};
 use crate::codec::Columns;
@@ -132,7 +133,7 @@ impl Engine {
 
     /// What comes out: one field per column, before suffixes.
     pub(super) fn schema(&self) -> &Schema {
-        self.job.sources[0].columns.fields()
+        self.job.sources[0].maker.fields()
     }
 
     pub(super) fn stats(&self) -> Stats {
@@ -166,14 +167,26 @@ pub(super) fn sources(settings: &Settings, options: &LoaderOptions, runtime: &Ru
     for urls in &settings.datasets {
         let dataset = runtime.block_on(Dataset::open(urls, settings.open.clone()))?;
         let shuffled = settings.spec.shuffle != Shuffle::None;
-        let columns = Arc::new(Columns::new(dataset.schema(), &options.columns)?.shuffled(shuffled));
-        if let Some(first) = sources.first().map(|first: &Source| &first.columns) {
-            same_fields(first.fields(), columns.fields(), urls)?;
+        let mut asked = options.columns.clone();
+        if let Some(ngram) = &options.ngram {
+            if !asked.columns.is_empty() {
+                return Err(Error::config("columns", "the fields of ngram say which columns are delivered; leave it out"));
+            }
+            // Packs are asked for by their own names, like columns.
+            asked.columns = ngram.columns();
+        }
+        let columns = Arc::new(Columns::new(dataset.schema(), &asked)?.shuffled(shuffled));
+        let maker = match &options.ngram {
+            Some(ngram) => Maker::Frames(Arc::new(Frames::new(ngram, &columns, options.bad_rows)?)),
+            None => Maker::Rows(Arc::clone(&columns)),
+        };
+        if let Some(first) = sources.first().map(|first: &Source| &first.maker) {
+            same_fields(first.fields(), maker.fields(), urls)?;
         }
         let projection = dataset.project(columns.paths())?;
         let rows = sources.iter().map(|source: &Source| source.dataset.stored_rows());
         let row_base = rows.fold(0, u64::saturating_add);
-        sources.push(Source { dataset, projection, columns, row_base });
+        sources.push(Source { dataset, projection, columns, maker, row_base });
     }
     Ok(sources)
 }

@@ -447,7 +447,8 @@ fn gather(
         if last.0 != key {
             last = (key, names.binary_search(&key).map_err(|_| closed())? as u32);
         }
-        rows.push((last.1, row.row));
+        let source = &job.sources[row.source as usize];
+        rows.push((last.1, source.dataset.first_row(row.group as usize, row.row)));
     }
     let source = |pick: (u32, u32)| {
         let (source, group) = names[pick.0 as usize];
@@ -474,11 +475,11 @@ fn gather(
         stored_rows: &stored_row,
         bad_rows: job.bad_rows,
     };
-    let (batch, bad) = job.sources[0].columns.assemble(&request, reservation)?;
+    let (batch, bad) = job.sources[0].maker.assemble(&request, reservation)?;
     if !bad.is_empty() {
         job.ledger.record(bad.into_iter().map(|bad| entry(&batch, bad)));
     }
-    job.counters.copied.fetch_add(job.sources[0].columns.copied_bytes(&batch) as u64, Ordering::Relaxed);
+    job.counters.copied.fetch_add(job.sources[0].maker.copied_bytes(&batch) as u64, Ordering::Relaxed);
     job.counters.batch.done(batch.tensor_bytes() as u64, started.elapsed());
     Ok(batch)
 }

@@ -144,7 +144,7 @@ async fn read_and_decode(
             let Some(source) = job.sources.get(source) else { return Err(closed()) };
             let place = source.dataset.place(group);
             let started = Instant::now();
-            let rows = source.dataset.manifest().groups.get(group).map_or(0, |group| group.selected as usize);
+            let rows = source.dataset.decoded_rows(group) as usize;
             let pages = |root| source.dataset.numbers(&fetched, &source.projection, root);
             let packs = source.columns.packs(rows, &pages);
             job.counters.decode.worked(started.elapsed());

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::{Semaphore, oneshot};
 
 use super::ledger::SharedLedger;
+use super::ngram::Maker;
 use super::stats::{Counters, Memory};
 use crate::codec::{BadRows, Columns};
 use crate::dataset::{Cost, Dataset, Projection};
@@ -21,6 +22,8 @@ pub(super) struct Source {
     pub(super) dataset: Dataset,
     pub(super) projection: Projection,
     pub(super) columns: Arc<Columns>,
+    /// What batches are made with.
+    pub(super) maker: Maker,
     /// Added to the dataset's own row numbers, so that row ids are unique in a mixture.
     pub(super) row_base: u64,
 }
@@ -29,7 +32,7 @@ impl Source {
     /// Bytes that row group `group` takes: the dataset's, and what preparing copies.
     pub(super) fn cost(&self, group: usize) -> Cost {
         let cost = self.dataset.cost(group, &self.projection);
-        let rows = self.dataset.manifest().groups.get(group).map_or(0, |group| group.selected);
+        let rows = self.dataset.decoded_rows(group);
         let copies = self.columns.prepared_row_bytes().saturating_mul(rows);
         let decoded = cost.decoded.saturating_add(copies);
         Cost { decoded, held: cost.held.max(copies), ..cost }

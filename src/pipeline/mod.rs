@@ -17,6 +17,7 @@ mod groups;
 mod job;
 mod ledger;
 mod loader;
+mod ngram;
 pub mod machine;
 mod options;
 pub mod rank;
@@ -50,6 +51,6 @@ pub fn petastorm(options: &LoaderOptions) -> Result<Option<Petastorm>> {
 
 /// An estimate of the memory of one batch of `rows` rows: exact for fixed shapes, twice the mean for the rest.
 fn batch_bytes(sources: &[job::Source], rows: usize) -> usize {
-    let batch = sources.iter().map(|source| source.columns.batch_bytes(rows, source.mean_row_bytes())).max();
+    let batch = sources.iter().map(|source| source.maker.batch_bytes(rows, source.mean_row_bytes())).max();
     crate::memory::buffer_bytes(batch.unwrap_or(0))
 }

@@ -62,6 +62,23 @@ impl Field {
         }
     }
 
+    /// The same column of windows of `length` rows, time-major: one more axis before the batch.
+    pub(crate) fn framed(&self, length: usize) -> Self {
+        let mut framed = self.clone();
+        framed.dims.insert(0, Dim::Fixed(length));
+        framed
+    }
+
+    /// The names of those of its parts that have no batch axis: values and offsets of ragged columns.
+    pub(crate) fn flat_names(&self) -> Vec<Arc<str>> {
+        let flat = |name: &Arc<str>| {
+            let part = name.strip_prefix(&*self.name).unwrap_or_default();
+            part == "__values" || part.starts_with("__offsets")
+        };
+        let ragged = self.dims.iter().any(|dim| matches!(dim, Dim::Ragged | Dim::Any));
+        if ragged { self.names().into_iter().filter(flat).collect() } else { Vec::new() }
+    }
+
     /// The names under which the column stands in a batch, in order.
     pub fn names(&self) -> Vec<Arc<str>> {
         let name = &self.name;

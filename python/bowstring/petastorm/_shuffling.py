@@ -97,7 +97,8 @@ class BatchShuffle:
 
     def __init__(self, capacity: int, batch_size: int) -> None:
         self._batch_size = batch_size
-        self._least = capacity - 1
+        # Rows at which a batch is taken: as many as Petastorm waits for, and never less than a batch.
+        self._enough = max(capacity + batch_size - 2, batch_size)
         self._columns: list[Any] = []
         self._size = 0
         self._order: Any = None
@@ -108,13 +109,13 @@ class BatchShuffle:
 
     def missing(self) -> int:
         """Rows that have to come before a batch may be taken."""
-        return max(self._least + self._batch_size - 1 - self._size, 0)
+        return max(self._enough - self._size, 0)
 
     def add(self, columns: Sequence[Any]) -> None:
         """Takes rows in: one tensor per field."""
         end = self._size + len(columns[0])
         if not self._columns:
-            room = max(end, self._least + self._batch_size)
+            room = max(end, self._enough)
             self._columns = [self._empty(column, room) for column in columns]
         if self._order is not None:
             # What is left closes ranks, in the order in which it would have come.
@@ -137,7 +138,7 @@ class BatchShuffle:
 
     def ready(self, *, ended: bool) -> bool:
         """Whether a batch may be taken; ``ended`` says that no more rows will come."""
-        return self._size >= (1 if ended else max(self._least + self._batch_size - 1, 1))
+        return self._size >= (1 if ended else self._enough)
 
     def take(self) -> list[Any]:
         """A batch; the last one may be smaller."""

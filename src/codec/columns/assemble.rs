@@ -70,6 +70,7 @@ pub(super) enum Table<'a> {
     Lists(Vec<ListCell<'a>>),
     Bytes(Vec<&'a BinaryViewArray>),
     Nested(Vec<&'a ArrayRef>),
+    Absent,
 }
 
 /// Where an output's tensors begin among those of the batch, and its ragged rows.
@@ -156,6 +157,7 @@ fn table<'a>(output: &Output, at: usize, cells: &'a [Arc<Cells>]) -> Result<Tabl
         Form::Ragged(_) | Form::Padded(_) => Table::Lists(Vec::new()),
         Form::Decoded(_) | Form::Shaped(_) | Form::Bytes(..) => Table::Bytes(Vec::new()),
         Form::Nested(..) | Form::Arrow(_) => Table::Nested(Vec::new()),
+        Form::Absent => return Ok(Table::Absent),
     };
     let levels = match &output.form {
         Form::Ragged(levels) => *levels,
@@ -271,7 +273,7 @@ fn specs(output: &Output, size: usize, totals: &[usize], specs: &mut Vec<TensorS
                 add(part_name(name, "shape", 0), DType::Int64, vec![size, shaped.axes]);
             }
         }
-        Form::Bytes(..) | Form::Nested(..) | Form::Arrow(_) => {}
+        Form::Bytes(..) | Form::Nested(..) | Form::Arrow(_) | Form::Absent => {}
     }
     if let Some(columns) = output.valid {
         let shape = if matches!(output.form, Form::Pack) { vec![size, columns] } else { vec![size] };

@@ -61,7 +61,8 @@ pub(super) fn known(outputs: &[Output], rows: &Rows<'_>) -> Vec<Fault> {
         if cell.bad.as_ref().is_none_or(|bad| !bad.contains(row)) {
             continue;
         }
-        for output in 0..outputs.len() {
+        let present = (0..outputs.len()).filter(|output| !matches!(outputs[*output].form, Form::Absent));
+        for output in present {
             if let Some(bad) = cell.parts[output].bad.iter().find(|bad| bad.rows.contains(row)) {
                 let (column, error) = (Arc::clone(&bad.column), bad.error(&cell.place, row, (rows.stored_rows)(*pick)));
                 faults.push(Fault { index, output, column, error });

@@ -49,7 +49,7 @@ use crate::page;
 use crate::schema::{DType, Dim, Field, Schema};
 
 /// The columns of a job: which are read, and what each becomes. Built once, then shared by all threads.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Columns {
     fields: Schema,
     paths: Vec<String>,
@@ -93,12 +93,7 @@ impl Columns {
             return Err(Error::config("columns", "no column is left to deliver"));
         }
         outputs.sort_by_key(Output::is_arrow);
-        let mut fields: Vec<Field> = outputs.iter().map(Output::field).collect();
-        if options.row_id {
-            let tensors = outputs.iter().filter(|output| !output.is_arrow()).count();
-            fields.insert(tensors, Field::tensor(ROW_ID, DType::Int64, vec![Dim::Batch]));
-        }
-        let fields = Schema::new(fields);
+        let fields = fields(&outputs, options.row_id);
         check_unique(&fields)?;
 
         let mut by_root: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
@@ -114,6 +109,28 @@ impl Columns {
         }
         let roots = by_root.into_iter().map(|(root, of)| (schema.field(root).name().as_str().into(), of)).collect();
         Ok(Self { fields, paths, roots, members, outputs, row_id: options.row_id, shuffled: false })
+    }
+
+    /// The outputs that `names` mean, by name, prefix or glob.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] for a name that means none, with the nearest names.
+    pub(crate) fn named(&self, names: &[String]) -> Result<BTreeSet<usize>> {
+        let all: Vec<&str> = self.outputs.iter().map(|output| &*output.name).collect();
+        select::check(names.iter(), &all)?;
+        let meant = |name: &str| names.iter().any(|pattern| select::means(pattern, name));
+        Ok((0..all.len()).filter(|at| meant(all[*at])).collect())
+    }
+
+    /// The same columns, of which batches hold only these outputs, and row numbers only if `row_id`. Cells serve both.
+    pub(crate) fn only(&self, outputs: &[usize], row_id: bool) -> Self {
+        let mut only = self.clone();
+        for (_, output) in only.outputs.iter_mut().enumerate().filter(|(at, _)| !outputs.contains(at)) {
+            (output.form, output.valid) = (Form::Absent, None);
+        }
+        only.row_id &= row_id;
+        only.fields = fields(&only.outputs, only.row_id);
+        only
     }
 
     /// Whether batches take their rows from anywhere: then the small columns of a row group are kept side by side, which costs a
@@ -221,7 +238,7 @@ impl Columns {
 
     fn copies(&self, output: &Output) -> usize {
         match output.form {
-            Form::Decoded(_) | Form::Shaped(_) => 0,
+            Form::Decoded(_) | Form::Shaped(_) | Form::Absent => 0,
             Form::Pack => 2,
             Form::Bytes(..) | Form::Nested(..) | Form::Arrow(_) => 1,
             _ => 1 + usize::from(output.members.iter().any(|at| self.members[*at].converts())),
@@ -249,6 +266,17 @@ const MASK: &str = "_mask";
 enum Item {
     Pack(usize),
     Leaf(usize),
+}
+
+/// What batches hold: tensors, row numbers, Arrow columns.
+fn fields(outputs: &[Output], row_id: bool) -> Schema {
+    let present = || outputs.iter().filter(|output| !matches!(output.form, Form::Absent));
+    let mut fields: Vec<Field> = present().map(Output::field).collect();
+    if row_id {
+        let tensors = present().filter(|output| !output.is_arrow()).count();
+        fields.insert(tensors, Field::tensor(ROW_ID, DType::Int64, vec![Dim::Batch]));
+    }
+    Schema::new(fields)
 }
 
 fn check_names(leaves: &[Leaf], options: &ColumnOptions) -> Result<()> {

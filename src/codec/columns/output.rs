@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::schema::{DType, Dim, Element, Field, Stored, Type};
 
 /// A leaf that is read, and where it goes.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Member {
     pub(super) leaf: Leaf,
     pub(super) name: Arc<str>,
@@ -57,7 +57,7 @@ impl NullPlan {
 }
 
 /// One column of the batch with the tensors that belong to it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Output {
     pub(super) name: Arc<str>,
     pub(super) form: Form,
@@ -73,7 +73,7 @@ pub(super) struct Output {
 }
 
 /// How a column lies in the batch.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum Form {
     Fixed,
     Pack,
@@ -89,10 +89,12 @@ pub(super) enum Form {
     Nested(bool, usize),
     /// Values of any Arrow type, as they are stored.
     Arrow(DataType),
+    /// Prepared, but not in this batch.
+    Absent,
 }
 
 /// Padding of lists.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Padding {
     pub(super) lengths: Vec<usize>,
     /// One element.

@@ -1,0 +1,143 @@
+"""make_batch_reader: plain Parquet, a row group at a time, in pandas' types."""
+
+from __future__ import annotations
+
+import datetime
+import pathlib
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from bowstring.petastorm import make_batch_reader, make_reader
+from bowstring.petastorm.ngram import NGram
+from bowstring.petastorm.predicates import in_lambda, in_negate, in_reduce, in_set
+from bowstring.petastorm.transform import TransformSpec
+
+ROWS = 50
+
+
+@pytest.fixture
+def url(tmp_path: pathlib.Path) -> str:
+    """Row groups of 10: `id`, `maybe` (int32, null in every third row), `word`, `day`, `at`, `price`, `vector`, `ragged`."""
+    n = range(ROWS)
+    table = pa.table(
+        {
+            "id": pa.array(n, pa.int64()),
+            "maybe": pa.array([None if i % 3 == 0 else i for i in n], pa.int32()),
+            "word": pa.array([None if i == 4 else f"w{i}" for i in n]),
+            "day": pa.array([datetime.date(2020, 1, 1 + i % 28) for i in n]),
+            "at": pa.array([datetime.datetime(2021, 1, 1, i % 24) for i in n], pa.timestamp("us")),
+            "price": pa.array([Decimal(i) / 4 for i in n], pa.decimal128(8, 2)),
+            "vector": pa.array([[float(i), float(-i)] for i in n], pa.list_(pa.float32())),
+            "ragged": pa.array([list(range(i % 3)) for i in n], pa.list_(pa.int64())),
+        }
+    )
+    pq.write_table(table, tmp_path / "table.parquet", row_group_size=10)
+    return f"file://{tmp_path}"
+
+
+def batches(url: str, *fields: str, **options: Any) -> list[Any]:
+    with make_batch_reader(url, list(fields) or None, **{"shuffle_row_groups": False, **options}) as reader:
+        assert reader.batched_output
+        return list(reader)
+
+
+def test_types(url: str) -> None:
+    first = batches(url, "id", "maybe", "word", "day", "at", "price", "vector")[0]
+    assert first.id.dtype == np.int64
+    assert first.id.tolist() == list(range(10))
+    assert first.maybe.dtype == np.float64
+    assert np.isnan(first.maybe[[0, 3, 6, 9]]).all()
+    assert first.word.dtype.kind == "U"
+    assert first.word[4] == "None"
+    assert first.day[3] == datetime.date(2020, 1, 4)
+    assert first.at.dtype == np.dtype("M8[ns]")
+    assert first.price[3] == Decimal("0.75")
+    assert first.vector.shape == (10, 2)
+    assert first.vector[3].tolist() == [3.0, -3.0]
+
+
+def test_lists_of_several_lengths_say_what_to_do(url: str) -> None:
+    with pytest.raises(RuntimeError, match=r"ragged.*0, 1, 2.*schema_fields"):
+        batches(url, "ragged")
+
+
+def test_predicates(url: str) -> None:
+    def ids(predicate: Any, *fields: str) -> list[int]:
+        found = batches(url, "id", *fields, predicate=predicate)
+        return [row for batch in found for row in batch.id.tolist()]
+
+    assert ids(in_set({3, 44}, "id")) == [3, 44]
+    assert ids(in_negate(in_set(set(range(48)), "id")), "word") == [48, 49]
+    assert ids(in_reduce([in_set({1, 2}, "id"), in_set({2, 3}, "id")], all)) == [2]
+    pytest.importorskip("pandas")
+    assert ids(in_lambda(["id"], lambda column: column % 20 == 7), "vector") == [7, 27, 47]
+    with pytest.raises(TypeError, match="one truth per row"):
+        ids(in_lambda(["id"], lambda column: True))
+
+
+def test_transform(url: str) -> None:
+    pytest.importorskip("pandas")
+
+    def changed(frame: Any) -> Any:
+        frame["square"] = [np.full((2, 2), value) for value in frame["id"]]
+        return frame[frame["id"] % 2 == 0]
+
+    spec = TransformSpec(changed, [("square", np.int64, (2, 2), False)], removed_fields=["word"])
+    found = batches(url, "id", "word", transform_spec=spec)
+    assert [batch.square.shape for batch in found] == [(5, 2, 2)] * 5
+    assert found[1].id.tolist() == [10, 12, 14, 16, 18]
+    assert not hasattr(found[0], "word")
+    with pytest.raises(ValueError, match="edit_fields and removed_fields"):
+        batches(url, "id", "word", transform_spec=TransformSpec(changed))
+
+
+def test_shuffling(url: str) -> None:
+    groups = [batch.id[0] // 10 for batch in batches(url, "id", shuffle_row_groups=True, seed=3)]
+    assert groups == [batch.id[0] // 10 for batch in batches(url, "id", shuffle_row_groups=True, seed=3)]
+    assert sorted(groups) == list(range(5))
+    rows = batches(url, "id", "vector", shuffle_rows=True, seed=3)
+    assert all(sorted(batch.id.tolist()) == list(range(at * 10, at * 10 + 10)) for at, batch in enumerate(rows))
+    assert all((batch.vector[:, 0] == batch.id).all() for batch in rows)
+
+
+@pytest.mark.parametrize("seed", [None, 5])
+def test_parts_hold_each_row_once(url: str, seed: int | None) -> None:
+    found = batches(url, "id", shuffle_row_drop_partitions=3, shuffle_rows=True, shuffle_row_groups=True, seed=seed)
+    assert len(found) == 15
+    assert sorted(row for batch in found for row in batch.id.tolist()) == list(range(ROWS))
+
+
+def test_a_list_of_files_is_read_in_its_order(tmp_path: pathlib.Path) -> None:
+    for name, first in (("a", 0), ("b", 5)):
+        pq.write_table(pa.table({"id": range(first, first + 5)}), tmp_path / f"{name}.parquet")
+    urls = [f"file://{tmp_path}/{name}.parquet" for name in ("b", "a")]
+    with make_batch_reader(urls, shuffle_row_groups=False) as reader:
+        assert [batch.id[0] for batch in reader] == [5, 0]
+
+
+def test_filters_select_rows(url: str) -> None:
+    found = batches(url, "id", filters=[("id", ">=", 37)])
+    assert [row for batch in found for row in batch.id.tolist()] == list(range(37, 50))
+
+
+def test_windows_are_refused(url: str) -> None:
+    with pytest.raises(NotImplementedError, match="make_reader"):
+        make_batch_reader(url, NGram({0: ["id"]}, 1, "id"))
+
+
+def test_rows_of_plain_parquet(url: str) -> None:
+    with (
+        pytest.warns(UserWarning, match="make_batch_reader"),
+        make_reader(url, ["id", "maybe", "word", "at", "price", "ragged"], shuffle_row_groups=False) as reader,
+    ):
+        rows = list(reader)
+    assert [row.maybe for row in rows[:4]] == [None, 1, 2, None]
+    assert isinstance(rows[1].maybe, np.int32)
+    assert rows[4].word is None
+    assert rows[5].at == np.datetime64("2021-01-01T05:00:00", "us")
+    assert rows[5].price == Decimal("1.25")
+    assert [len(row.ragged) for row in rows[:4]] == [0, 1, 2, 0]

@@ -1,0 +1,124 @@
+"""The loaders for PyTorch over both kinds of reader."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from bowstring.petastorm import make_batch_reader, make_reader  # noqa: E402
+from bowstring.petastorm.pytorch import (  # noqa: E402
+    BatchedDataLoader,
+    DataLoader,
+    InMemBatchedDataLoader,
+    decimal_friendly_collate,
+)
+from bowstring.petastorm.weighted_sampling_reader import WeightedSamplingReader  # noqa: E402
+from datasets import CODECS  # noqa: E402
+
+At = Callable[[str], str]
+
+
+@pytest.fixture
+def table(tmp_path: pathlib.Path) -> str:
+    """50 rows in row groups of 13: `id` and `vector` [2]."""
+    rows = range(50)
+    vectors = pa.array([[float(i), float(-i)] for i in rows], pa.list_(pa.float32()))
+    pq.write_table(pa.table({"id": rows, "vector": vectors}), tmp_path / "t.parquet", row_group_size=13)
+    return f"file://{tmp_path}"
+
+
+def ids(batches: Any) -> list[list[int]]:
+    return [batch["id"].tolist() for batch in batches]
+
+
+def test_rows_to_batches(at: At) -> None:
+    fields = ["id|s_bool|s_float|s_string|s_decimal|nd_f32|nd_u16|img_png_rgb"]
+    with DataLoader(make_reader(at(CODECS), fields, shuffle_row_groups=False), batch_size=16) as loader:
+        batches = list(loader)
+    assert ids(batches) == [list(range(16)), list(range(16, 32)), list(range(32, 40))]
+    first = batches[0]
+    assert first["nd_f32"].shape == (16, 2, 3)
+    assert first["nd_u16"].dtype == torch.int32
+    assert first["s_bool"].dtype == torch.uint8
+    assert first["img_png_rgb"].shape == (16, 24, 32, 3)
+    assert isinstance(first["s_string"][0], str)
+    assert isinstance(first["s_decimal"][0], Decimal)
+
+
+@pytest.mark.parametrize("capacity", [0, 1, 7, 100])
+@pytest.mark.parametrize("kind", [DataLoader, BatchedDataLoader])
+def test_every_row_once(kind: Any, capacity: int, table: str) -> None:
+    for reader in (make_batch_reader(table, ["id", "vector"]), rows_of(table)):
+        with kind(reader, batch_size=8, shuffling_queue_capacity=capacity) as loader:
+            batches = list(loader)
+        assert sorted(row for batch in ids(batches) for row in batch) == list(range(50))
+        assert [len(batch["id"]) for batch in batches] == [8] * 6 + [2]
+        assert all((batch["vector"][:, 0] == batch["id"]).all() for batch in batches)
+
+
+def rows_of(url: str) -> Any:
+    with pytest.warns(UserWarning, match="make_batch_reader"):
+        return make_reader(url, ["id", "vector"])
+
+
+def test_second_pass_repeats_no_row(table: str) -> None:
+    with DataLoader(make_batch_reader(table, ["id"], shuffle_row_groups=False), batch_size=16) as loader:
+        assert ids(loader) == ids(loader)
+
+
+def test_one_pass_at_a_time(table: str) -> None:
+    with DataLoader(make_batch_reader(table, ["id"]), batch_size=16) as loader:
+        first = iter(loader)
+        next(first)
+        with pytest.raises(RuntimeError, match="under way"):
+            next(iter(loader))
+        first.close()
+
+
+@pytest.mark.parametrize(("field", "problem"), [("n_string", "None"), ("nd_str", "array of <U")])
+def test_what_torch_has_not(field: str, problem: str, at: At) -> None:
+    loader = DataLoader(make_reader(at(CODECS), [field]), batch_size=4)
+    with pytest.raises(TypeError, match=problem):
+        list(loader)
+    with pytest.raises(RuntimeError, match="last pass failed"):
+        list(loader)
+
+
+def test_in_memory(table: str) -> None:
+    reader = make_batch_reader(table, ["id", "vector"], num_epochs=None, shuffle_row_groups=False)
+    loader = InMemBatchedDataLoader(reader, batch_size=8, num_epochs=2, rows_capacity=20, shuffle=True, seed=1)
+    batches = ids(loader)
+    assert [len(batch) for batch in batches] == [8, 8, 4] * 2
+    assert sorted(row for batch in batches[:3] for row in batch) == list(range(20))
+    assert batches[:3] != batches[3:]
+    with pytest.raises(RuntimeError, match="num_epochs"):
+        list(loader)
+
+
+def test_collate() -> None:
+    rows = [{"a": Decimal(i), "b": np.float32(i), "c": np.arange(2), "d": "x", "e": (1, 2.5)} for i in range(3)]
+    made = decimal_friendly_collate(rows)
+    assert made["a"] == [Decimal(0), Decimal(1), Decimal(2)]
+    assert made["b"].dtype == torch.float32
+    assert made["c"].tolist() == [[0, 1]] * 3
+    assert made["d"] == ["x"] * 3
+    assert [part.tolist() for part in made["e"]] == [[1] * 3, [2.5] * 3]
+
+
+def test_weighted_sampling(at: At) -> None:
+    np.random.seed(1)
+    readers = [make_reader(at(CODECS), ["id"], num_epochs=None, seed=seed) for seed in (1, 2)]
+    with WeightedSamplingReader(readers, [9, 1]) as mixed, DataLoader(mixed, batch_size=10) as loader:
+        batches = iter(loader)
+        drawn = [int(row) for _ in range(20) for row in next(batches)["id"]]
+    assert len(drawn) == 200
+    assert not mixed.last_row_consumed
