@@ -9,7 +9,7 @@
 """
 
 from bowstring._native import ArrowArray, Tensor, __version__, doctor
-from bowstring.columns import Fill, Image, Pack, Padded
+from bowstring.columns import Fill, Image, NGram, Pack, Padded
 from bowstring.errors import (
     ClosedError,
     ConfigError,
@@ -36,6 +36,7 @@ __all__ = [
     "LimitError",
     "Loader",
     "MismatchError",
+    "NGram",
     "NotFoundError",
     "Pack",
     "Padded",

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Generic, Literal, NoReturn, TypeVar
 
 from bowstring import _native
-from bowstring.columns import Fill, Image, Pack, Padded
+from bowstring.columns import Fill, Image, NGram, Pack, Padded
 from bowstring.errors import UnsupportedError
 from bowstring.options import Filter, Url, document
 
@@ -55,6 +55,9 @@ class BaseLoader(ABC, Generic[A]):
     :param arrow: columns delivered as Arrow arrays of their own type, as they are stored: decimals, dates.
     :param cast: column -> element type.
     :param row_id: deliver ``_row_id``, the row's number in the dataset.
+    :param selector: row groups to read: ``{"index": name, "values": [...]}`` by an index that Petastorm stored,
+        ``{"row_groups": [0, 3]}``, or ``{"any": [...]}``, ``{"all": [...]}`` of them.
+    :param ngram: :class:`NGram`: windows of consecutive rows as samples.
     :param rank: this rank; the default comes from the launcher's environment (torchrun, Horovod, Open MPI, PMI, SLURM).
     :param world_size: number of ranks; goes with ``rank``.
     :param memory_budget: bytes for everything in flight, or text such as ``"2GiB"``.
@@ -91,6 +94,8 @@ class BaseLoader(ABC, Generic[A]):
         arrow: str | Sequence[str] | None = None,
         cast: Mapping[str, str] | None = None,
         row_id: bool | None = None,
+        selector: Mapping[str, Any] | None = None,
+        ngram: NGram | None = None,
         rank: int | None = None,
         world_size: int | None = None,
         memory_budget: int | str | None = None,

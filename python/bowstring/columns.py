@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["Fill", "Image", "Pack", "Padded"]
+__all__ = ["Fill", "Image", "NGram", "Pack", "Padded"]
 
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
@@ -114,3 +114,30 @@ class Fill:
     def options(self) -> dict[str, Any]:
         """The options as the library reads them."""
         return {"fill": self.value}
+
+
+@dataclass(frozen=True)
+class NGram:
+    """Windows of consecutive rows of one row group as samples: columns come time-major, ``[T, B, ...]``.
+
+    Rows must be sorted by the timestamp within each row group. Of a window that repeats to fill the last batch, ``_mask`` is
+    false.
+    """
+
+    fields: Mapping[int, Sequence[str]]
+    """For each offset in the window, e.g. -1, 0, 1, the columns that are delivered of the row there."""
+    timestamp_field: str
+    """The column that orders rows."""
+    delta_threshold: float
+    """Largest step of the timestamp from a row to the next, in the column's own unit."""
+    timestamp_overlap: bool = True
+    """Whether windows may share rows."""
+
+    def options(self) -> dict[str, Any]:
+        """The options as the library reads them."""
+        return {
+            "fields": {str(offset): list(names) for offset, names in self.fields.items()},
+            "timestamp_field": self.timestamp_field,
+            "delta_threshold": self.delta_threshold,
+            "timestamp_overlap": self.timestamp_overlap,
+        }

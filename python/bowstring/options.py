@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from bowstring.columns import Fill, Image, Pack, Padded
+from bowstring.columns import Fill, Image, NGram, Pack, Padded
 from bowstring.errors import ConfigError
 
 __all__ = ["Filter", "Url", "document"]
@@ -91,6 +91,8 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "threads": int,
     "prefetch": int,
     "timeout": float,
+    "selector": json.loads,
+    "ngram": json.loads,
     "storage_options": _pairs,
     "limits": json.loads,
 }
@@ -114,7 +116,7 @@ def _from_environment(names: Iterable[str], given: Mapping[str, Any]) -> dict[st
 
 def _plain(value: Any) -> Any:
     """JSON's types. What Rust reads as text is text: dates, decimals, and numbers that JSON lacks."""
-    if isinstance(value, (Fill, Image, Pack, Padded)):
+    if isinstance(value, (Fill, Image, NGram, Pack, Padded)):
         return _plain(value.options())
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)

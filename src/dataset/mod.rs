@@ -24,6 +24,7 @@ mod project;
 mod read;
 mod select;
 mod selection;
+mod selector;
 mod thrift;
 mod unify;
 mod write;
@@ -46,6 +47,8 @@ pub use project::{Projection, Root};
 pub use read::{Cost, Fetched};
 pub use write::{CommonMetadata, Compression, DatasetWriter, SCHEMA_KEY, WriterOptions, Written};
 
+pub use selector::Selector;
+
 use crate::error::{Error, Place, Result};
 use crate::manifest::{FileEntry, Manifest, RowGroup};
 use crate::schema::{DTYPE_KEY, STORED_KEY};
@@ -62,6 +65,8 @@ pub struct OpenOptions {
     pub partitioning: Partitioning,
     /// Rows to select; all without one.
     pub filter: Option<filter::Expr>,
+    /// Row groups to read; all without one.
+    pub selector: Option<Selector>,
     /// Windows of rows as samples, instead of rows.
     pub ngram: Option<Ngram>,
     /// Whether what the dataset says of its cells is heeded: the schema of bowstring or Petastorm. Without, cells are bytes.
@@ -83,6 +88,7 @@ impl Default for OpenOptions {
             storage_options: BTreeMap::new(),
             partitioning: Partitioning::default(),
             filter: None,
+            selector: None,
             ngram: None,
             decode: true,
             limits: Limits::default(),
@@ -203,10 +209,14 @@ impl Dataset {
             inner.schema = described::apply(&inner.schema, &columns);
         }
         inner.limits = options.limits.clone();
-        let (groups, first_rows) = row_groups(&inner.files);
+        let (mut groups, first_rows) = row_groups(&inner.files);
         inner.selections = vec![Selection::All; groups.len()];
         inner.first_rows = first_rows;
-        let filter = options.filter.as_ref().map(ToString::to_string).unwrap_or_default();
+        let mut filter = options.filter.as_ref().map(ToString::to_string).unwrap_or_default();
+        if let Some(selector) = &options.selector {
+            deselect(&mut inner, &mut groups, selector)?;
+            filter = serde_json::json!({ "filter": filter, "selector": selector }).to_string();
+        }
         inner.manifest = Arc::new(manifest(&inner, groups, &digests, &filter));
         let mut dataset = Self { inner: Arc::new(inner) };
         if let Some(expression) = &options.filter {
@@ -383,6 +393,34 @@ fn row_groups(files: &[DataFile]) -> (Vec<RowGroup>, Vec<u64>) {
         }
     }
     (groups, first_rows)
+}
+
+/// Leaves out the row groups that `selector` does not select.
+fn deselect(inner: &mut Inner, groups: &mut [RowGroup], selector: &Selector) -> Result<()> {
+    let indexes = match &inner.petastorm {
+        Some(petastorm) if selector.asks_indexes() => petastorm.indexes()?,
+        _ => Vec::new(),
+    };
+    // Their numbers count row groups without rows too.
+    let mut before = 0_u32;
+    let starts: Vec<u32> = inner
+        .files
+        .iter()
+        .map(|file| {
+            let count = u32::try_from(file.metadata.num_row_groups()).unwrap_or(u32::MAX);
+            let start = before;
+            before = before.saturating_add(count);
+            start
+        })
+        .collect();
+    let chosen = selector.row_groups(&indexes, before)?;
+    for (group, selection) in groups.iter_mut().zip(&mut inner.selections) {
+        let number = starts.get(group.file as usize).map_or(u32::MAX, |start| start.saturating_add(group.ordinal));
+        if !chosen.contains(&number) {
+            (group.selected, *selection) = (0, Selection::none());
+        }
+    }
+    Ok(())
 }
 
 fn manifest(inner: &Inner, groups: Vec<RowGroup>, digests: &[[u8; 32]], filter: &str) -> Manifest {

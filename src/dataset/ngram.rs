@@ -47,7 +47,10 @@ impl Ngram {
         };
         let length = last.abs_diff(*first).saturating_add(1);
         if length > MAX_LENGTH {
-            return Err(Error::config("ngram", format!("windows of {length} rows; at most {MAX_LENGTH} are delivered")));
+            return Err(Error::config(
+                "ngram",
+                format!("windows of {length} rows; at most {MAX_LENGTH} are delivered"),
+            ));
         }
         if self.delta_threshold.is_nan() {
             return Err(Error::config("ngram", "delta_threshold is NaN"));
@@ -64,7 +67,9 @@ impl Ngram {
     /// The first rows of the windows among rows with these timestamps.
     fn starts<T: Copy + PartialOrd>(&self, times: &[T], close: impl Fn(T, T) -> bool) -> Result<Vec<u32>, String> {
         let length = self.length().map_err(|error| error.to_string())?;
-        if let Some(row) = times.windows(2).position(|pair| pair[0].partial_cmp(&pair[1]).is_none_or(|order| order.is_gt())) {
+        if let Some(row) =
+            times.windows(2).position(|pair| pair[0].partial_cmp(&pair[1]).is_none_or(|order| order.is_gt()))
+        {
             return Err(format!("its rows are not in ascending order of the timestamp at row {}", row + 1));
         }
         let mut starts = Vec::new();

@@ -157,13 +157,10 @@ impl Dataset {
                     let chunks = leaves.iter().filter_map(|leaf| columns.get(*leaf));
                     shared |= chunks.clone().any(|chunk| is_in_place(chunk, copied));
                     let width = root.field().data_type().primitive_width();
-                    let bytes =
-                        chunks.map(|chunk| decoded_bytes(chunk, row_group.rows, selected, copied, width));
+                    let bytes = chunks.map(|chunk| decoded_bytes(chunk, row_group.rows, selected, copied, width));
                     bytes.fold(0, u64::saturating_add)
                 }
-                Source::Partition | Source::Missing => {
-                    selected.saturating_mul(width(root.field().data_type()))
-                }
+                Source::Partition | Source::Missing => selected.saturating_mul(width(root.field().data_type())),
             });
         }
         Cost { fetched, decoded, held: decoded.saturating_add(if shared { fetched } else { 0 }) }

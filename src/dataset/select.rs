@@ -63,7 +63,8 @@ pub(super) async fn evaluate(dataset: &Dataset, expression: &Expr, options: &Ope
     let paths: Vec<String> = bound.paths().map(|path| path.join(".")).collect();
     let projection = Arc::new(dataset.project(&paths)?);
     let mut by_file: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
-    for (number, group) in dataset.manifest().groups.iter().enumerate() {
+    let chosen = dataset.manifest().groups.iter().enumerate().filter(|(_, group)| group.selected > 0);
+    for (number, group) in chosen {
         by_file.entry(group.file).or_default().push(number);
     }
     let room = (options.memory >> 10).clamp(1, MAX_KIB) as u32;

@@ -170,7 +170,10 @@ pub(super) fn sources(settings: &Settings, options: &LoaderOptions, runtime: &Ru
         let mut asked = options.columns.clone();
         if let Some(ngram) = &options.ngram {
             if !asked.columns.is_empty() {
-                return Err(Error::config("columns", "the fields of ngram say which columns are delivered; leave it out"));
+                return Err(Error::config(
+                    "columns",
+                    "the fields of ngram say which columns are delivered; leave it out",
+                ));
             }
             // Packs are asked for by their own names, like columns.
             asked.columns = ngram.columns();

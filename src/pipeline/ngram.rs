@@ -74,9 +74,10 @@ impl Frames {
 
     /// Bytes to reserve for a batch of `rows` windows, as [`Columns::batch_bytes`].
     pub(super) fn batch_bytes(&self, rows: usize, mean_row_bytes: u64) -> usize {
-        let groups = self.groups.iter().map(|group| {
-            group.columns.batch_bytes(rows.saturating_mul(group.offsets.len()), mean_row_bytes)
-        });
+        let groups = self
+            .groups
+            .iter()
+            .map(|group| group.columns.batch_bytes(rows.saturating_mul(group.offsets.len()), mean_row_bytes));
         groups.fold(self.once.batch_bytes(rows, 0), usize::saturating_add)
     }
 
@@ -91,7 +92,8 @@ impl Frames {
         let (mut batch, mut bad) = self.once.assemble(rows, spare)?;
         for group in &self.groups {
             let first = rows.rows.first();
-            let windows = rows.rows.iter().chain(first.into_iter().cycle()).take(if first.is_some() { rows.size } else { 0 });
+            let windows =
+                rows.rows.iter().chain(first.into_iter().cycle()).take(if first.is_some() { rows.size } else { 0 });
             let at = |offset: &u32| {
                 let offset = *offset;
                 windows.clone().map(move |(cell, row)| (*cell, row.saturating_add(offset)))

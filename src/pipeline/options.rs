@@ -9,7 +9,7 @@ use serde_json::Value;
 use super::{machine, rank};
 use crate::codec::{BadRows, ColumnOptions};
 use crate::dataset::filter::Expr;
-use crate::dataset::{Limits, Ngram, OpenOptions, Partitioning};
+use crate::dataset::{Limits, Ngram, OpenOptions, Partitioning, Selector};
 use crate::error::{Error, Result};
 use crate::plan::{Mix, PlanSpec, Share, Shuffle, Stop, Tail};
 
@@ -70,6 +70,8 @@ pub struct LoaderOptions {
     pub columns: ColumnOptions,
     /// Rows to select.
     pub filter: Option<Filter>,
+    /// Row groups to read, by number or by the indexes that Petastorm stored.
+    pub selector: Option<Selector>,
     /// Windows of consecutive rows as samples, instead of rows.
     pub ngram: Option<Ngram>,
     /// This rank; the default is taken from the launcher's environment, see [`rank::discover`].
@@ -111,6 +113,7 @@ impl Default for LoaderOptions {
             tail: Tail::default(),
             columns: ColumnOptions::default(),
             filter: None,
+            selector: None,
             ngram: None,
             rank: None,
             world_size: None,
@@ -159,6 +162,7 @@ impl LoaderOptions {
             partitioning: self.partitioning,
             decode: self.decode,
             filter: self.filter.as_ref().map(Filter::parse).transpose()?,
+            selector: self.selector.clone(),
             ngram: self.ngram.clone(),
             limits: self.limits.clone(),
             ..OpenOptions::default()

@@ -39,8 +39,21 @@ const UNSAFE: &[&str] = &[
 ];
 
 /// What never stands in the Python package: data must not run code.
-const PYTHON_NEVER: &[&str] =
-    &["pickle", "allow_pickle", "marshal", "eval(", "exec(", "shell=True", "os.system", "os.popen", "__import__("];
+const PYTHON_NEVER: &[&str] = &[
+    "import pickle",
+    "from pickle",
+    "pickle.load",
+    "pickle.Unpickler",
+    "cloudpickle",
+    "allow_pickle",
+    "marshal",
+    "eval(",
+    "exec(",
+    "shell=True",
+    "os.system",
+    "os.popen",
+    "__import__(",
+];
 
 #[test]
 fn modules_name_only_lower_floors() {

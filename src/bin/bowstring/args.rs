@@ -48,6 +48,12 @@ pub(crate) struct DatasetArgs {
     /// Rows to select, e.g. "label >= 3 and country in ('de', 'us')"
     #[arg(long, env = "BOWSTRING_FILTER", value_name = "EXPR", hide_env_values = true)]
     filter: Option<String>,
+    /// Row groups to read, e.g. {"index": "by_label", "values": [3]} or {"row_groups": [0, 1]}
+    #[arg(long, env = "BOWSTRING_SELECTOR", value_name = "JSON", value_parser = word_or_json, hide_env_values = true)]
+    selector: Option<Value>,
+    /// Windows of rows as samples, e.g. {"fields": {"0": ["x"], "1": ["x"]}, "timestamp_field": "t", "delta_threshold": 5}
+    #[arg(long, env = "BOWSTRING_NGRAM", value_name = "JSON", value_parser = word_or_json, hide_env_values = true)]
+    ngram: Option<Value>,
     /// Whether key=value directories are partition columns
     #[arg(long, env = "BOWSTRING_PARTITIONING", value_parser = ["hive", "none"], hide_env_values = true)]
     partitioning: Option<String>,
@@ -157,6 +163,8 @@ impl DatasetArgs {
         set(&mut map, "filter", &self.filter);
         set(&mut map, "partitioning", &self.partitioning);
         set(&mut map, "decode", &self.decode);
+        set(&mut map, "selector", &self.selector);
+        set(&mut map, "ngram", &self.ngram);
         Ok(map)
     }
 }

@@ -1,0 +1,133 @@
+//! Which row groups are read at all: by number, or by the indexes that Petastorm stored.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::petastorm::{IndexKind, IndexValue, RowGroupIndex};
+use crate::error::{Error, Result};
+
+/// A choice of row groups, which are numbered over the files sorted by path.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(untagged, deny_unknown_fields)]
+pub enum Selector {
+    /// These row groups.
+    RowGroups {
+        /// Their numbers.
+        row_groups: Vec<u32>,
+    },
+    /// Those in which a stored index has any of `values`; of an index of non-null fields, all that it has.
+    Index {
+        /// The index's name.
+        index: String,
+        /// Values of the indexed column.
+        #[serde(default)]
+        values: Vec<Value>,
+    },
+    /// Those that any of these selects.
+    Any {
+        /// One or more.
+        any: Vec<Self>,
+    },
+    /// Those that all of these select.
+    All {
+        /// One or more.
+        all: Vec<Self>,
+    },
+}
+
+impl Selector {
+    /// The numbers of the row groups selected, out of `count`.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] for an index that is not there, with those that are; [`Error::Config`] for a row group beyond the last,
+    /// and for an index of values that is asked for none.
+    pub(super) fn row_groups(&self, indexes: &[RowGroupIndex], count: u32) -> Result<BTreeSet<u32>> {
+        match self {
+            Self::RowGroups { row_groups } => match row_groups.iter().find(|group| **group >= count) {
+                Some(group) => Err(Error::config("selector", format!("row group {group} of {count}"))),
+                None => Ok(row_groups.iter().copied().collect()),
+            },
+            Self::Index { index, values } => {
+                let Some(found) = indexes.iter().find(|found| found.name == *index) else {
+                    let names: Vec<&str> = indexes.iter().map(|index| index.name.as_str()).collect();
+                    let hint = match names[..] {
+                        [] => "the dataset has no row-group indexes".to_owned(),
+                        _ => format!("the indexes are {}", names.join(", ")),
+                    };
+                    return Err(Error::NotFound { what: format!("row-group index {index:?}"), hint });
+                };
+                match &found.kind {
+                    IndexKind::FieldNotNull { row_groups } => Ok(row_groups.iter().copied().collect()),
+                    IndexKind::SingleField { .. } if values.is_empty() => {
+                        Err(Error::config("selector", format!("index {index:?} is one of values; give some")))
+                    }
+                    IndexKind::SingleField { values: known } => {
+                        let wanted = |value: &IndexValue| values.iter().any(|wanted| is(value, wanted));
+                        let found = known.iter().filter(|(value, _)| wanted(value));
+                        Ok(found.flat_map(|(_, row_groups)| row_groups.iter().copied()).collect())
+                    }
+                }
+            }
+            Self::Any { any } => any.iter().try_fold(BTreeSet::new(), |mut found, selector| {
+                found.append(&mut selector.row_groups(indexes, count)?);
+                Ok(found)
+            }),
+            Self::All { all } => {
+                let mut sets = all.iter().map(|selector| selector.row_groups(indexes, count));
+                let first = sets.next().unwrap_or_else(|| Err(Error::config("selector", "all of nothing")))?;
+                sets.try_fold(first, |found, next| Ok(&found & &next?))
+            }
+        }
+    }
+
+    /// Whether any part of it asks an index.
+    pub(super) fn asks_indexes(&self) -> bool {
+        match self {
+            Self::RowGroups { .. } => false,
+            Self::Index { .. } => true,
+            Self::Any { any: of } | Self::All { all: of } => of.iter().any(Self::asks_indexes),
+        }
+    }
+}
+
+/// Whether an indexed value is the one that is asked for.
+fn is(value: &IndexValue, wanted: &Value) -> bool {
+    match value {
+        IndexValue::Null => wanted.is_null(),
+        IndexValue::Bool(value) => wanted.as_bool() == Some(*value),
+        IndexValue::Int(value) => wanted.as_i64() == Some(*value),
+        IndexValue::Uint(value) => wanted.as_u64() == Some(*value),
+        IndexValue::Float(value) => wanted.as_f64() == Some(*value),
+        IndexValue::Text(value) => wanted.as_str() == Some(value),
+        IndexValue::Bytes(value) => wanted.as_str().is_some_and(|wanted| wanted.as_bytes() == value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn selectors_combine() {
+        let values = vec![(IndexValue::Text("a".to_owned()), vec![0, 2]), (IndexValue::Int(7), vec![1, 2])];
+        let index = RowGroupIndex {
+            name: "ix".to_owned(),
+            columns: vec!["x".to_owned()],
+            kind: IndexKind::SingleField { values },
+        };
+        let chosen = |json: &str| {
+            let selector: Selector = serde_json::from_str(json).unwrap();
+            selector.row_groups(std::slice::from_ref(&index), 4).map(|found| found.into_iter().collect::<Vec<_>>())
+        };
+        assert_eq!(chosen(r#"{"index": "ix", "values": ["a"]}"#).unwrap(), [0, 2]);
+        assert_eq!(chosen(r#"{"index": "ix", "values": ["a", 7]}"#).unwrap(), [0, 1, 2]);
+        let both = r#"{"all": [{"index": "ix", "values": ["a"]}, {"any": [{"row_groups": [2, 3]}]}]}"#;
+        assert_eq!(chosen(both).unwrap(), [2]);
+        assert!(chosen(r#"{"row_groups": [4]}"#).is_err());
+        assert!(chosen(r#"{"index": "ix"}"#).is_err());
+        assert!(chosen(r#"{"index": "iy", "values": [1]}"#).unwrap_err().to_string().contains("ix"));
+        assert!(serde_json::from_str::<Selector>(r#"{"group": 1}"#).is_err());
+    }
+}
