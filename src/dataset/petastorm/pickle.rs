@@ -14,7 +14,7 @@ const MAX_DEPTH: u8 = 64;
 
 /// Bytes of memory, rounded up for growing vectors: of a cell, an element of a list, a list, an object, an entry of the memo.
 const CELL: u64 = 32;
-const ELEMENT: u64 = 8;
+pub(super) const ELEMENT: u64 = 8;
 const LIST: u64 = 64;
 const OBJECT: u64 = 24;
 const MEMO: u64 = 32;
@@ -120,8 +120,8 @@ impl<'a> Machine<'a> {
     }
 
     fn refuse(&self, what: impl std::fmt::Display) -> Error {
-        let hint = "nothing in a dataset's metadata needs it; do not open this dataset with Petastorm either";
-        self.budget.unsupported(format_args!("{what} at byte {} is refused: it", self.operation), hint)
+        let hint = "it was refused and nothing was run: only Petastorm's own classes are read";
+        self.budget.unsupported(format_args!("{what} at byte {}", self.operation), hint)
     }
 
     fn run(&mut self) -> Result<Id> {
@@ -488,7 +488,7 @@ impl<'a> Machine<'a> {
     }
 
     fn even(&self, count: usize) -> Result<()> {
-        if count % 2 == 0 { Ok(()) } else { Err(self.corrupt("a key has no value")) }
+        if count.is_multiple_of(2) { Ok(()) } else { Err(self.corrupt("a key has no value")) }
     }
 
     /// The `count` topmost values, none of which lies below the last mark.
@@ -820,11 +820,11 @@ fn unescape_unicode(text: &[u8]) -> Option<String> {
         let mut code = hex(tail.get(1..=digits))?;
         rest = tail.get(1 + digits..)?;
         // A narrow Python 2 writes what is beyond 16 bits as a pair.
-        if let (0xd800..0xdc00, Some(tail)) = (code, rest.strip_prefix(b"\\u")) {
-            if let Some(low @ 0xdc00..0xe000) = hex(tail.get(..4)) {
-                code = 0x1_0000 + ((code - 0xd800) << 10) + (low - 0xdc00);
-                rest = tail.get(4..)?;
-            }
+        if let (0xd800..0xdc00, Some(tail)) = (code, rest.strip_prefix(b"\\u"))
+            && let Some(low @ 0xdc00..0xe000) = hex(tail.get(..4))
+        {
+            code = 0x1_0000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+            rest = tail.get(4..)?;
         }
         decoded.push(char::from_u32(code)?);
     }
@@ -863,7 +863,10 @@ mod tests {
     fn what_is_refused_is_named_with_its_byte() {
         let error = built(b"(S'x'\ncos\nsystem\n.").unwrap_err();
         assert!(matches!(error, Error::Unsupported { .. }));
-        assert!(error.to_string().contains("the global os.system at byte 6 is refused"), "{error}");
+        assert!(
+            error.to_string().contains("the global os.system at byte 6 is not supported; it was refused"),
+            "{error}"
+        );
         let error = built(b"(S'x'\nios\nsystem\n.").unwrap_err().to_string();
         assert!(error.contains("the instruction INST at byte 6"), "{error}");
     }
