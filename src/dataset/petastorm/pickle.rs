@@ -2,22 +2,20 @@
 //!
 //! It goes over the input once. What it builds is charged against one budget before it is built, by what it takes in memory.
 
-use std::collections::HashMap;
-
 use super::arena::{Arena, Cell, Id, Object, Span};
 use super::globals::Global;
+use super::memo::Memo;
 use crate::dataset::Limits;
 use crate::error::{Error, Place, Result};
 
 /// Levels that values and marks may nest. What Petastorm writes nests about ten deep.
 const MAX_DEPTH: u8 = 64;
 
-/// Bytes of memory, rounded up for growing vectors: of a cell, an element of a list, a list, an object, an entry of the memo.
+/// Bytes of memory, rounded up for growing vectors: of a cell, an element of a list, a list, an object.
 const CELL: u64 = 32;
 pub(super) const ELEMENT: u64 = 8;
 const LIST: u64 = 64;
 const OBJECT: u64 = 24;
-const MEMO: u64 = 32;
 
 /// The fields of a UnischemaField, in the order that every version has had.
 const FIELD_NAMES: [&str; 5] = ["name", "numpy_dtype", "shape", "codec", "nullable"];
@@ -94,7 +92,7 @@ pub(super) fn read<'a>(input: &'a [u8], noun: &'static str, limits: &Limits, pla
         frame_end: None,
         stack: Vec::new(),
         marks: Vec::new(),
-        memo: HashMap::new(),
+        memo: Memo::default(),
         budget,
     };
     let root = machine.run()?;
@@ -110,7 +108,7 @@ struct Machine<'a> {
     stack: Vec<Id>,
     /// Heights of the stack at each mark.
     marks: Vec<usize>,
-    memo: HashMap<u32, Id>,
+    memo: Memo,
     budget: Budget,
 }
 
@@ -299,8 +297,7 @@ impl<'a> Machine<'a> {
                 let index = u32::from_le_bytes(self.array()?);
                 self.put(index)
             }
-            // The memo has fewer entries than the input has bytes.
-            0x94 => self.put(self.memo.len() as u32),
+            0x94 => self.put(self.memo.len()),
             // Names and what is made of them.
             b'c' => {
                 let (module, name) = (self.line()?, self.line()?);
@@ -561,15 +558,15 @@ impl<'a> Machine<'a> {
     }
 
     fn get(&mut self, index: u32) -> Result<()> {
-        let id = self.memo.get(&index).copied();
+        let id = self.memo.get(index);
         let id = id.ok_or_else(|| self.corrupt(format_args!("the memo has no entry {index}")))?;
         self.push_id(id)
     }
 
     fn put(&mut self, index: u32) -> Result<()> {
         let top = self.top()?;
-        self.budget.charge(MEMO)?;
-        self.memo.insert(index, top);
+        self.budget.charge(self.memo.cost(index))?;
+        self.memo.put(index, top);
         Ok(())
     }
 
