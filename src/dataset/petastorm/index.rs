@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::arena::{Cell, Id, Object};
 use super::globals::Global;
 use super::numpy::Plain;
-use super::pickle::{self, Pickle};
+use super::pickle::{self, ELEMENT, Pickle};
 use crate::dataset::Limits;
 use crate::error::{Place, Result};
 
@@ -150,10 +150,8 @@ fn ordinals(pickle: &mut Pickle<'_>, set: Id, index: &str) -> Result<Vec<u32>> {
         return Err(pickle.budget.corrupt(format_args!("index {index:?}: {what} is no set of row groups")));
     };
     // The same set may be named again and again.
-    let elements = if pickle.budget.charge(elements.len() as u64 * 8).is_ok() { elements.to_vec() } else { Vec::new() };
-    if elements.is_empty() {
-        pickle.budget.charge(1)?;
-    }
+    pickle.budget.charge(elements.len() as u64 * ELEMENT)?;
+    let elements = elements.to_vec();
     let mut row_groups = Vec::with_capacity(elements.len());
     for id in elements {
         let ordinal = match pickle.plain(id)? {

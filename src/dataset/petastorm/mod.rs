@@ -13,6 +13,7 @@
 mod arena;
 mod globals;
 mod index;
+mod memo;
 mod metadata;
 mod numpy;
 mod pickle;

@@ -2,22 +2,20 @@
 //!
 //! It goes over the input once. What it builds is charged against one budget before it is built, by what it takes in memory.
 
-use std::collections::HashMap;
-
 use super::arena::{Arena, Cell, Id, Object, Span};
 use super::globals::Global;
+use super::memo::Memo;
 use crate::dataset::Limits;
 use crate::error::{Error, Place, Result};
 
 /// Levels that values and marks may nest. What Petastorm writes nests about ten deep.
 const MAX_DEPTH: u8 = 64;
 
-/// Bytes of memory, rounded up for growing vectors: of a cell, an element of a list, a list, an object, an entry of the memo.
+/// Bytes of memory, rounded up for growing vectors: of a cell, an element of a list, a list, an object.
 const CELL: u64 = 32;
-const ELEMENT: u64 = 8;
+pub(super) const ELEMENT: u64 = 8;
 const LIST: u64 = 64;
 const OBJECT: u64 = 24;
-const MEMO: u64 = 32;
 
 /// The fields of a UnischemaField, in the order that every version has had.
 const FIELD_NAMES: [&str; 5] = ["name", "numpy_dtype", "shape", "codec", "nullable"];
@@ -94,7 +92,7 @@ pub(super) fn read<'a>(input: &'a [u8], noun: &'static str, limits: &Limits, pla
         frame_end: None,
         stack: Vec::new(),
         marks: Vec::new(),
-        memo: HashMap::new(),
+        memo: Memo::default(),
         budget,
     };
     let root = machine.run()?;
@@ -110,7 +108,7 @@ struct Machine<'a> {
     stack: Vec<Id>,
     /// Heights of the stack at each mark.
     marks: Vec<usize>,
-    memo: HashMap<u32, Id>,
+    memo: Memo,
     budget: Budget,
 }
 
@@ -120,8 +118,8 @@ impl<'a> Machine<'a> {
     }
 
     fn refuse(&self, what: impl std::fmt::Display) -> Error {
-        let hint = "nothing in a dataset's metadata needs it; do not open this dataset with Petastorm either";
-        self.budget.unsupported(format_args!("{what} at byte {} is refused: it", self.operation), hint)
+        let hint = "it was refused and nothing was run: only Petastorm's own classes are read";
+        self.budget.unsupported(format_args!("{what} at byte {}", self.operation), hint)
     }
 
     fn run(&mut self) -> Result<Id> {
@@ -299,8 +297,7 @@ impl<'a> Machine<'a> {
                 let index = u32::from_le_bytes(self.array()?);
                 self.put(index)
             }
-            // The memo has fewer entries than the input has bytes.
-            0x94 => self.put(self.memo.len() as u32),
+            0x94 => self.put(self.memo.len()),
             // Names and what is made of them.
             b'c' => {
                 let (module, name) = (self.line()?, self.line()?);
@@ -488,7 +485,7 @@ impl<'a> Machine<'a> {
     }
 
     fn even(&self, count: usize) -> Result<()> {
-        if count % 2 == 0 { Ok(()) } else { Err(self.corrupt("a key has no value")) }
+        if count.is_multiple_of(2) { Ok(()) } else { Err(self.corrupt("a key has no value")) }
     }
 
     /// The `count` topmost values, none of which lies below the last mark.
@@ -561,15 +558,15 @@ impl<'a> Machine<'a> {
     }
 
     fn get(&mut self, index: u32) -> Result<()> {
-        let id = self.memo.get(&index).copied();
+        let id = self.memo.get(index);
         let id = id.ok_or_else(|| self.corrupt(format_args!("the memo has no entry {index}")))?;
         self.push_id(id)
     }
 
     fn put(&mut self, index: u32) -> Result<()> {
         let top = self.top()?;
-        self.budget.charge(MEMO)?;
-        self.memo.insert(index, top);
+        self.budget.charge(self.memo.cost(index))?;
+        self.memo.put(index, top);
         Ok(())
     }
 
@@ -820,11 +817,11 @@ fn unescape_unicode(text: &[u8]) -> Option<String> {
         let mut code = hex(tail.get(1..=digits))?;
         rest = tail.get(1 + digits..)?;
         // A narrow Python 2 writes what is beyond 16 bits as a pair.
-        if let (0xd800..0xdc00, Some(tail)) = (code, rest.strip_prefix(b"\\u")) {
-            if let Some(low @ 0xdc00..0xe000) = hex(tail.get(..4)) {
-                code = 0x1_0000 + ((code - 0xd800) << 10) + (low - 0xdc00);
-                rest = tail.get(4..)?;
-            }
+        if let (0xd800..0xdc00, Some(tail)) = (code, rest.strip_prefix(b"\\u"))
+            && let Some(low @ 0xdc00..0xe000) = hex(tail.get(..4))
+        {
+            code = 0x1_0000 + ((code - 0xd800) << 10) + (low - 0xdc00);
+            rest = tail.get(4..)?;
         }
         decoded.push(char::from_u32(code)?);
     }
@@ -863,7 +860,10 @@ mod tests {
     fn what_is_refused_is_named_with_its_byte() {
         let error = built(b"(S'x'\ncos\nsystem\n.").unwrap_err();
         assert!(matches!(error, Error::Unsupported { .. }));
-        assert!(error.to_string().contains("the global os.system at byte 6 is refused"), "{error}");
+        assert!(
+            error.to_string().contains("the global os.system at byte 6 is not supported; it was refused"),
+            "{error}"
+        );
         let error = built(b"(S'x'\nios\nsystem\n.").unwrap_err().to_string();
         assert!(error.contains("the instruction INST at byte 6"), "{error}");
     }

@@ -178,8 +178,9 @@ impl Pickle<'_> {
         if axes.len() > MAX_AXES {
             return Ok(Err(format!("its shape has {} axes, NumPy allows {MAX_AXES}", axes.len())));
         }
+        let axes = axes.to_vec();
         let mut shape = Vec::with_capacity(axes.len());
-        for id in axes.to_vec() {
+        for id in axes {
             let axis = match self.plain(id)? {
                 Some(Plain::Null) => None,
                 Some(Plain::Int(axis)) if axis >= 0 => Some(axis as usize),
