@@ -36,3 +36,5 @@ mod npy;
 mod order;
 /// Synthetic datasets and child processes.
 mod support;
+/// What is written is read, and is there whole or not at all.
+mod write;

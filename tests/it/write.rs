@@ -106,12 +106,6 @@ fn what_is_written_is_read() {
     let sizes = (0..3).map(|file| fs::metadata(path.join(format!("part-{file:05}.parquet"))).unwrap().len());
     assert_eq!(written.bytes, sizes.sum::<u64>());
 
-    if let Ok(keep) = std::env::var("TMP_KEEP") {
-        let pickle = fs::read(format!("{keep}/pickle")).unwrap();
-        let petastorm = Some(CommonMetadata { unischema: pickle });
-        let options = WriterOptions { rows_per_group: 40, rows_per_file: Some(100), overwrite: true, petastorm, ..WriterOptions::default() };
-        write(Path::new(&format!("{keep}/out")), &[batch.clone()], options).unwrap();
-    } // TMP
     let (schema, groups) = read(&path);
     assert_eq!(schema.field(3).metadata().get(STORED_KEY), Some(&stored.metadata().1));
     let counts: Vec<usize> = groups.iter().map(RecordBatch::num_rows).collect();
