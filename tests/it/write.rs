@@ -173,14 +173,14 @@ fn groups_and_files_end_by_bytes() {
     let batch = RecordBatch::try_new(schema, vec![column]).unwrap();
     let options = WriterOptions {
         group_bytes: 8 << 20,
-        file_bytes: 30 << 20,
+        file_bytes: 25 << 20,
         compression: Compression::None,
         ..WriterOptions::default()
     };
     let written = write(&path, &[batch], options).unwrap();
     assert_eq!((written.rows, written.files), (1000, 3));
     for file in ["part-00000.parquet", "part-00001.parquet"] {
-        assert!((30 << 20..36 << 20).contains(&fs::metadata(path.join(file)).unwrap().len()));
+        assert!((25 << 20..30 << 20).contains(&fs::metadata(path.join(file)).unwrap().len()));
         let metadata = metadata(path.join(file));
         let groups = metadata.row_groups();
         assert!(groups[..groups.len() - 1].iter().all(|group| (6 << 20..13 << 20).contains(&group.compressed_size())));
