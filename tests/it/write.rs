@@ -71,8 +71,7 @@ fn array(value: i64) -> Vec<u8> {
 fn what_is_written_is_read() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("a/new/place");
-    let stored =
-        Stored { codec: Codec::Npz, element: Element::Number(DType::Int64), shape: vec![Some(2), Some(3)] };
+    let stored = Stored { codec: Codec::Npz, element: Element::Number(DType::Int64), shape: vec![Some(2), Some(3)] };
     let rows = 300_i64;
     let mut lists = ListBuilder::new(StringViewBuilder::new());
     for row in 0..rows {
@@ -187,7 +186,8 @@ fn groups_and_files_end_by_bytes() {
         assert!((3..=5).contains(&groups.len()), "{}", groups.len());
     }
     let (_, groups) = read(&path);
-    let read = groups.iter().flat_map(|group| group.column(0).as_binary_view().iter().map(|cell| cell.unwrap().to_vec()));
+    let read =
+        groups.iter().flat_map(|group| group.column(0).as_binary_view().iter().map(|cell| cell.unwrap().to_vec()));
     assert!(read.eq(cells));
 }
 
@@ -353,7 +353,8 @@ fn directories_that_take_nothing_give_errors_and_keep_nothing() {
 
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("d");
-    let options = WriterOptions { group_bytes: 1, rows_per_group: 10, rows_per_file: Some(20), ..WriterOptions::default() };
+    let options =
+        WriterOptions { group_bytes: 1, rows_per_group: 10, rows_per_file: Some(20), ..WriterOptions::default() };
     let mut writer = DatasetWriter::create(&path, ids(0..1).schema(), options).unwrap();
     // The place of the second file is taken.
     let hidden = directory.path().join(&names(directory.path())[0]);
