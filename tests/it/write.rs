@@ -299,13 +299,14 @@ fn batches_and_options_that_cannot_be_written_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("d");
     let mut writer = DatasetWriter::create(&path, ids(0..1).schema(), WriterOptions::default()).unwrap();
+    let one = || Arc::clone(ids(0..1).column(0));
     let text: ArrayRef = Arc::new(StringArray::from(vec!["a"]));
     let nulls: ArrayRef = Arc::new(Int64Array::from(vec![Some(1), None]));
-    for (name, column) in [("id", text), ("other", ids(0..1).column(0).clone()), ("id", nulls)] {
+    for (name, column) in [("id", text), ("other", one()), ("id", nulls)] {
         let batch = RecordBatch::try_from_iter_with_nullable([(name, column, true)]).unwrap();
         assert!(matches!(writer.write(&batch), Err(Error::Mismatch { .. })), "{batch:?}");
     }
-    let two = RecordBatch::try_from_iter([("id", ids(0..1).column(0).clone()), ("b", ids(0..1).column(0).clone())]);
+    let two = RecordBatch::try_from_iter([("id", one()), ("b", one())]);
     assert!(matches!(writer.write(&two.unwrap()), Err(Error::Mismatch { .. })));
     // A refused batch leaves nothing behind.
     writer.write(&ids(0..7)).unwrap();
