@@ -38,3 +38,5 @@ mod order;
 mod petastorm;
 /// Synthetic datasets and child processes.
 mod support;
+/// What is written is read, and is there whole or not at all.
+mod write;

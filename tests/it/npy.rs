@@ -168,7 +168,7 @@ fn what_is_written_is_read_and_numpy_would_write_it_so() {
         assert_eq!(decode(&decoder(Codec::Npz), &npz[16..]).unwrap(), (vec![2, 3], data), "{name}");
         same += 1;
     }
-    assert_eq!(same, 15, "numbers of 2 bytes and more, and times");
+    assert_eq!(same, 19, "numbers and times");
     for (shape, data) in [(&[][..], &[1][..]), (&[0, 3], &[]), (&[3], &[1, 2, 3])] {
         let (mut npy, mut npz) = (Vec::new(), Vec::new());
         let element = Npy::number(DType::Uint8);
@@ -327,8 +327,6 @@ fn zip_bombs() {
     }
     // A header that claims more than the archive does: nothing of that size is made.
     let literal = "{'descr': '|u1', 'fortran_order': False, 'shape': (1000000000000,)}";
-    let mut inner = Vec::new();
-    write_npz(&Npy::number(DType::Uint8), &[200], &[1; 200], &mut inner).unwrap();
     let stored = stored_zip(b"x.npy", &npy(literal, &[0; 100]));
     assert!(decoder.shape(&stored).unwrap_err().to_string().contains("100 bytes of data"));
     assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
@@ -351,6 +349,53 @@ fn stored_zip(name: &[u8], data: &[u8]) -> Vec<u8> {
     archive.extend_from_slice(&start.to_le_bytes());
     archive.extend_from_slice(&[0; 2]);
     archive
+}
+
+/// The same with every number in the fields of zip64, as archives of more than 4 GiB have them; `size` is what it claims.
+fn zip64(data: &[u8], size: u64) -> Vec<u8> {
+    let plain = stored_zip(b"arr.npy", data);
+    let start = 37 + data.len();
+    let mut central = plain[start..start + 53].to_vec();
+    central[20..28].fill(0xff);
+    central[42..46].fill(0xff);
+    central[30..32].copy_from_slice(&28_u16.to_le_bytes());
+    central.extend_from_slice(&[1, 0, 24, 0]);
+    for number in [size, data.len() as u64, 0] {
+        central.extend_from_slice(&number.to_le_bytes());
+    }
+    let mut archive = [&plain[..start], &central, b"PK\x06\x06", &[0; 28]].concat();
+    let end = archive.len() as u64 - 32;
+    for number in [1, central.len() as u64, start as u64] {
+        archive.extend_from_slice(&number.to_le_bytes());
+    }
+    archive.extend_from_slice(b"PK\x06\x07\0\0\0\0");
+    archive.extend_from_slice(&end.to_le_bytes());
+    archive.extend_from_slice(&[1, 0, 0, 0]);
+    archive.extend_from_slice(b"PK\x05\x06\0\0\0\0");
+    archive.extend_from_slice(&[0xff; 12]);
+    archive.extend_from_slice(&[0; 2]);
+    archive
+}
+
+#[test]
+fn archives_of_zip64() {
+    let mut cell = Vec::new();
+    write_npy(&Npy::number(DType::Uint8), &[3], &[1, 2, 3], &mut cell).unwrap();
+    let (decoder, len) = (bytes_of(Codec::Npz), cell.len() as u64);
+    let good = zip64(&cell, len);
+    assert_eq!(decode(&decoder, &good).unwrap().1, [1, 2, 3]);
+    for size in [0, len - 1, len + 1, 1 << 40, u64::MAX] {
+        let error = decode(&decoder, &zip64(&cell, size)).unwrap_err();
+        assert!(matches!(error, Error::Corrupt { .. }), "{size}: {error}");
+    }
+    // Any number of it changed to the largest there is.
+    for at in 37 + cell.len()..good.len() - 8 {
+        let mut damaged = good.clone();
+        damaged[at..at + 8].fill(0xff);
+        if let Err(error) = decode(&decoder, &damaged) {
+            assert!(is_typed(&error), "{at}: {error}");
+        }
+    }
 }
 
 fn crc32(bytes: &[u8]) -> u32 {

@@ -3,10 +3,21 @@
 /// Elements on one side of a tile: a tile of 8-byte elements reads and writes 16 KiB, which stays in the nearest cache.
 const TILE: usize = 32;
 
-/// Copies `from` to `to`, reversing the bytes of each element of `size` bytes.
+/// Copies `from` to `to`, reversing the bytes of each element of `size` bytes: 2, 4 or 8.
 pub(super) fn copy_swapped(from: &[u8], to: &mut [u8], size: usize) {
-    to.copy_from_slice(from);
-    swap(to, size);
+    match size {
+        2 => copy_each::<2>(from, to),
+        4 => copy_each::<4>(from, to),
+        8 => copy_each::<8>(from, to),
+        _ => to.copy_from_slice(from),
+    }
+}
+
+fn copy_each<const SIZE: usize>(from: &[u8], to: &mut [u8]) {
+    for (to, from) in to.as_chunks_mut::<SIZE>().0.iter_mut().zip(from.as_chunks::<SIZE>().0) {
+        *to = *from;
+        to.reverse();
+    }
 }
 
 /// Reverses the bytes of each element of `size` bytes in place.

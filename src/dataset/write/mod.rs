@@ -351,10 +351,14 @@ mod tests {
         let batch = RecordBatch::try_new(Arc::clone(&schema), vec![ids]).unwrap();
         // The device takes opening and refuses each byte.
         let path = Path::new("/dev/full");
-        let file = File::options().write(true).open(path).unwrap();
-        let mut writer = ArrowWriter::try_new(file, schema, None).unwrap();
-        let outcome = writer.write(&batch).and_then(|()| writer.flush()).map_err(|error| refused(path, error));
-        for error in [outcome.unwrap_err(), end(writer, path).unwrap_err()] {
+        let open = || {
+            let file = File::options().write(true).open(path).unwrap();
+            ArrowWriter::try_new(file, Arc::clone(&schema), None).unwrap()
+        };
+        let (mut flushed, mut ended) = (open(), open());
+        let flushed = flushed.write(&batch).and_then(|()| flushed.flush()).map_err(|error| refused(path, error));
+        ended.write(&batch).unwrap();
+        for error in [flushed.unwrap_err(), end(ended, path).unwrap_err()] {
             let Error::Store { operation, source, .. } = error else { panic!("{error:?}") };
             assert_eq!(operation, "write");
             let source = source.downcast_ref::<io::Error>().unwrap();
