@@ -24,12 +24,14 @@ from bowstring.errors import (
     UnsupportedError,
 )
 from bowstring.loader import Loader
+from bowstring.writer import DatasetWriter, Stored
 
 __all__ = [
     "ArrowArray",
     "ClosedError",
     "ConfigError",
     "CorruptError",
+    "DatasetWriter",
     "Error",
     "Fill",
     "Image",
@@ -42,6 +44,7 @@ __all__ = [
     "Padded",
     "SourceChangedError",
     "StoreError",
+    "Stored",
     "Tensor",
     "TimeoutError",
     "UnsupportedError",

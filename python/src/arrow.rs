@@ -10,11 +10,13 @@ use std::sync::Arc;
 
 use arrow::array::{
     Array, ArrayData, ArrayRef, AsArray, FixedSizeListArray, GenericByteArray, GenericListArray, OffsetSizeTrait,
-    make_array,
+    RecordBatch, make_array,
 };
 use arrow::buffer::Buffer;
-use arrow::datatypes::{ByteArrayType, DataType, Field, GenericBinaryType, GenericStringType};
-use arrow::ffi::{FFI_ArrowArray, FFI_ArrowSchema};
+use arrow::datatypes::{ByteArrayType, DataType, Field, GenericBinaryType, GenericStringType, Schema};
+use arrow::error::ArrowError;
+use arrow::ffi::{FFI_ArrowArray, FFI_ArrowSchema, from_ffi};
+use arrow::ffi_stream::{FFI_ArrowArrayStream, RecordBatchStreamReader};
 use bowstring::Error;
 use bowstring::schema::DType;
 use bowstring::tensor::Tensor;
@@ -191,4 +193,65 @@ fn bytes_list<'py, T: ByteArrayType, P>(
 fn nested_list<'py, O: OffsetSizeTrait>(py: Python<'py>, array: &GenericListArray<O>) -> PyResult<Bound<'py, PyList>> {
     let cells = array.iter().map(|cell| cell.map(|cell| to_list(py, &cell)).transpose());
     PyList::new(py, cells.collect::<PyResult<Vec<_>>>()?)
+}
+
+/// What a capsule of the protocol holds, by the name that the protocol gives it.
+fn taken<T>(py: Python<'_>, capsule: &Bound<'_, PyAny>, name: &'static std::ffi::CStr) -> PyResult<*mut T> {
+    let capsule = capsule.cast::<PyCapsule>()?;
+    capsule
+        .pointer_checked(Some(name))
+        .map(|pointer| pointer.as_ptr().cast::<T>())
+        .map_err(|_| refuse(py, &"a capsule of another kind", "pass an object of an Arrow library"))
+}
+
+/// The schema of an object with `__arrow_c_schema__`.
+pub(crate) fn imported_schema(py: Python<'_>, object: &Bound<'_, PyAny>) -> PyResult<Schema> {
+    let capsule = object.call_method0("__arrow_c_schema__")?;
+    let pointer = taken::<FFI_ArrowSchema>(py, &capsule, c"arrow_schema")?;
+    // SAFETY: a capsule of this name holds a valid ArrowSchema until it is released; it is only read here, and the capsule, which
+    // is alive, releases it.
+    let schema = unsafe { &*pointer };
+    Schema::try_from(schema).map_err(|error| refuse(py, &"this schema", &error.to_string()))
+}
+
+/// The record batches of an object with `__arrow_c_stream__` or `__arrow_c_array__`.
+pub(crate) fn batches(py: Python<'_>, object: &Bound<'_, PyAny>) -> PyResult<Batches> {
+    if object.hasattr("__arrow_c_stream__")? {
+        let capsule = object.call_method0("__arrow_c_stream__")?;
+        let pointer = taken::<FFI_ArrowArrayStream>(py, &capsule, c"arrow_array_stream")?;
+        // SAFETY: a capsule of this name holds a valid ArrowArrayStream; from_raw moves it out and leaves a released one, which the
+        // capsule then does not release again.
+        let reader = unsafe { RecordBatchStreamReader::from_raw(pointer) };
+        let reader = reader.map_err(|error| refuse(py, &"this stream", &error.to_string()))?;
+        return Ok(Batches::Stream(reader));
+    }
+    let pair = object.call_method0("__arrow_c_array__")?;
+    let pair = pair.cast::<PyTuple>()?;
+    let (schema, array) = (pair.get_item(0)?, pair.get_item(1)?);
+    let schema = taken::<FFI_ArrowSchema>(py, &schema, c"arrow_schema")?;
+    let array = taken::<FFI_ArrowArray>(py, &array, c"arrow_array")?;
+    // SAFETY: capsules of these names hold a valid ArrowArray, which from_raw moves out, and its schema, which is only read while
+    // its capsule is alive. They came from one call, so they belong together.
+    let data = unsafe { from_ffi(FFI_ArrowArray::from_raw(array), &*schema) };
+    let data = data.map_err(|error| refuse(py, &"this array", &error.to_string()))?;
+    let array = make_array(data);
+    let batch = array.as_struct_opt().map(RecordBatch::from);
+    Ok(Batches::One(Some(batch.ok_or_else(|| refuse(py, array.data_type(), "pass a record batch or a table"))?)))
+}
+
+/// Record batches, one after another.
+pub(crate) enum Batches {
+    One(Option<RecordBatch>),
+    Stream(RecordBatchStreamReader),
+}
+
+impl Iterator for Batches {
+    type Item = Result<RecordBatch, ArrowError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        match self {
+            Self::One(batch) => batch.take().map(Ok),
+            Self::Stream(reader) => reader.next(),
+        }
+    }
 }

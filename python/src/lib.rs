@@ -13,6 +13,7 @@ mod log;
 mod petastorm;
 mod row_groups;
 mod tensor;
+mod writer;
 
 #[global_allocator]
 static ALLOCATOR: bowstring::memory::Recycler = bowstring::memory::Recycler;
@@ -38,6 +39,8 @@ mod _native {
     use super::row_groups::PyRowGroups;
     #[pymodule_export]
     use super::tensor::PyTensor;
+    #[pymodule_export]
+    use super::writer::PyDatasetWriter;
 
     #[pymodule_init]
     fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {

@@ -1,10 +1,11 @@
 //! `bowstring._native.petastorm_metadata`: what Petastorm wrote of a dataset, as JSON.
 
 use bowstring::Error;
+use bowstring::dataset::petastorm::{IndexKind, IndexValue, RowGroupIndex};
 use bowstring::error::Result;
 use bowstring::pipeline::{LoaderOptions, petastorm};
 use pyo3::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::errors::raise;
 use crate::loader::opened;
@@ -18,13 +19,35 @@ pub(crate) fn petastorm_metadata(py: Python<'_>, url: String, storage_options: &
     opened(py, move || read(&options))?.map_err(|error| raise(py, &error))
 }
 
+/// An index with its values as JSON has them.
+fn index(index: &RowGroupIndex) -> Value {
+    let value = |value: &IndexValue| match value {
+        IndexValue::Null => Value::Null,
+        IndexValue::Bool(value) => json!(value),
+        IndexValue::Int(value) => json!(value),
+        IndexValue::Uint(value) => json!(value),
+        // JSON has no other numbers.
+        IndexValue::Float(value) if !value.is_finite() => json!(value.to_string()),
+        IndexValue::Float(value) => json!(value),
+        IndexValue::Text(value) => json!(value),
+        IndexValue::Bytes(value) => json!(value.iter().map(|byte| char::from(*byte)).collect::<String>()),
+    };
+    let (kind, values): (&str, Vec<(Value, &[u32])>) = match &index.kind {
+        IndexKind::SingleField { values } => {
+            ("single_field", values.iter().map(|(key, groups)| (value(key), groups.as_slice())).collect())
+        }
+        IndexKind::FieldNotNull { row_groups } => ("field_not_null", vec![(Value::Null, row_groups.as_slice())]),
+    };
+    json!({ "name": index.name, "columns": index.columns, "kind": kind, "values": values })
+}
+
 fn read(options: &LoaderOptions) -> Result<Option<String>> {
     let Some(found) = petastorm(options)? else { return Ok(None) };
     let document = json!({
         "name": found.unischema.name,
         "fields": found.unischema.fields,
         "row_group_counts": found.row_group_counts,
-        "indexes": found.indexes()?,
+        "indexes": found.indexes()?.iter().map(index).collect::<Vec<_>>(),
     });
     Ok(Some(document.to_string()))
 }

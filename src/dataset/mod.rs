@@ -45,7 +45,7 @@ pub use limits::Limits;
 pub use ngram::Ngram;
 pub use project::{Projection, Root};
 pub use read::{Cost, Fetched};
-pub use write::{CommonMetadata, Compression, DatasetWriter, SCHEMA_KEY, WriterOptions, Written};
+pub use write::{Compression, DatasetWriter, SCHEMA_KEY, WriterOptions, Written};
 
 pub use selector::Selector;
 

@@ -11,8 +11,9 @@ use arrow::array::{
 };
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use bowstring::codec::npy::{Npy, NpyDecoder, write_npz};
-use bowstring::dataset::{CommonMetadata, Compression, DatasetWriter, OpenOptions, SCHEMA_KEY, WriterOptions, Written};
-use bowstring::error::{Error, Kind};
+use bowstring::dataset::petastorm::{FieldCodec, SparkType, Unischema, UnischemaField};
+use bowstring::dataset::{Compression, DatasetWriter, Limits, OpenOptions, SCHEMA_KEY, WriterOptions, Written};
+use bowstring::error::{Error, Kind, Place};
 use bowstring::schema::{Codec, DType, Element, STORED_KEY, Stored};
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
 
@@ -272,22 +273,37 @@ fn a_dataset_without_rows_has_its_schema() {
 fn petastorm_finds_its_metadata() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("d");
-    let petastorm = |pickle: &[u8]| {
-        let petastorm = Some(CommonMetadata { unischema: pickle.to_vec() });
-        WriterOptions { rows_per_group: 30, rows_per_file: Some(70), petastorm, ..WriterOptions::default() }
+    let unischema = |field: &str| Unischema {
+        name: "Numbers".to_owned(),
+        fields: vec![UnischemaField {
+            name: field.to_owned(),
+            numpy_dtype: "int64".to_owned(),
+            shape: Vec::new(),
+            codec: Some(FieldCodec::Scalar { spark_type: SparkType::Long }),
+            nullable: false,
+        }],
     };
-    for bad in [&b""[..], b"no pickle", b"\x80\x04\x95.", "é.".as_bytes()] {
-        let error = write(&path, &[ids(0..1)], petastorm(bad)).unwrap_err();
-        assert!(matches!(error, Error::Config { option: "petastorm.unischema", .. }), "{error}");
+    let options = |petastorm: Unischema| WriterOptions {
+        rows_per_group: 30,
+        rows_per_file: Some(70),
+        petastorm: Some(petastorm),
+        ..WriterOptions::default()
+    };
+    let mut two = unischema("id");
+    two.fields.push(unischema("more").fields.remove(0));
+    for bad in [unischema("other"), two] {
+        let error = write(&path, &[ids(0..1)], options(bad)).unwrap_err();
+        assert!(matches!(error, Error::Config { option: "petastorm", .. }), "{error}");
     }
     assert!(names(directory.path()).is_empty());
-    let pickle = b"(dp0\nS'a line'\np1\nI1\ns.";
-    write(&path, &[ids(0..100)], petastorm(pickle)).unwrap();
+    write(&path, &[ids(0..100)], options(unischema("id"))).unwrap();
     assert_eq!(names(&path), ["_SUCCESS", "_common_metadata", "part-00000.parquet", "part-00001.parquet"]);
     let common = metadata(path.join("_common_metadata"));
     assert_eq!((common.num_row_groups(), common.file_metadata().num_rows()), (0, 0));
     assert_eq!(common.file_metadata().schema_descr().num_columns(), 1);
-    assert_eq!(value(&common, "dataset-toolkit.unischema.v1").unwrap().as_bytes(), pickle);
+    let pickle = value(&common, "dataset-toolkit.unischema.v1").unwrap();
+    let read_back = Unischema::from_pickle(pickle.as_bytes(), &Limits::default(), &Place::default()).unwrap();
+    assert_eq!(read_back, unischema("id"));
     let counts: HashMap<String, u64> =
         serde_json::from_str(value(&common, "dataset-toolkit.num_row_groups_per_file.v1").unwrap()).unwrap();
     assert_eq!(counts, HashMap::from([("part-00000.parquet".into(), 3), ("part-00001.parquet".into(), 1)]));

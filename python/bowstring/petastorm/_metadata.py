@@ -59,7 +59,8 @@ def _codec(codec: Any) -> codecs.DataframeColumnCodec | None:
     if "scalar" in codec:
         return codecs.ScalarCodec(parsed(codec["scalar"]["spark_type"]))
     image = codec["compressed_image"]
-    return codecs.CompressedImageCodec(image["format"].removeprefix("."), image["quality"])
+    quality = 80 if image["quality"] is None else image["quality"]
+    return codecs.CompressedImageCodec(image["format"].removeprefix("."), quality)
 
 
 def _index(index: Mapping[str, Any]) -> RowGroupIndexerBase:

@@ -187,6 +187,6 @@ def location(
         memory_budget=None,
         timeout=None,
         storage_options=object_store_options(urls, storage_options) or None,
-        filter=filters,
+        **({} if filters is None else {"filter": filters}),
     )
     return made, user

@@ -56,37 +56,43 @@ class RowShuffle:
 
 
 class BatchQueue:
-    """Batches in the order that rows came."""
+    """Batches in the order that rows came. Only a batch that two blocks share is a copy."""
 
     def __init__(self, batch_size: int) -> None:
         self._batch_size = batch_size
-        self._columns: list[Any] = []
+        self._blocks: deque[list[Any]] = deque()
         self._first = 0
-
-    def __len__(self) -> int:
-        return len(self._columns[0]) - self._first if self._columns else 0
+        self._size = 0
 
     def missing(self) -> int:
         """Rows that have to come before a batch may be taken."""
-        return max(self._batch_size - len(self), 0)
+        return max(self._batch_size - self._size, 0)
 
     def add(self, columns: Sequence[Any]) -> None:
         """Takes rows in: one tensor per field."""
-        left = len(self)
-        if left:
-            columns = [torch.cat([old[self._first :], new]) for old, new in zip(self._columns, columns, strict=True)]
-        self._columns, self._first = list(columns), 0
+        if len(columns[0]):
+            self._blocks.append(list(columns))
+            self._size += len(columns[0])
 
     def ready(self, *, ended: bool) -> bool:
         """Whether a batch may be taken; ``ended`` says that no more rows will come."""
-        return len(self) >= (1 if ended else self._batch_size)
+        return self._size >= (1 if ended else self._batch_size)
 
     def take(self) -> list[Any]:
         """The next batch; the last one may be smaller."""
-        end = self._first + min(len(self), self._batch_size)
-        batch = [column[self._first : end] for column in self._columns]
-        self._first = end
-        return batch
+        missing = min(self._size, self._batch_size)
+        self._size -= missing
+        parts: list[list[Any]] = []
+        while missing:
+            block = self._blocks[0]
+            end = min(self._first + missing, len(block[0]))
+            parts.append([column[self._first : end] for column in block])
+            missing -= end - self._first
+            self._first = end
+            if end == len(block[0]):
+                self._blocks.popleft()
+                self._first = 0
+        return parts[0] if len(parts) == 1 else [torch.cat(pieces) for pieces in zip(*parts, strict=True)]
 
 
 class BatchShuffle:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import urllib.parse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -33,10 +32,11 @@ class Location:
         self, columns: Iterable[str] | None = None, arrow: Iterable[str] = (), max_rows: int | None = None
     ) -> _native.RowGroups:
         """Opens it, with nulls as masks. ``arrow`` names columns that come as they are stored."""
-        given = {**self.options, "columns": None if columns is None else list(columns)}
-        options = json.loads(document(self.urls, given))
-        options["columns"] |= {"nulls": "mask", "arrow": list(arrow)}
-        return _native.RowGroups(json.dumps(options), max_rows)
+        # What is None is looked up in the environment, which has a say in how to read, but not in what.
+        given = {**self.options, "nulls": "mask"}
+        chosen = {"columns": list(columns) if columns is not None else None, "arrow": list(arrow)}
+        given |= {name: names for name, names in chosen.items() if names}
+        return _native.RowGroups(document(self.urls, given), max_rows)
 
     def infer(self) -> Unischema:
         """The schema of plain Parquet, as Petastorm sees it."""

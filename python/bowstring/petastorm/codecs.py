@@ -66,6 +66,11 @@ class CompressedImageCodec(_Binary):
         """``png`` or ``jpeg``."""
         return self._image_codec[1:]
 
+    @property
+    def quality(self) -> int:
+        """Of JPEG, 0 to 100."""
+        return self._quality
+
     def encode(self, unischema_field: UnischemaField, value: npt.NDArray[Any]) -> bytearray:
         if unischema_field.numpy_dtype != value.dtype:
             raise ValueError(

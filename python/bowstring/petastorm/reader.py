@@ -345,7 +345,7 @@ class Reader:
 
     @property
     def diagnostics(self) -> dict[str, Any]:
-        """Rows that are ready, and bowstring's counters of every stage."""
+        """How many rows, or row groups with a function of the user's, are ready or under way."""
         return {"output_queue_size": len(self._rows) + len(self._work)}
 
     def __iter__(self) -> Reader:

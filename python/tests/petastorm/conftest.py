@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from datasets import folder
+
+from .datasets import folder
 
 
 @pytest.fixture

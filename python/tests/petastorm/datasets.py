@@ -11,9 +11,7 @@ from typing import Any
 
 import numpy as np
 
-FIXTURES = pathlib.Path(
-    os.environ.get("BOWSTRING_FIXTURES") or pathlib.Path(__file__).resolve().parents[3] / "fixtures"
-)
+FIXTURES = pathlib.Path(__file__).resolve().parents[3] / "fixtures"
 CODECS = "petastorm_allcodecs_0.13.1"
 LEGACY = [f"petastorm_legacy_{version}" for version in ("0.4.0", "0.4.3", "0.6.0", "0.7.6")]
 

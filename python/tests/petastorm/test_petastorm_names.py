@@ -10,7 +10,8 @@ import sys
 from typing import Any
 
 import pytest
-from dump_signatures import members, parameters
+
+from .dump_signatures import members, parameters
 
 SIGNATURES = json.loads((pathlib.Path(__file__).parent / "signatures.json").read_text())["callables"]
 # Parameters whose defaults differ, and why that makes no difference.

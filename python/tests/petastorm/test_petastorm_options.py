@@ -13,7 +13,8 @@ from bowstring.petastorm.local_disk_cache import LocalDiskCache
 from bowstring.petastorm.predicates import in_set
 from bowstring.petastorm.reader import Reader
 from bowstring.petastorm.tf_utils import tf_tensors
-from datasets import CODECS
+
+from .datasets import CODECS
 
 At = Callable[[str], str]
 CACHE = {

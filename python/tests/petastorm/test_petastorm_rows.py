@@ -14,7 +14,8 @@ from bowstring.petastorm.ngram import NGram
 from bowstring.petastorm.predicates import in_lambda, in_negate, in_reduce, in_set
 from bowstring.petastorm.selectors import SingleIndexSelector
 from bowstring.petastorm.transform import TransformSpec
-from datasets import CODECS, LEGACY, folder, runs, same
+
+from .datasets import CODECS, LEGACY, folder, runs, same
 
 At = Callable[[str], str]
 Expected = Callable[[str], dict[str, Any]]

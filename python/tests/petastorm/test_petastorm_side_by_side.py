@@ -6,8 +6,9 @@ import os
 import pathlib
 
 import pytest
-import side_by_side
-from datasets import FIXTURES
+
+from . import side_by_side
+from .datasets import FIXTURES
 
 
 @pytest.mark.timeout(900)

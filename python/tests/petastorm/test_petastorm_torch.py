@@ -22,7 +22,8 @@ from bowstring.petastorm.pytorch import (  # noqa: E402
     decimal_friendly_collate,
 )
 from bowstring.petastorm.weighted_sampling_reader import WeightedSamplingReader  # noqa: E402
-from datasets import CODECS  # noqa: E402
+
+from .datasets import CODECS  # noqa: E402
 
 At = Callable[[str], str]
 

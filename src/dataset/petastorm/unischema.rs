@@ -44,7 +44,7 @@ pub struct UnischemaField {
 
 /// How a field is stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "codec", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 pub enum FieldCodec {
     /// A column of a plain type.
     Scalar {

@@ -25,17 +25,16 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
 
-pub use options::{CommonMetadata, Compression, WriterOptions};
+pub use options::{Compression, WriterOptions};
 
-use crate::error::{Error, Result};
+use super::petastorm::{ROW_GROUP_COUNTS_KEY, UNISCHEMA_KEY, Unischema, row_group_counts_to_json};
+use crate::error::{Error, Place, Result};
+use crate::schema::STORED_KEY;
 use staging::{Staging, failed};
 
 /// Key of a footer's metadata: `{"fields": [{"name", "stored", "nullable"}]}` as JSON, where `stored` is a
 /// [`Stored`](crate::schema::Stored) or null.
 pub const SCHEMA_KEY: &str = "bowstring.schema.v1";
-
-const UNISCHEMA_KEY: &str = "dataset-toolkit.unischema.v1";
-const ROW_GROUPS_KEY: &str = "dataset-toolkit.num_row_groups_per_file.v1";
 
 /// Bytes that go to the encoder at once: pages and row groups can be ended between two pieces only.
 const PIECE: usize = 4 << 20;
@@ -84,7 +83,7 @@ pub struct DatasetWriter {
     open: Option<Open>,
     staging: Staging,
     /// Row groups of each file.
-    row_groups: BTreeMap<String, u64>,
+    row_groups: BTreeMap<String, usize>,
     written: Written,
     failed: bool,
 }
@@ -113,7 +112,10 @@ impl DatasetWriter {
     /// `Config` names the option that is impossible, `overwrite` if something is at `path`; `Unsupported` for types that Parquet does
     /// not have; `Store` if the directory cannot be made.
     pub fn create(path: &Path, schema: SchemaRef, options: WriterOptions) -> Result<Self> {
-        let fields: Vec<Field> = schema.fields().iter().map(plain_field).collect();
+        let mut fields: Vec<Field> = schema.fields().iter().map(plain_field).collect();
+        if let Some(unischema) = &options.petastorm {
+            describe(&mut fields, unischema)?;
+        }
         let schema = Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()));
         let properties = options.check(&schema)?;
         // Whether Parquet has the types is known before anything is on the disk.
@@ -264,21 +266,54 @@ impl DatasetWriter {
         self.written.rows += rows as u64;
         self.written.row_groups += groups;
         self.written.bytes += bytes;
-        self.row_groups.insert(name, groups);
+        self.row_groups.insert(name, usize::try_from(groups).unwrap_or(usize::MAX));
         Ok(())
     }
 
     /// Writes `_common_metadata`: a footer with the schema and Petastorm's keys, and no rows.
-    fn common_metadata(&self, petastorm: &CommonMetadata) -> Result<()> {
+    fn common_metadata(&self, petastorm: &Unischema) -> Result<()> {
         let name = "_common_metadata";
         let path = self.staging.path(name);
         let file = self.staging.file(name)?;
         let writer = ArrowWriter::try_new(file, Arc::clone(&self.schema), Some(self.properties.clone()));
         let mut writer = writer.map_err(|error| refused(&path, error))?;
-        let counts = serde_json::json!(self.row_groups).to_string();
-        writer.append_key_value_metadata(KeyValue::new(UNISCHEMA_KEY.to_owned(), petastorm.text()?.to_owned()));
-        writer.append_key_value_metadata(KeyValue::new(ROW_GROUPS_KEY.to_owned(), counts));
+        let counts = row_group_counts_to_json(&self.row_groups);
+        // The pickle is ASCII, as all metadata of footers are text.
+        let pickle = String::from_utf8(petastorm.to_pickle()?)
+            .map_err(|error| Error::corrupt_by(Place::file(name), "the schema's pickle is no text", error))?;
+        writer.append_key_value_metadata(KeyValue::new(UNISCHEMA_KEY.to_owned(), pickle));
+        writer.append_key_value_metadata(KeyValue::new(ROW_GROUP_COUNTS_KEY.to_owned(), counts));
         end(writer, &path).map(drop)
+    }
+}
+
+/// Adds to fields what `unischema` says of their cells, and checks that it has them all.
+fn describe(fields: &mut [Field], unischema: &Unischema) -> Result<()> {
+    let known = |name: &String| unischema.fields.iter().find(|field| field.name == *name);
+    for field in &mut *fields {
+        let Some(known) = known(field.name()) else {
+            let problem = format!("column {:?} is not in the schema {:?}", field.name(), unischema.name);
+            return Err(Error::config("petastorm", problem));
+        };
+        let Some(stored) = known.stored()? else { continue };
+        if !matches!(field.data_type(), DataType::Binary) {
+            let problem =
+                format!("column {:?} holds encoded cells, so it is binary, not {}", field.name(), field.data_type());
+            return Err(Error::config("petastorm", problem));
+        }
+        if !field.metadata().contains_key(STORED_KEY) {
+            let mut metadata = field.metadata().clone();
+            let (key, value) = stored.metadata();
+            metadata.insert(key, value);
+            *field = field.clone().with_metadata(metadata);
+        }
+    }
+    match unischema.fields.iter().find(|known| fields.iter().all(|field| *field.name() != known.name)) {
+        None => Ok(()),
+        Some(missing) => {
+            let problem = format!("field {:?} of schema {:?} is no column", missing.name, unischema.name);
+            Err(Error::config("petastorm", problem))
+        }
     }
 }
 

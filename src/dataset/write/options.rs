@@ -7,11 +7,12 @@ use parquet::file::properties::WriterProperties;
 use parquet::schema::types::ColumnPath;
 
 use super::SCHEMA_KEY;
+use crate::dataset::petastorm::Unischema;
 use crate::error::{Error, Result};
 use crate::schema::Stored;
 
 /// How a dataset is written.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct WriterOptions {
     /// Rows of a row group at most. Default 65,536.
@@ -26,8 +27,9 @@ pub struct WriterOptions {
     pub compression: Compression,
     /// Whether the destination may have a dataset in it, which the new one replaces.
     pub overwrite: bool,
-    /// Petastorm's metadata, to be written beside the data.
-    pub petastorm: Option<CommonMetadata>,
+    /// The schema for Petastorm, written beside the data in `_common_metadata`. It also says what the cells of binary columns hold,
+    /// where their fields do not.
+    pub petastorm: Option<Unischema>,
 }
 
 impl Default for WriterOptions {
@@ -64,22 +66,6 @@ impl Default for Compression {
     }
 }
 
-/// What Petastorm looks for in `_common_metadata`, beside the number of row groups, which the writer counts.
-#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct CommonMetadata {
-    /// The Unischema, pickled by protocol 0: that is text, as the metadata of a footer is. Every Petastorm reads it.
-    pub unischema: Vec<u8>,
-}
-
-impl CommonMetadata {
-    /// The pickle as text.
-    pub(super) fn text(&self) -> Result<&str> {
-        let text = str::from_utf8(&self.unischema).ok().filter(|text| text.is_ascii() && text.ends_with('.'));
-        text.ok_or_else(|| Error::config("petastorm.unischema", "must be a pickle of protocol 0, which is ASCII"))
-    }
-}
-
 impl WriterOptions {
     /// The properties of every file of `schema`, whose strings and bytes are plain.
     ///
@@ -100,7 +86,7 @@ impl WriterOptions {
             return Err(Error::config("schema", "has no fields"));
         }
         if let Some(petastorm) = &self.petastorm {
-            petastorm.text()?;
+            petastorm.to_pickle()?;
         }
         let codec = match self.compression {
             Compression::None => Codec::UNCOMPRESSED,

@@ -1,0 +1,45 @@
+"""A Unischema as the JSON that bowstring reads and writes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from bowstring.errors import ConfigError
+from bowstring.petastorm import codecs
+
+if TYPE_CHECKING:
+    from bowstring.petastorm.unischema import Unischema
+
+__all__ = ["document"]
+
+
+def document(schema: Unischema) -> dict[str, Any]:
+    """The schema as plain values."""
+    fields = [
+        {
+            "name": field.name,
+            "numpy_dtype": field.numpy_dtype.__name__,
+            "shape": list(field.shape),
+            "codec": _codec(field.name, field.codec),
+            "nullable": bool(field.nullable),
+        }
+        for field in schema.fields.values()
+    ]
+    return {"name": schema._name, "fields": fields}
+
+
+def _codec(name: str, codec: Any) -> Any:
+    if codec is None:
+        return None
+    if isinstance(codec, codecs.CompressedNdarrayCodec):
+        return "compressed_ndarray"
+    if isinstance(codec, codecs.NdarrayCodec):
+        return "ndarray"
+    if isinstance(codec, codecs.ScalarCodec):
+        return {"scalar": {"spark_type": str(codec.spark_dtype())}}
+    if isinstance(codec, codecs.CompressedImageCodec):
+        image = codec.image_codec
+        return {"compressed_image": {"format": f".{image}", "quality": None if image == "png" else codec.quality}}
+    raise ConfigError(
+        f"option petastorm: field {name} has a codec of its own, {type(codec).__name__}", option="petastorm"
+    )

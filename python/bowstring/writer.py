@@ -1,0 +1,110 @@
+"""Writing datasets: Arrow data of any library to plain Parquet that says what its cells hold."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+from bowstring import _native
+
+if TYPE_CHECKING:
+    from bowstring.petastorm.unischema import Unischema
+
+__all__ = ["DatasetWriter", "Stored"]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What the cells of a binary column hold: arrays or images, which a loader then decodes."""
+
+    codec: Literal["npy", "npz", "png", "jpeg"]
+    """How a cell is encoded."""
+    dtype: str
+    """Element type by NumPy's name; ``time`` for datetime64, ``text`` and ``bytes`` for arrays of strings."""
+    shape: tuple[int | None, ...]
+    """Shape of each value; ``None`` is an axis that varies from cell to cell."""
+
+    def options(self) -> dict[str, Any]:
+        """As the library reads it."""
+        element = self.dtype if self.dtype in ("time", "text", "bytes") else {"number": self.dtype}
+        return {"codec": self.codec, "element": element, "shape": list(self.shape)}
+
+
+class DatasetWriter:
+    """Writes a dataset that appears at once, when it is finished, or not at all.
+
+    >>> with DatasetWriter("out", table.schema, stored={"image": Stored("jpeg", "uint8", (None, None, 3))}) as writer:
+    ...     writer.write(table)  # doctest: +SKIP
+
+    As a context manager it finishes at the end of the block, and leaves nothing if the block fails.
+
+    :param path: the directory to be made.
+    :param schema: anything with ``__arrow_c_schema__``: a ``pyarrow.Schema``, a ``polars`` schema.
+    :param stored: what the cells of binary columns hold.
+    :param petastorm: a Unischema: the dataset is then one of Petastorm too. It has the columns of ``schema``.
+    :param rows_per_group: most rows of a row group (65,536).
+    :param group_bytes: bytes of a row group, as stored (32 MiB).
+    :param rows_per_file: rows of a file.
+    :param file_bytes: bytes of a file, as stored (512 MiB).
+    :param compression: ``zstd`` or ``("zstd", level)``, ``snappy``, ``lz4``, ``none``. Encoded cells are never compressed again.
+    :param overwrite: whether a dataset at ``path`` is replaced.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        schema: Any,
+        *,
+        stored: Mapping[str, Stored] | None = None,
+        petastorm: Unischema | None = None,
+        rows_per_group: int | None = None,
+        group_bytes: int | None = None,
+        rows_per_file: int | None = None,
+        file_bytes: int | None = None,
+        compression: Literal["zstd", "snappy", "lz4", "none"] | tuple[Literal["zstd"], int] | None = None,
+        overwrite: bool = False,
+    ) -> None:
+        options: dict[str, Any] = {
+            "rows_per_group": rows_per_group,
+            "group_bytes": group_bytes,
+            "rows_per_file": rows_per_file,
+            "file_bytes": file_bytes,
+            "overwrite": overwrite,
+        }
+        if compression is not None:
+            level = {"zstd": ("zstd", 1)}.get(compression, compression) if isinstance(compression, str) else compression
+            options["compression"] = {level[0]: level[1]} if isinstance(level, tuple) else level
+        if petastorm is not None:
+            from bowstring.petastorm._document import document
+
+            options["petastorm"] = document(petastorm)
+        said = {name: one.options() for name, one in (stored or {}).items()}
+        given = {name: value for name, value in options.items() if value is not None}
+        self._native = _native.DatasetWriter(path, schema, json.dumps(said), json.dumps(given))
+
+    def write(self, data: Any) -> None:
+        """Adds the rows of ``data``: a record batch, a table, a stream; anything with the Arrow PyCapsule protocol."""
+        self._native.write(data)
+
+    def finish(self) -> dict[str, int]:
+        """Makes the dataset appear, and says how many files, rows, row groups and bytes it has."""
+        return dict(json.loads(self._native.finish()))
+
+    def abort(self) -> None:
+        """Leaves nothing behind."""
+        self._native.abort()
+
+    def __enter__(self) -> DatasetWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.finish()
+        else:
+            self.abort()

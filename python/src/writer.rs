@@ -1,0 +1,89 @@
+//! `bowstring._native.DatasetWriter`: Arrow data from any library to a native dataset.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use arrow::datatypes::{Field, Schema};
+use bowstring::Error;
+use bowstring::dataset::{DatasetWriter, WriterOptions};
+use bowstring::error::Result;
+use bowstring::schema::Stored;
+use pyo3::prelude::*;
+
+use crate::arrow::{batches, imported_schema};
+use crate::errors::raise;
+
+/// A dataset being written; nothing of it can be seen before `finish`.
+#[pyclass(frozen, name = "DatasetWriter", module = "bowstring._native")]
+#[derive(Debug)]
+pub(crate) struct PyDatasetWriter(Mutex<Option<DatasetWriter>>);
+
+fn closed() -> Error {
+    Error::Closed { why: "the writer was finished or aborted".to_owned() }
+}
+
+/// `schema` with what `stored`, a JSON object by name, says of cells.
+fn described(schema: &Schema, stored: &str) -> Result<Schema> {
+    let wrong = |problem: String| Error::config("stored", problem);
+    let stored: std::collections::BTreeMap<String, Stored> =
+        serde_json::from_str(stored).map_err(|error| wrong(error.to_string()))?;
+    if let Some(name) = stored.keys().find(|name| schema.field_with_name(name).is_err()) {
+        return Err(wrong(format!("there is no column {name:?}")));
+    }
+    let field = |field: &Arc<Field>| match stored.get(field.name()) {
+        Some(stored) => {
+            let mut metadata = field.metadata().clone();
+            let (key, value) = stored.metadata();
+            metadata.insert(key, value);
+            Arc::new(Field::clone(field).with_metadata(metadata))
+        }
+        None => Arc::clone(field),
+    };
+    let fields: Vec<_> = schema.fields().iter().map(field).collect();
+    Ok(Schema::new_with_metadata(fields, schema.metadata().clone()))
+}
+
+#[pymethods]
+impl PyDatasetWriter {
+    #[new]
+    fn new(py: Python<'_>, path: PathBuf, schema: &Bound<'_, PyAny>, stored: &str, options: &str) -> PyResult<Self> {
+        let schema = imported_schema(py, schema)?;
+        let made = py.detach(|| {
+            let options: WriterOptions = serde_json::from_str(options)
+                .map_err(|error| Error::Config { option: "options", problem: error.to_string() })?;
+            DatasetWriter::create(&path, Arc::new(described(&schema, stored)?), options)
+        });
+        made.map(|writer| Self(Mutex::new(Some(writer)))).map_err(|error| raise(py, &error))
+    }
+
+    /// Adds the rows of anything that has `__arrow_c_stream__` or `__arrow_c_array__`.
+    fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<()> {
+        let batches = batches(py, data)?;
+        py.detach(|| {
+            let mut writer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let writer = writer.as_mut().ok_or_else(closed)?;
+            batches.into_iter().try_for_each(|batch| {
+                let batch = batch.map_err(|error| {
+                    Error::corrupt_by(bowstring::Place::default(), "the data cannot be taken over", error)
+                })?;
+                writer.write(&batch)
+            })
+        })
+        .map_err(|error| raise(py, &error))
+    }
+
+    /// Makes the dataset appear: files, rows, row groups and bytes, as JSON.
+    fn finish(&self, py: Python<'_>) -> PyResult<String> {
+        let written = py.detach(|| {
+            let writer = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+            writer.ok_or_else(closed)?.finish()
+        });
+        let written = written.map_err(|error| raise(py, &error))?;
+        Ok(serde_json::json!(written).to_string())
+    }
+
+    /// Leaves nothing behind.
+    fn abort(&self, py: Python<'_>) {
+        py.detach(|| drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take()));
+    }
+}

@@ -1,0 +1,1 @@
+"""bowstring.petastorm, and Petastorm's datasets."""

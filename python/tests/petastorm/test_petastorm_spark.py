@@ -1,0 +1,133 @@
+"""Writing with Spark and converting data frames, where PySpark is installed; the real Petastorm reads it where there is one."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pyspark", reason="PySpark is not installed")
+
+from bowstring.petastorm import make_reader
+from bowstring.petastorm.codecs import CompressedNdarrayCodec, NdarrayCodec, ScalarCodec
+from bowstring.petastorm.etl.dataset_metadata import materialize_dataset
+from bowstring.petastorm.spark import make_spark_converter
+from bowstring.petastorm.spark_utils import dataset_as_rdd
+from bowstring.petastorm.unischema import Unischema, UnischemaField, dict_to_spark_row
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # PySpark's own
+    pytest.mark.timeout(300),
+]
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    cache = tmp_path_factory.mktemp("cache")
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    try:
+        session = builder.config("bowstring.converter.cacheDir", f"file://{cache}").getOrCreate()
+    except Exception as error:
+        pytest.skip(f"Spark does not start: {error}")
+    session.conf.set("bowstring.converter.cacheDir", f"file://{cache}")
+    yield session
+    session.stop()
+
+
+def schema() -> Unischema:
+    from pyspark.sql.types import DecimalType, IntegerType
+
+    return Unischema(
+        "Mine",
+        [
+            UnischemaField("id", np.int32, (), ScalarCodec(IntegerType()), False),
+            UnischemaField("price", Decimal, (), ScalarCodec(DecimalType(10, 2)), False),
+            UnischemaField("flag", np.bool_, (), None, False),
+            UnischemaField("word", np.str_, (), None, True),
+            UnischemaField("matrix", np.float32, (None, 3), NdarrayCodec(), True),
+            UnischemaField("packed", np.int16, (2,), CompressedNdarrayCodec(), False),
+        ],
+    )
+
+
+def row(number: int) -> dict[str, Any]:
+    return {
+        "id": number,
+        "price": Decimal(number) / 4,
+        "flag": number % 2 == 0,
+        "word": None if number == 3 else f"w{number}",
+        "matrix": None if number == 2 else np.full((number % 3, 3), number, np.float32),
+        "packed": np.array([number, -number], np.int16),
+    }
+
+
+READ_BY_PETASTORM = """
+import json, sys, petastorm
+with petastorm.make_reader(sys.argv[1], reader_pool_type="dummy", shuffle_row_groups=False) as reader:
+    rows = list(reader)
+arrays = [[row.matrix is None or row.matrix.tolist(), row.packed.tolist()] for row in rows]
+scalars = [[int(row.id), str(row.price), bool(row.flag), row.word] for row in rows]
+print(json.dumps([one + other for one, other in zip(scalars, arrays)]))
+"""
+
+
+def test_written_and_read(spark: Any, tmp_path: pathlib.Path) -> None:
+    url, mine = f"file://{tmp_path}/dataset", schema()
+    with materialize_dataset(spark, url, mine, row_group_size_mb=1):
+        rows = [dict_to_spark_row(mine, row(number)) for number in range(10)]
+        spark.createDataFrame(rows, mine.as_spark_schema()).coalesce(1).write.parquet(url)
+    assert spark.sparkContext._jsc.hadoopConfiguration().get("parquet.block.size") is None
+    with make_reader(url, shuffle_row_groups=False) as reader:
+        found = [
+            [int(r.id), str(r.price), bool(r.flag), r.word, r.matrix is None or r.matrix.tolist(), r.packed.tolist()]
+            for r in reader
+        ]
+    assert [values[0] for values in found] == list(range(10))
+    assert found[4] == [4, "1.00", True, "w4", [[4.0] * 3], [4, -4]]
+    assert [values[3] for values in found[2:5]] == ["w2", None, "w4"]
+    assert dataset_as_rdd(url, spark, [mine.id, mine.packed]).count() == 10
+    python = os.environ.get("PETASTORM_PYTHON")
+    if python is not None:
+        done = subprocess.run([python, "-c", READ_BY_PETASTORM, url], capture_output=True, text=True, check=True)
+        assert json.loads(done.stdout.strip().splitlines()[-1]) == found
+
+
+def test_nothing_is_stored_after_an_error(spark: Any, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(KeyError), materialize_dataset(spark, f"file://{tmp_path}/dataset", schema()):
+        raise KeyError("mine")
+    assert not (tmp_path / "dataset").exists()
+
+
+def test_converter(spark: Any) -> None:
+    pytest.importorskip("torch")
+
+    def frame() -> Any:
+        return spark.range(100).selectExpr("id", "cast(id as double) / 3 as x", "array(cast(id as double), 1.5D) as v")
+
+    converter = make_spark_converter(frame())
+    assert len(converter) == 100
+    assert make_spark_converter(frame()).cache_dir_url == converter.cache_dir_url
+    with converter.make_torch_dataloader(batch_size=30, num_epochs=1, shuffle_row_groups=False) as loader:
+        batches = list(loader)
+    assert [len(batch["id"]) for batch in batches] == [30, 30, 30, 10]
+    assert str(batches[0]["x"].dtype) == str(batches[0]["v"].dtype) == "torch.float32"
+    assert batches[0]["v"].shape == (30, 2)
+    folder = pathlib.Path(converter.cache_dir_url.removeprefix("file://"))
+    assert folder.exists()
+    converter.delete()
+    assert not folder.exists()
+    with pytest.raises(RuntimeError, match="compression_codec"):
+        make_spark_converter(frame(), compression_codec="rar")
+    with pytest.raises(ValueError, match="float32"):
+        make_spark_converter(frame(), dtype="float16")
