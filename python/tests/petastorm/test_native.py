@@ -17,7 +17,7 @@ def rows_of(name: str, **options: Any) -> dict[str, dict[str, Any]]:
     """All rows of a dataset by id, as NumPy values."""
     found: dict[str, dict[str, Any]] = {}
     with bowstring.Loader(
-        folder(name), batch_size=7, shuffle=False, nulls="mask", arrow=["decimal", "s_decimal"], **options
+        folder(name), batch_size=7, shuffle=False, nulls="mask", arrow="*decimal", **options
     ) as loader:
         for batch in loader:
             columns = {column.split("__")[0] for column in batch if not column.startswith("_")}

@@ -232,8 +232,7 @@ pub(super) fn single(leaf: &Leaf, at: usize, options: &ColumnOptions) -> Result<
         }
         (Cells::Plain, levels, _) => Form::Ragged(levels),
     };
-    // Arrow has nulls of its own.
-    let valid = (null_plan == NullPlan::Mask && !matches!(form, Form::Arrow(_))).then_some(1);
+    let valid = (null_plan == NullPlan::Mask).then_some(1);
     let output = Output { name: Arc::clone(&name), form, dtype, dims, valid, members: vec![at], unit };
     Ok((Member { leaf: leaf.clone(), name, nulls: null_plan, dtype, packed: false, held }, output))
 }
