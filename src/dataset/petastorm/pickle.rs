@@ -15,7 +15,7 @@ pub(super) const MAX_DEPTH: u8 = 64;
 /// Bytes of memory, rounded up for growing vectors: of a cell, an element of a list, a list, an object.
 const CELL: u64 = 32;
 pub(super) const ELEMENT: u64 = 8;
-const LIST: u64 = 64;
+const LIST: u64 = 80;
 pub(super) const OBJECT: u64 = 24;
 
 /// A pickle that was read to its STOP.
@@ -468,8 +468,8 @@ impl<'a> Machine<'a> {
 
     /// A list, set or dict of the `count` topmost values.
     fn list(&mut self, cell: fn(u32) -> Cell, count: usize) -> Result<()> {
-        let ids = self.topmost(count)?.to_vec();
-        self.stack.truncate(self.stack.len() - count);
+        let start = self.stack.len() - self.topmost(count)?.len();
+        let ids = self.stack.split_off(start);
         self.list_of(cell, ids)
     }
 
@@ -484,10 +484,11 @@ impl<'a> Machine<'a> {
     /// Moves the `count` topmost values into the list, set or dict below them.
     fn extend(&mut self, count: usize, instruction: &str) -> Result<()> {
         self.budget.charge(count as u64 * ELEMENT)?;
-        let added = self.topmost(count)?.to_vec();
-        self.stack.truncate(self.stack.len() - count);
-        let target = self.top()?;
-        let depth = self.depth_over(&added).max(self.arena.depth(target));
+        let added = self.topmost(count)?;
+        let (start, depth) = (self.stack.len() - added.len(), self.depth_over(added));
+        // The target is not above the added ones, nor below the last mark.
+        let target = self.topmost(count + 1)?.first().copied().unwrap_or(0);
+        let depth = depth.max(self.arena.depth(target));
         let list = match (self.arena.cell(target), instruction) {
             (Cell::List(list), "APPEND" | "APPENDS")
             | (Cell::Dict(list), "SETITEM" | "SETITEMS")
@@ -501,7 +502,7 @@ impl<'a> Machine<'a> {
             return Err(self.too_deep());
         }
         if let Some(list) = self.arena.lists.get_mut(list as usize) {
-            list.extend_from_slice(&added);
+            list.extend(self.stack.drain(start..));
         }
         if let Some(known) = self.arena.depths.get_mut(target as usize) {
             *known = depth;
