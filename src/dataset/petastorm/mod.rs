@@ -11,11 +11,14 @@
 //! that names what it refused. Functions here are pure: bytes in, values out.
 
 mod arena;
+mod budget;
+mod escape;
 mod globals;
 mod index;
 mod memo;
 mod metadata;
 mod numpy;
+mod objects;
 mod pickle;
 mod spark;
 mod unischema;

@@ -2,23 +2,21 @@
 //!
 //! It goes over the input once. What it builds is charged against one budget before it is built, by what it takes in memory.
 
-use super::arena::{Arena, Cell, Id, Object, Span};
-use super::globals::Global;
+use super::arena::{Arena, Cell, Id, Span};
+use super::budget::Budget;
+use super::escape::{unescape, unescape_unicode};
 use super::memo::Memo;
 use crate::dataset::Limits;
 use crate::error::{Error, Place, Result};
 
 /// Levels that values and marks may nest. What Petastorm writes nests about ten deep.
-const MAX_DEPTH: u8 = 64;
+pub(super) const MAX_DEPTH: u8 = 64;
 
 /// Bytes of memory, rounded up for growing vectors: of a cell, an element of a list, a list, an object.
 const CELL: u64 = 32;
 pub(super) const ELEMENT: u64 = 8;
-const LIST: u64 = 64;
-const OBJECT: u64 = 24;
-
-/// The fields of a UnischemaField, in the order that every version has had.
-const FIELD_NAMES: [&str; 5] = ["name", "numpy_dtype", "shape", "codec", "nullable"];
+const LIST: u64 = 80;
+pub(super) const OBJECT: u64 = 24;
 
 /// A pickle that was read to its STOP.
 #[derive(Debug)]
@@ -29,50 +27,6 @@ pub(super) struct Pickle<'a> {
     pub(super) budget: Budget,
 }
 
-/// Bytes that may still be built.
-#[derive(Debug)]
-pub(super) struct Budget {
-    limit: u64,
-    left: u64,
-    place: Place,
-    /// What is being read, for messages.
-    noun: &'static str,
-}
-
-impl Budget {
-    /// Takes `bytes` off, before they are allocated.
-    pub(super) fn charge(&mut self, bytes: u64) -> Result<()> {
-        match self.left.checked_sub(bytes) {
-            Some(left) => {
-                self.left = left;
-                Ok(())
-            }
-            None => Err(self.exceeded((self.limit - self.left).saturating_add(bytes))),
-        }
-    }
-
-    fn exceeded(&self, asked: u64) -> Error {
-        let what = format!("{}: {}", self.place, self.noun);
-        Error::Limit { what, asked, limit: self.limit, option: "limits.max_pickle_bytes" }
-    }
-
-    /// An error about what was read.
-    pub(super) fn corrupt(&self, what: impl std::fmt::Display) -> Error {
-        Error::corrupt(self.place.clone(), format!("{}: {what}", self.noun))
-    }
-
-    /// An error about what is valid, but beyond this reader.
-    pub(super) fn unsupported(&self, what: impl std::fmt::Display, hint: &str) -> Error {
-        Error::Unsupported { what: format!("{}: {}: {what}", self.place, self.noun), hint: hint.to_owned() }
-    }
-
-    /// An error about a count, with the option that limits it.
-    pub(super) fn too_many(&self, what: &str, asked: usize, limit: usize, option: &'static str) -> Error {
-        let what = format!("{}: {}: {what}", self.place, self.noun);
-        Error::Limit { what, asked: asked as u64, limit: limit as u64, option }
-    }
-}
-
 /// Builds what the pickle `input` describes. `noun` says what it is, for messages.
 ///
 /// # Errors
@@ -81,7 +35,7 @@ impl Budget {
 pub(super) fn read<'a>(input: &'a [u8], noun: &'static str, limits: &Limits, place: &Place) -> Result<Pickle<'a>> {
     // Positions are kept in 32 bits, of which half are for decoded strings.
     let limit = limits.max_pickle_bytes.min(1 << 31);
-    let budget = Budget { limit, left: limit, place: place.clone(), noun };
+    let budget = Budget::new(limit, noun, place);
     if input.len() as u64 > limit {
         return Err(budget.exceeded(input.len() as u64));
     }
@@ -99,8 +53,8 @@ pub(super) fn read<'a>(input: &'a [u8], noun: &'static str, limits: &Limits, pla
     Ok(Pickle { arena: machine.arena, root, budget: machine.budget })
 }
 
-struct Machine<'a> {
-    arena: Arena<'a>,
+pub(super) struct Machine<'a> {
+    pub(super) arena: Arena<'a>,
     position: usize,
     /// Where the current instruction begins.
     operation: usize,
@@ -109,15 +63,15 @@ struct Machine<'a> {
     /// Heights of the stack at each mark.
     marks: Vec<usize>,
     memo: Memo,
-    budget: Budget,
+    pub(super) budget: Budget,
 }
 
 impl<'a> Machine<'a> {
-    fn corrupt(&self, what: impl std::fmt::Display) -> Error {
+    pub(super) fn corrupt(&self, what: impl std::fmt::Display) -> Error {
         self.budget.corrupt(format_args!("at byte {}: {what}", self.operation))
     }
 
-    fn refuse(&self, what: impl std::fmt::Display) -> Error {
+    pub(super) fn refuse(&self, what: impl std::fmt::Display) -> Error {
         let hint = "it was refused and nothing was run: only Petastorm's own classes are read";
         self.budget.unsupported(format_args!("{what} at byte {}", self.operation), hint)
     }
@@ -306,13 +260,11 @@ impl<'a> Machine<'a> {
             }
             0x93 => {
                 let (name, module) = (self.pop()?, self.pop()?);
-                let id = match (self.arena.text(module), self.arena.text(name)) {
-                    (Some(module), Some(name)) => Global::find(&module, &name).ok_or_else(|| {
-                        self.refuse(format_args!("the global {}", clipped(&format!("{module}.{name}"))))
-                    }),
-                    _ => Err(self.corrupt("a global is named by something that is no text")),
-                }?;
-                self.push(Cell::Class(id), 0)
+                let (module, name) = match (self.arena.text(module), self.arena.text(name)) {
+                    (Some(module), Some(name)) => (module.into_owned(), name.into_owned()),
+                    _ => return Err(self.corrupt("a global is named by something that is no text")),
+                };
+                self.global(&module, &name)
             }
             b'R' => self.reduce(),
             0x81 => self.new_object(),
@@ -402,7 +354,7 @@ impl<'a> Machine<'a> {
     }
 
     /// Keeps a string that is not in the input.
-    fn keep(&mut self, bytes: &[u8]) -> Result<Span> {
+    pub(super) fn keep(&mut self, bytes: &[u8]) -> Result<Span> {
         self.budget.charge(bytes.len() as u64 * 2)?;
         let start = (self.arena.input.len() + self.arena.decoded.len()) as u32;
         self.arena.decoded.extend_from_slice(bytes);
@@ -435,7 +387,7 @@ impl<'a> Machine<'a> {
 
     // ---- the stack ----------------------------------------------------------------------------------------------------
 
-    fn too_deep(&self) -> Error {
+    pub(super) fn too_deep(&self) -> Error {
         self.corrupt(format_args!("it nests deeper than {MAX_DEPTH} levels"))
     }
 
@@ -449,7 +401,7 @@ impl<'a> Machine<'a> {
     }
 
     /// A new cell with `depth` levels below it.
-    fn make(&mut self, cell: Cell, depth: u8) -> Result<Id> {
+    pub(super) fn make(&mut self, cell: Cell, depth: u8) -> Result<Id> {
         if depth > MAX_DEPTH {
             return Err(self.too_deep());
         }
@@ -460,19 +412,19 @@ impl<'a> Machine<'a> {
         Ok(id)
     }
 
-    fn push(&mut self, cell: Cell, depth: u8) -> Result<()> {
+    pub(super) fn push(&mut self, cell: Cell, depth: u8) -> Result<()> {
         let id = self.make(cell, depth)?;
         self.push_id(id)
     }
 
     /// The top of the stack, not below the last mark.
-    fn top(&self) -> Result<Id> {
+    pub(super) fn top(&self) -> Result<Id> {
         let floor = self.marks.last().copied().unwrap_or(0);
         let top = self.stack.get(floor..).and_then(<[Id]>::last).copied();
         top.ok_or_else(|| self.corrupt("the stack is empty"))
     }
 
-    fn pop(&mut self) -> Result<Id> {
+    pub(super) fn pop(&mut self) -> Result<Id> {
         let top = self.top()?;
         self.stack.pop();
         Ok(top)
@@ -508,7 +460,7 @@ impl<'a> Machine<'a> {
         self.push(cell, depth)
     }
 
-    fn tuple_of(&mut self, ids: &[Id]) -> Cell {
+    pub(super) fn tuple_of(&mut self, ids: &[Id]) -> Cell {
         let start = self.arena.items.len() as u32;
         self.arena.items.extend_from_slice(ids);
         Cell::Tuple(Span { start, length: ids.len() as u32 })
@@ -516,12 +468,12 @@ impl<'a> Machine<'a> {
 
     /// A list, set or dict of the `count` topmost values.
     fn list(&mut self, cell: fn(u32) -> Cell, count: usize) -> Result<()> {
-        let ids = self.topmost(count)?.to_vec();
-        self.stack.truncate(self.stack.len() - count);
+        let start = self.stack.len() - self.topmost(count)?.len();
+        let ids = self.stack.split_off(start);
         self.list_of(cell, ids)
     }
 
-    fn list_of(&mut self, cell: fn(u32) -> Cell, ids: Vec<Id>) -> Result<()> {
+    pub(super) fn list_of(&mut self, cell: fn(u32) -> Cell, ids: Vec<Id>) -> Result<()> {
         self.budget.charge(LIST + ids.len() as u64 * ELEMENT)?;
         let depth = self.depth_over(&ids);
         let list = self.arena.lists.len() as u32;
@@ -532,10 +484,11 @@ impl<'a> Machine<'a> {
     /// Moves the `count` topmost values into the list, set or dict below them.
     fn extend(&mut self, count: usize, instruction: &str) -> Result<()> {
         self.budget.charge(count as u64 * ELEMENT)?;
-        let added = self.topmost(count)?.to_vec();
-        self.stack.truncate(self.stack.len() - count);
-        let target = self.top()?;
-        let depth = self.depth_over(&added).max(self.arena.depth(target));
+        let added = self.topmost(count)?;
+        let (start, depth) = (self.stack.len() - added.len(), self.depth_over(added));
+        // The target is not above the added ones, nor below the last mark.
+        let target = self.topmost(count + 1)?.first().copied().unwrap_or(0);
+        let depth = depth.max(self.arena.depth(target));
         let list = match (self.arena.cell(target), instruction) {
             (Cell::List(list), "APPEND" | "APPENDS")
             | (Cell::Dict(list), "SETITEM" | "SETITEMS")
@@ -549,7 +502,7 @@ impl<'a> Machine<'a> {
             return Err(self.too_deep());
         }
         if let Some(list) = self.arena.lists.get_mut(list as usize) {
-            list.extend_from_slice(&added);
+            list.extend(self.stack.drain(start..));
         }
         if let Some(known) = self.arena.depths.get_mut(target as usize) {
             *known = depth;
@@ -567,164 +520,6 @@ impl<'a> Machine<'a> {
         let top = self.top()?;
         self.budget.charge(self.memo.cost(index))?;
         self.memo.put(index, top);
-        Ok(())
-    }
-
-    // ---- names and objects --------------------------------------------------------------------------------------------
-
-    fn global(&mut self, module: &str, name: &str) -> Result<()> {
-        let Some(global) = Global::find(module, name) else {
-            return Err(self.refuse(format_args!("the global {}", clipped(&format!("{module}.{name}")))));
-        };
-        self.push(Cell::Class(global), 0)
-    }
-
-    fn object(&mut self, class: Global, arguments: Id) -> Result<()> {
-        self.budget.charge(OBJECT)?;
-        let object = self.arena.objects.len() as u32;
-        self.arena.objects.push(Object { class, arguments, state: None });
-        self.push(Cell::Object(object), self.arena.depth(arguments) + 1)
-    }
-
-    fn class(&self, id: Id) -> Option<Global> {
-        match self.arena.cell(id) {
-            Cell::Class(class) => Some(class),
-            _ => None,
-        }
-    }
-
-    fn refuse_call(&self, callable: Id, instruction: &str) -> Error {
-        let what = self.arena.describe(callable);
-        self.refuse(format_args!("the instruction {instruction} on {what} with these arguments"))
-    }
-
-    /// REDUCE calls in Python. Here each callable of the list has the few forms of arguments that a pickler writes.
-    fn reduce(&mut self) -> Result<()> {
-        let (arguments, callable) = (self.pop()?, self.pop()?);
-        let refused = || self.refuse_call(callable, "REDUCE");
-        let given = self.arena.tuple(arguments).ok_or_else(refused)?;
-        let class = self.class(callable).ok_or_else(refused)?;
-        match (class, given) {
-            (Global::Reconstructor, &[class, base, state]) => {
-                let class = self.class(class).ok_or_else(refused)?;
-                match (class, self.class(base), self.arena.cell(state)) {
-                    (Global::UnischemaField, Some(Global::Tuple), Cell::Tuple(Span { length: 5, .. })) => {
-                        self.object(class, state)
-                    }
-                    (class, Some(Global::Object), Cell::None) if class.is_plain() => {
-                        let none = self.tuple_of(&[]);
-                        let arguments = self.make(none, 0)?;
-                        self.object(class, arguments)
-                    }
-                    _ => Err(refused()),
-                }
-            }
-            (Global::Restore, &[name, fields, values]) => {
-                let named = self.arena.text(name).is_some_and(|name| name == "UnischemaField");
-                let fields = self.arena.tuple(fields).filter(|fields| fields.len() == FIELD_NAMES.len());
-                let same = fields.is_some_and(|fields| {
-                    fields
-                        .iter()
-                        .zip(FIELD_NAMES)
-                        .all(|(&id, name)| self.arena.text(id).is_some_and(|text| text == name))
-                });
-                let values_fit = self.arena.tuple(values).is_some_and(|values| values.len() == FIELD_NAMES.len());
-                if !(named && same && values_fit) {
-                    return Err(refused());
-                }
-                self.object(Global::UnischemaField, values)
-            }
-            (Global::Encode, &[text, encoding]) => {
-                if !self.arena.text(encoding).is_some_and(|name| matches!(&*name, "latin1" | "latin-1")) {
-                    return Err(refused());
-                }
-                let text = self.arena.text(text).ok_or_else(refused)?;
-                // Charged before the copy: the same text may be encoded again and again.
-                let length = text.len() as u64;
-                let bytes: Option<Vec<u8>> = if length * 2 > self.budget.left {
-                    return Err(self.budget.exceeded(self.budget.limit.saturating_add(length)));
-                } else {
-                    text.chars().map(|char| u8::try_from(u32::from(char)).ok()).collect()
-                };
-                let bytes = bytes.ok_or_else(refused)?;
-                let span = self.keep(&bytes)?;
-                self.push(Cell::Bytes(span), 0)
-            }
-            (Global::OrderedDict, &[]) => self.list_of(Cell::Dict, Vec::new()),
-            (Global::OrderedDict, &[pairs]) => {
-                let pairs = self.arena.elements(pairs).ok_or_else(refused)?.to_vec();
-                self.budget.charge(pairs.len() as u64 * ELEMENT)?;
-                let mut flat = Vec::with_capacity(pairs.len() * 2);
-                for pair in pairs {
-                    match self.arena.elements(pair) {
-                        Some(&[key, value]) => flat.extend([key, value]),
-                        _ => return Err(self.corrupt("an OrderedDict of something that is no pair")),
-                    }
-                }
-                self.list_of(Cell::Dict, flat)
-            }
-            (Global::DefaultDict, &[]) => self.list_of(Cell::Dict, Vec::new()),
-            // The factory makes a set for each new key; nothing here asks for new keys.
-            (Global::DefaultDict, &[factory]) if self.class(factory) == Some(Global::Set) => {
-                self.list_of(Cell::Dict, Vec::new())
-            }
-            (Global::Set | Global::FrozenSet, &[]) => self.list_of(Cell::Set, Vec::new()),
-            (Global::Set | Global::FrozenSet, &[elements]) => {
-                let elements = self.arena.elements(elements).ok_or_else(refused)?;
-                // The same list may be named again and again: charged before the copy.
-                if elements.len() as u64 * ELEMENT > self.budget.left {
-                    return Err(self.budget.exceeded(self.budget.limit.saturating_add(elements.len() as u64)));
-                }
-                let elements = elements.to_vec();
-                self.list_of(Cell::Set, elements)
-            }
-            (Global::Dtype, &[spec] | &[spec, _, _]) if self.arena.text(spec).is_some() => {
-                self.object(class, arguments)
-            }
-            (Global::NumpyScalar, &[dtype, _])
-                if self.arena.object(dtype).is_some_and(|object| object.class == Global::Dtype) =>
-            {
-                self.object(class, arguments)
-            }
-            _ => Err(refused()),
-        }
-    }
-
-    fn new_object(&mut self) -> Result<()> {
-        let (arguments, callable) = (self.pop()?, self.pop()?);
-        let count = self.arena.tuple(arguments).map(<[Id]>::len);
-        match (self.class(callable), count) {
-            (Some(class @ Global::UnischemaField), Some(3..=5)) => self.object(class, arguments),
-            (Some(class), Some(0)) if class.is_plain() => self.object(class, arguments),
-            _ => Err(self.refuse_call(callable, "NEWOBJ")),
-        }
-    }
-
-    /// BUILD runs `__setstate__` in Python. Here an object keeps its state, once.
-    fn build(&mut self) -> Result<()> {
-        let state = self.pop()?;
-        let target = self.top()?;
-        let (Cell::Object(index), Some(object)) = (self.arena.cell(target), self.arena.object(target)) else {
-            return Err(self.refuse_call(target, "BUILD"));
-        };
-        let fits = match (object.class, self.arena.cell(state)) {
-            (Global::Dtype, Cell::Tuple(_)) => true,
-            (class, Cell::Dict(_)) => class.is_plain(),
-            _ => false,
-        };
-        if !fits || object.state.is_some() {
-            return Err(self.refuse_call(target, "BUILD"));
-        }
-        let depth = self.arena.depth(target).max(self.arena.depth(state) + 1);
-        if depth > MAX_DEPTH {
-            return Err(self.too_deep());
-        }
-        if let Some(object) = self.arena.objects.get_mut(index as usize) {
-            object.state = Some(state);
-        }
-        if let Some(known) = self.arena.depths.get_mut(target as usize) {
-            *known = depth;
-        }
         Ok(())
     }
 }
@@ -746,86 +541,6 @@ fn refused(opcode: u8) -> Option<&'static str> {
         _ => return None,
     };
     Some(name)
-}
-
-fn clipped(name: &str) -> String {
-    let mut text: String = name.chars().take(100).map(|c| if c.is_control() { ' ' } else { c }).collect();
-    if text.len() < name.len() {
-        text.push_str("...");
-    }
-    text
-}
-
-fn hex(digits: Option<&[u8]>) -> Option<u32> {
-    let digits = std::str::from_utf8(digits?).ok().filter(|digits| digits.bytes().all(|b| b.is_ascii_hexdigit()))?;
-    u32::from_str_radix(digits, 16).ok()
-}
-
-/// The bytes of a Python 2 string literal.
-fn unescape(text: &[u8]) -> Option<Vec<u8>> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((&first, tail)) = rest.split_first() {
-        rest = tail;
-        if first != b'\\' {
-            bytes.push(first);
-            continue;
-        }
-        let (&escape, tail) = rest.split_first()?;
-        rest = tail;
-        match escape {
-            b'\\' | b'\'' | b'"' => bytes.push(escape),
-            b'n' => bytes.push(b'\n'),
-            b'r' => bytes.push(b'\r'),
-            b't' => bytes.push(b'\t'),
-            b'a' => bytes.push(7),
-            b'b' => bytes.push(8),
-            b'v' => bytes.push(11),
-            b'f' => bytes.push(12),
-            b'x' => {
-                bytes.push(u8::try_from(hex(rest.get(..2))?).ok()?);
-                rest = rest.get(2..)?;
-            }
-            b'0'..=b'7' => {
-                let mut value = u32::from(escape - b'0');
-                for _ in 0..2 {
-                    let Some((&digit @ b'0'..=b'7', tail)) = rest.split_first() else { break };
-                    value = value * 8 + u32::from(digit - b'0');
-                    rest = tail;
-                }
-                bytes.push(u8::try_from(value).ok()?);
-            }
-            other => bytes.extend([b'\\', other]),
-        }
-    }
-    Some(bytes)
-}
-
-fn unescape_unicode(text: &[u8]) -> Option<String> {
-    let mut decoded = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some((&first, tail)) = rest.split_first() {
-        let digits = match (first, tail.first()) {
-            (b'\\', Some(b'u')) => 4,
-            (b'\\', Some(b'U')) => 8,
-            _ => {
-                decoded.push(char::from(first));
-                rest = tail;
-                continue;
-            }
-        };
-        let mut code = hex(tail.get(1..=digits))?;
-        rest = tail.get(1 + digits..)?;
-        // A narrow Python 2 writes what is beyond 16 bits as a pair.
-        if let (0xd800..0xdc00, Some(tail)) = (code, rest.strip_prefix(b"\\u"))
-            && let Some(low @ 0xdc00..0xe000) = hex(tail.get(..4))
-        {
-            code = 0x1_0000 + ((code - 0xd800) << 10) + (low - 0xdc00);
-            rest = tail.get(4..)?;
-        }
-        decoded.push(char::from_u32(code)?);
-    }
-    Some(decoded)
 }
 
 #[cfg(test)]

@@ -1,0 +1,52 @@
+//! How much a pickle may build, and errors that say what was read, and where.
+
+use crate::error::{Error, Place, Result};
+
+/// Bytes that may still be built.
+#[derive(Debug)]
+pub(super) struct Budget {
+    pub(super) limit: u64,
+    pub(super) left: u64,
+    place: Place,
+    /// What is being read, for messages.
+    noun: &'static str,
+}
+
+impl Budget {
+    pub(super) fn new(limit: u64, noun: &'static str, place: &Place) -> Self {
+        Self { limit, left: limit, place: place.clone(), noun }
+    }
+
+    /// Takes `bytes` off, before they are allocated.
+    pub(super) fn charge(&mut self, bytes: u64) -> Result<()> {
+        match self.left.checked_sub(bytes) {
+            Some(left) => {
+                self.left = left;
+                Ok(())
+            }
+            None => Err(self.exceeded((self.limit - self.left).saturating_add(bytes))),
+        }
+    }
+
+    /// The error of `asked` bytes in all.
+    pub(super) fn exceeded(&self, asked: u64) -> Error {
+        let what = format!("{}: {}", self.place, self.noun);
+        Error::Limit { what, asked, limit: self.limit, option: "limits.max_pickle_bytes" }
+    }
+
+    /// An error about what was read.
+    pub(super) fn corrupt(&self, what: impl std::fmt::Display) -> Error {
+        Error::corrupt(self.place.clone(), format!("{}: {what}", self.noun))
+    }
+
+    /// An error about what is valid, but beyond this reader.
+    pub(super) fn unsupported(&self, what: impl std::fmt::Display, hint: &str) -> Error {
+        Error::Unsupported { what: format!("{}: {}: {what}", self.place, self.noun), hint: hint.to_owned() }
+    }
+
+    /// An error about a count, with the option that limits it.
+    pub(super) fn too_many(&self, what: &str, asked: usize, limit: usize, option: &'static str) -> Error {
+        let what = format!("{}: {}: {what}", self.place, self.noun);
+        Error::Limit { what, asked: asked as u64, limit: limit as u64, option }
+    }
+}
