@@ -36,7 +36,7 @@ def _codec(name: str, codec: Any) -> Any:
     if isinstance(codec, codecs.NdarrayCodec):
         return "ndarray"
     if isinstance(codec, codecs.ScalarCodec):
-        return {"scalar": {"spark_type": str(codec.spark_dtype())}}
+        return {"scalar": {"spark_type": str(codec._spark_type)}}
     if isinstance(codec, codecs.CompressedImageCodec):
         image = codec.image_codec
         return {"compressed_image": {"format": f".{image}", "quality": None if image == "png" else codec.quality}}

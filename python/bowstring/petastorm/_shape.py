@@ -22,8 +22,10 @@ from bowstring.petastorm.unischema import Unischema, UnischemaField
 
 __all__ = ["BatchShape", "RowShape", "Shape"]
 
-# Rows of a row group that are made at once, where nothing needs them all.
-_ROWS = 512
+# Rows of a row group that are made at once, where nothing needs them all. Arrays and images come in smaller pieces: while one is
+# turned to rows, and through the user's functions, the next ones are decoded.
+_ROWS = 1024
+_LARGE_ROWS = 64
 
 
 class Shape(ABC):
@@ -86,7 +88,8 @@ class RowShape(Shape):
         super().__init__(stored, schema, settings)
         self.ngram = ngram
         whole = ngram is not None or settings.shuffle_rows or settings.parts > 1 or bool(settings.predicate)
-        self.max_rows = None if whole else _ROWS
+        large = any(field.shape != () for field in self.fields)
+        self.max_rows = None if whole else _LARGE_ROWS if large else _ROWS
         self._times = ngram.timestamp_name if ngram is not None else ""
         if ngram is not None:
             # Read the time even where no offset asks for it.

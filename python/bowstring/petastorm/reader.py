@@ -370,7 +370,12 @@ class Reader:
         with self._lock:
             if self._failed is not None:
                 raise self._failed
-            while not self._rows:
+            while True:
+                if self._rows:
+                    try:
+                        return self._rows.popleft()
+                    except IndexError:  # another thread was faster
+                        continue
                 try:
                     found = self._work.next()
                 except Exception as error:
@@ -380,7 +385,6 @@ class Reader:
                     self.last_row_consumed = True
                     raise StopIteration
                 self._rows = found
-            return self._rows.popleft()
 
     def reset(self) -> None:
         """Begins again; only after the last row, and without effect on a reader that was stopped."""

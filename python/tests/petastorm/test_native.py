@@ -66,7 +66,7 @@ def test_every_value_of_every_version(name: str) -> None:
         for column, value in wanted.items():
             ours = comparable(found[number][column], value)
             # Petastorm gives NaN for a null double.
-            null = column == "n_double" and ours is None and value["value"] == "nan"
+            null = column == "n_double" and ours is None and np.isnan(value["value"])
             if not null and not same(ours, value):
                 wrong.append((number, column, ours, value))
     assert not wrong, wrong[:5]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from bowstring.errors import Error
 from bowstring.petastorm import make_reader
 from bowstring.petastorm.errors import NoDataAvailableError
 from bowstring.petastorm.ngram import NGram
@@ -229,3 +231,27 @@ def test_transform(at: At) -> None:
             rows = list(reader)
             assert list(reader.schema.fields) == ["id", "twice"]
         assert [row.twice.tolist() for row in rows] == [[n, n] for n in range(40)]
+
+
+def test_threads_may_share_a_reader(at: At) -> None:
+    seen: list[int] = []
+
+    def take(reader: Any) -> None:
+        for row in reader:
+            seen.append(int(row.id))
+
+    with make_reader(at(CODECS), schema_fields=["id"], num_epochs=20) as reader:
+        threads = [threading.Thread(target=take, args=(reader,)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(seen) == sorted(list(range(40)) * 20)
+
+
+@pytest.mark.parametrize(
+    "name", [path.name for path in sorted((folder("").parent / "malicious").iterdir()) if path.is_dir()]
+)
+def test_hostile_metadata_is_refused(name: str) -> None:
+    with pytest.raises(Error), make_reader(f"file://{folder('').parent}/malicious/{name}") as reader:
+        list(reader)

@@ -1,0 +1,98 @@
+"""Writing datasets from Arrow data of other libraries, and reading them back."""
+
+from __future__ import annotations
+
+import io
+import pathlib
+from typing import Any
+
+import bowstring
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from bowstring import DatasetWriter, Stored
+
+
+def npy(array: Any) -> bytes:
+    out = io.BytesIO()
+    np.lib.format.write_array(out, array, allow_pickle=False)
+    return out.getvalue()
+
+
+def table(rows: int) -> pa.Table:
+    arrays = [np.arange(6, dtype=np.float32).reshape(2, 3) + i for i in range(rows)]
+    return pa.table(
+        {
+            "id": pa.array(range(rows), pa.int64()),
+            "name": [f"row {i}" for i in range(rows)],
+            "x": pa.array([npy(array) for array in arrays], pa.binary()),
+        }
+    )
+
+
+def test_cells_are_decoded_as_the_dataset_says(tmp_path: pathlib.Path) -> None:
+    data = table(100)
+    stored = {"x": Stored("npy", "float32", (2, 3))}
+    with DatasetWriter(tmp_path / "d", data.schema, stored=stored, rows_per_group=30, compression=("zstd", 3)) as writer:
+        writer.write(data.slice(0, 60))
+        writer.write(data.slice(60).to_batches()[0])
+    assert (tmp_path / "d" / "_SUCCESS").exists()
+    assert pq.read_table(tmp_path / "d").equals(data), "plain Parquet for everybody else"
+    with bowstring.Loader(tmp_path / "d", batch_size=100, shuffle=False) as loader:
+        batch = next(iter(loader))
+    assert batch["x"].shape == (100, 2, 3)
+    assert (batch["x"][:, 0, 0] == np.arange(100)).all()
+
+
+def test_a_block_that_fails_leaves_nothing(tmp_path: pathlib.Path) -> None:
+    data = table(10)
+    with pytest.raises(ZeroDivisionError), DatasetWriter(tmp_path / "d", data.schema) as writer:
+        writer.write(data)
+        raise ZeroDivisionError
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(bowstring.ClosedError):
+        writer.write(data)
+
+
+def test_misuse_is_named(tmp_path: pathlib.Path) -> None:
+    data = table(1)
+    with pytest.raises(bowstring.ConfigError, match="no column 'y'|no column \"y\""):
+        DatasetWriter(tmp_path / "d", data.schema, stored={"y": Stored("npy", "float32", (1,))})
+    with pytest.raises(bowstring.ConfigError):
+        DatasetWriter(tmp_path / "d", data.schema, stored={"x": Stored("tiff", "uint8", (1,))})  # type: ignore[arg-type]
+    with pytest.raises(bowstring.ConfigError, match="rows_per_group"):
+        DatasetWriter(tmp_path / "d", data.schema, rows_per_group=0)
+    writer = DatasetWriter(tmp_path / "d", data.schema)
+    with pytest.raises(bowstring.MismatchError):
+        writer.write(pa.table({"other": [1]}))
+    with pytest.raises(AttributeError):
+        writer.write({"id": [1]})
+    writer.abort()
+    assert not (tmp_path / "d").exists()
+
+
+def test_with_a_unischema_it_is_a_dataset_of_petastorm(tmp_path: pathlib.Path) -> None:
+    from bowstring.petastorm import make_reader
+    from bowstring.petastorm.codecs import NdarrayCodec, ScalarCodec
+    from bowstring.petastorm.unischema import Unischema, UnischemaField
+
+    # A stand-in for pyspark's own types, which need not be installed.
+    from bowstring.petastorm._spark_types import SparkType
+
+    schema = Unischema(
+        "Rows",
+        [
+            UnischemaField("id", np.int64, (), ScalarCodec(SparkType("LongType")), False),
+            UnischemaField("name", np.str_, (), ScalarCodec(SparkType("StringType")), True),
+            UnischemaField("x", np.float32, (2, 3), NdarrayCodec(), False),
+        ],
+    )
+    data = table(20)
+    with DatasetWriter(tmp_path / "d", data.schema, petastorm=schema, rows_per_group=8) as writer:
+        writer.write(data)
+    with make_reader(f"file://{tmp_path}/d", shuffle_row_groups=False) as reader:
+        rows = list(reader)
+    assert [int(row.id) for row in rows] == list(range(20))
+    assert rows[7].name == "row 7"
+    assert (rows[7].x == np.arange(6, dtype=np.float32).reshape(2, 3) + 7).all()
