@@ -273,7 +273,7 @@ def main() -> int:
     parser.add_argument("--run", choices=SIDES, help="measure one contender in this process")
     parser.add_argument("--make", action="store_true", help="write the data, with the real Petastorm")
     args = parser.parse_args()
-    data = args.data or ROOT / "bench-out" / "petastorm" / f"scale-{args.scale:g}"
+    data = (args.data or ROOT / "bench-out" / "petastorm" / f"scale-{args.scale:g}").resolve()
     if args.run:
         print(json.dumps(run(args.run, args.task, data, args.threads, args.epochs)))
         return 0

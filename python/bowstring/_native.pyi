@@ -4,7 +4,16 @@ from typing import Any, TypeVar, final
 
 from typing_extensions import CapsuleType
 
-__all__ = ["ArrowArray", "DatasetWriter", "Loader", "RowGroups", "Tensor", "__version__", "doctor", "petastorm_metadata"]
+__all__ = [
+    "ArrowArray",
+    "DatasetWriter",
+    "Loader",
+    "RowGroups",
+    "Tensor",
+    "__version__",
+    "doctor",
+    "petastorm_metadata",
+]
 
 _T = TypeVar("_T")
 

@@ -34,7 +34,9 @@ def table(rows: int) -> pa.Table:
 def test_cells_are_decoded_as_the_dataset_says(tmp_path: pathlib.Path) -> None:
     data = table(100)
     stored = {"x": Stored("npy", "float32", (2, 3))}
-    with DatasetWriter(tmp_path / "d", data.schema, stored=stored, rows_per_group=30, compression=("zstd", 3)) as writer:
+    with DatasetWriter(
+        tmp_path / "d", data.schema, stored=stored, rows_per_group=30, compression=("zstd", 3)
+    ) as writer:
         writer.write(data.slice(0, 60))
         writer.write(data.slice(60).to_batches()[0])
     assert (tmp_path / "d" / "_SUCCESS").exists()
@@ -47,9 +49,15 @@ def test_cells_are_decoded_as_the_dataset_says(tmp_path: pathlib.Path) -> None:
 
 def test_a_block_that_fails_leaves_nothing(tmp_path: pathlib.Path) -> None:
     data = table(10)
-    with pytest.raises(ZeroDivisionError), DatasetWriter(tmp_path / "d", data.schema) as writer:
-        writer.write(data)
-        raise ZeroDivisionError
+    writer = DatasetWriter(tmp_path / "d", data.schema)
+
+    def fails() -> None:
+        with writer:
+            writer.write(data)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fails()
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(bowstring.ClosedError):
         writer.write(data)
@@ -57,7 +65,7 @@ def test_a_block_that_fails_leaves_nothing(tmp_path: pathlib.Path) -> None:
 
 def test_misuse_is_named(tmp_path: pathlib.Path) -> None:
     data = table(1)
-    with pytest.raises(bowstring.ConfigError, match="no column 'y'|no column \"y\""):
+    with pytest.raises(bowstring.ConfigError, match='no column "y"'):
         DatasetWriter(tmp_path / "d", data.schema, stored={"y": Stored("npy", "float32", (1,))})
     with pytest.raises(bowstring.ConfigError):
         DatasetWriter(tmp_path / "d", data.schema, stored={"x": Stored("tiff", "uint8", (1,))})  # type: ignore[arg-type]
@@ -74,11 +82,11 @@ def test_misuse_is_named(tmp_path: pathlib.Path) -> None:
 
 def test_with_a_unischema_it_is_a_dataset_of_petastorm(tmp_path: pathlib.Path) -> None:
     from bowstring.petastorm import make_reader
-    from bowstring.petastorm.codecs import NdarrayCodec, ScalarCodec
-    from bowstring.petastorm.unischema import Unischema, UnischemaField
 
     # A stand-in for pyspark's own types, which need not be installed.
     from bowstring.petastorm._spark_types import SparkType
+    from bowstring.petastorm.codecs import NdarrayCodec, ScalarCodec
+    from bowstring.petastorm.unischema import Unischema, UnischemaField
 
     schema = Unischema(
         "Rows",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import urllib.parse
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -44,7 +45,15 @@ class Settings:
 
 def renamed(option: str, meaning: str) -> None:
     """Says that a parameter of Petastorm's has no effect of its own any more, and what has."""
-    warnings.warn(f"{option}: {meaning}", DeprecationWarning, stacklevel=5)
+    warnings.warn(f"{option}: {meaning}", DeprecationWarning, stacklevel=_users_frame())
+
+
+def _users_frame() -> int:
+    """How far up the first frame outside of this package is: Python shows such warnings only where they are the user's own."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("bowstring.petastorm"):
+        level, frame = level + 1, frame.f_back
+    return level - 1
 
 
 def normalized(url_or_urls: Any) -> str | list[str]:

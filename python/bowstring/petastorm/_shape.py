@@ -16,16 +16,16 @@ from bowstring.petastorm._options import Settings
 from bowstring.petastorm._plan import part_rows
 from bowstring.petastorm._source import Columns, Source
 from bowstring.petastorm._values import values_of
+from bowstring.petastorm.codecs import CompressedImageCodec
 from bowstring.petastorm.ngram import NGram
 from bowstring.petastorm.predicates import PredicateBase, in_intersection, in_pseudorandom_split, in_set
 from bowstring.petastorm.unischema import Unischema, UnischemaField
 
 __all__ = ["BatchShape", "RowShape", "Shape"]
 
-# Rows of a row group that are made at once, where nothing needs them all. Arrays and images come in smaller pieces: while one is
-# turned to rows, and through the user's functions, the next ones are decoded.
-_ROWS = 1024
-_LARGE_ROWS = 64
+# Rows of a row group that are made at once, where nothing needs them all: scalars, arrays, images. While one piece is turned to
+# rows, and goes through the user's functions, the next ones are decoded; and small pieces are made in memory that was used before.
+_ROWS, _ARRAYS, _IMAGES = 1024, 256, 16
 
 
 class Shape(ABC):
@@ -88,14 +88,18 @@ class RowShape(Shape):
         super().__init__(stored, schema, settings)
         self.ngram = ngram
         whole = ngram is not None or settings.shuffle_rows or settings.parts > 1 or bool(settings.predicate)
-        large = any(field.shape != () for field in self.fields)
-        self.max_rows = None if whole else _LARGE_ROWS if large else _ROWS
+        self.max_rows = None if whole else self._at_once()
         self._times = ngram.timestamp_name if ngram is not None else ""
         if ngram is not None:
             # Read the time even where no offset asks for it.
             if self._times not in stored.fields:
                 self.fields.append(full.fields[self._times])
             self._schemas = {at: ngram.get_schema_at_timestep(schema, at) for at in ngram.offsets()}
+
+    def _at_once(self) -> int:
+        if any(isinstance(field.codec, CompressedImageCodec) for field in self.fields):
+            return _IMAGES
+        return _ARRAYS if any(field.shape for field in self.fields) else _ROWS
 
     def convert(self, source: Source, columns: Columns) -> dict[str, list[Any]]:
         return {field.name: values_of(field, columns, source.units.get(field.name)) for field in source.fields}

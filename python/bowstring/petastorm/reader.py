@@ -17,7 +17,7 @@ from bowstring.petastorm._options import Settings
 from bowstring.petastorm._plan import Plan
 from bowstring.petastorm._pool import Ordered
 from bowstring.petastorm._shape import BatchShape, RowShape, Shape
-from bowstring.petastorm._source import Columns, Source
+from bowstring.petastorm._source import Columns, Location, Source
 from bowstring.petastorm.ngram import NGram
 from bowstring.petastorm.predicates import PredicateBase
 from bowstring.petastorm.selectors import RowGroupSelectorBase
@@ -89,47 +89,10 @@ def make_reader(
     :param zmq_copy_buffers: deprecated, without effect.
     :param filesystem: refused, unless it is a local one: give a URL and ``storage_options``.
     """
+    given = dict(locals())
     if pyarrow_serialize:
         _options.renamed("pyarrow_serialize", "it had no effect in Petastorm either; leave it out")
-    place, workers = _options.location(
-        dataset_url,
-        pool=reader_pool_type,
-        workers_count=workers_count,
-        results_queue_size=results_queue_size,
-        hdfs_driver=hdfs_driver,
-        zmq_copy_buffers=zmq_copy_buffers,
-        storage_options=storage_options,
-        filesystem=filesystem,
-        filters=filters,
-    )
-    cached = _options.check_cache(
-        cache_type, cache_location, cache_size_limit, cache_row_size_estimate, cache_extra_settings
-    )
-    dataset = Dataset(place)
-    if not dataset.is_petastorm:
-        warnings.warn(
-            "make_reader is for datasets that Petastorm wrote; use make_batch_reader, or bowstring.Loader, for plain Parquet",
-            stacklevel=2,
-        )
-    settings = Settings(
-        place,
-        schema_fields,
-        seed,
-        shuffle_rows,
-        shuffle_row_groups,
-        shuffle_row_drop_partitions,
-        predicate,
-        rowgroup_selector,
-        num_epochs,
-        cur_shard,
-        shard_count,
-        shard_seed,
-        transform_spec,
-        workers,
-        cached,
-        batched=False,
-    )
-    return Reader._of(dataset, settings)
+    return _made(dataset_url, given, batched=False)
 
 
 def make_batch_reader(
@@ -168,45 +131,59 @@ def make_batch_reader(
 
     The other parameters are those of :func:`make_reader`.
     """
+    return _made(dataset_url_or_urls, dict(locals()), batched=True)
+
+
+_OF_LOCATION = (
+    "workers_count",
+    "results_queue_size",
+    "hdfs_driver",
+    "zmq_copy_buffers",
+    "storage_options",
+    "filesystem",
+    "filters",
+)
+_OF_CACHE = ("cache_type", "cache_location", "cache_size_limit", "cache_row_size_estimate", "cache_extra_settings")
+
+
+def _made(url: Any, given: Mapping[str, Any], *, batched: bool) -> Reader:
     place, workers = _options.location(
-        dataset_url_or_urls,
-        pool=reader_pool_type,
-        workers_count=workers_count,
-        results_queue_size=results_queue_size,
-        hdfs_driver=hdfs_driver,
-        zmq_copy_buffers=zmq_copy_buffers,
-        storage_options=storage_options,
-        filesystem=filesystem,
-        filters=filters,
+        url, pool=given["reader_pool_type"], **{name: given[name] for name in _OF_LOCATION}
     )
-    cached = _options.check_cache(
-        cache_type, cache_location, cache_size_limit, cache_row_size_estimate, cache_extra_settings
-    )
+    cached = _options.check_cache(*(given[name] for name in _OF_CACHE))
     dataset = Dataset(place)
-    if dataset.is_petastorm:
+    if dataset.is_petastorm and batched:
         warnings.warn(
             "make_batch_reader does not decode fields of a dataset that Petastorm wrote; use make_reader, or bowstring.Loader",
-            stacklevel=2,
+            stacklevel=3,
         )
-    settings = Settings(
-        place,
-        schema_fields,
-        seed,
-        shuffle_rows,
-        shuffle_row_groups,
-        shuffle_row_drop_partitions,
-        predicate,
-        rowgroup_selector,
-        num_epochs,
-        cur_shard,
-        shard_count,
-        shard_seed,
-        transform_spec,
-        workers,
-        cached,
-        batched=True,
+    elif not dataset.is_petastorm and not batched:
+        warnings.warn(
+            "make_reader is for datasets that Petastorm wrote; use make_batch_reader, or bowstring.Loader, for plain Parquet",
+            stacklevel=3,
+        )
+    return Reader._of(dataset, _settings(place, given, workers, cached=cached, batched=batched))
+
+
+def _settings(place: Location, given: Mapping[str, Any], workers: int, *, cached: bool, batched: bool) -> Settings:
+    return Settings(
+        location=place,
+        schema_fields=given["schema_fields"],
+        seed=given["seed"],
+        shuffle_rows=given["shuffle_rows"],
+        shuffle_row_groups=given["shuffle_row_groups"],
+        parts=given["shuffle_row_drop_partitions"],
+        predicate=given["predicate"],
+        selector=given["rowgroup_selector"],
+        num_epochs=given["num_epochs"],
+        cur_shard=given["cur_shard"],
+        shard_count=given["shard_count"],
+        shard_seed=given["shard_seed"],
+        transform=given["transform_spec"],
+        workers=workers,
+        cached=cached,
+        batched=batched,
     )
-    return Reader._of(dataset, settings)
 
 
 class Reader:
@@ -239,8 +216,9 @@ class Reader:
         filters: Any = None,
         shard_seed: int | None = None,
     ) -> None:
-        for name, value in (("reader_pool", reader_pool), ("cache", cache), ("worker_class", worker_class)):
-            if value is not None:
+        given = dict(locals())
+        for name in ("reader_pool", "cache", "worker_class"):
+            if given[name] is not None:
                 raise ConfigError(
                     f"option {name}: bowstring has threads of its own; use make_reader or make_batch_reader without it",
                     option=name,
@@ -250,27 +228,7 @@ class Reader:
         place, workers = _options.location(
             urls if isinstance(dataset_path, list) else urls[0], filesystem=pyarrow_filesystem, filters=filters
         )
-        self._begin(
-            Dataset(place),
-            Settings(
-                place,
-                schema_fields,
-                seed,
-                shuffle_rows,
-                shuffle_row_groups,
-                shuffle_row_drop_partitions,
-                predicate,
-                rowgroup_selector,
-                num_epochs,
-                cur_shard,
-                shard_count,
-                shard_seed,
-                transform_spec,
-                workers,
-                cached=False,
-                batched=is_batched_reader,
-            ),
-        )
+        self._begin(Dataset(place), _settings(place, given, workers, cached=False, batched=is_batched_reader))
 
     @classmethod
     def _of(cls, dataset: Dataset, settings: Settings) -> Reader:
