@@ -36,6 +36,7 @@ mod npy;
 mod order;
 /// Petastorm's metadata: schemas and indexes of every version, hostile pickles.
 mod petastorm;
+mod stored;
 /// Synthetic datasets and child processes.
 mod support;
 /// What is written is read, and is there whole or not at all.

@@ -53,7 +53,7 @@ def _users_frame() -> int:
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("bowstring.petastorm"):
         level, frame = level + 1, frame.f_back
-    return level - 1
+    return level
 
 
 def normalized(url_or_urls: Any) -> str | list[str]:
