@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Mapping
 from typing import Any
-
-import numpy as np
 
 from bowstring.petastorm import _metadata
 from bowstring.petastorm._plan import sharded
@@ -18,7 +15,7 @@ from bowstring.petastorm.predicates import PredicateBase
 from bowstring.petastorm.selectors import RowGroupSelectorBase
 from bowstring.petastorm.unischema import Unischema
 
-__all__ = ["Dataset", "view", "wanted"]
+__all__ = ["Dataset", "file_order", "view", "wanted"]
 
 
 class Dataset:
@@ -157,13 +154,3 @@ def file_order(urls: str | list[str], groups: list[tuple[str, int, int]]) -> lis
         return next((at for at, url in enumerate(urls) if url.endswith(path)), len(urls))
 
     return sorted(range(len(groups)), key=lambda group: (listed(groups[group][0]), group))
-
-
-def as_options(storage_options: str) -> dict[str, str]:
-    """Options of a store from JSON."""
-    return dict(json.loads(storage_options))
-
-
-def shuffled_rows(seed: int | None, rows: int) -> Any:
-    """The order of rows within a row group under ``shuffle_rows``; pandas' draw, so that seeded runs agree."""
-    return np.random.RandomState(seed).permutation(rows)

@@ -166,12 +166,6 @@ class RowShape(Shape):
 class BatchShape(Shape):
     """One named tuple of arrays."""
 
-    def __init__(self, stored: Unischema, schema: Unischema, settings: Settings) -> None:
-        super().__init__(stored, schema, settings)
-        vectorised = (in_set, in_intersection, in_pseudorandom_split)
-        own = settings.predicate is not None and not isinstance(settings.predicate, vectorised)
-        self._frames = settings.transform is not None or own
-
     def convert(self, source: Source, columns: Columns) -> dict[str, Array]:
         return {
             field.name: column_of(

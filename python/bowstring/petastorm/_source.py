@@ -10,9 +10,11 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from bowstring import _native
+from bowstring.errors import CorruptError
 from bowstring.options import document
 from bowstring.petastorm import _infer
 from bowstring.petastorm.codecs import ScalarCodec
+from bowstring.petastorm.errors import DecodeFieldError
 from bowstring.petastorm.unischema import Unischema, UnischemaField
 
 __all__ = ["Columns", "Location", "Source", "partition_values"]
@@ -107,7 +109,12 @@ class Source:
 
     def next(self, convert: Callable[[Columns], T]) -> tuple[tuple[int, int], int, T] | None:
         """The entry, the first row within the row group, and what ``convert`` makes of the columns, which it must copy."""
-        found = self._native.next(lambda group, first, columns: (group, first, convert(columns)))
+        try:
+            found = self._native.next(lambda group, first, columns: (group, first, convert(columns)))
+        except CorruptError as error:
+            if error.column is None:
+                raise
+            raise DecodeFieldError(str(error)) from error
         if found is None:
             return None
         group, first, made = found

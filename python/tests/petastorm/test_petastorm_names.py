@@ -14,10 +14,6 @@ import pytest
 from .dump_signatures import members, parameters
 
 SIGNATURES = json.loads((pathlib.Path(__file__).parent / "signatures.json").read_text())["callables"]
-# Parameters whose defaults differ, and why that makes no difference.
-EQUIVALENT = {
-    ("local_disk_cache.LocalDiskCache", "__init__"),
-}
 
 
 def ours(path: str) -> Any:

@@ -93,6 +93,15 @@ def test_what_is_written_is_read(url: str) -> None:
     assert [row.matrix.shape for row in rows if row.matrix is not None][:3] == [(0, 3), (1, 3), (2, 3)]
 
 
+def test_a_damaged_value_is_named(url: str, tmp_path: pathlib.Path) -> None:
+    table = pq.read_table(tmp_path / "part-0.parquet")
+    cells = [cell if row != 7 else b"no array" for row, cell in enumerate(table["matrix"].to_pylist())]
+    damaged = table.set_column(table.schema.get_field_index("matrix"), "matrix", pa.array(cells, pa.binary()))
+    pq.write_table(damaged, tmp_path / "part-0.parquet", row_group_size=5)
+    with make_reader(url, shuffle_row_groups=False) as reader, pytest.raises(DecodeFieldError, match="matrix"):
+        list(reader)
+
+
 def test_schemas(url: str, tmp_path: pathlib.Path) -> None:
     assert get_schema(url).fields == SCHEMA.fields
     assert get_schema(pq.ParquetDataset(tmp_path)).fields == SCHEMA.fields

@@ -1,0 +1,362 @@
+//! Opening: what is found becomes one dataset, step by step, each within its time.
+//!
+//! ```text
+//!   find ─► footers ─► unify ─► what is said of cells ─► row groups selected ─► filter evaluated ─► windows found
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use arrow::datatypes::{Field, Schema};
+use futures::stream::{StreamExt, TryStreamExt};
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
+use parquet::file::metadata::ParquetMetaData;
+use parquet::schema::types::SchemaDescriptor;
+
+use super::footer::{self, Footer, guard};
+use super::selection::Selection;
+use super::{DataFile, Dataset, Inner, Layout, Limits, Ngram, Partitioning, Selector};
+use super::{described, filter, hive, ngram, select, unify};
+use crate::error::{Error, Place, Result};
+use crate::manifest::{FileEntry, Manifest, RowGroup};
+use crate::schema::{DTYPE_KEY, STORED_KEY};
+
+/// How a dataset is opened.
+#[derive(Debug, Clone)]
+pub struct OpenOptions {
+    /// Options of the store, by object_store's names. They win over the environment.
+    pub storage_options: BTreeMap<String, String>,
+    /// Whether `key=value` directories are columns.
+    pub partitioning: Partitioning,
+    /// Rows to select; all without one.
+    pub filter: Option<filter::Expr>,
+    /// Row groups to read; all without one.
+    pub selector: Option<Selector>,
+    /// Windows of rows as samples, instead of rows.
+    pub ngram: Option<Ngram>,
+    /// Whether what the dataset says of its cells is heeded: the schema of bowstring or Petastorm. Without, cells are bytes.
+    pub decode: bool,
+    /// Limits against hostile files.
+    pub limits: Limits,
+    /// Footers, and files and row groups for the filter, that are read at once. Default 32.
+    pub concurrency: usize,
+    /// Bytes that row groups may take together while the filter is evaluated; one may always go. Default 512 MiB.
+    pub memory: u64,
+    /// How long any single wait may take: the listing, a footer, a page index, a row group's columns for the filter.
+    /// Default 600 s.
+    pub timeout: Duration,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            storage_options: BTreeMap::new(),
+            partitioning: Partitioning::default(),
+            filter: None,
+            selector: None,
+            ngram: None,
+            decode: true,
+            limits: Limits::default(),
+            concurrency: 32,
+            memory: 512 << 20,
+            timeout: Duration::from_secs(600),
+        }
+    }
+}
+
+impl Dataset {
+    /// Opens the dataset at `urls`: finds the files, reads all footers, unifies the schemas and evaluates the filter.
+    ///
+    /// An address is a file, a directory, a pattern (`*`, `?`, `[a-z]`, `{a,b}`, `**`), or a URL that object_store knows. Must be
+    /// called on a tokio runtime with timers.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] if there is nothing; [`Error::Corrupt`], [`Error::Unsupported`] and [`Error::Limit`] for files that
+    /// cannot be read; [`Error::Mismatch`] for files whose schemas contradict each other; [`Error::Timeout`] if the store does
+    /// not answer within [`OpenOptions::timeout`]; [`Error::Store`].
+    pub async fn open(urls: &[String], options: OpenOptions) -> Result<Self> {
+        if options.concurrency == 0 {
+            return Err(Error::config("concurrency", "must be at least 1"));
+        }
+        if options.timeout.is_zero() {
+            return Err(Error::config("timeout", "must be more than 0 s"));
+        }
+        let shown: Vec<String> = urls.iter().map(|url| crate::store::display(url)).collect();
+        let listing = crate::store::find(urls, &options.storage_options, options.limits.max_files);
+        let listing = within(options.timeout, format!("the files at {}", shown.join(", ")), listing).await?;
+        let found = &listing.files;
+        let statistics = options.filter.is_some();
+        let (limits, timeout) = (&options.limits, options.timeout);
+        let footers: Vec<Footer> = futures::stream::iter(found)
+            .map(|found| {
+                let culprit = format!("the footer of file {}", found.name);
+                within(timeout, culprit, footer::read(found, limits, statistics))
+            })
+            .buffered(options.concurrency)
+            .try_collect()
+            .await?;
+        let partitions = match options.partitioning {
+            Partitioning::Hive => found.iter().map(|found| hive::values(&found.name)).collect(),
+            Partitioning::None => vec![hive::Values::new(); found.len()],
+        };
+        let digests: Vec<[u8; 32]> = footers.iter().map(|footer| footer.digest).collect();
+        let unified = tokio::task::spawn_blocking(move || unify(footers, partitions));
+        let mut inner = unified
+            .await
+            .unwrap_or_else(|error| Err(Error::Closed { why: format!("schemas were not unified: {error}") }))?;
+        if options.decode {
+            let culprit = "the dataset's _common_metadata".to_owned();
+            inner.petastorm = within(timeout, culprit, described::petastorm(&listing, limits)).await?;
+            let first = inner.files.first();
+            let place = first.map_or_else(Place::default, |file| Place::file(Arc::clone(file.object.name())));
+            let columns = described::columns(first.map(|file| &*file.metadata), inner.petastorm.as_ref(), &place)?;
+            inner.schema = described::apply(&inner.schema, &columns);
+        }
+        inner.limits = options.limits.clone();
+        let (mut groups, first_rows) = row_groups(&inner.files);
+        inner.selections = vec![Selection::All; groups.len()];
+        inner.first_rows = first_rows;
+        let mut filter = options.filter.as_ref().map(ToString::to_string).unwrap_or_default();
+        if let Some(selector) = &options.selector {
+            deselect(&mut inner, &mut groups, selector)?;
+            filter = serde_json::json!({ "filter": filter, "selector": selector }).to_string();
+        }
+        inner.manifest = Arc::new(manifest(&inner, groups, &digests, &filter));
+        let mut dataset = Self { inner: Arc::new(inner) };
+        if let Some(expression) = &options.filter {
+            let selections = select::evaluate(&dataset, expression, &options).await?;
+            let mut groups = dataset.inner.manifest.groups.clone();
+            for (group, selection) in groups.iter_mut().zip(&selections) {
+                group.selected = selection.count(group.rows);
+            }
+            let manifest = Arc::new(manifest(&dataset.inner, groups, &digests, &filter));
+            // Nobody else has a share yet, so this takes the contents out.
+            if let Some(inner) = Arc::get_mut(&mut dataset.inner) {
+                inner.selections = selections;
+                inner.manifest = manifest;
+            }
+        }
+        if let Some(ngram) = &options.ngram {
+            let windows = ngram::windows(&dataset, ngram, &options).await?;
+            let mut groups = dataset.inner.manifest.groups.clone();
+            for (group, windows) in groups.iter_mut().zip(&windows) {
+                group.selected = windows.len() as u64;
+            }
+            let sampled = serde_json::json!({ "filter": filter, "ngram": ngram }).to_string();
+            let manifest = Arc::new(manifest(&dataset.inner, groups, &digests, &sampled));
+            if let Some(inner) = Arc::get_mut(&mut dataset.inner) {
+                inner.windows = Some(windows);
+                inner.manifest = manifest;
+            }
+        }
+        Ok(dataset)
+    }
+}
+
+/// Waits for `work`, but no longer than `limit`: then `culprit` is who did not answer.
+pub(super) async fn within<T>(limit: Duration, culprit: String, work: impl Future<Output = Result<T>>) -> Result<T> {
+    match tokio::time::timeout(limit, work).await {
+        Ok(done) => done,
+        Err(_) => Err(Error::Timeout { stage: "open", culprit, waited: limit }),
+    }
+}
+
+fn row_groups(files: &[DataFile]) -> (Vec<RowGroup>, Vec<u64>) {
+    let (mut groups, mut first_rows, mut next) = (Vec::new(), Vec::new(), 0_u64);
+    for (file, data) in files.iter().enumerate() {
+        for (ordinal, group) in data.metadata.row_groups().iter().enumerate() {
+            let rows = group.num_rows().max(0) as u64;
+            if rows == 0 {
+                continue;
+            }
+            let sizes = group.columns().iter().map(|column| column.uncompressed_size().max(0) as u64);
+            let bytes = sizes.fold(0, u64::saturating_add);
+            groups.push(RowGroup { file: file as u32, ordinal: ordinal as u32, rows, selected: rows, bytes });
+            first_rows.push(next);
+            next = next.saturating_add(rows);
+        }
+    }
+    (groups, first_rows)
+}
+
+/// Leaves out the row groups that `selector` does not select.
+fn deselect(inner: &mut Inner, groups: &mut [RowGroup], selector: &Selector) -> Result<()> {
+    let indexes = match &inner.petastorm {
+        Some(petastorm) if selector.asks_indexes() => petastorm.indexes()?,
+        _ => Vec::new(),
+    };
+    // Their numbers count row groups without rows too.
+    let mut before = 0_u32;
+    let starts: Vec<u32> = inner
+        .files
+        .iter()
+        .map(|file| {
+            let count = u32::try_from(file.metadata.num_row_groups()).unwrap_or(u32::MAX);
+            let start = before;
+            before = before.saturating_add(count);
+            start
+        })
+        .collect();
+    let chosen = selector.row_groups(&indexes, before)?;
+    for (group, selection) in groups.iter_mut().zip(&mut inner.selections) {
+        let number = starts.get(group.file as usize).map_or(u32::MAX, |start| start.saturating_add(group.ordinal));
+        if !chosen.contains(&number) {
+            (group.selected, *selection) = (0, Selection::none());
+        }
+    }
+    Ok(())
+}
+
+fn manifest(inner: &Inner, groups: Vec<RowGroup>, digests: &[[u8; 32]], filter: &str) -> Manifest {
+    let entry = |(file, digest): (&DataFile, &[u8; 32])| FileEntry {
+        path: Arc::clone(file.object.name()),
+        version: file.object.stamp().clone(),
+        footer: *digest,
+        partitions: file.partitions.clone(),
+    };
+    let files = inner.files.iter().zip(digests).map(entry).collect();
+    let field = |field: &Arc<Field>| {
+        let said = |key: &str| field.metadata().get(key).map(|said| format!(" {said}")).unwrap_or_default();
+        let stored = said(STORED_KEY) + &said(DTYPE_KEY);
+        format!("{} {}{}{stored}\n", field.name(), field.data_type(), if field.is_nullable() { "?" } else { "" })
+    };
+    let schema: String = inner.schema.fields().iter().map(field).collect();
+    Manifest::new(files, groups, &schema, filter)
+}
+
+/// Gathers files of the same schema into layouts, and the layouts' schemas into one.
+fn unify(footers: Vec<Footer>, partitions: Vec<hive::Values>) -> Result<Inner> {
+    let mut layouts: Vec<Layout> = Vec::new();
+    // What tells layouts apart: the Parquet schema and the Arrow schema that a writer may have left beside it.
+    let mut kinds: Vec<(Arc<ParquetMetaData>, usize)> = Vec::new();
+    let mut files: Vec<DataFile> = Vec::new();
+    let mut columns: Vec<(Field, Arc<str>)> = Vec::new();
+    let keys: BTreeSet<Arc<str>> = partitions.iter().flatten().map(|(key, _)| Arc::clone(key)).collect();
+    for (footer, partitions) in footers.into_iter().zip(partitions) {
+        let name = footer.object.name();
+        let same =
+            kinds.iter().rev().find(|(other, _)| same_schema(other, &footer.metadata)).map(|(_, layout)| *layout);
+        let layout = match same {
+            Some(layout) => layout,
+            None => {
+                let layout = layout(&footer.metadata, name)?;
+                merge(&mut columns, &layout, name, &keys)?;
+                layouts.push(layout);
+                kinds.push((Arc::clone(&footer.metadata), layouts.len() - 1));
+                layouts.len() - 1
+            }
+        };
+        files.push(DataFile {
+            object: footer.object,
+            metadata: footer.metadata,
+            layout,
+            partitions,
+            reader: OnceLock::new(),
+        });
+    }
+    // A column that any file lacks is null there.
+    for (field, _) in &mut columns {
+        let everywhere = layouts.iter().all(|layout| layout.schema.column_with_name(field.name()).is_some());
+        if !everywhere && !field.is_nullable() {
+            *field = field.clone().with_nullable(true);
+        }
+    }
+    let partition_fields = hive::fields(files.iter().map(|file| &file.partitions));
+    let partitions = partition_fields.len();
+    let fields: Vec<Field> = columns.into_iter().map(|(field, _)| field).chain(partition_fields).collect();
+    Ok(Inner {
+        files,
+        layouts,
+        schema: Arc::new(Schema::new(fields)),
+        petastorm: None,
+        partitions,
+        manifest: Arc::new(Manifest::new(Vec::new(), Vec::new(), "", "")),
+        first_rows: Vec::new(),
+        selections: Vec::new(),
+        windows: None,
+        limits: Limits::default(),
+    })
+}
+
+/// The key under which Arrow writers leave their schema.
+const ARROW_SCHEMA: &str = "ARROW:schema";
+
+fn same_schema(a: &ParquetMetaData, b: &ParquetMetaData) -> bool {
+    let arrow = |metadata: &ParquetMetaData| {
+        let pairs = metadata.file_metadata().key_value_metadata()?;
+        pairs.iter().find(|pair| pair.key == ARROW_SCHEMA)?.value.clone()
+    };
+    let root = |descriptor: &SchemaDescriptor| descriptor.root_schema_ptr();
+    let (x, y) = (a.file_metadata().schema_descr(), b.file_metadata().schema_descr());
+    root(x).get_fields() == root(y).get_fields() && arrow(a) == arrow(b)
+}
+
+fn layout(metadata: &Arc<ParquetMetaData>, name: &Arc<str>) -> Result<Layout> {
+    let place = Place::file(Arc::clone(name));
+    let default = guard(&place, "the schema is damaged", || {
+        ArrowReaderMetadata::try_new(Arc::clone(metadata), ArrowReaderOptions::new())
+    })?;
+    let mut seen = BTreeSet::new();
+    for field in default.schema().fields() {
+        if !seen.insert(field.name().as_str()) {
+            let hint = "rename one of them".to_owned();
+            return Err(Error::Unsupported { what: format!("{place}: two columns named {:?}", field.name()), hint });
+        }
+    }
+    let as_read = |field: &Arc<Field>| field.as_ref().clone().with_data_type(unify::as_read(field.data_type()));
+    let fields: Vec<Field> = default.schema().fields().iter().map(as_read).collect();
+    let schema = Arc::new(Schema::new_with_metadata(fields, default.schema().metadata().clone()));
+    let descriptor = metadata.file_metadata().schema_descr();
+    let leaf_roots = (0..descriptor.num_columns()).map(|leaf| descriptor.get_column_root_idx(leaf)).collect();
+    Ok(Layout { schema, leaf_roots })
+}
+
+/// Adds the columns of a layout, first met in file `name`, to those met before.
+fn merge(
+    columns: &mut Vec<(Field, Arc<str>)>,
+    layout: &Layout,
+    name: &Arc<str>,
+    keys: &BTreeSet<Arc<str>>,
+) -> Result<()> {
+    for field in layout.schema.fields() {
+        // A directory's value wins over a column of the same name, as everywhere else.
+        if keys.contains(field.name().as_str()) {
+            continue;
+        }
+        let new = unify::plain(field);
+        let Some((known, origin)) = columns.iter_mut().find(|(known, _)| known.name() == new.name()) else {
+            columns.push((new, Arc::clone(name)));
+            continue;
+        };
+        let Some(both) = unify::field(known, &new) else {
+            return Err(Error::Mismatch {
+                what: format!("type of column {:?} in file {origin} and file {name}", new.name()),
+                expected: known.data_type().to_string(),
+                found: new.data_type().to_string(),
+                hint: "rewrite one of the files, or open them as separate datasets".to_owned(),
+            });
+        };
+        *known = both;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_beyond_its_limit_names_the_culprit() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let result = runtime.block_on(async {
+            let never = std::future::pending::<Result<()>>();
+            within(Duration::from_millis(1), "the store".to_owned(), never).await
+        });
+        assert_eq!(result.unwrap_err().to_string(), "stage open waited 0 s for the store");
+        let result = runtime.block_on(async {
+            within(Duration::MAX, "the store".to_owned(), std::future::ready(Ok::<_, Error>(7))).await
+        });
+        assert_eq!(result.unwrap(), 7);
+    }
+}
