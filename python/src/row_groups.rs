@@ -91,6 +91,15 @@ impl PyRowGroups {
         self.document(py, |groups| groups.schema().fields().iter().map(field).collect())
     }
 
+    /// Name, Arrow type and nullability of every column as it is stored, partition columns last.
+    #[getter]
+    fn stored(&self, py: Python<'_>) -> PyResult<Vec<(String, String, bool)>> {
+        self.with(py, |groups| {
+            let fields = groups.dataset().schema().fields().iter();
+            Ok(fields.map(|of| (of.name().clone(), of.data_type().to_string(), of.is_nullable())).collect())
+        })
+    }
+
     fn start(&self, py: Python<'_>, order: Vec<u32>) -> PyResult<()> {
         self.with(py, |groups| groups.start(&order))
     }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from bowstring.errors import ConfigError
 from bowstring.petastorm import codecs
 
@@ -18,7 +20,7 @@ def document(schema: Unischema) -> dict[str, Any]:
     fields = [
         {
             "name": field.name,
-            "numpy_dtype": field.numpy_dtype.__name__,
+            "numpy_dtype": _dtype(field.numpy_dtype),
             "shape": list(field.shape),
             "codec": _codec(field.name, field.codec),
             "nullable": bool(field.nullable),
@@ -26,6 +28,11 @@ def document(schema: Unischema) -> dict[str, Any]:
         for field in schema.fields.values()
     ]
     return {"name": schema._name, "fields": fields}
+
+
+def _dtype(dtype: Any) -> str:
+    """The name that Petastorm's NumPy knows: the newest calls ``bool_`` by Python's name."""
+    return "bool_" if dtype is np.bool_ else str(dtype.__name__)
 
 
 def _codec(name: str, codec: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from decimal import Decimal
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from bowstring.petastorm.unischema import Unischema, UnischemaField
 
-__all__ = ["element", "from_arrow", "from_types", "left_out", "type_of", "unclear"]
+__all__ = ["element", "from_arrow", "from_types", "left_out"]
 
 # What Arrow calls a type in Rust -> the class of an element. Unsigned integers but uint8, float16 and times are not Petastorm's.
 _ELEMENTS: dict[str, Any] = {
@@ -65,30 +65,6 @@ def from_types(columns: Iterable[tuple[str, str, bool]], partitions: Iterable[tu
         else:
             fields.append(UnischemaField(name, found[0], found[1], None, nullable))
     return Unischema("inferred_schema", fields)
-
-
-def unclear(field: Mapping[str, Any]) -> bool:
-    """Whether what is delivered may have been stored as more than one type of Arrow's."""
-    scalar = field["dims"] == ["batch"]
-    return field["arrow"] is None and scalar and (field["unit"] is not None or field["dtype"] == "float64")
-
-
-def type_of(field: Mapping[str, Any], stored: Mapping[str, str]) -> str:
-    """Arrow's type of a delivered column, in the words of :func:`element`."""
-    if field["name"] in stored:
-        return stored[field["name"]]
-    if field["arrow"] is not None:
-        return str(field["arrow"])
-    name = (
-        str(field["dtype"])
-        .replace("uint", "UInt")
-        .replace("int", "Int")
-        .replace("float", "Float")
-        .replace("bool", "Boolean")
-    )
-    for _ in field["dims"][1:]:
-        name = f"List({name})"
-    return name
 
 
 def left_out(name: str, arrow_type: object) -> None:

@@ -44,26 +44,10 @@ class Location:
         """The schema of plain Parquet, as Petastorm sees it."""
         opened = self.open()
         partitions = partition_values(opened.groups)
-        stored: list[tuple[str, str, bool]] | None = getattr(opened, "stored", None)
-        columns = self._columns(opened.fields) if stored is None else stored
+        columns = opened.stored
         opened.close()
         kinds = ((name, _partition_class(values)) for name, values in partitions.items())
         return _infer.from_types((column for column in columns if column[0] not in partitions), kinds)
-
-    def _columns(self, fields: list[dict[str, Any]]) -> list[tuple[str, str, bool]]:
-        """Name, Arrow type and nullability of each column, from what is delivered."""
-        # A dotted name is a leaf of a struct or map.
-        for name in dict.fromkeys(field["name"].partition(".")[0] for field in fields if "." in field["name"]):
-            _infer.left_out(name, "struct or map")
-        fields = [field for field in fields if "." not in field["name"]]
-        # Decimals come as floats, and times of day as other times do: only the stored type tells them apart.
-        unclear = [field["name"] for field in fields if _infer.unclear(field)]
-        exact: dict[str, str] = {}
-        if unclear:
-            opened = self.open(unclear, arrow=unclear)
-            exact = {field["name"]: field["arrow"] for field in opened.fields}
-            opened.close()
-        return [(field["name"], _infer.type_of(field, exact), bool(field["valid"])) for field in fields]
 
 
 def partition_values(groups: Iterable[tuple[str, int, int]]) -> dict[str, list[str | None]]:
