@@ -25,10 +25,13 @@ HERE = pathlib.Path(__file__).resolve()
 ROOT = HERE.parents[2]
 SIZE = 224
 # Contender -> interpreter and the library that it imports; "native" is bowstring.torch.DataLoader.
-SIDES = ("petastorm", "bowstring.petastorm", "native")
-TASKS = ("photos", "tabular", "ndarray")
-BATCH = {"photos": 32, "tabular": 1024, "ndarray": 64}
-AIM = {"photos": 8.0, "tabular": 5.0, "ndarray": 10.0}
+# in file order, as Petastorm delivers rows, and "native-shuffled" the same with its default order.
+SIDES = ("petastorm", "bowstring.petastorm", "native", "native-shuffled")
+TASKS = ("photos", "augmented", "tabular", "matrix", "ndarray")
+# Tasks over another one's data.
+DATA = {"augmented": "photos", "matrix": "tabular"}
+BATCH = {"photos": 32, "augmented": 32, "tabular": 1024, "matrix": 4096, "ndarray": 64}
+AIM = {"photos": 8.0, "augmented": 8.0, "tabular": 5.0, "matrix": 5.0, "ndarray": 10.0}
 LIMIT_S = 1200
 
 
@@ -48,6 +51,26 @@ def cropped(row: dict[str, Any]) -> dict[str, Any]:
     return {"image": out, "label": row["label"]}
 
 
+def augmented(row: dict[str, Any]) -> dict[str, Any]:
+    """A random part of a photo, 8 to 100 % of its area, resized to 224 x 224: torchvision's RandomResizedCrop by OpenCV."""
+    import cv2
+    import numpy as np
+
+    image = row["image"]
+    height, width = image.shape[:2]
+    for _ in range(10):
+        area = height * width * np.random.uniform(0.08, 1)
+        ratio = np.exp(np.random.uniform(np.log(3 / 4), np.log(4 / 3)))
+        w, h = round((area * ratio) ** 0.5), round((area / ratio) ** 0.5)
+        if 0 < w <= width and 0 < h <= height:
+            break
+    else:
+        w, h = width, height
+    top, left = np.random.randint(height - h + 1), np.random.randint(width - w + 1)
+    part = image[top : top + h, left : left + w]
+    return {"image": cv2.resize(part, (SIZE, SIZE), interpolation=cv2.INTER_LINEAR), "label": row["label"]}
+
+
 def petastorm_batches(root: str, task: str, data: pathlib.Path, threads: int) -> Iterator[int]:
     """Sizes of batches of Petastorm's loaders, from either library."""
     import importlib
@@ -56,31 +79,45 @@ def petastorm_batches(root: str, task: str, data: pathlib.Path, threads: int) ->
 
     lib = importlib.import_module(root)
     torch_side = importlib.import_module(f"{root}.pytorch")
-    url = f"file://{data / task}"
+    url = f"file://{data / DATA.get(task, task)}"
     pool = {"workers_count": threads} if root == "petastorm" else {}
-    if task == "tabular":
+    if DATA.get(task, task) == "tabular":
+        import torch
+
         reader = lib.make_batch_reader(url, num_epochs=1, **pool)
         with torch_side.BatchedDataLoader(reader, batch_size=BATCH[task]) as loader:
             for batch in loader:
+                if task == "matrix":
+                    torch.stack([column for name, column in batch.items() if name != "label"], dim=1)
                 yield len(batch["label"])
         return
     spec = None
-    if task == "photos":
-        spec = lib.TransformSpec(cropped, edit_fields=[("image", np.uint8, (SIZE, SIZE, 3), False)])
+    if DATA.get(task, task) == "photos":
+        change = cropped if task == "photos" else augmented
+        spec = lib.TransformSpec(change, edit_fields=[("image", np.uint8, (SIZE, SIZE, 3), False)])
     reader = lib.make_reader(url, num_epochs=1, transform_spec=spec, **pool)
     with torch_side.DataLoader(reader, batch_size=BATCH[task]) as loader:
         for batch in loader:
             yield len(batch["label"])
 
 
-def native_batches(task: str, data: pathlib.Path, threads: int) -> Iterator[int]:
+def native_batches(task: str, data: pathlib.Path, threads: int, shuffle: bool) -> Iterator[int]:
     """Sizes of batches of bowstring's own loader."""
     import bowstring
     import bowstring.torch
 
-    images = {"image": bowstring.Image(SIZE, crop="center", layout="hwc")} if task == "photos" else None
+    crop: Any = {"photos": "center", "augmented": "random_resized"}.get(task)
+    images = {"image": bowstring.Image(SIZE, crop=crop, layout="hwc")} if crop else None
     loader = bowstring.torch.DataLoader(
-        str(data / task), batch_size=BATCH[task], images=images, tail="pad", threads=threads, rank=0, world_size=1
+        str(data / DATA.get(task, task)),
+        pack={"features": ["f*"]} if task == "matrix" else None,
+        batch_size=BATCH[task],
+        images=images,
+        shuffle=shuffle,
+        tail="pad",
+        threads=threads,
+        rank=0,
+        world_size=1,
     )
     for batch in loader:
         yield int(batch["_mask"].sum()) if "_mask" in batch else len(batch["label"])
@@ -96,7 +133,9 @@ def run(side: str, task: str, data: pathlib.Path, threads: int, epochs: int) -> 
     torch.set_num_threads(threads)
 
     def once() -> Iterator[int]:
-        return native_batches(task, data, threads) if side == "native" else petastorm_batches(side, task, data, threads)
+        if side.startswith("native"):
+            return native_batches(task, data, threads, side == "native-shuffled")
+        return petastorm_batches(side, task, data, threads)
 
     first = sum(once())
     wall, cpu, rows = time.perf_counter(), used(), 0
@@ -214,11 +253,16 @@ def started(side: str, *arguments: str) -> dict[str, Any]:
     return dict(json.loads(done.stdout.strip().splitlines()[-1]))
 
 
+def rows_of(data: pathlib.Path, task: str) -> int:
+    """Rows of the task's data."""
+    return int(json.loads((data / "rows.json").read_text())[DATA.get(task, task)])
+
+
 def measure(
     task: str, data: pathlib.Path, args: argparse.Namespace, sides: list[str]
 ) -> dict[str, list[dict[str, Any]]]:
     """Takes turns: A B C, B C A, C A B, ... Runs that lost rows are named and left out."""
-    wanted = json.loads((data / "rows.json").read_text())[task]
+    wanted = rows_of(data, task)
     runs: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
     for turn in range(args.repeats):
         first = turn % len(sides)
@@ -286,7 +330,7 @@ def main() -> int:
         started("petastorm", *options)
     results = {}
     for task in [args.task] if args.task else TASKS:
-        print(f"{task}: {json.loads((data / 'rows.json').read_text())[task]} rows, {args.threads} threads", flush=True)
+        print(f"{task}: {rows_of(data, task)} rows, {args.threads} threads", flush=True)
         results[task] = measure(task, data, args, args.sides)
         report(task, results[task])
         args.out.parent.mkdir(parents=True, exist_ok=True)

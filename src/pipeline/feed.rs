@@ -474,6 +474,7 @@ fn gather(
         row_ids: &row_id,
         stored_rows: &stored_row,
         bad_rows: job.bad_rows,
+        max_bytes: job.groups.budget().saturating_add(job.batches.budget()),
     };
     let (batch, bad) = job.sources[0].maker.assemble(&request, reservation)?;
     if !bad.is_empty() {

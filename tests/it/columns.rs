@@ -64,6 +64,7 @@ fn assemble(columns: &Columns, cells: &[Arc<Cells>], request: &Request<'_>) -> R
         row_ids: &|pick| 1000 + 100 * u64::from(pick.0) + u64::from(pick.1),
         stored_rows: &|pick| u64::from(pick.1),
         bad_rows: request.bad_rows,
+        max_bytes: usize::MAX,
     };
     columns.assemble(&rows, reservation)
 }

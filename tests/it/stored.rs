@@ -273,3 +273,25 @@ fn windows_hold_arrays_of_any_shape() {
         Loader::open(LoaderOptions { ngram: ngram.clone(), bad_rows: BadRows::Skip, ..options(&path, 4, true) });
     assert!(error.unwrap_err().to_string().contains("window"));
 }
+
+#[test]
+fn claims_beyond_the_budget_are_refused_before_there_is_memory_for_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("d");
+    // PNG headers of 10,000 x 10,000 pixels, 45 bytes each.
+    let mut png = b"\x89PNG\r\n\x1a\n\0\0\0\x0dIHDR".to_vec();
+    png.extend([10_000_u32.to_be_bytes(), 10_000_u32.to_be_bytes()].concat());
+    png.extend([8, 0, 0, 0, 0]);
+    let crc = crc32fast::hash(&png[12..]);
+    png.extend(crc.to_be_bytes());
+    png.extend(b"\0\0\0\0IEND\xae\x42\x60\x82");
+    let stored = Stored { codec: Codec::Png, element: Element::Number(DType::Uint8), shape: vec![None, None] };
+    let metadata = std::collections::HashMap::from([stored.metadata()]);
+    let schema = Arc::new(Schema::new(vec![Field::new("x", DataType::Binary, false).with_metadata(metadata)]));
+    let cells: ArrayRef = Arc::new(BinaryArray::from_vec(vec![&png; 400]));
+    let mut writer = DatasetWriter::create(&path, Arc::clone(&schema), WriterOptions::default()).unwrap();
+    writer.write(&RecordBatch::try_new(schema, vec![cells]).unwrap()).unwrap();
+    writer.finish().unwrap();
+    let error = batches(LoaderOptions { memory_budget: Some(256 << 20), ..options(&path, 400, false) }).unwrap_err();
+    assert!(matches!(error, Error::Limit { asked, .. } if asked > 400 * 100_000_000), "{error}");
+}

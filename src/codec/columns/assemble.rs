@@ -56,6 +56,8 @@ pub struct Rows<'a> {
     pub stored_rows: &'a (dyn Fn((u32, u32)) -> u64 + Sync),
     /// What to do with bad rows.
     pub bad_rows: BadRows,
+    /// Most bytes that the batch may take: cells may claim any size, and claims are cheap.
+    pub max_bytes: usize,
 }
 
 impl fmt::Debug for Rows<'_> {
@@ -100,6 +102,7 @@ pub(super) fn assemble(
     let mut picked = Cow::Borrowed(rows.rows);
     let shapes = shaped::shapes(outputs, &tables, rows, &picked, limit, Some(&mut faults));
     let mut layout = lay_out(outputs, &tables, &picked, rows, row_id, shapes);
+    within(&layout, rows)?;
     let spare = reservation.split(0);
     let mut builder = BatchBuilder::new(layout.specs.clone(), reservation)?;
     faults::decode(outputs, &tables, rows, limit, &layout, &mut builder, &mut faults);
@@ -113,6 +116,7 @@ pub(super) fn assemble(
     if bad.iter().any(|bad| bad.replaced_by.is_some()) {
         let shapes = shaped::shapes(outputs, &tables, rows, &picked, picked.len(), None);
         let decoded = std::mem::replace(&mut layout, lay_out(outputs, &tables, &picked, rows, row_id, shapes));
+        within(&layout, rows)?;
         builder = with_decoded(outputs, builder, &decoded, &layout, spare)?;
         let all = (&*picked, picked.len());
         shaped::decode(outputs, &tables, rows, all, &layout, &mut builder, &mut Vec::new());
@@ -127,6 +131,16 @@ pub(super) fn assemble(
     });
     let arrow = arrow.collect::<Result<Vec<_>>>()?;
     Ok((builder.finish(rows.epoch, rows.step, rows.size, arrow), bad))
+}
+
+/// That the batch is no larger than it may be, before there is memory for it.
+fn within(layout: &Layout, rows: &Rows<'_>) -> Result<()> {
+    let asked = BatchBuilder::slab_bytes(&layout.specs)?;
+    if asked <= rows.max_bytes {
+        return Ok(());
+    }
+    let (what, limit) = (format!("the values of step {}", rows.step), rows.max_bytes as u64);
+    Err(Error::Limit { what, asked: asked as u64, limit, option: "memory_budget (or lower batch_size)" })
 }
 
 /// That all rows exist, so that nothing below can be out of range.
