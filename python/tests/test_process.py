@@ -57,8 +57,11 @@ def test_other_threads_may_ask_while_one_waits(slow_store: Any) -> None:
 
 
 INTERRUPTED = """
-import sys, time
+import signal, sys, time
 import bowstring
+
+# Whoever runs the tests in the background may have had the signal ignored, which children inherit.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 try:
     loader = bowstring.Loader(sys.argv[1], batch_size=10)
@@ -98,6 +101,8 @@ def interrupt():
         armed.clear()
         os.kill(os.getpid(), signal.SIGINT)
 
+# As above.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 armed, done = threading.Event(), False
 kept, caught = [], 0
 loader = Slow(sys.argv[1], batch_size=4000, columns=["id"], row_id=True, prefetch=1, threads=1)
