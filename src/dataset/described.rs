@@ -68,6 +68,11 @@ pub(super) async fn petastorm(listing: &Listing, limits: &Limits) -> Result<Opti
         let bytes = match footer::bytes(&found, limits).await {
             Ok(bytes) => bytes,
             Err(Error::NotFound { .. }) => continue,
+            // Without the right to list, a store does not say that there is no such file.
+            Err(error) if is_denied(&error) => {
+                tracing::warn!("{} may not be read and is not used: {}", found.url(), error.chain());
+                continue;
+            }
             // Every engine leaves a file of this name, and most datasets are read without it.
             Err(error @ Error::Corrupt { .. }) if name == LEGACY => {
                 tracing::warn!("{} is no Parquet footer and is not used: {}", found.url(), error.chain());
@@ -75,18 +80,37 @@ pub(super) async fn petastorm(listing: &Listing, limits: &Limits) -> Result<Opti
             }
             Err(error) => return Err(error),
         };
-        let mut values: BTreeMap<String, Vec<u8>> = petastorm::key_values(&bytes, &place)?.into_iter().collect();
-        let Some(unischema) = values.remove(petastorm::UNISCHEMA_KEY) else { continue };
-        let counts = values.remove(petastorm::ROW_GROUP_COUNTS_KEY);
-        return Ok(Some(Petastorm {
-            unischema: Unischema::from_pickle(&unischema, limits, &place)?,
-            row_group_counts: counts.map(|json| petastorm::row_group_counts(&json, &place)).transpose()?,
-            indexes: values.remove(petastorm::ROW_GROUP_INDEX_KEY),
-            limits: limits.clone(),
-            place,
-        }));
+        let limits = limits.clone();
+        // A schema may be as large as its limit lets it be: no work for a thread that others wait on.
+        let parsed = tokio::task::spawn_blocking(move || parse(&bytes, limits, place));
+        let parsed =
+            parsed.await.unwrap_or_else(|error| Err(Error::Closed { why: format!("{name} was not parsed: {error}") }));
+        if let Some(found) = parsed? {
+            return Ok(Some(found));
+        }
     }
     Ok(None)
+}
+
+/// What a footer says; none if it says nothing of Petastorm.
+fn parse(footer: &[u8], limits: Limits, place: Place) -> Result<Option<Petastorm>> {
+    let mut values: BTreeMap<String, Vec<u8>> = petastorm::key_values(footer, &place)?.into_iter().collect();
+    let Some(unischema) = values.remove(petastorm::UNISCHEMA_KEY) else { return Ok(None) };
+    let counts = values.remove(petastorm::ROW_GROUP_COUNTS_KEY);
+    Ok(Some(Petastorm {
+        unischema: Unischema::from_pickle(&unischema, &limits, &place)?,
+        row_group_counts: counts.map(|json| petastorm::row_group_counts(&json, &place)).transpose()?,
+        indexes: values.remove(petastorm::ROW_GROUP_INDEX_KEY),
+        limits,
+        place,
+    }))
+}
+
+/// Whether a store refused to say anything.
+fn is_denied(error: &Error) -> bool {
+    let Error::Store { source, .. } = error else { return false };
+    let source = source.downcast_ref::<object_store::Error>();
+    matches!(source, Some(object_store::Error::PermissionDenied { .. } | object_store::Error::Unauthenticated { .. }))
 }
 
 #[derive(Deserialize)]
@@ -128,7 +152,7 @@ pub(super) fn columns(
     for field in petastorm.iter().flat_map(|petastorm| &petastorm.unischema.fields) {
         if let Some(stored) = field.stored()? {
             columns.insert(field.name.clone(), Known::Cells(stored));
-        } else if let Some(dtype) = DType::parse(&field.numpy_dtype) {
+        } else if let Some(dtype) = field.dtype() {
             columns.insert(field.name.clone(), Known::Number(dtype));
         }
     }
@@ -158,4 +182,40 @@ pub(super) fn apply(schema: &SchemaRef, columns: &BTreeMap<String, Known>) -> Sc
 
 fn is_binary(ty: &DataType) -> bool {
     matches!(ty, DataType::Binary | DataType::LargeBinary | DataType::BinaryView)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_denied_look_is_no_failure_but_others_are() {
+        let denied = |source: object_store::Error| Error::Store {
+            operation: "read".to_owned(),
+            url: "s3://b/_common_metadata".to_owned(),
+            source: source.into(),
+        };
+        let path = || "_common_metadata".to_owned();
+        assert!(is_denied(&denied(object_store::Error::PermissionDenied { path: path(), source: "403".into() })));
+        assert!(is_denied(&denied(object_store::Error::Unauthenticated { path: path(), source: "401".into() })));
+        assert!(!is_denied(&denied(object_store::Error::NotFound { path: path(), source: "404".into() })));
+        assert!(!is_denied(&Error::NotFound { what: String::new(), hint: String::new() }));
+    }
+
+    #[test]
+    fn numbers_are_named_as_numpy_names_them() {
+        let field = |numpy_dtype: &str| petastorm::UnischemaField {
+            name: "x".to_owned(),
+            numpy_dtype: numpy_dtype.to_owned(),
+            shape: Vec::new(),
+            codec: None,
+            nullable: false,
+        };
+        // `float` is a short name of float32 in options, and Python's name of float64 here.
+        for (name, dtype) in
+            [("float", Some(DType::Float64)), ("uint8", Some(DType::Uint8)), ("f32", None), ("str_", None)]
+        {
+            assert_eq!(field(name).dtype(), dtype, "{name}");
+        }
+    }
 }

@@ -15,6 +15,7 @@ use parquet::file::metadata::ParquetMetaData;
 use parquet::schema::types::SchemaDescriptor;
 
 use super::footer::{self, Footer, guard};
+use super::petastorm::RowGroupIndex;
 use super::selection::Selection;
 use super::{DataFile, Dataset, Inner, Layout, Limits, Ngram, Partitioning, Selector};
 use super::{described, filter, hive, ngram, select, unify};
@@ -119,7 +120,15 @@ impl Dataset {
         inner.first_rows = first_rows;
         let mut filter = options.filter.as_ref().map(ToString::to_string).unwrap_or_default();
         if let Some(selector) = &options.selector {
-            deselect(&mut inner, &mut groups, selector)?;
+            let (asked, petastorm) = (selector.asks_indexes(), inner.petastorm.clone());
+            let indexes = tokio::task::spawn_blocking(move || match petastorm {
+                Some(petastorm) if asked => petastorm.indexes(),
+                _ => Ok(Vec::new()),
+            });
+            let indexes = indexes
+                .await
+                .unwrap_or_else(|error| Err(Error::Closed { why: format!("indexes were not read: {error}") }))?;
+            deselect(&mut inner, &mut groups, selector, &indexes)?;
             filter = serde_json::json!({ "filter": filter, "selector": selector }).to_string();
         }
         inner.manifest = Arc::new(manifest(&inner, groups, &digests, &filter));
@@ -181,11 +190,7 @@ fn row_groups(files: &[DataFile]) -> (Vec<RowGroup>, Vec<u64>) {
 }
 
 /// Leaves out the row groups that `selector` does not select.
-fn deselect(inner: &mut Inner, groups: &mut [RowGroup], selector: &Selector) -> Result<()> {
-    let indexes = match &inner.petastorm {
-        Some(petastorm) if selector.asks_indexes() => petastorm.indexes()?,
-        _ => Vec::new(),
-    };
+fn deselect(inner: &mut Inner, groups: &mut [RowGroup], selector: &Selector, indexes: &[RowGroupIndex]) -> Result<()> {
     // Their numbers count row groups without rows too.
     let mut before = 0_u32;
     let starts: Vec<u32> = inner
@@ -198,7 +203,7 @@ fn deselect(inner: &mut Inner, groups: &mut [RowGroup], selector: &Selector) -> 
             start
         })
         .collect();
-    let chosen = selector.row_groups(&indexes, before)?;
+    let chosen = selector.row_groups(indexes, before)?;
     for (group, selection) in groups.iter_mut().zip(&mut inner.selections) {
         let number = starts.get(group.file as usize).map_or(u32::MAX, |start| start.saturating_add(group.ordinal));
         if !chosen.contains(&number) {

@@ -1,6 +1,7 @@
 //! Row groups of a dataset, decoded, in any order that is asked for: for those who decide the order themselves.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::engine::{Engine, Parts, batches_at_once, largest_group, sources};
@@ -161,6 +162,7 @@ impl RowGroups {
         };
         let Some((group, first)) = self.listed.piece(batch.step) else { return Ok(NextPiece::End) };
         self.step = batch.step + 1;
+        self.engine.job.counters.rows.fetch_add(batch.rows as u64, Ordering::Relaxed);
         Ok(NextPiece::Piece(Piece { group, first, batch }))
     }
 

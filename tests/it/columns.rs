@@ -1089,3 +1089,26 @@ fn large_tensors_are_filled_in_pieces() {
     assert_eq!(values::<i64>(&batch, "n"), (0..rows as i64).map(|row| row * 3).collect::<Vec<_>>());
     assert_eq!(values::<i32>(&batch, "l__values").len(), rows * 2);
 }
+
+#[test]
+fn columns_can_stay_as_they_are_stored() {
+    let price =
+        array(Decimal128Array::from(vec![Some(12345), None, Some(-5)]).with_precision_and_scale(20, 2).unwrap());
+    let day = array(Date32Array::from(vec![1, 2, 3]));
+    let arrays = [("price", Arc::clone(&price)), ("day", Arc::clone(&day))];
+    let json = r#"{"arrow": ["price", "d*"], "nulls": "mask"}"#;
+    // Picked out of order, and one row of padding, which is null.
+    let (batch, _) = picked(&arrays, json, &[(0, 2), (0, 1)], 3, BadRows::Error).unwrap();
+    let stored = |name: &str| match batch.get(name).unwrap() {
+        bowstring::tensor::Value::Arrow(array) => Arc::clone(array),
+        tensor => panic!("{name} is {tensor:?}"),
+    };
+    let expected = Decimal128Array::from(vec![Some(-5), None, None]).with_precision_and_scale(20, 2).unwrap();
+    assert_eq!(&stored("price"), &array(expected));
+    assert_eq!(&stored("day"), &array(Date32Array::from(vec![Some(3), Some(2), None])));
+    assert_eq!(values::<u8>(&batch, "price__valid")[..2], [1, 0]);
+    let error = picked(&arrays, r#"{"arrow": ["price"]}"#, &[(0, 1)], 1, BadRows::Error).unwrap_err();
+    assert!(error.to_string().contains("null"), "{error}");
+    let lists = [("x", array(FixedSizeListArray::from_iter_primitive::<Int32Type, _, _>([Some([Some(1)])], 1)))];
+    assert!(picked(&lists, r#"{"arrow": ["x"]}"#, &[(0, 0)], 1, BadRows::Error).is_err());
+}

@@ -248,6 +248,17 @@ impl Pickle<'_> {
 }
 
 impl UnischemaField {
+    /// The element type of numbers and booleans, by NumPy's own names: Python's `float` has 64 bits.
+    pub fn dtype(&self) -> Option<DType> {
+        match self.numpy_dtype.as_str() {
+            "bool_" | "bool" => Some(DType::Bool),
+            "int" => Some(DType::Int64),
+            "float" => Some(DType::Float64),
+            // The names of DType are NumPy's, but one that NumPy has not.
+            name => DType::ALL.into_iter().find(|dtype| dtype.name() == name && *dtype != DType::Bfloat16),
+        }
+    }
+
     /// What is in each cell of its column; `None` for plain Parquet.
     ///
     /// # Errors
@@ -268,14 +279,10 @@ impl UnischemaField {
             },
         };
         let element = match self.numpy_dtype.as_str() {
-            "bool_" | "bool" => Element::Number(DType::Bool),
-            "int" => Element::Number(DType::Int64),
-            "float" => Element::Number(DType::Float64),
             "str_" | "str" => Element::Text,
             "bytes_" | "bytes" => Element::Bytes,
             "datetime64" | "timedelta64" => Element::Time,
-            // The names of DType are NumPy's, but one that NumPy has not.
-            name => match DType::ALL.into_iter().find(|dtype| dtype.name() == name && *dtype != DType::Bfloat16) {
+            name => match self.dtype() {
                 Some(dtype) => Element::Number(dtype),
                 None => return Err(unsupported(format!("arrays of {name}"))),
             },
