@@ -13,6 +13,7 @@ __all__ = [
     "__version__",
     "doctor",
     "petastorm_metadata",
+    "unischema_metadata",
 ]
 
 _T = TypeVar("_T")
@@ -21,6 +22,7 @@ __version__: str
 
 def doctor() -> dict[str, Any]: ...
 def petastorm_metadata(url: str, storage_options: str) -> str | None: ...
+def unischema_metadata(unischema: str) -> bytes: ...
 
 @final
 class Tensor:

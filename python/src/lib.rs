@@ -13,6 +13,7 @@ mod log;
 mod petastorm;
 mod row_groups;
 mod tensor;
+mod wait;
 mod writer;
 
 #[global_allocator]
@@ -34,7 +35,7 @@ mod _native {
     #[pymodule_export]
     use super::loader::PyLoader;
     #[pymodule_export]
-    use super::petastorm::petastorm_metadata;
+    use super::petastorm::{petastorm_metadata, unischema_metadata};
     #[pymodule_export]
     use super::row_groups::PyRowGroups;
     #[pymodule_export]

@@ -1,11 +1,10 @@
 //! `bowstring._native.Loader`: the Rust loader behind a lock, waited for in slices.
 //!
-//! Every wait gives up the GIL, and comes back for signals after [`SLICE`]: Ctrl-C works while a store hangs. Results that are
+//! Results that are
 //! documents (state, counters, ledger) cross as JSON, which both sides have.
 
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use bowstring::Error;
 use bowstring::error::Result;
@@ -18,11 +17,8 @@ use pyo3::types::PyDict;
 use crate::arrow::ArrowArray;
 use crate::errors::raise;
 use crate::fork::Owned;
-use crate::log;
 use crate::tensor::PyTensor;
-
-/// The longest wait without a look at signals.
-pub(crate) const SLICE: Duration = Duration::from_millis(100);
+use crate::wait::{self, Source, Waited, opened};
 
 #[derive(Debug)]
 struct Shared {
@@ -63,34 +59,6 @@ impl PyLoader {
     }
 }
 
-/// Opens in a thread of its own, so that Ctrl-C need not wait for a slow store.
-pub(crate) fn opened<T: Send + 'static>(
-    py: Python<'_>,
-    open: impl FnOnce() -> Result<T> + Send + 'static,
-) -> PyResult<Result<T>> {
-    let (sender, mut receiver) = sync_channel(1);
-    let no_thread = |error| raise(py, &Error::Closed { why: format!("no thread can be started: {error}") });
-    std::thread::Builder::new()
-        .name("bowstring-open".to_owned())
-        // Nobody receives after Ctrl-C; what was opened is then dropped here.
-        .spawn(move || drop(sender.send(open())))
-        .map_err(no_thread)?;
-    loop {
-        let (back, opened) = py.detach(move || {
-            let opened = receiver.recv_timeout(SLICE);
-            (receiver, opened)
-        });
-        receiver = back;
-        match opened {
-            Ok(opened) => return Ok(opened),
-            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
-            Err(RecvTimeoutError::Disconnected) => {
-                return Ok(Err(Error::Closed { why: "opening the dataset panicked".to_owned() }));
-            }
-        }
-    }
-}
-
 /// The columns of a batch by name.
 pub(crate) fn columns<'py>(py: Python<'py>, batch: &Batch) -> PyResult<Bound<'py, PyDict>> {
     let columns = PyDict::new(py);
@@ -103,49 +71,54 @@ pub(crate) fn columns<'py>(py: Python<'py>, batch: &Batch) -> PyResult<Bound<'py
     Ok(columns)
 }
 
+impl Source for PyLoader {
+    type Item = Batch;
+
+    fn timeout(&self, py: Python<'_>) -> PyResult<Duration> {
+        self.with(py, |loader| Ok(loader.timeout()))
+    }
+
+    fn wait(&self, py: Python<'_>, wait: Duration) -> PyResult<Waited<Batch>> {
+        self.with(py, |loader| {
+            Ok(match loader.next_within(wait)? {
+                Next::Batch(batch) => Waited::Next(batch),
+                Next::End => Waited::End,
+                Next::Pending => Waited::Pending,
+            })
+        })
+    }
+
+    fn timed_out(&self, py: Python<'_>, waited: Duration) -> PyErr {
+        self.with(py, |loader| Ok(loader.timed_out(waited))).map_or_else(|error| error, |error| raise(py, &error))
+    }
+
+    fn convert<'py>(&self, batch: &Batch, convert: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        convert.call1((columns(convert.py(), batch)?,))
+    }
+
+    fn put_back(&self, py: Python<'_>, batch: Batch) -> PyResult<()> {
+        self.with(py, |loader| {
+            loader.put_back(batch);
+            Ok(())
+        })
+    }
+}
+
 #[pymethods]
 impl PyLoader {
     #[new]
     fn new(py: Python<'_>, options: &str) -> PyResult<Self> {
         let options: LoaderOptions = serde_json::from_str(options)
             .map_err(|error| raise(py, &Error::Config { option: "options", problem: error.to_string() }))?;
-        let loader = opened(py, move || Loader::open(options))?.map_err(|error| raise(py, &error))?;
+        let loader = opened(py, move || Loader::open(options))?;
         Ok(Self(Owned::new(Shared { turn: Mutex::new(()), loader: Mutex::new(loader) })))
     }
 
     /// What `convert` makes of the next batch's columns; `None` at the end of the epoch.
     ///
     /// Whatever is raised meanwhile, Ctrl-C above all, costs no batch: one that was not converted is the next one again.
-    fn next<'py>(&self, py: Python<'py>, convert: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let started = Instant::now();
-        loop {
-            let next = self.with(py, |loader| {
-                let left = loader.timeout().saturating_sub(started.elapsed());
-                match loader.next_within(left.min(SLICE))? {
-                    Next::Pending if left <= SLICE => Err(loader.timed_out(started.elapsed())),
-                    next => Ok(next),
-                }
-            });
-            let passed_on = log::pass_on(py);
-            match next? {
-                Next::Batch(batch) => {
-                    let converted = passed_on
-                        .and_then(|()| py.check_signals())
-                        .and_then(|()| columns(py, &batch))
-                        .and_then(|raw| convert.call1((raw,)));
-                    if converted.is_err() {
-                        self.with(py, |loader| {
-                            loader.put_back(batch);
-                            Ok(())
-                        })?;
-                    }
-                    return converted.map(Some);
-                }
-                // The loader is in the next epoch, so the end must be told; the interpreter looks at signals right after.
-                Next::End => return passed_on.map(|()| None),
-                Next::Pending => passed_on.and_then(|()| py.check_signals())?,
-            }
-        }
+    fn next<'py>(&self, convert: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        wait::next(self, convert)
     }
 
     #[getter]

@@ -1,14 +1,14 @@
 //! `bowstring._native.petastorm_metadata`: what Petastorm wrote of a dataset, as JSON.
 
 use bowstring::Error;
-use bowstring::dataset::petastorm::{IndexKind, IndexValue, RowGroupIndex};
+use bowstring::dataset::petastorm::{IndexKind, IndexValue, RowGroupIndex, Unischema};
 use bowstring::error::Result;
 use bowstring::pipeline::{LoaderOptions, petastorm};
 use pyo3::prelude::*;
 use serde_json::{Value, json};
 
 use crate::errors::raise;
-use crate::loader::opened;
+use crate::wait::opened;
 
 /// Name, fields, row-group counts and indexes of the dataset at `url`, as JSON; `None` if Petastorm did not write it.
 #[pyfunction]
@@ -16,7 +16,15 @@ pub(crate) fn petastorm_metadata(py: Python<'_>, url: String, storage_options: &
     let storage_options = serde_json::from_str(storage_options)
         .map_err(|error| raise(py, &Error::Config { option: "storage_options", problem: error.to_string() }))?;
     let options = LoaderOptions { urls: vec![url], storage_options, ..LoaderOptions::default() };
-    opened(py, move || read(&options))?.map_err(|error| raise(py, &error))
+    opened(py, move || read(&options))
+}
+
+/// What Petastorm keeps of a schema, given as JSON, in `_common_metadata`.
+#[pyfunction]
+pub(crate) fn unischema_metadata(py: Python<'_>, unischema: &str) -> PyResult<Vec<u8>> {
+    let unischema: Unischema = serde_json::from_str(unischema)
+        .map_err(|error| raise(py, &Error::Config { option: "petastorm", problem: error.to_string() }))?;
+    unischema.to_pickle().map_err(|error| raise(py, &error))
 }
 
 /// An index with its values as JSON has them.

@@ -1,19 +1,19 @@
 //! `bowstring._native.RowGroups`: row groups in an order that Python decides, behind a lock, waited for in slices.
 
 use std::sync::{Mutex, PoisonError};
-use std::time::Instant;
+use std::time::Duration;
 
 use bowstring::Error;
 use bowstring::error::Result;
-use bowstring::pipeline::{LoaderOptions, NextPiece, RowGroups};
+use bowstring::pipeline::{LoaderOptions, NextPiece, Piece, RowGroups};
 use bowstring::schema::{Dim, Field, Type};
 use pyo3::prelude::*;
 use serde_json::{Value, json};
 
 use crate::errors::raise;
 use crate::fork::Owned;
-use crate::loader::{SLICE, columns, opened};
-use crate::log;
+use crate::loader::columns;
+use crate::wait::{self, Source, Waited, opened};
 
 /// Row groups of a dataset, decoded, in any order that is asked for.
 #[pyclass(frozen, name = "RowGroups", module = "bowstring._native")]
@@ -64,6 +64,39 @@ fn field(field: &Field) -> Value {
     })
 }
 
+impl Source for PyRowGroups {
+    type Item = Piece;
+
+    fn timeout(&self, py: Python<'_>) -> PyResult<Duration> {
+        self.with(py, |groups| Ok(groups.timeout()))
+    }
+
+    fn wait(&self, py: Python<'_>, wait: Duration) -> PyResult<Waited<Piece>> {
+        self.with(py, |groups| {
+            Ok(match groups.next_within(wait)? {
+                NextPiece::Piece(piece) => Waited::Next(piece),
+                NextPiece::End => Waited::End,
+                NextPiece::Pending => Waited::Pending,
+            })
+        })
+    }
+
+    fn timed_out(&self, py: Python<'_>, waited: Duration) -> PyErr {
+        self.with(py, |groups| Ok(groups.timed_out(waited))).map_or_else(|error| error, |error| raise(py, &error))
+    }
+
+    fn convert<'py>(&self, piece: &Piece, convert: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        convert.call1((piece.group, piece.first, columns(convert.py(), &piece.batch)?))
+    }
+
+    fn put_back(&self, py: Python<'_>, piece: Piece) -> PyResult<()> {
+        self.with(py, |groups| {
+            groups.put_back(piece);
+            Ok(())
+        })
+    }
+}
+
 #[pymethods]
 impl PyRowGroups {
     #[new]
@@ -71,7 +104,7 @@ impl PyRowGroups {
     fn new(py: Python<'_>, options: &str, max_rows: Option<u64>) -> PyResult<Self> {
         let options: LoaderOptions = serde_json::from_str(options)
             .map_err(|error| raise(py, &Error::Config { option: "options", problem: error.to_string() }))?;
-        let groups = opened(py, move || RowGroups::open(options, max_rows))?.map_err(|error| raise(py, &error))?;
+        let groups = opened(py, move || RowGroups::open(options, max_rows))?;
         Ok(Self(Owned::new(Mutex::new(groups))))
     }
 
@@ -107,35 +140,8 @@ impl PyRowGroups {
     /// What `convert` makes of the next piece: of its row group's number, its first row, and its columns; `None` at the end.
     ///
     /// Whatever is raised meanwhile, Ctrl-C above all, costs no piece: one that was not converted is the next one again.
-    fn next<'py>(&self, py: Python<'py>, convert: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let started = Instant::now();
-        loop {
-            let next = self.with(py, |groups| {
-                let left = groups.timeout().saturating_sub(started.elapsed());
-                match groups.next_within(left.min(SLICE))? {
-                    NextPiece::Pending if left <= SLICE => Err(groups.timed_out(started.elapsed())),
-                    next => Ok(next),
-                }
-            });
-            let passed_on = log::pass_on(py);
-            match next? {
-                NextPiece::Piece(piece) => {
-                    let converted = passed_on
-                        .and_then(|()| py.check_signals())
-                        .and_then(|()| columns(py, &piece.batch))
-                        .and_then(|raw| convert.call1((piece.group, piece.first, raw)));
-                    if converted.is_err() {
-                        self.with(py, |groups| {
-                            groups.put_back(piece);
-                            Ok(())
-                        })?;
-                    }
-                    return converted.map(Some);
-                }
-                NextPiece::End => return passed_on.map(|()| None),
-                NextPiece::Pending => passed_on.and_then(|()| py.check_signals())?,
-            }
-        }
+    fn next<'py>(&self, convert: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        wait::next(self, convert)
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {

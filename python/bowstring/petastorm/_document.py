@@ -1,18 +1,20 @@
-"""A Unischema as the JSON that bowstring reads and writes."""
+"""A Unischema as the JSON that bowstring reads and writes, and as what Petastorm keeps of it."""
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bowstring import _native
 from bowstring.errors import ConfigError
 from bowstring.petastorm import codecs
 
 if TYPE_CHECKING:
     from bowstring.petastorm.unischema import Unischema
 
-__all__ = ["document"]
+__all__ = ["document", "metadata"]
 
 
 def document(schema: Unischema) -> dict[str, Any]:
@@ -28,6 +30,11 @@ def document(schema: Unischema) -> dict[str, Any]:
         for field in schema.fields.values()
     ]
     return {"name": schema._name, "fields": fields}
+
+
+def metadata(schema: Unischema) -> bytes:
+    """The schema as ``_common_metadata`` holds it."""
+    return _native.unischema_metadata(json.dumps(document(schema)))
 
 
 def _dtype(dtype: Any) -> str:

@@ -5,6 +5,7 @@ All state is in attributes: whatever interrupts a call, the next one goes on whe
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -34,20 +35,20 @@ class Piece(Generic[T]):
     """Which rows a predicate takes; all if ``None``."""
 
 
-class Feed(Generic[T]):
+class Feed(ABC, Generic[T]):
     """Pieces, one after another."""
 
+    @abstractmethod
     def next(self) -> Piece[T] | None:
         """The next piece; ``None`` when the plan has ended."""
-        raise NotImplementedError
 
+    @abstractmethod
     def close(self) -> None:
         """Stops everything at once."""
-        raise NotImplementedError
 
+    @abstractmethod
     def reset(self) -> None:
         """Begins the plan again; only after its end."""
-        raise NotImplementedError
 
 
 class Plain(Feed[T]):

@@ -7,11 +7,12 @@ import pickletools
 from decimal import Decimal
 from typing import Any
 
+import bowstring
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from bowstring.petastorm import make_reader
+from bowstring.petastorm import _document, make_reader
 from bowstring.petastorm._spark_types import SparkType, parsed
 from bowstring.petastorm.codecs import CompressedNdarrayCodec, NdarrayCodec, ScalarCodec
 from bowstring.petastorm.errors import DecodeFieldError, PetastormMetadataError
@@ -70,7 +71,7 @@ def url(tmp_path: pathlib.Path) -> str:
     columns = {name: pa.array([row[name] for row in encoded], types.get(name, pa.binary())) for name in SCHEMA.fields}
     pq.write_table(pa.table(columns), tmp_path / "part-0.parquet", row_group_size=5)
     folder = Folder(f"file://{tmp_path}")
-    folder.add({SCHEMA_KEY: _pickled.schema(SCHEMA)})
+    folder.add({SCHEMA_KEY: _document.metadata(SCHEMA)})
     folder.add_row_groups()
     return f"file://{tmp_path}"
 
@@ -134,17 +135,17 @@ def test_only_known_names_are_written() -> None:
     index = SingleFieldIndexer("ix", "id")
     index.build_index([{"id": 5}, {"id": 1 << 40}, {"id": "text"}], 2)
     names = set()
-    for written in (_pickled.schema(SCHEMA), _pickled.indexes({"ix": index, "nn": FieldNotNullIndexer("nn", "id")})):
+    for written in (_document.metadata(SCHEMA), _pickled.indexes({"ix": index, "nn": FieldNotNullIndexer("nn", "id")})):
         for opcode, argument, _ in pickletools.genops(written):
             if opcode.name == "GLOBAL":
                 names.add(argument.partition(" ")[0].partition(".")[0])
-    assert names == {"petastorm", "pyspark", "numpy", "decimal", "collections", "builtins"}
+    assert names == {"petastorm", "pyspark", "numpy", "decimal", "collections", "builtins", "copy_reg", "__builtin__"}
 
 
 @pytest.mark.parametrize("bad", [UnischemaField("x", object, (), None), UnischemaField("x", np.int8, (), object())])  # type: ignore[arg-type]
 def test_what_no_reader_would_know_is_refused(bad: UnischemaField) -> None:
-    with pytest.raises(TypeError):
-        _pickled.schema(Unischema("Bad", [bad]))
+    with pytest.raises(bowstring.Error):
+        _document.metadata(Unischema("Bad", [bad]))
 
 
 @pytest.mark.parametrize("codec", [NdarrayCodec(), CompressedNdarrayCodec()])

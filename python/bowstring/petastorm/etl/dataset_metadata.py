@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from bowstring.errors import UnsupportedError
-from bowstring.petastorm import _metadata, _options
+from bowstring.petastorm import _document, _metadata, _options
 from bowstring.petastorm._dataset import Dataset
 from bowstring.petastorm.errors import PetastormMetadataError, PetastormMetadataGenerationError
-from bowstring.petastorm.etl import _pickled
 from bowstring.petastorm.etl._footer import SCHEMA_KEY, Folder
 from bowstring.petastorm.unischema import Unischema
 
@@ -68,7 +67,7 @@ def materialize_dataset(
     try:
         yield
         folder = Folder(dataset_url, filesystem_factory)
-        folder.add({SCHEMA_KEY: _pickled.schema(schema)})
+        folder.add({SCHEMA_KEY: _document.metadata(schema)})
         folder.add_row_groups()
         if not folder.row_groups():
             raise PetastormMetadataGenerationError(f"nothing was written to {dataset_url}")
