@@ -172,6 +172,26 @@ pub enum Error {
         /// How long.
         waited: Duration,
     },
+    /// A peer refused or failed: what it said, and who it is. Check the address, the token, and the peer's log.
+    #[error("{peer}: {what}")]
+    Remote {
+        /// The peer, e.g. `grpc://10.0.0.2:8815`.
+        peer: String,
+        /// What it said or did not do.
+        what: String,
+        /// The transport's error, if it gave one.
+        source: Option<Source>,
+    },
+    /// This generation of a gang is over: restart from the last acknowledged step and join again.
+    #[error("generation {generation} of gang {gang} is over: {why}; restart and join again")]
+    Fenced {
+        /// The gang.
+        gang: String,
+        /// The generation that this process belonged to.
+        generation: u64,
+        /// What ended it, naming the rank.
+        why: String,
+    },
     /// The loader was closed, or the process forked after it started.
     #[error("closed: {why}")]
     Closed {
@@ -200,10 +220,14 @@ pub enum Kind {
     Timeout,
     /// The loader was closed.
     Closed,
+    /// A peer refused or failed.
+    Remote,
+    /// The gang was restarted without this process.
+    Fenced,
 }
 
 impl Kind {
-    /// The exit code of the command line: 2 usage, 3 data, 4 store, 5 source changed, 6 timeout, 1 closed.
+    /// The exit code of the command line: 2 usage, 3 data, 4 store, 5 source changed, 6 timeout, 7 a peer, 8 fenced, 1 closed.
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Closed => 1,
@@ -212,6 +236,8 @@ impl Kind {
             Self::Store => 4,
             Self::Changed => 5,
             Self::Timeout => 6,
+            Self::Remote => 7,
+            Self::Fenced => 8,
         }
     }
 }
@@ -226,6 +252,8 @@ impl Error {
             Self::Store { .. } => Kind::Store,
             Self::Timeout { .. } => Kind::Timeout,
             Self::Closed { .. } => Kind::Closed,
+            Self::Remote { .. } => Kind::Remote,
+            Self::Fenced { .. } => Kind::Fenced,
         }
     }
 

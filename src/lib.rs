@@ -32,8 +32,12 @@
 //! ```
 
 pub mod codec;
+#[cfg(feature = "convert")]
+pub mod convert;
 pub mod dataset;
 pub mod error;
+#[cfg(feature = "flight")]
+pub mod flight;
 pub mod manifest;
 pub mod memory;
 mod page;

@@ -13,9 +13,11 @@ __all__ = [
     "ConfigError",
     "CorruptError",
     "Error",
+    "FencedError",
     "LimitError",
     "MismatchError",
     "NotFoundError",
+    "RemoteError",
     "SourceChangedError",
     "StoreError",
     "TimeoutError",
@@ -78,6 +80,14 @@ class StoreError(Error, OSError):
 
 class TimeoutError(Error, builtins.TimeoutError):
     """A wait passed its deadline; the message names who did not answer."""
+
+
+class RemoteError(Error, ConnectionError):
+    """A server refused or failed: check its address, the token, and its log."""
+
+
+class FencedError(Error):
+    """The gang was restarted: go back to the last acknowledged step and join again."""
 
 
 class ClosedError(Error):

@@ -19,6 +19,8 @@ fn class(error: &Error) -> &'static str {
         Error::Store { .. } => "StoreError",
         Error::Timeout { .. } => "TimeoutError",
         Error::Closed { .. } => "ClosedError",
+        Error::Remote { .. } => "RemoteError",
+        Error::Fenced { .. } => "FencedError",
         // The enum is open: a new variant is still a bowstring error.
         _ => "Error",
     }

@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 
 /// Every top-level module of the library and its floor. A module names only modules on floors below its own.
 const FLOORS: &[(&str, u8)] = &[
+    ("flight", 5),
+    ("convert", 5),
     ("pipeline", 4),
     ("plan", 3),
     ("dataset", 3),

@@ -1,0 +1,1 @@
+//! A gang of ranks: they start together, meet at barriers, and restart together.

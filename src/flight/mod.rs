@@ -1,0 +1,6 @@
+//! Batches over Arrow Flight: one server reads and decodes, ranks receive.
+
+pub mod gang;
+pub mod put;
+pub mod server;
+pub mod shm;

@@ -1,0 +1,1 @@
+//! Writes that appear at once or not at all.

@@ -1,0 +1,1 @@
+//! Batches for ranks on the same host, through shared memory.
