@@ -36,6 +36,9 @@ mod npy;
 mod order;
 /// Petastorm's metadata: schemas and indexes of every version, hostile pickles.
 mod petastorm;
+/// The server's shell as a process: where it may listen, who may come in, certificates, the admin port, its end.
+#[cfg(all(feature = "cli", feature = "flight", unix))]
+mod serve_shell;
 mod stored;
 /// Synthetic datasets and child processes.
 mod support;

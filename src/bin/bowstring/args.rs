@@ -234,7 +234,7 @@ fn word_or_json(text: &str) -> Result<Value, String> {
 }
 
 /// `1048576`, `1MiB`, `1.5 GB`.
-fn bytes(text: &str) -> Result<u64, String> {
+pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(split);

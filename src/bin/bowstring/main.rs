@@ -10,6 +10,8 @@ mod inspect;
 mod leaf;
 mod out;
 mod plan;
+#[cfg(feature = "flight")]
+mod serve;
 mod table;
 
 use std::error::Error as _;
@@ -38,8 +40,7 @@ struct Cli {
     verbose: u8,
 }
 
-const EXIT_CODES: &str =
-    "Exit codes: 0 done, 1 stopped, 2 usage, 3 data, 4 store, 5 a source changed during the run, 6 timeout.";
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 stopped, 2 usage, 3 data, 4 store, 5 a source changed during the run, 6 timeout, 7 a peer, 8 fenced.";
 
 #[derive(Debug, Subcommand)]
 enum Verb {
@@ -51,6 +52,9 @@ enum Verb {
     Bench(bench::Args),
     /// Read, decode, interrupt and resume on the shipped photos
     Demo(demo::Args),
+    /// Serve datasets to ranks over Arrow Flight
+    #[cfg(feature = "flight")]
+    Serve(Box<serve::Args>),
     /// Say what was found on this machine, and why
     Doctor(doctor::Args),
     /// Print a completion script for a shell
@@ -59,13 +63,15 @@ enum Verb {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    log_to_stderr(cli.verbose);
+    log_to_stderr(&cli);
     let mut out = Out::new(cli.json);
     let outcome = match &cli.verb {
         Verb::Inspect(args) => inspect::run(args, &mut out),
         Verb::Plan(args) => plan::run(args, &mut out),
         Verb::Bench(args) => bench::run(args, &mut out),
         Verb::Demo(args) => demo::run(args, &mut out),
+        #[cfg(feature = "flight")]
+        Verb::Serve(args) => serve::run(args, &mut out),
         Verb::Doctor(args) => doctor::run(args, &mut out),
         Verb::Completions(args) => completions::run(args, &mut out),
     };
@@ -100,17 +106,26 @@ fn tell(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
-fn log_to_stderr(verbose: u8) {
-    let level = match verbose {
+fn log_to_stderr(cli: &Cli) {
+    // A server tells what happens; a verb that ends soon does not.
+    #[cfg(feature = "flight")]
+    let (serves, json) = match &cli.verb {
+        Verb::Serve(args) => (true, args.log_format == serve::LogFormat::Json),
+        _ => (false, false),
+    };
+    #[cfg(not(feature = "flight"))]
+    let (serves, json) = (false, false);
+    let level = match cli.verbose.max(u8::from(serves)) {
         0 => "error",
         1 => "bowstring=info",
         2 => "bowstring=debug",
         _ => "trace",
     };
     let filter = EnvFilter::try_from_env("BOWSTRING_LOG").unwrap_or_else(|_| EnvFilter::new(level));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    if json {
+        log.json().init();
+    } else {
+        log.with_ansi(io::stderr().is_terminal()).init();
+    }
 }

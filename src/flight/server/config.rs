@@ -1,0 +1,203 @@
+//! Everything a server is started with: what was said, and what it became.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tonic::transport::ServerTlsConfig;
+
+use super::admin::AdminState;
+use super::auth::{TicketKey, Tokens};
+use super::catalogue::Catalogue;
+use super::limits::Limits;
+use super::quota::{QuotaOptions, Quotas};
+use super::tls::{TlsFiles, may_listen};
+use crate::error::{Error, Result};
+use crate::pipeline::machine;
+
+/// Where a server listens if nothing is said.
+pub const LISTEN: &str = "127.0.0.1:8815";
+/// Seconds that streams have to end after the server was told to.
+pub const DRAIN_GRACE: f64 = 30.0;
+/// Longest such time: a day.
+const MAX_GRACE: f64 = 86_400.0;
+
+/// What the table `[server]` of the configuration can say; flags have the same names.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ServerOptions {
+    /// Address and port for Flight; 127.0.0.1:8815 by default.
+    pub listen: Option<String>,
+    /// Address and port for `/metrics`, `/livez` and `/readyz`; without, there are none.
+    pub admin: Option<String>,
+    /// Bytes that everything in flight may take; the default is that of a loader.
+    pub memory_budget: Option<u64>,
+    /// CPU threads for decoding; the default is all that this process may use.
+    pub threads: Option<usize>,
+    /// Streams of batches at once over all tenants; the same as `limits.max_streams`.
+    pub max_streams: Option<u32>,
+    /// Addresses of all servers that serve the same datasets with the same key, this one included, as clients reach them.
+    pub replicas: Vec<String>,
+    /// Certificate, key, and the CA of clients.
+    pub tls: Option<TlsFiles>,
+    /// File of tokens.
+    pub tokens: Option<PathBuf>,
+    /// File of the key that tickets are signed with; without, tickets end with this process.
+    pub key_file: Option<PathBuf>,
+    /// Serve everybody who can reach the address.
+    pub insecure: bool,
+    /// Seconds that streams have to end after the server was told to; 30 by default.
+    pub drain_grace: Option<f64>,
+    /// File of the journal that a gang's generation and step survive a crash in.
+    pub journal: Option<PathBuf>,
+    /// What one peer may take.
+    pub limits: Limits,
+    /// What one tenant may take.
+    pub quotas: QuotaOptions,
+}
+
+/// What a server is started with.
+#[derive(Debug)]
+pub struct Config {
+    /// The datasets.
+    pub catalogue: Catalogue,
+    /// What one peer may take.
+    pub limits: Limits,
+    /// Who may come in; `None` asks for no token.
+    pub tokens: Option<Tokens>,
+    /// What tickets are signed with.
+    pub key: TicketKey,
+    /// The server's side of TLS; `None` speaks plain HTTP/2.
+    pub tls: Option<ServerTlsConfig>,
+    /// Whether every client shows a certificate.
+    pub client_ca: bool,
+    /// Whether the server may be open to everybody.
+    pub insecure: bool,
+    /// Addresses of all replicas, e.g. `grpc://10.0.0.2:8815`; empty means the address a client came by.
+    pub replicas: Vec<String>,
+    /// Bytes that everything in flight may take.
+    pub memory_budget: u64,
+    /// CPU threads for decoding.
+    pub threads: usize,
+    /// Time that streams have to end after shutdown began.
+    pub drain_grace: Duration,
+    /// What operators see.
+    pub admin: Arc<AdminState>,
+    /// File of the journal.
+    pub journal: Option<PathBuf>,
+    /// What one tenant may take.
+    pub quotas: Quotas,
+}
+
+impl Config {
+    /// A server of `catalogue` as `options` say: files are read, keys made, defaults filled in.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming the option or the file that is wrong.
+    pub fn new(catalogue: Catalogue, options: &ServerOptions) -> Result<Self> {
+        let mut limits = options.limits.clone();
+        limits.max_streams = options.max_streams.unwrap_or(limits.max_streams);
+        limits.validate()?;
+        if catalogue.is_empty() {
+            return Err(Error::config("datasets", "there is nothing to serve: name a dataset"));
+        }
+        for replica in &options.replicas {
+            check_replica(replica)?;
+        }
+        if options.threads == Some(0) {
+            return Err(Error::config("threads", "must be at least 1"));
+        }
+        let grace = options.drain_grace.unwrap_or(DRAIN_GRACE);
+        if !(0.0..=MAX_GRACE).contains(&grace) {
+            return Err(Error::config("drain_grace", format!("{grace} is not from 0 to {MAX_GRACE} seconds")));
+        }
+        Ok(Self {
+            catalogue,
+            tokens: options.tokens.as_ref().map(Tokens::from_file).transpose()?,
+            key: match &options.key_file {
+                Some(path) => TicketKey::from_file(path)?,
+                None => TicketKey::random()?,
+            },
+            tls: options.tls.as_ref().map(|files| files.server(limits.handshake())).transpose()?,
+            client_ca: options.tls.as_ref().is_some_and(|files| files.client_ca.is_some()),
+            insecure: options.insecure,
+            replicas: options.replicas.clone(),
+            memory_budget: options.memory_budget.unwrap_or_else(machine::default_budget),
+            threads: options.threads.unwrap_or_else(machine::threads),
+            drain_grace: Duration::from_secs_f64(grace),
+            admin: Arc::new(AdminState::new()),
+            journal: options.journal.clone(),
+            quotas: Quotas::new(options.quotas.clone(), limits.max_streams)?,
+            limits,
+        })
+    }
+
+    /// Whether this server may listen at `address`.
+    ///
+    /// # Errors
+    /// As [`may_listen`].
+    pub fn check(&self, address: SocketAddr) -> Result<()> {
+        may_listen(address, self.tls.is_some(), self.tokens.is_some() || self.client_ca, self.insecure)
+    }
+}
+
+/// A replica's address is handed to clients as it is, so it must be one, and hold no password.
+fn check_replica(replica: &str) -> Result<()> {
+    let wrong = |problem: &str| Error::config("replicas", format!("{replica:?} {problem}, e.g. grpc://10.0.0.2:8815"));
+    // What cannot be read as an address may hold anything, so it is not repeated.
+    let url = url::Url::parse(replica)
+        .map_err(|_| Error::config("replicas", "one is no address; write e.g. grpc://10.0.0.2:8815"))?;
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(Error::config("replicas", "one holds a user or a password; clients bring their own tokens"));
+    }
+    if !["grpc", "grpc+tcp", "grpc+tls"].contains(&url.scheme()) {
+        return Err(wrong("must begin with grpc:// or grpc+tls://"));
+    }
+    if url.host_str().is_none_or(str::is_empty) || url.port().is_none() {
+        return Err(wrong("needs a host and a port"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn catalogue() -> Catalogue {
+        let mut catalogue = Catalogue::default();
+        catalogue.add("x", vec!["fixtures/imagenet40.parquet".to_owned()]).unwrap();
+        catalogue
+    }
+
+    #[test]
+    fn defaults_serve_this_host_alone() {
+        let config = Config::new(catalogue(), &ServerOptions::default()).unwrap();
+        assert!(config.check(LISTEN.parse().unwrap()).is_ok());
+        assert!(config.check("0.0.0.0:8815".parse().unwrap()).is_err());
+        assert_eq!((config.drain_grace, config.limits.max_streams), (Duration::from_secs(30), 4096));
+        assert!(config.threads > 0 && config.memory_budget > 0);
+        let open = Config::new(catalogue(), &ServerOptions { insecure: true, ..ServerOptions::default() }).unwrap();
+        assert!(open.check("0.0.0.0:8815".parse().unwrap()).is_ok());
+    }
+
+    #[test]
+    fn wrong_options_are_named() {
+        let none = ServerOptions::default;
+        for (options, what) in [
+            (ServerOptions { drain_grace: Some(-1.0), ..none() }, "drain_grace"),
+            (ServerOptions { drain_grace: Some(f64::NAN), ..none() }, "drain_grace"),
+            (ServerOptions { threads: Some(0), ..none() }, "threads"),
+            (ServerOptions { max_streams: Some(0), ..none() }, "max_streams"),
+            (ServerOptions { replicas: vec!["10.0.0.2:8815".into()], ..none() }, "replicas"),
+            (ServerOptions { replicas: vec!["http://10.0.0.2:8815".into()], ..none() }, "grpc://"),
+            (ServerOptions { replicas: vec!["grpc://10.0.0.2".into()], ..none() }, "port"),
+            (ServerOptions { replicas: vec!["grpc://me:hidden@10.0.0.2:1".into()], ..none() }, "password"),
+        ] {
+            let error = Config::new(catalogue(), &options).unwrap_err().to_string();
+            assert!(error.contains(what) && !error.contains("hidden"), "{error}");
+        }
+        assert!(Config::new(Catalogue::default(), &none()).is_err());
+    }
+}

@@ -1,0 +1,233 @@
+//! Certificates for both sides, and where a server may listen without them.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, Server, ServerTlsConfig};
+
+use crate::error::{Error, Result};
+
+/// Largest PEM file, in bytes.
+const MAX_PEM: u64 = 4 << 20;
+
+/// The files of a server's TLS, all PEM.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsFiles {
+    /// The server's certificate, followed by those between it and the root.
+    pub cert: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// Certificates of those who may sign clients; given, every client needs a certificate (mTLS).
+    #[serde(default)]
+    pub client_ca: Option<PathBuf>,
+}
+
+impl TlsFiles {
+    /// The server's side of TLS. A client that has not finished its handshake after `handshake` is cut off.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming the file: it cannot be read, holds no certificate or no private key, or the two do not belong
+    /// together.
+    pub fn server(&self, handshake: Duration) -> Result<ServerTlsConfig> {
+        let identity = identity(&self.cert, &self.key)?;
+        let mut config = ServerTlsConfig::new().identity(identity).timeout(handshake);
+        let mut files = format!("{} and {}", self.cert.display(), self.key.display());
+        if let Some(path) = &self.client_ca {
+            config = config.client_ca_root(certificates(path, "client_ca")?);
+            files.push_str(&format!(", client CA {}", path.display()));
+        }
+        Server::builder().tls_config(config.clone()).map_err(|error| refused(&files, &error))?;
+        Ok(config)
+    }
+}
+
+/// A client's side of TLS.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ClientFiles {
+    /// Certificates of those who may sign servers, PEM; none takes the system's.
+    pub ca: Option<PathBuf>,
+    /// This client's certificate, PEM; goes with `key`.
+    pub cert: Option<PathBuf>,
+    /// Its private key, PEM.
+    pub key: Option<PathBuf>,
+    /// The name that the server's certificate must have, if it is not that of the address.
+    pub domain: Option<String>,
+}
+
+impl ClientFiles {
+    /// The client's side of TLS. A server that has not finished its handshake after `handshake` is given up.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming the file or the option that is missing.
+    pub fn client(&self, handshake: Duration) -> Result<ClientTlsConfig> {
+        let mut config = ClientTlsConfig::new().timeout(handshake);
+        config = match &self.ca {
+            Some(path) => config.ca_certificate(certificates(path, "tls_ca")?),
+            None => config.with_enabled_roots(),
+        };
+        config = match (&self.cert, &self.key) {
+            (Some(cert), Some(key)) => config.identity(identity(cert, key)?),
+            (None, None) => config,
+            (Some(_), None) => return Err(Error::config("tls_key", "tls_cert is given without its key")),
+            (None, Some(_)) => return Err(Error::config("tls_cert", "tls_key is given without its certificate")),
+        };
+        if let Some(domain) = &self.domain {
+            config = config.domain_name(domain.clone());
+        }
+        let shown = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+        let files: Vec<String> = [&self.ca, &self.cert, &self.key].into_iter().filter_map(shown).collect();
+        let files = if files.is_empty() { "the system's certificates".to_owned() } else { files.join(", ") };
+        Endpoint::from_static("https://localhost")
+            .tls_config(config.clone())
+            .map_err(|error| refused(&files, &error))?;
+        Ok(config)
+    }
+}
+
+/// What rustls says against `files`.
+pub(super) fn refused(files: &str, error: &dyn std::error::Error) -> Error {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    if text.contains("KeyMismatch") || text.contains("InconsistentKeys") {
+        text.push_str(" (the private key does not belong to the certificate)");
+    }
+    Error::config("tls", format!("{files} cannot be used: {text}"))
+}
+
+fn identity(cert: &Path, key: &Path) -> Result<Identity> {
+    let certificate = pem(cert, "tls_cert", &["-----BEGIN CERTIFICATE-----"], "certificate")?;
+    let markers = ["-----BEGIN PRIVATE KEY-----", "-----BEGIN EC PRIVATE KEY-----", "-----BEGIN RSA PRIVATE KEY-----"];
+    Ok(Identity::from_pem(certificate, pem(key, "tls_key", &markers, "unencrypted private key")?))
+}
+
+fn certificates(path: &Path, option: &'static str) -> Result<Certificate> {
+    Ok(Certificate::from_pem(pem(path, option, &["-----BEGIN CERTIFICATE-----"], "certificate")?))
+}
+
+/// The text of a PEM file that holds one of `markers`.
+fn pem(path: &Path, option: &'static str, markers: &[&str], what: &str) -> Result<String> {
+    use std::io::Read as _;
+    let shown = path.display();
+    let wrong = |problem: String| Error::config(option, format!("file {shown} {problem}"));
+    let unreadable = |error: std::io::Error| wrong(format!("cannot be read: {error}"));
+    if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+        return Err(wrong("is no regular file".to_owned()));
+    }
+    let mut text = Vec::new();
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    file.take(MAX_PEM + 1).read_to_end(&mut text).map_err(unreadable)?;
+    if text.len() as u64 > MAX_PEM {
+        return Err(wrong(format!("has more than {MAX_PEM} bytes")));
+    }
+    let text = String::from_utf8(text).map_err(|_| wrong(format!("is no PEM: a {what} is wanted as PEM")))?;
+    if !markers.iter().any(|marker| text.contains(marker)) {
+        return Err(wrong(format!("holds no {what} in PEM")));
+    }
+    Ok(text)
+}
+
+/// Whether a server may listen at `address`: beyond this host only with TLS and with tokens or client certificates, unless
+/// `insecure` says otherwise. Unix sockets are never asked about: the file system guards them.
+///
+/// ```
+/// use bowstring::flight::server::tls::may_listen;
+///
+/// assert!(may_listen("127.0.0.1:8815".parse().unwrap(), false, false, false).is_ok());
+/// assert!(may_listen("0.0.0.0:8815".parse().unwrap(), true, false, false).is_err());
+/// ```
+///
+/// # Errors
+/// [`Error::Config`] that names what is missing, and the flags that give it.
+pub fn may_listen(address: SocketAddr, tls: bool, tokens_or_mtls: bool, insecure: bool) -> Result<()> {
+    if address.ip().to_canonical().is_loopback() || (tls && tokens_or_mtls) || insecure {
+        return Ok(());
+    }
+    let encryption = "TLS (--tls-cert and --tls-key)";
+    let identity = "a way to tell who calls (--tokens FILE, or --client-ca FILE for client certificates)";
+    let missing = match (tls, tokens_or_mtls) {
+        (false, false) => format!("{encryption} and {identity} are missing"),
+        (false, true) => format!("{encryption} is missing"),
+        (true, _) => format!("{identity} is missing"),
+    };
+    let problem = format!(
+        "{address} can be reached from other machines: {missing}; listen on 127.0.0.1, or give --insecure to serve everybody who \
+         can reach it"
+    );
+    Err(Error::config("listen", problem))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{CertificateParams, KeyPair};
+
+    #[test]
+    fn nothing_is_open_by_accident() {
+        for (address, tls, known, insecure, problem) in [
+            ("127.0.0.1:1", false, false, false, None),
+            ("127.9.9.9:1", false, false, false, None),
+            ("[::1]:1", false, false, false, None),
+            ("[::ffff:127.0.0.1]:1", false, false, false, None),
+            ("10.0.0.1:1", true, true, false, None),
+            ("10.0.0.1:1", false, false, true, None),
+            ("0.0.0.0:1", false, false, false, Some("--tls-cert and --tls-key) and a way to tell")),
+            ("[::]:1", false, true, false, Some("(--tls-cert and --tls-key) is missing")),
+            ("10.0.0.1:1", true, false, false, Some("--client-ca FILE for client certificates) is missing")),
+            ("[::ffff:10.0.0.1]:1", false, false, false, Some("missing")),
+        ] {
+            let found = may_listen(address.parse().unwrap(), tls, known, insecure);
+            match (problem, found) {
+                (None, found) => assert!(found.is_ok(), "{address}"),
+                (Some(what), Err(error)) => assert!(error.to_string().contains(what), "{error}"),
+                (Some(_), Ok(())) => panic!("{address} may be listened at"),
+            }
+        }
+    }
+
+    #[test]
+    fn wrong_files_are_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let key = KeyPair::generate().unwrap();
+        let certificate = CertificateParams::new(["localhost".to_owned()]).unwrap().self_signed(&key).unwrap();
+        let cert = write("cert.pem", &certificate.pem());
+        let good = write("key.pem", &key.serialize_pem());
+        let other = write("other.pem", &KeyPair::generate().unwrap().serialize_pem());
+        let garbled = write("garbled.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
+        let files = |cert: &PathBuf, key: &PathBuf, client_ca: Option<&PathBuf>| {
+            TlsFiles { cert: cert.clone(), key: key.clone(), client_ca: client_ca.cloned() }
+                .server(Duration::from_secs(1))
+        };
+        files(&cert, &good, None).unwrap();
+        files(&cert, &good, Some(&cert)).unwrap();
+        for (found, what) in [
+            (files(&good, &good, None), "key.pem holds no certificate"),
+            (files(&cert, &cert, None), "cert.pem holds no unencrypted private key"),
+            (files(&cert, &other, None), "does not belong"),
+            (files(&garbled, &good, None), "garbled.pem"),
+            (files(&cert, &good, Some(&good)), "key.pem holds no certificate"),
+            (files(&cert, &good, Some(&garbled)), "garbled.pem"),
+            (files(&directory.path().join("none.pem"), &good, None), "none.pem cannot be read"),
+        ] {
+            let error = found.unwrap_err().to_string();
+            assert!(error.contains(what), "{what}: {error}");
+        }
+        let client = ClientFiles { ca: Some(cert.clone()), ..ClientFiles::default() };
+        client.client(Duration::from_secs(1)).unwrap();
+        let error = ClientFiles { cert: Some(cert), ..client }.client(Duration::from_secs(1)).unwrap_err();
+        assert!(error.to_string().contains("tls_key"), "{error}");
+    }
+}

@@ -1,0 +1,333 @@
+//! `bowstring serve` as operators meet it: a process with flags, files, ports and signals.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use bowstring::flight::server::tls::ClientFiles;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use tonic::transport::{Channel, Endpoint};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+
+const PHOTOS: &str = "fixtures/imagenet40.parquet";
+/// Secrets that are planted in files and must come out nowhere.
+const TOKEN: &str = "planted-token-5f1d7c";
+const STORE_KEY: &str = "planted-store-key-93ab";
+/// How long a step of a test may take before it has failed.
+const LONGEST: Duration = Duration::from_secs(30);
+
+fn command(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bowstring"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("BOWSTRING_") {
+            command.env_remove(&name);
+        }
+    }
+    command.arg("serve").args(args).current_dir(env!("CARGO_MANIFEST_DIR")).stdin(Stdio::null());
+    command
+}
+
+/// A server that runs; killed when dropped.
+struct Server {
+    child: Child,
+    listen: String,
+    admin: String,
+    log: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+impl Server {
+    fn start(args: &[&str]) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let log = directory.path().join("log");
+        let ports = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--print-address"];
+        let mut child = command(&[&ports, args].concat())
+            .stdout(Stdio::piped())
+            .stderr(std::fs::File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let mut line = || lines.next().map(Result::unwrap).unwrap_or_default();
+        let (listen, admin) = (line(), line());
+        assert!(!admin.is_empty(), "the server did not start: {}", std::fs::read_to_string(&log).unwrap());
+        Self { child, listen, admin, log, _directory: directory }
+    }
+
+    fn get(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(self.admin.strip_prefix("http://").unwrap()).unwrap();
+        stream.set_read_timeout(Some(LONGEST)).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    fn signal(&self, signal: &str) {
+        let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap();
+        assert!(sent.success());
+    }
+
+    /// The exit code and what the log held. Dropping kills whatever is left.
+    fn ended(mut self) -> (Option<i32>, String) {
+        let start = Instant::now();
+        let status = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status;
+            }
+            assert!(start.elapsed() < LONGEST, "the server does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        (status.code(), std::fs::read_to_string(&self.log).unwrap())
+    }
+
+    fn port(&self) -> u16 {
+        self.listen.rsplit(':').next().unwrap().parse().unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn write(directory: &Path, name: &str, text: &str) -> String {
+    let path = directory.join(name);
+    std::fs::write(&path, text).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+/// Certificates of one authority: its own, a server's for `localhost`, a client's.
+struct Authority {
+    ca: String,
+    server: (String, String),
+    client: (String, String),
+}
+
+impl Authority {
+    fn new(directory: &Path, name: &str) -> Self {
+        let mut parameters = CertificateParams::new(Vec::new()).unwrap();
+        parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let issuer = CertifiedIssuer::self_signed(parameters, KeyPair::generate().unwrap()).unwrap();
+        let signed = |of: &str| {
+            let key = KeyPair::generate().unwrap();
+            let certificate = CertificateParams::new([of.to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
+            let certificate = write(directory, &format!("{name}-{of}.pem"), &certificate.pem());
+            (certificate, write(directory, &format!("{name}-{of}-key.pem"), &key.serialize_pem()))
+        };
+        let ca = write(directory, &format!("{name}-ca.pem"), &issuer.pem());
+        Self { ca, server: signed("localhost"), client: signed("trainer") }
+    }
+
+    fn trusting(&self) -> ClientFiles {
+        ClientFiles { ca: Some((&self.ca).into()), domain: Some("localhost".into()), ..ClientFiles::default() }
+    }
+
+    fn showing(&self, client: &Authority) -> ClientFiles {
+        let (cert, key) = (&client.client.0, &client.client.1);
+        ClientFiles { cert: Some(cert.into()), key: Some(key.into()), ..self.trusting() }
+    }
+}
+
+/// Asks for the server's health, over TLS if `files` say how: whether it is serving, or the error.
+fn health(port: u16, files: Option<&ClientFiles>) -> Result<bool, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let asked = async {
+            let channel = connect(port, files).await?;
+            let answer = HealthClient::new(channel).check(HealthCheckRequest { service: String::new() }).await;
+            answer.map(|answer| answer.into_inner().status == 1).map_err(|status| format!("{status:?}"))
+        };
+        tokio::time::timeout(LONGEST, asked).await.unwrap_or_else(|_| panic!("no answer from port {port}"))
+    })
+}
+
+async fn connect(port: u16, files: Option<&ClientFiles>) -> Result<Channel, String> {
+    let scheme = if files.is_some() { "https" } else { "http" };
+    let mut endpoint = Endpoint::from_shared(format!("{scheme}://127.0.0.1:{port}")).unwrap();
+    if let Some(files) = files {
+        endpoint = endpoint.tls_config(files.client(LONGEST).unwrap()).unwrap();
+    }
+    endpoint.connect().await.map_err(|error| format!("{error:?}"))
+}
+
+#[test]
+fn it_does_not_start_where_it_would_be_open_or_wrong() {
+    let directory = tempfile::tempdir().unwrap();
+    let tokens = write(directory.path(), "tokens", &format!("anna:{TOKEN}\n"));
+    let open = write(directory.path(), "open-tokens", &format!("anna:{TOKEN}\n"));
+    std::fs::set_permissions(&open, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let short = write(directory.path(), "short-key", "too short");
+    let config = format!(
+        "[datasets.x]\nurl = \"{PHOTOS}\"\nstorage_options = {{ aws_secret_access_key = \"{STORE_KEY}\" }}\nbach_size = 3\n"
+    );
+    let config = write(directory.path(), "serve.toml", &config);
+    let one = Authority::new(directory.path(), "one");
+    let cert = ["--tls-cert", one.server.0.as_str(), "--tls-key", one.server.1.as_str()];
+    let cases: [(Vec<&str>, &[&str]); 15] = [
+        (vec![], &["required", "[NAME=]URL"]),
+        (vec![PHOTOS, "--listen", "0.0.0.0:0"], &["other machines", "--tls-cert", "--tokens", "--insecure"]),
+        (vec![PHOTOS, "--listen", "[::]:0", "--tokens", &tokens], &["--tls-cert and --tls-key) is missing"]),
+        ([&[PHOTOS, "--listen", "0.0.0.0:0"], &cert[..]].concat(), &["--tokens FILE", "is missing"]),
+        (vec![PHOTOS, "--tokens", &open], &["open-tokens", "mode 0644", "chmod 600"]),
+        (vec![PHOTOS, "--tokens", "/nowhere/tokens"], &["/nowhere/tokens"]),
+        (vec![PHOTOS, "--key-file", &short], &["short-key", "too few"]),
+        (vec![PHOTOS, "--tls-cert", &one.server.0], &["--tls-key"]),
+        (vec![PHOTOS, "--tls-cert", &one.server.0, "--tls-key", &one.client.1], &["does not belong"]),
+        (vec![PHOTOS, "--tls-cert", &one.server.1, "--tls-key", &one.server.1], &["holds no certificate"]),
+        (vec!["--config", &config], &["serve.toml, line 4", "bach_size"]),
+        (vec!["--config", "/nowhere/serve.toml"], &["/nowhere/serve.toml"]),
+        (vec![PHOTOS, "--replica", "10.0.0.1:8815"], &["replicas", "grpc://"]),
+        (vec![PHOTOS, "--listen", "nonsense"], &["listen", "nonsense"]),
+        (vec![PHOTOS, "--drain-grace", "-1"], &["drain"]),
+    ];
+    for (args, texts) in cases {
+        let output = command(&args).output().unwrap();
+        let log = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {log}");
+        assert_eq!(output.stdout, b"", "{args:?}");
+        for text in texts {
+            assert!(log.contains(text), "{args:?} lacks {text:?}: {log}");
+        }
+        assert!(!log.contains(TOKEN) && !log.contains(STORE_KEY), "{args:?}: {log}");
+    }
+}
+
+#[test]
+fn it_serves_says_so_and_ends_on_both_signals() {
+    for (signal, json) in [("-TERM", false), ("-INT", true)] {
+        let args: &[&str] = if json { &[PHOTOS, "--log-format", "json"] } else { &[PHOTOS] };
+        let server = Server::start(args);
+        assert_eq!(health(server.port(), None), Ok(true));
+        assert!(server.get("/livez").starts_with("HTTP/1.1 200"));
+        assert!(server.get("/readyz").starts_with("HTTP/1.1 200"));
+        let metrics = server.get("/metrics");
+        for name in ["streams_open", "connections_open", "draining", "memory_budget_bytes"] {
+            assert!(metrics.contains(&format!("bowstring_{name} ")), "{name}: {metrics}");
+        }
+        server.signal(signal);
+        let (code, log) = server.ended();
+        assert_eq!(code, Some(0), "{log}");
+        assert!(log.contains("serving") && log.contains("draining") && log.contains("imagenet40"), "{log}");
+        if json {
+            for line in log.lines() {
+                let line: serde_json::Value = serde_json::from_str(line).unwrap();
+                assert!(line["level"].is_string() && line["fields"]["message"].is_string(), "{line}");
+            }
+        }
+    }
+}
+
+#[test]
+fn while_it_drains_it_is_not_ready_and_a_second_signal_ends_it() {
+    let server = Server::start(&[PHOTOS, "--drain-grace", "60"]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        // A watch is a call that does not end by itself: it holds the drain up.
+        let mut client = HealthClient::new(connect(server.port(), None).await.unwrap());
+        let mut watch = client.watch(HealthCheckRequest { service: String::new() }).await.unwrap().into_inner();
+        assert_eq!(watch.message().await.unwrap().unwrap().status, 1);
+        server.signal("-TERM");
+        let told = tokio::time::timeout(LONGEST, watch.message()).await.expect("told at once");
+        assert_eq!(told.unwrap().unwrap().status, 2, "not serving");
+        let answer = server.get("/readyz");
+        assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("draining"), "{answer}");
+        assert!(server.get("/livez").starts_with("HTTP/1.1 200"));
+        assert!(server.get("/metrics").contains("bowstring_draining 1"));
+        assert!(connect(server.port(), None).await.is_err(), "no new connection");
+        server.signal("-TERM");
+        let (code, log) = server.ended();
+        assert_eq!(code, Some(143), "{log}");
+        drop(watch);
+    });
+}
+
+#[test]
+fn the_end_comes_with_the_grace_time_whoever_is_still_there() {
+    let server = Server::start(&[PHOTOS, "--drain-grace", "1"]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _watch = runtime.block_on(async {
+        let mut client = HealthClient::new(connect(server.port(), None).await.unwrap());
+        client.watch(HealthCheckRequest { service: String::new() }).await.unwrap()
+    });
+    // A peer that never says a word does not hold it up either.
+    let _mute = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+    server.signal("-TERM");
+    let start = Instant::now();
+    let (code, log) = server.ended();
+    assert_eq!(code, Some(0), "{log}");
+    let seconds = start.elapsed().as_secs_f64();
+    println!("ended {seconds:.2} s after the signal, the grace is 1 s");
+    assert!(seconds < 2.5, "{seconds} s: {log}");
+}
+
+#[test]
+fn only_those_with_the_right_certificates_get_an_answer() {
+    let directory = tempfile::tempdir().unwrap();
+    let one = Authority::new(directory.path(), "one");
+    let other = Authority::new(directory.path(), "other");
+    let cert = [PHOTOS, "--tls-cert", &one.server.0, "--tls-key", &one.server.1];
+
+    let server = Server::start(&cert);
+    assert!(server.listen.starts_with("grpc+tls://"), "{}", server.listen);
+    let port = server.port();
+    assert_eq!(health(port, Some(&one.trusting())), Ok(true));
+    let error = health(port, Some(&other.trusting())).unwrap_err();
+    assert!(error.contains("UnknownIssuer"), "wrong CA: {error}");
+    let stranger = ClientFiles { domain: Some("elsewhere".into()), ..one.trusting() };
+    assert!(health(port, Some(&stranger)).unwrap_err().contains("NotValidForName"), "wrong name");
+    assert!(health(port, None).is_err(), "plaintext to a TLS port");
+    drop(server);
+
+    let server = Server::start(&[&cert[..], &["--client-ca", &one.ca]].concat());
+    let port = server.port();
+    assert_eq!(health(port, Some(&one.showing(&one))), Ok(true));
+    assert!(health(port, Some(&one.trusting())).is_err(), "no client certificate");
+    assert!(health(port, Some(&one.showing(&other))).is_err(), "another CA's client certificate");
+    assert!(health(port, None).is_err(), "plaintext to a TLS port");
+    assert_eq!(health(port, Some(&one.showing(&one))), Ok(true), "and it still serves");
+
+    let server = Server::start(&[PHOTOS]);
+    assert!(health(server.port(), Some(&one.trusting())).is_err(), "TLS to a plaintext port");
+}
+
+#[test]
+fn secrets_come_out_nowhere() {
+    let directory = tempfile::tempdir().unwrap();
+    let one = Authority::new(directory.path(), "one");
+    let tokens = write(directory.path(), "tokens", &format!("anna:{TOKEN}\n"));
+    let key = "planted-ticket-key-0123456789-abcdefghijkl";
+    let key_file = write(directory.path(), "key", key);
+    let config = format!(
+        "[server]\ntokens = {tokens:?}\nkey_file = {key_file:?}\ntls = {{ cert = {:?}, key = {:?} }}\n\
+         [datasets.x]\nurl = \"{PHOTOS}\"\nstorage_options = {{ aws_secret_access_key = \"{STORE_KEY}\" }}\n",
+        one.server.0, one.server.1
+    );
+    let config = write(directory.path(), "serve.toml", &config);
+    let server = Server::start(&["--config", &config, "-vvv"]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let channel = connect(server.port(), Some(&one.trusting())).await.unwrap();
+        let mut request = tonic::Request::new(HealthCheckRequest { service: String::new() });
+        request.metadata_mut().insert("authorization", format!("Bearer {TOKEN}").parse().unwrap());
+        let _ = HealthClient::new(channel).check(request).await;
+    });
+    let mut seen = server.get("/metrics") + &server.get("/readyz") + &server.get("/livez") + &server.get("/else");
+    server.signal("-TERM");
+    let (code, log) = server.ended();
+    assert_eq!(code, Some(0), "{log}");
+    assert!(log.len() > 1000, "everything was logged");
+    seen.push_str(&log);
+    let private = std::fs::read_to_string(&one.server.1).unwrap();
+    let private: Vec<&str> = private.lines().filter(|line| line.len() > 30 && !line.starts_with('-')).collect();
+    assert!(!private.is_empty());
+    for secret in [&[TOKEN, STORE_KEY, key][..], &private].concat() {
+        assert!(!seen.contains(secret), "{secret} is in\n{seen}");
+    }
+}
