@@ -7,6 +7,7 @@ use std::fmt::Debug;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::pool::Charge;
 use crate::error::{Error, Result};
@@ -97,7 +98,9 @@ pub struct HostBuffer {
     raw: Option<Raw>,
     ptr: NonNull<u8>,
     len: usize,
-    charge: Charge,
+    /// None where the memory is another process's, which pays for it.
+    charge: Option<Charge>,
+    retired: AtomicBool,
 }
 
 // SAFETY: the buffer owns its memory alone through `raw`; `&HostBuffer` only reads it.
@@ -108,7 +111,18 @@ unsafe impl Sync for HostBuffer {}
 impl HostBuffer {
     pub(super) fn new(raw: Raw, len: usize, charge: Charge) -> Self {
         debug_assert!(len <= raw.capacity);
-        Self { ptr: raw.ptr, raw: Some(raw), len, charge }
+        Self { ptr: raw.ptr, raw: Some(raw), len, charge: Some(charge), retired: AtomicBool::new(false) }
+    }
+
+    /// A buffer over memory that no pool is charged for; dropping it gives `ptr` and `len` to `allocator`'s `free`.
+    ///
+    /// # Safety
+    /// `ptr` is valid for reads and writes of `len` initialised bytes until `allocator` is dropped, aligned to [`ALIGNMENT`], and
+    /// this buffer is the only one over them in this process.
+    #[cfg(target_os = "linux")]
+    pub(super) unsafe fn adopt(allocator: Arc<dyn HostAllocator>, ptr: NonNull<u8>, len: usize) -> Self {
+        let raw = Raw { ptr, capacity: len, allocator };
+        Self { ptr, raw: Some(raw), len, charge: None, retired: AtomicBool::new(false) }
     }
 
     /// Address of the first byte.
@@ -118,7 +132,15 @@ impl HostBuffer {
 
     /// Takes the bytes off the budget: from now on they are the consumer's.
     pub fn deliver(&self) {
-        self.charge.release();
+        if let Some(charge) = &self.charge {
+            charge.release();
+        }
+    }
+
+    /// Says that another process may still read these bytes when this buffer is dropped: the memory is then given back to its
+    /// allocator, never to another buffer.
+    pub fn retire(&self) {
+        self.retired.store(true, Ordering::Release);
     }
 }
 
@@ -140,8 +162,16 @@ impl DerefMut for HostBuffer {
 
 impl Drop for HostBuffer {
     fn drop(&mut self) {
-        if let Some(raw) = self.raw.take() {
-            self.charge.recycle(raw);
+        let raw = self.raw.take();
+        match (raw, &self.charge) {
+            (Some(raw), Some(charge)) if !self.retired.load(Ordering::Acquire) => charge.recycle(raw),
+            (raw, charge) => {
+                // The memory is gone before the budget says so.
+                drop(raw);
+                if let Some(charge) = charge {
+                    charge.release();
+                }
+            }
         }
     }
 }

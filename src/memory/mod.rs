@@ -12,7 +12,11 @@
 mod buffer;
 mod pool;
 mod recycler;
+#[cfg(target_os = "linux")]
+mod shared;
 
 pub use buffer::{ALIGNMENT, HostAllocator, HostBuffer, SystemAllocator};
 pub use pool::{Pool, Reservation, buffer_bytes};
 pub use recycler::Recycler;
+#[cfg(target_os = "linux")]
+pub use shared::{Access, Mapping, SharedAllocator, Slab};

@@ -36,8 +36,10 @@ const UNSAFE: &[&str] = &[
     "python/src/dlpack.rs",
     "src/codec/image/simd.rs",
     "src/codec/image/turbo.rs",
+    "src/flight/shm/fd.rs",
     "src/memory/buffer.rs",
     "src/memory/recycler.rs",
+    "src/memory/shared.rs",
 ];
 
 /// What never stands in the Python package: data must not run code.

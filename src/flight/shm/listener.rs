@@ -1,0 +1,303 @@
+//! The server's end: accepts ranks of its own user, sends them batches as they have room, and keeps slabs until they are released.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Read;
+use std::pin::pin;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::TryStreamExt;
+use futures::future::{self, Either};
+use futures::stream::{BoxStream, StreamExt};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+
+use super::fd;
+use super::link::{Broken, Inbox, Outbox, SMALL_FRAME, ticker};
+use super::wire::{Body, Frame, Refusal, VERSION};
+use crate::error::{Error, Result};
+use crate::memory::{HostBuffer, SharedAllocator, Slab};
+
+/// A batch to be sent.
+#[derive(Debug)]
+pub struct Outgoing {
+    /// What describes the batch, opaque here.
+    pub header: Bytes,
+    /// Its tensors' slab, from the listener's allocator; None if it has no tensors. Kept until the receiver releases it.
+    pub slab: Option<Arc<HostBuffer>>,
+    /// Whether this receiver is the only one that gets the slab, and nobody here reads it again. It is then mapped once, for
+    /// reading and writing. Otherwise it is mapped for each batch, and what the receiver writes is its own copy.
+    pub exclusive: bool,
+    /// What has no place in the slab; arrives as one piece.
+    pub extra: Vec<Bytes>,
+}
+
+/// Batches for one receiver. Its error is the last thing that the receiver hears.
+pub type Source = BoxStream<'static, Result<Outgoing, Refusal>>;
+
+/// Limits of a listener.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ListenerOptions {
+    /// Receivers at once. Default 256.
+    pub connections: usize,
+    /// Unreleased batches that a receiver may hold at most, whatever it asks for. Default 64.
+    pub window: u16,
+    /// Time between signs of life to a receiver. Default 2 s.
+    pub heartbeat: Duration,
+    /// A receiver that says nothing for so long is gone, and its batches are taken back. Default 30 s.
+    pub silence: Duration,
+    /// Time for a receiver to say what it wants. Default 10 s.
+    pub handshake: Duration,
+}
+
+impl Default for ListenerOptions {
+    fn default() -> Self {
+        Self {
+            connections: 256,
+            window: 64,
+            heartbeat: Duration::from_secs(2),
+            silence: Duration::from_secs(30),
+            handshake: Duration::from_secs(10),
+        }
+    }
+}
+
+/// A socket for ranks on this host.
+#[derive(Debug)]
+pub struct Listener {
+    socket: UnixListener,
+    name: String,
+    allocator: Arc<SharedAllocator>,
+    options: ListenerOptions,
+}
+
+impl Listener {
+    /// Binds an abstract socket with a name that nobody can guess or collide with. Batches come from `allocator`. Needs a runtime.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if the system refuses.
+    pub fn bind(allocator: Arc<SharedAllocator>, options: ListenerOptions) -> Result<Self> {
+        let mut random = [0_u8; 16];
+        let failed = |operation: &str, error: std::io::Error| Error::Store {
+            operation: operation.to_owned(),
+            url: "an abstract unix socket".to_owned(),
+            source: error.into(),
+        };
+        File::open("/dev/urandom")
+            .and_then(|mut file| file.read_exact(&mut random))
+            .map_err(|error| failed("name", error))?;
+        let name = format!("bowstring-{:032x}", u128::from_le_bytes(random));
+        let socket = UnixListener::bind(format!("\0{name}")).map_err(|error| failed("bind", error))?;
+        Ok(Self { socket, name, allocator, options })
+    }
+
+    /// The socket's name, to be given to [`connect`](super::connect). It is no secret: who may connect is asked of the kernel.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Serves until `shutdown` resolves; connections that are open then end at once. `open` makes the batches for a ticket; what it
+    /// returns is polled only while the receiver has room. It must not block: the receiver would hear nothing meanwhile.
+    pub async fn run<O, F>(self, open: O, shutdown: impl Future<Output = ()>)
+    where
+        O: Fn(Bytes) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<Source, Refusal>> + Send + 'static,
+    {
+        let open = Arc::new(open);
+        let mut shutdown = pin!(shutdown);
+        let room = Arc::new(Semaphore::new(self.options.connections.min(Semaphore::MAX_PERMITS)));
+        // Dropped last: ends what is still running.
+        let mut connections = JoinSet::new();
+        loop {
+            let accepted = tokio::select! {
+                () = &mut shutdown => return,
+                accepted = self.socket.accept() => accepted,
+                Some(_) = connections.join_next() => continue,
+            };
+            let socket = match accepted {
+                Ok((socket, _)) => socket,
+                Err(error) => {
+                    // Most likely too many open files: some will be closed.
+                    tracing::warn!(%error, "cannot accept a rank of this host");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                    continue;
+                }
+            };
+            if !same_user(&socket) {
+                tracing::warn!("refused a process of another user");
+                continue;
+            }
+            let Ok(permit) = Arc::clone(&room).try_acquire_owned() else {
+                tracing::warn!(limit = self.options.connections, "refused a rank of this host: too many");
+                continue;
+            };
+            let (allocator, options, open) = (Arc::clone(&self.allocator), self.options.clone(), Arc::clone(&open));
+            connections.spawn(async move {
+                let mut connection = Connection::new(socket, allocator, options);
+                if let Err(broken) = connection.serve(&*open).await {
+                    connection.refuse(broken).await;
+                }
+                drop(permit);
+            });
+        }
+    }
+}
+
+/// Whether the peer is a process of this user or of root.
+pub(super) fn same_user(socket: &UnixStream) -> bool {
+    socket.peer_cred().is_ok_and(|peer| peer.uid() == fd::own_user() || peer.uid() == 0)
+}
+
+/// Batches that a receiver has. Those it still has when the connection ends are never written to again: it may live and read.
+#[derive(Default)]
+struct Lent(HashMap<u64, Arc<HostBuffer>>);
+
+impl Drop for Lent {
+    fn drop(&mut self) {
+        self.0.values().for_each(|buffer| buffer.retire());
+    }
+}
+
+struct Connection {
+    socket: UnixStream,
+    allocator: Arc<SharedAllocator>,
+    options: ListenerOptions,
+    inbox: Inbox,
+    outbox: Outbox,
+    lent: Lent,
+    /// Batches with a body sent so far.
+    sent: u64,
+    /// Slabs that the receiver keeps mapped.
+    announced: HashMap<u64, Weak<Slab>>,
+}
+
+impl Connection {
+    fn new(socket: UnixStream, allocator: Arc<SharedAllocator>, options: ListenerOptions) -> Self {
+        let (inbox, outbox) = (Inbox::new(SMALL_FRAME), Outbox::default());
+        let (lent, announced) = (Lent::default(), HashMap::new());
+        Self { socket, allocator, options, inbox, outbox, lent, sent: 0, announced }
+    }
+
+    /// Serves one receiver until it leaves.
+    async fn serve<O, F>(&mut self, open: &O) -> Result<(), Broken>
+    where
+        O: Fn(Bytes) -> F,
+        F: Future<Output = Result<Source, Refusal>> + Send + 'static,
+    {
+        let hello = tokio::time::timeout(self.options.handshake, self.inbox.next(&self.socket)).await;
+        let Ok(hello) = hello else { return Err(self.protocol("no ticket within the time for it")) };
+        let Frame::Hello { version, window, ticket } = hello? else { return Err(self.protocol("no greeting")) };
+        if version != VERSION {
+            return Err(self.protocol(&format!("version {version} of shared memory; this server has {VERSION}")));
+        }
+        let window = usize::from(window.min(self.options.window).max(1));
+        let mut source: Option<Source> = Some(futures::stream::once(open(ticket)).try_flatten().boxed());
+        let mut ticks = ticker(self.options.heartbeat);
+        let mut heard = Instant::now();
+        loop {
+            let room = self.outbox.is_empty() && self.lent.0.len() < window;
+            let next = match source.as_mut().filter(|_| room) {
+                Some(source) => Either::Left(source.next()),
+                None => Either::Right(future::pending()),
+            };
+            tokio::select! {
+                biased;
+                frame = self.inbox.next(&self.socket) => {
+                    heard = Instant::now();
+                    match frame? {
+                        Frame::Heartbeat => {}
+                        Frame::Release(number) => {
+                            if self.lent.0.remove(&number).is_none() {
+                                return Err(self.protocol("the release of a batch that it does not have"));
+                            }
+                        }
+                        _ => return Err(self.protocol("a frame that only servers send")),
+                    }
+                }
+                sent = self.outbox.flush(&self.socket), if !self.outbox.is_empty() => sent?,
+                item = next => match item {
+                    Some(Ok(batch)) => self.send(batch)?,
+                    Some(Err(refusal)) => {
+                        source = None;
+                        self.push(&Frame::Failed(refusal), None)?;
+                    }
+                    None => {
+                        source = None;
+                        self.push(&Frame::End, None)?;
+                    }
+                },
+                _ = ticks.tick() => {
+                    if self.outbox.is_empty() {
+                        self.forget()?;
+                        self.push(&Frame::Heartbeat, None)?;
+                    }
+                }
+                () = sleep_until(heard + self.options.silence) => {
+                    return Err(self.protocol("nothing for too long"));
+                }
+            }
+        }
+    }
+
+    fn protocol(&self, what: &str) -> Broken {
+        let pid = self.socket.peer_cred().ok().and_then(|peer| peer.pid());
+        tracing::warn!(pid, "a rank of this host sent {what}");
+        Broken::Malformed(super::wire::Malformed(what.to_owned()))
+    }
+
+    fn push(&mut self, frame: &Frame, pass: Option<Arc<Slab>>) -> Result<(), Broken> {
+        if self.outbox.push(frame, pass) {
+            return Ok(());
+        }
+        Err(self.protocol("for a batch whose description is beyond 4 GiB"))
+    }
+
+    fn send(&mut self, batch: Outgoing) -> Result<(), Broken> {
+        self.forget()?;
+        let Outgoing { header, slab, exclusive, extra } = batch;
+        let number = self.sent;
+        let Some(buffer) = slab.filter(|buffer| !buffer.is_empty()) else {
+            return self.push(&Frame::Batch { number, body: None, header, extra }, None);
+        };
+        let Some((slab, offset)) = self.allocator.locate(&buffer) else {
+            return Err(Broken::Io(std::io::Error::other("a batch is not in the listener's shared memory")));
+        };
+        // A copy-on-write mapping is made for each batch, and needs the descriptor each time.
+        let new = !exclusive || self.announced.insert(slab.id(), Arc::downgrade(&slab)).is_none();
+        let (offset, len, slab_len) = (offset as u64, buffer.len() as u64, slab.len() as u64);
+        let body = Some(Body { slab: slab.id(), slab_len, offset, len, new, exclusive });
+        self.sent += 1;
+        self.lent.0.insert(number, buffer);
+        let pass = new.then_some(slab);
+        self.push(&Frame::Batch { number, body, header, extra }, pass)
+    }
+
+    /// Tells of slabs that are freed, so that the receiver does not keep their memory.
+    fn forget(&mut self) -> Result<(), Broken> {
+        let freed: Vec<u64> =
+            self.announced.iter().filter(|(_, slab)| slab.strong_count() == 0).map(|(id, _)| *id).collect();
+        for id in freed {
+            self.announced.remove(&id);
+            self.push(&Frame::Forget(id), None)?;
+        }
+        Ok(())
+    }
+
+    /// Says why the connection ends, if the receiver can still hear it.
+    async fn refuse(&mut self, broken: Broken) {
+        let refusal = match broken {
+            Broken::Closed => return,
+            Broken::Malformed(malformed) => {
+                Refusal { code: 7, message: format!("the server received {}", malformed.0) }
+            }
+            Broken::Io(error) => Refusal { code: 7, message: format!("the server failed: {error}") },
+        };
+        if self.outbox.push(&Frame::Failed(refusal), None) {
+            let _ = tokio::time::timeout(Duration::from_secs(1), self.outbox.flush(&self.socket)).await;
+        }
+    }
+}

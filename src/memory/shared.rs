@@ -1,0 +1,381 @@
+//! Host memory that another process can map: sealed memfds, which have no name and die with their last user.
+//!
+//! ```text
+//!   server  SharedAllocator ─► Slab (memfd, mapped) ═ fd over a unix socket ═► Mapping ─ lease ─► HostBuffer  rank
+//!             pool, decoder write here                                  the same pages, read in place
+//! ```
+//!
+//! Why reading memory that another process can write is sound here: a slab is written before its descriptor is sent, and the
+//! server writes to it again only after the receiver has said that it is done ([`HostBuffer::retire`] sees to it that memory whose
+//! receiver left without saying so is never used again). The server reads nothing back. The seals forbid shrinking, so that no
+//! access can hit a missing page. Both ends are processes of one user, who could as well trace each other.
+
+#![expect(unsafe_code, reason = "memfd_create, mmap and their ownership; the bounds are stated at each use")]
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::buffer::{ALIGNMENT, HostAllocator, HostBuffer};
+use crate::error::{Error, Result};
+
+/// What nobody may do to a slab any more: change its size, or lift these seals.
+const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// Pages of a file, mapped.
+#[derive(Debug)]
+struct Pages {
+    base: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: `Pages` owns its mapping alone, and unmapping works from any thread.
+unsafe impl Send for Pages {}
+// SAFETY: a shared `Pages` gives no access to its memory.
+unsafe impl Sync for Pages {}
+
+impl Pages {
+    /// Maps the first `len` bytes of `file`, readable and writable. `sharing` is `MAP_SHARED` or `MAP_PRIVATE`, perhaps with
+    /// `MAP_POPULATE`. The file must be as long, and stay so.
+    fn map(file: &File, len: usize, sharing: libc::c_int) -> io::Result<Self> {
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing of ours.
+        let address = unsafe { libc::mmap(ptr::null_mut(), len, access, sharing, file.as_raw_fd(), 0) };
+        if address == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let base = NonNull::new(address.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
+        Ok(Self { base, len })
+    }
+
+    /// Enters all pages into the page table at once, as reading them one by one would do slowly.
+    fn populate(&self) {
+        // SAFETY: the range is this mapping, whole. Kernels before 5.14 refuse, and pages are then entered when they are read.
+        let _ = unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, libc::MADV_POPULATE_READ) };
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: the range is this mapping, whole; nobody has a reference into it, for owners of buffers own this.
+        let _ = unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
+    }
+}
+
+/// One allocation of a [`SharedAllocator`]: a sealed memfd and its mapping in this process.
+#[derive(Debug)]
+pub struct Slab {
+    id: u64,
+    file: File,
+    pages: Pages,
+}
+
+impl Slab {
+    fn new(id: u64, len: usize) -> io::Result<Self> {
+        // SAFETY: the name is a valid C string; the call has no other precondition.
+        let fd = unsafe { libc::memfd_create(c"bowstring".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: `fd` is open, and nothing else owns it.
+        let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+        file.set_len(len as u64)?;
+        let bytes = libc::off_t::try_from(len).map_err(io::Error::other)?;
+        // Memory that is not there is an error now, not a signal at the first write.
+        // SAFETY: only the descriptor is used, and it is open.
+        if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, bytes) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: as above.
+        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let pages = Pages::map(&file, len, libc::MAP_SHARED | libc::MAP_POPULATE)?;
+        Ok(Self { id, file, pages })
+    }
+
+    /// Its number: never 0, and never given to another allocation of the same allocator.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Bytes of the whole slab.
+    #[expect(clippy::len_without_is_empty, reason = "no slab is empty")]
+    pub fn len(&self) -> usize {
+        self.pages.len
+    }
+}
+
+impl AsFd for Slab {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// Host memory from sealed memfds: what a [`Pool`](super::Pool) on it hands out can be mapped by another process.
+///
+/// Every allocation holds one file descriptor until it is freed. A pool recycles allocations, so that the same slab comes again.
+///
+/// ```
+/// use std::sync::Arc;
+/// use bowstring::memory::{Access, HostAllocator, Mapping, Pool, SharedAllocator};
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let allocator = Arc::new(SharedAllocator::new());
+/// let provider: Arc<dyn HostAllocator> = Arc::<SharedAllocator>::clone(&allocator);
+/// let pool = Pool::new(provider, 1 << 20);
+/// let mut buffer = pool.reserve(5000).await?.allocate(5000)?;
+/// buffer.fill(7);
+/// let (slab, offset) = allocator.locate(&buffer).expect("it is of this allocator");
+/// // Another process would do this with the descriptor that it received.
+/// let mapping = Mapping::open(&*slab, slab.len(), Access::CopyOnWrite, "the server")?;
+/// let received = Arc::new(mapping).lease(offset, 5000, "the server", || println!("done with it"))?;
+/// assert_eq!(*received, *buffer);
+/// # Ok::<(), bowstring::Error>(())
+/// # }).unwrap();
+/// ```
+#[derive(Debug, Default)]
+pub struct SharedAllocator {
+    /// By address.
+    slabs: Mutex<BTreeMap<usize, Arc<Slab>>>,
+    last: AtomicU64,
+}
+
+impl SharedAllocator {
+    /// An allocator without allocations.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The slab that `buffer` lies in and where it begins there, in bytes; None if the buffer came from elsewhere.
+    pub fn locate(&self, buffer: &HostBuffer) -> Option<(Arc<Slab>, usize)> {
+        let address = buffer.as_ptr().addr();
+        let slabs = self.slabs();
+        let (base, slab) = slabs.range(..=address).next_back()?;
+        let offset = address - base;
+        let fits = offset.checked_add(buffer.len()).is_some_and(|end| end <= slab.len());
+        fits.then(|| (Arc::clone(slab), offset))
+    }
+
+    /// Allocations that are not freed, those that a pool keeps for later among them.
+    pub fn slabs_held(&self) -> usize {
+        self.slabs().len()
+    }
+
+    fn slabs(&self) -> MutexGuard<'_, BTreeMap<usize, Arc<Slab>>> {
+        // Every statement leaves the map whole.
+        self.slabs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl HostAllocator for SharedAllocator {
+    fn allocate(&self, len: usize) -> Result<NonNull<u8>> {
+        let id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        let slab = Slab::new(id, len).map_err(|error| Error::Store {
+            operation: format!("allocate {len} bytes of shared memory"),
+            url: "memfd:bowstring".to_owned(),
+            source: error.into(),
+        })?;
+        let base = slab.pages.base;
+        self.slabs().insert(base.addr().get(), Arc::new(slab));
+        Ok(base)
+    }
+
+    unsafe fn free(&self, ptr: NonNull<u8>, _: usize) {
+        let slab = self.slabs().remove(&ptr.addr().get());
+        // Unmapped here, outside the lock, unless somebody is about to send it; then there.
+        drop(slab);
+    }
+}
+
+/// How a received slab is mapped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Access {
+    /// The very pages, to read and write: for a slab that nobody else receives.
+    Exclusive,
+    /// The very pages to read, and a copy of each page that is written to: for a slab that others receive too.
+    CopyOnWrite,
+}
+
+/// A slab of another process, mapped.
+#[derive(Debug)]
+pub struct Mapping {
+    pages: Pages,
+    leased: AtomicBool,
+}
+
+impl Mapping {
+    /// Maps the slab behind `fd`, which `peer` says has `len` bytes. The descriptor is not needed afterwards.
+    ///
+    /// # Errors
+    /// [`Error::Remote`] naming `peer` if it is not a memfd of exactly `len` bytes that is sealed against shrinking: its reader
+    /// could otherwise be killed by cutting it. Also if it cannot be mapped.
+    pub fn open(fd: impl AsFd, len: usize, access: Access, peer: &str) -> Result<Self> {
+        let remote = |what: String, source: Option<io::Error>| Error::Remote {
+            peer: peer.to_owned(),
+            what,
+            source: source.map(Into::into),
+        };
+        let file = fd.as_fd().try_clone_to_owned().map(File::from);
+        let file = file.map_err(|error| remote("its shared memory cannot be opened".to_owned(), Some(error)))?;
+        // SAFETY: only the descriptor is used, and it is open.
+        let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+        if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
+            return Err(remote("sent a file that is not sealed against shrinking".to_owned(), None));
+        }
+        // Asked after the seals: from now on it stays so long.
+        let size = file.metadata().map_err(|error| remote("its shared memory has no size".to_owned(), Some(error)))?;
+        if len == 0 || isize::try_from(len).is_err() || size.len() != len as u64 {
+            return Err(remote(format!("sent shared memory of {} bytes as one of {len}", size.len()), None));
+        }
+        let sharing = match access {
+            Access::Exclusive => libc::MAP_SHARED | libc::MAP_POPULATE,
+            Access::CopyOnWrite => libc::MAP_PRIVATE,
+        };
+        let pages = Pages::map(&file, len, sharing)
+            .map_err(|error| remote(format!("its {len} bytes of shared memory cannot be mapped"), Some(error)))?;
+        if access == Access::CopyOnWrite {
+            pages.populate();
+        }
+        Ok(Self { pages, leased: AtomicBool::new(false) })
+    }
+
+    /// Bytes mapped.
+    #[expect(clippy::len_without_is_empty, reason = "no mapping is empty")]
+    pub fn len(&self) -> usize {
+        self.pages.len
+    }
+
+    /// The `len` bytes at `offset` as a buffer, which calls `released` when it is dropped. One at a time.
+    ///
+    /// # Errors
+    /// [`Error::Remote`] naming `peer`, who said where they are, if they are not all within the mapping, not aligned to
+    /// [`ALIGNMENT`], or if the last lease still lives.
+    pub fn lease(
+        self: &Arc<Self>,
+        offset: usize,
+        len: usize,
+        peer: &str,
+        released: impl Fn() + Send + Sync + 'static,
+    ) -> Result<HostBuffer> {
+        let remote = |what: String| Error::Remote { peer: peer.to_owned(), what, source: None };
+        let all = self.pages.len;
+        if !offset.is_multiple_of(ALIGNMENT) || offset.checked_add(len).is_none_or(|end| end > all) {
+            return Err(remote(format!("sent {len} bytes at {offset} of a slab of {all}")));
+        }
+        if self.leased.swap(true, Ordering::AcqRel) {
+            return Err(remote("sent a slab again before it was released".to_owned()));
+        }
+        let lease = Lease { mapping: Arc::clone(self), released: Box::new(released) };
+        // SAFETY: `offset <= offset + len <= all` was checked, so the address is within the mapping or one past its end, and not 0.
+        let address = unsafe { self.pages.base.add(offset) };
+        // SAFETY: the mapping is readable and writable, `offset + len` is within it, its file cannot shrink, and it lives until the
+        // lease is dropped; mappings begin at pages, so a multiple of the alignment is aligned; `leased` makes this buffer the only
+        // one. The sender writes again only after `released`; see the head of this file.
+        Ok(unsafe { HostBuffer::adopt(Arc::new(lease), address, len) })
+    }
+}
+
+/// What a buffer over a [`Mapping`] holds instead of an allocator.
+struct Lease {
+    mapping: Arc<Mapping>,
+    released: Box<dyn Fn() + Send + Sync>,
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lease({} bytes)", self.mapping.len())
+    }
+}
+
+impl HostAllocator for Lease {
+    fn allocate(&self, len: usize) -> Result<NonNull<u8>> {
+        Err(Error::Unsupported {
+            what: format!("allocating {len} bytes in another process"),
+            hint: "allocate from a pool".to_owned(),
+        })
+    }
+
+    unsafe fn free(&self, _: NonNull<u8>, _: usize) {
+        // The memory is the mapping's; the lease ends when it is dropped with the buffer.
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // In this order: who hears of the release may send the slab again at once.
+        self.mapping.leased.store(false, Ordering::Release);
+        (self.released)();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::Pool;
+
+    async fn buffer(pool: &Arc<Pool>, len: usize) -> HostBuffer {
+        pool.reserve(len).await.unwrap().allocate(len).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_released_slab_comes_again_and_a_retired_one_never_does() {
+        let allocator = Arc::new(SharedAllocator::new());
+        let provider: Arc<dyn HostAllocator> = Arc::<SharedAllocator>::clone(&allocator);
+        let pool = Pool::new(provider, 1 << 20);
+        let first = buffer(&pool, 10_000).await;
+        let (slab, offset) = allocator.locate(&first).unwrap();
+        assert_eq!((slab.id(), offset, slab.len()), (1, 0, 12_288));
+        drop((first, slab));
+        let again = buffer(&pool, 10_001).await;
+        assert_eq!(allocator.locate(&again).unwrap().0.id(), 1);
+        again.retire();
+        drop(again);
+        assert_eq!((pool.used(), allocator.slabs_held()), (0, 0));
+        assert_eq!(allocator.locate(&buffer(&pool, 10_000).await).unwrap().0.id(), 2);
+        let elsewhere = Pool::new(Arc::new(crate::memory::SystemAllocator), 1 << 20);
+        assert!(allocator.locate(&buffer(&elsewhere, 10).await).is_none());
+    }
+
+    #[tokio::test]
+    async fn writes_reach_the_others_only_through_an_exclusive_mapping() {
+        let allocator = Arc::new(SharedAllocator::new());
+        let provider: Arc<dyn HostAllocator> = Arc::<SharedAllocator>::clone(&allocator);
+        let pool = Pool::new(provider, 1 << 20);
+        let mut sent = buffer(&pool, 8192).await;
+        sent.fill(1);
+        let (slab, _) = allocator.locate(&sent).unwrap();
+        for (access, seen) in [(Access::CopyOnWrite, 1), (Access::Exclusive, 9)] {
+            let mapping = Arc::new(Mapping::open(&*slab, 8192, access, "peer").unwrap());
+            let mut received = mapping.lease(64, 8000, "peer", || ()).unwrap();
+            assert_eq!(received[7999], 1);
+            received.fill(9);
+            assert_eq!((sent[63], sent[64]), (1, seen));
+            assert!(mapping.lease(0, 1, "peer", || ()).unwrap_err().to_string().contains("before it was released"));
+            drop(received);
+            assert!(mapping.lease(0, 1, "peer", || ()).is_ok());
+            for (offset, len) in [(0, 8193), (64, 8129), (1, 1), (usize::MAX - 63, 64)] {
+                let error = mapping.lease(offset, len, "peer", || ()).unwrap_err();
+                assert!(matches!(error, Error::Remote { .. }), "{error}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_could_be_cut_is_not_mapped() {
+        let slab = Slab::new(1, 4096).unwrap();
+        assert!(slab.file.set_len(0).is_err(), "the seals hold");
+        for len in [0, 4095, 4097, 8192, usize::MAX] {
+            assert!(Mapping::open(&slab, len, Access::Exclusive, "peer").is_err(), "{len}");
+        }
+        let plain = tempfile::tempfile().unwrap();
+        plain.set_len(4096).unwrap();
+        let error = Mapping::open(&plain, 4096, Access::Exclusive, "peer").unwrap_err();
+        assert_eq!(error.to_string(), "peer: sent a file that is not sealed against shrinking");
+    }
+}

@@ -1,0 +1,511 @@
+//! Shared memory between real processes: the very bytes, and nothing left by those that are killed, stopped or slow.
+//!
+//! The server is a child that serves synthetic batches: a ticket is `count bytes exclusive pause_ms`. What it holds can be asked
+//! of it by the ticket `state`.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bowstring::error::Error;
+use bowstring::flight::shm::{
+    ConnectOptions, Incoming, Listener, ListenerOptions, Outgoing, Receiver, Refusal, Source, connect,
+};
+use bowstring::memory::{HostAllocator, Pool, SharedAllocator};
+use bytes::Bytes;
+use futures::StreamExt;
+
+use crate::support;
+
+const BUDGET: usize = 1 << 30;
+const WINDOW: u16 = 4;
+/// Every wait of these tests ends: what takes longer has failed.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+// ---- what is sent --------------------------------------------------------------------------------------------------
+
+/// Word `at` of batch `number`.
+fn word(number: u64, at: usize) -> u64 {
+    (number << 40 | at as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+fn fill(bytes: &mut [u8], number: u64) {
+    for (at, chunk) in bytes.chunks_mut(8).enumerate() {
+        let word = word(number, at).to_le_bytes();
+        chunk.copy_from_slice(&word[..chunk.len()]);
+    }
+}
+
+fn check(batch: &Incoming, number: u64) {
+    assert_eq!(&batch.header[..], &number.to_le_bytes());
+    assert_eq!(&batch.extra[..], format!("extra of {number}").as_bytes());
+    let body = batch.body.as_ref().unwrap();
+    for (at, chunk) in body.chunks(8).enumerate() {
+        assert_eq!(chunk, &word(number, at).to_le_bytes()[..chunk.len()], "batch {number}, word {at}");
+    }
+}
+
+/// Bytes of batch `number`: most batches of one size, as in training, but not all.
+fn length(bytes: usize, number: u64) -> usize {
+    if number.is_multiple_of(7) { bytes / 2 + number as usize * 8 } else { bytes }
+}
+
+fn source(pool: Arc<Pool>, allocator: Arc<SharedAllocator>, ticket: &str) -> Result<Source, Refusal> {
+    if ticket == "state" {
+        let header = format!("{} {}", pool.used(), allocator.slabs_held()).into();
+        let state = Outgoing { header, slab: None, exclusive: false, extra: Vec::new() };
+        return Ok(futures::stream::iter([Ok(state)]).boxed());
+    }
+    let numbers: Vec<usize> = ticket.split(' ').filter_map(|number| number.parse().ok()).collect();
+    let &[count, bytes, exclusive, pause] = &numbers[..] else {
+        return Err(Refusal { code: 77, message: format!("no such ticket: {ticket}") });
+    };
+    let batches = futures::stream::iter(0..count as u64).then(move |number| {
+        let pool = Arc::clone(&pool);
+        async move {
+            tokio::time::sleep(Duration::from_millis(pause as u64)).await;
+            let len = length(bytes, number);
+            let mut slab = pool.reserve(len).await?.allocate(len)?;
+            fill(&mut slab, number);
+            let extra = vec![Bytes::from_static(b"extra "), format!("of {number}").into()];
+            let header = Bytes::copy_from_slice(&number.to_le_bytes());
+            Ok(Outgoing { header, slab: Some(Arc::new(slab)), exclusive: exclusive == 1, extra })
+        }
+    });
+    Ok(batches.boxed())
+}
+
+// ---- processes -----------------------------------------------------------------------------------------------------
+
+fn options() -> ConnectOptions {
+    let (heartbeat, deadline) = (Duration::from_millis(100), Duration::from_secs(1));
+    ConnectOptions { window: WINDOW, heartbeat, deadline, ..ConnectOptions::default() }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+fn shared_pool(budget: usize) -> (Arc<Pool>, Arc<SharedAllocator>) {
+    let allocator = Arc::new(SharedAllocator::new());
+    let provider: Arc<dyn HostAllocator> = Arc::<SharedAllocator>::clone(&allocator);
+    (Pool::new(provider, budget), allocator)
+}
+
+/// A child of this binary that is killed when the test ends, however it ends.
+struct Process {
+    child: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Process {
+    fn start(test: &str, variables: &[(&str, &str)]) -> Self {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", test, "--ignored", "--nocapture", "--test-threads=1"])
+            .envs(variables.iter().copied())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    /// What follows `key` in the next line that begins with it.
+    fn line(&mut self, key: &str) -> String {
+        let mut seen = Vec::new();
+        for line in self.lines.by_ref() {
+            let line = line.unwrap();
+            if let Some(rest) = line.strip_prefix(key) {
+                return rest.trim().to_owned();
+            }
+            seen.push(line);
+        }
+        panic!("the child ended without {key:?}: {seen:?}");
+    }
+
+    fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    fn signal(&self, name: &str) {
+        assert!(Command::new("kill").args([name, &self.child.id().to_string()]).status().unwrap().success());
+    }
+
+    /// Names behind the child's open descriptors.
+    fn descriptors(&self) -> Vec<String> {
+        let entries = fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap();
+        let links = entries.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+        links.map(|link| link.to_string_lossy().into_owned()).collect()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+struct Server(Process, String);
+
+impl Server {
+    fn start() -> Self {
+        let mut process = Process::start("shm::server", &[("SHM_SERVER", "1")]);
+        let name = process.line("name ");
+        Self(process, name)
+    }
+
+    async fn connect(&self, ticket: &str) -> Receiver {
+        connect(&self.1, Bytes::copy_from_slice(ticket.as_bytes()), options()).await.unwrap()
+    }
+
+    /// Bytes of the pool in use, and slabs that are not freed.
+    async fn state(&self) -> (usize, usize) {
+        let batch = self.connect("state").await.next().await.unwrap().unwrap();
+        let text = String::from_utf8(batch.header.to_vec()).unwrap();
+        let (used, slabs) = text.split_once(' ').unwrap();
+        (used.parse().unwrap(), slabs.parse().unwrap())
+    }
+
+    /// Waits until no batch is held.
+    async fn idle(&self) {
+        let start = Instant::now();
+        while self.state().await.0 != 0 {
+            assert!(start.elapsed() < PATIENCE, "still held: {:?}", self.state().await);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+/// Abstract sockets of bowstring on this host.
+fn sockets() -> BTreeSet<String> {
+    let table = fs::read_to_string("/proc/net/unix").unwrap();
+    let names = table.lines().filter_map(|line| line.split_whitespace().nth(7));
+    names.filter(|name| name.starts_with("@bowstring-")).map(str::to_owned).collect()
+}
+
+#[test]
+#[ignore = "run by the tests here in a process of its own"]
+fn server() {
+    if support::variable("SHM_SERVER").is_none() {
+        return;
+    }
+    let (pool, allocator) = shared_pool(BUDGET);
+    let options = ListenerOptions {
+        heartbeat: Duration::from_millis(100),
+        silence: Duration::from_secs(3),
+        handshake: Duration::from_millis(500),
+        ..ListenerOptions::default()
+    };
+    runtime().block_on(async {
+        let listener = Listener::bind(Arc::clone(&allocator), options).unwrap();
+        println!("name {}", listener.name());
+        let (gone, parent) = tokio::sync::oneshot::channel();
+        std::thread::spawn(move || {
+            // Ends with the parent, even if that is killed.
+            let _ = std::io::stdin().read_to_end(&mut Vec::new());
+            gone.send(())
+        });
+        let open = move |ticket: Bytes| {
+            let source = source(Arc::clone(&pool), Arc::clone(&allocator), &String::from_utf8_lossy(&ticket));
+            std::future::ready(source)
+        };
+        listener.run(open, async { drop(parent.await) }).await;
+    });
+}
+
+#[test]
+#[ignore = "run by the tests here in a process of its own"]
+fn rank() {
+    let Some(name) = support::variable("SHM_NAME") else { return };
+    let ticket = support::variable("SHM_TICKET").unwrap();
+    runtime().block_on(async {
+        let mut batches = connect(&name, ticket.into(), options()).await.unwrap();
+        let mut kept = Vec::new();
+        let mut number = 0;
+        while let Some(batch) = batches.next().await {
+            let batch = batch.unwrap();
+            check(&batch, number);
+            // Two older batches are in use while the next is read, and must not change.
+            kept.push((number, batch));
+            if kept.len() == 3 {
+                let (number, batch) = kept.remove(0);
+                check(&batch, number);
+            }
+            println!("batch {number}");
+            std::io::stdout().flush().unwrap();
+            number += 1;
+        }
+        drop(batches);
+        kept.iter().for_each(|(number, batch)| check(batch, *number));
+        println!("end {number}");
+    });
+}
+
+// ---- the tests -----------------------------------------------------------------------------------------------------
+
+#[test]
+fn ranks_get_the_very_bytes_in_another_process() {
+    let server = Server::start();
+    let count = if support::soak() { 1000 } else { 60 };
+    let tickets = [1, 0].map(|exclusive| format!("{count} 1000000 {exclusive} 0"));
+    let mut ranks =
+        tickets.map(|ticket| Process::start("shm::rank", &[("SHM_NAME", &server.1), ("SHM_TICKET", &ticket)]));
+    for rank in &mut ranks {
+        assert_eq!(rank.line("end "), count.to_string());
+        assert!(rank.child.wait().unwrap().success());
+    }
+    runtime().block_on(server.idle());
+}
+
+#[test]
+fn killed_ranks_leave_nothing_and_disturb_nobody() {
+    let cycles = if support::soak() { 200 } else { 20 };
+    let mut server = Server::start();
+    let before = sockets();
+    assert!(before.contains(&format!("@{}", server.1)));
+    let shm = || {
+        fs::read_dir("/dev/shm").map_or(0, |entries| {
+            entries.filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().contains("bowstring")).count()
+        })
+    };
+    let files = shm();
+    runtime().block_on(async {
+        // One honest rank goes on through all of it.
+        let mut honest = server.connect("100000 100000 1 1").await;
+        let mut number = 0;
+        let mut open = Vec::new();
+        for cycle in 0..cycles {
+            let ticket = format!("1000 2000000 {} 0", cycle % 2);
+            let mut rank = Process::start("shm::rank", &[("SHM_NAME", &server.1), ("SHM_TICKET", &ticket)]);
+            for _ in 0..=cycle % 5 {
+                rank.line("batch ");
+            }
+            rank.kill();
+            for _ in 0..20 {
+                check(&honest.next().await.unwrap().unwrap(), number);
+                number += 1;
+            }
+            if cycle >= 2 {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                open.push(server.0.descriptors().len());
+            }
+        }
+        drop(honest);
+        server.idle().await;
+        let (least, most) = (open.iter().min().unwrap(), open.iter().max().unwrap());
+        println!(
+            "{cycles} ranks killed: {least} to {most} descriptors in the server, {number} batches to another rank"
+        );
+        let late = open[open.len() * 3 / 4..].iter().min().unwrap();
+        // Free slabs are kept for the next batch, as the pool sees fit; killed ranks must not add to them for ever.
+        assert!(*late <= least + 12, "descriptors grow: {open:?}");
+        for name in server.0.descriptors() {
+            assert!(!name.starts_with("/dev/shm") && !name.starts_with("/tmp"), "the server has {name}");
+        }
+    });
+    server.0.kill();
+    assert!(!sockets().contains(&format!("@{}", server.1)), "the socket outlived the server");
+    assert_eq!(shm(), files);
+}
+
+#[test]
+fn a_killed_server_is_an_error_at_once_and_a_stopped_one_within_the_deadline() {
+    runtime().block_on(async {
+        for signal in ["-KILL", "-STOP"] {
+            let mut server = Server::start();
+            let mut batches = server.connect("100000 100000 1 5").await;
+            let kept = batches.next().await.unwrap().unwrap();
+            for number in 1..10 {
+                check(&batches.next().await.unwrap().unwrap(), number);
+            }
+            let start = Instant::now();
+            server.0.signal(signal);
+            // A few batches may have been on their way.
+            let error = loop {
+                match batches.next().await {
+                    Some(Ok(batch)) => drop(batch),
+                    Some(Err(error)) => break error,
+                    None => panic!("the stream ended as if all were sent"),
+                }
+            };
+            let waited = start.elapsed();
+            println!("{signal}: after {waited:?}: {error}");
+            assert!(error.to_string().contains(&server.1), "{error}");
+            if signal == "-KILL" {
+                assert!(matches!(error, Error::Remote { .. }));
+                assert!(waited < Duration::from_millis(900), "{waited:?}");
+            } else {
+                assert!(matches!(error, Error::Timeout { .. }));
+                assert!(waited < options().deadline + Duration::from_secs(1), "{waited:?}");
+            }
+            assert!(batches.next().await.is_none());
+            server.0.kill();
+            // The memory lives as long as its user.
+            check(&kept, 0);
+            let gone = connect(&server.1, Bytes::new(), options()).await.unwrap_err();
+            assert!(matches!(gone, Error::Remote { .. }), "{gone}");
+        }
+    });
+}
+
+#[test]
+fn slow_ranks_and_slow_sources_are_not_taken_for_dead() {
+    let server = Server::start();
+    runtime().block_on(async {
+        let slow_source = async {
+            let mut batches = server.connect("2 100000 1 3500").await;
+            for number in 0..2 {
+                check(&batches.next().await.unwrap().unwrap(), number);
+            }
+            assert!(batches.next().await.is_none());
+        };
+        let slow_rank = async {
+            // Longer than the rank's deadline, and than the server's patience with silence.
+            let mut batches = server.connect("20 100000 1 0").await;
+            let first = batches.next().await.unwrap().unwrap();
+            tokio::time::sleep(Duration::from_millis(3500)).await;
+            check(&first, 0);
+            drop(first);
+            for number in 1..20 {
+                check(&batches.next().await.unwrap().unwrap(), number);
+            }
+            assert!(batches.next().await.is_none());
+        };
+        tokio::join!(slow_source, slow_rank);
+        server.idle().await;
+    });
+}
+
+#[test]
+fn a_rank_that_releases_nothing_blocks_only_itself() {
+    let server = Server::start();
+    runtime().block_on(async {
+        let mut hoarder = server.connect("100 100000 1 0").await;
+        let mut kept = Vec::new();
+        for _ in 0..WINDOW {
+            kept.push(hoarder.next().await.unwrap().unwrap());
+        }
+        let more = tokio::time::timeout(Duration::from_millis(300), hoarder.next()).await;
+        assert!(more.is_err(), "a batch beyond the window");
+        let mut other = server.connect("100 100000 1 0").await;
+        for number in 0..100 {
+            check(&other.next().await.unwrap().unwrap(), number);
+        }
+        kept.iter().zip(0..).for_each(|(batch, number)| check(batch, number));
+        drop(kept);
+        for number in u64::from(WINDOW)..100 {
+            check(&hoarder.next().await.unwrap().unwrap(), number);
+        }
+        // Batches outlive the stream, and their memory is not used again for others.
+        let mut last = server.connect("4 100000 1 0").await;
+        let held = last.next().await.unwrap().unwrap();
+        drop(last);
+        server.idle().await;
+        let mut next = server.connect("50 100000 1 0").await;
+        while let Some(batch) = next.next().await {
+            batch.unwrap();
+        }
+        check(&held, 0);
+    });
+}
+
+#[test]
+fn a_refusal_arrives_with_its_code() {
+    let server = Server::start();
+    runtime().block_on(async {
+        let error = server.connect("nonsense").await.next().await.unwrap().unwrap_err();
+        let Error::Remote { source: Some(source), what, .. } = &error else { panic!("{error}") };
+        assert_eq!(what, "no such ticket: nonsense");
+        assert_eq!(source.downcast_ref::<Refusal>().unwrap().code, 77);
+    });
+}
+
+#[test]
+#[ignore = "run by the test below in a process of its own"]
+fn fast_rank() {
+    let Some(name) = support::variable("SHM_NAME") else { return };
+    runtime().block_on(async {
+        for (exclusive, bytes) in
+            [(true, 64 << 20), (false, 64 << 20), (true, 1 << 20), (false, 1 << 20), (true, 64 << 10)]
+        {
+            let ticket = format!("{} {bytes} {}", (1_usize << 30) / bytes, u8::from(exclusive));
+            let mut copy = vec![0_u8; bytes];
+            for consume in [false, true] {
+                let mut batches = connect(&name, ticket.clone().into(), options()).await.unwrap();
+                // The first slabs are mapped once.
+                for _ in 0..2 * WINDOW {
+                    drop(batches.next().await.unwrap().unwrap());
+                }
+                let (start, mut received) = (Instant::now(), 0);
+                while let Some(batch) = batches.next().await {
+                    let body = batch.unwrap().body.unwrap();
+                    if consume {
+                        copy.copy_from_slice(&body);
+                    }
+                    received += body.len();
+                }
+                let rate = received as f64 / start.elapsed().as_secs_f64() / 1e9;
+                let how = if exclusive { "exclusive" } else { "copy on write" };
+                let doing = if consume { "copied out by the rank" } else { "handed over" };
+                println!("figure {} KiB, {how}, {doing}: {rate:.1} GB/s", bytes >> 10);
+            }
+            let from = vec![1_u8; bytes];
+            let (start, rounds) = (Instant::now(), (1 << 30) / bytes);
+            for _ in 0..rounds {
+                copy.copy_from_slice(std::hint::black_box(&from));
+            }
+            let rate = (rounds * bytes) as f64 / start.elapsed().as_secs_f64() / 1e9;
+            println!("figure {} KiB, memcpy in one process: {rate:.1} GB/s", bytes >> 10);
+        }
+    });
+    println!("done");
+}
+
+/// Hands over a gigabyte in batches of several sizes. The figures are printed, not judged.
+#[test]
+fn throughput_against_memcpy() {
+    let (pool, allocator) = shared_pool(BUDGET);
+    runtime().block_on(async {
+        let listener = Listener::bind(allocator, ListenerOptions::default()).unwrap();
+        let name = listener.name().to_owned();
+        let (done, end) = tokio::sync::oneshot::channel::<()>();
+        let open = move |ticket: Bytes| {
+            let pool = Arc::clone(&pool);
+            let text = String::from_utf8_lossy(&ticket).into_owned();
+            let numbers: Vec<usize> = text.split(' ').map(|number| number.parse().unwrap()).collect();
+            let (count, len, exclusive) = (numbers[0], numbers[1], numbers[2] == 1);
+            // As if decoded before: what is measured is the way from here to there.
+            let batches = futures::stream::iter(0..count + 2 * usize::from(WINDOW)).then(move |_| {
+                let pool = Arc::clone(&pool);
+                async move {
+                    let slab = Some(Arc::new(pool.reserve(len).await?.allocate(len)?));
+                    Ok(Outgoing { header: Bytes::from_static(b"h"), slab, exclusive, extra: Vec::new() })
+                }
+            });
+            std::future::ready(Ok(batches.boxed()))
+        };
+        let serving = tokio::spawn(listener.run(open, async { drop(end.await) }));
+        let rank = tokio::task::spawn_blocking(move || {
+            let mut rank = Process::start("shm::fast_rank", &[("SHM_NAME", &name)]);
+            let mut figures = 0;
+            loop {
+                let line = rank.lines.next().unwrap().unwrap();
+                if let Some(figure) = line.strip_prefix("figure ") {
+                    println!("{figure}");
+                    figures += 1;
+                } else if line == "done" {
+                    break figures;
+                }
+            }
+        });
+        assert_eq!(rank.await.unwrap(), 15);
+        done.send(()).unwrap();
+        serving.await.unwrap();
+    });
+}
