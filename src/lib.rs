@@ -9,6 +9,8 @@
 //!
 //! | floor | modules | what they know |
 //! |---|---|---|
+//! | 6 | [`Loader`] | the same batches from here or from a server |
+//! | 5 | [`flight`], [`convert`] | batches to and from other hosts; foreign formats |
 //! | 4 | [`pipeline`] | everything: the wiring, the budget, [`Loader`](pipeline::Loader) |
 //! | 3 | [`plan`], [`dataset`], [`codec`] | which rows; reading them; what becomes of their columns |
 //! | 2 | [`manifest`], `page`, [`tensor`] | what there is; numbers from pages; what comes out |
@@ -38,6 +40,7 @@ pub mod dataset;
 pub mod error;
 #[cfg(feature = "flight")]
 pub mod flight;
+mod loader;
 pub mod manifest;
 pub mod memory;
 mod page;
@@ -48,3 +51,4 @@ pub mod store;
 pub mod tensor;
 
 pub use error::{Error, Place, Result};
+pub use loader::Loader;

@@ -90,6 +90,21 @@ impl Tensor {
     }
 }
 
+impl Tensor {
+    /// The bytes of `slab` from `offset` on as a tensor; `None` if they are too few, or not aligned for the element type.
+    pub(crate) fn within(slab: &Arc<HostBuffer>, offset: usize, dtype: DType, shape: Vec<usize>) -> Option<Self> {
+        let len = shape.iter().try_fold(dtype.size(), |product, dim| product.checked_mul(*dim))?;
+        let end = offset.checked_add(len)?;
+        let aligned = (slab.as_ptr() as usize).checked_add(offset)?.is_multiple_of(dtype.size());
+        (end <= slab.len() && aligned).then(|| Self { dtype, shape, slab: Arc::clone(slab), offset, len })
+    }
+
+    /// Where it begins in its slab, in bytes.
+    pub(crate) fn offset(&self) -> usize {
+        self.offset
+    }
+}
+
 impl fmt::Debug for Tensor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Tensor({} {:?})", self.dtype, self.shape)
@@ -132,6 +147,11 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// A batch of these columns, which came from elsewhere.
+    pub(crate) fn of(epoch: u64, step: u64, rows: usize, columns: Vec<(Arc<str>, Value)>) -> Self {
+        Self { epoch, step, rows, columns }
+    }
+
     /// The columns in their fixed order.
     pub fn columns(&self) -> &[(Arc<str>, Value)] {
         &self.columns

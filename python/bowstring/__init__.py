@@ -25,6 +25,7 @@ from bowstring.errors import (
     TimeoutError,
     UnsupportedError,
 )
+from bowstring.gang import Gang, Member
 from bowstring.loader import Loader
 from bowstring.writer import DatasetWriter, Stored
 
@@ -37,9 +38,11 @@ __all__ = [
     "Error",
     "FencedError",
     "Fill",
+    "Gang",
     "Image",
     "LimitError",
     "Loader",
+    "Member",
     "MismatchError",
     "NGram",
     "NotFoundError",

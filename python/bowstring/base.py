@@ -12,6 +12,7 @@ from typing import Any, Generic, Literal, NoReturn, TypeVar
 from bowstring import _native
 from bowstring.columns import Fill, Image, NGram, Pack, Padded
 from bowstring.errors import UnsupportedError
+from bowstring.gang import Gang
 from bowstring.options import Filter, Url, document
 
 A = TypeVar("A", covariant=True)
@@ -39,7 +40,8 @@ class BaseLoader(ABC, Generic[A]):
     commas, ``storage_options`` are ``key=value,...``, and ``nulls``, ``lists``, ``pack``, ``images``, ``cast`` and ``limits`` are
     JSON, as for the command line.
 
-    :param url: file, directory, glob or URL, or a list of them: parts of one dataset, or with ``weights`` one each.
+    :param url: file, directory, glob or URL, or a list of them: parts of one dataset, or with ``weights`` one each. Or where a server
+        has it, ``grpc://host:port/name`` (``grpc+tls://``); several of these are replicas.
     :param batch_size: rows per rank and step. Give this or ``global_batch_size``.
     :param global_batch_size: rows of all ranks together per step; what must stay the same to resume on another number of ranks.
     :param columns: columns by name, glob or nested path (``a.b``), in this order; all by default.
@@ -65,7 +67,8 @@ class BaseLoader(ABC, Generic[A]):
     :param prefetch: batches made ahead of the consumer (4).
     :param bad_rows: what to do with a row that cannot be decoded: ``error``, ``skip`` or ``zero``.
     :param timeout: seconds to wait for a batch before giving up with the culprit's name (600).
-    :param storage_options: options of the store, by object_store's names.
+    :param storage_options: options of the store, by object_store's names; for a server ``token`` or ``token_file`` (or
+        ``BOWSTRING_TOKEN``), ``ca``, ``cert``, ``key``, ``server_name``.
     :param partitioning: whether ``key=value`` directories are columns: ``hive`` or ``none``.
     :param decode: decode cells as the dataset says (its own schema, or Petastorm's); ``False`` leaves them bytes.
     :param weights: mix the datasets in ``url`` in these proportions.
@@ -73,6 +76,7 @@ class BaseLoader(ABC, Generic[A]):
     :param lanes: lanes of the plan.
     :param window_rows: rows among which the shuffle mixes within a lane.
     :param limits: limits against hostile files.
+    :param gang: :class:`Gang`: rank and share of the data come from there, and batches end with its generation. For servers only.
     """
 
     def __init__(
@@ -111,9 +115,10 @@ class BaseLoader(ABC, Generic[A]):
         lanes: int | None = None,
         window_rows: int | None = None,
         limits: Mapping[str, int] | None = None,
+        gang: Gang | None = None,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name not in ("self", "url", "__class__")}
-        self._native = _native.Loader(document(url, given))
+        given = {name: value for name, value in locals().items() if name not in ("self", "url", "gang", "__class__")}
+        self._native = _native.Loader(document(url, given), None if gang is None else gang._native)
 
     @abstractmethod
     def _array(self, tensor: _native.Tensor) -> A:

@@ -8,6 +8,7 @@ mod dlpack;
 mod doctor;
 mod errors;
 mod fork;
+mod gang;
 mod loader;
 mod log;
 mod petastorm;
@@ -32,6 +33,8 @@ mod _native {
     use super::arrow::ArrowArray;
     #[pymodule_export]
     use super::doctor::doctor;
+    #[pymodule_export]
+    use super::gang::PyGang;
     #[pymodule_export]
     use super::loader::PyLoader;
     #[pymodule_export]

@@ -7,8 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bowstring::Error;
+use bowstring::Loader;
 use bowstring::error::Result;
-use bowstring::pipeline::{Loader, LoaderOptions, Next};
+use bowstring::pipeline::{LoaderOptions, Next};
 use bowstring::plan::State;
 use bowstring::tensor::{Batch, Value};
 use pyo3::prelude::*;
@@ -17,6 +18,7 @@ use pyo3::types::PyDict;
 use crate::arrow::ArrowArray;
 use crate::errors::raise;
 use crate::fork::Owned;
+use crate::gang::PyGang;
 use crate::tensor::PyTensor;
 use crate::wait::{self, Source, Waited, opened};
 
@@ -107,10 +109,17 @@ impl Source for PyLoader {
 #[pymethods]
 impl PyLoader {
     #[new]
-    fn new(py: Python<'_>, options: &str) -> PyResult<Self> {
+    #[pyo3(signature = (options, gang=None))]
+    fn new(py: Python<'_>, options: &str, gang: Option<&PyGang>) -> PyResult<Self> {
         let options: LoaderOptions = serde_json::from_str(options)
             .map_err(|error| raise(py, &Error::Config { option: "options", problem: error.to_string() }))?;
-        let loader = opened(py, move || Loader::open(options))?;
+        let loader = match gang {
+            Some(gang) => {
+                let gang = gang.handle(py)?;
+                opened(py, move || Loader::open_in(&options, &gang.read().unwrap_or_else(PoisonError::into_inner)))?
+            }
+            None => opened(py, move || Loader::open(options))?,
+        };
         Ok(Self(Owned::new(Shared { turn: Mutex::new(()), loader: Mutex::new(loader) })))
     }
 

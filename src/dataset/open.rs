@@ -89,14 +89,15 @@ impl Dataset {
         let found = &listing.files;
         let statistics = options.filter.is_some();
         let (limits, timeout) = (&options.limits, options.timeout);
-        let footers: Vec<Footer> = futures::stream::iter(found)
+        // The futures are made before they are run: a closure over borrowed files would keep the whole from being sent to a thread.
+        let reading: Vec<_> = found
+            .iter()
             .map(|found| {
                 let culprit = format!("the footer of file {}", found.name);
                 within(timeout, culprit, footer::read(found, limits, statistics))
             })
-            .buffered(options.concurrency)
-            .try_collect()
-            .await?;
+            .collect();
+        let footers: Vec<Footer> = futures::stream::iter(reading).buffered(options.concurrency).try_collect().await?;
         let partitions = match options.partitioning {
             Partitioning::Hive => found.iter().map(|found| hive::values(&found.name)).collect(),
             Partitioning::None => vec![hive::Values::new(); found.len()],

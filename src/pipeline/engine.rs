@@ -7,25 +7,17 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 use tokio::runtime::Runtime;
-use tokio::sync::Semaphore;
 
 use super::feed::Feed;
-use super::job::{Job, Source, closed};
-use super::ledger::{Ledger, SharedLedger};
+use super::job::{Job, Means, Source, Workers, closed};
+use super::ledger::Ledger;
 use super::loader::Next;
-use super::ngram::{Frames, Maker};
 use super::options::{LoaderOptions, Settings};
-use super::stats::{Counters, Stats};
-use crate::codec::Columns;
-use crate::dataset::Dataset;
+use super::stats::Stats;
 use crate::error::{Error, Result};
-use crate::memory::{HostAllocator, Pool, SystemAllocator};
-use crate::plan::{Order, Share, Shuffle};
+use crate::memory::SystemAllocator;
+use crate::plan::{Order, Share};
 use crate::schema::Schema;
-
-/// Row groups fetched at once from an object store: enough to hide its latency. From local files, one more than there are threads
-/// to decode them.
-const REMOTE_READS: usize = 16;
 
 /// Threads of the I/O runtime. They only wait and hand over; decoding has its own pool.
 const IO_THREADS: usize = 2;
@@ -43,9 +35,21 @@ pub(super) struct Engine {
 
 /// What an engine is built from, once the datasets are open.
 pub(super) struct Parts {
-    pub(super) sources: Vec<Source>,
+    pub(super) sources: Arc<[Source]>,
     /// Bytes of the budget that are for batches not yet delivered.
     pub(super) batches: usize,
+}
+
+fn job(options: &LoaderOptions, settings: &Settings, parts: Parts) -> Result<Job> {
+    let means = Means {
+        workers: Workers::new(settings.threads)?,
+        allocator: Arc::new(SystemAllocator),
+        budget: settings.budget,
+        batches: parts.batches,
+        prefetch: settings.prefetch,
+        bad_rows: options.bad_rows,
+    };
+    Ok(Job::new(parts.sources, means))
 }
 
 impl Engine {
@@ -159,91 +163,4 @@ impl Drop for Engine {
     fn drop(&mut self) {
         self.close();
     }
-}
-
-/// Opens the datasets. All must give the same columns.
-pub(super) fn sources(settings: &Settings, options: &LoaderOptions, runtime: &Runtime) -> Result<Vec<Source>> {
-    let mut sources = Vec::new();
-    for urls in &settings.datasets {
-        let dataset = runtime.block_on(Dataset::open(urls, settings.open.clone()))?;
-        let shuffled = settings.spec.shuffle != Shuffle::None;
-        let mut asked = options.columns.clone();
-        if let Some(ngram) = &options.ngram {
-            if !asked.columns.is_empty() {
-                return Err(Error::config(
-                    "columns",
-                    "the fields of ngram say which columns are delivered; leave it out",
-                ));
-            }
-            // Packs are asked for by their own names, like columns.
-            asked.columns = ngram.columns();
-        }
-        let columns = Arc::new(Columns::new(dataset.schema(), &asked)?.shuffled(shuffled));
-        let maker = match &options.ngram {
-            Some(ngram) => Maker::Frames(Arc::new(Frames::new(ngram, &columns, options.bad_rows)?)),
-            None => Maker::Rows(Arc::clone(&columns)),
-        };
-        if let Some(first) = sources.first().map(|first: &Source| &first.maker) {
-            same_fields(first.fields(), maker.fields(), urls)?;
-        }
-        let projection = dataset.project(columns.paths())?;
-        let rows = sources.iter().map(|source: &Source| source.dataset.stored_rows());
-        let row_base = rows.fold(0, u64::saturating_add);
-        sources.push(Source { dataset, projection, columns, maker, row_base });
-    }
-    Ok(sources)
-}
-
-fn job(options: &LoaderOptions, settings: &Settings, parts: Parts) -> Result<Job> {
-    let Parts { sources, batches } = parts;
-    let cpu = rayon::ThreadPoolBuilder::new()
-        .num_threads(settings.threads)
-        .thread_name(|index| format!("bowstring-cpu-{index}"))
-        .build()
-        .map_err(|error| Error::Closed { why: format!("no threads can be started: {error}") })?;
-    let allocator: Arc<dyn HostAllocator> = Arc::new(SystemAllocator);
-    let local = sources.iter().all(|source| source.dataset.is_local());
-    let reads_at_once = (settings.threads + 1).max(if local { 0 } else { REMOTE_READS });
-    Ok(Job {
-        sources,
-        groups: Pool::new(Arc::clone(&allocator), settings.budget - batches),
-        batches: Pool::new(allocator, batches),
-        cpu,
-        reads: Semaphore::new(reads_at_once),
-        reads_at_once,
-        decodes: Semaphore::new(settings.threads),
-        counters: Counters::new(),
-        ledger: SharedLedger::default(),
-        bad_rows: options.bad_rows,
-        prefetch: settings.prefetch,
-        // It was made of so many batches.
-        batch: batches / batches_at_once(settings.prefetch),
-        stopped: std::sync::atomic::AtomicBool::new(false),
-    })
-}
-
-/// Batches in memory at once: one being taken, `prefetch` finished, one being made.
-pub(super) fn batches_at_once(prefetch: usize) -> usize {
-    prefetch.saturating_add(2)
-}
-
-/// The largest row group on its way in.
-pub(super) fn largest_group(sources: &[Source]) -> u64 {
-    let largest = sources.iter().flat_map(|source| {
-        let groups = source.dataset.manifest().groups.iter().enumerate();
-        groups.filter(|(_, group)| group.selected > 0).map(|(group, _)| source.cost(group).total())
-    });
-    largest.max().unwrap_or(0)
-}
-
-fn same_fields(first: &Schema, other: &Schema, urls: &[String]) -> Result<()> {
-    if first == other {
-        return Ok(());
-    }
-    Err(Error::Mismatch {
-        what: format!("columns of the mixture's datasets, at {}", urls.join(", ")),
-        expected: first.to_string(),
-        found: other.to_string(),
-        hint: "select and cast columns so that all datasets give the same".to_owned(),
-    })
 }

@@ -135,7 +135,7 @@ async fn read_and_decode(
     slot.enter(Phase::Decoding);
 
     let asked = Instant::now();
-    let decoding = job.decodes.acquire().await.map_err(|_| closed())?;
+    let decoding = job.workers.decodes.acquire().await.map_err(|_| closed())?;
     job.counters.decode.waited(asked.elapsed());
     // Only now may another row group be read: where decoding is slower, fetched bytes would pile up for nothing.
     drop(permit);

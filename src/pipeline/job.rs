@@ -11,7 +11,11 @@ use super::stats::{Counters, Memory};
 use crate::codec::{BadRows, Columns};
 use crate::dataset::{Cost, Dataset, Projection};
 use crate::error::{Error, Result};
-use crate::memory::Pool;
+use crate::memory::{HostAllocator, Pool, SystemAllocator};
+
+/// Row groups fetched at once from an object store: enough to hide its latency. From local files, one more than there are threads
+/// to decode them.
+const REMOTE_READS: usize = 16;
 
 /// Row groups that a mean is taken over; more say no more.
 const MEAN_OVER: usize = 1024;
@@ -51,20 +55,62 @@ impl Source {
     }
 }
 
+/// CPU threads that decode, for one pipeline or for many.
+#[derive(Debug)]
+pub struct Workers {
+    threads: usize,
+    pool: rayon::ThreadPool,
+    /// Row groups being decoded at once: one per thread, so that batches of earlier steps never queue behind many.
+    pub(super) decodes: Semaphore,
+}
+
+impl Workers {
+    /// Starts `threads` threads.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] if they cannot be started.
+    pub fn new(threads: usize) -> Result<Arc<Self>> {
+        let pool = rayon::ThreadPoolBuilder::new()
+            .num_threads(threads)
+            .thread_name(|index| format!("bowstring-cpu-{index}"))
+            .build()
+            .map_err(|error| Error::Closed { why: format!("no threads can be started: {error}") })?;
+        Ok(Arc::new(Self { threads, pool, decodes: Semaphore::new(threads) }))
+    }
+
+    /// How many threads there are.
+    pub fn threads(&self) -> usize {
+        self.threads
+    }
+}
+
+/// What a job is made of, beside what it reads.
+#[derive(Debug)]
+pub(super) struct Means {
+    pub(super) workers: Arc<Workers>,
+    /// Where batches are built.
+    pub(super) allocator: Arc<dyn HostAllocator>,
+    /// Bytes of everything in flight.
+    pub(super) budget: usize,
+    /// Bytes of the budget that are for batches not yet delivered.
+    pub(super) batches: usize,
+    /// Batches made ahead of the consumer.
+    pub(super) prefetch: usize,
+    pub(super) bad_rows: BadRows,
+}
+
 /// The shared part of a running pipeline.
 #[derive(Debug)]
 pub(super) struct Job {
-    pub(super) sources: Vec<Source>,
+    pub(super) sources: Arc<[Source]>,
     /// The part of the budget for row groups: fetched bytes and cells.
     pub(super) groups: Arc<Pool>,
     /// The part of the budget for batches not yet delivered.
     pub(super) batches: Arc<Pool>,
-    pub(super) cpu: rayon::ThreadPool,
+    pub(super) workers: Arc<Workers>,
     /// Row groups being fetched at once.
     pub(super) reads: Semaphore,
     pub(super) reads_at_once: usize,
-    /// Row groups being decoded at once: one per thread, so that batches of earlier steps never queue behind many.
-    pub(super) decodes: Semaphore,
     pub(super) counters: Counters,
     pub(super) ledger: SharedLedger,
     pub(super) bad_rows: BadRows,
@@ -75,6 +121,28 @@ pub(super) struct Job {
 }
 
 impl Job {
+    pub(super) fn new(sources: Arc<[Source]>, means: Means) -> Self {
+        let Means { workers, allocator, budget, batches, prefetch, bad_rows } = means;
+        let local = sources.iter().all(|source| source.dataset.is_local());
+        let reads_at_once = (workers.threads() + 1).max(if local { 0 } else { REMOTE_READS });
+        Self {
+            sources,
+            // Row groups never leave this process: any memory does.
+            groups: Pool::new(Arc::new(SystemAllocator), budget - batches),
+            batches: Pool::new(allocator, batches),
+            workers,
+            reads: Semaphore::new(reads_at_once),
+            reads_at_once,
+            counters: Counters::new(),
+            ledger: SharedLedger::default(),
+            bad_rows,
+            prefetch,
+            // It was made of so many batches.
+            batch: batches / super::batches_at_once(prefetch),
+            stopped: AtomicBool::new(false),
+        }
+    }
+
     /// Runs `work` on the CPU pool and waits for it on the I/O runtime. A panic becomes an error; a stopped job runs nothing.
     pub(super) async fn on_cpu<T: Send + 'static>(
         self: &Arc<Self>,
@@ -82,7 +150,7 @@ impl Job {
     ) -> Result<T> {
         let (sender, receiver) = oneshot::channel();
         let job = Arc::clone(self);
-        self.cpu.spawn_fifo(move || {
+        self.workers.pool.spawn_fifo(move || {
             let result = if job.stopped.load(Ordering::Relaxed) {
                 Err(closed())
             } else {
@@ -107,7 +175,6 @@ impl Job {
     pub(super) fn stop(&self) {
         self.stopped.store(true, Ordering::Relaxed);
         self.reads.close();
-        self.decodes.close();
     }
 }
 

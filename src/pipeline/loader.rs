@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::engine::{Engine, Parts, batches_at_once, largest_group, sources};
-use super::job::{Source, closed};
+use super::engine::{Engine, Parts};
+use super::job::closed;
 use super::ledger::Ledger;
 use super::options::LoaderOptions;
+use super::prepared::{MemoryNeed, Prepared};
 use super::stats::Stats;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::manifest::Manifest;
-use crate::plan::{Plan, PlanSpec, Share, State};
+use crate::plan::{Plan, Share, State};
 use crate::schema::Schema;
 use crate::tensor::Batch;
 
@@ -25,15 +25,6 @@ pub enum Next {
     End,
     /// Nothing yet.
     Pending,
-}
-
-/// What a loader needs at least to run, in bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct MemoryNeed {
-    /// Row groups that are live at once: fetched and decoded.
-    pub row_groups: u64,
-    /// Batches not yet delivered.
-    pub batches: u64,
 }
 
 /// Batches of one rank, epoch after epoch.
@@ -61,8 +52,7 @@ pub struct MemoryNeed {
 #[derive(Debug)]
 pub struct Loader {
     engine: Engine,
-    manifests: Vec<Arc<Manifest>>,
-    spec: PlanSpec,
+    prepared: Prepared,
     limits: Limits,
     need: MemoryNeed,
     plan: Arc<Plan>,
@@ -82,18 +72,16 @@ impl Loader {
     pub fn open(options: LoaderOptions) -> Result<Self> {
         let settings = options.settings()?;
         let limits = Limits { share: settings.share, budget: settings.budget, prefetch: settings.prefetch };
-        let (engine, (manifests, spec, plan, need)) = Engine::open(&options, &settings, |runtime| {
-            let sources = sources(&settings, &options, runtime)?;
-            let manifests: Vec<_> = sources.iter().map(|source| Arc::clone(source.dataset.manifest())).collect();
-            let spec = settings.spec.resolve(&manifests)?;
-            let plan = Plan::new(&manifests, spec.clone(), 0)?;
+        let (engine, (prepared, plan, need)) = Engine::open(&options, &settings, |runtime| {
+            let prepared = runtime.block_on(Prepared::with(&options, &settings))?;
+            let plan = prepared.plan(0)?;
             plan.check_share(settings.share)?;
-            let need = needed(&sources, &plan, limits)?;
+            let need = limits.fit(&prepared, &plan)?;
             // At most the budget, which is a usize.
-            let batches = need.batches as usize;
-            Ok((Parts { sources, batches }, (manifests, spec, Arc::new(plan), need)))
+            let parts = Parts { sources: Arc::clone(&prepared.sources), batches: need.batches as usize };
+            Ok((parts, (prepared, Arc::new(plan), need)))
         })?;
-        Ok(Self { engine, manifests, spec, limits, need, plan, step: 0, returned: None })
+        Ok(Self { engine, prepared, limits, need, plan, step: 0, returned: None })
     }
 
     /// Steps of one epoch: the same on every rank, exact.
@@ -128,12 +116,12 @@ impl Loader {
 
     /// What comes out: one field per column, before suffixes.
     pub fn schema(&self) -> &Schema {
-        self.engine.schema()
+        self.prepared.schema()
     }
 
     /// The datasets, in the order of the options.
     pub fn datasets(&self) -> impl Iterator<Item = &Dataset> {
-        self.engine.job.sources.iter().map(|source| &source.dataset)
+        self.prepared.datasets()
     }
 
     /// The least memory that this rank's first epoch runs in.
@@ -143,8 +131,7 @@ impl Loader {
 
     /// Bytes that one row group's selected columns take in the store; 0 for a row group that does not exist.
     pub fn stored_bytes(&self, source: usize, group: usize) -> u64 {
-        let source =
-            self.engine.job.sources.get(source).filter(|source| group < source.dataset.manifest().groups.len());
+        let source = self.prepared.sources.get(source).filter(|source| group < source.dataset.manifest().groups.len());
         source.map_or(0, |source| source.dataset.cost(group, &source.projection).fetched)
     }
 
@@ -244,7 +231,7 @@ impl Loader {
     /// # Errors
     /// [`Error::Mismatch`] if the state belongs to another dataset or plan.
     pub fn load_state(&mut self, state: &State) -> Result<()> {
-        state.check(&self.plan.fingerprint(), &self.spec)?;
+        state.check(&self.plan.fingerprint(), self.prepared.spec())?;
         let plan = self.plan_of(state.epoch)?;
         let step = state.step_in(&plan)?;
         self.go(plan, step);
@@ -255,9 +242,9 @@ impl Loader {
         if epoch == self.plan.epoch() {
             return Ok(Arc::clone(&self.plan));
         }
-        let plan = Plan::new(&self.manifests, self.spec.clone(), epoch)?;
+        let plan = self.prepared.plan(epoch)?;
         // Another epoch puts other row groups side by side: it is refused here, not in the middle of it.
-        needed(&self.engine.job.sources, &plan, self.limits)?;
+        self.limits.fit(&self.prepared, &plan)?;
         Ok(Arc::new(plan))
     }
 
@@ -313,26 +300,8 @@ struct Limits {
     prefetch: usize,
 }
 
-/// What a step needs. Refuses a budget that cannot hold it; what is left of a larger one is for reading ahead.
-fn needed(sources: &[Source], plan: &Plan, limits: Limits) -> Result<MemoryNeed> {
-    let rows = usize::try_from(plan.batch_rows(limits.share)).unwrap_or(usize::MAX);
-    let batches = super::batch_bytes(sources, rows).saturating_mul(batches_at_once(limits.prefetch));
-    // What the windows of a step hold, and the largest row group on its way in beside them.
-    let live = plan.live_bytes(limits.share, &|source, group| sources[source as usize].cost(group as usize).held);
-    let row_groups = live.saturating_add(largest_group(sources));
-    let asked = row_groups.saturating_add(batches as u64);
-    if asked > limits.budget as u64 {
-        return Err(Error::Limit {
-            what: format!(
-                "one step: {} MB of row groups over {} lanes and {} MB of batches,",
-                row_groups >> 20,
-                plan.lanes(),
-                batches >> 20
-            ),
-            asked,
-            limit: limits.budget as u64,
-            option: "memory_budget (or lower lanes, window_rows, batch_size or prefetch)",
-        });
+impl Limits {
+    fn fit(self, prepared: &Prepared, plan: &Plan) -> Result<MemoryNeed> {
+        prepared.fit(plan, self.share, self.prefetch, self.budget)
     }
-    Ok(MemoryNeed { row_groups, batches: batches as u64 })
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`LoaderOptions`] | everything that can be said, validated once |
 //! | [`Loader`] | a position and the means to go on from it |
+//! | [`Prepared`], [`Batches`] | the same without a position, and without threads of its own: for servers |
 //! | [`RowGroups`] | row groups in any order that is asked for |
 //! | `engine` | what runs for either of them: threads, the feed of the moment |
 //! | `feed` | steps become batches, in order, within the budget |
@@ -20,6 +21,7 @@ mod loader;
 pub mod machine;
 mod ngram;
 mod options;
+mod prepared;
 pub mod rank;
 mod row_groups;
 mod stats;
@@ -27,9 +29,11 @@ mod stats;
 use crate::dataset::Petastorm;
 use crate::error::{Error, Result};
 
+pub use job::Workers;
 pub use ledger::{Entry, LEDGER_ENTRIES, Ledger};
-pub use loader::{Epoch, Loader, MemoryNeed, Next};
+pub use loader::{Epoch, Loader, Next};
 pub use options::{Filter, LoaderOptions};
+pub use prepared::{Batches, MemoryNeed, Prepared, Run};
 pub use row_groups::{NextPiece, Piece, RowGroups};
 pub use stats::{Memory, Stage, Stats};
 
@@ -53,4 +57,9 @@ pub fn petastorm(options: &LoaderOptions) -> Result<Option<Petastorm>> {
 fn batch_bytes(sources: &[job::Source], rows: usize) -> usize {
     let batch = sources.iter().map(|source| source.maker.batch_bytes(rows, source.mean_row_bytes())).max();
     crate::memory::buffer_bytes(batch.unwrap_or(0))
+}
+
+/// Batches in memory at once: one being taken, `prefetch` finished, one being made.
+fn batches_at_once(prefetch: usize) -> usize {
+    prefetch.saturating_add(2)
 }

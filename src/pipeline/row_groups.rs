@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::engine::{Engine, Parts, batches_at_once, largest_group, sources};
+use super::batches_at_once;
+use super::engine::{Engine, Parts};
 use super::ledger::Ledger;
 use super::loader::Next;
 use super::options::LoaderOptions;
+use super::prepared::{largest_group, sources};
 use super::stats::Stats;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
@@ -88,7 +90,7 @@ impl RowGroups {
         (options.rank, options.world_size) = (Some(0), Some(1));
         let settings = options.settings()?;
         let (engine, dataset) = Engine::open(&options, &settings, |runtime| {
-            let sources = sources(&settings, &options, runtime)?;
+            let sources = runtime.block_on(sources(&settings, &options))?;
             let dataset = sources[0].dataset.clone();
             let rows = Listed::most_rows(dataset.manifest(), max_rows);
             let batch = super::batch_bytes(&sources, usize::try_from(rows).unwrap_or(usize::MAX));

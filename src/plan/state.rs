@@ -40,8 +40,12 @@ impl State {
 
     /// The position before `step` of `plan`.
     pub fn new(plan: &Plan, step: u64) -> Self {
-        let spec = plan.spec().clone();
-        Self { version: VERSION, fingerprint: plan.fingerprint(), spec, epoch: plan.epoch(), step }
+        Self::at(plan.fingerprint(), plan.spec().clone(), plan.epoch(), step)
+    }
+
+    /// The position before `step` of `epoch` of the plan that `spec` resolved to over the data of `fingerprint`.
+    pub fn at(fingerprint: Fingerprint, spec: PlanSpec, epoch: u64, step: u64) -> Self {
+        Self { version: VERSION, fingerprint, spec, epoch, step }
     }
 
     /// The state as JSON of at most [`MAX_BYTES`](Self::MAX_BYTES).
@@ -111,16 +115,20 @@ impl State {
         if self.epoch != plan.epoch() {
             return Err(mismatch("epoch", plan.epoch(), self.epoch, "make the plan for the state's epoch"));
         }
-        if self.step > plan.steps() {
-            let most = format!("at most {}", plan.steps());
-            return Err(mismatch(
-                "step",
-                most,
-                self.step,
-                "the state was not made by this plan; start the epoch again",
-            ));
-        }
+        self.check_step(plan.steps())?;
         Ok(self.step)
+    }
+
+    /// That the step is one of `steps`, or their end.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] for a step beyond the end.
+    pub fn check_step(&self, steps: u64) -> Result<()> {
+        if self.step <= steps {
+            return Ok(());
+        }
+        let hint = "the state was not made by this plan; start the epoch again";
+        Err(mismatch("step", format!("at most {steps}"), self.step, hint))
     }
 }
 

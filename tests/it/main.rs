@@ -20,6 +20,9 @@ mod corrupt;
 mod dataset;
 /// Filters on written files.
 mod filter;
+/// The server and its client.
+#[cfg(feature = "flight")]
+mod flight;
 /// The floors of the house: which module may name which, what stays pure, where `unsafe` lives.
 mod floors;
 /// Images: formats, crops, orientation, damage, bombs.

@@ -83,6 +83,12 @@ pub(crate) struct Args {
     /// File in which a gang's generation and step survive a crash
     #[arg(long, env = "BOWSTRING_JOURNAL", value_name = "FILE", hide_env_values = true)]
     journal: Option<PathBuf>,
+    /// Let clients write datasets: into this directory as Parquet, or `memory`
+    #[arg(long, env = "BOWSTRING_PUT", value_name = "DIRECTORY", hide_env_values = true)]
+    put: Option<String>,
+    /// Whether ranks on this host get their batches through shared memory [default: true]
+    #[arg(long, env = "BOWSTRING_SHARED_MEMORY", value_name = "BOOL", hide_env_values = true)]
+    shared_memory: Option<bool>,
     /// Form of the log on standard error
     #[arg(long, env = "BOWSTRING_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text, hide_env_values = true)]
     pub(crate) log_format: LogFormat,
@@ -143,6 +149,8 @@ impl Args {
         over(&mut server.max_streams, &self.max_streams);
         over(&mut server.drain_grace, &self.drain_grace);
         over(&mut server.journal, &self.journal);
+        over(&mut server.put, &self.put);
+        over(&mut server.shared_memory, &self.shared_memory);
         server.insecure |= self.insecure;
         if !self.replicas.is_empty() {
             server.replicas.clone_from(&self.replicas);

@@ -11,13 +11,13 @@
 //! | `probe`, `exif` | what the header says |
 //! | `crop` | which box: a pure function of size and one random number |
 //! | `jpeg`, `turbo`, `zune` | what to decode of a JPEG; by libjpeg-turbo, or in pure Rust |
-//! | `raster`, `convert` | PNG, WebP, GIF, BMP; channels and bits |
+//! | `raster`, `colour` | PNG, WebP, GIF, BMP; channels and bits |
 //! | `normalise`, `simd` | pixels to values in place |
 //! | `stored` | images that are arrays: delivered pixel for pixel, as they were stored |
 //!
 //! Resizing is bilinear with antialiasing, as Pillow's and torchvision's. A damaged image is an error, never a picture with grey in it.
 
-mod convert;
+mod colour;
 mod crop;
 mod exif;
 mod jpeg;

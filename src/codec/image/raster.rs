@@ -5,7 +5,7 @@ use std::io::Cursor;
 use image::codecs::{bmp::BmpDecoder, gif::GifDecoder, png::PngDecoder, webp::WebPDecoder};
 use image::{ImageDecoder, ImageError, ImageResult};
 
-use super::convert;
+use super::colour;
 use super::options::Limits;
 use super::probe::{Format, Info};
 use crate::error::{Error, Place, Result};
@@ -22,7 +22,7 @@ pub(super) fn decode(
     let failed = |error| failed(info, limits, error);
     let decoder = open_checked(bytes, info, limits)?;
     let kind = decoder.color_type();
-    let Some(stored) = convert::bytes_per_pixel(kind) else {
+    let Some(stored) = colour::bytes_per_pixel(kind) else {
         let what = format!("{} with pixels of type {kind:?}", info.format.name());
         return Err(Error::Unsupported { what, hint: "store 8 or 16 bits".to_owned() });
     };
@@ -38,7 +38,7 @@ pub(super) fn decode(
     }
     let raw = super::grow(raw, len);
     decoder.read_image_boxed(raw).map_err(failed)?;
-    convert::samples(raw, kind, channels, out);
+    colour::samples(raw, kind, channels, out);
     Ok(())
 }
 

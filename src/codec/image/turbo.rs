@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 
 use turbojpeg_sys as tj;
 
-use super::convert;
+use super::colour;
 use super::jpeg::{Part, failed};
 use super::options::Limits;
 use crate::error::{Error, Result};
@@ -131,7 +131,7 @@ impl<'a> Decoder<'a> {
         }
         let mut inks = vec![0; part.pixels().saturating_mul(4)];
         self.pixels(part, tj::TJPF_TJPF_CMYK, 4, &mut inks)?;
-        convert::inks(&inks, channels, out);
+        colour::inks(&inks, channels, out);
         Ok(())
     }
 

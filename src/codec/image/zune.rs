@@ -5,7 +5,7 @@ use zune_core::colorspace::ColorSpace;
 use zune_core::options::DecoderOptions;
 use zune_jpeg::JpegDecoder;
 
-use super::convert;
+use super::colour;
 use super::jpeg::{Part, failed, failed_by};
 use super::options::Limits;
 use crate::error::Result;
@@ -71,7 +71,7 @@ impl<'a> Decoder<'a> {
             _ => {
                 let mut colours = vec![0; part.pixels().saturating_mul(3)];
                 run(ColorSpace::RGB, &mut colours)?;
-                convert::colours(&colours, channels, out);
+                colour::colours(&colours, channels, out);
                 Ok(())
             }
         }

@@ -15,7 +15,7 @@ use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 
 use super::connections::{Admitted, Patience};
 use super::metrics::{Metrics, Open};
@@ -114,7 +114,12 @@ pub async fn admin(
         shutdown.await;
         let _ = stop.send(());
     };
-    let door = Door { listener, places: Arc::new(Semaphore::new(CONNECTIONS)), open: Metrics::new() };
+    let door = Door {
+        listener,
+        places: Arc::new(Semaphore::new(CONNECTIONS)),
+        open: Metrics::new(),
+        cut: watch::channel(false).0,
+    };
     let serving = axum::serve(door, router).with_graceful_shutdown(shutdown);
     tokio::select! {
         ended = serving => ended.map_err(|error| Error::Remote {
@@ -143,6 +148,8 @@ struct Door {
     places: Arc<Semaphore>,
     /// Counts apart: the server's own counters are of its clients.
     open: Metrics,
+    /// Connections end with the listener.
+    cut: watch::Sender<bool>,
 }
 
 impl axum::serve::Listener for Door {
@@ -155,7 +162,7 @@ impl axum::serve::Listener for Door {
             // What comes when all places are taken is closed at once.
             if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
                 let open: Open = self.open.connection();
-                return (Admitted::new(stream, place, PATIENCE, open), peer);
+                return (Admitted::new(stream, place, PATIENCE, open, self.cut.subscribe()), peer);
             }
         }
     }

@@ -52,6 +52,10 @@ pub struct ServerOptions {
     pub drain_grace: Option<f64>,
     /// File of the journal that a gang's generation and step survive a crash in.
     pub journal: Option<PathBuf>,
+    /// Where datasets that clients write go: `memory`, or a directory. Without, clients cannot write.
+    pub put: Option<String>,
+    /// Whether ranks on this host get their batches through shared memory; they do by default.
+    pub shared_memory: Option<bool>,
     /// What one peer may take.
     pub limits: Limits,
     /// What one tenant may take.
@@ -87,8 +91,28 @@ pub struct Config {
     pub admin: Arc<AdminState>,
     /// File of the journal.
     pub journal: Option<PathBuf>,
+    /// Where datasets that clients write go; none takes no writes.
+    pub put: Option<Put>,
+    /// Whether ranks on this host get their batches through shared memory.
+    pub shared_memory: bool,
     /// What one tenant may take.
     pub quotas: Quotas,
+}
+
+/// Where datasets that clients write go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Put {
+    /// Into this process, until it ends; they take up to half of the memory budget beside what streams take.
+    Memory,
+    /// Into a directory, as Parquet.
+    Directory(PathBuf),
+}
+
+impl Put {
+    /// `memory`, or a directory.
+    fn parse(text: &str) -> Self {
+        if text == "memory" { Self::Memory } else { Self::Directory(text.into()) }
+    }
 }
 
 impl Config {
@@ -129,6 +153,8 @@ impl Config {
             drain_grace: Duration::from_secs_f64(grace),
             admin: Arc::new(AdminState::new()),
             journal: options.journal.clone(),
+            put: options.put.as_deref().map(Put::parse),
+            shared_memory: options.shared_memory.unwrap_or(true),
             quotas: Quotas::new(options.quotas.clone(), limits.max_streams)?,
             limits,
         })

@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures::stream::{Stream, StreamExt as _};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, Sleep};
 use tonic::transport::server::Connected;
 
@@ -75,7 +75,8 @@ pub fn admit<S, IO>(
     incoming: S,
     limits: &Limits,
     metrics: Metrics,
-) -> impl Stream<Item = io::Result<Admitted<IO>>> + Send + use<S, IO>
+    cut: watch::Receiver<bool>,
+) -> impl Stream<Item = io::Result<Admitted<IO>>> + Send
 where
     S: Stream<Item = io::Result<IO>> + Send,
     IO: Send,
@@ -88,14 +89,25 @@ where
             if place.is_none() {
                 metrics.connection_refused();
             }
-            place.map(|place| Admitted::new(io, place, patience, metrics.connection()))
+            place.map(|place| Admitted::new(io, place, patience, metrics.connection(), cut.clone()))
         });
         std::future::ready(admitted.transpose())
     })
 }
 
+/// Done when the connection is to be cut.
+type Cut = Pin<Box<dyn std::future::Future<Output = ()> + Send>>;
+
+impl<IO> std::fmt::Debug for Admitted<IO> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Admitted")
+            .field("received", &self.received)
+            .field("patience", &self.patience)
+            .finish_non_exhaustive()
+    }
+}
+
 /// A connection that takes up a place while it lives.
-#[derive(Debug)]
 pub struct Admitted<IO> {
     io: IO,
     opened: Instant,
@@ -103,12 +115,19 @@ pub struct Admitted<IO> {
     received: u64,
     patience: Patience,
     clock: Pin<Box<Sleep>>,
+    cut: Cut,
     _place: OwnedSemaphorePermit,
     _open: Open,
 }
 
 impl<IO> Admitted<IO> {
-    pub(super) fn new(io: IO, place: OwnedSemaphorePermit, patience: Patience, open: Open) -> Self {
+    pub(super) fn new(
+        io: IO,
+        place: OwnedSemaphorePermit,
+        patience: Patience,
+        open: Open,
+        mut cut: watch::Receiver<bool>,
+    ) -> Self {
         let now = Instant::now();
         Self {
             io,
@@ -117,6 +136,10 @@ impl<IO> Admitted<IO> {
             received: 0,
             patience,
             clock: Box::pin(tokio::time::sleep(patience.introduction.min(patience.age))),
+            cut: Box::pin(async move {
+                // A server that is gone without a word cuts its connections too.
+                let _ = cut.wait_for(|cut| *cut).await;
+            }),
             _place: place,
             _open: open,
         }
@@ -135,6 +158,9 @@ impl<IO> Admitted<IO> {
 
     /// Ready when the time is over; else wakes the task when it may be.
     fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        if self.cut.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(io::Error::new(io::ErrorKind::ConnectionAborted, "the server ends"));
+        }
         loop {
             ready!(self.clock.as_mut().poll(cx));
             let (due, why) = self.due();
@@ -203,10 +229,18 @@ mod tests {
         Limits { connections: 2, ..Limits::default() }
     }
 
+    /// A server that goes on as long as its connections do.
+    fn uncut() -> watch::Receiver<bool> {
+        let (sender, cut) = watch::channel(false);
+        tokio::spawn(async move { sender.closed().await });
+        cut
+    }
+
     async fn pair(metrics: &Metrics) -> (DuplexStream, Admitted<DuplexStream>) {
         let (near, far) = tokio::io::duplex(1024);
         let incoming = futures::stream::iter([Ok(far)]);
-        let mut admitted = Box::pin(admit(incoming, &limits(), metrics.clone()));
+        let limits = limits();
+        let mut admitted = Box::pin(admit(incoming, &limits, metrics.clone(), uncut()));
         (near, admitted.next().await.unwrap().unwrap())
     }
 
@@ -248,7 +282,7 @@ mod tests {
     async fn there_are_only_so_many_places() {
         let metrics = Metrics::new();
         let incoming = futures::stream::iter((0..3).map(|_| Ok(tokio::io::duplex(1).1)));
-        let admitted: Vec<_> = admit(incoming, &limits(), metrics.clone()).collect().await;
+        let admitted: Vec<_> = admit(incoming, &limits(), metrics.clone(), uncut()).collect().await;
         assert_eq!(admitted.len(), 2);
         let text = metrics.encode();
         assert!(

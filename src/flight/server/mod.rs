@@ -8,69 +8,150 @@
 //! | [`tls`] | certificates, and where the server may listen without them |
 //! | [`limits`], [`connections`], [`quota`] | what one peer can take from the others: nothing |
 //! | [`admin`], [`metrics`] | what operators see |
+//! | `guard`, `service`, `body` | the protocol: who may call, the calls, batches as messages |
+//! | `local`, `put` | batches through shared memory; datasets that are written |
+//! | `core`, `opened`, `hub` | what is offered, what is open, who shares the decoding of it |
 
 pub mod admin;
 pub mod auth;
+mod body;
 pub mod catalogue;
 pub mod certificate;
 pub mod config;
 pub mod connections;
+mod core;
 pub mod file;
+mod guard;
+mod hub;
 pub mod limits;
+mod local;
 pub mod metrics;
+mod opened;
+mod put;
 pub mod quota;
 pub mod secret;
+mod service;
 pub mod tls;
 
 use std::future::Future;
+use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
+use arrow_flight::flight_service_server::FlightServiceServer;
+use futures::Stream;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tonic::transport::Server;
+use tonic::transport::server::Connected;
 use tonic_health::ServingStatus;
 
 pub use admin::{AdminState, admin};
 pub use auth::{Denied, Tenant, TicketKey, Tokens};
 pub use catalogue::{Catalogue, Entry};
-pub use config::Config;
+pub use config::{Config, Put};
 pub use limits::Limits;
 pub use quota::Quotas;
 
+use self::core::{Core, Parts};
+use self::guard::Guard;
+use self::service::Service;
+use super::gang::{Registry, RegistryOptions};
+use super::put::{Staging, StagingOptions};
 use crate::error::{Error, Result};
+use crate::memory::{SharedAllocator, SystemAllocator};
 
-/// Serves on `listener` until `shutdown` is done, then drains: not serving at once, out within the grace time.
+/// Serves on `listener` until `shutdown` is done, then drains: not serving at once, streams told where to go on, out within the
+/// grace time.
 ///
 /// # Errors
 /// [`Error::Config`] if the server may not listen there or its certificates are wrong; [`Error::Remote`] if the transport fails.
 pub async fn serve(listener: TcpListener, config: Config, shutdown: impl Future<Output = ()> + Send) -> Result<()> {
     let address = listener.local_addr().map_err(|error| Error::config("listen", error.to_string()))?;
     config.check(address)?;
+    serve_on(connections::accepted(listener), &address.to_string(), config, shutdown).await
+}
+
+/// As [`serve`], on connections that come from anywhere: a simulated network, a socket of another kind. Whether they are safe is
+/// the caller's affair.
+///
+/// # Errors
+/// As [`serve`].
+pub async fn serve_on<IO>(
+    incoming: impl Stream<Item = io::Result<IO>> + Send,
+    address: &str,
+    config: Config,
+    shutdown: impl Future<Output = ()> + Send,
+) -> Result<()>
+where
+    IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
+{
     let mut server = config.limits.apply(Server::builder());
     if let Some(tls) = &config.tls {
         server = server.tls_config(tls.clone()).map_err(|error| tls::refused("the configuration", &error))?;
     }
     let (reporter, health) = tonic_health::server::health_reporter();
-    let admin = Arc::clone(&config.admin);
-    let (stop, mut stopped) = tokio::sync::watch::channel(false);
+    let (stop, stopped) = watch::channel(false);
+    let (cut, cutting) = watch::channel(false);
+    let gangs = Registry::open(config.journal.clone(), RegistryOptions::default())?;
+    let staging = match &config.put {
+        Some(Put::Memory) => Some(Arc::new(Staging::memory(config.memory_budget / 2, StagingOptions::default())?)),
+        Some(Put::Directory(path)) => Some(Arc::new(Staging::directory(path, StagingOptions::default()).await?)),
+        None => None,
+    };
+    let (admin, grace, limits) = (Arc::clone(&config.admin), config.drain_grace, config.limits.clone());
+    let allocator = Arc::new(SharedAllocator::new());
+    let listener = if config.shared_memory { local::listen(&allocator) } else { None };
+    let parts = Parts {
+        gangs,
+        staging,
+        socket: listener.as_ref().map(|listener| listener.name().to_owned()),
+        allocator: if listener.is_some() { Arc::clone(&allocator) as _ } else { Arc::new(SystemAllocator) },
+        draining: stopped.clone(),
+    };
+    let core = Arc::new(Core::new(config, parts)?);
+    let ranks_of_this_host = {
+        let core = Arc::clone(&core);
+        async move {
+            match listener {
+                Some(listener) => local::serve(listener, core, allocator).await,
+                None => std::future::pending().await,
+            }
+        }
+    };
+    let seen = Arc::downgrade(&core);
+    admin.set_probe(move |metrics| {
+        if let Some((used, budget)) = seen.upgrade().map(|core| core.memory()) {
+            metrics.memory(used, budget);
+        }
+    });
+    let flight = FlightServiceServer::new(Service(Arc::clone(&core)))
+        .max_decoding_message_size(limits.message_bytes)
+        .max_encoding_message_size(limits.message_bytes);
+    let flight = Guard::new(flight, core);
     let drain = async {
         shutdown.await;
         admin.set_draining();
         reporter.set_service_status("", ServingStatus::NotServing).await;
         stop.send_replace(true);
-        tokio::time::sleep(config.drain_grace.min(Duration::from_secs(3600))).await;
+        tokio::time::sleep(grace).await;
+        // Whoever has not left by now is cut off: peers that read nothing keep a connection open for ever.
+        cut.send_replace(true);
     };
-    let incoming = connections::admit(connections::accepted(listener), &config.limits, config.admin.metrics().clone());
-    config.admin.set_ready();
-    let serving = server.serve_with_incoming_shutdown(health, incoming, async move {
-        let _ = stopped.wait_for(|stopped| *stopped).await;
+    let incoming = connections::admit(incoming, &limits, admin.metrics().clone(), cutting);
+    let mut asked = stopped;
+    let serving = server.add_service(health).add_service(flight).serve_with_incoming_shutdown(incoming, async move {
+        // The sender lives as long as this.
+        let _ = asked.wait_for(|stopped| *stopped).await;
     });
+    admin.set_ready();
     tokio::select! {
         ended = serving => ended.map_err(|error| Error::Remote {
-            peer: address.to_string(),
+            peer: address.to_owned(),
             what: "serving failed".to_owned(),
             source: Some(Box::new(error)),
         }),
         () = drain => Ok(()),
+        () = ranks_of_this_host => Ok(()),
     }
 }

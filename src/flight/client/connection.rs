@@ -1,0 +1,222 @@
+//! One connection to one server: its calls, with a deadline for each.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use arrow_flight::flight_service_client::FlightServiceClient;
+use arrow_flight::{Action, FlightDescriptor, FlightInfo, Ticket as FlightTicket};
+use bytes::{BufMut, Bytes, BytesMut};
+use futures::StreamExt;
+use futures::future::BoxFuture;
+use http::{HeaderValue, Method, Request, header};
+use http_body_util::{BodyExt, Full};
+use prost::Message;
+use tonic::body::Body;
+use tonic::metadata::AsciiMetadataValue;
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Status};
+use tower_service::Service;
+
+use super::address::Address;
+use super::credentials::Credentials;
+use crate::error::{Error, Result};
+use crate::flight::status::{from_status, is_transient};
+
+/// Bytes that a server may send before they are read, per stream and per connection.
+const WINDOW: u32 = 16 << 20;
+/// Bytes of one HTTP/2 frame.
+const FRAME: u32 = 1 << 20;
+/// Silence after which a peer is asked whether it is alive, and the time it has to say so.
+const PING: Duration = Duration::from_secs(10);
+/// Time to connect.
+pub(super) const CONNECT: Duration = Duration::from_secs(10);
+/// Most bytes of the answer to an action.
+const ANSWER: usize = 64 << 20;
+
+/// Opens channels. The usual one uses TCP; tests use a network of their own.
+pub trait Dial: std::fmt::Debug + Send + Sync {
+    /// A channel to the server of `address`, which `endpoint` describes.
+    fn dial(&self, endpoint: Endpoint) -> BoxFuture<'static, Result<Channel, tonic::transport::Error>>;
+}
+
+/// Dials with TCP.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Tcp;
+
+impl Dial for Tcp {
+    fn dial(&self, endpoint: Endpoint) -> BoxFuture<'static, Result<Channel, tonic::transport::Error>> {
+        Box::pin(async move { endpoint.connect().await })
+    }
+}
+
+/// Why a call failed.
+#[derive(Debug)]
+pub(super) enum Failure {
+    /// Another attempt, here or elsewhere, may help.
+    Transient(Error),
+    /// It will not.
+    Final(Error),
+}
+
+/// A connection to one server.
+#[derive(Debug, Clone)]
+pub(super) struct Connection {
+    channel: Channel,
+    peer: Arc<str>,
+    authorization: Option<HeaderValue>,
+}
+
+impl Connection {
+    /// Connects to the server of `address`.
+    pub(super) async fn open(address: &Address, credentials: &Credentials, dial: &dyn Dial) -> Result<Self, Failure> {
+        let peer: Arc<str> = address.server().into();
+        let unreachable = |error: tonic::transport::Error| {
+            Failure::Transient(Error::Remote {
+                peer: peer.to_string(),
+                what: "no connection".to_owned(),
+                source: Some(Box::new(error)),
+            })
+        };
+        let invalid =
+            |error: tonic::transport::Error| Failure::Final(Error::config("url", format!("{address}: {error}")));
+        let mut endpoint = Endpoint::from_shared(address.endpoint())
+            .map_err(invalid)?
+            .connect_timeout(CONNECT)
+            .tcp_nodelay(true)
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW)
+            .max_frame_size(FRAME)
+            .http2_keep_alive_interval(PING)
+            .keep_alive_timeout(PING)
+            .keep_alive_while_idle(true);
+        if address.tls {
+            endpoint = endpoint.tls_config(credentials.tls().map_err(Failure::Final)?).map_err(unreachable)?;
+        }
+        let channel = within(CONNECT, &peer, "connect", dial.dial(endpoint)).await?.map_err(unreachable)?;
+        Ok(Self { channel, peer, authorization: credentials.authorization().map_err(Failure::Final)? })
+    }
+
+    /// Whom it is to.
+    pub(super) fn peer(&self) -> &str {
+        &self.peer
+    }
+
+    fn failed(&self, status: &Status) -> Failure {
+        let error = from_status(&self.peer, status);
+        // A transport's own failure has no detail of ours.
+        if is_transient(status) { Failure::Transient(error) } else { Failure::Final(error) }
+    }
+
+    fn request<T>(&self, message: T) -> tonic::Request<T> {
+        let mut request = tonic::Request::new(message);
+        if let Some(authorization) = &self.authorization
+            && let Ok(value) = AsciiMetadataValue::try_from(authorization.as_bytes())
+        {
+            request.metadata_mut().insert("authorization", value);
+        }
+        request
+    }
+
+    fn stock(&self) -> FlightServiceClient<Channel> {
+        FlightServiceClient::new(self.channel.clone()).max_decoding_message_size(ANSWER)
+    }
+
+    /// What the server says of a descriptor.
+    pub(super) async fn info(&self, descriptor: FlightDescriptor, deadline: Duration) -> Result<FlightInfo, Failure> {
+        let mut client = self.stock();
+        let asking = client.get_flight_info(self.request(descriptor));
+        let info = within(deadline, &self.peer, "GetFlightInfo", asking).await?;
+        info.map(tonic::Response::into_inner).map_err(|status| self.failed(&status))
+    }
+
+    /// The answers to an action, one after another.
+    pub(super) async fn action(&self, action: &str, body: Vec<u8>, deadline: Duration) -> Result<Vec<u8>, Failure> {
+        let mut client = self.stock();
+        let asking = async {
+            let mut answers = client.do_action(self.request(Action::new(action, body))).await?.into_inner();
+            let mut whole = Vec::new();
+            while let Some(answer) = answers.next().await {
+                let answer = answer?;
+                if whole.len() + answer.body.len() > ANSWER {
+                    return Err(Status::out_of_range("the answer is too long"));
+                }
+                whole.extend_from_slice(&answer.body);
+            }
+            Ok(whole)
+        };
+        within(deadline, &self.peer, action, asking).await?.map_err(|status| self.failed(&status))
+    }
+
+    /// Opens the stream of `ticket`: its body is gRPC messages of FlightData, its trailers the status.
+    pub(super) async fn get(&self, ticket: Bytes, deadline: Duration) -> Result<Body, Failure> {
+        let message = FlightTicket { ticket };
+        let mut framed = BytesMut::with_capacity(5 + message.encoded_len());
+        framed.put_u8(0);
+        framed.put_u32(message.encoded_len() as u32);
+        framed.extend_from_slice(&message.encode_to_vec());
+        let invalid = |error: http::Error| Failure::Final(Error::config("url", error.to_string()));
+        let mut request = Request::builder()
+            .method(Method::POST)
+            .uri("/arrow.flight.protocol.FlightService/DoGet")
+            .version(http::Version::HTTP_2)
+            .header(header::CONTENT_TYPE, "application/grpc")
+            .header(header::TE, "trailers");
+        if let Some(authorization) = &self.authorization {
+            request = request.header(header::AUTHORIZATION, authorization.clone());
+        }
+        let request = request.body(Body::new(Full::new(framed.freeze()))).map_err(invalid)?;
+        let mut channel = self.channel.clone();
+        let asking = async {
+            std::future::poll_fn(|context| channel.poll_ready(context)).await?;
+            channel.call(request).await
+        };
+        let response = within(deadline, &self.peer, "DoGet", asking).await?.map_err(|error| {
+            Failure::Transient(Error::Remote {
+                peer: self.peer.to_string(),
+                what: "DoGet failed".to_owned(),
+                source: Some(Box::new(error)),
+            })
+        })?;
+        let (parts, body) = response.into_parts();
+        if parts.status != http::StatusCode::OK {
+            return Err(self.failed(&Status::unavailable(format!("HTTP status {}", parts.status))));
+        }
+        // An error that is known at once comes without a body.
+        match Status::from_header_map(&parts.headers) {
+            Some(status) if status.code() != Code::Ok => Err(self.failed(&status)),
+            _ => Ok(body),
+        }
+    }
+
+    /// The next piece of a body; `None` when it ended well.
+    pub(super) async fn piece(&self, body: &mut Body) -> Result<Option<Bytes>, Failure> {
+        loop {
+            match body.frame().await {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => return Ok(Some(data)),
+                    Err(frame) => {
+                        let status = frame.trailers_ref().and_then(Status::from_header_map);
+                        match status {
+                            Some(status) if status.code() == Code::Ok => return Ok(None),
+                            Some(status) => return Err(self.failed(&status)),
+                            None => continue,
+                        }
+                    }
+                },
+                Some(Err(status)) => return Err(self.failed(&status)),
+                None => return Err(self.failed(&Status::unavailable("the stream was cut off"))),
+            }
+        }
+    }
+}
+
+async fn within<T>(deadline: Duration, peer: &str, what: &str, work: impl Future<Output = T>) -> Result<T, Failure> {
+    tokio::time::timeout(deadline, work).await.map_err(|_| {
+        Failure::Transient(Error::Timeout {
+            stage: "receive",
+            culprit: format!("{peer} to answer {what}"),
+            waited: deadline,
+        })
+    })
+}

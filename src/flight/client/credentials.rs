@@ -1,0 +1,143 @@
+//! What a client shows a server: a token, certificates.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use http::HeaderValue;
+use tonic::transport::{Certificate, ClientTlsConfig, Identity};
+
+use crate::error::{Error, Result};
+
+/// The keys of `storage_options` that a server's address takes.
+const KEYS: &[&str] = &["token", "token_file", "ca", "cert", "key", "server_name", "transport"];
+
+/// How batches of a server on this host come in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Transport {
+    /// Through shared memory where it can be had.
+    #[default]
+    Auto,
+    /// Never through shared memory.
+    Tcp,
+    /// Through shared memory or not at all.
+    SharedMemory,
+}
+
+/// Token and certificates, and the transport. The token is never printed.
+#[derive(Clone, Default)]
+pub struct Credentials {
+    token: Option<String>,
+    ca: Option<PathBuf>,
+    identity: Option<(PathBuf, PathBuf)>,
+    server_name: Option<String>,
+    pub(super) transport: Transport,
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials")
+            .field("token", &self.token.as_ref().map(|_| "***"))
+            .field("ca", &self.ca)
+            .field("identity", &self.identity)
+            .field("server_name", &self.server_name)
+            .field("transport", &self.transport)
+            .finish()
+    }
+}
+
+impl Credentials {
+    /// From the `storage_options` of a loader: `token` or `token_file`, `ca`, `cert` and `key` (PEM files), `server_name`, and `transport`: `auto`,
+    /// `tcp` or `shared_memory`. Without
+    /// a token there, from `BOWSTRING_TOKEN` and `BOWSTRING_TOKEN_FILE`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for an unknown key, a half pair, or a file that cannot be read.
+    pub fn new(options: &BTreeMap<String, String>) -> Result<Self> {
+        if let Some(key) = options.keys().find(|key| !KEYS.contains(&key.as_str())) {
+            let problem = format!("a server's address takes {}, not {key}", KEYS.join(", "));
+            return Err(Error::config("storage_options", problem));
+        }
+        let given = |key: &str| options.get(key).cloned();
+        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let token = match (given("token"), given("token_file")) {
+            (Some(_), Some(_)) => {
+                return Err(Error::config("storage_options", "give token or token_file, not both"));
+            }
+            (Some(token), None) => Some(token),
+            (None, Some(file)) => Some(read_token(Path::new(&file))?),
+            (None, None) => match (variable("BOWSTRING_TOKEN"), variable("BOWSTRING_TOKEN_FILE")) {
+                (Some(token), _) => Some(token),
+                (None, Some(file)) => Some(read_token(Path::new(&file))?),
+                (None, None) => None,
+            },
+        };
+        let identity = match (given("cert"), given("key")) {
+            (Some(cert), Some(key)) => Some((cert.into(), key.into())),
+            (None, None) => None,
+            _ => return Err(Error::config("storage_options", "cert and key go together")),
+        };
+        let transport = match given("transport").as_deref() {
+            None | Some("auto") => Transport::Auto,
+            Some("tcp") => Transport::Tcp,
+            Some("shared_memory") => Transport::SharedMemory,
+            Some(other) => {
+                let problem = format!("transport is auto, tcp or shared_memory, not {other}");
+                return Err(Error::config("storage_options", problem));
+            }
+        };
+        Ok(Self { token, ca: given("ca").map(Into::into), identity, server_name: given("server_name"), transport })
+    }
+
+    pub(super) fn authorization(&self) -> Result<Option<HeaderValue>> {
+        let Some(token) = &self.token else { return Ok(None) };
+        let mut value = HeaderValue::try_from(format!("Bearer {token}"))
+            .map_err(|_| Error::config("token", "a token is printable ASCII, without line breaks"))?;
+        value.set_sensitive(true);
+        Ok(Some(value))
+    }
+
+    pub(super) fn tls(&self) -> Result<ClientTlsConfig> {
+        let mut tls = ClientTlsConfig::new();
+        tls = match &self.ca {
+            Some(ca) => tls.ca_certificate(Certificate::from_pem(read(ca)?)),
+            None => tls.with_native_roots(),
+        };
+        if let Some((cert, key)) = &self.identity {
+            tls = tls.identity(Identity::from_pem(read(cert)?, read(key)?));
+        }
+        if let Some(name) = &self.server_name {
+            tls = tls.domain_name(name);
+        }
+        Ok(tls)
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).map_err(|error| Error::config("storage_options", format!("{}: {error}", path.display())))
+}
+
+fn read_token(path: &Path) -> Result<String> {
+    let text = String::from_utf8(read(path)?)
+        .map_err(|_| Error::config("token_file", format!("{} is no text", path.display())))?;
+    Ok(text.trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_are_not_shown_and_wrong_keys_are_named() {
+        let options = |pairs: &[(&str, &str)]| {
+            pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect::<BTreeMap<_, _>>()
+        };
+        let credentials = Credentials::new(&options(&[("token", "s3cret-s3cret-s3cret")])).unwrap();
+        assert!(!format!("{credentials:?}").contains("s3cret"));
+        let header = credentials.authorization().unwrap().unwrap();
+        assert!(!format!("{header:?}").contains("s3cret") && header.to_str().unwrap().ends_with("s3cret"));
+        let error = Credentials::new(&options(&[("tokn", "x")])).unwrap_err().to_string();
+        assert!(error.contains("tokn") && error.contains("token_file"), "{error}");
+        assert!(Credentials::new(&options(&[("cert", "x")])).is_err());
+    }
+}

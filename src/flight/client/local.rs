@@ -1,0 +1,120 @@
+//! The server on this host: batches through shared memory, used where they lie.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt;
+use serde::{Deserialize, Serialize};
+
+use super::connection::Failure;
+use super::receive::Source;
+use crate::error::{Error, Result};
+use crate::flight::shm::{self, ConnectOptions, Incoming, Refusal};
+use crate::flight::status::{from_status, from_text, is_transient};
+use crate::flight::wire::{Columns, decode};
+use crate::memory::{HostBuffer, Pool, buffer_bytes};
+use crate::tensor::Batch;
+
+/// Batches of the server that are held here at most; what the consumer keeps beyond is copied.
+const WINDOW: u16 = 8;
+/// Of these, so many are for batches on their way.
+const SPARE: usize = 3;
+
+/// Where a server offers shared memory.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Local {
+    /// Name of the abstract unix socket.
+    pub socket: String,
+    /// The host, as the kernel names it: its boot and its network namespace.
+    pub host: String,
+}
+
+impl Local {
+    /// `socket` on this host; `None` if the host has no name of its own.
+    pub fn here(socket: String) -> Option<Self> {
+        host().map(|host| Self { socket, host })
+    }
+}
+
+/// Sockets without files are seen within one boot and one network namespace.
+fn host() -> Option<String> {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let network = std::fs::read_link("/proc/self/ns/net").ok()?;
+    Some(format!("{} {}", boot.trim(), network.display()))
+}
+
+/// Connects to `local` if it is on this host. `None` if it is not, or cannot be reached: then TCP can.
+pub(super) async fn connect(source: &Source, local: &Local, ticket: Bytes) -> Result<Option<Stream>, Failure> {
+    if host().as_ref() != Some(&local.host) {
+        return Ok(None);
+    }
+    let deadline = source.timeout.min(Duration::from_secs(30));
+    let options = ConnectOptions { window: WINDOW, deadline, ..ConnectOptions::default() };
+    match shm::connect(&local.socket, ticket, options).await {
+        Ok(receiver) => Ok(Some(Stream { receiver, held: Vec::new() })),
+        Err(error) => {
+            tracing::debug!(error = %error.chain(), "no shared memory; TCP instead");
+            Ok(None)
+        }
+    }
+}
+
+/// Batches through shared memory.
+#[derive(Debug)]
+pub(super) struct Stream {
+    receiver: shm::Receiver,
+    /// Bodies that somebody may still use.
+    held: Vec<Weak<HostBuffer>>,
+}
+
+impl Stream {
+    pub(super) async fn next(
+        &mut self,
+        peer: &str,
+        columns: &Columns,
+        pool: &Arc<Pool>,
+    ) -> Result<Option<Batch>, Failure> {
+        let Some(incoming) = self.receiver.next().await else { return Ok(None) };
+        let Incoming { header, body, .. } = incoming.map_err(|error| failed(peer, error))?;
+        let malformed = || {
+            Failure::Final(Error::Mismatch {
+                what: format!("a batch through shared memory from {peer}"),
+                expected: "a header and a body".to_owned(),
+                found: "something else".to_owned(),
+                hint: "the server is of another version".to_owned(),
+            })
+        };
+        let (length, rest) = header.split_at_checked(4).ok_or_else(malformed)?;
+        let length = length.try_into().map(u32::from_le_bytes).map_err(|_| malformed())?;
+        let (header, metadata) = rest.split_at_checked(length as usize).ok_or_else(malformed)?;
+        let mut body = body.ok_or_else(malformed)?;
+        self.held.retain(|held| held.strong_count() > 0);
+        if self.held.len() + SPARE >= usize::from(WINDOW) {
+            // The consumer keeps batches: they are his, so the server gets its memory back.
+            let claim = pool.reserve(buffer_bytes(body.len())).await.map_err(Failure::Final)?;
+            let mut own = claim.allocate(body.len()).map_err(Failure::Final)?;
+            own.copy_from_slice(&body);
+            body = Arc::new(own);
+        } else {
+            self.held.push(Arc::downgrade(&body));
+        }
+        decode(columns, header, metadata, &body).map(Some).map_err(Failure::Final)
+    }
+}
+
+/// What the server said, or what became of it.
+fn failed(peer: &str, error: Error) -> Failure {
+    let refusal = match &error {
+        Error::Remote { source: Some(source), .. } => source.downcast_ref::<Refusal>(),
+        _ => None,
+    };
+    match refusal {
+        Some(refusal) => {
+            let status = from_text(refusal.code, &refusal.message);
+            let error = from_status(peer, &status);
+            if is_transient(&status) { Failure::Transient(error) } else { Failure::Final(error) }
+        }
+        None => Failure::Transient(error),
+    }
+}

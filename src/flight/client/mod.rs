@@ -1,0 +1,17 @@
+//! The client: batches of a server, in the same order and with the same bytes as a local loader gives.
+
+mod address;
+mod connection;
+mod credentials;
+mod gang;
+mod local;
+mod receive;
+mod remote;
+
+pub use address::{Address, PORT};
+pub use connection::{Dial, Tcp};
+pub use credentials::{Credentials, Transport};
+pub use gang::Gang;
+pub use local::Local;
+pub use receive::Announced;
+pub use remote::Remote;

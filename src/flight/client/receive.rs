@@ -1,0 +1,390 @@
+//! Batches of one epoch from a step on, whatever happens to servers on the way.
+//!
+//! ```text
+//!   connect ─► GetFlightInfo(step) ─► ticket ─► DoGet ─► read each body into its slab ─► decode in place ─► channel
+//!      ▲                                                        │ a cut, a stall, a server that drains
+//!      └─────────── the next address, from the next step ───────┘
+//! ```
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use arrow::ipc::convert::try_schema_from_flatbuffer_bytes;
+use arrow::ipc::{MessageHeader, root_as_message};
+use arrow_flight::{FlightDescriptor, FlightInfo};
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::address::Address;
+use super::connection::{Connection, Dial, Failure};
+use super::credentials::{Credentials, Transport};
+use super::local::{self, Local};
+use crate::error::{Error, Result};
+use crate::flight::asked::Asked;
+use crate::flight::frames::{Event, Limits, Reader};
+use crate::flight::wire::{Columns, decode};
+use crate::manifest::Fingerprint;
+use crate::memory::{HostBuffer, Pool};
+use crate::plan::PlanSpec;
+use crate::tensor::Batch;
+
+/// Most bytes of a message's header.
+const HEADER: usize = 16 << 20;
+/// Pauses between attempts.
+const SHORTEST: Duration = Duration::from_millis(50);
+const LONGEST: Duration = Duration::from_secs(2);
+
+/// What a server says of a stream, as the `app_metadata` of its FlightInfo.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Announced {
+    /// The data.
+    pub fingerprint: Fingerprint,
+    /// The resolved plan.
+    pub spec: PlanSpec,
+    /// Steps of an epoch.
+    pub steps: u64,
+    /// Rows of an epoch over all ranks.
+    pub rows: u64,
+    /// Version of the server.
+    pub server: String,
+    /// Where ranks on the server's host get the same through shared memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub local: Option<Local>,
+}
+
+/// Where to ask, and how.
+#[derive(Debug)]
+pub(super) struct Source {
+    pub(super) addresses: Vec<Address>,
+    pub(super) credentials: Credentials,
+    pub(super) dial: Arc<dyn Dial>,
+    /// Without progress for so long, it is over.
+    pub(super) timeout: Duration,
+    /// What is being waited for, to name the culprit.
+    pub(super) waiting: Mutex<String>,
+    /// Attempts that failed.
+    pub(super) retries: AtomicU64,
+}
+
+impl Source {
+    pub(super) fn wait_for(&self, what: String) {
+        *self.waiting.lock().unwrap_or_else(PoisonError::into_inner) = what;
+    }
+
+    pub(super) fn culprit(&self) -> String {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Longest silence of one server: with others to go to, half of the patience is for them.
+    fn silence(&self) -> Duration {
+        if self.addresses.len() > 1 { self.timeout / 2 } else { self.timeout }
+    }
+
+    /// Connects to `address`.
+    pub(super) async fn connect(&self, address: &Address) -> Result<Connection, Failure> {
+        self.wait_for(format!("a connection to {}", address.server()));
+        Connection::open(address, &self.credentials, &*self.dial).await
+    }
+
+    /// What the servers say of `asked`.
+    pub(super) async fn announced(&self, asked: &Asked) -> Result<(Announced, Columns)> {
+        let mut attempts = Attempts::new(self);
+        loop {
+            let address = attempts.address();
+            match self.announced_at(address, asked).await {
+                Ok(found) => return Ok(found),
+                Err(failure) => attempts.failed(failure, 0).await?,
+            }
+        }
+    }
+
+    async fn announced_at(&self, address: &Address, asked: &Asked) -> Result<(Announced, Columns), Failure> {
+        let connection = self.connect(address).await?;
+        let asked = Asked { dataset: address.dataset.clone(), ..asked.clone() };
+        self.wait_for(format!("{} to open {}", connection.peer(), address.dataset));
+        let info = connection.info(FlightDescriptor::new_cmd(asked.to_json()), self.silence()).await?;
+        let announced = announced(&info).map_err(Failure::Final)?;
+        Ok((announced, columns(connection.peer(), info).map_err(Failure::Final)?))
+    }
+}
+
+/// One address after another, until there was no progress for too long.
+struct Attempts<'a> {
+    source: &'a Source,
+    at: usize,
+    since: Instant,
+    progress: u64,
+    pause: Duration,
+}
+
+impl<'a> Attempts<'a> {
+    fn new(source: &'a Source) -> Self {
+        Self { source, at: 0, since: Instant::now(), progress: 0, pause: SHORTEST }
+    }
+
+    /// Whose turn it is.
+    fn address(&self) -> &'a Address {
+        &self.source.addresses[self.at % self.source.addresses.len()]
+    }
+
+    /// Waits before the next attempt; `progress` is any number that changes when something was achieved.
+    ///
+    /// # Errors
+    /// The failure, if no other attempt helps; [`Error::Timeout`] with it, if there was no progress for too long.
+    async fn failed(&mut self, failure: Failure, progress: u64) -> Result<()> {
+        let error = match failure {
+            Failure::Final(error) => return Err(error),
+            Failure::Transient(error) => error,
+        };
+        let address = self.address();
+        self.source.retries.fetch_add(1, Ordering::Relaxed);
+        self.at += 1;
+        if progress != self.progress {
+            (self.since, self.progress, self.pause) = (Instant::now(), progress, SHORTEST);
+        }
+        let waited = self.since.elapsed();
+        if waited + self.pause >= self.source.timeout {
+            let culprit = format!("{address}: {}", error.chain());
+            return Err(Error::Timeout { stage: "receive", culprit, waited });
+        }
+        tracing::debug!(error = %error.chain(), pause = ?self.pause, "another attempt");
+        self.source.wait_for(format!("{address}, which failed ({})", error.chain()));
+        tokio::time::sleep(self.pause).await;
+        self.pause = (self.pause * 2).min(LONGEST);
+        Ok(())
+    }
+}
+
+fn announced(info: &FlightInfo) -> Result<Announced> {
+    serde_json::from_slice(&info.app_metadata).map_err(|error| Error::Mismatch {
+        what: "what the server says of the stream".to_owned(),
+        expected: "fingerprint, plan, steps and rows".to_owned(),
+        found: error.to_string(),
+        hint: "the server is not bowstring, or of another version".to_owned(),
+    })
+}
+
+fn columns(peer: &str, info: FlightInfo) -> Result<Columns> {
+    let schema = info.try_decode_schema().map_err(|error| Error::Remote {
+        peer: peer.to_owned(),
+        what: "its schema cannot be read".to_owned(),
+        source: Some(Box::new(error)),
+    })?;
+    Columns::from_arrow(&schema)
+}
+
+/// One epoch of one share.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    pub(super) source: Arc<Source>,
+    /// Its step is the next one to receive.
+    pub(super) asked: Asked,
+    pub(super) announced: Announced,
+    pub(super) columns: Columns,
+    pub(super) pool: Arc<Pool>,
+}
+
+impl Receiver {
+    /// Receives until the epoch is over, or nobody takes the batches any more.
+    pub(super) async fn run(mut self, sender: mpsc::Sender<Result<Batch>>) {
+        let source = Arc::clone(&self.source);
+        let mut attempts = Attempts::new(&source);
+        attempts.progress = self.asked.step;
+        loop {
+            let Err(failure) = self.attempt(attempts.address(), &sender).await else { return };
+            if let Err(error) = attempts.failed(failure, self.asked.step).await {
+                // Nobody waits any more when the loader was dropped.
+                drop(sender.send(Err(error)).await);
+                return;
+            }
+        }
+    }
+
+    async fn attempt(&mut self, address: &Address, sender: &mpsc::Sender<Result<Batch>>) -> Result<(), Failure> {
+        let source = Arc::clone(&self.source);
+        let connection = source.connect(address).await?;
+        let (peer, silence) = (connection.peer(), source.silence());
+        self.asked.dataset.clone_from(&address.dataset);
+        self.source.wait_for(format!("{peer} to open {}", address.dataset));
+        let info = connection.info(FlightDescriptor::new_cmd(self.asked.to_json()), silence).await?;
+        let found = announced(&info).map_err(Failure::Final)?;
+        let (ours, theirs) = (&self.announced, &found);
+        if (&ours.fingerprint, &ours.spec, ours.steps) != (&theirs.fingerprint, &theirs.spec, theirs.steps) {
+            return Err(Failure::Final(Error::Mismatch {
+                what: format!("dataset {} at {peer}", address.dataset),
+                expected: format!("fingerprint {}", ours.fingerprint),
+                found: format!("fingerprint {}", theirs.fingerprint),
+                hint: "replicas must serve the same files, and files must not change during an epoch".to_owned(),
+            }));
+        }
+        let ticket = info.endpoint.into_iter().next().and_then(|endpoint| endpoint.ticket);
+        let ticket = ticket.ok_or_else(|| {
+            Failure::Final(Error::Remote { peer: peer.to_owned(), what: "it gave no ticket".to_owned(), source: None })
+        })?;
+        if let Some(local) = found.local.filter(|_| source.credentials.transport != Transport::Tcp)
+            && let Some(stream) = local::connect(&source, &local, ticket.ticket.clone()).await?
+        {
+            return self.attempt_local(peer, stream, sender).await;
+        }
+        if source.credentials.transport == Transport::SharedMemory {
+            return Err(Failure::Final(Error::Remote {
+                peer: peer.to_owned(),
+                what: "it offers no shared memory to this process, which was asked for as the transport".to_owned(),
+                source: None,
+            }));
+        }
+        let waiting = |step: u64| source.wait_for(format!("{peer} to send step {step}"));
+        waiting(self.asked.step);
+        let mut body = connection.get(ticket.ticket, silence).await?;
+        let limit = self.pool.budget();
+        let mut reader = Reader::new(Limits { header: HEADER, body: limit });
+        let mut message: Option<Incoming> = None;
+        let mut schema = false;
+        let mut heard = Instant::now();
+        loop {
+            let left = silence.saturating_sub(heard.elapsed());
+            let piece = tokio::time::timeout(left, connection.piece(&mut body)).await;
+            let piece = piece.map_err(|_| {
+                Failure::Transient(Error::Timeout {
+                    stage: "receive",
+                    culprit: format!("{peer} to send step {}", self.asked.step),
+                    waited: silence,
+                })
+            })?;
+            let Some(mut piece) = piece? else {
+                return if reader.is_idle() && self.asked.step == self.announced.steps {
+                    Ok(())
+                } else {
+                    Err(Failure::Transient(Error::Remote {
+                        peer: peer.to_owned(),
+                        what: format!("the stream ended before step {} of {}", self.asked.step, self.announced.steps),
+                        source: None,
+                    }))
+                };
+            };
+            loop {
+                match reader.read(&mut piece).map_err(Failure::Final)? {
+                    Event::More => break,
+                    Event::Head(head) => {
+                        // Waiting for memory is waiting for the consumer.
+                        let reservation = self.pool.reserve(crate::memory::buffer_bytes(head.body));
+                        let slab = reservation.await.and_then(|reservation| reservation.allocate(head.body));
+                        let slab = slab.map_err(Failure::Final)?;
+                        message = Some(Incoming { header: head.header, metadata: head.metadata, slab, filled: 0 });
+                    }
+                    Event::Body(some) => {
+                        if let Some(message) = &mut message {
+                            message.take(piece.split_to(some));
+                        }
+                    }
+                    Event::End => {
+                        let Some(message) = message.take() else { continue };
+                        if !schema {
+                            self.same_schema(peer, &message.header).map_err(Failure::Final)?;
+                            schema = true;
+                            continue;
+                        }
+                        let batch = message.decode(&self.columns).map_err(Failure::Final)?;
+                        self.hand_over(peer, batch, sender).await?;
+                        waiting(self.asked.step);
+                    }
+                }
+            }
+            heard = Instant::now();
+        }
+    }
+
+    /// Gives the next batch to the consumer, if it is the next one.
+    async fn hand_over(
+        &mut self,
+        peer: &str,
+        batch: Batch,
+        sender: &mpsc::Sender<Result<Batch>>,
+    ) -> Result<(), Failure> {
+        let expected = (self.asked.epoch, self.asked.step);
+        if (batch.epoch, batch.step) != expected {
+            return Err(Failure::Final(Error::Mismatch {
+                what: format!("a batch from {peer}"),
+                expected: format!("epoch {}, step {}", expected.0, expected.1),
+                found: format!("epoch {}, step {}", batch.epoch, batch.step),
+                hint: "this is a bug in the server".to_owned(),
+            }));
+        }
+        self.source.wait_for("the consumer to take a batch".to_owned());
+        if sender.send(Ok(batch)).await.is_err() {
+            return Err(Failure::Final(Error::Closed { why: "nobody takes the batches".to_owned() }));
+        }
+        self.asked.step += 1;
+        Ok(())
+    }
+
+    /// Receives through shared memory.
+    async fn attempt_local(
+        &mut self,
+        peer: &str,
+        mut stream: local::Stream,
+        sender: &mpsc::Sender<Result<Batch>>,
+    ) -> Result<(), Failure> {
+        let source = Arc::clone(&self.source);
+        loop {
+            source.wait_for(format!("{peer} to make step {}", self.asked.step));
+            let next = tokio::time::timeout(source.silence(), stream.next(peer, &self.columns, &self.pool)).await;
+            let next = next.map_err(|_| {
+                Failure::Transient(Error::Timeout {
+                    stage: "receive",
+                    culprit: format!("{peer} to make step {}", self.asked.step),
+                    waited: source.silence(),
+                })
+            })?;
+            match next? {
+                Some(batch) => self.hand_over(peer, batch, sender).await?,
+                None if self.asked.step == self.announced.steps => return Ok(()),
+                None => {
+                    let what = format!("the stream ended before step {} of {}", self.asked.step, self.announced.steps);
+                    return Err(Failure::Transient(Error::Remote { peer: peer.to_owned(), what, source: None }));
+                }
+            }
+        }
+    }
+
+    fn same_schema(&self, peer: &str, header: &[u8]) -> Result<()> {
+        let wrong = |found: String| Error::Mismatch {
+            what: format!("schema of a stream from {peer}"),
+            expected: self.columns.arrow().to_string(),
+            found,
+            hint: "it changed since the loader was opened; open it again".to_owned(),
+        };
+        let message = root_as_message(header).map_err(|error| wrong(error.to_string()))?;
+        if message.header_type() != MessageHeader::Schema {
+            return Err(wrong(format!("{:?}", message.header_type())));
+        }
+        let schema = try_schema_from_flatbuffer_bytes(header).map_err(|error| wrong(error.to_string()))?;
+        if schema == **self.columns.arrow() { Ok(()) } else { Err(wrong(schema.to_string())) }
+    }
+}
+
+/// A message on its way in.
+struct Incoming {
+    header: Vec<u8>,
+    metadata: Vec<u8>,
+    slab: HostBuffer,
+    filled: usize,
+}
+
+impl Incoming {
+    /// The one copy between socket and batch.
+    fn take(&mut self, piece: Bytes) {
+        // The reader gives no more than the length that the slab was made for.
+        let end = (self.filled + piece.len()).min(self.slab.len());
+        let room = &mut self.slab[self.filled..end];
+        room.copy_from_slice(&piece[..room.len()]);
+        self.filled = end;
+    }
+
+    fn decode(self, columns: &Columns) -> Result<Batch> {
+        decode(columns, &self.header, &self.metadata, &Arc::new(self.slab))
+    }
+}

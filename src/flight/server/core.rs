@@ -1,0 +1,366 @@
+//! What the server knows and decides, apart from the protocol: who asks, what is offered, and the streams of it.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use arrow::datatypes::SchemaRef;
+use arrow_flight::{FlightDescriptor, FlightEndpoint, FlightInfo};
+use futures::Stream;
+use serde_json::{Map, Value, json};
+use tokio::sync::watch;
+use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
+use tonic::{Code, Status};
+
+use super::auth::Tenant;
+use super::body::Message;
+use super::config::Config;
+use super::catalogue::{ClientLimits, Entry};
+use super::hub::{Found, Hub, OUTGOING, Subscriber};
+use super::metrics::StreamCounters;
+use super::opened::{Offer, Opened};
+use super::quota::{InFlight, StreamPermit};
+use crate::error::{Error, Result};
+use crate::flight::asked::Asked;
+use crate::flight::client::{Announced, Local};
+use crate::flight::gang::{Fence, Registry};
+use crate::flight::put::Staging;
+use crate::flight::status::to_status;
+use crate::flight::ticket::Ticket;
+use crate::flight::wire::{Position, schema_message};
+use crate::memory::HostAllocator;
+use crate::pipeline::{LoaderOptions, Workers};
+use crate::plan::{Plan, Share, State};
+
+/// How long a ticket may be used to open a stream. The stream may take longer.
+const TICKET_LIFE: Duration = Duration::from_secs(900);
+
+/// How a ticket came in.
+#[derive(Debug)]
+pub(super) enum Via<'a> {
+    /// In a call of this tenant.
+    Network(&'a Tenant),
+    /// From a process of the same user on this host, as the kernel says: the ticket alone says for whom it is.
+    Local,
+}
+
+/// See the module.
+pub(super) struct Core {
+    pub(super) config: Config,
+    pub(super) gangs: Arc<Registry>,
+    /// Where writes go.
+    pub(super) staging: Option<Arc<Staging>>,
+    /// The socket for ranks of this host.
+    socket: Option<String>,
+    opened: Opened,
+    hub: Hub,
+    /// True from the moment that the server is to end.
+    draining: watch::Receiver<bool>,
+}
+
+/// What a core is made of beside its configuration.
+pub(super) struct Parts {
+    pub(super) gangs: Arc<Registry>,
+    pub(super) staging: Option<Arc<Staging>>,
+    pub(super) socket: Option<String>,
+    /// Where batches are built.
+    pub(super) allocator: Arc<dyn HostAllocator>,
+    pub(super) draining: watch::Receiver<bool>,
+}
+
+impl Core {
+    pub(super) fn new(config: Config, parts: Parts) -> Result<Self> {
+        let Parts { gangs, staging, socket, allocator, draining } = parts;
+        let hub = Hub::new(Workers::new(config.threads)?, allocator, config.memory_budget);
+        Ok(Self { config, gangs, staging, socket, opened: Opened::default(), hub, draining })
+    }
+
+    /// Bytes of the memory budget that are claimed, and the budget.
+    pub(super) fn memory(&self) -> (u64, u64) {
+        (self.hub.used(), self.hub.budget())
+    }
+
+    /// Who sends a request, if he may.
+    pub(super) fn tenant(&self, request: &http::request::Parts) -> Result<Tenant, Status> {
+        let certificate = request
+            .extensions
+            .get::<TlsConnectInfo<TcpConnectInfo>>()
+            .and_then(TlsConnectInfo::peer_certs)
+            .and_then(|chain| chain.first().map(|leaf| Tenant::of_certificate(leaf.as_ref())));
+        let Some(tokens) = &self.config.tokens else {
+            // Without tokens the listener is local, or takes certificates only, or is open on purpose.
+            return Ok(certificate.unwrap_or_else(Tenant::anonymous));
+        };
+        let header = request.headers.get(http::header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        tokens.check(header).map_err(|denied| {
+            self.config.admin.metrics().refused(denied);
+            Status::unauthenticated(denied.to_string())
+        })
+    }
+
+    fn options(&self, asked: &Asked) -> Result<LoaderOptions> {
+        let written;
+        let entry = match (self.config.catalogue.get(&asked.dataset), &self.staging) {
+            (Ok(entry), _) => entry,
+            (Err(unknown), None) => return Err(unknown),
+            (Err(unknown), Some(staging)) => {
+                let url = staging.url(&asked.dataset).ok_or(unknown)?;
+                written = Entry::new(&asked.dataset, vec![url], Map::new(), ClientLimits::default())?;
+                &written
+            }
+        };
+        let mut options = entry.options(&Value::Object(asked.options.clone()))?;
+        // One default that people expect of every address: a batch is for one rank.
+        if let Some(batch) = options.batch_size.take() {
+            let global = batch
+                .checked_mul(u64::from(asked.world_size))
+                .ok_or_else(|| Error::config("batch_size", "batch_size times world_size overflows"))?;
+            if options.global_batch_size.is_some_and(|given| given != global) {
+                return Err(Error::config("global_batch_size", "it is not batch_size times world_size; give one"));
+            }
+            options.global_batch_size = Some(global);
+        }
+        if let Some(global) = options.global_batch_size {
+            entry.check_global_batch(global)?;
+        }
+        Ok(options)
+    }
+
+    async fn offer(&self, asked: &Asked) -> Result<Arc<Offer>> {
+        let budget = usize::try_from(self.config.memory_budget).unwrap_or(usize::MAX);
+        self.opened.get(self.options(asked)?, budget).await
+    }
+
+    /// What there is for `asked`, with a ticket for the rank, or one for each rank.
+    pub(super) async fn describe(&self, tenant: &Tenant, mut asked: Asked) -> Result<FlightInfo> {
+        let offer = self.offer(&asked).await?;
+        let plan = offer.plan(asked.epoch)?;
+        State::at(offer.fingerprint, plan.spec().clone(), asked.epoch, asked.step).check_step(plan.steps())?;
+        let ranks = match asked.rank {
+            Some(rank) => rank..rank.saturating_add(1),
+            None => 0..asked.world_size,
+        };
+        let announced = Announced {
+            fingerprint: offer.fingerprint,
+            spec: plan.spec().clone(),
+            steps: plan.steps(),
+            rows: plan.rows(),
+            server: env!("CARGO_PKG_VERSION").to_owned(),
+            local: self.socket.clone().and_then(Local::here),
+        };
+        let descriptor = FlightDescriptor::new_cmd(asked.to_json());
+        let mut info = FlightInfo::new()
+            .try_with_schema(offer.columns.arrow())
+            .map_err(|error| Error::Closed { why: format!("the schema cannot be written: {error}") })?
+            .with_descriptor(descriptor)
+            .with_total_records(i64::try_from(plan.rows()).unwrap_or(i64::MAX))
+            .with_total_bytes(-1)
+            .with_ordered(true)
+            .with_app_metadata(json(&announced));
+        let expires = Ticket::expiry(SystemTime::now(), TICKET_LIFE);
+        for rank in ranks {
+            asked.rank = Some(rank);
+            plan.check_share(asked.share(rank)?)?;
+            let ticket = Ticket {
+                asked: asked.clone(),
+                fingerprint: offer.fingerprint,
+                tenant: tenant.name().to_owned(),
+                expires,
+            };
+            let ticket = arrow_flight::Ticket::new(ticket.sign(self.config.key.bytes()));
+            let mut endpoint = FlightEndpoint::new().with_ticket(ticket);
+            for replica in &self.config.replicas {
+                endpoint = endpoint.with_location(replica);
+            }
+            info = info.with_endpoint(endpoint);
+        }
+        Ok(info)
+    }
+
+    /// The schema of what there is for `asked`.
+    pub(super) async fn columns(&self, asked: &Asked) -> Result<SchemaRef> {
+        Ok(Arc::clone(self.offer(asked).await?.columns.arrow()))
+    }
+
+    /// The state of a loader at the position of `asked`.
+    pub(super) async fn state(&self, asked: &Asked) -> Result<State> {
+        let offer = self.offer(asked).await?;
+        let plan = offer.plan(asked.epoch)?;
+        let state = State::new(&plan, asked.step);
+        state.step_in(&plan)?;
+        Ok(state)
+    }
+
+    /// What the server does, as JSON.
+    pub(super) fn stats(&self) -> Value {
+        let (used, budget) = self.memory();
+        json!({
+            "version": env!("CARGO_PKG_VERSION"),
+            "datasets": self.config.catalogue.names().collect::<Vec<_>>(),
+            "memory": { "used": used, "budget": budget },
+            "rows_decoded": self.hub.decoded(),
+            "gangs": self.gangs.running(),
+            "written_bytes": self.staging.as_ref().map_or(0, |staging| staging.memory_used()),
+            "draining": *self.draining.borrow(),
+        })
+    }
+
+    /// The messages of a ticket.
+    pub(super) async fn open(
+        self: &Arc<Self>,
+        via: Via<'_>,
+        ticket: &[u8],
+    ) -> Result<impl Stream<Item = Result<Message, Status>> + use<>, Status> {
+        let ticket = Ticket::verify(ticket, self.config.key.bytes(), SystemTime::now())
+            .map_err(|denied| Status::permission_denied(denied.to_string()))?;
+        let tenant = match via {
+            Via::Network(tenant) if ticket.tenant == tenant.name() => tenant.clone(),
+            Via::Network(_) => {
+                return Err(Status::permission_denied("the ticket was given to somebody else; ask for one of your own"));
+            }
+            Via::Local => Tenant::new(&ticket.tenant).unwrap_or_else(|_| Tenant::anonymous()),
+        };
+        let outgoing = match via {
+            Via::Network(_) => OUTGOING,
+            Via::Local => OUTGOING + u64::from(super::local::WINDOW),
+        };
+        if *self.draining.borrow() {
+            return Err(draining(ticket.asked.step));
+        }
+        let stream = self.stream(&tenant, ticket, outgoing).await.map_err(|error| {
+            self.config.admin.metrics().error(&error);
+            to_status(&error)
+        })?;
+        Ok(futures::stream::unfold(Some(stream), async |stream| {
+            let mut stream = stream?;
+            match stream.next().await {
+                Ok(Some(message)) => Some((Ok(message), Some(stream))),
+                Ok(None) => None,
+                Err(status) => Some((Err(status), None)),
+            }
+        }))
+    }
+
+    async fn stream(self: &Arc<Self>, tenant: &Tenant, ticket: Ticket, outgoing: u64) -> Result<Streaming> {
+        let asked = ticket.asked;
+        let fence = match &asked.gang {
+            Some(caller) => Some(self.gangs.fence(&caller.gang, caller.rank, caller.attempt, caller.generation)?),
+            None => None,
+        };
+        let permit = self.config.quotas.open_stream(tenant)?;
+        let offer = self.offer(&asked).await?;
+        if offer.fingerprint != ticket.fingerprint {
+            return Err(Error::Mismatch {
+                what: format!("dataset {} of the ticket", asked.dataset),
+                expected: format!("fingerprint {}", ticket.fingerprint),
+                found: format!("fingerprint {}", offer.fingerprint),
+                hint: "replicas must serve the same files, and files must not change during an epoch".to_owned(),
+            });
+        }
+        let plan = offer.plan(asked.epoch)?;
+        let share = asked.share(0)?;
+        let subscriber = self.hub.subscribe(&offer, &plan, share, asked.step, outgoing).await?;
+        Ok(Streaming {
+            core: Arc::clone(self),
+            plan,
+            share,
+            generation: asked.gang.as_ref().map(|caller| caller.generation),
+            subscriber,
+            fence,
+            draining: self.draining.clone(),
+            counters: self.config.admin.metrics().stream(&asked.dataset),
+            permit,
+            in_flight: None,
+            outgoing,
+            begun: false,
+            step: asked.step,
+        })
+    }
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core").field("hub", &self.hub).finish_non_exhaustive()
+    }
+}
+
+/// One stream on its way.
+struct Streaming {
+    core: Arc<Core>,
+    plan: Arc<Plan>,
+    share: Share,
+    generation: Option<u64>,
+    subscriber: Subscriber,
+    fence: Option<Fence>,
+    draining: watch::Receiver<bool>,
+    counters: StreamCounters,
+    permit: StreamPermit,
+    /// The claim of the batch that is on its way out.
+    in_flight: Option<InFlight>,
+    /// Batches that may be on their way out.
+    outgoing: u64,
+    begun: bool,
+    /// The step that is sent next.
+    step: u64,
+}
+
+impl Streaming {
+    async fn next(&mut self) -> Result<Option<Message>, Status> {
+        if !self.begun {
+            self.begun = true;
+            return Ok(Some(Message::Schema(schema_message(&self.subscriber.offer().columns))));
+        }
+        self.in_flight = None;
+        loop {
+            let fence = &mut self.fence;
+            let fenced = async {
+                match fence {
+                    Some(fence) => fence.ended().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let found = tokio::select! {
+                biased;
+                error = fenced => return Err(to_status(&error)),
+                _ = self.draining.wait_for(|draining| *draining) => return Err(draining(self.step)),
+                found = self.subscriber.next() => found,
+            };
+            match found {
+                Ok(Found::End) => return Ok(None),
+                Ok(Found::Batch(batch)) => {
+                    let bytes = batch.body_len() as u64;
+                    let claim = self.permit.acquire(bytes).await.map_err(|error| to_status(&error))?;
+                    self.in_flight = Some(claim);
+                    self.counters.sent(batch.position.rows, bytes);
+                    self.step = batch.position.step + 1;
+                    let metadata = match self.generation {
+                        None => batch.metadata.clone(),
+                        generation => Position { generation, ..batch.position.clone() }.to_json().into(),
+                    };
+                    return Ok(Some(Message::Batch(batch, metadata)));
+                }
+                Ok(Found::Behind(step)) => {
+                    let offer = Arc::clone(self.subscriber.offer());
+                    let again = self.core.hub.subscribe(&offer, &self.plan, self.share, step, self.outgoing).await;
+                    self.subscriber = again.map_err(|error| to_status(&error))?;
+                }
+                Err(status) => {
+                    if status.code() == Code::FailedPrecondition {
+                        // A file changed: whoever asks next is to see what is there now.
+                        self.core.opened.forget(self.subscriber.offer());
+                    }
+                    return Err(status);
+                }
+            }
+        }
+    }
+}
+
+/// What a stream is told when the server is to end.
+fn draining(step: u64) -> Status {
+    Status::unavailable(format!("the server is draining; go on from step {step} at another replica, or here later"))
+}
+
+/// Serialises what cannot fail.
+pub(super) fn json(value: &impl serde::Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap_or_default()
+}

@@ -1,0 +1,281 @@
+//! Decode once, many consumers: streams of the same share of the same plan take their batches from one line.
+//!
+//! ```text
+//!   line   Batches ─► encode ─► ring of the last batches ─► every stream that is within the ring
+//! ```
+//!
+//! Whoever comes first to the end of the ring makes the next batch; the others wait for it. A stream that falls behind the ring
+//! goes on with a line of its own, so that nobody waits for the slowest. All memory is claimed when a stream begins: what the
+//! line needs, its ring, and the batches that each stream may have on their way out.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use futures::StreamExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tonic::Status;
+
+use super::opened::{Offer, PREFETCH};
+use crate::error::{Error, Result};
+use crate::flight::status::to_status;
+use crate::flight::wire::{Encoded, encode};
+use crate::memory::HostAllocator;
+use crate::pipeline::{Batches, Run, Workers};
+use crate::plan::{Plan, Share};
+
+/// Batches that a line remembers.
+const RING: u64 = 4;
+
+/// Batches that a stream has on its way out at most, where the receiver keeps none.
+pub(super) const OUTGOING: u64 = 2;
+
+/// Most memory for reading ahead that a line asks for beyond its need.
+const AHEAD: u64 = 256 << 20;
+
+/// Unit of the memory budget, in bytes: permits are 32 bits wide.
+const UNIT: u64 = 4096;
+
+/// How long a stream waits for others to give memory back.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+type Key = (usize, u64, u32, u32);
+
+/// What all streams of a server share.
+#[derive(Debug)]
+pub(super) struct Hub {
+    lines: Mutex<HashMap<Key, Vec<Weak<Line>>>>,
+    workers: Arc<Workers>,
+    allocator: Arc<dyn HostAllocator>,
+    memory: Arc<Semaphore>,
+    budget: u64,
+    /// Rows of batches that were made, padding included.
+    decoded: Arc<AtomicU64>,
+}
+
+impl Hub {
+    pub(super) fn new(workers: Arc<Workers>, allocator: Arc<dyn HostAllocator>, budget: u64) -> Self {
+        let permits = usize::try_from(budget / UNIT).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
+        Self {
+            lines: Mutex::default(),
+            workers,
+            memory: Arc::new(Semaphore::new(permits)),
+            budget,
+            decoded: Arc::default(),
+        }
+    }
+
+    /// Bytes of the budget that are claimed.
+    pub(super) fn used(&self) -> u64 {
+        self.budget.saturating_sub(self.memory.available_permits() as u64 * UNIT)
+    }
+
+    /// Rows of batches that were made since the start, padding included.
+    pub(super) fn decoded(&self) -> u64 {
+        self.decoded.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of the budget.
+    pub(super) fn budget(&self) -> u64 {
+        self.budget
+    }
+
+    /// A stream of one share of `plan` from `step` on.
+    pub(super) async fn subscribe(
+        &self,
+        offer: &Arc<Offer>,
+        plan: &Arc<Plan>,
+        share: Share,
+        step: u64,
+        outgoing: u64,
+    ) -> Result<Subscriber> {
+        plan.check_share(share)?;
+        let need = offer.prepared.need(plan, share, PREFETCH);
+        let batch = need.batches / (PREFETCH as u64 + 2);
+        let outgoing = self.claim(outgoing.saturating_mul(batch)).await?;
+        let key = (Arc::as_ptr(offer) as usize, plan.epoch(), share.rank, share.world);
+        if let Some(line) = self.find(key, step) {
+            return Ok(Subscriber { line, step, _outgoing: outgoing });
+        }
+        let least = need.total().saturating_add(RING.saturating_mul(batch));
+        let left = self.memory.available_permits() as u64 * UNIT;
+        let ahead = AHEAD.min(left.saturating_sub(least) / 4);
+        let memory = self.claim(least.saturating_add(ahead)).await?;
+        let allocator = Arc::clone(&self.allocator);
+        let budget = usize::try_from(need.total().saturating_add(ahead)).unwrap_or(usize::MAX);
+        let run = Run { share, from: step, workers: Arc::clone(&self.workers), allocator, budget, prefetch: PREFETCH };
+        let batches = offer.prepared.batches(Arc::clone(plan), run)?;
+        let line = Arc::new(Line {
+            offer: Arc::clone(offer),
+            steps: plan.steps(),
+            ring: Mutex::new(Ring { batches: VecDeque::new(), next: step, failed: None }),
+            source: tokio::sync::Mutex::new(batches),
+            decoded: Arc::clone(&self.decoded),
+            _memory: memory,
+        });
+        let mut lines = self.lock();
+        lines.retain(|_, lines| {
+            lines.retain(|line| line.strong_count() > 0);
+            !lines.is_empty()
+        });
+        lines.entry(key).or_default().push(Arc::downgrade(&line));
+        drop(lines);
+        Ok(Subscriber { line, step, _outgoing: outgoing })
+    }
+
+    /// A line that has `step` in its ring, or makes it next.
+    fn find(&self, key: Key, step: u64) -> Option<Arc<Line>> {
+        let lines = self.lock();
+        let lines = lines.get(&key)?.iter().filter_map(Weak::upgrade);
+        lines.into_iter().find(|line| line.lock().has(step))
+    }
+
+    async fn claim(&self, bytes: u64) -> Result<OwnedSemaphorePermit> {
+        let refused = |what: &str| Error::Limit {
+            what: format!("a stream beside {} bytes that others hold{what}", self.used()),
+            asked: bytes,
+            limit: self.budget,
+            option: "memory_budget",
+        };
+        let permits = u32::try_from(bytes.div_ceil(UNIT)).map_err(|_| refused(""))?;
+        if bytes > self.budget {
+            return Err(refused(""));
+        }
+        let claimed = tokio::time::timeout(PATIENCE, Arc::clone(&self.memory).acquire_many_owned(permits)).await;
+        match claimed {
+            Ok(Ok(permit)) => Ok(permit),
+            Ok(Err(_)) => Err(Error::Closed { why: "the server is closed".to_owned() }),
+            Err(_) => Err(refused(", after waiting 30 s for them")),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Vec<Weak<Line>>>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The production of one share, and the last batches of it.
+#[derive(Debug)]
+struct Line {
+    offer: Arc<Offer>,
+    steps: u64,
+    ring: Mutex<Ring>,
+    source: tokio::sync::Mutex<Batches>,
+    decoded: Arc<AtomicU64>,
+    _memory: OwnedSemaphorePermit,
+}
+
+#[derive(Debug)]
+struct Ring {
+    batches: VecDeque<Arc<Encoded>>,
+    /// The step that is made next.
+    next: u64,
+    failed: Option<Status>,
+}
+
+impl Ring {
+    fn first(&self) -> u64 {
+        self.next - self.batches.len() as u64
+    }
+
+    fn has(&self, step: u64) -> bool {
+        self.failed.is_none() && (self.first()..=self.next).contains(&step)
+    }
+
+    fn get(&self, step: u64) -> Option<Arc<Encoded>> {
+        let at = usize::try_from(step.checked_sub(self.first())?).ok()?;
+        self.batches.get(at).map(Arc::clone)
+    }
+}
+
+impl Line {
+    fn lock(&self) -> MutexGuard<'_, Ring> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a subscriber finds.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// The next batch; its generation is the stream's affair.
+    Batch(Arc<Encoded>),
+    /// The epoch is over.
+    End,
+    /// Others are so far ahead that the batch is gone: subscribe again from this step.
+    Behind(u64),
+}
+
+/// One stream's place in a line.
+#[derive(Debug)]
+pub(super) struct Subscriber {
+    line: Arc<Line>,
+    step: u64,
+    _outgoing: OwnedSemaphorePermit,
+}
+
+impl Subscriber {
+    /// The next batch of the stream. Nothing is lost when the future is dropped.
+    pub(super) async fn next(&mut self) -> Result<Found, Status> {
+        if self.step >= self.line.steps {
+            return Ok(Found::End);
+        }
+        if let Some(found) = self.ready()? {
+            return Ok(found);
+        }
+        let line = Arc::clone(&self.line);
+        let mut source = line.source.lock().await;
+        // Somebody else may have made it meanwhile.
+        if let Some(found) = self.ready()? {
+            return Ok(found);
+        }
+        let made = match source.next().await {
+            Some(Ok(batch)) => {
+                // From here on it is the ring's, whose memory is claimed apart.
+                batch.deliver();
+                self.line.decoded.fetch_add(batch.rows as u64, Ordering::Relaxed);
+                encode(&batch, &self.line.offer.columns, None)
+            }
+            Some(Err(error)) => Err(error),
+            None => Err(Error::Closed { why: format!("the data ended before step {}", self.step) }),
+        };
+        let mut ring = self.line.lock();
+        match made {
+            Ok(batch) => {
+                if ring.batches.len() as u64 == RING {
+                    ring.batches.pop_front();
+                }
+                ring.batches.push_back(Arc::new(batch));
+                ring.next += 1;
+            }
+            Err(error) => {
+                tracing::warn!(error = %error.chain(), "a stream failed");
+                ring.failed = Some(to_status(&error));
+            }
+        }
+        drop(ring);
+        drop(source);
+        match self.ready()? {
+            Some(found) => Ok(found),
+            None => Err(Status::internal("a batch was made out of order; this is a bug in bowstring")),
+        }
+    }
+
+    fn ready(&mut self) -> Result<Option<Found>, Status> {
+        let ring = self.line.lock();
+        if let Some(batch) = ring.get(self.step) {
+            drop(ring);
+            self.step += 1;
+            return Ok(Some(Found::Batch(batch)));
+        }
+        if let Some(status) = &ring.failed {
+            return Err(status.clone());
+        }
+        Ok((self.step < ring.first()).then_some(Found::Behind(self.step)))
+    }
+
+    /// Where the data is.
+    pub(super) fn offer(&self) -> &Arc<Offer> {
+        &self.line.offer
+    }
+}

@@ -1,0 +1,235 @@
+//! Errors across the wire: each to its own gRPC code with the error itself as a detail, and back.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tonic::metadata::{MetadataMap, MetadataValue};
+use tonic::{Code, Status};
+
+use crate::error::{Error, Place};
+
+/// The key of the detail among the trailers.
+const KEY: &str = "bowstring-error-bin";
+
+/// Most bytes of a detail, which has to fit in a header list.
+const MAX_BYTES: usize = 4 << 10;
+
+/// An error as it travels.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+enum Detail {
+    NotFound { what: String, hint: String },
+    Corrupt { file: Option<String>, row_group: Option<usize>, column: Option<String>, row: Option<u64>, what: String },
+    SourceChanged { file: String, was: String, now: String },
+    Mismatch { what: String, expected: String, found: String, hint: String },
+    Unsupported { what: String, hint: String },
+    Limit { what: String, asked: u64, limit: u64, option: String },
+    Config { option: String, problem: String },
+    Store { operation: String, url: String, why: String },
+    Timeout { stage: String, culprit: String, seconds: f64 },
+    Fenced { gang: String, generation: u64, why: String },
+    Remote { peer: String, what: String },
+    Closed { why: String },
+}
+
+/// `error` as a status. What it says is meant for the client: no secret is ever in an error.
+pub fn to_status(error: &Error) -> Status {
+    let chain = error.chain();
+    let (code, detail) = match error {
+        Error::NotFound { what, hint } => (Code::NotFound, Detail::NotFound { what: what.clone(), hint: hint.clone() }),
+        Error::Corrupt { place, what, source } => {
+            let what = source.as_ref().map_or_else(|| what.clone(), |source| format!("{what}: {source}"));
+            let Place { file, row_group, column, row } = place.clone();
+            let (file, column) = (file.map(|file| file.to_string()), column.map(|column| column.to_string()));
+            (Code::DataLoss, Detail::Corrupt { file, row_group, column, row, what })
+        }
+        Error::SourceChanged { file, was, now } => {
+            (Code::FailedPrecondition, Detail::SourceChanged { file: file.clone(), was: was.clone(), now: now.clone() })
+        }
+        Error::Mismatch { what, expected, found, hint } => (
+            Code::FailedPrecondition,
+            Detail::Mismatch {
+                what: what.clone(),
+                expected: expected.clone(),
+                found: found.clone(),
+                hint: hint.clone(),
+            },
+        ),
+        Error::Unsupported { what, hint } => {
+            (Code::Unimplemented, Detail::Unsupported { what: what.clone(), hint: hint.clone() })
+        }
+        Error::Limit { what, asked, limit, option } => (
+            Code::OutOfRange,
+            Detail::Limit { what: what.clone(), asked: *asked, limit: *limit, option: (*option).to_owned() },
+        ),
+        Error::Config { option, problem } => {
+            (Code::InvalidArgument, Detail::Config { option: (*option).to_owned(), problem: problem.clone() })
+        }
+        Error::Store { operation, url, source } => {
+            (Code::Internal, Detail::Store { operation: operation.clone(), url: url.clone(), why: source.to_string() })
+        }
+        Error::Timeout { stage, culprit, waited } => (
+            Code::DeadlineExceeded,
+            Detail::Timeout { stage: (*stage).to_owned(), culprit: culprit.clone(), seconds: waited.as_secs_f64() },
+        ),
+        Error::Fenced { gang, generation, why } => {
+            (Code::Aborted, Detail::Fenced { gang: gang.clone(), generation: *generation, why: why.clone() })
+        }
+        Error::Remote { peer, what, .. } => {
+            (Code::Unavailable, Detail::Remote { peer: peer.clone(), what: what.clone() })
+        }
+        Error::Closed { why } => (Code::Unavailable, Detail::Closed { why: why.clone() }),
+    };
+    let mut metadata = MetadataMap::new();
+    // A detail too long to travel is left out: the text tells the same.
+    if let Ok(json) = serde_json::to_vec(&detail)
+        && json.len() <= MAX_BYTES
+    {
+        metadata.insert_bin(KEY, MetadataValue::from_bytes(&json));
+    }
+    Status::with_metadata(code, shortened(chain), metadata)
+}
+
+/// Whole trailers are limited too.
+fn shortened(mut text: String) -> String {
+    if text.len() > MAX_BYTES {
+        let end = (0..=MAX_BYTES).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+        text.truncate(end);
+    }
+    text
+}
+
+/// Whether asking again, here or at another replica, may help.
+pub fn is_transient(status: &Status) -> bool {
+    matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled | Code::ResourceExhausted)
+        || status.code() == Code::Internal && status.metadata().get_bin(KEY).is_none()
+}
+
+/// The error that `peer` reported.
+pub fn from_status(peer: &str, status: &Status) -> Error {
+    let detail = status.metadata().get_bin(KEY).and_then(|value| value.to_bytes().ok());
+    let detail = detail.and_then(|json| serde_json::from_slice::<Detail>(&json).ok());
+    let remote = |what: String| Error::Remote { peer: peer.to_owned(), what, source: None };
+    match detail {
+        Some(Detail::NotFound { what, hint }) => Error::NotFound { what: format!("{what} at {peer}"), hint },
+        Some(Detail::Corrupt { file, row_group, column, row, what }) => {
+            let place = Place { file: file.map(Into::into), row_group, column: column.map(Into::into), row };
+            Error::Corrupt { place, what: format!("{what} (at {peer})"), source: None }
+        }
+        Some(Detail::SourceChanged { file, was, now }) => Error::SourceChanged { file, was, now },
+        Some(Detail::Mismatch { what, expected, found, hint }) => {
+            Error::Mismatch { what: format!("{what} at {peer}"), expected, found, hint }
+        }
+        Some(Detail::Unsupported { what, hint }) => Error::Unsupported { what: format!("{what} at {peer}"), hint },
+        Some(Detail::Limit { what, asked, limit, option }) => {
+            Error::Limit { what: format!("{what} at {peer}"), asked, limit, option: known(&option) }
+        }
+        Some(Detail::Config { option, problem }) => {
+            Error::Config { option: known(&option), problem: format!("{problem} (at {peer})") }
+        }
+        Some(Detail::Store { operation, url, why }) => {
+            Error::Store { operation: format!("{operation} by {peer}"), url, source: why.into() }
+        }
+        Some(Detail::Timeout { stage, culprit, seconds }) => Error::Timeout {
+            stage: known(&stage),
+            culprit: format!("{culprit} (at {peer})"),
+            waited: Duration::try_from_secs_f64(seconds).unwrap_or_default(),
+        },
+        Some(Detail::Fenced { gang, generation, why }) => Error::Fenced { gang, generation, why },
+        Some(Detail::Remote { what, .. }) => remote(what),
+        Some(Detail::Closed { why }) => remote(why),
+        None => remote(format!("{:?}: {}", status.code(), status.message())),
+    }
+}
+
+/// A status as one text, for transports without trailers: its detail, or what it says.
+pub(super) fn to_text(status: &Status) -> String {
+    let detail = status.metadata().get_bin(KEY).and_then(|value| value.to_bytes().ok());
+    let detail = detail.and_then(|json| String::from_utf8(json.to_vec()).ok());
+    detail.unwrap_or_else(|| status.message().to_owned())
+}
+
+/// The status that [`to_text`] was made of.
+pub(super) fn from_text(code: u32, text: &str) -> Status {
+    let code = Code::from(i32::try_from(code).unwrap_or(0));
+    if serde_json::from_str::<Detail>(text).is_err() {
+        return Status::new(code, text);
+    }
+    let mut metadata = MetadataMap::new();
+    metadata.insert_bin(KEY, MetadataValue::from_bytes(text.as_bytes()));
+    Status::with_metadata(code, "", metadata)
+}
+
+/// Names of options and stages are static; what a peer says is looked up among them.
+fn known(name: &str) -> &'static str {
+    const NAMES: &[&str] = &[
+        "all_gather",
+        "bad_rows",
+        "barrier",
+        "batch",
+        "batch_size",
+        "cast",
+        "columns",
+        "dataset",
+        "decode",
+        "descriptor",
+        "filter",
+        "gang",
+        "global_batch_size",
+        "images",
+        "join",
+        "lanes",
+        "lists",
+        "memory",
+        "memory_budget",
+        "memory_budget (or lower batch_size)",
+        "memory_budget (or lower lanes or window_rows)",
+        "memory_budget (or lower lanes, window_rows, batch_size or prefetch)",
+        "ngram",
+        "nulls",
+        "options",
+        "pack",
+        "rank",
+        "read",
+        "seed",
+        "selector",
+        "shuffle",
+        "state",
+        "tail",
+        "ticket",
+        "token",
+        "weights",
+        "window_rows",
+        "world_size",
+    ];
+    NAMES.iter().find(|known| **known == name).copied().unwrap_or("of the server")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_come_back_as_they_were() {
+        let place = Place::file("a.parquet").row_group(1).column("x").row(7);
+        let errors = [
+            Error::corrupt(place, "bad JPEG"),
+            Error::config("batch_size", "too small"),
+            Error::Fenced { gang: "g".into(), generation: 3, why: "rank 2 was lost".into() },
+            Error::NotFound { what: "dataset x".into(), hint: "there is y".into() },
+            Error::Closed { why: "draining".into() },
+        ];
+        for error in errors {
+            let status = to_status(&error);
+            let back = from_status("grpc://h", &status);
+            assert!(
+                back.chain().contains(error.to_string().split(" not found").next().unwrap_or_default())
+                    || matches!(back, Error::Remote { .. }),
+                "{back}"
+            );
+            assert_eq!(is_transient(&status), matches!(error, Error::Closed { .. }));
+        }
+        let plain = from_status("grpc://h", &Status::unavailable("gone"));
+        assert_eq!(plain.to_string(), "grpc://h: Unavailable: gone");
+    }
+}

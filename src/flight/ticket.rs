@@ -1,0 +1,126 @@
+//! Tickets: everything a server needs to serve a stream, signed, so that it keeps no session and any replica may serve it.
+//!
+//! ```text
+//!   "BT1" │ HMAC-SHA-256 of the rest, 32 bytes │ JSON: what is asked for, the data's fingerprint, the holder, the expiry
+//! ```
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use hmac::{Hmac, Mac};
+use serde::{Deserialize, Serialize};
+use sha2::Sha256;
+
+use super::asked::{Asked, MAX_BYTES};
+use crate::error::{Error, Result};
+use crate::manifest::Fingerprint;
+
+const MAGIC: &[u8] = b"BT1";
+const MAC_BYTES: usize = 32;
+
+/// What a ticket says.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ticket {
+    /// The stream; its rank is there.
+    pub asked: Asked,
+    /// The data that the plan is over: another replica must have the same.
+    pub fingerprint: Fingerprint,
+    /// Whom it was given to.
+    pub tenant: String,
+    /// Seconds since 1970 after which no stream may be opened with it.
+    pub expires: u64,
+}
+
+impl Ticket {
+    /// The ticket as bytes, signed with `key`.
+    pub fn sign(&self, key: &[u8]) -> Vec<u8> {
+        // Strings, numbers and JSON values: nothing can fail.
+        let json = serde_json::to_vec(self).unwrap_or_default();
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend_from_slice(&mac(key, &json).finalize().into_bytes());
+        bytes.extend_from_slice(&json);
+        bytes
+    }
+
+    /// The ticket in `bytes`, if it was signed with `key` and has not expired at `now`.
+    ///
+    /// # Errors
+    /// [`Denied`], which says no more than a forger may know.
+    pub fn verify(bytes: &[u8], key: &[u8], now: SystemTime) -> Result<Self, Denied> {
+        let rest = bytes.strip_prefix(MAGIC).filter(|_| bytes.len() <= MAX_BYTES).ok_or(Denied::Malformed)?;
+        let (code, json) = rest.split_at_checked(MAC_BYTES).ok_or(Denied::Malformed)?;
+        // Compared in constant time, and before anything of the JSON is read.
+        mac(key, json).verify_slice(code).map_err(|_| Denied::Forged)?;
+        let ticket: Self = serde_json::from_slice(json).map_err(|_| Denied::Malformed)?;
+        if now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs() > ticket.expires {
+            return Err(Denied::Expired);
+        }
+        Ok(ticket)
+    }
+
+    /// The expiry of a ticket that is good for `life` from `now` on.
+    pub fn expiry(now: SystemTime, life: Duration) -> u64 {
+        now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).saturating_add(life).as_secs()
+    }
+}
+
+/// Why a ticket is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Denied {
+    /// It is no ticket.
+    #[error("this is no ticket of bowstring; ask for one with GetFlightInfo")]
+    Malformed,
+    /// It was not signed with this server's key, or was changed since.
+    #[error("this server did not sign the ticket; replicas must share one key file")]
+    Forged,
+    /// It is too old.
+    #[error("the ticket has expired; ask for another with GetFlightInfo")]
+    Expired,
+}
+
+impl From<Denied> for Error {
+    fn from(denied: Denied) -> Self {
+        Self::config("ticket", denied.to_string())
+    }
+}
+
+fn mac(key: &[u8], json: &[u8]) -> Hmac<Sha256> {
+    // HMAC takes keys of any length.
+    let mut mac = <Hmac<Sha256> as Mac>::new_from_slice(key).unwrap_or_else(|_| Hmac::new(&Default::default()));
+    mac.update(MAGIC);
+    mac.update(json);
+    mac
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{PlanSpec, Share};
+
+    fn ticket() -> Ticket {
+        let options = crate::pipeline::LoaderOptions::new("x", 4);
+        let asked = Asked::new("photos", &options, Share::whole()).unwrap();
+        let manifests = [std::sync::Arc::new(crate::manifest::Manifest::imaginary(&[8], 8))];
+        let spec = PlanSpec::new(0, 4).resolve(&manifests).unwrap();
+        let fingerprint = crate::plan::Plan::new(&manifests, spec, 0).unwrap().fingerprint();
+        Ticket { asked, fingerprint, tenant: "a".to_owned(), expires: 1000 }
+    }
+
+    #[test]
+    fn every_flipped_bit_is_refused() {
+        let (ticket, key) = (ticket(), b"0123456789abcdef");
+        let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
+        let bytes = ticket.sign(key);
+        assert_eq!(Ticket::verify(&bytes, key, at(1000)), Ok(ticket));
+        assert_eq!(Ticket::verify(&bytes, key, at(1001)), Err(Denied::Expired));
+        assert_eq!(Ticket::verify(&bytes, b"0123456789abcdeg", at(0)), Err(Denied::Forged));
+        for bit in 0..bytes.len() * 8 {
+            let mut flipped = bytes.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(Ticket::verify(&flipped, key, at(0)).is_err(), "bit {bit}");
+        }
+        for length in 0..bytes.len() {
+            assert!(Ticket::verify(&bytes[..length], key, at(0)).is_err(), "{length} bytes");
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! What does not depend on rank, epoch and position: the open datasets, their columns, the resolved plan.
+//!
+//! A [`Loader`](super::Loader) has one for itself; a server keeps one for all streams that ask for the same.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures::Stream;
+
+use super::feed::Feed;
+use super::job::{Job, Means, Source, Workers, closed};
+use super::ngram::{Frames, Maker};
+use super::options::{LoaderOptions, Settings};
+use super::stats::Stats;
+use super::{batch_bytes, batches_at_once};
+use crate::codec::{BadRows, Columns, Rows};
+use crate::dataset::Dataset;
+use crate::error::{Error, Result};
+use crate::manifest::{Fingerprint, Manifest};
+use crate::memory::{HostAllocator, Pool, SystemAllocator};
+use crate::plan::{Plan, PlanSpec, Share, Shuffle};
+use crate::schema::Schema;
+use crate::tensor::Batch;
+
+/// What a loader needs at least to run, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryNeed {
+    /// Row groups that are live at once: fetched and decoded.
+    pub row_groups: u64,
+    /// Batches not yet delivered.
+    pub batches: u64,
+}
+
+impl MemoryNeed {
+    /// Bytes in all.
+    pub fn total(&self) -> u64 {
+        self.row_groups.saturating_add(self.batches)
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Prepared {
+    pub(super) sources: Arc<[Source]>,
+    manifests: Vec<Arc<Manifest>>,
+    spec: PlanSpec,
+    bad_rows: BadRows,
+}
+
+impl Prepared {
+    /// Opens the datasets that `options` name and resolves the plan. Rank, memory, threads and time-out of the options mean nothing
+    /// here. Reads footers, and the filter's columns if there is a filter.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for options that contradict each other, and whatever opening the dataset gives.
+    pub async fn open(options: &LoaderOptions) -> Result<Self> {
+        Self::with(options, &options.settings()?).await
+    }
+
+    pub(super) async fn with(options: &LoaderOptions, settings: &Settings) -> Result<Self> {
+        let sources = sources(settings, options).await?;
+        let manifests: Vec<_> = sources.iter().map(|source| Arc::clone(source.dataset.manifest())).collect();
+        let spec = settings.spec.resolve(&manifests)?;
+        Ok(Self { sources, manifests, spec, bad_rows: options.bad_rows })
+    }
+
+    /// What comes out: one field per column, before suffixes.
+    pub fn schema(&self) -> &Schema {
+        self.sources[0].maker.fields()
+    }
+
+    /// The datasets, in the order of the options.
+    pub fn datasets(&self) -> impl Iterator<Item = &Dataset> {
+        self.sources.iter().map(|source| &source.dataset)
+    }
+
+    /// The resolved spec.
+    pub fn spec(&self) -> &PlanSpec {
+        &self.spec
+    }
+
+    /// The plan of `epoch`.
+    ///
+    /// # Errors
+    /// As [`Plan::new`].
+    pub fn plan(&self, epoch: u64) -> Result<Plan> {
+        Plan::new(&self.manifests, self.spec.clone(), epoch)
+    }
+
+    /// The data's fingerprint.
+    ///
+    /// # Errors
+    /// As [`Plan::new`].
+    pub fn fingerprint(&self) -> Result<Fingerprint> {
+        Ok(self.plan(0)?.fingerprint())
+    }
+
+    /// The least memory that one share of `plan` runs in, `prefetch` batches ahead.
+    pub fn need(&self, plan: &Plan, share: Share, prefetch: usize) -> MemoryNeed {
+        let rows = usize::try_from(plan.batch_rows(share)).unwrap_or(usize::MAX);
+        let batches = batch_bytes(&self.sources, rows).saturating_mul(batches_at_once(prefetch)) as u64;
+        // What the windows of a step hold, and the largest row group on its way in beside them.
+        let live = plan.live_bytes(share, &|source, group| self.sources[source as usize].cost(group as usize).held);
+        MemoryNeed { row_groups: live.saturating_add(largest_group(&self.sources)), batches }
+    }
+
+    /// As [`need`](Self::need), refusing a budget that cannot hold it; what is left of a larger one is for reading ahead.
+    pub(super) fn fit(&self, plan: &Plan, share: Share, prefetch: usize, budget: usize) -> Result<MemoryNeed> {
+        let need = self.need(plan, share, prefetch);
+        let asked = need.total();
+        if asked <= budget as u64 {
+            return Ok(need);
+        }
+        Err(Error::Limit {
+            what: format!(
+                "one step: {} MB of row groups over {} lanes and {} MB of batches,",
+                need.row_groups >> 20,
+                plan.lanes(),
+                need.batches >> 20
+            ),
+            asked,
+            limit: budget as u64,
+            option: "memory_budget (or lower lanes, window_rows, batch_size or prefetch)",
+        })
+    }
+
+    /// A batch of one row that stands for no data: the columns of all others, in their order.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] if a row is larger than `budget`.
+    pub fn specimen(&self, plan: &Plan, budget: usize) -> Result<Batch> {
+        let none = |_| 0;
+        let rows = Rows {
+            epoch: plan.epoch(),
+            step: 0,
+            cells: &[],
+            rows: &[],
+            size: 1,
+            masked: plan.masked(),
+            random: &none,
+            row_ids: &none,
+            stored_rows: &none,
+            bad_rows: self.bad_rows,
+            max_bytes: budget,
+        };
+        let pool = Pool::new(Arc::new(SystemAllocator), budget);
+        let reservation = pool.try_reserve(0).ok_or_else(closed)?;
+        Ok(self.sources[0].maker.assemble(&rows, reservation)?.0)
+    }
+
+    /// Batches of one share of `plan` from a step on. Must be called within a tokio runtime that has time enabled; reading starts
+    /// at once.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] for a budget that can never hold a step; [`Error::Config`] for a share that the plan cannot give.
+    pub fn batches(&self, plan: Arc<Plan>, run: Run) -> Result<Batches> {
+        plan.check_share(run.share)?;
+        let need = self.fit(&plan, run.share, run.prefetch, run.budget)?;
+        let means = Means {
+            workers: run.workers,
+            allocator: run.allocator,
+            budget: run.budget,
+            // At most the budget, which is a usize.
+            batches: need.batches as usize,
+            prefetch: run.prefetch,
+            bad_rows: self.bad_rows,
+        };
+        let job = Arc::new(Job::new(Arc::clone(&self.sources), means));
+        let feed = Feed::start(Arc::clone(&job), plan, run.share, run.from);
+        Ok(Batches { feed, job })
+    }
+}
+
+/// How to run one share of a plan.
+#[derive(Debug)]
+pub struct Run {
+    /// Whose rows.
+    pub share: Share,
+    /// The first step.
+    pub from: u64,
+    /// Threads to decode with.
+    pub workers: Arc<Workers>,
+    /// Where batches are built.
+    pub allocator: Arc<dyn HostAllocator>,
+    /// Bytes that everything in flight may take, batches included until they are dropped or
+    /// [delivered](Batch::deliver).
+    pub budget: usize,
+    /// Batches made ahead of the consumer, at least 1.
+    pub prefetch: usize,
+}
+
+/// Batches in plan order. The first error ends the stream; dropping it stops everything behind it.
+#[derive(Debug)]
+pub struct Batches {
+    feed: Feed,
+    job: Arc<Job>,
+}
+
+impl Batches {
+    /// Stage and culprit of a wait that brings nothing.
+    pub fn culprit(&self) -> (&'static str, String) {
+        self.feed.culprit()
+    }
+
+    /// Counters since the start.
+    pub fn stats(&self) -> Stats {
+        self.job.counters.snapshot(self.job.memory())
+    }
+}
+
+impl Stream for Batches {
+    type Item = Result<Batch>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Pin::new(&mut self.feed).poll_next(context)
+    }
+}
+
+impl Drop for Batches {
+    fn drop(&mut self) {
+        self.job.stop();
+    }
+}
+
+/// Opens the datasets. All must give the same columns.
+pub(super) async fn sources(settings: &Settings, options: &LoaderOptions) -> Result<Arc<[Source]>> {
+    let mut sources = Vec::new();
+    for urls in &settings.datasets {
+        let dataset = Dataset::open(urls, settings.open.clone()).await?;
+        let shuffled = settings.spec.shuffle != Shuffle::None;
+        let mut asked = options.columns.clone();
+        if let Some(ngram) = &options.ngram {
+            if !asked.columns.is_empty() {
+                return Err(Error::config(
+                    "columns",
+                    "the fields of ngram say which columns are delivered; leave it out",
+                ));
+            }
+            // Packs are asked for by their own names, like columns.
+            asked.columns = ngram.columns();
+        }
+        let columns = Arc::new(Columns::new(dataset.schema(), &asked)?.shuffled(shuffled));
+        let maker = match &options.ngram {
+            Some(ngram) => Maker::Frames(Arc::new(Frames::new(ngram, &columns, options.bad_rows)?)),
+            None => Maker::Rows(Arc::clone(&columns)),
+        };
+        if let Some(first) = sources.first().map(|first: &Source| &first.maker) {
+            same_fields(first.fields(), maker.fields(), urls)?;
+        }
+        let projection = dataset.project(columns.paths())?;
+        let rows = sources.iter().map(|source: &Source| source.dataset.stored_rows());
+        let row_base = rows.fold(0, u64::saturating_add);
+        sources.push(Source { dataset, projection, columns, maker, row_base });
+    }
+    Ok(sources.into())
+}
+
+/// The largest row group on its way in.
+pub(super) fn largest_group(sources: &[Source]) -> u64 {
+    let largest = sources.iter().flat_map(|source| {
+        let groups = source.dataset.manifest().groups.iter().enumerate();
+        groups.filter(|(_, group)| group.selected > 0).map(|(group, _)| source.cost(group).total())
+    });
+    largest.max().unwrap_or(0)
+}
+
+fn same_fields(first: &Schema, other: &Schema, urls: &[String]) -> Result<()> {
+    if first == other {
+        return Ok(());
+    }
+    Err(Error::Mismatch {
+        what: format!("columns of the mixture's datasets, at {}", urls.join(", ")),
+        expected: first.to_string(),
+        found: other.to_string(),
+        hint: "select and cast columns so that all datasets give the same".to_owned(),
+    })
+}

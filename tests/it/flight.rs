@@ -1,0 +1,274 @@
+//! Batches from a server are the batches of a local loader: the same columns, bytes, order and states.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use arrow::array::{Array, make_comparator};
+use arrow::compute::SortOptions;
+use bowstring::flight::server::config::ServerOptions;
+use bowstring::flight::server::{Catalogue, Config, serve};
+use bowstring::pipeline::{Filter, LoaderOptions};
+use bowstring::tensor::{Batch, Value};
+use bowstring::{Error, Loader};
+use sha2::{Digest, Sha256};
+use tokio::sync::oneshot;
+
+use crate::support;
+
+/// A server on its own threads; it drains when dropped.
+pub(crate) struct Served {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<bowstring::Result<()>>>,
+}
+
+impl Served {
+    /// Serves datasets by name on any free port.
+    pub(crate) fn start(datasets: &[(&str, &str)], options: &ServerOptions) -> Self {
+        Self::at("127.0.0.1:0".parse().unwrap(), datasets, options)
+    }
+
+    pub(crate) fn at(address: SocketAddr, datasets: &[(&str, &str)], options: &ServerOptions) -> Self {
+        let mut catalogue = Catalogue::default();
+        for (name, url) in datasets {
+            catalogue.add(name, vec![(*url).to_owned()]).unwrap();
+        }
+        let listener = std::net::TcpListener::bind(address).unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let address = listener.local_addr().unwrap();
+        let config = Config::new(catalogue, options).unwrap();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+            let served = runtime.block_on(async {
+                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+                let stopped = async {
+                    let _ = stopped.await;
+                };
+                serve(listener, config, stopped).await
+            });
+            runtime.shutdown_background();
+            served
+        });
+        Self { address, stop: Some(stop), thread: Some(thread) }
+    }
+
+    pub(crate) fn url(&self, dataset: &str) -> String {
+        format!("grpc://{}/{dataset}", self.address)
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Drains, and says how serving ended.
+    pub(crate) fn stop(&mut self) -> bowstring::Result<()> {
+        drop(self.stop.take());
+        self.thread.take().map_or(Ok(()), |thread| thread.join().unwrap())
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let stopped = self.stop();
+        assert!(stopped.is_ok() || std::thread::panicking(), "{stopped:?}");
+    }
+}
+
+/// Options of a server that leaves at once.
+pub(crate) fn hasty() -> ServerOptions {
+    ServerOptions { drain_grace: Some(1.0), memory_budget: Some(1 << 30), threads: Some(2), ..ServerOptions::default() }
+}
+
+/// That two batches are the same to the last byte.
+pub(crate) fn assert_same(ours: &Batch, theirs: &Batch) {
+    let place = format!("epoch {}, step {}", ours.epoch, ours.step);
+    assert_eq!((ours.epoch, ours.step, ours.rows), (theirs.epoch, theirs.step, theirs.rows), "{place}");
+    let names = |batch: &Batch| batch.columns().iter().map(|(name, _)| name.to_string()).collect::<Vec<_>>();
+    assert_eq!(names(ours), names(theirs), "{place}");
+    for ((name, ours), (_, theirs)) in ours.columns().iter().zip(theirs.columns()) {
+        match (ours, theirs) {
+            (Value::Tensor(ours), Value::Tensor(theirs)) => {
+                assert_eq!((ours.dtype(), ours.shape()), (theirs.dtype(), theirs.shape()), "{place}, {name}");
+                assert!(ours.bytes() == theirs.bytes(), "{place}, {name}: other bytes");
+                assert_eq!(theirs.as_ptr() as usize % 64, 0, "{place}, {name}");
+            }
+            (Value::Arrow(ours), Value::Arrow(theirs)) => {
+                assert_eq!((ours.data_type(), ours.len()), (theirs.data_type(), theirs.len()), "{place}, {name}");
+                let equal = make_comparator(ours, theirs, SortOptions::default()).unwrap();
+                assert!((0..ours.len()).all(|row| equal(row, row).is_eq()), "{place}, {name}");
+            }
+            other => panic!("{place}, {name}: {other:?}"),
+        }
+    }
+}
+
+/// Runs a local loader and a served one side by side for an epoch and a half, resuming the served one now and then.
+fn assert_equal(served: &Served, dataset: &str, options: &LoaderOptions) -> usize {
+    let mut local = Loader::open(options.clone()).unwrap();
+    let remote = LoaderOptions { urls: vec![served.url(dataset)], timeout: 30.0, ..options.clone() };
+    let mut theirs = Loader::open(remote.clone()).unwrap();
+    assert_eq!(local.schema(), theirs.schema());
+    assert_eq!((local.steps(), local.rows()), (theirs.steps(), theirs.rows()));
+    let mut batches = 0;
+    for round in 0..local.steps() + local.steps() / 2 {
+        let (ours, others) = (local.next().unwrap(), theirs.next().unwrap());
+        match (&ours, &others) {
+            (Some(ours), Some(theirs)) => assert_same(ours, theirs),
+            (None, None) => {}
+            other => panic!("one ended: {other:?}"),
+        }
+        batches += usize::from(ours.is_some());
+        assert_eq!(local.state(), theirs.state());
+        if round % 7 == 3 {
+            let state = theirs.state();
+            theirs = Loader::open(remote.clone()).unwrap();
+            theirs.load_state(&state).unwrap();
+        }
+    }
+    batches
+}
+
+#[test]
+fn photos_and_numbers_are_the_same_from_a_server() {
+    let directory = tempfile::tempdir().unwrap();
+    support::write(directory.path(), &[vec![90, 33, 70], vec![64; 5], vec![7]], 3);
+    let numbers = directory.path().to_str().unwrap();
+    let served = Served::start(&[("photos", "fixtures/imagenet40.parquet"), ("numbers", numbers)], &hasty());
+    let mut batches = 0;
+    for (rank, world) in [(0, 1), (1, 2), (2, 3)] {
+        let mut options = LoaderOptions::new("fixtures/imagenet40.parquet", 4);
+        (options.rank, options.world_size, options.seed) = (Some(rank), Some(world), 5);
+        options.columns.images =
+            serde_json::from_str(r#"{"image": {"size": [64, 48], "random_resized_crop": true}}"#).unwrap_or_default();
+        options.columns.row_id = true;
+        batches += assert_equal(&served, "photos", &options);
+        for shuffle in [false, true] {
+            let mut options = support::options(Path::new(numbers), 24, rank, world);
+            options.shuffle = shuffle;
+            options.filter = Some(Filter::Text("id >= 20".to_owned()));
+            batches += assert_equal(&served, "numbers", &options);
+        }
+    }
+    assert!(batches > 100, "{batches}");
+}
+
+#[test]
+fn every_kind_of_column_is_the_same_from_a_server() {
+    let all = "fixtures/petastorm/petastorm_allcodecs_0.13.1";
+    let spark = "fixtures/spark43_parquet";
+    let legacy = "fixtures/petastorm/petastorm_legacy_0.7.6";
+    let served = Served::start(&[("all", all), ("spark", spark), ("legacy", legacy)], &hasty());
+    for (name, url) in [("all", all), ("spark", spark), ("legacy", legacy)] {
+        let mut options = LoaderOptions::new(url, 5);
+        (options.rank, options.world_size) = (Some(0), Some(1));
+        options.columns.nulls = serde_json::from_str(r#"{"*": "mask"}"#).unwrap();
+        // Columns that no loader reads are left out, one after another, as a user would.
+        let mut local = Loader::open(options.clone());
+        while let Err(Error::Unsupported { what, .. }) = &local {
+            let column = what.split_whitespace().nth(1).unwrap().to_owned();
+            options.columns.exclude.push(column);
+            local = Loader::open(options.clone());
+        }
+        local.unwrap();
+        assert!(assert_equal(&served, name, &options) > 0, "{name}");
+    }
+}
+
+#[test]
+fn errors_of_a_server_are_those_of_a_loader() {
+    let served = Served::start(&[("photos", "fixtures/imagenet40.parquet")], &hasty());
+    let open = |url: String, change: &dyn Fn(&mut LoaderOptions)| {
+        let mut options = LoaderOptions::new(url, 4);
+        (options.rank, options.world_size, options.timeout) = (Some(0), Some(1), 3.0);
+        change(&mut options);
+        Loader::open(options).unwrap_err()
+    };
+    let error = open(served.url("photo"), &|_| {});
+    assert!(matches!(&error, Error::NotFound { .. }) && error.to_string().contains("photos"), "{error}");
+    let error = open(served.url("photos"), &|options| options.columns.columns = vec!["lable".to_owned()]);
+    assert!(matches!(&error, Error::NotFound { .. }) && error.to_string().contains("label"), "{error}");
+    let error = open(served.url("photos"), &|options| options.weights = vec![1.0]);
+    assert!(matches!(&error, Error::Config { option: "weights", .. }), "{error}");
+    let error = open("grpc://127.0.0.1:1/photos".to_owned(), &|_| {});
+    assert!(matches!(&error, Error::Timeout { .. }) && error.to_string().contains("127.0.0.1:1"), "{error}");
+}
+
+#[test]
+fn a_loader_goes_on_at_another_replica() {
+    let directory = tempfile::tempdir().unwrap();
+    support::write(directory.path(), &[vec![50; 20]], 8);
+    let numbers = directory.path().to_str().unwrap().to_owned();
+    let key = directory.path().join("key");
+    std::fs::write(&key, [7; 32]).unwrap();
+    let start = || Served::start(&[("numbers", &numbers)], &hasty());
+    let mut servers = [Some(start()), Some(start())];
+    let mut options = support::options(directory.path(), 10, 0, 1);
+    options.prefetch = 1;
+    let mut local = Loader::open(options.clone()).unwrap();
+    options.urls = servers.iter().flatten().map(|server| server.url("numbers")).collect();
+    options.timeout = 20.0;
+    let mut theirs = Loader::open(options).unwrap();
+    for round in 0_usize.. {
+        // Each server is stopped and started again in turn, at the same address.
+        if round % 25 == 24 {
+            let at = round / 25 % 2;
+            let address = servers[at].as_ref().unwrap().address();
+            servers[at].take().unwrap().stop().unwrap();
+            servers[at] = Some(Served::at(address, &[("numbers", &numbers)], &hasty()));
+        }
+        match (local.next().unwrap(), theirs.next().unwrap()) {
+            (Some(ours), Some(theirs)) => assert_same(&ours, &theirs),
+            (None, None) => break,
+            other => panic!("one ended: {other:?}"),
+        }
+    }
+    drop(theirs);
+}
+
+#[test]
+fn eight_ranks_and_two_jobs_decode_each_row_once() {
+    let directory = tempfile::tempdir().unwrap();
+    support::write(directory.path(), &[vec![40; 16]], 2);
+    let served = Served::start(&[("numbers", directory.path().to_str().unwrap())], &hasty());
+    let urls = vec![served.url("numbers")];
+    let mut digests = Vec::new();
+    for jobs in [1, 2] {
+        let mut loaders = Vec::new();
+        for rank in 0..8 {
+            for _ in 0..jobs {
+                let options = LoaderOptions { urls: urls.clone(), ..support::options(directory.path(), 32, rank, 8) };
+                loaders.push(Loader::open(options).unwrap());
+            }
+        }
+        let mut digest = Sha256::new();
+        for _ in 0..loaders[0].steps() {
+            for loader in &mut loaders {
+                let batch = loader.next().unwrap().unwrap();
+                digest.update(batch.tensor("id").unwrap().bytes());
+            }
+        }
+        digests.push(digest.finalize());
+        drop(loaders);
+    }
+    assert_eq!(digests.len(), 2);
+    let stats = stats(&served);
+    // Two rounds of 640 rows, whatever the number of jobs.
+    assert_eq!(stats["rows_decoded"], 2 * 640, "{stats}");
+}
+
+/// What the server says of itself.
+fn stats(served: &Served) -> serde_json::Value {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", served.address())).unwrap();
+        let channel = endpoint.connect_timeout(Duration::from_secs(5)).connect().await.unwrap();
+        let mut client = arrow_flight::flight_service_client::FlightServiceClient::new(channel);
+        let action = arrow_flight::Action::new("stats", "");
+        let mut answers = client.do_action(action).await.unwrap().into_inner();
+        let answer = answers.message().await.unwrap().unwrap();
+        serde_json::from_slice(&answer.body).unwrap()
+    })
+}
