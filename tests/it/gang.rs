@@ -55,6 +55,12 @@ impl Wire for Memory {
     }
 }
 
+/// A directory in memory where there is one: thousands of fsyncs of a disk are not what is tested.
+fn quick_directory() -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    if memory.is_dir() { tempfile::tempdir_in(memory).unwrap() } else { tempfile::tempdir().unwrap() }
+}
+
 /// Runs `work` on a clock that jumps to the next timer.
 fn jumping<T>(work: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap().block_on(work)
@@ -145,7 +151,7 @@ fn a_lost_member_is_noticed_within_the_lease() {
     let lease = RegistryOptions::default().lease;
     let mut random = Random(11);
     let rounds = if crate::support::soak() { 1000 } else { 100 };
-    let mut times: Vec<(Duration, Duration)> = (0..rounds)
+    let mut times: Vec<(Duration, Duration, u8)> = (0..rounds)
         .map(|_| {
             let (alive, how) = (Duration::from_millis(random.below(60_000)), 1 + random.below(3) as u8);
             jumping(async {
@@ -170,15 +176,16 @@ fn a_lost_member_is_noticed_within_the_lease() {
                         begin.elapsed()
                     }
                 );
-                (others, own)
+                (others, own, how)
             })
         })
         .collect();
-    // A swallowed answer has renewed the lease at the server: it fences later than the member itself.
-    for (others, own) in &times {
+    // Where only the way back is dead, heartbeats still renew the lease, until the member has fenced itself.
+    for (others, own, how) in &times {
         assert!(own <= others, "the member took itself for alive for {own:?}, the gang lost it after {others:?}");
-        assert!(*others <= lease + lease / 2, "{others:?}");
+        assert!(*own <= lease && *others <= if *how == 3 { lease * 2 } else { lease }, "{how}: {others:?}, {own:?}");
     }
+    times.retain(|(_, _, how)| *how != 3);
     times.sort_unstable();
     let at = |per_cent: usize| times[(times.len() - 1) * per_cent / 100].0.as_secs_f64() / lease.as_secs_f64();
     println!(
@@ -241,7 +248,7 @@ fn a_dropped_call_takes_its_arrival_back() {
         let short = members[1].barrier(Duration::from_secs(2)).await.unwrap_err().to_string();
         assert!(short.contains("rank 0 of gang run"), "it must not open short: {short}");
         let (a, b) = futures::join!(members[0].barrier(LONG), members[1].barrier(LONG));
-        (a.unwrap(), b.unwrap());
+        a.and(b).unwrap();
 
         // A join that was given up leaves the rank free at once.
         let other = |rank| JoinOptions { gang: "other".into(), ..options(rank, 2) };
@@ -283,7 +290,7 @@ fn a_dropped_member_ends_the_generation_and_its_streams() {
 
 #[test]
 fn a_server_that_was_killed_goes_on_with_the_same_generation() {
-    let home = tempfile::tempdir().unwrap();
+    let home = quick_directory();
     let path = home.path().join("gangs");
     jumping(async {
         let wire = Memory::new(registry(Some(&path)));

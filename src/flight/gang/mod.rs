@@ -20,10 +20,12 @@
 //! - Time is only ever a distance on one machine's monotonic clock, so clocks may differ by any amount. Their *rates* may
 //!   differ by the margin that [`Member`] keeps.
 
+mod call;
 mod crew;
 mod journal;
 mod machine;
 mod member;
+mod refusal;
 mod registry;
 mod rounds;
 #[cfg(test)]

@@ -275,6 +275,7 @@ impl Registry {
                 return write(&polled?);
             }
             tokio::select! {
+                biased;
                 () = rung => {}
                 () = tokio::time::sleep_until(until) => {}
             }

@@ -351,28 +351,28 @@ fn random_life(seed: u64, events: usize, unfenced: bool) -> (u32, Vec<Entry>) {
     };
     let mut processes: Vec<Process> = (0..world).map(&mut fresh).collect();
     for _ in 0..events {
-        let longest = if random.one_in(40) { 15_000 } else { 400 };
+        let longest = if random.below(40) == 0 { 15_000 } else { 400 };
         now += Duration::from_millis(random.below(longest));
         let index = random.below(processes.len() as u64) as usize;
-        if random.one_in(60) {
+        if random.below(60) == 0 {
             // A crash of the server: it comes back with its journal, or with a compacted one.
-            let kept = if random.one_in(2) { machine.snapshot() } else { records.clone() };
+            let kept = if random.below(2) == 0 { machine.snapshot() } else { records.clone() };
             machine = Machine::restore(options.clone(), &kept);
             machine.unfenced = unfenced;
             records = kept;
             start = now;
-        } else if random.one_in(25) && !processes[index].zombie {
+        } else if random.below(25) == 0 && !processes[index].zombie {
             // A crash of a rank, or a rank that was only taken for dead.
             let new = fresh(processes[index].rank);
             let mut old = std::mem::replace(&mut processes[index], new);
-            if old.member.is_some() && random.one_in(2) && processes.len() < 12 {
+            if old.member.is_some() && random.below(2) == 0 && processes.len() < 12 {
                 old.zombie = true;
                 processes.push(old);
             }
         } else {
             act(&mut machine, now, start, world, &mut processes[index], &mut random, &mut entries);
             let process = &mut processes[index];
-            if process.zombie && random.one_in(30) {
+            if process.zombie && random.below(30) == 0 {
                 processes.swap_remove(index);
             } else if process.attempt == 0 {
                 *process = fresh(process.rank);
@@ -417,7 +417,7 @@ fn act(
     let answer = match random.below(8) {
         _ if process.waits.is_some() => meet(machine, now, start, process, entries),
         0 | 1 => meet(machine, now, start, process, entries),
-        2 if random.one_in(20) && !process.zombie => {
+        2 if random.below(20) == 0 && !process.zombie => {
             process.attempt = 0;
             let failure = Some("gave up".into());
             machine.leave(now - start, &LeaveRequest { caller, failure })
