@@ -25,6 +25,9 @@ mod filter;
 mod flight;
 /// The floors of the house: which module may name which, what stays pure, where `unsafe` lives.
 mod floors;
+/// The gang: ranks that start, meet and restart together, on a network that fails.
+#[cfg(feature = "flight")]
+mod gang;
 /// Images: formats, crops, orientation, damage, bombs.
 mod images;
 /// Processes killed at random: nothing lost, nothing twice.

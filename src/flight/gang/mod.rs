@@ -1,1 +1,37 @@
-//! A gang of ranks: they start together, meet at barriers, and restart together.
+//! A gang: N ranks of one training job that start together, meet at barriers, and restart together.
+//!
+//! ```text
+//!  rank 0 ─ Member ─┐ join, heartbeat, barrier,              ┌─ Machine: decides; no clock, no I/O
+//!  rank 1 ─ Member ─┼─ all_gather, ack, leave ─► Registry ───┤
+//!  rank 2 ─ Member ─┘   (a `Wire` carries it)   waits, times └─ Journal: generations and acknowledged steps, on disk
+//! ```
+//!
+//! This is what Spark's barrier execution mode gives its tasks (`BarrierTaskContext`), plus what training needs: a
+//! **generation** that only ever rises and fences whoever is left over from before, and an **acknowledged position** from
+//! which a restarted gang continues. The rules:
+//!
+//! - A generation runs from the moment all N ranks have joined until one of them is lost (its lease ran out, it left with a
+//!   failure, or a new process joined in its place). Then every wait and every stream of that generation ends at once with
+//!   [`Error::Fenced`](crate::Error::Fenced), and all N join again.
+//! - No position is acknowledged in two generations: an accepted `ack` of a step is durable before its answer, and a rank of
+//!   an older generation, or another process of the same rank, is refused. Only a token given to `join` (a checkpoint that
+//!   the trainer went back to) moves the position back, and only if all ranks present the same one.
+//! - Every call is idempotent by its own keys (attempt, round, position), so that a lost answer is simply asked for again.
+//! - Time is only ever a distance on one machine's monotonic clock, so clocks may differ by any amount. Their *rates* may
+//!   differ by the margin that [`Member`] keeps.
+
+mod call;
+mod crew;
+mod journal;
+mod machine;
+mod member;
+mod refusal;
+mod registry;
+mod rounds;
+#[cfg(test)]
+mod tests;
+pub mod wire;
+
+pub use member::{JoinOptions, Member, Wire};
+pub use registry::{Fence, Registry, RegistryOptions};
+pub use wire::{MemberInfo, Position, Refusal, Share, Token};

@@ -1,0 +1,372 @@
+//! The gangs of one server: the state machine with a clock, a journal, and calls that wait.
+//!
+//! ```text
+//!  call ─► parse ─► lock { machine decides ─► journal writes } ─► wake whom it concerns ─► answer
+//!             ▲                                    │ not yet
+//!             └──── woken, or time is up ◄─────────┘
+//! ```
+//!
+//! The lock is held while the journal is written, and fsynced where a generation begins or ends: no answer may overtake
+//! what it follows from. After a failed write nothing is answered any more; a restart continues from what is on disk.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use super::journal::Journal;
+use super::machine::Machine;
+use super::rounds::Meeting;
+use super::wire::{
+    ACTIONS, AckRequest, Caller, CallerRequest, JoinRequest, Joined, LeaveRequest, MeetRequest, Met, Polled, Refusal,
+    StateRequest, millis, read, write,
+};
+use crate::error::{Error, Result};
+
+/// Nobody waits longer than this, whatever is asked for: 30 days.
+const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// Limits and times of a [`Registry`].
+#[derive(Debug, Clone)]
+pub struct RegistryOptions {
+    /// A member that was not heard of for so long is lost. Default 10 s.
+    pub lease: Duration,
+    /// How much longer members have after a restart of the server. Default 10 s.
+    pub grace: Duration,
+    /// The longest time that one call is held before it answers "not yet". Default 30 s.
+    pub max_poll: Duration,
+    /// The most ranks of one gang. Default 16,384.
+    pub max_world: u32,
+    /// The most gangs; ended and abandoned ones are forgotten first. Default 1,024.
+    pub max_gangs: usize,
+    /// The largest message of an `all_gather`, in bytes. Default 1 MiB.
+    pub max_message: u64,
+    /// The most bytes of all messages of one `all_gather`. Default 16 MiB.
+    pub max_gathered: u64,
+}
+
+impl Default for RegistryOptions {
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_secs(10),
+            grace: Duration::from_secs(10),
+            max_poll: Duration::from_secs(30),
+            max_world: 16_384,
+            max_gangs: 1_024,
+            max_message: 1 << 20,
+            max_gathered: 16 << 20,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Inner {
+    machine: Machine,
+    journal: Option<Journal>,
+    /// Why nothing is answered any more.
+    broken: Option<(String, String)>,
+    bells: BTreeMap<String, Arc<Notify>>,
+}
+
+/// All gangs of one server.
+#[derive(Debug)]
+pub struct Registry {
+    options: RegistryOptions,
+    start: Instant,
+    inner: Mutex<Inner>,
+    sweeper: OnceLock<AbortHandle>,
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        if let Some(sweeper) = self.sweeper.get() {
+            sweeper.abort();
+        }
+    }
+}
+
+impl Registry {
+    /// Opens the gangs of the journal at `journal`, or none without a journal: then a restart of the server forgets all.
+    ///
+    /// To be called within a tokio runtime, where a task watches the leases. One process at a time has a journal open.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a lease below 10 ms or no runtime; [`Error::Store`] and [`Error::Corrupt`] for the journal.
+    pub fn open(journal: Option<PathBuf>, options: RegistryOptions) -> Result<Arc<Self>> {
+        if options.lease < Duration::from_millis(10) || options.lease > LONGEST || options.grace > LONGEST {
+            return Err(Error::config("lease", format!("{:?}; from 10 ms to 30 days", options.lease)));
+        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return Err(Error::config("gang call", "a registry is opened within a tokio runtime"));
+        };
+        let (journal, records) = match journal {
+            Some(path) => {
+                let (journal, records) = Journal::open(&path)?;
+                (Some(journal), records)
+            }
+            None => (None, Vec::new()),
+        };
+        let machine = Machine::restore(options.clone(), &records);
+        let inner = Mutex::new(Inner { machine, journal, broken: None, bells: BTreeMap::new() });
+        let registry = Arc::new(Self { options, start: Instant::now(), inner, sweeper: OnceLock::new() });
+        let task = runtime.spawn(sweep(Arc::downgrade(&registry)));
+        let _ = registry.sweeper.set(task.abort_handle());
+        Ok(registry)
+    }
+
+    /// Answers one call: `action` is one of [`ACTIONS`], `body` the JSON of its request in [`wire`](super::wire).
+    ///
+    /// A call that waits is held for its `poll_ms` at most and then answers `waiting`. Dropping the future takes an arrival
+    /// back, unless the wait was over before.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] for an unknown action or gang, [`Error::Config`] and [`Error::Limit`] for a bad request,
+    /// [`Error::Fenced`] for a caller whose generation is over, [`Error::Mismatch`] where ranks contradict each other,
+    /// [`Error::Timeout`] where somebody did not come, [`Error::Store`] if the journal cannot be written.
+    pub async fn call(&self, action: &str, body: &[u8]) -> Result<Vec<u8>> {
+        let limit = self.options.max_message.saturating_mul(2).saturating_add(64 << 10);
+        if body.len() as u64 > limit {
+            let what = format!("the request {action}");
+            return Err(Error::Limit { what, asked: body.len() as u64, limit, option: "max_message" });
+        }
+        match action {
+            "gang.join" => {
+                let request: JoinRequest = read(action, body)?;
+                let times = (request.timeout_ms, request.poll_ms);
+                let name = request.gang.clone();
+                self.wait(&name, times, request, join, Machine::hold_join).await
+            }
+            "gang.barrier" | "gang.all_gather" => {
+                let request: MeetRequest = read(action, body)?;
+                let times = (request.timeout_ms, request.poll_ms);
+                let name = request.caller.gang.clone();
+                let ask = if action == "gang.barrier" { barrier } else { all_gather };
+                self.wait(&name, times, request, ask, Machine::hold_round).await
+            }
+            "gang.heartbeat" => {
+                let request: CallerRequest = read(action, body)?;
+                write(&self.act(|machine, now| machine.heartbeat(now, &request.caller))?)
+            }
+            "gang.members" => {
+                let request: CallerRequest = read(action, body)?;
+                write(&self.act(|machine, now| machine.members(now, &request.caller))?)
+            }
+            "gang.ack" => {
+                let request: AckRequest = read(action, body)?;
+                write(&self.act(|machine, now| machine.ack(now, &request))?)
+            }
+            "gang.leave" => {
+                let request: LeaveRequest = read(action, body)?;
+                self.act(|machine, now| machine.leave(now, &request))?;
+                Ok(b"{}".to_vec())
+            }
+            "gang.state" => {
+                let request: StateRequest = read(action, body)?;
+                write(&self.act(|machine, now| machine.state(now, &request.gang))?)
+            }
+            other => Err(Error::NotFound {
+                what: format!("action {:?}", other.chars().take(64).collect::<String>()),
+                hint: format!("the actions are {}", ACTIONS.join(", ")),
+            }),
+        }
+    }
+
+    /// The leash of one stream of one process: it says whether the generation still runs, and when it ends.
+    ///
+    /// # Errors
+    /// [`Error::Fenced`] if the process is not a member of the running generation.
+    pub fn fence(self: &Arc<Self>, gang: &str, rank: u32, attempt: u128, generation: u64) -> Result<Fence> {
+        let caller = Caller { gang: gang.to_owned(), generation, rank, attempt };
+        let bell = self.bell(gang);
+        let fence = Fence { registry: Arc::clone(self), caller, bell };
+        fence.check()?;
+        Ok(fence)
+    }
+
+    /// How many gangs run now.
+    pub fn running(&self) -> usize {
+        self.lock().machine.running()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    fn bell(&self, gang: &str) -> Arc<Notify> {
+        let mut inner = self.lock();
+        if inner.bells.len() > self.options.max_gangs.saturating_mul(2) {
+            inner.bells.retain(|_, bell| Arc::strong_count(bell) > 1);
+        }
+        Arc::clone(inner.bells.entry(gang.to_owned()).or_default())
+    }
+
+    /// Lets the machine decide, makes what it decided durable, and wakes whom it concerns.
+    fn act<T>(&self, decide: impl FnOnce(&mut Machine, Duration) -> Result<T, Refusal>) -> Result<T> {
+        let mut inner = self.lock();
+        let inner = &mut *inner;
+        if let Some((url, text)) = &inner.broken {
+            let source = std::io::Error::other(text.clone()).into();
+            return Err(Error::Store { operation: "append to".into(), url: url.clone(), source });
+        }
+        let answer = decide(&mut inner.machine, self.now());
+        let happened = inner.machine.take_happened();
+        if let Some(journal) = &mut inner.journal
+            && !happened.records.is_empty()
+        {
+            let mut written = journal.append(&happened.records);
+            if written.is_ok() && journal.is_large() {
+                written = journal.compact(&inner.machine.snapshot());
+            }
+            if let Err(error) = written {
+                tracing::error!(error = error.chain(), "the gang journal cannot be written; gangs are not served");
+                let url = if let Error::Store { url, .. } = &error { url.clone() } else { String::new() };
+                inner.broken = Some((url, error.chain()));
+                for bell in inner.bells.values() {
+                    bell.notify_waiters();
+                }
+                return Err(error);
+            }
+        }
+        for name in &happened.woken {
+            if let Some(bell) = inner.bells.get(name) {
+                bell.notify_waiters();
+            }
+        }
+        answer.map_err(|refusal| refusal.into_error("gang server"))
+    }
+
+    /// Asks until there is an answer, the call has been held long enough, or the caller's time is up.
+    async fn wait<R, T: serde::Serialize>(
+        &self,
+        gang: &str,
+        (timeout_ms, poll_ms): (u64, u64),
+        request: R,
+        ask: Ask<R, T>,
+        hold: fn(&mut Machine, &R, Option<bool>),
+    ) -> Result<Vec<u8>> {
+        let begin = Instant::now();
+        let deadline = begin + Duration::from_millis(timeout_ms).min(LONGEST);
+        let until = (begin + Duration::from_millis(poll_ms).min(self.options.max_poll)).min(deadline);
+        let bell = self.bell(gang);
+        let mut held = Held { registry: self, request, hold, holding: false, dropped: true };
+        loop {
+            let mut rung = pin!(bell.notified());
+            rung.as_mut().enable();
+            let left = deadline.saturating_duration_since(Instant::now());
+            let polled = self.act(|machine, now| {
+                let polled = ask(machine, now, &mut held.request, millis(left));
+                if !held.holding && matches!(polled, Ok(Polled::Waiting { .. })) {
+                    held.holding = true;
+                    hold(machine, &held.request, None);
+                }
+                polled
+            });
+            if !matches!(polled, Ok(Polled::Waiting { .. })) || Instant::now() >= until {
+                held.dropped = false;
+                return write(&polled?);
+            }
+            tokio::select! {
+                biased;
+                () = rung => {}
+                () = tokio::time::sleep_until(until) => {}
+            }
+        }
+    }
+}
+
+/// Asks the machine at a time, with the milliseconds that the caller still has.
+type Ask<R, T> = fn(&mut Machine, Duration, &mut R, u64) -> Result<Polled<T>, Refusal>;
+
+fn join(machine: &mut Machine, now: Duration, request: &mut JoinRequest, left: u64) -> Result<Polled<Joined>, Refusal> {
+    request.timeout_ms = left;
+    machine.join(now, request)
+}
+
+fn barrier(machine: &mut Machine, now: Duration, request: &mut MeetRequest, left: u64) -> Result<Polled<Met>, Refusal> {
+    request.timeout_ms = left;
+    machine.meet(now, Meeting::Barrier, request)
+}
+
+fn all_gather(
+    machine: &mut Machine,
+    now: Duration,
+    request: &mut MeetRequest,
+    left: u64,
+) -> Result<Polled<Met>, Refusal> {
+    request.timeout_ms = left;
+    machine.meet(now, Meeting::AllGather, request)
+}
+
+/// A call that waits: when it is dropped, it lets go of what it waited for.
+struct Held<'a, R> {
+    registry: &'a Registry,
+    request: R,
+    hold: fn(&mut Machine, &R, Option<bool>),
+    holding: bool,
+    /// Whether the call ends without having answered.
+    dropped: bool,
+}
+
+impl<R> Drop for Held<'_, R> {
+    fn drop(&mut self) {
+        if self.holding {
+            (self.hold)(&mut self.registry.lock().machine, &self.request, Some(self.dropped));
+        }
+    }
+}
+
+/// Wakes when a lease or a deadline ends, so that those who wait learn of it.
+async fn sweep(registry: Weak<Registry>) {
+    loop {
+        let next = {
+            let Some(registry) = registry.upgrade() else { return };
+            let now = registry.now();
+            // A new lease ends no sooner than a whole lease from now.
+            let latest = now + registry.options.lease;
+            match registry.act(|machine, now| Ok(machine.tick(now))) {
+                Ok(due) => registry.start + due.unwrap_or(latest).clamp(now + Duration::from_millis(1), latest),
+                Err(_) => return,
+            }
+        };
+        tokio::time::sleep_until(next).await;
+    }
+}
+
+/// The leash of a stream: made by [`Registry::fence`].
+#[derive(Debug)]
+pub struct Fence {
+    registry: Arc<Registry>,
+    caller: Caller,
+    bell: Arc<Notify>,
+}
+
+impl Fence {
+    /// Whether the generation still runs and the process is still its member. To be asked before each batch that is sent.
+    ///
+    /// # Errors
+    /// [`Error::Fenced`] if not; [`Error::Store`] if the registry has stopped.
+    pub fn check(&self) -> Result<()> {
+        self.registry.act(|machine, now| machine.check(now, &self.caller))
+    }
+
+    /// Waits until the generation ends, and says why. Cancel-safe.
+    pub async fn ended(&mut self) -> Error {
+        loop {
+            let mut rung = pin!(self.bell.notified());
+            rung.as_mut().enable();
+            if let Err(error) = self.check() {
+                return error;
+            }
+            rung.await;
+        }
+    }
+}

@@ -1,0 +1,495 @@
+//! The machine against an independent checker over random events, and its rules one by one.
+
+pub(crate) mod ledger;
+
+use std::time::Duration;
+
+use self::ledger::{Entry, Random, violations};
+use super::machine::Machine;
+use super::registry::RegistryOptions;
+use super::rounds::Meeting;
+use super::wire::{
+    AckRequest, Caller, JoinRequest, Joined, LeaveRequest, MeetRequest, MemberInfo, Met, Polled, Position, Refusal,
+    Share, Token,
+};
+use crate::error::Error;
+
+const LEASE: Duration = Duration::from_secs(10);
+
+fn at(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn request(rank: u32, world: u32, attempt: u128) -> JoinRequest {
+    JoinRequest {
+        gang: "g".into(),
+        rank,
+        world_size: world,
+        attempt,
+        share: None,
+        info: MemberInfo { address: format!("h{rank}:1"), ..MemberInfo::default() },
+        token: None,
+        timeout_ms: 60_000,
+        poll_ms: 1_000,
+    }
+}
+
+fn caller(rank: u32, generation: u64, attempt: u128) -> Caller {
+    Caller { gang: "g".into(), generation, rank, attempt }
+}
+
+fn meeting(caller: &Caller, round: u64, message: &str, timeout_ms: u64) -> MeetRequest {
+    MeetRequest { caller: caller.clone(), round, message: message.into(), timeout_ms, poll_ms: 1_000 }
+}
+
+/// A running gang of `world` ranks with attempts 100, 101, ...
+fn running(world: u32) -> (Machine, Vec<Caller>) {
+    let mut machine = Machine::new(RegistryOptions::default());
+    for rank in 0..world {
+        let _ = machine.join(at(0), &request(rank, world, 100 + u128::from(rank))).unwrap();
+    }
+    (machine, (0..world).map(|rank| caller(rank, 1, 100 + u128::from(rank))).collect())
+}
+
+fn done(polled: Result<Polled<Joined>, Refusal>) -> Joined {
+    match polled {
+        Ok(Polled::Done(joined)) => joined,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn text(refusal: Refusal) -> String {
+    refusal.into_error("server").to_string()
+}
+
+#[test]
+fn a_gang_starts_when_all_are_there_and_names_who_is_missing() {
+    let mut machine = Machine::new(RegistryOptions::default());
+    let waiting = machine.join(at(0), &request(2, 4, 7)).unwrap();
+    assert!(matches!(&waiting, Polled::Waiting { missing, missing_count: 3, .. } if *missing == [0, 1, 3]));
+    assert!(matches!(machine.join(at(5), &request(0, 4, 8)).unwrap(), Polled::Waiting { .. }));
+    // Both ask again to stay, and both end at the deadline of the first.
+    for second in [10, 20, 30, 40, 50, 59] {
+        for (rank, attempt) in [(2, 7), (0, 8)] {
+            let polled = machine.join(at(second), &request(rank, 4, attempt)).unwrap();
+            assert!(matches!(polled, Polled::Waiting { .. }), "at {second}");
+        }
+    }
+    for (rank, attempt) in [(0, 8), (2, 7), (2, 7)] {
+        let end = machine.join(at(60), &request(rank, 4, attempt)).unwrap_err();
+        let end = text(end);
+        assert!(end.contains("ranks 1, 3 of gang g, 2 of 4 joined"), "{end}");
+    }
+    for rank in 0..4 {
+        let _ = machine.join(at(61), &request(rank, 4, 20 + u128::from(rank))).unwrap();
+    }
+    assert_eq!(done(machine.join(at(61), &request(0, 4, 20))).generation, 1);
+}
+
+#[test]
+fn an_oversubscribed_gang_fails_at_once() {
+    let mut machine = Machine::new(RegistryOptions::default());
+    let _ = machine.join(at(0), &request(0, 2, 1)).unwrap();
+    for (wrong, option) in [
+        (request(2, 2, 2), "rank"),
+        (request(1, 3, 2), "world_size"),
+        (request(0, 2, 2), "rank"),
+        (request(0, 0, 2), "world_size"),
+    ] {
+        let refusal = machine.join(at(1), &wrong).unwrap_err();
+        assert!(matches!(&refusal, Refusal::Config { option: it, .. } if it == option), "{wrong:?}: {refusal:?}");
+    }
+    // The process that holds the rank is gone: once its lease is over, another may have it.
+    let _ = machine.join(at(12), &request(0, 2, 2)).unwrap();
+    let _ = machine.join(at(12), &request(1, 2, 3)).unwrap();
+    assert_eq!(machine.state(at(12), "g").unwrap().phase, "running");
+    assert!(matches!(machine.join(at(13), &request(0, 3, 9)), Err(Refusal::Config { .. })), "the gang has two ranks");
+    assert_eq!(machine.state(at(13), "g").unwrap().phase, "running", "and goes on");
+}
+
+#[test]
+fn a_lost_a_failed_and_a_replaced_member_end_the_generation_for_all() {
+    for how in 0..3 {
+        let (mut machine, callers) = running(3);
+        let waiting = machine.meet(at(1), Meeting::Barrier, &meeting(&callers[0], 1, "", 60_000)).unwrap();
+        assert!(matches!(waiting, Polled::Waiting { missing_count: 2, .. }));
+        let (now, why) = match how {
+            0 => {
+                for second in [5, 9] {
+                    for caller in [&callers[0], &callers[2]] {
+                        machine.heartbeat(at(second), caller).unwrap();
+                    }
+                }
+                machine.tick(at(10));
+                (at(10), "rank 1 lost: no heartbeat within the lease of 10 s")
+            }
+            1 => {
+                let failure = Some("loss is NaN".into());
+                machine.leave(at(2), &LeaveRequest { caller: callers[1].clone(), failure }).unwrap();
+                (at(2), "rank 1 failed: loss is NaN")
+            }
+            _ => {
+                let _ = machine.join(at(2), &request(1, 3, 999)).unwrap();
+                (at(2), "rank 1 joined again")
+            }
+        };
+        let happened = machine.take_happened();
+        assert!(happened.woken.contains("g"));
+        let end = text(machine.meet(now, Meeting::Barrier, &meeting(&callers[0], 1, "", 60_000)).unwrap_err());
+        assert!(end.contains(why) && end.contains("generation 1 of gang g"), "{end}");
+        let ack = AckRequest { caller: callers[2].clone(), position: Position { epoch: 0, step: 1 } };
+        assert!(matches!(machine.ack(now, &ack), Err(Refusal::Fenced { .. })));
+        assert!(matches!(machine.heartbeat(now, &callers[1]), Err(Refusal::Fenced { .. })));
+        assert!(matches!(machine.members(now, &callers[1]), Err(Refusal::Fenced { .. })));
+        // A late repetition of the join of a process of that generation is told its end, and disturbs nobody.
+        assert!(matches!(machine.join(now, &request(0, 3, 100)), Err(Refusal::Fenced { .. })));
+        for rank in 0..3 {
+            let _ = machine.join(now, &request(rank, 3, if rank == 1 { 999 } else { 200 + u128::from(rank) })).unwrap();
+        }
+        assert_eq!(done(machine.join(now, &request(0, 3, 200))).generation, 2);
+        assert!(machine.heartbeat(now, &caller(0, 2, 100)).is_err(), "the old process with the new number");
+        assert!(machine.heartbeat(now, &caller(0, 2, 200)).is_ok());
+    }
+}
+
+#[test]
+fn rounds_open_full_answer_again_and_break_for_all_on_a_mismatch() {
+    let (mut machine, callers) = running(3);
+    let gather = |machine: &mut Machine, rank: usize, round, message| {
+        machine.meet(at(1), Meeting::AllGather, &meeting(&callers[rank], round, message, 60_000))
+    };
+    assert!(matches!(gather(&mut machine, 2, 1, "02"), Ok(Polled::Waiting { .. })));
+    assert!(matches!(gather(&mut machine, 0, 1, "0000"), Ok(Polled::Waiting { missing_count: 1, .. })));
+    assert!(matches!(gather(&mut machine, 0, 1, "0001"), Err(Refusal::Mismatch { .. })), "another message");
+    let all = Met { messages: vec!["0000".into(), String::new(), "02".into()] };
+    for rank in [1, 0, 1, 2] {
+        assert_eq!(
+            gather(&mut machine, rank, 1, ""),
+            Ok(Polled::Done(all.clone())),
+            "the result, as often as asked for"
+        );
+    }
+    // One rank at a barrier, one at an all_gather: both are told, and everybody after them.
+    assert!(matches!(gather(&mut machine, 0, 2, "aa"), Ok(Polled::Waiting { .. })));
+    let end = machine.meet(at(2), Meeting::Barrier, &meeting(&callers[1], 2, "", 60_000)).unwrap_err();
+    assert!(text(end.clone()).contains("expected all_gather (rank 0 wait there), found rank 1 at barrier"));
+    assert_eq!(gather(&mut machine, 0, 2, "aa"), Err(end.clone()));
+    assert_eq!(gather(&mut machine, 2, 2, "aa"), Err(end));
+
+    let (mut machine, callers) = running(2);
+    let ahead = machine.meet(at(1), Meeting::Barrier, &meeting(&callers[1], 2, "", 60_000)).unwrap_err();
+    assert!(text(ahead).contains("rank 1 at barrier 2"));
+
+    let (mut machine, callers) = running(2);
+    assert!(machine.meet(at(1), Meeting::Barrier, &meeting(&callers[1], 1, "", 5_000)).is_ok());
+    let late = text(machine.meet(at(6), Meeting::Barrier, &meeting(&callers[1], 1, "", 0)).unwrap_err());
+    assert!(late.contains("gang barrier waited 5 s for rank 0 of gang g at round 1"), "{late}");
+    // Who gave up has gone; the others do not open without it.
+    let other = machine.meet(at(6), Meeting::Barrier, &meeting(&callers[0], 1, "", 5_000)).unwrap();
+    assert!(matches!(other, Polled::Waiting { missing_count: 1, .. }));
+    let big = "00".repeat((1 << 20) + 1);
+    let big = machine.meet(at(6), Meeting::AllGather, &meeting(&callers[0], 1, &big, 0)).unwrap_err();
+    assert!(matches!(big, Refusal::Limit { .. }));
+}
+
+#[test]
+fn a_clean_end_ends_the_gang_and_is_no_excuse_for_those_who_wait() {
+    let (mut machine, callers) = running(3);
+    let leave = |rank: usize| LeaveRequest { caller: callers[rank].clone(), failure: None };
+    let _ = machine.meet(at(1), Meeting::Barrier, &meeting(&callers[0], 1, "", 60_000)).unwrap();
+    machine.leave(at(1), &leave(2)).unwrap();
+    machine.leave(at(1), &leave(2)).unwrap();
+    let end = text(machine.meet(at(1), Meeting::Barrier, &meeting(&callers[0], 1, "", 60_000)).unwrap_err());
+    assert!(end.contains("found rank 2 left cleanly"), "{end}");
+    assert!(text(machine.heartbeat(at(1), &callers[2]).unwrap_err()).contains("rank 2 has left"));
+    machine.leave(at(1), &leave(0)).unwrap();
+    machine.tick(at(9));
+    assert_eq!(machine.state(at(9), "g").unwrap().phase, "running", "one rank is still at work");
+    machine.leave(at(9), &leave(1)).unwrap();
+    machine.leave(at(9), &leave(1)).unwrap();
+    assert_eq!(machine.state(at(100), "g").unwrap().phase, "ended");
+    for rank in 0..2 {
+        let _ = machine.join(at(101), &request(rank, 2, 300 + u128::from(rank))).unwrap();
+    }
+    let joined = done(machine.join(at(101), &request(0, 2, 300)));
+    assert_eq!((joined.generation, joined.resume), (2, None), "a new run, of another size");
+}
+
+#[test]
+fn the_least_acknowledged_step_is_where_the_gang_goes_on_and_tokens_may_say_otherwise() {
+    let (mut machine, callers) = running(2);
+    let position = |step| Position { epoch: 3, step };
+    let ack = |rank: usize, step| AckRequest { caller: callers[rank].clone(), position: position(step) };
+    let first = machine.ack(at(1), &ack(0, 10)).unwrap();
+    assert_eq!(first.acknowledged, None);
+    let token = machine.ack(at(1), &ack(1, 8)).unwrap();
+    assert_eq!(token.acknowledged, Some(position(8)));
+    assert_eq!(machine.ack(at(1), &ack(0, 10)).unwrap().token, first.token, "the same again is the same");
+    assert!(matches!(machine.ack(at(1), &ack(0, 9)), Err(Refusal::Mismatch { .. })));
+    let token = token.token;
+    assert_eq!(Token::parse(&token.to_string()).unwrap(), token);
+    for (index, _) in token.to_string().char_indices() {
+        let mut text = token.to_string().into_bytes();
+        text[index] ^= 1;
+        let parsed = String::from_utf8(text).ok().and_then(|text| Token::parse(&text).ok());
+        assert!(parsed.is_none(), "{parsed:?} from a token that was altered at {index}");
+    }
+
+    let restart = |machine: &mut Machine, now, attempts: u128, tokens: [Option<Token>; 2]| {
+        let mut last = None;
+        for (rank, token) in (0..2).zip(tokens) {
+            last = Some(machine.join(at(now), &JoinRequest { token, ..request(rank, 2, attempts + u128::from(rank)) }));
+        }
+        last.unwrap()
+    };
+    let joined = done(restart(&mut machine, 2, 300, [None, None]));
+    assert_eq!((joined.generation, joined.resume), (2, Some(position(8))));
+    let again = AckRequest { caller: caller(0, 2, 300), position: position(8) };
+    assert!(text(machine.ack(at(2), &again).unwrap_err()).contains("expected a position after epoch 3 step 8"));
+    let other = Token::new("g", 1, position(5));
+    let end = text(restart(&mut machine, 3, 400, [Some(token.clone()), Some(other.clone())]).unwrap_err());
+    assert!(
+        end.contains("epoch 3 step 8 of generation 1") && end.contains("step 5 of generation 1 at rank 1"),
+        "{end}"
+    );
+    let end = text(restart(&mut machine, 3, 500, [Some(token), None]).unwrap_err());
+    assert!(end.contains("no token at rank 1"), "{end}");
+    let joined = done(restart(&mut machine, 3, 600, [Some(other.clone()), Some(other)]));
+    assert_eq!((joined.generation, joined.resume), (3, Some(position(5))), "an older checkpoint was loaded");
+    let foreign = Token::new("h", 1, position(5));
+    assert!(matches!(restart(&mut machine, 4, 700, [Some(foreign), None]), Ok(_) | Err(Refusal::Mismatch { .. })));
+    // A token from before this server's memory lifts the generation above its own.
+    let mut machine = Machine::new(RegistryOptions::default());
+    let old = Some(Token::new("g", 41, position(77)));
+    let joined = done(restart(&mut machine, 0, 800, [old.clone(), old]));
+    assert_eq!((joined.generation, joined.resume), (42, Some(position(77))));
+}
+
+#[test]
+fn groups_of_ranks_hold_all_shares_or_nobody_starts() {
+    let mut machine = Machine::new(RegistryOptions::default());
+    let join = |machine: &mut Machine, rank, attempt, share| {
+        machine.join(at(0), &JoinRequest { share: Some(share), ..request(rank, 4, attempt) })
+    };
+    for rank in 0..3 {
+        let _ = join(&mut machine, rank, 1, Share { rank: 0, of: 2 }).unwrap();
+    }
+    let other = join(&mut machine, 3, 1, Share { rank: 0, of: 3 }).unwrap_err();
+    assert!(matches!(&other, Refusal::Config { option, .. } if option == "share"), "{other:?}");
+    assert!(join(&mut machine, 3, 2, Share { rank: 2, of: 2 }).is_err());
+    let end = join(&mut machine, 3, 3, Share { rank: 0, of: 2 }).unwrap_err();
+    assert!(text(end.clone()).contains("nobody with share [1]"));
+    assert_eq!(join(&mut machine, 0, 1, Share { rank: 0, of: 2 }), Err(end), "all are told");
+    for rank in 0..4 {
+        let _ = join(&mut machine, rank, 9, Share { rank: rank / 2, of: 2 }).unwrap();
+    }
+    let members = machine.members(at(0), &caller(3, 1, 9)).unwrap();
+    let shares: Vec<_> = members.members.iter().map(|it| (it.rank, it.share.rank, it.info.address.as_str())).collect();
+    assert_eq!(shares, [(0, 0, "h0:1"), (1, 0, "h1:1"), (2, 1, "h2:1"), (3, 1, "h3:1")]);
+}
+
+#[test]
+fn gangs_are_bounded_and_a_forgotten_name_does_not_count_from_one_again() {
+    let mut machine = Machine::new(RegistryOptions { max_gangs: 2, ..RegistryOptions::default() });
+    let single = |gang: &str, attempt| JoinRequest { gang: gang.into(), ..request(0, 1, attempt) };
+    let member = |gang: &str, generation, attempt| Caller { gang: gang.into(), ..caller(0, generation, attempt) };
+    let _ = done(machine.join(at(0), &single("a", 1)));
+    let _ = done(machine.join(at(0), &single("b", 1)));
+    assert!(matches!(machine.join(at(0), &single("c", 1)), Err(Refusal::Limit { .. })), "both run");
+    machine.leave(at(0), &LeaveRequest { caller: member("a", 1, 1), failure: None }).unwrap();
+    assert_eq!(done(machine.join(at(1), &single("c", 1))).generation, 2);
+    assert!(matches!(machine.heartbeat(at(1), &member("a", 1, 1)), Err(Refusal::Fenced { .. })));
+    machine.leave(at(1), &LeaveRequest { caller: member("c", 2, 1), failure: None }).unwrap();
+    assert_eq!(done(machine.join(at(1), &single("a", 1))).generation, 3);
+}
+
+#[test]
+fn refusals_come_out_of_the_wire_as_the_errors_that_went_in() {
+    let errors = [
+        Error::Fenced { gang: "g".into(), generation: 4, why: "rank 2 lost".into() },
+        Error::Timeout { stage: "gang barrier", culprit: "rank 1".into(), waited: at(3) },
+        Error::Mismatch { what: "a".into(), expected: "b".into(), found: "c".into(), hint: "d".into() },
+        Error::Config { option: "world_size", problem: "x".into() },
+        Error::Limit { what: "a".into(), asked: 2, limit: 1, option: "max_message" },
+        Error::NotFound { what: "action".into(), hint: "h".into() },
+    ];
+    for error in errors {
+        let bytes = serde_json::to_vec(&Refusal::of(&error)).unwrap();
+        let back = serde_json::from_slice::<Refusal>(&bytes).unwrap().into_error("server");
+        assert_eq!(format!("{back:?}"), format!("{error:?}"));
+    }
+    let other = Refusal::of(&Error::Closed { why: "drained".into() }).into_error("server:1");
+    assert_eq!(other.to_string(), "server:1: closed: drained");
+}
+
+// ---- random events --------------------------------------------------------------------------------------------------
+
+/// One process, as a trainer would be; a zombie goes on with what it knows after another took its rank.
+struct Process {
+    rank: u32,
+    attempt: u128,
+    member: Option<(Caller, u64, u64)>,
+    /// The deadline of its join or of the round it waits at.
+    waits: Option<Duration>,
+    zombie: bool,
+}
+
+/// Random events on a gang; returns the ledger. `unfenced` switches the checks of generation and process off.
+fn random_life(seed: u64, events: usize, unfenced: bool) -> (u32, Vec<Entry>) {
+    let mut random = Random(seed);
+    let world = 2 + random.below(3) as u32;
+    let options = RegistryOptions { lease: LEASE, ..RegistryOptions::default() };
+    let mut machine = Machine::new(options.clone());
+    machine.unfenced = unfenced;
+    let mut records = Vec::new();
+    let (mut now, mut start) = (Duration::ZERO, Duration::ZERO);
+    let mut entries = Vec::new();
+    let mut attempts = 0_u128;
+    let mut fresh = |rank| {
+        attempts += 1;
+        Process { rank, attempt: attempts, member: None, waits: None, zombie: false }
+    };
+    let mut processes: Vec<Process> = (0..world).map(&mut fresh).collect();
+    for _ in 0..events {
+        let longest = if random.below(40) == 0 { 15_000 } else { 400 };
+        now += Duration::from_millis(random.below(longest));
+        let index = random.below(processes.len() as u64) as usize;
+        if random.below(60) == 0 {
+            // A crash of the server: it comes back with its journal, or with a compacted one.
+            let kept = if random.below(2) == 0 { machine.snapshot() } else { records.clone() };
+            machine = Machine::restore(options.clone(), &kept);
+            machine.unfenced = unfenced;
+            records = kept;
+            start = now;
+        } else if random.below(25) == 0 && !processes[index].zombie {
+            // A crash of a rank, or a rank that was only taken for dead.
+            let new = fresh(processes[index].rank);
+            let mut old = std::mem::replace(&mut processes[index], new);
+            if old.member.is_some() && random.below(2) == 0 && processes.len() < 12 {
+                old.zombie = true;
+                processes.push(old);
+            }
+        } else {
+            act(&mut machine, now, start, world, &mut processes[index], &mut random, &mut entries);
+            let process = &mut processes[index];
+            if process.zombie && random.below(30) == 0 {
+                processes.swap_remove(index);
+            } else if process.attempt == 0 {
+                *process = fresh(process.rank);
+            }
+        }
+        records.extend(machine.take_happened().records);
+    }
+    (world, entries)
+}
+
+/// One call of one process. A process that learned of its end gets attempt 0, for a fresh one to be drawn.
+fn act(
+    machine: &mut Machine,
+    now: Duration,
+    start: Duration,
+    world: u32,
+    process: &mut Process,
+    random: &mut Random,
+    entries: &mut Vec<Entry>,
+) {
+    let rank = process.rank;
+    let left = |waits: Option<Duration>| waits.unwrap_or(now + Duration::from_secs(30)).saturating_sub(now);
+    let Some((caller, round, step)) = process.member.clone() else {
+        let timeout = left(process.waits);
+        process.waits = Some(now + timeout);
+        let timeout_ms = timeout.as_millis() as u64;
+        let asked = JoinRequest { timeout_ms, ..request(rank, world, process.attempt) };
+        match machine.join(now - start, &asked) {
+            Ok(Polled::Done(joined)) => {
+                let at = joined.resume.map_or(0, |position| position.step);
+                let generation = joined.generation;
+                entries.push(Entry::Began { generation, rank, process: process.attempt, at });
+                process.member = Some((super::tests::caller(rank, generation, process.attempt), 1, at));
+                process.waits = None;
+            }
+            Ok(Polled::Waiting { .. }) => assert!(timeout_ms > 0, "a join waits after its deadline"),
+            Err(_) => process.attempt = 0,
+        }
+        return;
+    };
+    let generation = caller.generation;
+    let answer = match random.below(8) {
+        _ if process.waits.is_some() => meet(machine, now, start, process, entries),
+        0 | 1 => meet(machine, now, start, process, entries),
+        2 if random.below(20) == 0 && !process.zombie => {
+            process.attempt = 0;
+            let failure = Some("gave up".into());
+            machine.leave(now - start, &LeaveRequest { caller, failure })
+        }
+        2 | 3 => machine.heartbeat(now - start, &caller).map(drop),
+        _ => {
+            let step = step + 1;
+            entries.push(Entry::Acks { generation, rank, step });
+            let position = Position { epoch: 0, step };
+            machine.ack(now - start, &AckRequest { caller: caller.clone(), position }).map(|acked| {
+                let all = acked.acknowledged.map_or(0, |position| position.step);
+                entries.push(Entry::Acked { generation, rank, step, all });
+                process.member = Some((caller, round, step));
+            })
+        }
+    };
+    if answer.is_err() && !process.zombie {
+        process.attempt = 0;
+    }
+}
+
+fn meet(
+    machine: &mut Machine,
+    now: Duration,
+    start: Duration,
+    process: &mut Process,
+    entries: &mut Vec<Entry>,
+) -> Result<(), Refusal> {
+    let Some((caller, round, step)) = process.member.clone() else { return Ok(()) };
+    let (generation, rank) = (caller.generation, caller.rank);
+    let until = *process.waits.get_or_insert(now + Duration::from_secs(20));
+    let timeout_ms = until.saturating_sub(now).as_millis() as u64;
+    entries.push(Entry::Arrives { generation, rank, round });
+    let kind = if round % 3 == 0 { Meeting::AllGather } else { Meeting::Barrier };
+    match machine.meet(now - start, kind, &meeting(&caller, round, "", timeout_ms))? {
+        Polled::Waiting { .. } => assert!(timeout_ms > 0, "a round waits after its deadline"),
+        Polled::Done(_) => {
+            entries.push(Entry::Opened { generation, rank, round });
+            process.member = Some((caller, round + 1, step));
+            process.waits = None;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn random_lives_keep_every_promise_and_an_unfenced_machine_is_caught() {
+    let soak = std::env::var_os("BOWSTRING_SOAK").is_some();
+    let chosen = std::env::var("BOWSTRING_SEED").ok().and_then(|seed| seed.parse::<u64>().ok());
+    let seeds = chosen.map_or(0..if soak { 20_000 } else { 1_000 }, |seed| seed..seed + 1);
+    let (mut caught, mut generations, mut steps, mut opened) = (0, 0, 0, 0);
+    let count = seeds.end - seeds.start;
+    for seed in seeds {
+        let (world, entries) = random_life(seed, 600, false);
+        let found = violations(world, &entries, true);
+        assert!(found.is_empty(), "{}\nBOWSTRING_SEED={seed} cargo nextest run --lib random_lives", found.join("\n"));
+        steps += ledger::progress(&entries);
+        opened += entries.iter().filter(|it| matches!(it, Entry::Opened { .. })).count();
+        generations += entries
+            .iter()
+            .map(|it| if let Entry::Began { generation, .. } = it { *generation } else { 0 })
+            .max()
+            .unwrap_or(0);
+        let (world, entries) = random_life(seed, 600, true);
+        caught += u64::from(!violations(world, &entries, true).is_empty());
+    }
+    #[expect(clippy::print_stdout, reason = "the figures of the test")]
+    {
+        println!(
+            "{count} lives: {generations} generations, {steps} steps, {opened} rounds; without fences {caught} caught"
+        );
+    }
+    assert!(chosen.is_some() || caught * 2 > count, "the checker caught {caught} of {count} machines without fences");
+    assert!(chosen.is_some() || (generations > count && steps > count && opened as u64 > count), "the lives were dull");
+}
