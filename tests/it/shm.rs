@@ -195,6 +195,8 @@ fn server() {
     if support::variable("SHM_SERVER").is_none() {
         return;
     }
+    // The test's name stands at the beginning of the line.
+    println!();
     let (pool, allocator) = shared_pool(BUDGET);
     let options = ListenerOptions {
         heartbeat: Duration::from_millis(100),
@@ -224,6 +226,7 @@ fn server() {
 fn rank() {
     let Some(name) = support::variable("SHM_NAME") else { return };
     let ticket = support::variable("SHM_TICKET").unwrap();
+    println!();
     runtime().block_on(async {
         let mut batches = connect(&name, ticket.into(), options()).await.unwrap();
         let mut kept = Vec::new();
@@ -430,6 +433,7 @@ fn a_refusal_arrives_with_its_code() {
 #[ignore = "run by the test below in a process of its own"]
 fn fast_rank() {
     let Some(name) = support::variable("SHM_NAME") else { return };
+    println!();
     runtime().block_on(async {
         for (exclusive, bytes) in
             [(true, 64 << 20), (false, 64 << 20), (true, 1 << 20), (false, 1 << 20), (true, 64 << 10)]
