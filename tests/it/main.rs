@@ -36,6 +36,9 @@ mod npy;
 mod order;
 /// Petastorm's metadata: schemas and indexes of every version, hostile pickles.
 mod petastorm;
+/// Writes that are staged, committed, aborted, forgotten and killed: exactly what was committed is there.
+#[cfg(feature = "flight")]
+mod put;
 /// Shared memory between processes that are killed, stopped, slow or hostile.
 #[cfg(all(feature = "flight", target_os = "linux"))]
 mod shm;

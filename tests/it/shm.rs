@@ -446,18 +446,20 @@ fn fast_rank() {
                 for _ in 0..2 * WINDOW {
                     drop(batches.next().await.unwrap().unwrap());
                 }
-                let (start, mut received) = (Instant::now(), 0);
+                let (start, mut received, mut count) = (Instant::now(), 0, 0);
                 while let Some(batch) = batches.next().await {
                     let body = batch.unwrap().body.unwrap();
                     if consume {
                         copy.copy_from_slice(&body);
                     }
                     received += body.len();
+                    count += 1;
                 }
-                let rate = received as f64 / start.elapsed().as_secs_f64() / 1e9;
+                let seconds = start.elapsed().as_secs_f64();
+                let (rate, each) = (received as f64 / seconds / 1e9, seconds / f64::from(count) * 1e6);
                 let how = if exclusive { "exclusive" } else { "copy on write" };
                 let doing = if consume { "copied out by the rank" } else { "handed over" };
-                println!("figure {} KiB, {how}, {doing}: {rate:.1} GB/s", bytes >> 10);
+                println!("figure {} KiB, {how}, {doing}: {rate:.1} GB/s, {each:.0} us each", bytes >> 10);
             }
             let from = vec![1_u8; bytes];
             let (start, rounds) = (Instant::now(), (1 << 30) / bytes);

@@ -104,8 +104,7 @@ impl Staging {
                 tokio::time::sleep((ttl / 4).max(Duration::from_millis(1))).await;
                 let Some(inner) = weak.upgrade() else { return };
                 let gone = inner.book().expire(ttl, Instant::now());
-                // A failure to remove has nobody to be told to.
-                let _ = blocking(move || Ok(drop((gone, inner)))).await;
+                discard((gone, inner)).await;
             }
         });
         Self { inner }
@@ -203,7 +202,8 @@ impl Staging {
     /// [`Error::Closed`] if it is committed, or is being committed.
     pub async fn abort(&self, write: &WriteId) -> Result<()> {
         let gone = self.inner.book().abort(write, Instant::now())?;
-        blocking(move || Ok(drop(gone))).await
+        discard(gone).await;
+        Ok(())
     }
 
     /// The address of the version of a dataset that was committed last, for [`Dataset::open`](crate::dataset::Dataset::open); None
@@ -336,6 +336,11 @@ impl Writer {
 /// Runs `work` where it may block.
 async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     joined(tokio::task::spawn_blocking(work).await)
+}
+
+/// Drops what takes files with it where that may block. A failure has nobody to be told to.
+async fn discard<T: Send + 'static>(gone: T) {
+    let _ = tokio::task::spawn_blocking(move || drop(gone)).await;
 }
 
 fn joined<T>(outcome: Result<Result<T>, tokio::task::JoinError>) -> Result<T> {
