@@ -17,6 +17,7 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,6 +27,13 @@ use crate::error::{Error, Result};
 
 /// What nobody may do to a slab any more: change its size, or lift these seals.
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+
+/// Bytes read at once from the table of pages: of 32 MiB of memory.
+const PAGEMAP_CHUNK: usize = 64 << 10;
+const PAGE_PRESENT: u64 = 1 << 63;
+const PAGE_SWAPPED: u64 = 1 << 62;
+/// Of the file, or of memory shared with other processes.
+const PAGE_OF_FILE: u64 = 1 << 61;
 
 /// Pages of a file, mapped.
 #[derive(Debug)]
@@ -51,6 +59,42 @@ impl Pages {
         }
         let base = NonNull::new(address.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
         Ok(Self { base, len })
+    }
+
+    /// Whether no page was written to in this process: of a private mapping, those are copies. False if that cannot be known.
+    fn untouched(&self) -> bool {
+        // SAFETY: it has no preconditions.
+        let Ok(size) = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }) else { return false };
+        let Ok(pagemap) = File::open("/proc/self/pagemap") else { return false };
+        // One word for each page of the address space.
+        let mut words = vec![0_u8; PAGEMAP_CHUNK];
+        let (mut at, end) = (self.base.addr().get() / size * 8, (self.base.addr().get() + self.len).div_ceil(size) * 8);
+        while at < end {
+            let count = words.len().min(end - at);
+            let Some(chunk) = words.get_mut(..count) else { return false };
+            if pagemap.read_exact_at(chunk, at as u64).is_err() {
+                return false;
+            }
+            let copied = |word: &[u8; 8]| {
+                let word = u64::from_le_bytes(*word);
+                word & (PAGE_PRESENT | PAGE_SWAPPED) != 0 && word & PAGE_OF_FILE == 0
+            };
+            if chunk.as_chunks().0.iter().any(copied) {
+                return false;
+            }
+            at += count;
+        }
+        true
+    }
+
+    /// Gives up the copies of a private mapping, so that the file's pages are seen again.
+    fn restore(&self) -> io::Result<()> {
+        // SAFETY: the range is this mapping, whole, and the caller has a lease on it to give, so that nobody refers to it.
+        if unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, libc::MADV_DONTNEED) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        self.populate();
+        Ok(())
     }
 
     /// Enters all pages into the page table at once, as reading them one by one would do slowly.
@@ -167,6 +211,13 @@ impl SharedAllocator {
         self.slabs().len()
     }
 
+    /// The slab that was allocated last.
+    #[cfg(test)]
+    pub(crate) fn newest(&self) -> Arc<Slab> {
+        let slabs = self.slabs();
+        Arc::clone(slabs.values().max_by_key(|slab| slab.id()).unwrap())
+    }
+
     fn slabs(&self) -> MutexGuard<'_, BTreeMap<usize, Arc<Slab>>> {
         // Every statement leaves the map whole.
         self.slabs.lock().unwrap_or_else(PoisonError::into_inner)
@@ -206,6 +257,7 @@ pub enum Access {
 #[derive(Debug)]
 pub struct Mapping {
     pages: Pages,
+    access: Access,
     leased: AtomicBool,
 }
 
@@ -242,7 +294,7 @@ impl Mapping {
         if access == Access::CopyOnWrite {
             pages.populate();
         }
-        Ok(Self { pages, leased: AtomicBool::new(false) })
+        Ok(Self { pages, access, leased: AtomicBool::new(false) })
     }
 
     /// Bytes mapped.
@@ -271,7 +323,15 @@ impl Mapping {
         if self.leased.swap(true, Ordering::AcqRel) {
             return Err(remote("sent a slab again before it was released".to_owned()));
         }
+        // From here on, leaving drops the lease.
         let lease = Lease { mapping: Arc::clone(self), released: Box::new(released) };
+        if self.access == Access::CopyOnWrite && !self.pages.untouched() {
+            self.pages.restore().map_err(|error| Error::Remote {
+                peer: peer.to_owned(),
+                what: "its shared memory cannot be seen again after it was written to".to_owned(),
+                source: Some(error.into()),
+            })?;
+        }
         // SAFETY: `offset <= offset + len <= all` was checked, so the address is within the mapping or one past its end, and not 0.
         let address = unsafe { self.pages.base.add(offset) };
         // SAFETY: the mapping is readable and writable, `offset + len` is within it, its file cannot shrink, and it lives until the
@@ -358,7 +418,12 @@ mod tests {
             assert_eq!((sent[63], sent[64]), (1, seen));
             assert!(mapping.lease(0, 1, "peer", || ()).unwrap_err().to_string().contains("before it was released"));
             drop(received);
-            assert!(mapping.lease(0, 1, "peer", || ()).is_ok());
+            let again = mapping.lease(0, 8192, "peer", || ()).unwrap();
+            assert_eq!((again[63], again[64], again[8191]), (1, seen, 1), "what the sender has");
+            drop(again);
+            sent.fill(1);
+            assert_eq!(mapping.lease(0, 8192, "peer", || ()).unwrap()[..], sent[..]);
+            assert!(mapping.pages.untouched(), "a mapping that was read only is kept as it is");
             for (offset, len) in [(0, 8193), (64, 8129), (1, 1), (usize::MAX - 63, 64)] {
                 let error = mapping.lease(offset, len, "peer", || ()).unwrap_err();
                 assert!(matches!(error, Error::Remote { .. }), "{error}");

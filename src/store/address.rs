@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use object_store::local::LocalFileSystem;
 use object_store::path::Path;
@@ -47,6 +47,25 @@ impl Address {
     }
 }
 
+/// Scheme of stores in the memory of this process.
+const MEMORY: &str = "memory";
+
+type Mounted = BTreeMap<String, Weak<dyn ObjectStore>>;
+
+/// Addresses are text, so that what they name has to be found from anywhere.
+fn mounted() -> std::sync::MutexGuard<'static, Mounted> {
+    static MOUNTED: Mutex<Mounted> = Mutex::new(BTreeMap::new());
+    MOUNTED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Makes `store` the one behind `memory://host/`, for as long as somebody else holds it.
+#[cfg(feature = "flight")]
+pub(crate) fn mount(host: &str, store: &Arc<dyn ObjectStore>) {
+    let mut mounted = mounted();
+    mounted.retain(|_, store| store.strong_count() > 0);
+    mounted.insert(host.to_owned(), Arc::downgrade(store));
+}
+
 /// Makes stores, one per bucket or server.
 #[derive(Debug)]
 pub(super) struct Stores<'a> {
@@ -72,6 +91,14 @@ impl<'a> Stores<'a> {
             let hint = "signed URLs have no stable objects behind them; use the store's own scheme and storage_options"
                 .to_owned();
             return Err(Error::Unsupported { what: format!("{shown} with a query"), hint });
+        }
+        if url.scheme() == MEMORY {
+            let host = url.host_str().unwrap_or_default();
+            let missing = || Error::NotFound { what: shown.clone(), hint: "it is not of this process".to_owned() };
+            let path = Path::from_url_path(url.path()).map_err(|_| missing())?;
+            let store = mounted().get(host).and_then(Weak::upgrade).ok_or_else(missing)?;
+            let place = Place { store, prefix: format!("{MEMORY}://{host}/").into(), local: false, lists: true };
+            return Ok((place, path));
         }
         // The error's own text quotes the address, credentials included.
         let (scheme, path) = ObjectStoreScheme::parse(&url).map_err(|_| {

@@ -15,6 +15,8 @@ mod object;
 mod stamp;
 
 pub(crate) use address::display;
+#[cfg(feature = "flight")]
+pub(crate) use address::mount;
 pub use find::{Found, Listing, find};
 pub use object::{Object, Tail};
 pub use stamp::Stamp;

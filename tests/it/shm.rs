@@ -195,6 +195,8 @@ fn server() {
     if support::variable("SHM_SERVER").is_none() {
         return;
     }
+    // The test's name stands at the beginning of the line.
+    println!();
     let (pool, allocator) = shared_pool(BUDGET);
     let options = ListenerOptions {
         heartbeat: Duration::from_millis(100),
@@ -224,6 +226,7 @@ fn server() {
 fn rank() {
     let Some(name) = support::variable("SHM_NAME") else { return };
     let ticket = support::variable("SHM_TICKET").unwrap();
+    println!();
     runtime().block_on(async {
         let mut batches = connect(&name, ticket.into(), options()).await.unwrap();
         let mut kept = Vec::new();
@@ -430,6 +433,7 @@ fn a_refusal_arrives_with_its_code() {
 #[ignore = "run by the test below in a process of its own"]
 fn fast_rank() {
     let Some(name) = support::variable("SHM_NAME") else { return };
+    println!();
     runtime().block_on(async {
         for (exclusive, bytes) in
             [(true, 64 << 20), (false, 64 << 20), (true, 1 << 20), (false, 1 << 20), (true, 64 << 10)]
@@ -442,18 +446,20 @@ fn fast_rank() {
                 for _ in 0..2 * WINDOW {
                     drop(batches.next().await.unwrap().unwrap());
                 }
-                let (start, mut received) = (Instant::now(), 0);
+                let (start, mut received, mut count) = (Instant::now(), 0, 0);
                 while let Some(batch) = batches.next().await {
                     let body = batch.unwrap().body.unwrap();
                     if consume {
                         copy.copy_from_slice(&body);
                     }
                     received += body.len();
+                    count += 1;
                 }
-                let rate = received as f64 / start.elapsed().as_secs_f64() / 1e9;
+                let seconds = start.elapsed().as_secs_f64();
+                let (rate, each) = (received as f64 / seconds / 1e9, seconds / f64::from(count) * 1e6);
                 let how = if exclusive { "exclusive" } else { "copy on write" };
                 let doing = if consume { "copied out by the rank" } else { "handed over" };
-                println!("figure {} KiB, {how}, {doing}: {rate:.1} GB/s", bytes >> 10);
+                println!("figure {} KiB, {how}, {doing}: {rate:.1} GB/s, {each:.0} us each", bytes >> 10);
             }
             let from = vec![1_u8; bytes];
             let (start, rounds) = (Instant::now(), (1 << 30) / bytes);

@@ -71,7 +71,7 @@ impl WriterOptions {
     ///
     /// # Errors
     /// `Config` names the option that is impossible, or the field with impossible metadata.
-    pub(super) fn check(&self, schema: &SchemaRef) -> Result<WriterProperties> {
+    pub(crate) fn check(&self, schema: &SchemaRef) -> Result<WriterProperties> {
         for (option, zero) in [
             ("rows_per_group", self.rows_per_group == 0),
             ("group_bytes", self.group_bytes == 0),

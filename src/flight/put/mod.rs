@@ -1,1 +1,216 @@
-//! Writes that appear at once or not at all.
+//! Writes that appear at once or not at all: attempts of tasks are staged, and a commit makes exactly the named ones visible.
+//!
+//! ```text
+//!   stage(write, task, attempt, batches) ─► token ─┐
+//!   stage(write, task, attempt, batches) ─► token ─┼─ commit(write, mode, tokens) ─► a version of the dataset, by one rename
+//!   ...                                            └─ abort(write), or nothing for its time to live: all of it is gone
+//! ```
+//! This is what Spark's two-phase commit asks for: a task may be tried again or twice at once, and only the driver says which
+//! attempts count. Batches are written through as they come: an attempt holds one row group.
+
+mod book;
+mod directory;
+mod memory;
+mod staging;
+
+use serde::{Deserialize, Serialize};
+
+pub use staging::{Staging, StagingOptions};
+
+use crate::error::{Error, Result};
+
+/// Longest name of a dataset, and longest id of a write.
+const MAX_NAME: usize = 128;
+
+/// One write: all that one commit makes visible.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct WriteId {
+    dataset: String,
+    id: String,
+}
+
+impl WriteId {
+    /// The write `id`, chosen by the writer, to the dataset named `dataset`. Both become parts of paths.
+    ///
+    /// # Errors
+    /// [`Error::Config`] unless both have 1 to 128 characters from `a-z A-Z 0-9 . _ -`, the first a letter or digit.
+    pub fn new(dataset: &str, id: &str) -> Result<Self> {
+        for (option, name) in [("dataset", dataset), ("write", id)] {
+            let known = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+            let begins = name.starts_with(|c: char| c.is_ascii_alphanumeric());
+            if name.len() > MAX_NAME || !begins || !name.chars().all(known) {
+                let shown: String = name.chars().take(MAX_NAME).collect();
+                let problem = format!(
+                    "{shown:?} is not 1 to {MAX_NAME} characters from a-z A-Z 0-9 . _ -, beginning with a letter or digit"
+                );
+                return Err(Error::config(option, problem));
+            }
+        }
+        Ok(Self { dataset: dataset.to_owned(), id: id.to_owned() })
+    }
+
+    /// The dataset's name.
+    pub fn dataset(&self) -> &str {
+        &self.dataset
+    }
+
+    /// The write's own id.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+}
+
+/// What a commit does with a dataset that is there already.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// It is an error.
+    Create,
+    /// The new rows take the place of all old ones.
+    Replace,
+    /// The new rows come after the old ones; the columns must be the same.
+    Append,
+}
+
+/// One staged attempt, for its commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Token {
+    /// The task: which part of the write.
+    pub task: u32,
+    /// Which try at the task, as its writer counts.
+    pub attempt: u32,
+    /// Which staging of that attempt: a call that was repeated because its answer was lost has another number.
+    pub number: u64,
+}
+
+/// What [`Staging::stage`] wrote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Staged {
+    /// To be given to the commit.
+    pub token: Token,
+    /// Rows.
+    pub rows: u64,
+    /// Bytes, as stored.
+    pub bytes: u64,
+}
+
+/// What [`Staging::commit`] made visible.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Committed {
+    /// Rows of this write.
+    pub rows: u64,
+    /// Bytes of this write, as stored.
+    pub bytes: u64,
+    /// Files of this write.
+    pub files: u64,
+}
+
+/// The columns, for comparing: name, type and nullability of each.
+fn columns(schema: &arrow::datatypes::Schema) -> Vec<String> {
+    let column = |field: &std::sync::Arc<arrow::datatypes::Field>| {
+        format!("{} {}{}", field.name(), field.data_type(), if field.is_nullable() { "?" } else { "" })
+    };
+    schema.fields().iter().map(column).collect()
+}
+
+/// What is known of a version of a dataset beside its files.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+struct Record {
+    /// Commits that made it and those before it, the newest last.
+    commits: Vec<(String, Committed)>,
+    columns: Vec<String>,
+    /// Counts commits, so that later files sort behind earlier ones.
+    version: u64,
+}
+
+/// Commits that a dataset remembers, to know them again.
+const REMEMBERED: usize = 1000;
+
+impl Record {
+    /// The answer that commit `id` had, if it was made.
+    fn answer(&self, id: &str) -> Option<Committed> {
+        self.commits.iter().rev().find(|(known, _)| known == id).map(|(_, committed)| *committed)
+    }
+
+    /// The record after `write`, and whether old files stay.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if it must not be there; [`Error::Mismatch`] if rows of other columns are to be appended.
+    fn after(
+        old: Option<&Self>,
+        write: &WriteId,
+        mode: Mode,
+        columns: &[String],
+        committed: Committed,
+    ) -> Result<(Self, bool)> {
+        let (keep, mut record) = match (old, mode) {
+            (Some(_), Mode::Create) => {
+                let problem = format!("dataset {:?} exists; commit with replace or append to change it", write.dataset);
+                return Err(Error::config("mode", problem));
+            }
+            (Some(old), Mode::Append) if old.columns != columns => {
+                return Err(Error::Mismatch {
+                    what: format!("columns of dataset {:?} and of what is appended", write.dataset),
+                    expected: old.columns.join(", "),
+                    found: columns.join(", "),
+                    hint: "commit with replace, or write the same columns".to_owned(),
+                });
+            }
+            (Some(old), mode) => (mode == Mode::Append, old.clone()),
+            (None, _) => (false, Self::default()),
+        };
+        record.version += 1;
+        record.columns = columns.to_vec();
+        record.commits.push((write.id.clone(), committed));
+        let forgotten = record.commits.len().saturating_sub(REMEMBERED);
+        record.commits.drain(..forgotten);
+        Ok((record, keep))
+    }
+}
+
+/// Columns that all pieces have.
+///
+/// # Errors
+/// [`Error::Mismatch`] if two differ.
+fn same_columns<'a>(write: &WriteId, mut all: impl Iterator<Item = &'a [String]>) -> Result<&'a [String]> {
+    let first = all.next().unwrap_or_default();
+    match all.find(|other| *other != first) {
+        None => Ok(first),
+        Some(other) => Err(Error::Mismatch {
+            what: format!("columns of two tasks of write {:?}", write.id),
+            expected: first.join(", "),
+            found: other.join(", "),
+            hint: "all tasks of a write have the same columns".to_owned(),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_stay_within_their_directory() {
+        for name in ["a", "train-2026.v1", "0", &"x".repeat(128)] {
+            assert!(WriteId::new(name, name).is_ok(), "{name}");
+        }
+        for name in ["", ".", "..", ".hidden", "_x", "-x", "a/b", "a\\b", "a b", "ä", "a\0", "a=b", &"x".repeat(129)] {
+            assert!(WriteId::new(name, "w").is_err() && WriteId::new("d", name).is_err(), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn modes_and_columns_are_judged() {
+        let write = WriteId::new("d", "w1").unwrap();
+        let committed = Committed { rows: 1, bytes: 2, files: 3 };
+        let columns = ["id Int64".to_owned()];
+        let (first, keep) = Record::after(None, &write, Mode::Append, &columns, committed).unwrap();
+        assert_eq!((first.version, keep, first.answer("w1")), (1, false, Some(committed)));
+        assert!(Record::after(Some(&first), &write, Mode::Create, &columns, committed).is_err());
+        assert!(Record::after(Some(&first), &write, Mode::Append, &["id Utf8".to_owned()], committed).is_err());
+        let (second, keep) = Record::after(Some(&first), &write, Mode::Append, &columns, committed).unwrap();
+        assert_eq!((second.version, keep), (2, true));
+        let (third, keep) = Record::after(Some(&second), &write, Mode::Replace, &[], committed).unwrap();
+        assert_eq!((third.version, keep, third.commits.len()), (3, false, 3));
+    }
+}

@@ -1,6 +1,6 @@
 //! The rank's end: a stream of batches that lie in the server's memory, each released when its last user drops it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -128,7 +128,7 @@ pub async fn connect(name: &str, ticket: Bytes, options: ConnectOptions) -> Resu
         released,
         mapped: HashMap::new(),
         mapped_bytes: 0,
-        lent: HashMap::new(),
+        lent: HashSet::new(),
     };
     tokio::spawn(session.run(sender, releases));
     Ok(Receiver { batches, peer })
@@ -158,12 +158,11 @@ struct Session {
     peer: Arc<str>,
     /// Given to each lease.
     released: mpsc::UnboundedSender<u64>,
-    /// Slabs that are mapped for as long as the server has them.
-    mapped: HashMap<u64, Arc<Mapping>>,
-    /// Their bytes, and those of the mappings in `lent`.
+    /// Slabs, mapped for as long as the server has them, and whether exclusively.
+    mapped: HashMap<(u64, bool), Arc<Mapping>>,
     mapped_bytes: u64,
-    /// Batches in use, with the bytes of those that have a mapping of their own.
-    lent: HashMap<u64, u64>,
+    /// Batches in use.
+    lent: HashSet<u64>,
 }
 
 /// What becomes of the session after a frame.
@@ -264,8 +263,10 @@ impl Session {
             }
             Frame::Heartbeat => Ok(After::Continue),
             Frame::Forget(slab) => {
-                if let Some(mapping) = self.mapped.remove(&slab) {
-                    self.mapped_bytes -= mapping.len() as u64;
+                for exclusive in [false, true] {
+                    if let Some(mapping) = self.mapped.remove(&(slab, exclusive)) {
+                        self.mapped_bytes -= mapping.len() as u64;
+                    }
                 }
                 Ok(After::Continue)
             }
@@ -281,7 +282,7 @@ impl Session {
 
     /// The tensors of batch `number`.
     fn map(&mut self, number: u64, body: Body) -> Result<HostBuffer, Stop> {
-        if self.lent.contains_key(&number) {
+        if self.lent.contains(&number) {
             return Err(self.wrong("sent two batches with one number"));
         }
         if self.lent.len() >= usize::from(self.options.window.max(1)) {
@@ -300,11 +301,12 @@ impl Session {
         if body.slab_len > options.max_slab {
             return Err(limit("a slab", body.slab_len, options.max_slab, "max_slab"));
         }
-        let mapping = match (fd, body.exclusive, self.mapped.get(&body.slab)) {
-            (None, true, Some(known)) if known.len() as u64 == body.slab_len => Arc::clone(known),
-            (None, ..) => return Err(self.wrong("sent a slab without its descriptor")),
-            (Some(_), true, Some(_)) => return Err(self.wrong("sent the descriptor of a slab twice")),
-            (Some(fd), exclusive, _) => {
+        let key = (body.slab, body.exclusive);
+        let mapping = match (fd, self.mapped.get(&key)) {
+            (None, Some(known)) if known.len() as u64 == body.slab_len => Arc::clone(known),
+            (None, _) => return Err(self.wrong("sent a slab without its descriptor")),
+            (Some(_), Some(_)) => return Err(self.wrong("sent the descriptor of a slab twice")),
+            (Some(fd), None) => {
                 let bytes = self.mapped_bytes.saturating_add(body.slab_len);
                 if bytes > options.max_mapped {
                     return Err(limit("the slabs mapped", bytes, options.max_mapped, "max_mapped"));
@@ -313,13 +315,11 @@ impl Session {
                 if slabs > options.max_slabs as u64 {
                     return Err(limit("the number of slabs", slabs, options.max_slabs as u64, "max_slabs"));
                 }
-                let access = if exclusive { Access::Exclusive } else { Access::CopyOnWrite };
+                let access = if body.exclusive { Access::Exclusive } else { Access::CopyOnWrite };
                 let len = usize::try_from(body.slab_len).unwrap_or(usize::MAX);
                 let mapping = Arc::new(Mapping::open(fd, len, access, &self.peer).map_err(Stop::Error)?);
                 self.mapped_bytes = bytes;
-                if exclusive {
-                    self.mapped.insert(body.slab, Arc::clone(&mapping));
-                }
+                self.mapped.insert(key, Arc::clone(&mapping));
                 mapping
             }
         };
@@ -331,13 +331,12 @@ impl Session {
             let _ = released.send(number);
         };
         let buffer = mapping.lease(offset, len, &self.peer, released).map_err(Stop::Error)?;
-        self.lent.insert(number, if body.exclusive { 0 } else { body.slab_len });
+        self.lent.insert(number);
         Ok(buffer)
     }
 
     fn release(&mut self, number: u64) {
-        let own = self.lent.remove(&number).unwrap_or(0);
-        self.mapped_bytes = self.mapped_bytes.saturating_sub(own);
+        self.lent.remove(&number);
         // A release always fits.
         let _ = self.outbox.push(&Frame::Release(number), None);
     }

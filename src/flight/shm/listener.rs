@@ -29,8 +29,8 @@ pub struct Outgoing {
     pub header: Bytes,
     /// Its tensors' slab, from the listener's allocator; None if it has no tensors. Kept until the receiver releases it.
     pub slab: Option<Arc<HostBuffer>>,
-    /// Whether this receiver is the only one that gets the slab, and nobody here reads it again. It is then mapped once, for
-    /// reading and writing. Otherwise it is mapped for each batch, and what the receiver writes is its own copy.
+    /// Whether this receiver is the only one that gets the slab, and nobody here reads it again: it may then write to it. Otherwise
+    /// what it writes is its own copy.
     pub exclusive: bool,
     /// What has no place in the slab; arrives as one piece.
     pub extra: Vec<Bytes>,
@@ -171,8 +171,8 @@ struct Connection {
     lent: Lent,
     /// Batches with a body sent so far.
     sent: u64,
-    /// Slabs that the receiver keeps mapped.
-    announced: HashMap<u64, Weak<Slab>>,
+    /// Slabs that the receiver keeps mapped, and whether exclusively.
+    announced: HashMap<(u64, bool), Weak<Slab>>,
 }
 
 impl Connection {
@@ -266,8 +266,10 @@ impl Connection {
         let Some((slab, offset)) = self.allocator.locate(&buffer) else {
             return Err(Broken::Io(std::io::Error::other("a batch is not in the listener's shared memory")));
         };
-        // A copy-on-write mapping is made for each batch, and needs the descriptor each time.
-        let new = !exclusive || self.announced.insert(slab.id(), Arc::downgrade(&slab)).is_none();
+        if self.lent.0.values().any(|lent| lent.as_ptr() == buffer.as_ptr()) {
+            return Err(Broken::Io(std::io::Error::other("a batch was sent again before it was released")));
+        }
+        let new = self.announced.insert((slab.id(), exclusive), Arc::downgrade(&slab)).is_none();
         let (offset, len, slab_len) = (offset as u64, buffer.len() as u64, slab.len() as u64);
         let body = Some(Body { slab: slab.id(), slab_len, offset, len, new, exclusive });
         self.sent += 1;
@@ -278,11 +280,11 @@ impl Connection {
 
     /// Tells of slabs that are freed, so that the receiver does not keep their memory.
     fn forget(&mut self) -> Result<(), Broken> {
-        let freed: Vec<u64> =
-            self.announced.iter().filter(|(_, slab)| slab.strong_count() == 0).map(|(id, _)| *id).collect();
-        for id in freed {
-            self.announced.remove(&id);
-            self.push(&Frame::Forget(id), None)?;
+        let freed: Vec<(u64, bool)> =
+            self.announced.iter().filter(|(_, slab)| slab.strong_count() == 0).map(|(key, _)| *key).collect();
+        for key in freed {
+            self.announced.remove(&key);
+            self.push(&Frame::Forget(key.0), None)?;
         }
         Ok(())
     }

@@ -15,6 +15,8 @@
 
 mod client;
 mod fd;
+#[cfg(test)]
+mod hostile;
 mod link;
 mod listener;
 pub mod wire;

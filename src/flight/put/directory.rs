@@ -1,0 +1,305 @@
+//! Datasets as directories of Parquet files. A dataset's name is a symbolic link to one of its versions, so that every commit,
+//! whatever its mode, is one rename of a link.
+//!
+//! ```text
+//!   root/train                          ─► .bowstring/train/00000002-w7      what readers follow
+//!   root/.bowstring/train/00000002-w7/     00000001-000000-00000-w3.parquet    linked from the version before (append)
+//!                                          00000002-000000-00000-w7.parquet    linked from the staged attempt
+//!                                          _record.json, _SUCCESS
+//!   root/.bowstring/_staged/17/            part-00000.parquet, _SUCCESS        an attempt; hidden until it is whole
+//! ```
+//! A process killed at any point leaves the link at the old version or at the new one, both whole. The next start removes what no
+//! link leads to. The version before the current one stays until the next commit or start, for readers that have opened it.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+
+use super::{Committed, Mode, Record, WriteId, columns, same_columns};
+use crate::dataset::{DatasetWriter, WriterOptions, Written};
+use crate::error::{Error, Place, Result};
+
+const HIDDEN: &str = ".bowstring";
+// No name of a dataset begins with an underscore.
+const STAGED: &str = "_staged";
+const RECORD: &str = "_record.json";
+
+/// A directory of datasets, held by one process at a time.
+#[derive(Debug)]
+pub(super) struct Directory {
+    root: PathBuf,
+    options: WriterOptions,
+    /// Held while the process lives.
+    _lock: Lock,
+}
+
+/// A whole attempt. Dropped, it is removed.
+#[derive(Debug)]
+pub(super) struct Piece {
+    directory: PathBuf,
+    written: Written,
+    columns: Vec<String>,
+}
+
+impl Drop for Piece {
+    fn drop(&mut self) {
+        // Nobody is left to be told; what stays is hidden, and the next start removes it.
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// An attempt that is being written. Dropped, it is removed.
+#[derive(Debug)]
+pub(super) struct Writer {
+    directory: PathBuf,
+    columns: Vec<String>,
+    writer: DatasetWriter,
+}
+
+impl Writer {
+    pub(super) fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        self.writer.write(batch)
+    }
+
+    pub(super) fn finish(self) -> Result<Piece> {
+        let written = self.writer.finish()?;
+        Ok(Piece { directory: self.directory, written, columns: self.columns })
+    }
+}
+
+impl Piece {
+    pub(super) fn written(&self) -> (u64, u64) {
+        (self.written.rows, self.written.bytes)
+    }
+}
+
+impl Directory {
+    /// Opens `root`, which is made if it is not there, and removes what a killed process left.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if another process has it open; [`Error::Store`].
+    pub(super) fn open(root: &Path, options: WriterOptions) -> Result<Self> {
+        let hidden = root.join(HIDDEN);
+        fs::create_dir_all(&hidden).map_err(|error| failed("create", &hidden, error))?;
+        // What is linked to is compared as it is written, so it must not depend on where this process stands.
+        let root = fs::canonicalize(root).map_err(|error| failed("open", root, error))?;
+        let lock = lock(&root)?;
+        let directory = Self { root, options, _lock: lock };
+        directory.sweep()?;
+        Ok(directory)
+    }
+
+    /// Removes staged attempts, and versions that no dataset leads to.
+    fn sweep(&self) -> Result<()> {
+        let hidden = self.root.join(HIDDEN);
+        for dataset in entries(&hidden)? {
+            let path = hidden.join(&dataset);
+            if !path.is_dir() {
+                continue;
+            }
+            let current = fs::read_link(self.root.join(&dataset)).ok();
+            for version in entries(&path)? {
+                let link = Path::new(HIDDEN).join(&dataset).join(&version);
+                if dataset == STAGED || current.as_ref() != Some(&link) {
+                    let path = path.join(&version);
+                    let removed = if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+                    removed.map_err(|error| failed("remove", &path, error))?;
+                }
+            }
+        }
+        let staged = hidden.join(STAGED);
+        fs::create_dir_all(&staged).map_err(|error| failed("create", &staged, error))
+    }
+
+    /// Where readers find the dataset.
+    pub(super) fn url(&self, dataset: &str) -> Option<String> {
+        let path = self.root.join(dataset);
+        path.exists().then(|| path.to_string_lossy().into_owned())
+    }
+
+    pub(super) fn writer(&self, number: u64, schema: SchemaRef) -> Result<Writer> {
+        let directory = self.root.join(HIDDEN).join(STAGED).join(number.to_string());
+        let columns = columns(&schema);
+        let writer = DatasetWriter::create(&directory, schema, self.options.clone())?;
+        Ok(Writer { directory, columns, writer })
+    }
+
+    /// The version that readers see: its directory and its record.
+    fn current(&self, dataset: &str) -> Result<Option<(PathBuf, Record)>> {
+        let path = self.root.join(dataset);
+        let link = match fs::read_link(&path) {
+            Ok(link) => link,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                let problem = format!("{} was not written by a server and cannot be changed by one", path.display());
+                return Err(Error::config("dataset", problem));
+            }
+            Err(error) => return Err(failed("read", &path, error)),
+        };
+        let directory = self.root.join(link);
+        let record = directory.join(RECORD);
+        let text = fs::read(&record).map_err(|error| failed("read", &record, error))?;
+        let record = serde_json::from_slice(&text).map_err(|error| {
+            Error::corrupt_by(Place::file(record.to_string_lossy()), "the record of commits is damaged", error)
+        })?;
+        Ok(Some((directory, record)))
+    }
+
+    /// The answer of a commit that was made, perhaps by a process before this one.
+    pub(super) fn answer(&self, write: &WriteId) -> Result<Option<Committed>> {
+        Ok(self.current(write.dataset())?.and_then(|(_, record)| record.answer(write.id())))
+    }
+
+    /// Makes `pieces` visible. On an error, nothing has changed for readers, and the pieces are as they were.
+    pub(super) fn publish(&self, write: &WriteId, mode: Mode, pieces: &[Arc<Piece>]) -> Result<Committed> {
+        let current = self.current(write.dataset())?;
+        let columns = same_columns(write, pieces.iter().map(|piece| piece.columns.as_slice()))?;
+        let total = |of: fn(&Written) -> u64| pieces.iter().map(|piece| of(&piece.written)).sum();
+        let files = total(|written| written.files as u64);
+        let committed = Committed { rows: total(|written| written.rows), bytes: total(|written| written.bytes), files };
+        let old = current.as_ref().map(|(_, record)| record);
+        let (record, keep) = Record::after(old, write, mode, columns, committed)?;
+        let versions = Path::new(HIDDEN).join(write.dataset());
+        let own = versions.join(format!("{:08}-{}", record.version, write.id()));
+        let directory = self.root.join(&own);
+        let built =
+            self.build(&directory, write, &record, pieces, current.as_ref().filter(|_| keep).map(|(old, _)| old));
+        let shown = built.and_then(|()| self.show(write.dataset(), &own));
+        if let Err(error) = shown {
+            let _ = fs::remove_dir_all(&directory);
+            return Err(error);
+        }
+        // From here on it is there: the commit's record in it answers whoever asks again.
+        flush(&self.root)?;
+        let versions = self.root.join(versions);
+        let kept = [Some(directory), current.map(|(old, _)| old)];
+        for version in entries(&versions)?.into_iter().map(|name| versions.join(name)) {
+            if kept.iter().flatten().all(|kept| *kept != version)
+                && let Err(error) = fs::remove_dir_all(&version)
+            {
+                tracing::warn!(%error, directory = %version.display(), "an old version stays until the next start");
+            }
+        }
+        Ok(committed)
+    }
+
+    /// Fills a version's directory and brings it to the disk.
+    fn build(
+        &self,
+        directory: &Path,
+        write: &WriteId,
+        record: &Record,
+        pieces: &[Arc<Piece>],
+        old: Option<&PathBuf>,
+    ) -> Result<()> {
+        let parent = self.root.join(HIDDEN).join(write.dataset());
+        fs::create_dir_all(&parent).map_err(|error| failed("create", &parent, error))?;
+        // One that could not be removed after it had failed.
+        let _ = fs::remove_dir_all(directory);
+        fs::create_dir(directory).map_err(|error| failed("create", directory, error))?;
+        let link = |from: PathBuf, to: String| {
+            fs::hard_link(&from, directory.join(to)).map_err(|error| failed("link", &from, error))
+        };
+        if let Some(old) = old {
+            for name in entries(old)?.into_iter().filter(|name| name.ends_with(".parquet")) {
+                link(old.join(&name), name)?;
+            }
+        }
+        for (task, piece) in pieces.iter().enumerate() {
+            let files = entries(&piece.directory)?.into_iter().filter(|name| name.ends_with(".parquet"));
+            for (file, name) in files.enumerate() {
+                let to = format!("{:08}-{task:06}-{file:05}-{}.parquet", record.version, write.id());
+                link(piece.directory.join(name), to)?;
+            }
+        }
+        let json = serde_json::to_vec(record).map_err(|error| Error::Store {
+            operation: "describe".to_owned(),
+            url: directory.display().to_string(),
+            source: error.into(),
+        })?;
+        for (name, bytes) in [(RECORD, json.as_slice()), ("_SUCCESS", &[])] {
+            let path = directory.join(name);
+            let written = File::create_new(&path).and_then(|mut file| {
+                file.write_all(bytes)?;
+                file.sync_all()
+            });
+            written.map_err(|error| failed("write", &path, error))?;
+        }
+        flush(directory)?;
+        flush(&parent)
+    }
+
+    /// Turns the dataset's name to `version`, at once.
+    fn show(&self, dataset: &str, version: &Path) -> Result<()> {
+        let (path, new) = (self.root.join(dataset), self.root.join(HIDDEN).join("_link"));
+        match fs::remove_file(&new) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("remove", &new, error)),
+            _ => {}
+        }
+        link(version, &new).map_err(|error| failed("link", &new, error))?;
+        fs::rename(&new, &path).map_err(|error| failed("publish", &path, error))
+    }
+}
+
+/// A name that the kernel gives to one process at a time, and takes back when that ends.
+#[cfg(target_os = "linux")]
+type Lock = std::os::unix::net::UnixListener;
+#[cfg(not(target_os = "linux"))]
+type Lock = ();
+
+/// Holds `root` against other servers of this host.
+#[cfg(target_os = "linux")]
+fn lock(root: &Path) -> Result<Lock> {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::fs::MetadataExt;
+    use std::os::unix::net::SocketAddr;
+
+    let metadata = fs::metadata(root).map_err(|error| failed("open", root, error))?;
+    let name = format!("bowstring-put-{}-{}", metadata.dev(), metadata.ino());
+    let bound = SocketAddr::from_abstract_name(name).and_then(|address| Lock::bind_addr(&address));
+    bound.map_err(|error| match error.kind() {
+        io::ErrorKind::AddrInUse => Error::config("directory", format!("{} is open in another server", root.display())),
+        _ => failed("lock", root, error),
+    })
+}
+
+#[cfg(not(target_os = "linux"))]
+fn lock(_: &Path) -> Result<Lock> {
+    Ok(())
+}
+
+#[cfg(unix)]
+fn link(to: &Path, at: &Path) -> io::Result<()> {
+    std::os::unix::fs::symlink(to, at)
+}
+
+#[cfg(not(unix))]
+fn link(_: &Path, _: &Path) -> io::Result<()> {
+    Err(io::Error::new(io::ErrorKind::Unsupported, "writing to directories needs symbolic links"))
+}
+
+/// Names in a directory, sorted. Names that are not Unicode are not ours.
+fn entries(directory: &Path) -> Result<Vec<String>> {
+    let read = fs::read_dir(directory).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+    let all = read.map_err(|error| failed("list", directory, error))?;
+    let mut names: Vec<String> = all.into_iter().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    Ok(names)
+}
+
+/// Brings the names in `directory` to the disk; only Unix can open one, and only there is it needed.
+fn flush(directory: &Path) -> Result<()> {
+    if cfg!(unix) {
+        let opened = File::open(directory).and_then(|directory| directory.sync_all());
+        opened.map_err(|error| failed("flush", directory, error))?;
+    }
+    Ok(())
+}
+
+fn failed(operation: &str, path: &Path, error: io::Error) -> Error {
+    Error::Store { operation: operation.to_owned(), url: path.display().to_string(), source: error.into() }
+}

@@ -1,0 +1,278 @@
+//! Datasets as Parquet files in memory, within a byte budget. Readers find them by an address of this process:
+//! `memory://put-1/train/00000002-w7/`.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use bytes::Bytes;
+use object_store::memory::InMemory;
+use object_store::path::Path;
+use object_store::{ObjectStore, ObjectStoreExt};
+use parquet::arrow::ArrowWriter;
+use parquet::errors::ParquetError;
+
+use super::{Committed, Mode, Record, WriteId, columns, same_columns};
+use crate::dataset::WriterOptions;
+use crate::error::{Error, Result};
+
+/// Bytes that a growing file asks for at least.
+const GROWTH: usize = 64 << 10;
+
+/// Numbers of the stores of this process.
+static STORES: AtomicU64 = AtomicU64::new(0);
+
+/// Datasets in memory.
+#[derive(Debug)]
+pub(super) struct Memory {
+    store: Arc<dyn ObjectStore>,
+    host: String,
+    budget: Arc<Budget>,
+    options: WriterOptions,
+    datasets: Mutex<HashMap<String, Dataset>>,
+}
+
+/// The version that readers are sent to, and the one before it, for readers that have opened it.
+#[derive(Debug)]
+struct Dataset {
+    current: Version,
+    before: Option<Version>,
+}
+
+#[derive(Debug, Clone)]
+struct Version {
+    directory: String,
+    record: Record,
+    files: Vec<(String, Arc<Blob>)>,
+}
+
+/// A file's bytes, and their place in the budget.
+#[derive(Debug)]
+struct Blob {
+    bytes: Bytes,
+    _charge: Charge,
+}
+
+/// A whole attempt.
+#[derive(Debug)]
+pub(super) struct Piece {
+    blob: Arc<Blob>,
+    rows: u64,
+    columns: Vec<String>,
+}
+
+impl Piece {
+    pub(super) fn written(&self) -> (u64, u64) {
+        (self.rows, self.blob.bytes.len() as u64)
+    }
+}
+
+/// Bytes that may be used, and those that are.
+#[derive(Debug)]
+struct Budget {
+    limit: u64,
+    used: AtomicU64,
+}
+
+/// A part of a budget, given back on drop.
+#[derive(Debug)]
+struct Charge {
+    budget: Arc<Budget>,
+    bytes: u64,
+}
+
+impl Charge {
+    /// Holds `bytes` instead of what it held. On an error, it holds what it held.
+    fn resize(&mut self, bytes: u64) -> Result<()> {
+        let (limit, held) = (self.budget.limit, self.bytes);
+        let more = |used: u64| (used - held).checked_add(bytes).filter(|sum| *sum <= limit || bytes <= held);
+        match self.budget.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
+            Ok(_) => {
+                self.bytes = bytes;
+                Ok(())
+            }
+            Err(used) => Err(Error::Limit {
+                what: "datasets in the server's memory".to_owned(),
+                asked: (used - held).saturating_add(bytes),
+                limit,
+                option: "put_memory",
+            }),
+        }
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.budget.used.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
+}
+
+/// A growing file whose memory is paid for before it is there.
+#[derive(Debug)]
+struct Sink {
+    bytes: Vec<u8>,
+    charge: Charge,
+}
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let needed = self.bytes.len() + bytes.len();
+        if needed > self.bytes.capacity() {
+            let capacity = needed.max(self.bytes.capacity() / 4 * 5).max(GROWTH);
+            self.charge.resize(capacity as u64).map_err(io::Error::other)?;
+            self.bytes.reserve_exact(capacity - self.bytes.len());
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// An attempt that is being written.
+#[derive(Debug)]
+pub(super) struct Writer {
+    writer: ArrowWriter<Sink>,
+    /// The row group that is gathered.
+    gathered: Charge,
+    rows: u64,
+    columns: Vec<String>,
+}
+
+impl Writer {
+    pub(super) fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        let found = columns(batch.schema_ref());
+        if found != self.columns {
+            return Err(Error::Mismatch {
+                what: "columns of a batch".to_owned(),
+                expected: self.columns.join(", "),
+                found: found.join(", "),
+                hint: "every batch has the columns that the attempt was begun with".to_owned(),
+            });
+        }
+        self.writer.write(batch).map_err(refused)?;
+        self.gathered.resize(self.writer.memory_size() as u64)?;
+        self.rows += batch.num_rows() as u64;
+        Ok(())
+    }
+
+    pub(super) fn finish(self) -> Result<Piece> {
+        let Sink { mut bytes, mut charge } = self.writer.into_inner().map_err(refused)?;
+        bytes.shrink_to_fit();
+        charge.resize(bytes.len() as u64)?;
+        let blob = Arc::new(Blob { bytes: bytes.into(), _charge: charge });
+        Ok(Piece { blob, rows: self.rows, columns: self.columns })
+    }
+}
+
+/// The writer's error: the budget's own if it was that.
+fn refused(error: ParquetError) -> Error {
+    let ParquetError::External(source) = error else {
+        return Error::Unsupported {
+            what: format!("writing a batch as Parquet ({error})"),
+            hint: "store the column as a type that Parquet has".to_owned(),
+        };
+    };
+    let failed = |source| Error::Store { operation: "write".to_owned(), url: "memory".to_owned(), source };
+    match source.downcast::<io::Error>() {
+        Ok(error) => match error.downcast::<Error>() {
+            Ok(limit) => limit,
+            Err(error) => failed(error.into()),
+        },
+        Err(source) => failed(source),
+    }
+}
+
+impl Memory {
+    pub(super) fn new(limit: u64, options: WriterOptions) -> Self {
+        let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let host = format!("put-{}", STORES.fetch_add(1, Ordering::Relaxed) + 1);
+        crate::store::mount(&host, &store);
+        let budget = Arc::new(Budget { limit, used: AtomicU64::new(0) });
+        Self { store, host, budget, options, datasets: Mutex::default() }
+    }
+
+    /// Bytes of the budget in use.
+    pub(super) fn used(&self) -> u64 {
+        self.budget.used.load(Ordering::Acquire)
+    }
+
+    fn datasets(&self) -> MutexGuard<'_, HashMap<String, Dataset>> {
+        // Entries are put in whole.
+        self.datasets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where readers find the dataset.
+    pub(super) fn url(&self, dataset: &str) -> Option<String> {
+        Some(format!("memory://{}/{}/", self.host, self.datasets().get(dataset)?.current.directory))
+    }
+
+    pub(super) fn writer(&self, schema: SchemaRef) -> Result<Writer> {
+        let properties = self.options.check(&schema)?;
+        let charge = || Charge { budget: Arc::clone(&self.budget), bytes: 0 };
+        let sink = Sink { bytes: Vec::new(), charge: charge() };
+        let columns = columns(&schema);
+        let writer = ArrowWriter::try_new(sink, schema, Some(properties)).map_err(refused)?;
+        Ok(Writer { writer, gathered: charge(), rows: 0, columns })
+    }
+
+    /// The answer of a commit that was made.
+    pub(super) fn answer(&self, write: &WriteId) -> Option<Committed> {
+        self.datasets().get(write.dataset())?.current.record.answer(write.id())
+    }
+
+    /// Makes `pieces` visible. On an error, nothing has changed for readers.
+    pub(super) async fn publish(&self, write: &WriteId, mode: Mode, pieces: &[Arc<Piece>]) -> Result<Committed> {
+        let old = self.datasets().get(write.dataset()).map(|dataset| dataset.current.clone());
+        let columns = same_columns(write, pieces.iter().map(|piece| piece.columns.as_slice()))?;
+        let total = |of: fn(&Piece) -> u64| pieces.iter().map(|piece| of(piece)).sum();
+        let (rows, bytes) = (total(|piece| piece.rows), total(|piece| piece.blob.bytes.len() as u64));
+        let committed = Committed { rows, bytes, files: pieces.len() as u64 };
+        let (record, keep) = Record::after(old.as_ref().map(|old| &old.record), write, mode, columns, committed)?;
+        let mut files = old.filter(|_| keep).map(|old| old.files).unwrap_or_default();
+        for (task, piece) in pieces.iter().enumerate() {
+            let name = format!("{:08}-{task:06}-{}.parquet", record.version, write.id());
+            files.push((name, Arc::clone(&piece.blob)));
+        }
+        let directory = format!("{}/{:08}-{}", write.dataset(), record.version, write.id());
+        let version = Version { directory, record, files };
+        for (name, blob) in &version.files {
+            // The bytes are shared, not copied.
+            let put = self.store.put(&version.path(name), blob.bytes.clone().into()).await;
+            if let Err(error) = put {
+                self.remove(&version).await;
+                let url = format!("memory://{}/{}/{name}", self.host, version.directory);
+                return Err(Error::Store { operation: "write".to_owned(), url, source: error.into() });
+            }
+        }
+        let forgotten = {
+            let mut datasets = self.datasets();
+            let old = datasets.remove(write.dataset());
+            let (before, forgotten) = old.map_or((None, None), |old| (Some(old.current), old.before));
+            datasets.insert(write.dataset().to_owned(), Dataset { current: version, before });
+            forgotten
+        };
+        if let Some(forgotten) = forgotten {
+            self.remove(&forgotten).await;
+        }
+        Ok(committed)
+    }
+
+    async fn remove(&self, version: &Version) {
+        for (name, _) in &version.files {
+            // What is not there needs no removing.
+            let _ = self.store.delete(&version.path(name)).await;
+        }
+    }
+}
+
+impl Version {
+    fn path(&self, name: &str) -> Path {
+        Path::from(format!("{}/{name}", self.directory))
+    }
+}

@@ -1,0 +1,348 @@
+//! Staging: the calls of a writer, each a few steps over the [`Book`] and the target.
+
+use std::path::Path;
+use std::pin::pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use futures::{Stream, StreamExt};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::book::{Book, Commit};
+use super::{Committed, Mode, Staged, Token, WriteId, directory, memory};
+use crate::dataset::WriterOptions;
+use crate::error::{Error, Result};
+
+/// Limits of a staging, and how it writes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct StagingOptions {
+    /// A write that nothing was done with for so long vanishes. Default 1 hour.
+    pub time_to_live: Duration,
+    /// Writes that are open or remembered at once. Default 1,000.
+    pub max_writes: usize,
+    /// Attempts of one write at once. Default 100,000.
+    pub max_attempts: usize,
+    /// How files are written. The schema of Petastorm and `overwrite` have no place here.
+    pub writer: WriterOptions,
+}
+
+impl Default for StagingOptions {
+    fn default() -> Self {
+        Self {
+            time_to_live: Duration::from_secs(3600),
+            max_writes: 1000,
+            max_attempts: 100_000,
+            writer: WriterOptions::default(),
+        }
+    }
+}
+
+/// Where writes are gathered and committed. Clones are the same staging.
+#[derive(Debug, Clone)]
+pub struct Staging {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    book: Mutex<Book<Piece>>,
+    target: Target,
+    /// One commit at a time: each builds on the version before it.
+    committing: Mutex<()>,
+}
+
+#[derive(Debug)]
+enum Target {
+    Directory(directory::Directory),
+    Memory(memory::Memory),
+}
+
+/// A staged attempt.
+#[derive(Debug, Clone)]
+enum Piece {
+    Directory(Arc<directory::Piece>),
+    Memory(Arc<memory::Piece>),
+}
+
+/// An attempt that is being written.
+enum Writer {
+    Directory(Box<directory::Writer>),
+    Memory(Box<memory::Writer>),
+}
+
+impl Staging {
+    /// Writes become directories of Parquet files below `root`, which is made. What a killed process left there is removed; the
+    /// files that readers see are never touched. Needs a runtime.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for impossible options, or if another server has `root`; [`Error::Store`].
+    pub async fn directory(root: &Path, options: StagingOptions) -> Result<Self> {
+        let (root, writer) = (root.to_owned(), writer_options(&options)?);
+        let opened = blocking(move || directory::Directory::open(&root, writer)).await?;
+        Ok(Self::new(Target::Directory(opened), &options))
+    }
+
+    /// Writes become Parquet files in memory, of at most `budget` bytes together with what is staged. Needs a runtime.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for impossible options.
+    pub fn memory(budget: u64, options: StagingOptions) -> Result<Self> {
+        let memory = memory::Memory::new(budget, writer_options(&options)?);
+        Ok(Self::new(Target::Memory(memory), &options))
+    }
+
+    fn new(target: Target, options: &StagingOptions) -> Self {
+        let book = Mutex::new(Book::new(options.max_writes, options.max_attempts));
+        let inner = Arc::new(Inner { book, target, committing: Mutex::default() });
+        let (weak, ttl) = (Arc::downgrade(&inner), options.time_to_live);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep((ttl / 4).max(Duration::from_millis(1))).await;
+                let Some(inner) = weak.upgrade() else { return };
+                let gone = inner.book().expire(ttl, Instant::now());
+                discard((gone, inner)).await;
+            }
+        });
+        Self { inner }
+    }
+
+    /// Writes the rows of `batches`, with fields `schema`, as attempt `attempt` of task `task`. They are visible only after a commit
+    /// that names the token. If this future is dropped, or `batches` ends with an error, nothing stays.
+    ///
+    /// # Errors
+    /// That of `batches`; [`Error::Closed`] if the write is committed or aborted, also meanwhile; [`Error::Limit`] if memory, or the
+    /// number of writes or attempts, is used up; [`Error::Mismatch`] for a batch with other columns; what the writer says.
+    pub async fn stage(
+        &self,
+        write: &WriteId,
+        task: u32,
+        attempt: u32,
+        schema: SchemaRef,
+        batches: impl Stream<Item = Result<RecordBatch>>,
+    ) -> Result<Staged> {
+        let token = self.inner.book().begin(write, task, attempt, Instant::now())?;
+        let mut busy = Busy { inner: Arc::clone(&self.inner), write: write.clone(), ended: false };
+        let (sender, mut receiver) = mpsc::channel::<Option<RecordBatch>>(1);
+        let worker = tokio::task::spawn_blocking(move || {
+            let mut writer = busy.inner.target.writer(token, schema)?;
+            loop {
+                match receiver.blocking_recv() {
+                    Some(Some(batch)) => writer.write(&batch)?,
+                    Some(None) => break,
+                    // The sender was dropped before the end: what there is, is not all.
+                    None => return Err(Error::Closed { why: "the writer left before its last batch".to_owned() }),
+                }
+            }
+            let (piece, rows, bytes) = writer.finish()?;
+            let staged = Staged { token, rows, bytes };
+            busy.ended = true;
+            busy.inner.book().end(&busy.write, Some((staged, piece)), Instant::now())?;
+            Ok(staged)
+        });
+        let mut batches = pin!(batches);
+        let mut outcome = Ok(());
+        while let Some(batch) = batches.next().await {
+            match batch {
+                // A worker that has failed says why below.
+                Ok(batch) => {
+                    if sender.send(Some(batch)).await.is_err() {
+                        break;
+                    }
+                }
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
+                }
+            }
+        }
+        if outcome.is_ok() {
+            let _ = sender.send(None).await;
+        }
+        drop(sender);
+        let staged = joined(worker.await);
+        outcome.and(staged)
+    }
+
+    /// Makes the attempts of `tokens` visible at once, as `mode` says, and removes all others of the write. A write that was
+    /// committed before is left as it is, whatever the tokens, and has the same answer; so has one that was committed by a process
+    /// before this one, in a directory. Goes on to its end even if this future is dropped.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] names a token that is not staged; [`Error::Mismatch`] two attempts of one task, or tasks of different
+    /// columns; [`Error::Config`] if the dataset must not be there; [`Error::Closed`] after an abort; [`Error::Store`]. After any of
+    /// them, readers see what they saw before, and the write can be committed again.
+    pub async fn commit(&self, write: &WriteId, mode: Mode, tokens: &[Token]) -> Result<Committed> {
+        let (inner, write, tokens) = (Arc::clone(&self.inner), write.clone(), tokens.to_vec());
+        blocking(move || {
+            let _alone = inner.committing.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(committed) = inner.target.answer(&write)? {
+                let gone = inner.book().end_commit(&write, Some(committed), Instant::now());
+                drop(gone);
+                return Ok(committed);
+            }
+            let pieces = match inner.book().begin_commit(&write, &tokens, Instant::now())? {
+                Commit::Done(committed) => return Ok(committed),
+                Commit::Publish(pieces) => pieces,
+            };
+            // Ends the commit even if publishing panics.
+            let mut ending = Ending { inner: &inner, write: &write, committed: None };
+            ending.committed = Some(inner.target.publish(&write, mode, pieces.into_iter().map(|(_, piece)| piece))?);
+            ending.committed.ok_or_else(|| Error::Closed { why: "the commit was not made".to_owned() })
+        })
+        .await
+    }
+
+    /// Ends a write: all its attempts vanish, also those that are still being written.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] if it is committed, or is being committed.
+    pub async fn abort(&self, write: &WriteId) -> Result<()> {
+        let gone = self.inner.book().abort(write, Instant::now())?;
+        discard(gone).await;
+        Ok(())
+    }
+
+    /// The address of the version of a dataset that was committed last, for [`Dataset::open`](crate::dataset::Dataset::open); None
+    /// if there is none. The version before it can be read until the next commit.
+    pub fn url(&self, dataset: &str) -> Option<String> {
+        // Names become parts of paths.
+        let name = WriteId::new(dataset, "x").ok()?;
+        match &self.inner.target {
+            Target::Directory(directory) => directory.url(name.dataset()),
+            Target::Memory(memory) => memory.url(name.dataset()),
+        }
+    }
+
+    /// Bytes of the memory budget in use; 0 for a directory.
+    pub fn memory_used(&self) -> u64 {
+        match &self.inner.target {
+            Target::Directory(_) => 0,
+            Target::Memory(memory) => memory.used(),
+        }
+    }
+}
+
+/// What staged files cannot have.
+fn writer_options(options: &StagingOptions) -> Result<WriterOptions> {
+    if options.time_to_live.is_zero() {
+        return Err(Error::config("time_to_live", "must be more than 0 s"));
+    }
+    if options.writer.petastorm.is_some() || options.writer.overwrite {
+        return Err(Error::config("writer", "petastorm and overwrite are not for staged files"));
+    }
+    Ok(options.writer.clone())
+}
+
+impl Inner {
+    fn book(&self) -> MutexGuard<'_, Book<Piece>> {
+        // Every call leaves the book consistent.
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends an attempt's part in the book on every way out.
+struct Busy {
+    inner: Arc<Inner>,
+    write: WriteId,
+    ended: bool,
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        if !self.ended {
+            // That the write is over changes nothing for an attempt that failed.
+            let _ = self.inner.book().end(&self.write, None, Instant::now());
+        }
+    }
+}
+
+/// Ends a commit in the book on every way out.
+struct Ending<'a> {
+    inner: &'a Inner,
+    write: &'a WriteId,
+    committed: Option<Committed>,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        let gone = self.inner.book().end_commit(self.write, self.committed, Instant::now());
+        // Removed outside the lock.
+        drop(gone);
+    }
+}
+
+impl Target {
+    fn writer(&self, token: Token, schema: SchemaRef) -> Result<Writer> {
+        match self {
+            Self::Directory(target) => Ok(Writer::Directory(Box::new(target.writer(token.number, schema)?))),
+            Self::Memory(target) => Ok(Writer::Memory(Box::new(target.writer(schema)?))),
+        }
+    }
+
+    fn answer(&self, write: &WriteId) -> Result<Option<Committed>> {
+        match self {
+            Self::Directory(target) => target.answer(write),
+            Self::Memory(target) => Ok(target.answer(write)),
+        }
+    }
+
+    /// Runs on a thread that may block.
+    fn publish(&self, write: &WriteId, mode: Mode, pieces: impl Iterator<Item = Piece>) -> Result<Committed> {
+        // A target only ever meets its own pieces: it made them.
+        match self {
+            Self::Directory(target) => {
+                let own = |piece| if let Piece::Directory(piece) = piece { Some(piece) } else { None };
+                target.publish(write, mode, &pieces.filter_map(own).collect::<Vec<_>>())
+            }
+            Self::Memory(target) => {
+                let own = |piece| if let Piece::Memory(piece) = piece { Some(piece) } else { None };
+                let pieces: Vec<_> = pieces.filter_map(own).collect();
+                Handle::current().block_on(target.publish(write, mode, &pieces))
+            }
+        }
+    }
+}
+
+impl Writer {
+    fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        match self {
+            Self::Directory(writer) => writer.write(batch),
+            Self::Memory(writer) => writer.write(batch),
+        }
+    }
+
+    /// What was staged, its rows and its bytes.
+    fn finish(self) -> Result<(Piece, u64, u64)> {
+        let (piece, (rows, bytes)) = match self {
+            Self::Directory(writer) => {
+                let piece = writer.finish()?;
+                let written = piece.written();
+                (Piece::Directory(Arc::new(piece)), written)
+            }
+            Self::Memory(writer) => {
+                let piece = writer.finish()?;
+                let written = piece.written();
+                (Piece::Memory(Arc::new(piece)), written)
+            }
+        };
+        Ok((piece, rows, bytes))
+    }
+}
+
+/// Runs `work` where it may block.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    joined(tokio::task::spawn_blocking(work).await)
+}
+
+/// Drops what takes files with it where that may block. A failure has nobody to be told to.
+async fn discard<T: Send + 'static>(gone: T) {
+    let _ = tokio::task::spawn_blocking(move || drop(gone)).await;
+}
+
+fn joined<T>(outcome: Result<Result<T>, tokio::task::JoinError>) -> Result<T> {
+    outcome.unwrap_or_else(|error| Err(Error::Closed { why: format!("the writing thread ended: {error}") }))
+}
