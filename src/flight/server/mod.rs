@@ -61,6 +61,7 @@ pub async fn serve(listener: TcpListener, config: Config, shutdown: impl Future<
         tokio::time::sleep(config.drain_grace.min(Duration::from_secs(3600))).await;
     };
     let incoming = connections::admit(connections::accepted(listener), &config.limits, config.admin.metrics().clone());
+    config.admin.metrics().memory(0, config.memory_budget);
     config.admin.set_ready();
     let serving = server.serve_with_incoming_shutdown(health, incoming, async move {
         let _ = stopped.wait_for(|stopped| *stopped).await;
