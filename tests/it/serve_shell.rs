@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bowstring::flight::server::tls::ClientFiles;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
@@ -113,6 +113,7 @@ struct Authority {
 impl Authority {
     fn new(directory: &Path, name: &str) -> Self {
         let mut parameters = CertificateParams::new(Vec::new()).unwrap();
+        parameters.distinguished_name.push(DnType::CommonName, name);
         parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let issuer = CertifiedIssuer::self_signed(parameters, KeyPair::generate().unwrap()).unwrap();
         let signed = |of: &str| {
@@ -185,7 +186,7 @@ fn it_does_not_start_where_it_would_be_open_or_wrong() {
         (vec!["--config", "/nowhere/serve.toml"], &["/nowhere/serve.toml"]),
         (vec![PHOTOS, "--replica", "10.0.0.1:8815"], &["replicas", "grpc://"]),
         (vec![PHOTOS, "--listen", "nonsense"], &["listen", "nonsense"]),
-        (vec![PHOTOS, "--drain-grace", "-1"], &["drain"]),
+        (vec![PHOTOS, "--drain-grace=-1"], &["drain_grace"]),
     ];
     for (args, texts) in cases {
         let output = command(&args).output().unwrap();
@@ -318,6 +319,8 @@ fn secrets_come_out_nowhere() {
         request.metadata_mut().insert("authorization", format!("Bearer {TOKEN}").parse().unwrap());
         let _ = HealthClient::new(channel).check(request).await;
     });
+    // A client that is there and does not run would hold the drain up for its whole grace.
+    drop(runtime);
     let mut seen = server.get("/metrics") + &server.get("/readyz") + &server.get("/livez") + &server.get("/else");
     server.signal("-TERM");
     let (code, log) = server.ended();
@@ -330,4 +333,47 @@ fn secrets_come_out_nowhere() {
     for secret in [&[TOKEN, STORE_KEY, key][..], &private].concat() {
         assert!(!seen.contains(secret), "{secret} is in\n{seen}");
     }
+}
+
+#[test]
+fn mute_peers_and_crowds_are_turned_away() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = format!("[server.limits]\nconnections = 2\nhandshake_seconds = 1\n[datasets.x]\nurl = \"{PHOTOS}\"\n");
+    let server = Server::start(&["--config", &write(directory.path(), "serve.toml", &config)]);
+    let connected = || {
+        let stream = TcpStream::connect(("127.0.0.1", server.port())).unwrap();
+        stream.set_read_timeout(Some(LONGEST)).unwrap();
+        stream
+    };
+    // A server that ends a connection has said no more than its settings before.
+    let closed_after = |mut stream: TcpStream| {
+        let start = Instant::now();
+        let mut rest = Vec::new();
+        if let Err(error) = stream.read_to_end(&mut rest) {
+            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+        }
+        assert!(rest.len() < 100, "{} bytes", rest.len());
+        start.elapsed().as_secs_f64()
+    };
+    let (mute, mut slow) = (connected(), connected());
+    slow.write_all(b"PRI * HTTP/2").unwrap();
+    let third = closed_after(connected());
+    let mute = closed_after(mute);
+    let slow = closed_after(slow);
+    println!("closed after: the third {third:.3} s, a mute one {mute:.3} s, a slow one {slow:.3} s more");
+    assert!(third < 0.9 && (0.5..3.0).contains(&mute) && slow < 2.0);
+    assert_eq!(health(server.port(), None), Ok(true), "the places are free again");
+    let metrics = server.get("/metrics");
+    assert!(metrics.contains("bowstring_connections_refused_total 1"), "{metrics}");
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut client = HealthClient::new(connect(server.port(), None).await.unwrap());
+        for (bytes, good) in [(8 << 10, true), (20 << 10, false), (8 << 10, true)] {
+            let mut request = tonic::Request::new(HealthCheckRequest { service: String::new() });
+            request.metadata_mut().insert("x-padding", "x".repeat(bytes).parse().unwrap());
+            let answer = tokio::time::timeout(LONGEST, client.check(request)).await.unwrap();
+            assert_eq!(answer.is_ok(), good, "headers of {bytes} bytes: {answer:?}");
+        }
+    });
 }

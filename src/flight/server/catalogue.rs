@@ -162,8 +162,17 @@ impl Entry {
             _ => return Err(Error::config("options", "the options must be one JSON object")),
         };
         let mut options = self.options.clone();
+        // The two say the same thing: a client's one replaces the dataset's other.
+        let asks = |option: &str| asked.get(option).is_some_and(|value| !value.is_null());
+        for (option, other) in [("batch_size", "global_batch_size"), ("global_batch_size", "batch_size")] {
+            if asks(option) && !asks(other) {
+                options.remove(other);
+            }
+        }
         for (option, value) in asked {
             match (option.as_str(), value) {
+                // Null is what an option is that was not given.
+                (option, Value::Null) if ALLOWED.contains(&option) || NEVER.contains(&option) => {}
                 ("columns", Value::Object(asked)) => self.merge_columns(&mut options, asked)?,
                 (option, value) => {
                     self.allow(option)?;
@@ -171,14 +180,6 @@ impl Entry {
                         "filter" => self.merge_filter(&mut options, value)?,
                         "selector" if self.options.contains_key("selector") => {
                             return Err(self.denied("selector", "the dataset is a selection of row groups already"));
-                        }
-                        // The two say the same thing: a client's one replaces the dataset's other.
-                        "batch_size" | "global_batch_size" => {
-                            let other = if option == "batch_size" { "global_batch_size" } else { "batch_size" };
-                            if options.get(other) == self.options.get(other) {
-                                options.remove(other);
-                            }
-                            options.insert(option.to_owned(), value);
                         }
                         _ => {
                             options.insert(option.to_owned(), value);
@@ -283,9 +284,6 @@ impl Entry {
             options.insert("filter".to_owned(), asked);
             return Ok(());
         };
-        if asked.is_null() {
-            return Ok(());
-        }
         let filter: Filter = serde_json::from_value(asked).map_err(wrong)?;
         filter.parse()?;
         let (Filter::Text(asked), Some(own)) = (filter, own.as_str()) else {
@@ -304,7 +302,7 @@ impl Entry {
 /// [`Error::Config`] for one that is said twice.
 pub(super) fn gathered(mut options: Map<String, Value>) -> Result<Map<String, Value>> {
     let mut columns = match options.remove("columns") {
-        None => Map::new(),
+        None | Some(Value::Null) => Map::new(),
         Some(Value::Object(columns)) => columns,
         Some(names @ Value::Array(_)) => Map::from_iter([("columns".to_owned(), names)]),
         Some(_) => return Err(Error::config("columns", "must be a list of names, or an object of options")),
@@ -440,6 +438,8 @@ mod tests {
         assert_eq!(options.columns.exclude, ["owner", "path"], "what the dataset leaves out stays out");
         let image = &options.columns.images["image"];
         assert_eq!((image.size.unwrap().width, image.limits.max_pixels), (32, 1000));
+        let both = entry.options(&json!({"batch_size": 8, "global_batch_size": 64})).unwrap();
+        assert_eq!((both.batch_size, both.global_batch_size), (Some(8), Some(64)));
         assert_eq!(entry.options(&json!({"columns": ["label"]})).unwrap().columns.columns, ["label"]);
         for (asked, what) in [
             (json!({"batch_size": 101}), "max_batch_size"),
@@ -462,7 +462,7 @@ mod tests {
     fn what_is_the_servers_is_never_a_clients() {
         let open = entry(json!({}), ClientLimits::default()).unwrap();
         for option in NEVER {
-            let error = open.options(&json!({option: null})).unwrap_err().to_string();
+            let error = open.options(&json!({option: 1})).unwrap_err().to_string();
             assert!(error.contains(option), "{error}");
             let limits = ClientLimits { allow_options: vec![option.to_owned()], ..ClientLimits::default() };
             assert!(entry(json!({}), limits).is_err(), "{option}");
@@ -489,11 +489,61 @@ mod tests {
         let joined = filter(json!("id > 3")).unwrap();
         assert_eq!(joined, Filter::Text("(public = true) and (id > 3)".into()));
         joined.parse().unwrap();
+        assert!(fenced.options(&json!({"selector": null, "rank": null})).is_ok(), "null asks for nothing");
         assert_eq!(filter(Value::Null).unwrap(), Filter::Text("public = true".into()));
         for escape in [json!("id > 3) or (id < 9"), json!("true) or (true"), json!([["id", ">", 3]]), json!("")] {
             assert!(filter(escape.clone()).is_err(), "{escape}");
         }
         assert!(fenced.options(&json!({"selector": {"row_groups": [1]}})).is_err());
+    }
+
+    /// Whatever JSON a client sends: an answer or an error, and never what is the server's.
+    #[test]
+    fn no_request_gets_past_the_rules() {
+        use proptest::prelude::*;
+        let options = json!({"filter": "public = true", "exclude": ["owner"], "batch_size": 8,
+                             "images": {"image": {"size": 64, "limits": {"max_pixels": 1000}}}});
+        let limits =
+            ClientLimits { max_batch_size: Some(100), max_global_batch: Some(1000), ..ClientLimits::default() };
+        let entry = entry(options, limits).unwrap();
+        let words: Vec<String> =
+            ALLOWED.iter().chain(&NEVER).chain(&OF_COLUMNS).map(|word| (*word).to_owned()).collect();
+        let words = [words, ["image", "size", "columns", "max_pixels", "x"].map(str::to_owned).to_vec()].concat();
+        let text = ["owner", "id > 3", "id > 3) or (id < 9", "drop", "float32", "*"].map(str::to_owned).to_vec();
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            (0_u64..2000).prop_map(Value::from),
+            proptest::sample::select(text).prop_map(Value::from),
+        ];
+        let value = leaf.prop_recursive(4, 24, 4, move |inner| {
+            prop_oneof![
+                proptest::collection::vec(inner.clone(), 0..3).prop_map(Value::from),
+                proptest::collection::btree_map(proptest::sample::select(words.clone()), inner, 0..4)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        });
+        let accepted = std::cell::Cell::new(0);
+        let cases = if std::env::var_os("BOWSTRING_SOAK").is_some() { 100_000 } else { 10_000 };
+        let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig::with_cases(cases));
+        let ran = runner.run(&value, |asked| {
+            let Ok(options) = entry.options(&asked) else { return Ok(()) };
+            accepted.set(accepted.get() + 1);
+            prop_assert_eq!(&options.urls, &["/secret/place.parquet"]);
+            prop_assert!(options.storage_options.is_empty() && options.memory_budget.is_none());
+            prop_assert!(options.rank.is_none() && options.threads.is_none());
+            prop_assert!(options.columns.exclude.contains(&"owner".to_owned()));
+            prop_assert!(options.batch_size.unwrap_or(0) <= 100 && options.global_batch_size.unwrap_or(0) <= 1000);
+            let image = options.columns.images.get("image");
+            prop_assert!(image.is_some_and(|image| image.limits.max_pixels == 1000));
+            let Some(Filter::Text(filter)) = &options.filter else { return Err(TestCaseError::fail("no filter")) };
+            let theirs = filter.strip_prefix("(public = true) and (").and_then(|rest| rest.strip_suffix(')'));
+            let alone = theirs.is_some_and(|theirs| Filter::Text(theirs.to_owned()).parse().is_ok());
+            prop_assert!(filter == "public = true" || alone, "{}", filter);
+            Ok(())
+        });
+        ran.unwrap();
+        assert!(accepted.get() > cases / 100, "only {} of {cases} were accepted", accepted.get());
     }
 
     #[test]
@@ -504,7 +554,7 @@ mod tests {
         }
         assert_eq!(catalogue.get("clicks").unwrap().name(), "clicks");
         let error = catalogue.get("photo").unwrap_err().to_string();
-        assert_eq!(error, "dataset \"photo\" not found; this server has photos, clicks, texts, photos-2026");
+        assert_eq!(error, "dataset \"photo\" not found; this server has photos, texts, clicks, photos-2026");
         assert!(catalogue.add("clicks", vec!["x".into()]).is_err());
         for name in ["", ".", "a/b", "a b", "ä"] {
             assert!(catalogue.add(name, vec!["x".into()]).is_err(), "{name:?}");

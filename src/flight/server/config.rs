@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use tonic::transport::ServerTlsConfig;
 
 use super::admin::AdminState;
-use super::auth::{TicketKey, Tokens};
+use super::auth::{Denied, Tenant, TicketKey, Tokens};
 use super::catalogue::Catalogue;
 use super::limits::Limits;
 use super::quota::{QuotaOptions, Quotas};
@@ -167,6 +167,22 @@ impl Config {
     pub fn check(&self, address: SocketAddr) -> Result<()> {
         may_listen(address, self.tls.is_some(), self.tokens.is_some() || self.client_ca, self.insecure)
     }
+
+    /// Whose call it is that came with this value of the `authorization` header, over a connection whose client showed this
+    /// certificate (DER, as the handshake verified it). Where there are tokens every call needs one, certificate or not.
+    ///
+    /// # Errors
+    /// [`Denied`], which is counted.
+    pub fn tenant(&self, header: Option<&str>, certificate: Option<&[u8]>) -> Result<Tenant, Denied> {
+        let found = match (&self.tokens, certificate) {
+            (Some(tokens), _) => tokens.check(header),
+            (None, Some(certificate)) if self.client_ca => Ok(Tenant::of_certificate(certificate)),
+            // The handshake lets nobody in without one; should it ever, this does not.
+            (None, _) if self.client_ca => Err(Denied::Missing),
+            (None, _) => Ok(Tenant::anonymous()),
+        };
+        found.inspect_err(|denied| self.admin.metrics().refused(*denied))
+    }
 }
 
 /// A replica's address is handed to clients as it is, so it must be one, and hold no password.
@@ -206,6 +222,22 @@ mod tests {
         assert!(config.threads > 0 && config.memory_budget > 0);
         let open = Config::new(catalogue(), &ServerOptions { insecure: true, ..ServerOptions::default() }).unwrap();
         assert!(open.check("0.0.0.0:8815".parse().unwrap()).is_ok());
+    }
+
+    #[test]
+    fn a_call_is_somebodys_or_refused() {
+        let mut config = Config::new(catalogue(), &ServerOptions::default()).unwrap();
+        assert_eq!(config.tenant(None, None), Ok(Tenant::anonymous()));
+        assert_eq!(config.tenant(None, Some(b"not asked for")), Ok(Tenant::anonymous()));
+        config.client_ca = true;
+        assert_eq!(config.tenant(Some("Bearer correct-horse-battery"), None), Err(Denied::Missing));
+        assert!(config.tenant(None, Some(b"unreadable")).unwrap().name().starts_with("certificate:"));
+        config.tokens = Some(Tokens::from_text("anna:correct-horse-battery").unwrap());
+        assert_eq!(config.tenant(None, Some(b"x")), Err(Denied::Missing), "a certificate is no token");
+        assert_eq!(config.tenant(Some("Bearer correct-horse-battery"), None).unwrap().name(), "anna");
+        assert_eq!(config.tenant(Some("Bearer correct-horse-batterz"), None), Err(Denied::Unknown));
+        let text = config.admin.metrics().encode();
+        assert!(text.contains("auth_refused_total{reason=\"missing\"} 2"), "{text}");
     }
 
     #[test]

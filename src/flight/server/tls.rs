@@ -106,7 +106,16 @@ pub(super) fn refused(files: &str, error: &dyn std::error::Error) -> Error {
 fn identity(cert: &Path, key: &Path) -> Result<Identity> {
     let certificate = pem(cert, "tls_cert", &["-----BEGIN CERTIFICATE-----"], "certificate")?;
     let markers = ["-----BEGIN PRIVATE KEY-----", "-----BEGIN EC PRIVATE KEY-----", "-----BEGIN RSA PRIVATE KEY-----"];
-    Ok(Identity::from_pem(certificate, pem(key, "tls_key", &markers, "unencrypted private key")?))
+    let secret = pem(key, "tls_key", &markers, "unencrypted private key")?;
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt as _;
+        // No error as it is for tokens: orchestrators mount keys readable by a group.
+        if std::fs::metadata(key).is_ok_and(|metadata| metadata.permissions().mode() & 0o007 != 0) {
+            tracing::warn!(file = %key.display(), "the private key can be read by everybody on this machine");
+        }
+    }
+    Ok(Identity::from_pem(certificate, secret))
 }
 
 fn certificates(path: &Path, option: &'static str) -> Result<Certificate> {
