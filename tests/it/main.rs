@@ -42,12 +42,12 @@ mod npy;
 mod order;
 /// Petastorm's metadata: schemas and indexes of every version, hostile pickles.
 mod petastorm;
-/// The server's shell as a process: where it may listen, who may come in, certificates, the admin port, its end.
-#[cfg(all(feature = "cli", feature = "flight", unix))]
-mod serve_shell;
 /// Writes that are staged, committed, aborted, forgotten and killed: exactly what was committed is there.
 #[cfg(feature = "flight")]
 mod put;
+/// The server's shell as a process: where it may listen, who may come in, certificates, the admin port, its end.
+#[cfg(all(feature = "cli", feature = "flight", unix))]
+mod serve_shell;
 /// Shared memory between processes that are killed, stopped, slow or hostile.
 #[cfg(all(feature = "flight", target_os = "linux"))]
 mod shm;

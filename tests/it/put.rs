@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{Array, AsArray, BinaryArray, Int64Array, RecordBatch};
+use arrow::array::{AsArray, BinaryArray, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use bowstring::dataset::{Dataset, OpenOptions};
 use bowstring::error::Error;

@@ -86,9 +86,7 @@ impl Remote {
     pub fn open_in(options: &LoaderOptions, gang: &Gang) -> Result<Self> {
         let mut options = options.clone();
         let share = gang.share();
-        for (name, given, found) in
-            [("rank", options.rank, share.rank), ("world_size", options.world_size, share.of)]
-        {
+        for (name, given, found) in [("rank", options.rank, share.rank), ("world_size", options.world_size, share.of)] {
             if given.is_some_and(|given| given != found) {
                 return Err(Error::config(name, format!("in this gang it is {found}; leave the option out")));
             }

@@ -13,8 +13,8 @@ use tonic::{Code, Status};
 
 use super::auth::Tenant;
 use super::body::Message;
-use super::config::Config;
 use super::catalogue::{ClientLimits, Entry};
+use super::config::Config;
 use super::hub::{Found, Hub, OUTGOING, Subscriber};
 use super::metrics::StreamCounters;
 use super::opened::{Offer, Opened};
@@ -215,7 +215,9 @@ impl Core {
         let tenant = match via {
             Via::Network(tenant) if ticket.tenant == tenant.name() => tenant.clone(),
             Via::Network(_) => {
-                return Err(Status::permission_denied("the ticket was given to somebody else; ask for one of your own"));
+                return Err(Status::permission_denied(
+                    "the ticket was given to somebody else; ask for one of your own",
+                ));
             }
             Via::Local => Tenant::new(&ticket.tenant).unwrap_or_else(|_| Tenant::anonymous()),
         };

@@ -60,6 +60,7 @@ impl Hub {
         Self {
             lines: Mutex::default(),
             workers,
+            allocator,
             memory: Arc::new(Semaphore::new(permits)),
             budget,
             decoded: Arc::default(),

@@ -56,7 +56,11 @@ fn read<'a, T: Deserialize<'a>>(what: &'static str, json: &'a [u8]) -> Result<T>
 }
 
 /// Stages one attempt.
-pub(super) async fn stage(staging: &Staging, mut messages: Streaming<FlightData>, limit: usize) -> Result<Staged, Status> {
+pub(super) async fn stage(
+    staging: &Staging,
+    mut messages: Streaming<FlightData>,
+    limit: usize,
+) -> Result<Staged, Status> {
     let first = messages.message().await?.ok_or_else(|| Status::invalid_argument("nothing was put"))?;
     let cmd = match &first.flight_descriptor {
         Some(FlightDescriptor { cmd, .. }) if cmd.len() <= limit => cmd.clone(),
@@ -73,7 +77,9 @@ pub(super) async fn stage(staging: &Staging, mut messages: Streaming<FlightData>
             Some(Ok(data)) => match data.payload {
                 DecodedPayload::Schema(schema) => break schema,
                 DecodedPayload::None => {}
-                DecodedPayload::RecordBatch(_) => return Err(Status::invalid_argument("a batch came before its schema")),
+                DecodedPayload::RecordBatch(_) => {
+                    return Err(Status::invalid_argument("a batch came before its schema"));
+                }
             },
             Some(Err(error)) => return Err(to_status(&undecodable(error))),
             None => return Err(Status::invalid_argument("nothing was put: there is no schema")),

@@ -149,7 +149,10 @@ impl FlightService for Service {
 
     async fn list_actions(&self, _: Request<Empty>) -> Result<Response<Self::ListActionsStream>, Status> {
         let own = [("stats", "what the server does, as JSON"), ("state", "a loader's state at a position")];
-        let own = own.into_iter().chain(put::ACTIONS).map(|(name, about)| ActionType { r#type: name.to_owned(), description: about.to_owned() });
+        let own = own
+            .into_iter()
+            .chain(put::ACTIONS)
+            .map(|(name, about)| ActionType { r#type: name.to_owned(), description: about.to_owned() });
         let gang = ACTIONS
             .iter()
             .map(|name| ActionType { r#type: (*name).to_owned(), description: "see docs/protocol.md".to_owned() });
