@@ -1,0 +1,234 @@
+"""Serving over Arrow Flight: the same batches as here, for our loaders and for any other client; gangs of ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import bowstring
+from bowstring.torch import DataLoader
+
+pa = pytest.importorskip("pyarrow")
+flight = pytest.importorskip("pyarrow.flight")
+
+ROOT = Path(__file__).parents[2]
+BINARY = ROOT / "target" / ("release" if (ROOT / "target/release/bowstring").exists() else "debug") / "bowstring"
+PHOTOS = str(ROOT / "fixtures/imagenet40.parquet")
+ALL = str(ROOT / "fixtures/petastorm/petastorm_allcodecs_0.13.1")
+TOKEN = "a-token-of-the-tests"
+
+
+class Server:
+    """A `bowstring serve` of its own; SIGTERM ends it."""
+
+    def __init__(self, *args: str) -> None:
+        command = [str(binary()), "serve", f"photos={PHOTOS}", f"all={ALL}", "--listen", "127.0.0.1:0", "--print-address", *args]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("BOWSTRING_")}
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        assert self.process.stdout is not None
+        self.address = self.process.stdout.readline().strip()
+        assert self.address, self.process.stderr.read() if self.process.stderr else ""
+
+    def url(self, dataset: str = "") -> str:
+        return f"grpc://{self.address}/{dataset}"
+
+    def stop(self) -> None:
+        self.process.terminate()
+        assert self.process.wait(timeout=40) == 0
+        for stream in (self.process.stdout, self.process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+def binary() -> Path:
+    """The binary of the same build as the extension."""
+    extension = (ROOT / "python/bowstring/_native.abi3.so").resolve()
+    found = extension.parent / "bowstring"
+    return found if found.exists() else BINARY
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    server = Server("--drain-grace", "2")
+    yield server
+    server.stop()
+
+
+def same(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    assert list(ours) == list(theirs)
+    for name, value in ours.items():
+        if isinstance(value, np.ndarray):
+            assert value.dtype == theirs[name].dtype
+            np.testing.assert_array_equal(value, theirs[name], err_msg=name)
+        else:
+            assert value.equals(theirs[name]), name
+
+
+@pytest.mark.parametrize("transport", ["tcp", "shared_memory"])
+@pytest.mark.parametrize(("dataset", "path"), [("photos", PHOTOS), ("all", ALL)])
+def test_batches_are_those_of_a_local_loader(server: Server, dataset: str, path: str, transport: str) -> None:
+    options: dict[str, Any] = {"batch_size": 6, "seed": 3, "rank": 1, "world_size": 2}
+    if dataset == "photos":
+        options["images"] = {"image": bowstring.Image(size=64, crop="random_resized")}
+    else:
+        options["nulls"] = "mask"
+    local = bowstring.Loader(path, **options)
+    remote = bowstring.Loader(server.url(dataset), storage_options={"transport": transport}, timeout=30, **options)
+    assert (len(local), str(local.schema)) == (len(remote), str(remote.schema))
+    for epoch in range(2):
+        batches = 0
+        for ours, theirs in zip(local, remote, strict=True):
+            same(ours, theirs)
+            batches += 1
+        assert batches == len(local), epoch
+        assert local.state_dict() == remote.state_dict()
+
+
+def test_a_state_goes_from_here_to_there_and_back(server: Server) -> None:
+    options: dict[str, Any] = {"batch_size": 4, "columns": ["label"], "row_id": True, "rank": 0, "world_size": 1}
+    with bowstring.Loader(PHOTOS, **options) as local, bowstring.Loader(server.url("photos"), **options) as remote:
+        ours = [batch["_row_id"].tolist() for batch in local]
+        local.set_epoch(0)
+        theirs = [next(iter(remote))["_row_id"].tolist() for _ in range(3)]
+        local.load_state_dict(remote.state_dict())
+        theirs += [next(iter(local))["_row_id"].tolist() for _ in range(2)]
+        remote.load_state_dict(local.state_dict())
+        theirs += [batch["_row_id"].tolist() for batch in remote]
+        assert theirs == ours
+
+
+def test_kept_batches_keep_their_values(server: Server) -> None:
+    options: dict[str, Any] = {"batch_size": 2, "seed": 1, "rank": 0, "world_size": 1}
+    options["images"] = {"image": bowstring.Image(size=32)}
+    local = list(DataLoader(PHOTOS, **options))
+    kept = list(DataLoader(server.url("photos"), storage_options={"transport": "shared_memory"}, timeout=20, **options))
+    for ours, theirs in zip(local, kept, strict=True):
+        assert (ours["image"] == theirs["image"]).all()
+        theirs["image"].zero_()
+
+
+def test_the_fifteen_lines_of_the_documentation_run() -> None:
+    text = (ROOT / "docs/protocol.md").read_text()
+    [code] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    tokens = Path(os.environ.get("TMPDIR", "/tmp")) / f"bowstring-tokens-{os.getpid()}"
+    tokens.touch(mode=0o600)
+    tokens.write_text("tests:a-token-of-16-characters-or-more\n")
+    server = Server("--drain-grace", "1", "--tokens", str(tokens))
+    try:
+        lines: list[str] = []
+        code = code.replace("127.0.0.1:8815", server.address)
+        assert len(code.strip().splitlines()) <= 15
+        names = {"print": lambda *values: lines.append(" ".join(map(str, values)))}
+        subprocess_free = compile(code, "docs/protocol.md", "exec")
+        exec(subprocess_free, names)  # noqa: S102 - our own documentation
+        local = bowstring.Loader(PHOTOS, batch_size=8, columns=["label"], rank=0, world_size=2)
+        assert lines == [f"0 {step} {batch['label'].tolist()}" for step, batch in enumerate(local)]
+        with pytest.raises(bowstring.RemoteError, match="(?i)unauthenticated"):
+            bowstring.Loader(server.url("photos"), batch_size=8, rank=0, world_size=1, timeout=5)
+        with pytest.raises(flight.FlightUnauthenticatedError):
+            list(flight.connect(f"grpc://{server.address}").list_flights())
+        credentials = {"token": "a-token-of-16-characters-or-more"}
+        loader = bowstring.Loader(
+            server.url("photos"), batch_size=8, columns=["label"], rank=0, world_size=2, storage_options=credentials
+        )
+        assert [batch["label"].tolist() for batch in loader] == [json.loads(line.split(" ", 2)[2]) for line in lines]
+    finally:
+        server.stop()
+        tokens.unlink()
+
+
+def test_pyarrow_sees_tensors(server: Server) -> None:
+    client = flight.connect(f"grpc://{server.address}")
+    names = sorted(info.descriptor.path[0].decode() for info in client.list_flights())
+    assert names == ["all", "photos"]
+    images = {"image": {"size": [16, 16]}}
+    asked = {"dataset": "photos", "options": {"batch_size": 10, "columns": {"images": images}}, "world_size": 2}
+    info = client.get_flight_info(flight.FlightDescriptor.for_command(json.dumps(asked)))
+    assert len(info.endpoints) == 2 and info.total_records == 40
+    assert isinstance(info.schema.field("image").type, pa.FixedShapeTensorType)
+    chunk = client.do_get(info.endpoints[1].ticket).read_chunk()
+    image = chunk.data.column("image").to_numpy_ndarray()
+    [local] = [next(iter(bowstring.Loader(PHOTOS, batch_size=10, images={"image": bowstring.Image(size=16)}, rank=1, world_size=2)))]
+    np.testing.assert_array_equal(image, local["image"])
+
+
+def test_a_gang_meets_and_restarts(server: Server) -> None:
+    seen: dict[int, list[Any]] = {rank: [] for rank in range(3)}
+
+    def run(rank: int) -> None:
+        with bowstring.Gang(server.url(), "tests", rank=rank, world_size=3, device=f"cpu:{rank}", timeout=20) as gang:
+            loader = bowstring.Loader(server.url("photos"), batch_size=3, columns=["label"], row_id=True, gang=gang)
+            assert [member.device for member in gang.members()] == ["cpu:0", "cpu:1", "cpu:2"]
+            rows = [int(row) for batch in loader for row in batch["_row_id"][batch["_mask"]]]
+            for messages in [gang.all_gather(json.dumps(rows).encode())]:
+                seen[rank] = sorted(row for message in messages for row in json.loads(message))
+            token = gang.ack(0, len(loader) - 1)
+            gang.barrier()
+            assert json.loads(token)["gang"] == "tests"
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert seen == {rank: list(range(40)) for rank in range(3)}
+
+
+def test_a_lost_member_ends_the_others_streams(server: Server) -> None:
+    members: dict[int, bowstring.Gang] = {}
+
+    def join(rank: int) -> None:
+        members[rank] = bowstring.Gang(server.url(), "lost", rank=rank, world_size=2, timeout=20)
+
+    threads = [threading.Thread(target=join, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    loader = bowstring.Loader(server.url("photos"), batch_size=1, columns=["label"], gang=members[0], timeout=20)
+    iterator = iter(loader)
+    next(iterator)
+    members[1]._native.leave("it was lost")
+    with pytest.raises(bowstring.FencedError, match="lost"):
+        for _ in range(100):
+            members[0].barrier(timeout=20)
+    with pytest.raises(bowstring.FencedError):
+        for _ in iterator:
+            pass
+
+
+def test_writes_appear_when_they_are_committed(tmp_path: Path) -> None:
+    server = Server("--drain-grace", "1", "--put", str(tmp_path / "written"))
+    try:
+        client = flight.connect(f"grpc://{server.address}")
+        tokens = []
+        for task in range(3):
+            table = pa.table({"x": pa.array(range(task * 10, task * 10 + 10), pa.int64())})
+            for attempt in range(2):
+                part = {"dataset": "numbers", "write": "w1", "task": task, "attempt": attempt}
+                writer, reader = client.do_put(flight.FlightDescriptor.for_command(json.dumps(part)), table.schema)
+                writer.write_table(table)
+                writer.done_writing()
+                staged = json.loads(reader.read().to_pybytes())
+                writer.close()
+                assert staged["rows"] == 10
+            tokens.append(staged["token"])
+        with pytest.raises(bowstring.NotFoundError):
+            bowstring.Loader(server.url("numbers"), batch_size=5, rank=0, world_size=1, timeout=5)
+        commit = {"dataset": "numbers", "write": "w1", "mode": "create", "tokens": tokens}
+        for _ in range(2):
+            [answer] = client.do_action(("put.commit", json.dumps(commit).encode()))
+            assert json.loads(answer.body.to_pybytes())["rows"] == 30
+        loader = bowstring.Loader(server.url("numbers"), batch_size=5, rank=0, world_size=1)
+        assert sorted(int(x) for batch in loader for x in batch["x"]) == list(range(30))
+    finally:
+        server.stop()
