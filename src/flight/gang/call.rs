@@ -14,6 +14,16 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(25), Duration::from_
 /// How much longer than its time a call waits for the server's own word on who is missing.
 const LAST_WORD: Duration = Duration::from_millis(500);
 
+/// Whether a call that ended so is worth repeating: the server, or the way to it, is out of order for now. The waits of the
+/// gang itself have stages that begin with `gang`; when they time out, that is an answer.
+pub(super) fn is_trouble(error: &Error) -> bool {
+    match error {
+        Error::Remote { .. } | Error::Store { .. } => true,
+        Error::Timeout { stage, .. } => !stage.starts_with("gang"),
+        _ => false,
+    }
+}
+
 /// One kind of call, repeated while the wire fails.
 pub(super) struct Call<'a> {
     pub(super) wire: &'a dyn Wire,
@@ -45,7 +55,7 @@ impl Call<'_> {
             let call = self.wire.call(self.action, make(sent)?, patience);
             match tokio::time::timeout(patience, call).await {
                 Ok(Ok(answer)) => return Ok((answer, sent)),
-                Ok(Err(error @ Error::Remote { .. })) => trouble = error.chain(),
+                Ok(Err(error)) if is_trouble(&error) => trouble = error.chain(),
                 Ok(Err(error)) => return Err(error),
                 Err(_) => trouble = format!("no answer within {patience:?}"),
             }

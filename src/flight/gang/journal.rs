@@ -119,6 +119,12 @@ impl Journal {
         Ok(())
     }
 
+    /// From now on each write fails.
+    #[cfg(test)]
+    pub(super) fn fail_from_now_on(&mut self) {
+        self.file = File::open(&self.path).expect("the journal was just open");
+    }
+
     /// Whether most of the file is history that nobody needs.
     pub(super) fn is_large(&self) -> bool {
         self.bytes > SMALL.max(self.compacted.saturating_mul(4))

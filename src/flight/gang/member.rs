@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::call::Call;
+use super::call::{Call, is_trouble};
 use super::wire::{
     AckRequest, Acked, Alive, Caller, CallerRequest, JoinRequest, Joined, LeaveRequest, MeetRequest, MemberInfo,
     Members, Met, Position, Refusal, Share, Token, from_hex, read, to_hex, write,
@@ -27,7 +27,8 @@ use crate::error::{Error, Result};
 /// Carries calls to a [`Registry`](super::Registry), e.g. as Flight actions.
 ///
 /// [`Error::Remote`] means that the peer was not reached, or that the connection broke before the answer: the call is then
-/// repeated. Every other error is the server's answer ([`Refusal`] carries it across) and final.
+/// repeated until its deadline, as after [`Error::Store`] and after an [`Error::Timeout`] of the transport. Every other
+/// error is the server's answer ([`Refusal`] carries it across) and final.
 pub trait Wire: Send + Sync {
     /// Calls `action` with `body` and returns the answer. The caller stops waiting after `deadline`, and drops the future.
     fn call(&self, action: &str, body: Vec<u8>, deadline: Duration) -> BoxFuture<'_, Result<Vec<u8>>>;
@@ -425,7 +426,7 @@ async fn heartbeats(shared: Arc<Shared>) {
                     pause = every.saturating_sub(sent.elapsed());
                 }
             }
-            Ok(Err(error @ Error::Remote { .. })) => trouble = format!(" ({})", error.chain()),
+            Ok(Err(error)) if is_trouble(&error) => trouble = format!(" ({})", error.chain()),
             Ok(Err(error)) => return shared.end(Refusal::of(&error)),
             Err(_) => trouble = " (the server does not answer)".into(),
         }

@@ -370,3 +370,48 @@ impl Fence {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::wire::{JoinRequest, MemberInfo, Position, State};
+    use super::*;
+
+    #[test]
+    fn a_journal_that_cannot_be_written_stops_all_answers_and_forgets_none() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("gangs");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let join = JoinRequest {
+                gang: "g".into(),
+                rank: 0,
+                world_size: 1,
+                attempt: 5,
+                share: None,
+                info: MemberInfo::default(),
+                token: None,
+                timeout_ms: u64::MAX,
+                poll_ms: u64::MAX,
+            };
+            let ack = |step| {
+                let caller = Caller { gang: "g".into(), generation: 1, rank: 0, attempt: 5 };
+                write(&AckRequest { caller, position: Position { epoch: u64::MAX, step } }).unwrap()
+            };
+            let registry = Registry::open(Some(path.clone()), RegistryOptions::default()).unwrap();
+            registry.call("gang.join", &write(&join).unwrap()).await.unwrap();
+            registry.call("gang.ack", &ack(7)).await.unwrap();
+            let mut fence = registry.fence("g", 0, 5, 1).unwrap();
+            registry.lock().journal.as_mut().unwrap().fail_from_now_on();
+            // The step is not acknowledged by an answer, and nothing is answered after it.
+            assert!(matches!(registry.call("gang.ack", &ack(8)).await, Err(Error::Store { .. })));
+            assert!(matches!(registry.call("gang.ack", &ack(7)).await, Err(Error::Store { .. })));
+            assert!(matches!(registry.call("gang.state", br#"{"gang":"g"}"#).await, Err(Error::Store { .. })));
+            assert!(matches!(fence.ended().await, Error::Store { .. }));
+            let again = Registry::open(Some(path), RegistryOptions::default()).unwrap();
+            let state = again.call("gang.state", br#"{"gang":"g"}"#).await.unwrap();
+            let state: State = serde_json::from_slice(&state).unwrap();
+            assert_eq!(state.acknowledged, Some(Position { epoch: u64::MAX, step: 7 }));
+            again.call("gang.ack", &ack(u64::MAX)).await.unwrap();
+        });
+    }
+}

@@ -142,10 +142,22 @@ async fn train(shared: Rc<Shared>, rank: u32, clock: u64) {
         let timeout = Duration::from_secs(10);
         let options = JoinOptions { timeout, attempt, ..JoinOptions::new("run", rank, shared.world) };
         if let Ok(member) = Member::join(wire, options).await {
-            // Whatever goes wrong, the rank joins again.
-            let _ = work(&shared, &member, attempt).await;
+            // Whatever goes wrong, the rank joins again. What it does on its own goes on while it takes itself for alive.
+            tokio::select! {
+                biased;
+                () = act_alone(&shared, &member) => {}
+                _ = work(&shared, &member, attempt) => {}
+            }
         }
         tokio::time::sleep(Duration::from_millis(50 + shared.below(100))).await;
+    }
+}
+
+/// Acts as the rank as long as the member says that it may, without asking the server.
+async fn act_alone(shared: &Shared, member: &Member) {
+    while member.check().is_ok() {
+        shared.worked.borrow_mut().push((member.generation(), turmoil::sim_elapsed().unwrap()));
+        tokio::time::sleep(Duration::from_millis(40)).await;
     }
 }
 
@@ -153,15 +165,12 @@ async fn work(shared: &Shared, member: &Member, process: u128) -> Result<()> {
     let (rank, generation) = (member.rank(), member.generation());
     let at = member.resume().map_or(0, |(_, step)| step);
     shared.log(Entry::Began { generation, rank, process, at });
-    let now = || turmoil::sim_elapsed().unwrap();
     if shared.began.borrow().iter().all(|(it, _)| *it != generation) {
-        shared.began.borrow_mut().push((generation, now()));
+        shared.began.borrow_mut().push((generation, turmoil::sim_elapsed().unwrap()));
     }
     let mut round = 1;
     for step in at + 1.. {
         tokio::time::sleep(Duration::from_millis(shared.below(40))).await;
-        member.check()?;
-        shared.worked.borrow_mut().push((generation, now()));
         shared.log(Entry::Acks { generation, rank, step });
         member.ack(0, step).await?;
         let all = member.acknowledged().map_or(0, |(_, step)| step);
@@ -268,8 +277,21 @@ struct Outcome {
     healed: Duration,
 }
 
-/// One simulation. `forgetful`: a server without a journal, as the negative control.
-fn simulate(seed: u64, forgetful: bool) -> Outcome {
+/// What is different from a usual simulation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Variant {
+    Usual,
+    /// The server has no journal, and crashes.
+    Forgetful,
+    /// A rank is cut off, and another process takes its number. The first one's clock may be far too slow.
+    CutOff {
+        slow: bool,
+    },
+}
+
+/// One simulation.
+fn simulate(seed: u64, variant: Variant) -> Outcome {
+    let forgetful = variant == Variant::Forgetful;
     let mut random = Random(seed);
     let world = 4 + random.below(5) as u32;
     let home = super::quick_directory();
@@ -296,7 +318,8 @@ fn simulate(seed: u64, forgetful: bool) -> Outcome {
     for rank in (0..world).chain([twin]).enumerate().map(|(index, rank)| (index as u32 == world, rank)) {
         let (is_double, rank) = rank;
         let shared = Rc::clone(&shared);
-        let clock = 970 + random.below(60);
+        let slow = variant == Variant::CutOff { slow: true } && !is_double;
+        let clock = if slow { 3000 } else { 970 + random.below(60) };
         sim.host(if is_double { "double".into() } else { name(rank) }, move || {
             let shared = Rc::clone(&shared);
             async move {
@@ -316,6 +339,15 @@ fn simulate(seed: u64, forgetful: bool) -> Outcome {
             begin + Duration::from_millis(random.below(if matches!(fault, Fault::Server) { 1_500 } else { 3_000 }));
         let rank = random.below(u64::from(world)) as u32;
         events.extend([(begin, true, fault, rank), (end, false, fault, rank)]);
+    }
+    if let Variant::CutOff { .. } = variant {
+        let at = Duration::from_millis;
+        events = vec![
+            (at(1500), true, Fault::Partition, twin),
+            (at(1600), true, Fault::Double, twin),
+            (at(6000), false, Fault::Double, twin),
+            (at(6000), false, Fault::Partition, twin),
+        ];
     }
     events.sort_by_key(|event| event.0);
     for (when, begin, fault, rank) in events {
@@ -379,7 +411,7 @@ fn simulated_networks_break_no_promise_and_heal() {
     let begin = std::time::Instant::now();
     let (mut generations, mut steps, mut healed) = (0, 0, Vec::new());
     for seed in seeds {
-        let mut outcome = simulate(seed, false);
+        let mut outcome = simulate(seed, Variant::Usual);
         outcome.found.extend(violations(outcome.world, &outcome.entries, false));
         assert!(
             outcome.found.is_empty(),
@@ -406,7 +438,7 @@ fn simulated_networks_break_no_promise_and_heal() {
 #[test]
 fn a_seed_repeats_exactly() {
     for seed in [1, 77, 4096] {
-        let (first, second) = (simulate(seed, false), simulate(seed, false));
+        let (first, second) = (simulate(seed, Variant::Usual), simulate(seed, Variant::Usual));
         assert_eq!(first.healed, second.healed);
         assert!(first.entries == second.entries, "two runs of seed {seed} differ");
     }
@@ -417,10 +449,26 @@ fn a_seed_repeats_exactly() {
 fn a_server_without_a_journal_is_caught() {
     let caught = (0..20)
         .filter(|seed| {
-            let outcome = simulate(*seed, true);
+            let outcome = simulate(*seed, Variant::Forgetful);
             !violations(outcome.world, &outcome.entries, false).is_empty()
         })
         .count();
     println!("{caught} of 20 servers that forget were caught");
     assert!(caught >= 10, "{caught} of 20");
+}
+
+/// The negative control of self-fencing: a rank whose clock is three times too slow acts on after it was replaced.
+#[test]
+fn a_clock_far_too_slow_is_caught() {
+    let late = |seed, slow| {
+        let outcome = simulate(seed, Variant::CutOff { slow });
+        assert!(outcome.generations > 1, "nobody took the place of the rank that was cut off");
+        let found = violations(outcome.world, &outcome.entries, false);
+        assert!(found.is_empty(), "the server fences it all the same: {}", found.join("\n"));
+        outcome.found.iter().any(|it| it.starts_with("work in generation"))
+    };
+    for seed in 0..8 {
+        assert!(late(seed, true), "seed {seed}: the slow clock was not noticed");
+        assert!(!late(seed, false), "seed {seed}: a clock within the margin acted for too long");
+    }
 }
