@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::array::{Array, AsArray, BinaryArray, Int64Array, RecordBatch};
+use arrow::array::{AsArray, BinaryArray, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use bowstring::dataset::{Dataset, OpenOptions};
 use bowstring::error::Error;
@@ -390,7 +390,8 @@ fn a_process_killed_in_a_commit_leaves_the_old_or_the_new() {
             let output = child.wait_with_output().unwrap();
             kills += 1;
             let text = String::from_utf8(output.stdout).unwrap();
-            let reported = text.lines().filter_map(|line| line.strip_prefix("committed ")?.parse::<i64>().ok()).last();
+            let reported =
+                text.lines().filter_map(|line| line.strip_prefix("committed ")?.parse::<i64>().ok()).next_back();
             let reported = reported.map_or(done, |last| last + 1);
             runtime().block_on(async {
                 // As readers find it, before anybody cleans up.
