@@ -387,13 +387,14 @@ fn a_process_killed_in_a_commit_leaves_the_old_or_the_new() {
                 .stdout(Stdio::piped())
                 .spawn()
                 .unwrap();
-            std::thread::sleep(Duration::from_millis(20 + random.below(100)));
+            let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+            assert!(lines.any(|line| line == "begun"), "seed {seed}: the child did not begin");
+            // Its lines wait in the pipe meanwhile.
+            std::thread::sleep(Duration::from_millis(random.below(150)));
             child.kill().unwrap();
-            let output = child.wait_with_output().unwrap();
+            child.wait().unwrap();
             kills += 1;
-            let text = String::from_utf8(output.stdout).unwrap();
-            let reported =
-                text.lines().filter_map(|line| line.strip_prefix("committed ")?.parse::<i64>().ok()).next_back();
+            let reported = lines.filter_map(|line| line.strip_prefix("committed ")?.parse::<i64>().ok()).last();
             let reported = reported.map_or(done, |last| last + 1);
             runtime().block_on(async {
                 // As readers find it, before anybody cleans up.
