@@ -174,7 +174,7 @@ fn known(name: &str) -> &'static str {
         "decode",
         "descriptor",
         "filter",
-        "gang",
+        "gang", "gang all_gather", "gang barrier", "gang call", "gang join", "max_gangs", "max_gathered", "max_message", "share", "peer",
         "global_batch_size",
         "images",
         "join",

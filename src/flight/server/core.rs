@@ -13,7 +13,7 @@ use tonic::{Code, Status};
 
 use super::auth::Tenant;
 use super::body::Message;
-use super::catalogue::{ClientLimits, Entry};
+use super::entry::{ClientLimits, Entry};
 use super::config::Config;
 use super::hub::{Found, Hub, OUTGOING, Subscriber};
 use super::metrics::StreamCounters;
@@ -81,20 +81,10 @@ impl Core {
 
     /// Who sends a request, if he may.
     pub(super) fn tenant(&self, request: &http::request::Parts) -> Result<Tenant, Status> {
-        let certificate = request
-            .extensions
-            .get::<TlsConnectInfo<TcpConnectInfo>>()
-            .and_then(TlsConnectInfo::peer_certs)
-            .and_then(|chain| chain.first().map(|leaf| Tenant::of_certificate(leaf.as_ref())));
-        let Some(tokens) = &self.config.tokens else {
-            // Without tokens the listener is local, or takes certificates only, or is open on purpose.
-            return Ok(certificate.unwrap_or_else(Tenant::anonymous));
-        };
+        let chain = request.extensions.get::<TlsConnectInfo<TcpConnectInfo>>().and_then(TlsConnectInfo::peer_certs);
+        let certificate = chain.as_ref().and_then(|chain| chain.first()).map(AsRef::as_ref);
         let header = request.headers.get(http::header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        tokens.check(header).map_err(|denied| {
-            self.config.admin.metrics().refused(denied);
-            Status::unauthenticated(denied.to_string())
-        })
+        Ok(self.config.tenant(header, certificate)?)
     }
 
     fn options(&self, asked: &Asked) -> Result<LoaderOptions> {

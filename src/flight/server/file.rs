@@ -6,8 +6,9 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use toml::de::{DeTable, DeValue};
 
-use super::catalogue::{Catalogue, ClientLimits, Entry, LIMITS};
+use super::catalogue::Catalogue;
 use super::config::ServerOptions;
+use super::entry::{ClientLimits, Entry, LIMITS, gathered};
 use crate::error::{Error, Result};
 use crate::pipeline::LoaderOptions;
 
@@ -237,7 +238,7 @@ struct Options(Map<String, Value>);
 impl<'de> serde::Deserialize<'de> for Options {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let written = Map::deserialize(deserializer)?;
-        let options = super::catalogue::gathered(written).map_err(|error| serde::de::Error::custom(inner(&error)))?;
+        let options = gathered(written).map_err(|error| serde::de::Error::custom(inner(&error)))?;
         serde_json::from_value::<LoaderOptions>(Value::Object(options.clone())).map_err(serde::de::Error::custom)?;
         Ok(Self(options))
     }

@@ -25,8 +25,11 @@ use crate::memory::HostAllocator;
 use crate::pipeline::{Batches, Run, Workers};
 use crate::plan::{Plan, Share};
 
-/// Batches that a line remembers.
-const RING: u64 = 4;
+/// Batches that a line remembers at least, and at most.
+const RING: std::ops::RangeInclusive<u64> = 4..=256;
+
+/// Bytes of batches that a line remembers where they are many: enough for jobs that begin a moment apart.
+const RING_BYTES: u64 = 64 << 20;
 
 /// Batches that a stream has on its way out at most, where the receiver keeps none.
 pub(super) const OUTGOING: u64 = 2;
@@ -99,10 +102,13 @@ impl Hub {
         if let Some(line) = self.find(key, step) {
             return Ok(Subscriber { line, step, _outgoing: outgoing });
         }
-        let least = need.total().saturating_add(RING.saturating_mul(batch));
         let left = self.memory.available_permits() as u64 * UNIT;
-        let ahead = AHEAD.min(left.saturating_sub(least) / 4);
-        let memory = self.claim(least.saturating_add(ahead)).await?;
+        let least = need.total().saturating_add(RING.start().saturating_mul(batch));
+        let spare = left.saturating_sub(least) / 4;
+        let ring = (RING_BYTES.min(spare) / batch.max(1)).clamp(*RING.start(), *RING.end());
+        let ahead = AHEAD.min(spare);
+        let claimed = need.total().saturating_add(ring.saturating_mul(batch)).saturating_add(ahead);
+        let memory = self.claim(claimed).await?;
         let allocator = Arc::clone(&self.allocator);
         let budget = usize::try_from(need.total().saturating_add(ahead)).unwrap_or(usize::MAX);
         let run = Run { share, from: step, workers: Arc::clone(&self.workers), allocator, budget, prefetch: PREFETCH };
@@ -110,7 +116,7 @@ impl Hub {
         let line = Arc::new(Line {
             offer: Arc::clone(offer),
             steps: plan.steps(),
-            ring: Mutex::new(Ring { batches: VecDeque::new(), next: step, failed: None }),
+            ring: Mutex::new(Ring { batches: VecDeque::new(), most: ring as usize, next: step, failed: None }),
             source: tokio::sync::Mutex::new(batches),
             decoded: Arc::clone(&self.decoded),
             _memory: memory,
@@ -170,6 +176,8 @@ struct Line {
 #[derive(Debug)]
 struct Ring {
     batches: VecDeque<Arc<Encoded>>,
+    /// Batches that are remembered.
+    most: usize,
     /// The step that is made next.
     next: u64,
     failed: Option<Status>,
@@ -243,7 +251,7 @@ impl Subscriber {
         let mut ring = self.line.lock();
         match made {
             Ok(batch) => {
-                if ring.batches.len() as u64 == RING {
+                if ring.batches.len() >= ring.most {
                     ring.batches.pop_front();
                 }
                 ring.batches.push_back(Arc::new(batch));

@@ -3,7 +3,7 @@
 //! | part | what it is |
 //! |---|---|
 //! | [`config`], [`file`](mod@file) | everything the server is started with; the TOML it may come from |
-//! | [`catalogue`] | datasets by name, and what a client may ask of each |
+//! | [`catalogue`], [`entry`] | datasets by name, and what a client may ask of each |
 //! | [`auth`], [`certificate`], [`secret`] | who may come in, and what is never printed |
 //! | [`tls`] | certificates, and where the server may listen without them |
 //! | [`limits`], [`connections`], [`quota`] | what one peer can take from the others: nothing |
@@ -20,6 +20,7 @@ pub mod certificate;
 pub mod config;
 pub mod connections;
 mod core;
+pub mod entry;
 pub mod file;
 mod guard;
 mod hub;
@@ -48,8 +49,9 @@ use tonic_health::ServingStatus;
 
 pub use admin::{AdminState, admin};
 pub use auth::{Denied, Tenant, TicketKey, Tokens};
-pub use catalogue::{Catalogue, Entry};
+pub use catalogue::Catalogue;
 pub use config::{Config, Put};
+pub use entry::{ClientLimits, Entry};
 pub use limits::Limits;
 pub use quota::Quotas;
 
