@@ -65,7 +65,7 @@ def start() -> None:
         assert server.stdout is not None
         address = server.stdout.readline().strip()
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
-        torchrun += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", __file__, f"grpc://{address}"]
+        torchrun += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", __file__, address]
         subprocess.run(torchrun, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     finally:
         server.terminate()

@@ -35,7 +35,7 @@ class Server:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("BOWSTRING_")}
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
         assert self.process.stdout is not None
-        self.address = self.process.stdout.readline().strip()
+        self.address = self.process.stdout.readline().strip().removeprefix("grpc://")
         assert self.address, self.process.stderr.read() if self.process.stderr else ""
 
     def url(self, dataset: str = "") -> str:

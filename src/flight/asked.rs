@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::gang::wire::Caller;
+use crate::codec::ImageOptions;
 use crate::error::{Error, Result};
 use crate::pipeline::LoaderOptions;
 use crate::plan::Share;
@@ -74,7 +75,19 @@ impl Asked {
         let mut asked = object(options)?;
         let usual = object(&LoaderOptions::default())?;
         // What is as usual is left to the catalogue.
-        asked.retain(|key, value| !OWN.contains(&key.as_str()) && usual.get(key) != Some(value));
+        asked.retain(|key, _| !OWN.contains(&key.as_str()));
+        unusual(&mut asked, &usual);
+        if let Some(Value::Object(columns)) = asked.get_mut("columns")
+            && let Some(Value::Object(usual)) = usual.get("columns")
+        {
+            unusual(columns, usual);
+            if let Some(Value::Object(images)) = columns.get_mut("images") {
+                let usual = object(&ImageOptions::default())?;
+                for image in images.values_mut().filter_map(Value::as_object_mut) {
+                    unusual(image, &usual);
+                }
+            }
+        }
         let global = match (options.batch_size, options.global_batch_size) {
             (None, None) => None,
             (Some(batch), _) => Some(
@@ -136,7 +149,12 @@ impl Asked {
     }
 }
 
-fn object(options: &LoaderOptions) -> Result<Map<String, Value>> {
+/// Leaves only what differs from `usual`.
+fn unusual(map: &mut Map<String, Value>, usual: &Map<String, Value>) {
+    map.retain(|key, value| usual.get(key) != Some(value));
+}
+
+fn object(options: &impl Serialize) -> Result<Map<String, Value>> {
     match serde_json::to_value(options) {
         Ok(Value::Object(map)) => Ok(map),
         Ok(_) => Ok(Map::new()),
@@ -158,6 +176,7 @@ mod tests {
         let keys: Vec<&str> = asked.options.keys().map(String::as_str).collect();
         assert_eq!(keys, ["columns", "global_batch_size", "seed"]);
         assert_eq!(asked.options["global_batch_size"], 32);
+        assert_eq!(asked.options["columns"], serde_json::json!({ "columns": ["label"] }));
         assert_eq!(Asked::from_json(&asked.to_json()).unwrap(), asked);
         assert!(Asked::from_json(br#"{"dataset": "x", "sudo": 1}"#).unwrap_err().to_string().contains("sudo"));
     }

@@ -127,7 +127,7 @@ fn floor_violations(sources: &Sources, floors: &[(&str, u8)]) -> Vec<String> {
             found.push(format!("{path}: module `{own}` has no floor"));
             continue;
         };
-        for name in named(&code_only(text)) {
+        for name in named(path, &code_only(text), sources) {
             let module = exported.get(&name).map_or(name.as_str(), String::as_str);
             if module == own {
                 continue;
@@ -254,16 +254,21 @@ fn has_word(code: &str, what: &str) -> bool {
     })
 }
 
-/// The first names after `crate::`, `bowstring::` and `super::`: `crate::{a::B, c}` gives `a` and `c`.
-fn named(code: &str) -> BTreeSet<String> {
-    let mut names = BTreeSet::new();
-    for start in ["crate::", "bowstring::", "super::"] {
-        for (at, _) in code.match_indices(start) {
-            if !code[..at].chars().next_back().is_some_and(is_word) {
-                names.extend(heads(&code[at + start.len()..]));
-            }
-        }
-    }
+/// The first names after `crate::`, `bowstring::` and `super::`: `crate::{a::B, c}` gives `a` and `c`. A file beside `path` that is
+/// called as a module of the crate is no such module.
+fn named(path: &str, code: &str, sources: &Sources) -> BTreeSet<String> {
+    let after = |start: &str| {
+        let found = code.match_indices(start).filter(|(at, _)| !code[..*at].chars().next_back().is_some_and(is_word));
+        found.flat_map(|(at, _)| heads(&code[at + start.len()..])).collect::<BTreeSet<String>>()
+    };
+    let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+    let beside = |name: &String| {
+        let exists = |file: String| sources.contains_key(&file);
+        parent != "src" && (exists(format!("{parent}/{name}.rs")) || exists(format!("{parent}/{name}/mod.rs")))
+    };
+    let mut names: BTreeSet<String> = after("super::").into_iter().filter(|name| !beside(name)).collect();
+    names.extend(after("crate::"));
+    names.extend(after("bowstring::"));
     names
 }
 

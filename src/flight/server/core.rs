@@ -13,8 +13,8 @@ use tonic::{Code, Status};
 
 use super::auth::Tenant;
 use super::body::Message;
-use super::entry::{ClientLimits, Entry};
 use super::config::Config;
+use super::entry::{ClientLimits, Entry};
 use super::hub::{Found, Hub, OUTGOING, Subscriber};
 use super::metrics::StreamCounters;
 use super::opened::{Offer, Opened};
