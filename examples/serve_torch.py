@@ -29,13 +29,19 @@ def train(server: str) -> None:
     dist.init_process_group("gloo")
     torch.manual_seed(7)
     net = torch.nn.Sequential(
-        torch.nn.Conv2d(3, 8, 3, stride=2), torch.nn.ReLU(), torch.nn.AdaptiveAvgPool2d(4), torch.nn.Flatten(), torch.nn.Linear(128, 1000)
+        torch.nn.Conv2d(3, 8, 3, stride=2),
+        torch.nn.ReLU(),
+        torch.nn.AdaptiveAvgPool2d(4),
+        torch.nn.Flatten(),
+        torch.nn.Linear(128, 1000),
     )
     model = torch.nn.parallel.DistributedDataParallel(net)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     with Gang(server, "serve_torch", device="cpu", timeout=60) as gang:
         image = Image(64, crop="random_resized", flip=True, dtype="float32", normalize="imagenet")
-        loader = DataLoader(f"{server}/photos", batch_size=6, images={"image": image}, row_id=True, gang=gang, timeout=60)
+        loader = DataLoader(
+            f"{server}/photos", batch_size=6, images={"image": image}, row_id=True, gang=gang, timeout=60
+        )
         rows: list[int] = []
         for step, batch in enumerate(loader):
             loss = torch.nn.functional.cross_entropy(model(batch["image"]), batch["label"])
@@ -52,7 +58,9 @@ def train(server: str) -> None:
         dist.all_gather(same, weights)
         assert all(torch.equal(other, weights) for other in same), "all ranks have the same weights"
         if gang.rank == 0:
-            print(f"{gang.world_size} ranks, {len(loader)} steps each, {len(union)} rows, each once; last loss {loss.item():.3f}")
+            print(
+                f"{gang.world_size} ranks, {len(loader)} steps each, {len(union)} rows, each once; last loss {loss.item():.3f}"
+            )
     dist.destroy_process_group()
 
 

@@ -40,8 +40,8 @@ class BaseLoader(ABC, Generic[A]):
     commas, ``storage_options`` are ``key=value,...``, and ``nulls``, ``lists``, ``pack``, ``images``, ``cast`` and ``limits`` are
     JSON, as for the command line.
 
-    :param url: file, directory, glob or URL, or a list of them: parts of one dataset, or with ``weights`` one each. Or where a server
-        has it, ``grpc://host:port/name`` (``grpc+tls://``); several of these are replicas.
+    :param url: file, directory, glob or URL, or a list of them: parts of one dataset, or with ``weights`` one each. Or where a
+        server has it, ``grpc://host:port/name`` (``grpc+tls://``); several of these are replicas.
     :param batch_size: rows per rank and step. Give this or ``global_batch_size``.
     :param global_batch_size: rows of all ranks together per step; what must stay the same to resume on another number of ranks.
     :param columns: columns by name, glob or nested path (``a.b``), in this order; all by default.

@@ -1,7 +1,10 @@
 //! Batches from a server are the batches of a local loader: the same columns, bytes, order and states.
 
-use std::net::SocketAddr;
+use std::io::{Read as _, Write as _};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -10,6 +13,7 @@ use arrow::compute::SortOptions;
 use bowstring::flight::server::config::ServerOptions;
 use bowstring::flight::server::{Catalogue, Config, serve};
 use bowstring::pipeline::{Filter, LoaderOptions};
+use bowstring::plan::Tail;
 use bowstring::tensor::{Batch, Value};
 use bowstring::{Error, Loader};
 use sha2::{Digest, Sha256};
@@ -255,6 +259,127 @@ fn eight_ranks_and_two_jobs_decode_each_row_once() {
     let stats = stats(&served);
     // Two rounds of 640 rows, whatever the number of jobs.
     assert_eq!(stats["rows_decoded"], 2 * 640, "{stats}");
+}
+
+/// Forwards connections to a server, and cuts each after a random number of bytes.
+struct Cutter {
+    address: SocketAddr,
+    cuts: Arc<AtomicUsize>,
+}
+
+impl Cutter {
+    fn start(server: SocketAddr, mut random: Random) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let cuts = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&cuts);
+        std::thread::spawn(move || {
+            while let Ok((near, _)) = listener.accept() {
+                let Ok(far) = TcpStream::connect(server) else { continue };
+                // Most connections live long enough for a few batches.
+                let mut left = 2_000 + random.below(60_000) as usize;
+                let counter = Arc::clone(&counter);
+                let (mut up, mut sink) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+                std::thread::spawn(move || std::io::copy(&mut up, &mut sink));
+                std::thread::spawn(move || {
+                    let (mut far, mut near, mut piece) = (far, near, [0; 4096]);
+                    while let Ok(some @ 1..) = far.read(&mut piece) {
+                        if some >= left || near.write_all(&piece[..some]).is_err() {
+                            counter.fetch_add(usize::from(some >= left), Ordering::Relaxed);
+                            break;
+                        }
+                        left -= some;
+                    }
+                    let _ = (near.shutdown(Shutdown::Both), far.shutdown(Shutdown::Both));
+                });
+            }
+        });
+        Self { address, cuts }
+    }
+}
+
+/// A small generator, so that a seed says everything (splitmix64).
+#[derive(Clone)]
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end.max(1)
+    }
+}
+
+/// SHA-256 over (rank, step, bytes) of every rank's epoch.
+fn digest_of(world: u32, open: &dyn Fn(u32) -> LoaderOptions) -> [u8; 32] {
+    let mut digest = Sha256::new();
+    for rank in 0..world {
+        let mut loader = Loader::open(open(rank)).unwrap();
+        while let Some(batch) = loader.next().unwrap() {
+            digest.update(rank.to_le_bytes());
+            digest.update(batch.step.to_le_bytes());
+            for (name, value) in batch.columns() {
+                digest.update(name.as_bytes());
+                match value {
+                    Value::Tensor(tensor) => digest.update(tensor.bytes()),
+                    Value::Arrow(array) => digest.update(format!("{array:?}").as_bytes()),
+                }
+            }
+        }
+    }
+    digest.finalize().into()
+}
+
+#[test]
+fn random_plans_are_the_same_by_every_way() {
+    let seed = std::env::var("BOWSTRING_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    println!("BOWSTRING_SEED={seed} cargo nextest run random_plans_are_the_same_by_every_way");
+    let mut random = Random(seed);
+    let directory = tempfile::tempdir().unwrap();
+    let files: Vec<Vec<usize>> =
+        (0..3).map(|_| (0..1 + random.below(5)).map(|_| 1 + random.below(300) as usize).collect()).collect();
+    support::write(directory.path(), &files, 5);
+    let url = directory.path().to_str().unwrap().to_owned();
+    let servers = [Served::start(&[("d", &url)], &hasty()), Served::start(&[("d", &url)], &hasty())];
+    let cutters = [0, 1].map(|at: usize| Cutter::start(servers[at].address(), Random(random.next())));
+    let plans = if support::soak() { 200 } else { 15 };
+    for plan in 0..plans {
+        let world = 1 + random.below(5) as u32;
+        let per_rank = 1 + random.below(40);
+        let mut options = support::options(directory.path(), per_rank * u64::from(world), 0, world);
+        options.seed = random.next();
+        options.shuffle = random.below(4) > 0;
+        options.tail = [Tail::Pad, Tail::Repeat, Tail::Drop][random.below(3) as usize];
+        options.columns.row_id = random.below(2) > 0;
+        if random.below(3) == 0 {
+            options.filter = Some(Filter::Text(format!("id != {}", random.below(50))));
+        }
+        let local = digest_of(world, &|rank| LoaderOptions { rank: Some(rank), ..options.clone() });
+        let ways: [(&str, Vec<String>); 3] = [
+            ("tcp", vec![servers[0].url("d")]),
+            ("shared_memory", vec![servers[1].url("d")]),
+            ("tcp", cutters.iter().map(|cutter| format!("grpc://{}/d", cutter.address)).collect()),
+        ];
+        for (transport, urls) in ways {
+            let remote = digest_of(world, &|rank| LoaderOptions {
+                rank: Some(rank),
+                urls: urls.clone(),
+                timeout: 30.0,
+                storage_options: [("transport".to_owned(), transport.to_owned())].into(),
+                ..options.clone()
+            });
+            assert!(local == remote, "plan {plan} over {transport} at {urls:?}: {options:?}");
+        }
+    }
+    let cuts: usize = cutters.iter().map(|cutter| cutter.cuts.load(Ordering::Relaxed)).sum();
+    println!("{plans} plans, {cuts} connections cut");
+    assert!(cuts > plans / 4, "the cutters cut only {cuts} connections");
 }
 
 /// What the server says of itself.

@@ -60,6 +60,7 @@ struct Report {
     digests: Vec<String>,
     resume_identical: bool,
     ranks_identical: bool,
+    served_identical: bool,
     rows_per_second: f64,
     jpeg_decoder: &'static str,
 }
@@ -143,6 +144,8 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
             together.extend(digests_of_rows(&batch));
         }
     }
+    let mut all_rows = row_digests.clone();
+    all_rows.sort_unstable();
     let mut alone: Vec<_> = row_digests.split_off((INTERRUPTED_AT * GLOBAL_BATCH as usize).min(row_digests.len()));
     alone.sort_unstable();
     together.sort_unstable();
@@ -154,6 +157,23 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
             verdict(ranks_identical)
         ),
     )?;
+
+    // The same two ranks, served by another process.
+    #[cfg(feature = "flight")]
+    let served_identical = {
+        let served = demo.served()?;
+        say(
+            out,
+            format!(
+                "A server   another process reads and decodes; 2 ranks that only receive have together {} rows: {}\n",
+                served.len(),
+                verdict(served == all_rows)
+            ),
+        )?;
+        served == all_rows
+    };
+    #[cfg(not(feature = "flight"))]
+    let served_identical = true;
 
     let (mut loader, started, mut rows_run) = (demo.open(0, 1)?, Instant::now(), 0u64);
     for _ in 0..args.epochs {
@@ -183,11 +203,12 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
             digests,
             resume_identical,
             ranks_identical,
+            served_identical,
             rows_per_second: rows_run as f64 / elapsed,
             jpeg_decoder: image::backend(),
         })?;
     }
-    if resume_identical && ranks_identical { Ok(()) } else { Err(Failure::Told(1)) }
+    if resume_identical && ranks_identical && served_identical { Ok(()) } else { Err(Failure::Told(1)) }
 }
 
 struct Demo {
@@ -197,11 +218,73 @@ struct Demo {
 
 impl Demo {
     fn open(&self, rank: u32, world_size: u32) -> Result<Loader> {
-        let mut options = LoaderOptions::new(self.photos.clone(), GLOBAL_BATCH / u64::from(world_size));
+        Loader::open(self.options(&self.photos, rank, world_size))
+    }
+
+    fn options(&self, url: &str, rank: u32, world_size: u32) -> LoaderOptions {
+        let mut options = LoaderOptions::new(url, GLOBAL_BATCH / u64::from(world_size));
         (options.rank, options.world_size) = (Some(rank), Some(world_size));
         options.seed = self.seed;
         options.columns = image_columns();
-        Loader::open(options)
+        options
+    }
+
+    /// Digests of the rows that two ranks get from `bowstring serve`, in no order.
+    #[cfg(feature = "flight")]
+    fn served(&self) -> Result<Vec<[u8; 32]>> {
+        let server = Server::start(&self.photos)?;
+        let mut digests = Vec::new();
+        for rank in 0..2 {
+            let mut loader = bowstring::Loader::open(self.options(&format!("{}/photos", server.address), rank, 2))?;
+            while let Some(batch) = loader.next()? {
+                digests.extend(digests_of_rows(&batch));
+            }
+        }
+        digests.sort_unstable();
+        Ok(digests)
+    }
+}
+
+/// A `bowstring serve` of this very program, ended when dropped.
+#[cfg(feature = "flight")]
+struct Server {
+    child: std::process::Child,
+    address: String,
+}
+
+#[cfg(feature = "flight")]
+impl Server {
+    fn start(photos: &str) -> Result<Self> {
+        use std::io::BufRead as _;
+        let failed = |what: &str, error: std::io::Error| Error::Remote {
+            peer: "bowstring serve".to_owned(),
+            what: what.to_owned(),
+            source: Some(Box::new(error)),
+        };
+        let program = std::env::current_exe().map_err(|error| failed("this program has no path", error))?;
+        let mut child = std::process::Command::new(program)
+            .args(["serve", &format!("photos={photos}"), "--listen", "127.0.0.1:0", "--print-address"])
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::null())
+            .spawn()
+            .map_err(|error| failed("it cannot be started", error))?;
+        let mut address = String::new();
+        let read = child.stdout.take().map(|stdout| std::io::BufReader::new(stdout).read_line(&mut address));
+        let server = Self { child, address: address.trim().to_owned() };
+        match read {
+            Some(Ok(_)) if !server.address.is_empty() => Ok(server),
+            Some(Err(error)) => Err(failed("it said nothing", error)),
+            _ => Err(failed("it did not start", std::io::ErrorKind::UnexpectedEof.into())),
+        }
+    }
+}
+
+#[cfg(feature = "flight")]
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It has nothing to lose; a failure means that it is gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
