@@ -34,6 +34,9 @@ use crate::plan::{Plan, Share, State};
 /// How long a ticket may be used to open a stream. The stream may take longer.
 const TICKET_LIFE: Duration = Duration::from_secs(900);
 
+/// Most tickets of one answer; whoever has more ranks asks for each.
+const MAX_ENDPOINTS: u32 = 1024;
+
 /// How a ticket came in.
 #[derive(Debug)]
 pub(super) enum Via<'a> {
@@ -127,6 +130,14 @@ impl Core {
         State::at(offer.fingerprint, plan.spec().clone(), asked.epoch, asked.step).check_step(plan.steps())?;
         let ranks = match asked.rank {
             Some(rank) => rank..rank.saturating_add(1),
+            None if asked.world_size > MAX_ENDPOINTS => {
+                return Err(Error::Limit {
+                    what: "tickets for all ranks at once".to_owned(),
+                    asked: asked.world_size.into(),
+                    limit: MAX_ENDPOINTS.into(),
+                    option: "rank",
+                });
+            }
             None => 0..asked.world_size,
         };
         let announced = Announced {

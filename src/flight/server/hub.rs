@@ -139,21 +139,27 @@ impl Hub {
     }
 
     async fn claim(&self, bytes: u64) -> Result<OwnedSemaphorePermit> {
-        let refused = |what: &str| Error::Limit {
-            what: format!("a stream beside {} bytes that others hold{what}", self.used()),
+        let permits = u32::try_from(bytes.div_ceil(UNIT)).ok().filter(|_| bytes <= self.budget);
+        let permits = permits.ok_or_else(|| Error::Limit {
+            what: "one stream".to_owned(),
             asked: bytes,
             limit: self.budget,
             option: "memory_budget",
-        };
-        let permits = u32::try_from(bytes.div_ceil(UNIT)).map_err(|_| refused(""))?;
-        if bytes > self.budget {
-            return Err(refused(""));
-        }
+        })?;
         let claimed = tokio::time::timeout(PATIENCE, Arc::clone(&self.memory).acquire_many_owned(permits)).await;
         match claimed {
             Ok(Ok(permit)) => Ok(permit),
             Ok(Err(_)) => Err(Error::Closed { why: "the server is closed".to_owned() }),
-            Err(_) => Err(refused(", after waiting 30 s for them")),
+            // To be tried again: others will end, and another replica may have room.
+            Err(_) => Err(Error::Remote {
+                peer: "the server".to_owned(),
+                what: format!(
+                    "has no memory for another stream: {bytes} bytes beside {} that others hold of a memory_budget of {}",
+                    self.used(),
+                    self.budget
+                ),
+                source: None,
+            }),
         }
     }
 

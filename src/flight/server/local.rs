@@ -18,7 +18,9 @@ pub(super) const WINDOW: u16 = 8;
 /// A socket for ranks on this host, if the system has such sockets.
 pub(super) fn listen(allocator: &Arc<SharedAllocator>) -> Option<Listener> {
     let options = ListenerOptions { window: WINDOW, ..ListenerOptions::default() };
-    match Listener::bind(Arc::clone(allocator), options) {
+    // Where the system gives no such memory, that is to be known now, not in the first stream.
+    let tried = gathered(&Pool::new(Arc::clone(allocator) as _, usize::MAX), std::iter::empty(), 1);
+    match tried.and_then(|_| Listener::bind(Arc::clone(allocator), options)) {
         Ok(listener) => Some(listener),
         Err(error) => {
             tracing::warn!(error = %error.chain(), "ranks of this host get no shared memory");
