@@ -46,6 +46,7 @@ fn job(options: &LoaderOptions, settings: &Settings, parts: Parts) -> Result<Job
         allocator: Arc::new(SystemAllocator),
         budget: settings.budget,
         batches: parts.batches,
+        keep: 0,
         prefetch: settings.prefetch,
         bad_rows: options.bad_rows,
     };

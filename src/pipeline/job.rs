@@ -94,6 +94,8 @@ pub(super) struct Means {
     pub(super) budget: usize,
     /// Bytes of the budget that are for batches not yet delivered.
     pub(super) batches: usize,
+    /// Bytes of buffers that were given back and are kept for later batches, beyond the budget.
+    pub(super) keep: usize,
     /// Batches made ahead of the consumer.
     pub(super) prefetch: usize,
     pub(super) bad_rows: BadRows,
@@ -122,14 +124,14 @@ pub(super) struct Job {
 
 impl Job {
     pub(super) fn new(sources: Arc<[Source]>, means: Means) -> Self {
-        let Means { workers, allocator, budget, batches, prefetch, bad_rows } = means;
+        let Means { workers, allocator, budget, batches, keep, prefetch, bad_rows } = means;
         let local = sources.iter().all(|source| source.dataset.is_local());
         let reads_at_once = (workers.threads() + 1).max(if local { 0 } else { REMOTE_READS });
         Self {
             sources,
             // Row groups never leave this process: any memory does.
             groups: Pool::new(Arc::new(SystemAllocator), budget - batches),
-            batches: Pool::new(allocator, batches),
+            batches: Pool::new(allocator, batches.saturating_add(keep)),
             workers,
             reads: Semaphore::new(reads_at_once),
             reads_at_once,

@@ -163,6 +163,7 @@ impl Prepared {
             budget: run.budget,
             // At most the budget, which is a usize.
             batches: need.batches as usize,
+            keep: run.keep,
             prefetch: run.prefetch,
             bad_rows: self.bad_rows,
         };
@@ -186,6 +187,9 @@ pub struct Run {
     /// Bytes that everything in flight may take, batches included until they are dropped or
     /// [delivered](Batch::deliver).
     pub budget: usize,
+    /// Bytes of batches that are still in use after they were delivered: when they come back, their memory is kept for later
+    /// batches. For allocators whose memory is dear.
+    pub keep: usize,
     /// Batches made ahead of the consumer, at least 1.
     pub prefetch: usize,
 }

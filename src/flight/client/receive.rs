@@ -150,7 +150,12 @@ impl<'a> Attempts<'a> {
             let culprit = format!("{address}: {}", error.chain());
             return Err(Error::Timeout { stage: "receive", culprit, waited });
         }
-        tracing::debug!(error = %error.chain(), pause = ?self.pause, "another attempt");
+        if self.progress == progress && self.pause == SHORTEST {
+            let left = self.source.timeout.saturating_sub(waited).as_secs();
+            tracing::warn!(error = %error.chain(), "{address} failed; trying for {left} s more");
+        } else {
+            tracing::debug!(error = %error.chain(), pause = ?self.pause, "another attempt");
+        }
         self.source.wait_for(format!("{address}, which failed ({})", error.chain()));
         tokio::time::sleep(self.pause).await;
         self.pause = (self.pause * 2).min(LONGEST);

@@ -97,10 +97,10 @@ impl Hub {
         plan.check_share(share)?;
         let need = offer.prepared.need(plan, share, PREFETCH);
         let batch = need.batches / (PREFETCH as u64 + 2);
-        let outgoing = self.claim(outgoing.saturating_mul(batch)).await?;
+        let out = self.claim(outgoing.saturating_mul(batch)).await?;
         let key = (Arc::as_ptr(offer) as usize, plan.epoch(), share.rank, share.world);
         if let Some(line) = self.find(key, step) {
-            return Ok(Subscriber { line, step, _outgoing: outgoing });
+            return Ok(Subscriber { line, step, _outgoing: out });
         }
         let left = self.memory.available_permits() as u64 * UNIT;
         let least = need.total().saturating_add(RING.start().saturating_mul(batch));
@@ -111,7 +111,9 @@ impl Hub {
         let memory = self.claim(claimed).await?;
         let allocator = Arc::clone(&self.allocator);
         let budget = usize::try_from(need.total().saturating_add(ahead)).unwrap_or(usize::MAX);
-        let run = Run { share, from: step, workers: Arc::clone(&self.workers), allocator, budget, prefetch: PREFETCH };
+        let keep = usize::try_from(ring.saturating_add(outgoing).saturating_mul(batch)).unwrap_or(usize::MAX);
+        let workers = Arc::clone(&self.workers);
+        let run = Run { share, from: step, workers, allocator, budget, keep, prefetch: PREFETCH };
         let batches = offer.prepared.batches(Arc::clone(plan), run)?;
         let line = Arc::new(Line {
             offer: Arc::clone(offer),
@@ -128,7 +130,7 @@ impl Hub {
         });
         lines.entry(key).or_default().push(Arc::downgrade(&line));
         drop(lines);
-        Ok(Subscriber { line, step, _outgoing: outgoing })
+        Ok(Subscriber { line, step, _outgoing: out })
     }
 
     /// A line that has `step` in its ring, or makes it next.
