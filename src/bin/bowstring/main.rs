@@ -4,6 +4,8 @@ mod advice;
 mod args;
 mod bench;
 mod completions;
+#[cfg(feature = "convert")]
+mod convert;
 mod demo;
 mod doctor;
 mod inspect;
@@ -11,6 +13,8 @@ mod leaf;
 mod out;
 mod plan;
 mod table;
+#[cfg(feature = "convert")]
+mod verify;
 
 use std::error::Error as _;
 use std::io::{self, IsTerminal, Write};
@@ -49,6 +53,12 @@ enum Verb {
     Plan(plan::Args),
     /// Measure throughput stage by stage and name the bottleneck
     Bench(bench::Args),
+    /// Move a dataset between formats: Parquet, TFRecord, WebDataset, MDS, CSV, ...
+    #[cfg(feature = "convert")]
+    Convert(Box<convert::Args>),
+    /// Compare two datasets of any formats, rows in any order
+    #[cfg(feature = "convert")]
+    Verify(verify::Args),
     /// Read, decode, interrupt and resume on the shipped photos
     Demo(demo::Args),
     /// Say what was found on this machine, and why
@@ -65,6 +75,10 @@ fn main() -> ExitCode {
         Verb::Inspect(args) => inspect::run(args, &mut out),
         Verb::Plan(args) => plan::run(args, &mut out),
         Verb::Bench(args) => bench::run(args, &mut out),
+        #[cfg(feature = "convert")]
+        Verb::Convert(args) => convert::run(args, &mut out),
+        #[cfg(feature = "convert")]
+        Verb::Verify(args) => verify::run(args, &mut out),
         Verb::Demo(args) => demo::run(args, &mut out),
         Verb::Doctor(args) => doctor::run(args, &mut out),
         Verb::Completions(args) => completions::run(args, &mut out),
