@@ -42,7 +42,7 @@ fn run<T: Send + 'static>(
                 if let Err(interrupted) = py.check_signals() {
                     stop();
                     // What is in flight ends with its batches, and the hidden directory is in order.
-                    py.detach(|| drop(receiver.recv()));
+                    py.detach(move || drop(receiver.recv()));
                     return Err(interrupted);
                 }
             }
@@ -61,10 +61,14 @@ pub(crate) fn convert(py: Python<'_>, src: String, dst: PathBuf, options_json: &
     let options = options(options_json).map_err(|error| raise(py, &error))?;
     let progress = Arc::new(Progress::default());
     let watched = Arc::clone(&progress);
-    run(py, move || progress.stop(), move || {
-        let report = bowstring::convert::convert(&src, &dst, &options, &watched)?;
-        Ok(serde_json::json!(report).to_string())
-    })
+    run(
+        py,
+        move || progress.stop(),
+        move || {
+            let report = bowstring::convert::convert(&src, &dst, &options, &watched)?;
+            Ok(serde_json::json!(report).to_string())
+        },
+    )
 }
 
 /// What `convert` would do, as JSON.

@@ -21,7 +21,7 @@ use super::sink::{Part, Sink, Writer, is_binary, is_text, refused, refused_value
 use super::source::{BATCH_BYTES, BATCH_ROWS, Batches, Opening, Shard, Source};
 use super::webdataset::prefix;
 use crate::codec::image::probe;
-use crate::error::{Error, Result};
+use crate::error::{Error, Place, Result};
 
 /// Endings of image files, as torchvision has them, and GIF.
 const ENDINGS: [&str; 10] = ["jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp", "gif"];
@@ -38,10 +38,25 @@ pub(super) fn is_image(name: &str) -> bool {
     ending.is_some_and(|ending| ENDINGS.contains(&ending.as_str()))
 }
 
+/// Where a row's label comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Label {
+    /// The number of the class among all.
+    Number,
+    /// The name of the directory, which a conversion wrote from a text.
+    Text,
+    /// The name of the directory, which a conversion wrote from a number.
+    Digits,
+}
+
 #[derive(Debug)]
 struct FolderSource {
     files: Vec<Found>,
     classes: Vec<String>,
+    /// The column with the images.
+    image: String,
+    /// What stands in `label`.
+    label: Label,
     /// Files of each shard.
     ranges: Vec<std::ops::Range<usize>>,
     schema: SchemaRef,
@@ -78,19 +93,31 @@ pub(super) fn open(path: &Path, opening: &Opening) -> Result<Box<dyn Source>> {
         }
     }
     let labelled = !classes.is_empty();
-    let image = Field::new("image", DataType::Binary, false);
+    let written = opening.written.as_ref();
+    let image = written.into_iter().flat_map(|schema| schema.fields()).find(|field| holds_images(field));
+    let image = image.map_or("image", |field| field.name()).to_owned();
+    let label = written.and_then(|schema| schema.field_with_name("label").ok());
+    let classless = written.is_some_and(|schema| schema.field_with_name("class").is_err());
+    let label = match label.map(|field| field.data_type()) {
+        Some(kind) if is_text(kind) && classless => Label::Text,
+        Some(_) if classless => Label::Digits,
+        _ => Label::Number,
+    };
+    let image_name = image.clone();
+    let image = Field::new(image, DataType::Binary, false);
     let note = std::iter::once((IMAGE_KEY.to_owned(), String::new()));
     let mut fields = vec![image.with_metadata(note.collect::<Metadata>())];
     if labelled {
         // Files beside the directories are of no class.
         let all = files.iter().all(|file| class(&file.name).is_some());
-        fields.push(Field::new("label", DataType::Int64, !all));
+        let kind = if label == Label::Text { DataType::Utf8 } else { DataType::Int64 };
+        fields.push(Field::new("label", kind, !all));
         fields.push(Field::new("class", DataType::Utf8, !all));
     }
     fields.push(Field::new("path", DataType::Utf8, false));
     let schema = Arc::new(Schema::new(fields));
     let limits = opening.limits.clone();
-    Ok(Box::new(FolderSource { files, classes, ranges, schema, shards, limits }))
+    Ok(Box::new(FolderSource { files, classes, image: image_name, label, ranges, schema, shards, limits }))
 }
 
 fn class(name: &str) -> Option<&str> {
@@ -126,7 +153,7 @@ struct Reader<'a> {
 
 impl Batches for Reader<'_> {
     fn next(&mut self) -> Result<Option<RecordBatch>> {
-        let pixels = self.schema.field_with_name("image").is_ok();
+        let pixels = self.schema.field_with_name(&self.source.image).is_ok();
         let mut images = BinaryBuilder::new();
         let (mut labels, mut names, mut paths) = (Vec::new(), StringBuilder::new(), StringBuilder::new());
         let (mut rows, mut bytes) = (0, 0);
@@ -138,9 +165,17 @@ impl Batches for Reader<'_> {
                 images.append_value(files::read_small(&file.path, self.source.limits.max_record_bytes)?);
             }
             let class = class(&file.name);
-            labels.push(class.and_then(|class| {
-                self.source.classes.binary_search_by(|own| own.as_str().cmp(class)).ok().map(|label| label as i64)
-            }));
+            labels.push(match (class, self.source.label) {
+                (Some(class), Label::Digits) => Some(class.parse::<i64>().map_err(|_| {
+                    let place = Place::file(Arc::clone(&file.name)).column("label");
+                    Error::corrupt(place, "the directory is no number, as those that were written are")
+                })?),
+                (Some(class), _) => {
+                    let place = self.source.classes.binary_search_by(|own| own.as_str().cmp(class));
+                    place.ok().map(|label| label as i64)
+                }
+                (None, _) => None,
+            });
             names.append_option(class);
             paths.append_value(&*file.name);
             bytes += file.bytes;
@@ -151,11 +186,13 @@ impl Batches for Reader<'_> {
         }
         self.consumed += bytes;
         let mut arrays: Vec<ArrayRef> = Vec::with_capacity(4);
+        let names: ArrayRef = Arc::new(names.finish());
         for field in self.schema.fields() {
             arrays.push(match field.name().as_str() {
-                "image" => Arc::new(images.finish()),
+                name if name == self.source.image => Arc::new(images.finish()),
+                "label" if self.source.label == Label::Text => Arc::clone(&names),
                 "label" => Arc::new(Int64Array::from(std::mem::take(&mut labels))),
-                "class" => Arc::new(names.finish()),
+                "class" => Arc::clone(&names),
                 _ => Arc::new(paths.finish()),
             });
         }

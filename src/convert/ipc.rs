@@ -119,10 +119,18 @@ impl Batches for Reader<'_> {
                 return Ok(Some(batch));
             }
             self.permit = None;
-            let Some((header, body)) = self.frames.header()? else { return Ok(None) };
-            let permit = self.gate.reserve(body, || format!("file {}: a batch", self.frames.input.name()))?;
-            let batch = self.frames.message(header)?;
-            self.permit = Some(permit);
+            let batch = match self.frames.early.take() {
+                Some(batch) => Some(batch),
+                None if self.frames.ended => return Ok(None),
+                None => match self.frames.header()? {
+                    Some((header, body)) => {
+                        let name = || format!("file {}: a batch", self.frames.input.name());
+                        self.permit = Some(self.gate.reserve(body, name)?);
+                        self.frames.message(header)?
+                    }
+                    None => self.frames.end()?,
+                },
+            };
             if let Some(batch) = batch {
                 let batch = batch.project(&self.columns).map_err(unexpected)?;
                 self.ready = slices(&batch).collect();
@@ -142,6 +150,9 @@ struct Frames {
     decoder: StreamDecoder,
     size: u64,
     packed: bool,
+    /// A batch that came when the schema was asked for: Arrow ends a message without a body only when the next one begins.
+    early: Option<RecordBatch>,
+    ended: bool,
 }
 
 /// The start of a message: prefix and metadata, and how many bytes follow.
@@ -157,6 +168,13 @@ impl Frames {
         match input.peek()? {
             [b'A', b'R', b'R', b'O', b'W', b'1', ..] => {
                 input.skip(8)?;
+                // Writers fill up to their alignment, of 64 bytes at most.
+                for _ in 0..14 {
+                    if !input.peek()?.starts_with(&[0; 4]) {
+                        break;
+                    }
+                    input.skip(4)?;
+                }
             }
             [b'F', b'E', b'A', b'1', ..] => {
                 return Err(Error::Unsupported {
@@ -168,18 +186,30 @@ impl Frames {
         }
         // What unpacks has no size to hold claims against.
         let packed = !matches!(files_packed(found), Packed::Plain);
-        Ok(Self { input, decoder: StreamDecoder::new(), size: found.bytes, packed })
+        let (decoder, size) = (StreamDecoder::new(), found.bytes);
+        Ok(Self { input, decoder, size, packed, early: None, ended: false })
     }
 
     /// The schema, which is the first message.
     fn schema(&mut self) -> Result<SchemaRef> {
-        while let Some((header, _)) = self.header()? {
-            self.message(header)?;
+        loop {
             if let Some(schema) = self.decoder.schema() {
                 return Ok(schema);
             }
+            let batch = match self.header()? {
+                Some((header, _)) => self.message(header)?,
+                None if self.ended => return Err(self.input.corrupt(0, "it has no schema")),
+                None => self.end()?,
+            };
+            self.early = batch;
         }
-        Err(self.input.corrupt(0, "it has no schema"))
+    }
+
+    /// Tells the decoder that there is nothing more, which ends a message without a body.
+    fn end(&mut self) -> Result<Option<RecordBatch>> {
+        self.ended = true;
+        let at = self.input.offset();
+        self.decode(Buffer::from_vec(vec![0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]), at)
     }
 
     /// The next message's start, and the bytes that it will take in memory.
@@ -245,7 +275,10 @@ impl Frames {
                 option: "limits.max_record_bytes",
             });
         }
-        let mut buffer = Buffer::from_vec(bytes);
+        self.decode(Buffer::from_vec(bytes), at)
+    }
+
+    fn decode(&mut self, mut buffer: Buffer, at: u64) -> Result<Option<RecordBatch>> {
         let decoder = &mut self.decoder;
         // Arrow checks what it reads, but has panicked on damaged files before.
         let decoded = catch_unwind(AssertUnwindSafe(|| {
