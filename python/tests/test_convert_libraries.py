@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import pathlib
+import sys
 from typing import Any
 
 import bowstring
@@ -17,6 +18,9 @@ ROWS = 50
 
 
 def needs(name: str) -> Any:
+    # mosaicml-streaming loads torch, which takes the process down where TensorFlow is loaded already.
+    if name == "streaming" and "tensorflow" in sys.modules:
+        pytest.skip("TensorFlow and torch do not share a process: run this one with -k streaming")
     return pytest.importorskip(name, reason=f"{name} is not installed", exc_type=ImportError)
 
 
@@ -95,9 +99,9 @@ def test_webdataset_reads_our_shards_and_we_its(
     urls = sorted(str(file) for file in out.glob("*.tar"))
     assert len(urls) == 3
     found = list(wds.WebDataset(urls, shardshuffle=False).decode())
-    assert sorted(sample["id.cls"] for sample in found) == list(range(ROWS))
+    assert sorted(sample["id"] for sample in found) == list(range(ROWS))
     for sample in found:
-        expected = source.slice(sample["id.cls"], 1).to_pylist()[0]
+        expected = source.slice(sample["id"], 1).to_pylist()[0]
         assert sample["name.txt"] == expected["name"]
         assert np.float32(sample["x.json"]) == np.float32(expected["x"])
         assert sample["floats.json"] == expected["floats"]
@@ -143,7 +147,7 @@ def test_streaming_reads_our_shards_and_we_its(
     theirs = tmp_path / "theirs"
     columns = {"id": "int64", "x": "float32", "name": "str", "blob": "bytes", "floats": "ndarray:float32", "j": "json"}
     name = {None: None, "zstd": "zstd:3", "gzip": "gz:6", "snappy": "snappy"}[compression]
-    hashes = ["xxh64", "sha1"]
+    hashes = ["sha1", "xxh64"]
     with streaming.MDSWriter(
         out=str(theirs), columns=columns, compression=name, hashes=hashes, size_limit=1000, progress_bar=False
     ) as writer:

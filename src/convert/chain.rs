@@ -175,6 +175,7 @@ pub fn plan(src: &str, dst: &Path, options: &ConvertOptions) -> Result<Plan> {
     let format = arrow::util::display::FormatOptions::default().with_null("null");
     let mut sample = Vec::new();
     for column in shown.columns() {
+        let column = &super::zone::offset(column)?;
         let formatter = arrow::util::display::ArrayFormatter::try_new(column, &format).map_err(unexpected)?;
         let cell = |row| formatter.value(row).try_to_string().unwrap_or_default();
         sample.push((0..column.len()).map(|row| cell(row).chars().take(80).collect()).collect());
@@ -345,12 +346,15 @@ impl Job {
 
     /// A writer of `files` files, or of as many as their size asks for.
     pub(super) fn writer(&self, directory: &Path, files: Option<usize>) -> Result<Box<dyn Writer>> {
-        let Some(files) = files.filter(|files| *files > 1) else { return self.sink.writer(directory) };
+        let Some(files) = files else { return self.sink.writer(directory) };
         let mut writers = Vec::with_capacity(files);
         for number in 0..files {
             let directory = directory.join(number.to_string());
             std::fs::create_dir(&directory).map_err(|error| super::files::failed("create", &directory, error))?;
-            writers.push(self.sink.writer(&directory)?);
+            let mut writer = self.sink.writer(&directory)?;
+            // A file without rows counts too.
+            writer.write(&RecordBatch::new_empty(Arc::clone(&self.schema)))?;
+            writers.push(writer);
         }
         Ok(Box::new(Dealt { writers, next: 0 }))
     }
@@ -519,9 +523,9 @@ fn first_rows(source: &dyn Source, read: &[usize], options: &ConvertOptions) -> 
         let batch = source.read(shard, read, &gate)?.next()?;
         if let Some(batch) = batch.filter(|batch| batch.num_rows() > 0) {
             let batch = batch.slice(0, batch.num_rows().min(4096));
-            // A copy: what the batch points into may be a whole row group.
-            let rows = arrow::array::UInt32Array::from_iter_values(0..batch.num_rows() as u32);
-            return arrow::compute::take_record_batch(&batch, &rows).map_err(unexpected);
+            // A copy: what views point into may be a whole row group.
+            let schema = Arc::new(super::ipc::plain_schema(batch.schema_ref()));
+            return super::ipc::compact(&batch, &schema);
         }
     }
     let schema = source.schema().project(read).map_err(unexpected)?;

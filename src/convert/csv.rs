@@ -20,6 +20,7 @@ use super::options::{ConvertOptions, Packing};
 use super::roll::{Output, Rolling, Rows};
 use super::sink::{Part, Sink, Writer, is_text, refused};
 use super::source::{BATCH_BYTES, BATCH_ROWS, Batches, Opening, Shard, Source, shards_of};
+use super::zone;
 use crate::error::{Error, Place, Result};
 
 /// Rows of each file that types are inferred from.
@@ -150,7 +151,7 @@ fn holds(data_type: &DataType) -> bool {
                 | DataType::Time64(_)
                 | DataType::Decimal128(..)
                 | DataType::Decimal256(..)
-        )
+        ) && zone::is_plain(data_type)
 }
 
 impl Source for CsvSource {
@@ -213,7 +214,8 @@ impl Batches for Reader {
         for (text, field) in texts.iter_mut().zip(self.schema.fields()) {
             let text: ArrayRef = Arc::new(text.finish());
             let options = CastOptions { safe: false, ..CastOptions::default() };
-            let array = cast_with_options(&text, field.data_type(), &options).map_err(|error| {
+            let kind = zone::offset_type(field.data_type());
+            let array = cast_with_options(&text, &kind, &options).map_err(|error| {
                 let place = Place::file(Arc::clone(self.records.input.name())).column(field.name().as_str());
                 let what = format!(
                     "a cell in the records after line {first} is no {}; give another type with --schema",
@@ -221,7 +223,7 @@ impl Batches for Reader {
                 );
                 Error::corrupt_by(place, what, error)
             })?;
-            arrays.push(array);
+            arrays.push(zone::relabel(&array, field.data_type())?);
         }
         let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(rows));
         RecordBatch::try_new_with_options(Arc::clone(&self.schema), arrays, &options).map(Some).map_err(unexpected)
@@ -508,7 +510,8 @@ impl Rows for CsvRows {
             Shown(ArrayFormatter<'a>, &'a ArrayRef),
         }
         let mut columns = Vec::with_capacity(batch.num_columns());
-        for column in batch.columns() {
+        let shown = batch.columns().iter().map(zone::offset).collect::<Result<Vec<_>>>()?;
+        for column in &shown {
             columns.push(if is_text(&plain(column.data_type())) {
                 Cells::Text(cast(column, &DataType::Utf8View).map_err(unexpected)?)
             } else {

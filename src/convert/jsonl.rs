@@ -21,6 +21,7 @@ use super::options::{ConvertOptions, Packing};
 use super::roll::{Output, Rolling, Rows};
 use super::sink::{Part, Sink, Writer, is_text, item, refused, refused_value};
 use super::source::{BATCH_BYTES, BATCH_ROWS, Batches, Opening, Shard, Source};
+use super::zone;
 use crate::error::{Error, Place, Result};
 
 /// Lines of each file that types are inferred from.
@@ -214,11 +215,11 @@ fn holds(data_type: &DataType) -> bool {
         | DataType::Float64
         | DataType::Date32
         | DataType::Date64
-        | DataType::Timestamp(..)
         | DataType::Time32(_)
         | DataType::Time64(_)
         | DataType::Decimal128(..)
         | DataType::Decimal256(..) => true,
+        DataType::Timestamp(..) => zone::is_plain(data_type),
         DataType::Struct(members) => !members.is_empty() && members.iter().all(|member| holds(member.data_type())),
         DataType::Map(entries, _) => match entries.data_type() {
             DataType::Struct(pair) => {
@@ -273,12 +274,18 @@ pub(super) fn decoder(schema: &SchemaRef) -> Result<Decoder> {
 
 /// Decodes lines, each one object.
 pub(super) fn decode(schema: &SchemaRef, lines: &[u8]) -> Result<RecordBatch, arrow::error::ArrowError> {
-    let mut decoder = decoder(schema).map_err(|error| arrow::error::ArrowError::ExternalError(Box::new(error)))?;
+    let external = |error: Error| arrow::error::ArrowError::ExternalError(Box::new(error));
+    let offset = |field: &Arc<Field>| Field::clone(field).with_data_type(zone::offset_type(field.data_type()));
+    let shown: SchemaRef = Arc::new(Schema::new(schema.fields().iter().map(offset).collect::<Vec<_>>()));
+    let mut decoder = decoder(&shown).map_err(external)?;
     let used = decoder.decode(lines)?;
     if used < lines.len() {
         return Err(arrow::error::ArrowError::JsonError("more than a batch".to_owned()));
     }
-    Ok(decoder.flush()?.unwrap_or_else(|| RecordBatch::new_empty(Arc::clone(schema))))
+    let Some(batch) = decoder.flush()? else { return Ok(RecordBatch::new_empty(Arc::clone(schema))) };
+    let columns = batch.columns().iter().zip(schema.fields());
+    let columns = columns.map(|(column, field)| zone::relabel(column, field.data_type()).map_err(external));
+    RecordBatch::try_new(Arc::clone(schema), columns.collect::<Result<_, _>>()?)
 }
 
 impl Batches for Reader<'_> {
@@ -388,9 +395,14 @@ impl Rows for JsonRows {
                 ));
             }
         }
+        let names = batch.schema_ref().fields().iter().map(|field| field.name().clone());
+        let shown = batch.columns().iter().map(zone::offset).collect::<Result<Vec<_>>>()?;
+        let shown =
+            RecordBatch::try_from_iter_with_nullable(names.zip(shown).map(|(name, column)| (name, column, true)));
+        let shown = shown.map_err(unexpected)?;
         let mut text = Vec::new();
         let mut writer = WriterBuilder::new().with_explicit_nulls(true).build::<_, LineDelimited>(&mut text);
-        writer.write(batch).and_then(|()| writer.finish()).map_err(unexpected)?;
+        writer.write(&shown).and_then(|()| writer.finish()).map_err(unexpected)?;
         drop(writer);
         self.rows += batch.num_rows() as u64;
         self.output.put(&text)

@@ -52,6 +52,7 @@ mod tfrecord;
 mod types;
 mod verify;
 mod webdataset;
+mod zone;
 
 pub use chain::{Plan, Report, convert, plan};
 pub use digest::{ColumnDigest, Digest};

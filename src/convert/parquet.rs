@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
-use arrow::datatypes::{DataType, SchemaRef};
+use arrow::array::{AsArray, RecordBatch};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use serde_json::json;
 use tokio::runtime::Runtime;
 
@@ -16,16 +16,19 @@ use super::gate::{Gate, Permit};
 use super::options::{ConvertOptions, Packing};
 use super::petastorm::Described;
 use super::sample;
-use super::sink::{Part, Sink, Writer, is_binary, refused};
+use super::sink::{Part, Sink, Writer, is_binary, item, refused};
 use super::source::{Batches, Opening, Shard, Source};
 use crate::dataset::{Compression, Dataset, DatasetWriter, OpenOptions, WriterOptions};
 use crate::error::{Error, Place, Result};
+use crate::schema::Codec;
 
 #[derive(Debug)]
 struct ParquetSource {
     runtime: Runtime,
     dataset: Dataset,
     schema: SchemaRef,
+    /// Columns of arrays that a conversion wrote from lists: they become lists again.
+    lists: Vec<String>,
     shards: Vec<Shard>,
 }
 
@@ -47,8 +50,21 @@ pub(super) fn open(src: &str, opening: &Opening) -> Result<Box<dyn Source>> {
             stamp: format!("{:?}", file.version),
         });
     }
-    let schema = Arc::clone(dataset.schema());
-    Ok(Box::new(ParquetSource { runtime, dataset, schema, shards }))
+    let mut lists = Vec::new();
+    let field = |field: &Arc<Field>| {
+        let written = opening.written.as_ref().and_then(|schema| schema.field_with_name(field.name()).ok());
+        let list = written.filter(|written| item(written.data_type()).is_some() && is_binary(field.data_type()));
+        match list {
+            Some(written) => {
+                lists.push(field.name().clone());
+                Arc::new(Field::new(field.name(), written.data_type().clone(), field.is_nullable()))
+            }
+            None => Arc::clone(field),
+        }
+    };
+    let fields: Vec<Arc<Field>> = dataset.schema().fields().iter().map(field).collect();
+    let schema = Arc::new(Schema::new_with_metadata(fields, dataset.schema().metadata().clone()));
+    Ok(Box::new(ParquetSource { runtime, dataset, schema, lists, shards }))
 }
 
 impl Source for ParquetSource {
@@ -71,9 +87,16 @@ impl Source for ParquetSource {
         let cost = self.dataset.cost(shard, &projection).total();
         let permit = gate.reserve(cost, || format!("{}: its decoded columns", self.dataset.place(shard)))?;
         let fetched = self.runtime.block_on(self.dataset.fetch(shard, &projection))?;
-        let arrays = (0..projection.roots().len())
-            .map(|root| self.dataset.decode(&fetched, &projection, root))
-            .collect::<Result<Vec<_>>>()?;
+        let mut arrays = Vec::with_capacity(projection.roots().len());
+        for (root, field) in schema.fields().iter().enumerate() {
+            let array = self.dataset.decode(&fetched, &projection, root)?;
+            arrays.push(if self.lists.contains(field.name()) {
+                let cells = super::cells::as_type(&array, &DataType::Binary)?;
+                super::cells::from_npy(cells.as_binary(), Codec::Npy, field)?
+            } else {
+                array
+            });
+        }
         let rows = usize::try_from(self.dataset.decoded_rows(shard)).unwrap_or(usize::MAX);
         let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(rows));
         let batch = RecordBatch::try_new_with_options(schema, arrays, &options).map_err(|error| {

@@ -153,8 +153,8 @@ fn describe(field: &Field) -> Result<(Field, UnischemaField)> {
         kind if is_text(kind) => scalar("str_", SparkType::String, &DataType::Utf8),
         DataType::FixedSizeBinary(_) => scalar("bytes_", SparkType::Binary, &DataType::Binary),
         kind if is_binary(kind) => scalar("bytes_", SparkType::Binary, &DataType::Binary),
-        DataType::Timestamp(..) => {
-            scalar("datetime64", SparkType::Timestamp, &DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into())))
+        DataType::Timestamp(_, zone) => {
+            scalar("datetime64", SparkType::Timestamp, &DataType::Timestamp(TimeUnit::Microsecond, zone.clone()))
         }
         DataType::Date32 => scalar("datetime64", SparkType::Date, &DataType::Date32),
         DataType::Decimal128(precision, scale) => {

@@ -208,8 +208,10 @@ fn text(batch: &RecordBatch, row: usize) -> Result<String> {
     let options = FormatOptions::default().with_null("null");
     let mut cells = BTreeMap::new();
     for (field, column) in batch.schema_ref().fields().iter().zip(batch.columns()) {
+        let column = &super::zone::offset(column)?;
         let formatter = ArrayFormatter::try_new(column, &options).map_err(unexpected)?;
-        let cell = formatter.value(row).try_to_string().map_err(unexpected)?;
+        // What cannot be shown, such as a named time zone, is still a row.
+        let cell = formatter.value(row).try_to_string().unwrap_or_else(|_| "?".to_owned());
         let short: String = cell.chars().take(40).collect();
         let more = if short.len() < cell.len() { "…" } else { "" };
         cells.insert(field.name().as_str(), format!("{short}{more}"));

@@ -145,13 +145,12 @@ fn samples_of_mds_have_the_values_that_it_wrote() {
             let column = |name: &str, kind: DataType| cast(found.column_by_name(name).unwrap(), &kind).unwrap();
             let (ids, bytes) = (column("id", DataType::Int64), column("b", DataType::Binary));
             let (texts, json) = (column("s", DataType::Utf8), column("j", DataType::Utf8));
-            let (floats, small) = (column("x", DataType::Float64), column("u", DataType::Int64));
+            let (floats, small) = (column("x", DataType::Float32), column("u", DataType::Int64));
             let (nd, ndv) = (column("nd", DataType::Binary), column("ndv", DataType::Binary));
             for (row, sample) in samples.iter().enumerate() {
                 assert_eq!(ids.as_primitive::<Int64Type>().value(row), sample["id"].as_i64().unwrap());
                 assert_eq!(small.as_primitive::<Int64Type>().value(row), sample["u"].as_i64().unwrap());
-                let float = floats.as_primitive::<arrow::datatypes::Float64Type>().value(row);
-                assert_eq!(float, sample["x"].as_f64().unwrap());
+                assert_eq!(floats.as_primitive::<Float32Type>().value(row), sample["x"].as_f64().unwrap() as f32);
                 assert_eq!(texts.as_string::<i32>().value(row), sample["s"].as_str().unwrap());
                 assert_eq!(bytes.as_binary::<i32>().value(row), base64(sample["b"].as_str().unwrap()));
                 let own: Value = serde_json::from_str(json.as_string::<i32>().value(row)).unwrap();
