@@ -27,14 +27,14 @@ def test_a_report_says_what_was_done(numbers: pathlib.Path, tmp_path: pathlib.Pa
 
 def test_options_reach_the_library(numbers: pathlib.Path, tmp_path: pathlib.Path) -> None:
     out = tmp_path / "out"
-    options = {"columns": ["x", "id"], "schema": {"id": "int16"}, "filter": "id < 50", "shards": 2}
+    options = {"columns": ["x", "id"], "schema": {"id": "int16"}, "filter": "id < 80", "shards": 2}
     report = bowstring.convert(numbers, out, to="csv", **options)  # type: ignore[arg-type]
-    assert (report.rows, report.files, report.schema) == (50, 2, {"x": "float32", "id": "int16"})
+    assert (report.rows, report.files, report.schema) == (80, 2, {"x": "float32", "id": "int16"})
     tables = [pyarrow.csv.read_csv(path) for path in sorted(out.glob("*.csv"))]
     table = pa.concat_tables(tables).sort_by("id")
     assert table.column_names == ["x", "id"]
-    assert table["id"].to_pylist() == list(range(50))
-    assert table["x"].to_pylist() == [row / 2 for row in range(50)]
+    assert table["id"].to_pylist() == list(range(80))
+    assert table["x"].to_pylist() == [row / 2 for row in range(80)]
     with pytest.raises(bowstring.ConfigError, match="overwrite"):
         bowstring.convert(numbers, out, to="csv")
     with pytest.raises(bowstring.ConfigError, match="compression"):

@@ -509,8 +509,8 @@ impl Rows for CsvRows {
             Text(ArrayRef),
             Shown(ArrayFormatter<'a>, &'a ArrayRef),
         }
-        let mut columns = Vec::with_capacity(batch.num_columns());
         let shown = batch.columns().iter().map(zone::offset).collect::<Result<Vec<_>>>()?;
+        let mut columns = Vec::with_capacity(batch.num_columns());
         for column in &shown {
             columns.push(if is_text(&plain(column.data_type())) {
                 Cells::Text(cast(column, &DataType::Utf8View).map_err(unexpected)?)

@@ -117,17 +117,18 @@ fn tar_files_that_reach_out_are_refused() {
     let good = fs::read(fixture("convert/webdataset/shard-000000.tar")).unwrap();
     for (name, word) in [("../../x.jpg", "leads elsewhere"), ("/etc/x.jpg", "leads elsewhere")] {
         let mut bytes = good.clone();
-        bytes[..100].fill(0);
-        bytes[..name.len()].copy_from_slice(name.as_bytes());
-        checksum(&mut bytes);
+        // Before the first member stands an extended header with its time.
+        bytes[1024..1124].fill(0);
+        bytes[1024..1024 + name.len()].copy_from_slice(name.as_bytes());
+        checksum(&mut bytes[1024..1536]);
         fs::write(&path, &bytes).unwrap();
         let (_, text) = refused(&path, Format::Webdataset);
-        assert!(text.contains(word) && text.contains("x.tar") && text.contains("byte 0"), "{text}");
+        assert!(text.contains(word) && text.contains("x.tar") && text.contains("byte 1024"), "{text}");
     }
     for (kind, word) in [(b'2', "symbolic link"), (b'1', "hard link"), (b'S', "sparse"), (b'6', "device")] {
         let mut bytes = good.clone();
-        bytes[156] = kind;
-        checksum(&mut bytes);
+        bytes[1024 + 156] = kind;
+        checksum(&mut bytes[1024..1536]);
         fs::write(&path, &bytes).unwrap();
         assert!(refused(&path, Format::Webdataset).1.contains(word));
     }
