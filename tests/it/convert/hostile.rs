@@ -248,3 +248,77 @@ fn names_that_reach_out_are_not_written() {
         }
     }
 }
+
+/// What the fuzz targets do, for a moment and without their tools: seeds with random damage are read to their end.
+#[test]
+fn random_damage_is_an_error_or_nothing() {
+    let seconds = if crate::support::soak() { 60 } else { 1 };
+    let seed =
+        crate::support::variable("BOWSTRING_TEST_SEED").and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
+            std::time::SystemTime::now()
+                .duration_since(std::time::UNIX_EPOCH)
+                .map_or(1, |now| now.subsec_nanos() as u64)
+        });
+    println!("repeat with: BOWSTRING_TEST_SEED={seed} cargo test --test it convert::hostile::random_damage");
+    let mut random = seed | 1;
+    let mut draw = |bound: usize| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        (random % bound.max(1) as u64) as usize
+    };
+    let mds = fs::read(fixture("convert/mds/plain/shard.00000.mds")).unwrap();
+    let tar = fs::read(fixture("convert/webdataset/shard-000000.tar")).unwrap();
+    let records = fs::read(fixture("convert/tfrecord/sequence.tfrecord")).unwrap();
+    // The first record, without its frame.
+    let message = &records[12..49];
+    let directory = tempfile::tempdir().unwrap();
+    for format in [Format::Tfrecord, Format::Webdataset, Format::Mds] {
+        let started = std::time::Instant::now();
+        let (mut tried, mut read) = (0, 0);
+        while started.elapsed().as_secs() < seconds {
+            let mut bytes = match format {
+                Format::Tfrecord => message.to_vec(),
+                Format::Webdataset => tar[..8192].to_vec(),
+                _ => mds.clone(),
+            };
+            for _ in 0..1 + draw(6) {
+                let at = draw(bytes.len());
+                match draw(4) {
+                    0 => bytes[at] = draw(256) as u8,
+                    1 => bytes[at] ^= 1 << draw(8),
+                    2 => bytes.truncate(at.max(1)),
+                    _ => {
+                        let from = draw(bytes.len());
+                        let piece = bytes[from..(from + draw(40)).min(bytes.len())].to_vec();
+                        bytes.splice(at..at, piece);
+                    }
+                }
+            }
+            tried += 1;
+            let options = ConvertOptions { from: Some(format), ..ConvertOptions::default() };
+            let outcome = match format {
+                Format::Tfrecord => {
+                    let mut framed = Vec::new();
+                    bowstring::convert::write_record(&bytes, &mut framed);
+                    let path = directory.path().join("x.tfrecord");
+                    fs::write(&path, &framed).unwrap();
+                    super::rows(&path, &options).map(|found| found.num_rows() as u64)
+                }
+                Format::Webdataset => {
+                    for block in bytes.chunks_exact_mut(512).step_by(2) {
+                        checksum(block);
+                    }
+                    bytes.extend_from_slice(&[0; 1024]);
+                    let path = directory.path().join("x.tar");
+                    fs::write(&path, &bytes).unwrap();
+                    super::rows(&path, &options).map(|found| found.num_rows() as u64)
+                }
+                _ => bowstring::convert::fuzz_mds_shard(directory.path(), &bytes, draw(6) as u64),
+            };
+            read += u64::from(outcome.is_ok());
+        }
+        println!("{format}: {tried} damaged files, {read} of them still readable");
+        assert!(tried > 20, "{format}: {tried}");
+    }
+}
