@@ -31,7 +31,6 @@ use super::types::{schema_json, type_text};
 use super::verify;
 use crate::dataset::filter::Bound;
 use crate::error::{Error, Kind, Place, Result};
-use crate::memory::{Pool, SystemAllocator};
 
 /// Tasks of a conversion at most, where the number of files is not given.
 const MOST_TASKS: u64 = 16;
@@ -306,13 +305,8 @@ impl Job {
     /// Runs the tasks that are not done yet.
     fn run(&self, staging: &Staging, done: &mut Vec<Done>, progress: &Progress) -> Result<()> {
         let threads = self.options.threads();
-        let kept = self.options.kept_bytes();
-        let reserved = self.options.sink_bytes() * threads as u64 + kept;
-        let gate = Gate::new(self.options.memory_budget - reserved.min(self.options.memory_budget / 2));
-        // Large blocks are kept for the next row group: given back to the system's allocator and taken again, they leave holes
-        // that grow to several times what is in use. The recycler keeps what a pool has unused.
-        let kept = usize::try_from(kept).unwrap_or(usize::MAX);
-        let _kept = Pool::new(Arc::new(SystemAllocator), kept);
+        let reserved = self.options.sink_bytes() * threads as u64;
+        let gate = Gate::lending(self.options.memory_budget - reserved.min(self.options.memory_budget / 2));
         if let Some(seed) = self.options.shuffle {
             return shuffle::run(self, seed, staging, done, &gate, progress);
         }

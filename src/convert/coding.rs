@@ -262,21 +262,18 @@ impl Encoding {
     /// `Unsupported` names column and type.
     pub(super) fn of(field: &Field) -> Result<Self> {
         let kind = field.data_type();
-        if let Some(noted) = field.metadata().get(ENCODING_KEY) {
-            if let Ok(encoding) = Self::parse(field.name(), noted) {
-                let writable = !matches!(encoding, Self::Pixels | Self::Number(..));
-                if writable && encoding.check(field).is_ok() {
-                    return Ok(encoding);
-                }
-            }
+        let noted = field.metadata().get(ENCODING_KEY).and_then(|noted| Self::parse(field.name(), noted).ok());
+        let writable = |encoding: &Self| !matches!(encoding, Self::Pixels | Self::Number(..));
+        if let Some(encoding) = noted.filter(|encoding| writable(encoding) && encoding.check(field).is_ok()) {
+            return Ok(encoding);
         }
         let stored = Stored::of(field.metadata()).and_then(Result::ok);
-        if let Some(Stored { codec: Codec::Npy | Codec::Npz, element: Element::Number(dtype), shape }) = &stored {
-            if scalar(dtype.name()).is_some() {
-                let fixed: Option<Vec<usize>> = shape.iter().copied().collect();
-                let shape = fixed.filter(|shape| !shape.is_empty() && shape.iter().all(|axis| *axis > 0));
-                return Ok(Self::Array { dtype: Some(*dtype), shape });
-            }
+        if let Some(Stored { codec: Codec::Npy | Codec::Npz, element: Element::Number(dtype), shape }) = &stored
+            && scalar(dtype.name()).is_some()
+        {
+            let fixed: Option<Vec<usize>> = shape.iter().copied().collect();
+            let shape = fixed.filter(|shape| !shape.is_empty() && shape.iter().all(|axis| *axis > 0));
+            return Ok(Self::Array { dtype: Some(*dtype), shape });
         }
         if let Some(stored) = stored.filter(|stored| matches!(stored.codec, Codec::Npy | Codec::Npz)) {
             let hint = format!("its arrays are of {:?}; MDS has arrays of numbers", stored.element);

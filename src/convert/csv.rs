@@ -469,7 +469,7 @@ impl Sink for CsvSink {
             output.put(&header)?;
             Ok(Box::new(CsvRows { output }))
         };
-        Ok(Rolling::new(directory, &ending("csv", self.packing), self.target, Arc::new(make)))
+        Ok(Rolling::writer(directory, &ending("csv", self.packing), self.target, Arc::new(make)))
     }
 
     fn name(&self, _: &Part, number: usize, _: usize) -> String {

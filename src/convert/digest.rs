@@ -227,7 +227,7 @@ fn cells(array: &ArrayRef) -> Result<Vec<u64>, ArrowError> {
         DataType::FixedSizeList(..) => {
             let lists = array.as_fixed_size_list();
             let size = lists.value_length().max(0) as usize;
-            let inner = cells(&lists.values().slice(lists.value_offset_at(0) as usize, lists.len() * size))?;
+            let inner = cells(&lists.values().slice(lists.value_offset_at(0), lists.len() * size))?;
             let list = |row: usize| fold(LIST, inner.get(row * size..(row + 1) * size));
             (0..lists.len()).map(|row| if lists.is_null(row) { NULL } else { list(row) }).collect()
         }

@@ -1,10 +1,11 @@
 //! The byte budget that all tasks share, and what they tell of their progress.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
+use crate::memory::{Pool, Reservation, SystemAllocator};
 
 /// Longest wait for others to give bytes back.
 const PATIENCE: Duration = Duration::from_secs(600);
@@ -15,6 +16,8 @@ pub struct Gate {
     limit: u64,
     used: Mutex<u64>,
     freed: Condvar,
+    /// Lends what is left of the budget to the recycler of freed blocks.
+    pool: Option<Arc<Pool>>,
 }
 
 /// Bytes of a [`Gate`], given back when dropped.
@@ -22,12 +25,20 @@ pub struct Gate {
 pub struct Permit<'a> {
     gate: &'a Gate,
     bytes: u64,
+    _reservation: Option<Reservation>,
 }
 
 impl Gate {
     /// A budget of `limit` bytes.
     pub fn new(limit: u64) -> Self {
-        Self { limit, used: Mutex::new(0), freed: Condvar::new() }
+        Self { limit, used: Mutex::new(0), freed: Condvar::new(), pool: None }
+    }
+
+    /// A budget of `limit` bytes, of which what nobody has taken may hold freed blocks for the next row group: given back to the
+    /// system's allocator and taken again, they leave holes that grow to several times what is in use.
+    pub(super) fn lending(limit: u64) -> Self {
+        let pool = Pool::new(Arc::new(SystemAllocator), usize::try_from(limit).unwrap_or(usize::MAX / 4));
+        Self { pool: Some(pool), ..Self::new(limit) }
     }
 
     /// Takes `bytes`, waiting until they are there. A task holds one permit at a time, so that nobody waits for himself.
@@ -49,7 +60,9 @@ impl Gate {
             used = self.freed.wait_timeout(used, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         *used += bytes;
-        Ok(Permit { gate: self, bytes })
+        // The sum of all permits is within the pool's budget, as it is within this one.
+        let reservation = self.pool.as_ref().and_then(|pool| pool.try_reserve(usize::try_from(bytes).ok()?));
+        Ok(Permit { gate: self, bytes, _reservation: reservation })
     }
 }
 

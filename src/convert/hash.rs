@@ -11,7 +11,7 @@ use twox_hash::{XxHash3_64, XxHash32, XxHash64};
 pub(super) enum Hashing {
     Xxh32(XxHash32),
     Xxh64(XxHash64),
-    Xxh3(XxHash3_64),
+    Xxh3(Box<XxHash3_64>),
     Md5(Md5),
     Sha256(Sha256),
 }
@@ -24,7 +24,7 @@ impl Hashing {
     /// One of those that are given, the fastest that is known, with what it should be. `None` if none is known.
     pub(super) fn choose(given: &BTreeMap<String, String>) -> Option<(Self, String)> {
         let made = |name: &str| match name {
-            "xxh3_64" => Some(Self::Xxh3(XxHash3_64::with_seed(0))),
+            "xxh3_64" => Some(Self::Xxh3(Box::new(XxHash3_64::with_seed(0)))),
             "xxh64" => Some(Self::xxh64()),
             "xxh32" => Some(Self::Xxh32(XxHash32::with_seed(0))),
             "md5" => Some(Self::Md5(<Md5 as md5::Digest>::new())),

@@ -77,7 +77,7 @@ impl Sink for DatasetsSink {
     fn writer(&self, directory: &Path) -> Result<Box<dyn Writer>> {
         let (schema, compression) = (Arc::clone(&self.schema), self.compression);
         let make = move |path: &Path| StreamRows::create(path, &schema, compression);
-        Ok(Rolling::new(directory, "arrow", self.target, Arc::new(make)))
+        Ok(Rolling::writer(directory, "arrow", self.target, Arc::new(make)))
     }
 
     fn name(&self, _: &Part, number: usize, total: usize) -> String {

@@ -358,7 +358,7 @@ impl Sink for IpcSink {
 
     fn writer(&self, directory: &Path) -> Result<Box<dyn Writer>> {
         let (schema, compression) = (Arc::clone(&self.schema), self.compression);
-        Ok(Rolling::new(
+        Ok(Rolling::writer(
             directory,
             "arrow",
             self.target,

@@ -368,7 +368,7 @@ impl Sink for JsonSink {
         let make = move |path: &Path| -> Result<Box<dyn Rows>> {
             Ok(Box::new(JsonRows { output: Output::create(path, packing)?, rows: 0 }))
         };
-        Ok(Rolling::new(directory, &ending("jsonl", self.packing), self.target, Arc::new(make)))
+        Ok(Rolling::writer(directory, &ending("jsonl", self.packing), self.target, Arc::new(make)))
     }
 
     fn name(&self, _: &Part, number: usize, _: usize) -> String {

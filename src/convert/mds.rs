@@ -495,7 +495,7 @@ impl Sink for MdsSink {
             let (path, columns) = (path.to_owned(), columns.clone());
             Ok(Box::new(MdsRows { path, body, samples, columns, packing, sizes: Vec::new(), rows: 0 }))
         };
-        Ok(Rolling::new(directory, "mds", self.target.min(MAX_SHARD), Arc::new(make)))
+        Ok(Rolling::writer(directory, "mds", self.target.min(MAX_SHARD), Arc::new(make)))
     }
 
     fn name(&self, _: &Part, number: usize, _: usize) -> String {

@@ -121,11 +121,6 @@ impl ConvertOptions {
         wanted.min(usize::try_from(self.memory_budget / (LEAST_BUDGET / 2)).unwrap_or(MOST_JOBS)).clamp(1, MOST_JOBS)
     }
 
-    /// What is kept of freed blocks for the next ones: an eighth.
-    pub(super) fn kept_bytes(&self) -> u64 {
-        self.memory_budget / 8
-    }
-
     /// What a task may take for what it writes: a quarter of its share.
     pub(super) fn sink_bytes(&self) -> u64 {
         (self.memory_budget / self.threads() as u64 / 4).clamp(1 << 20, 64 << 20)

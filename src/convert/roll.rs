@@ -37,7 +37,7 @@ pub(super) struct Rolling {
 }
 
 impl Rolling {
-    pub(super) fn new(directory: &Path, extension: &str, target: u64, make: Make) -> Box<dyn Writer> {
+    pub(super) fn writer(directory: &Path, extension: &str, target: u64, make: Make) -> Box<dyn Writer> {
         let (directory, extension) = (directory.to_owned(), extension.to_owned());
         Box::new(Self { make, directory, extension, target, open: None, parts: Vec::new() })
     }

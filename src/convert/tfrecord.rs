@@ -287,7 +287,7 @@ impl Sink for RecordSink {
         let make = move |path: &Path| -> Result<Box<dyn Rows>> {
             Ok(Box::new(RecordRows { output: Output::create(path, packing)?, sequence, rows: 0 }))
         };
-        Ok(Rolling::new(directory, &super::csv::ending("tfrecord", self.packing), self.target, Arc::new(make)))
+        Ok(Rolling::writer(directory, &super::csv::ending("tfrecord", self.packing), self.target, Arc::new(make)))
     }
 
     fn name(&self, _: &Part, number: usize, _: usize) -> String {

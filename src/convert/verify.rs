@@ -166,7 +166,7 @@ fn differences(
     // A hash and its count take some 32 bytes in the map.
     let most = (options.memory_budget / 2 / 32).max(1);
     let every = comparison.rows[0].max(comparison.rows[1]).div_ceil(most).max(1);
-    let looked = |hash: u64| hash % every == 0;
+    let looked = |hash: u64| hash.is_multiple_of(every);
     let mut counts: HashMap<u64, i64> = HashMap::new();
     for (source, step) in [(first, 1), (second, -1)] {
         rows(source, names, &gate, |_, hashes| {

@@ -70,11 +70,14 @@ struct Sample {
     at: u64,
 }
 
+/// A member: the key of its sample, its column, its bytes, and where its header is.
+type MemberOf = (String, String, Vec<u8>, u64);
+
 /// Reads the samples of one file.
 struct Samples {
     reader: TarReader,
     limits: Limits,
-    next: Option<(String, String, Vec<u8>, u64)>,
+    next: Option<MemberOf>,
 }
 
 impl Samples {
@@ -82,7 +85,7 @@ impl Samples {
         Ok(Self { reader: TarReader::of(found, limits)?, limits: limits.clone(), next: None })
     }
 
-    fn member(&mut self) -> Result<Option<(String, String, Vec<u8>, u64)>> {
+    fn member(&mut self) -> Result<Option<MemberOf>> {
         if let Some(member) = self.next.take() {
             return Ok(Some(member));
         }
@@ -421,7 +424,7 @@ impl Sink for TarSink {
             let output = Output::create(path, packing)?;
             Ok(Box::new(TarRows { output, members: members.clone(), prefix: prefix(path), rows: 0, last: None }))
         };
-        Ok(Rolling::new(directory, &super::csv::ending("tar", self.packing), self.target, Arc::new(make)))
+        Ok(Rolling::writer(directory, &super::csv::ending("tar", self.packing), self.target, Arc::new(make)))
     }
 
     fn name(&self, _: &Part, number: usize, _: usize) -> String {
