@@ -36,9 +36,9 @@ def test_options_reach_the_library(numbers: pathlib.Path, tmp_path: pathlib.Path
     assert table["id"].to_pylist() == list(range(80))
     assert table["x"].to_pylist() == [row / 2 for row in range(80)]
     with pytest.raises(bowstring.ConfigError, match="overwrite"):
-        bowstring.convert(numbers, out, to="csv")
+        bowstring.convert(numbers, out, to="csv", columns=["id"])
     with pytest.raises(bowstring.ConfigError, match="compression"):
-        bowstring.convert(numbers, tmp_path / "x", to="csv", compression="lz4")
+        bowstring.convert(numbers, tmp_path / "x", to="csv", columns=["id"], compression="lz4")
     with pytest.raises(bowstring.NotFoundError):
         bowstring.convert(tmp_path / "gone", tmp_path / "x", to="csv")
     with pytest.raises(bowstring.UnsupportedError, match="Lance|lance"):

@@ -129,6 +129,7 @@ pub fn convert(src: &str, dst: &Path, options: &ConvertOptions, progress: &Progr
     let source_bytes = job.source.shards().iter().map(|shard| shard.bytes).sum();
     progress.total.store(source_bytes, Ordering::Relaxed);
     if let Some(found) = finished(dst, &job) {
+        publish::sweep(dst)?;
         let number = |name: &str| found.get(name).and_then(Value::as_u64).unwrap_or_default();
         let (rows, files, bytes) = (number("rows"), number("files") as usize, number("bytes"));
         return Ok(job.report(rows, files, bytes, source_bytes, started).unchanged());

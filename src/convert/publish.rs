@@ -177,6 +177,18 @@ impl Staging {
     }
 }
 
+/// Removes what a conversion left that was killed after its dataset appeared.
+///
+/// # Errors
+/// `Store` if that fails.
+pub(super) fn sweep(destination: &Path) -> Result<()> {
+    let (_, _, directory) = places(destination)?;
+    if directory.is_dir() && lock(&directory).is_ok() {
+        return remove(&directory);
+    }
+    Ok(())
+}
+
 /// Destination, its parent, and the hidden directory.
 fn places(destination: &Path) -> Result<(PathBuf, PathBuf, PathBuf)> {
     let destination = match fs::canonicalize(destination) {
