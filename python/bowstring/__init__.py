@@ -10,6 +10,7 @@
 
 from bowstring._native import ArrowArray, Tensor, __version__, doctor
 from bowstring.columns import Fill, Image, NGram, Pack, Padded
+from bowstring.convert import convert, verify
 from bowstring.errors import (
     ClosedError,
     ConfigError,
@@ -56,5 +57,7 @@ __all__ = [
     "TimeoutError",
     "UnsupportedError",
     "__version__",
+    "convert",
     "doctor",
+    "verify",
 ]

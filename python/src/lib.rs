@@ -4,6 +4,8 @@
 //! the GIL.
 
 mod arrow;
+#[cfg(feature = "convert")]
+mod convert;
 mod dlpack;
 mod doctor;
 mod errors;
@@ -31,6 +33,9 @@ mod _native {
 
     #[pymodule_export]
     use super::arrow::ArrowArray;
+    #[cfg(feature = "convert")]
+    #[pymodule_export]
+    use super::convert::{convert, convert_plan, verify};
     #[pymodule_export]
     use super::doctor::doctor;
     #[pymodule_export]

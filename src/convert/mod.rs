@@ -1,1 +1,73 @@
 //! Datasets in and out of the formats that people have.
+//!
+//! ```text
+//!   source ── shards ─► batches ─► filter, project, cast ─► sink ── files ─┐ hidden directory, journal of finished tasks
+//!   one file per format, streaming                        one per format   └─ check ─ _SUCCESS ─ rename ─► destination
+//! ```
+//! | file | what it is |
+//! |---|---|
+//! | `parquet`, `petastorm` | Parquet through [`dataset`](crate::dataset); the files of Petastorm beside it |
+//! | `ipc`, `huggingface` | Arrow files and streams, Feather; directories of Hugging Face `datasets` |
+//! | `csv`, `jsonl` | text, with types inferred from a sample or given |
+//! | `tfrecord`, `example` | the framing, and what `tf.train.Example` and `SequenceExample` hold |
+//! | `webdataset`, `tar` | samples in tar files, read without extracting anything |
+//! | `mds`, `coding` | MosaicML's shards, and the encodings of their columns |
+//! | `images`, `numpy` | directories of one file per row |
+//! | `chain`, `journal`, `publish` | what drives a source into a sink, survives kills, and lets the result appear at once |
+//! | `verify`, `digest` | whether two datasets have the same rows, in any order |
+//!
+//! Nothing in a source is believed before it was checked, nothing of it is run, no path in it is followed. What a format
+//! cannot hold is refused before anything is written, by column and type; what depends on the value, by column and row.
+//! Foreign formats are read and written on local disks; Parquet is read from any store.
+
+mod cells;
+mod chain;
+mod coding;
+mod csv;
+mod digest;
+mod example;
+mod files;
+mod format;
+mod gate;
+mod hash;
+mod huggingface;
+mod images;
+mod ipc;
+mod journal;
+mod jsonl;
+mod mds;
+mod numpy;
+mod options;
+mod parquet;
+mod petastorm;
+mod pixels;
+mod publish;
+mod roll;
+mod sample;
+mod shuffle;
+mod sink;
+mod source;
+mod tar;
+mod tfrecord;
+mod types;
+mod verify;
+mod webdataset;
+mod zone;
+
+pub use chain::{Plan, Report, convert, plan};
+pub use digest::{ColumnDigest, Digest};
+pub use example::{Example, Feature, Kind};
+pub use files::Limits;
+pub use format::Format;
+pub use gate::{Gate, Permit, Progress};
+pub use options::ConvertOptions;
+pub use sink::{Part, Sink, Writer};
+pub use source::{Batches, Shard, Source, open};
+pub use tar::{Entry, TarReader};
+pub use tfrecord::{RecordReader, write_record};
+pub use types::Types;
+pub use types::{parse_type, type_text};
+pub use verify::{ColumnVerdict, Comparison, verify};
+
+#[doc(hidden)]
+pub use mds::fuzz_shard as fuzz_mds_shard;

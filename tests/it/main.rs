@@ -14,6 +14,9 @@ mod changed;
 mod cli;
 /// Columns: every type, null policy, list form, pack and bad row, with exact values.
 mod columns;
+/// Conversions: files of other libraries, round trips, refusals, hostile input, kills.
+#[cfg(feature = "convert")]
+mod convert;
 /// Damaged and hostile Parquet files.
 mod corrupt;
 /// Datasets on written files: values, layouts, addresses, schemas, filters, the network.

@@ -218,7 +218,7 @@ fn parsed(map: Map<String, Value>) -> Result<LoaderOptions> {
     serde_json::from_value(Value::Object(map)).map_err(|error| Error::config("options", error.to_string()))
 }
 
-fn pair(text: &str) -> Result<(String, String), String> {
+pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), value.to_owned())),
         _ => Err("write KEY=VALUE".to_owned()),

@@ -4,6 +4,8 @@ mod advice;
 mod args;
 mod bench;
 mod completions;
+#[cfg(feature = "convert")]
+mod convert;
 mod demo;
 mod doctor;
 mod inspect;
@@ -13,6 +15,8 @@ mod plan;
 #[cfg(feature = "flight")]
 mod serve;
 mod table;
+#[cfg(feature = "convert")]
+mod verify;
 
 use std::error::Error as _;
 use std::io::{self, IsTerminal, Write};
@@ -50,6 +54,12 @@ enum Verb {
     Plan(plan::Args),
     /// Measure throughput stage by stage and name the bottleneck
     Bench(bench::Args),
+    /// Move a dataset between formats: Parquet, TFRecord, WebDataset, MDS, CSV, ...
+    #[cfg(feature = "convert")]
+    Convert(Box<convert::Args>),
+    /// Compare two datasets of any formats, rows in any order
+    #[cfg(feature = "convert")]
+    Verify(verify::Args),
     /// Read, decode, interrupt and resume on the shipped photos
     Demo(demo::Args),
     /// Serve datasets to ranks over Arrow Flight
@@ -69,6 +79,10 @@ fn main() -> ExitCode {
         Verb::Inspect(args) => inspect::run(args, &mut out),
         Verb::Plan(args) => plan::run(args, &mut out),
         Verb::Bench(args) => bench::run(args, &mut out),
+        #[cfg(feature = "convert")]
+        Verb::Convert(args) => convert::run(args, &mut out),
+        #[cfg(feature = "convert")]
+        Verb::Verify(args) => verify::run(args, &mut out),
         Verb::Demo(args) => demo::run(args, &mut out),
         #[cfg(feature = "flight")]
         Verb::Serve(args) => serve::run(args, &mut out),

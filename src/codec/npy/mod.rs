@@ -45,6 +45,25 @@ impl Default for Limits {
     }
 }
 
+/// Reads the header of the array in an `.npz`, whatever its elements and axes are.
+///
+/// # Errors
+/// As of [`header`](fn@header), and `Limit` if it would unpack to too much.
+pub fn npz_header(cell: &[u8]) -> Result<Header> {
+    unzip(cell, &Limits::default()).map(|(header, _)| header)
+}
+
+/// The header of an `.npz`, and the rest to be unpacked.
+fn unzip<'a>(cell: &'a [u8], limits: &Limits) -> Result<(Header, Unpack<'a>)> {
+    let entry = Entry::find(cell, limits)?;
+    let mut unpack = Unpack::new(&entry);
+    let mut head = vec![0; header::START];
+    unpack.fill(&mut head)?;
+    head.resize(header::extent(&head)?, 0);
+    unpack.fill(&mut head[header::START..])?;
+    Ok((header::parse(&head, entry.size)?, unpack))
+}
+
 /// Decodes the arrays of one column.
 ///
 /// ```
@@ -208,13 +227,7 @@ impl NpyDecoder {
 
     /// The header of an `.npz`, and the rest to be unpacked.
     fn open<'a>(&self, cell: &'a [u8]) -> Result<(Header, Unpack<'a>)> {
-        let entry = Entry::find(cell, &self.limits)?;
-        let mut unpack = Unpack::new(&entry);
-        let mut head = vec![0; header::START];
-        unpack.fill(&mut head)?;
-        head.resize(header::extent(&head)?, 0);
-        unpack.fill(&mut head[header::START..])?;
-        Ok((header::parse(&head, entry.size)?, unpack))
+        unzip(cell, &self.limits)
     }
 
     /// Whether a cell is what its column is declared to be.

@@ -25,6 +25,10 @@ pub struct WriterOptions {
     pub file_bytes: u64,
     /// Compression of all columns but those whose cells are encoded already: arrays and images.
     pub compression: Compression,
+    /// Columns that are not compressed, by dotted path: what is packed already, such as images that no field says are images.
+    pub uncompressed: Vec<String>,
+    /// Columns without a dictionary, by dotted path: what hardly repeats.
+    pub plain: Vec<String>,
     /// Whether the destination may have a dataset in it, which the new one replaces.
     pub overwrite: bool,
     /// The schema for Petastorm, written beside the data in `_common_metadata`. It also says what the cells of binary columns hold,
@@ -40,6 +44,8 @@ impl Default for WriterOptions {
             rows_per_file: None,
             file_bytes: 512 << 20,
             compression: Compression::default(),
+            uncompressed: Vec::new(),
+            plain: Vec::new(),
             overwrite: false,
             petastorm: None,
         }
@@ -120,6 +126,13 @@ impl WriterOptions {
                 properties = properties.set_column_compression(path, Codec::UNCOMPRESSED);
             }
             fields.push(serde_json::json!({"name": field.name(), "stored": stored, "nullable": field.is_nullable()}));
+        }
+        let path = |name: &String| ColumnPath::new(name.split('.').map(ToOwned::to_owned).collect());
+        for name in &self.uncompressed {
+            properties = properties.set_column_compression(path(name), Codec::UNCOMPRESSED);
+        }
+        for name in &self.plain {
+            properties = properties.set_column_dictionary_enabled(path(name), false);
         }
         let schema = serde_json::json!({ "fields": fields }).to_string();
         Ok(properties.set_key_value_metadata(Some(vec![KeyValue::new(SCHEMA_KEY.to_owned(), schema)])).build())

@@ -1,0 +1,211 @@
+"""Datasets from one format into another: Parquet, Petastorm, Arrow, CSV, JSON Lines, TFRecord, WebDataset, MDS, folders.
+
+>>> bowstring.convert("photos/", "photos-mds", to="mds", resize=256)  # doctest: +SKIP
+>>> bowstring.verify("clicks.parquet", "clicks-tfrecord").equal  # doctest: +SKIP
+True
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bowstring import _native
+
+__all__ = ["Comparison", "Report", "convert", "plan", "verify"]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a conversion did."""
+
+    from_format: str
+    """The source's format."""
+    to_format: str
+    """The destination's format."""
+    rows: int
+    """Rows written."""
+    files: int
+    """Files of data written."""
+    bytes: int
+    """Their bytes."""
+    source_bytes: int
+    """Bytes of the source."""
+    tasks: int
+    """Tasks it was cut into."""
+    resumed_tasks: int
+    """Tasks that had been finished before."""
+    unchanged: bool
+    """Whether the destination was there already, made from the same source with the same options."""
+    verified: bool
+    """Whether what was written was read again and found equal."""
+    seconds: float
+    """Seconds it took."""
+    schema: dict[str, str]
+    """Types of the columns written, by name."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What was found of two datasets."""
+
+    equal: bool
+    """Whether they have the same columns and rows, in any order."""
+    rows: tuple[int, int]
+    """Their rows."""
+    columns: list[dict[str, Any]]
+    """Of each column its ``name``, its ``types`` and ``nulls`` on either side, and whether its values are ``equal``."""
+    only_first: int
+    """How many rows are only in the first."""
+    only_second: int
+    """How many rows are only in the second."""
+    examples_first: list[str]
+    """Some rows that are only in the first."""
+    examples_second: list[str]
+    """Some rows that are only in the second."""
+
+    def __bool__(self) -> bool:
+        return self.equal
+
+
+def _options(
+    *,
+    from_format: str | None,
+    to: str | None,
+    columns: Sequence[str] | None,
+    schema: Mapping[str, str] | str | None,
+    **more: Any,
+) -> str:
+    options = {name: value for name, value in more.items() if value is not None}
+    if from_format is not None:
+        options["from"] = from_format
+    if to is not None:
+        options["to"] = to
+    if columns is not None:
+        options["columns"] = list(columns)
+    if schema is not None:
+        options["schema"] = schema if isinstance(schema, str) else dict(schema)
+    return json.dumps(options)
+
+
+def convert(
+    src: str | os.PathLike[str],
+    dst: str | os.PathLike[str],
+    *,
+    from_format: str | None = None,
+    to: str | None = None,
+    columns: Sequence[str] | None = None,
+    schema: Mapping[str, str] | str | None = None,
+    filter: str | None = None,
+    rows_per_group: int | None = None,
+    target_file_size: int | None = None,
+    compression: str | None = None,
+    image_quality: int | None = None,
+    resize: int | None = None,
+    shuffle: int | None = None,
+    shards: int | None = None,
+    jobs: int | None = None,
+    resume: bool = False,
+    overwrite: bool = False,
+    verify: bool = False,
+    memory_budget: int | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    limits: Mapping[str, int] | None = None,
+) -> Report:
+    """Converts the dataset at ``src`` into a directory at ``dst``, which appears at once or not at all.
+
+    An interrupted conversion goes on with ``resume=True``; one that is finished is not done again. The source is never modified.
+
+    :param from_format: the format of the source, where its names do not tell it.
+    :param to: the format of the destination, where its name does not tell it.
+    :param columns: columns to take, in this order.
+    :param schema: types by column, e.g. ``{"id": "int64", "tags": "list<string>"}``.
+    :param filter: rows to take, e.g. ``"label >= 3"``.
+    :param rows_per_group: rows of a Parquet row group at most.
+    :param target_file_size: bytes at which an output file ends.
+    :param compression: ``none``, ``snappy``, ``lz4``, ``zstd``, ``zstd:LEVEL`` or ``gzip``, as far as the format has it.
+    :param image_quality: encode images again as JPEG of this quality.
+    :param resize: scale images down to this length of the shorter side.
+    :param shuffle: seed of a shuffle of all rows.
+    :param shards: write exactly this many files.
+    :param jobs: threads.
+    :param resume: go on with an interrupted conversion to the same place.
+    :param overwrite: replace what is at the destination.
+    :param verify: read what was written before it appears, and compare.
+    :param memory_budget: bytes for everything in flight (512 MiB).
+    :param storage_options: options of the store that Parquet is read from.
+    :param limits: limits against hostile files, e.g. ``{"max_record_bytes": 1 << 30}``.
+    """
+    options = _options(
+        from_format=from_format,
+        to=to,
+        columns=columns,
+        schema=schema,
+        filter=filter,
+        rows_per_group=rows_per_group,
+        target_file_size=target_file_size,
+        compression=compression,
+        image_quality=image_quality,
+        resize=resize,
+        shuffle=shuffle,
+        shards=shards,
+        jobs=jobs,
+        resume=resume,
+        overwrite=overwrite,
+        verify=verify,
+        memory_budget=memory_budget,
+        storage_options=dict(storage_options) if storage_options is not None else None,
+        limits=dict(limits) if limits is not None else None,
+    )
+    report = json.loads(_native.convert(os.fspath(src), dst, options))
+    report["from_format"], report["to_format"] = report.pop("from"), report.pop("to")
+    report["schema"] = dict(report["schema"])
+    return Report(**report)
+
+
+def plan(
+    src: str | os.PathLike[str],
+    dst: str | os.PathLike[str],
+    *,
+    from_format: str | None = None,
+    to: str | None = None,
+    columns: Sequence[str] | None = None,
+    schema: Mapping[str, str] | str | None = None,
+    filter: str | None = None,
+) -> dict[str, Any]:
+    """What :func:`convert` would do: formats, columns and types, the first rows. Nothing is written."""
+    options = _options(from_format=from_format, to=to, columns=columns, schema=schema, filter=filter)
+    found: dict[str, Any] = json.loads(_native.convert_plan(os.fspath(src), dst, options))
+    return found
+
+
+def verify(
+    a: str | os.PathLike[str],
+    b: str | os.PathLike[str],
+    *,
+    a_format: str | None = None,
+    b_format: str | None = None,
+    columns: Sequence[str] | None = None,
+    schema: Mapping[str, str] | str | None = None,
+    jobs: int | None = None,
+    memory_budget: int | None = None,
+) -> Comparison:
+    """Whether two datasets of any formats have the same rows, in any order, and which they do not.
+
+    :param a_format: the format of the first, where its names do not tell it.
+    :param b_format: the format of the second, where its names do not tell it.
+    :param columns: columns to compare; all without.
+    :param schema: types by column, for formats that have none.
+    :param jobs: threads.
+    :param memory_budget: bytes for everything in flight (512 MiB).
+    """
+    options = _options(
+        from_format=a_format, to=b_format, columns=columns, schema=schema, jobs=jobs, memory_budget=memory_budget
+    )
+    found = json.loads(_native.verify(os.fspath(a), os.fspath(b), options))
+    names = Comparison.__dataclass_fields__
+    found["rows"] = tuple(found["rows"])
+    return Comparison(**{name: value for name, value in found.items() if name in names})

@@ -1,0 +1,106 @@
+"""`bowstring.convert` and `verify`: reports, options, errors, Ctrl-C."""
+
+from __future__ import annotations
+
+import pathlib
+import subprocess
+import sys
+
+import bowstring
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.feather
+import pyarrow.parquet as pq
+import pytest
+from bowstring.convert import plan
+
+
+def test_a_report_says_what_was_done(numbers: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    out = tmp_path / "out"
+    report = bowstring.convert(numbers, out, to="tfrecord", verify=True, jobs=2)
+    assert (report.rows, report.from_format, report.to_format, report.verified) == (100, "parquet", "tfrecord", True)
+    assert report.schema == {"id": "int64", "x": "float32", "name": "string", "tags": "list<int64>"}
+    assert bowstring.verify(numbers, out)
+    assert bowstring.convert(numbers, out, to="tfrecord", verify=True).unchanged
+    assert (out / "_SUCCESS").is_file()
+
+
+def test_options_reach_the_library(numbers: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    out = tmp_path / "out"
+    options = {"columns": ["x", "id"], "schema": {"id": "int16"}, "filter": "id < 80", "shards": 2}
+    report = bowstring.convert(numbers, out, to="csv", **options)  # type: ignore[arg-type]
+    assert (report.rows, report.files, report.schema) == (80, 2, {"x": "float32", "id": "int16"})
+    tables = [pyarrow.csv.read_csv(path) for path in sorted(out.glob("*.csv"))]
+    table = pa.concat_tables(tables).sort_by("id")
+    assert table.column_names == ["x", "id"]
+    assert table["id"].to_pylist() == list(range(80))
+    assert table["x"].to_pylist() == [row / 2 for row in range(80)]
+    with pytest.raises(bowstring.ConfigError, match="overwrite"):
+        bowstring.convert(numbers, out, to="csv", columns=["id"])
+    with pytest.raises(bowstring.ConfigError, match="compression"):
+        bowstring.convert(numbers, tmp_path / "x", to="csv", columns=["id"], compression="lz4")
+    with pytest.raises(bowstring.NotFoundError):
+        bowstring.convert(tmp_path / "gone", tmp_path / "x", to="csv")
+    with pytest.raises(bowstring.UnsupportedError, match="Lance|lance"):
+        (tmp_path / "x.lance").mkdir()
+        bowstring.convert(tmp_path / "x.lance", tmp_path / "x")
+
+
+def test_a_plan_writes_nothing(numbers: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    found = plan(numbers, tmp_path / "out", to="jsonl")
+    assert (found["from"], found["to"], found["rows"]) == ("parquet", "jsonl", 100)
+    assert ["id", "int64", True] in found["schema"]
+    assert not (tmp_path / "out").exists()
+
+
+def test_differences_are_shown(numbers: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    table = pq.read_table(numbers)
+    pq.write_table(table.slice(1), tmp_path / "less.parquet")
+    found = bowstring.verify(numbers, tmp_path / "less.parquet")
+    assert not found
+    assert (found.rows, found.only_first, found.only_second) == ((100, 99), 1, 0)
+    assert "id=0 " in found.examples_first[0]
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd", "uncompressed"])
+def test_feather_of_pyarrow_is_read_and_ours_by_it(
+    numbers: pathlib.Path, tmp_path: pathlib.Path, compression: str
+) -> None:
+    table = pq.read_table(numbers)
+    src = tmp_path / "x.feather"
+    pyarrow.feather.write_feather(table, str(src), compression=compression)
+    bowstring.convert(src, tmp_path / "p", to="parquet")
+    assert pq.read_table(tmp_path / "p").equals(table)
+    kind = "none" if compression == "uncompressed" else compression
+    bowstring.convert(tmp_path / "p", tmp_path / "arrow", to="arrow", compression=kind)
+    found = pyarrow.feather.read_table(str(tmp_path / "arrow" / "part-00000.arrow"))
+    assert found.equals(table)
+
+
+def test_csv_is_read_by_pyarrow(tmp_path: pathlib.Path) -> None:
+    table = pa.table({"a": [1, None, 3], "b": ["x", "", None], "c": [0.5, float("inf"), None]})
+    pq.write_table(table, tmp_path / "x.parquet")
+    bowstring.convert(tmp_path / "x.parquet", tmp_path / "out", to="csv")
+    options = pyarrow.csv.ConvertOptions(strings_can_be_null=True, quoted_strings_can_be_null=False)
+    found = pyarrow.csv.read_csv(tmp_path / "out" / "part-00000.csv", convert_options=options)
+    assert found.to_pydict() == table.to_pydict()
+
+
+INTERRUPTED = """
+import bowstring, os, signal, sys, threading
+threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+try:
+    while True:
+        bowstring.convert(sys.argv[1], sys.argv[2], to="csv", overwrite=True, jobs=1)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_ctrl_c_stops_a_conversion(tmp_path: pathlib.Path) -> None:
+    rows = 2_000_000
+    table = pa.table({"id": pa.array(range(rows)), "x": pa.array([row / 7 for row in range(rows)])})
+    pq.write_table(table, tmp_path / "x.parquet", row_group_size=50_000)
+    arguments = [sys.executable, "-c", INTERRUPTED, str(tmp_path / "x.parquet"), str(tmp_path / "out")]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "interrupted\n", done.stderr

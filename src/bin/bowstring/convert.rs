@@ -1,0 +1,248 @@
+//! `bowstring convert SRC DST`: a dataset from one format into another, streaming, in parallel, resumable.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+
+use bowstring::convert::{ConvertOptions, Format, Plan, Progress, Report, convert, plan};
+use bowstring::dataset::filter::Expr;
+use bowstring::{Error, Result};
+
+use crate::out::{Out, Outcome};
+use crate::table::{Table, bytes, count, plural, rate, seconds};
+
+/// Options of `convert`.
+#[derive(Debug, Parser)]
+pub(crate) struct Args {
+    /// The dataset: a file or directory; for Parquet also a glob or URL
+    #[arg(value_name = "SRC")]
+    src: String,
+    /// The directory to be made; its name may tell the format: out.tfrecord, photos-mds
+    #[arg(value_name = "DST")]
+    dst: PathBuf,
+    /// Format of the source, where its names do not tell it
+    #[arg(long, value_name = "FORMAT", value_parser = format)]
+    from: Option<Format>,
+    /// Format of the destination: parquet, petastorm, arrow, csv, jsonl, tfrecord, webdataset, mds, images, numpy, datasets
+    #[arg(long, value_name = "FORMAT", value_parser = format)]
+    to: Option<Format>,
+    /// Columns to take, in this order, separated by commas
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    columns: Vec<String>,
+    /// Types by column, e.g. "id: int64, tags: list<string>", or such an object as JSON, or @FILE with either
+    #[arg(long, value_name = "TYPES")]
+    schema: Option<String>,
+    /// Rows to take, e.g. "label >= 3 and country in ('de', 'us')"
+    #[arg(long, value_name = "EXPR")]
+    filter: Option<String>,
+    /// Rows of a Parquet row group at most
+    #[arg(long, value_name = "ROWS")]
+    rows_per_group: Option<usize>,
+    /// Size at which an output file ends, e.g. 512MiB [default: 256MiB; of MDS 64MiB]
+    #[arg(long, value_name = "BYTES", value_parser = crate::args::bytes)]
+    target_file_size: Option<u64>,
+    /// none, snappy, lz4, zstd, zstd:LEVEL or gzip, as far as the format has it
+    #[arg(long, value_name = "NAME")]
+    compression: Option<String>,
+    /// Encode images again as JPEG of this quality, from 1 to 100
+    #[arg(long, value_name = "QUALITY")]
+    image_quality: Option<u8>,
+    /// Scale images down to this length of the shorter side
+    #[arg(long, value_name = "PIXELS")]
+    resize: Option<u32>,
+    /// Shuffle all rows, with this seed
+    #[arg(long, value_name = "SEED", num_args = 0..=1, default_missing_value = "0")]
+    shuffle: Option<u64>,
+    /// Write exactly this many files
+    #[arg(long, value_name = "N")]
+    shards: Option<usize>,
+    /// Threads [default: one per CPU]
+    #[arg(long, value_name = "N")]
+    jobs: Option<usize>,
+    /// Memory for everything in flight [default: 512MiB]
+    #[arg(long, env = "BOWSTRING_MEMORY_BUDGET", value_name = "BYTES", value_parser = crate::args::bytes, hide_env_values = true)]
+    memory_budget: Option<u64>,
+    /// Options of the store that Parquet is read from, e.g. aws_region=eu-central-1; separated by commas
+    #[arg(long, env = "BOWSTRING_STORAGE_OPTIONS", value_name = "KEY=VALUE", value_delimiter = ',', value_parser = crate::args::pair, hide_env_values = true)]
+    storage_options: Vec<(String, String)>,
+    /// Go on with an interrupted conversion to the same place
+    #[arg(long)]
+    resume: bool,
+    /// Replace what is at the destination
+    #[arg(long)]
+    overwrite: bool,
+    /// Read what was written before it appears, and compare
+    #[arg(long)]
+    verify: bool,
+    /// Say what would be done: formats, columns, the first rows; write nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// A format by name, for the command line.
+pub(crate) fn format(text: &str) -> Result<Format, String> {
+    Format::parse(text).map_err(|error| error.to_string())
+}
+
+/// Types as they were typed, or as they are in a file.
+pub(crate) fn types(text: &str) -> Result<serde_json::Value> {
+    let text = match text.strip_prefix('@') {
+        Some(path) => std::fs::read_to_string(path)
+            .map_err(|error| Error::Config { option: "schema", problem: format!("{path} cannot be read: {error}") })?,
+        None => text.to_owned(),
+    };
+    let wrong = |error: serde_json::Error| Error::Config { option: "schema", problem: error.to_string() };
+    if text.trim_start().starts_with('{') {
+        return serde_json::from_str(&text).map_err(wrong);
+    }
+    Ok(serde_json::Value::String(text))
+}
+
+impl Args {
+    fn options(&self) -> Result<ConvertOptions> {
+        let default = ConvertOptions::default();
+        let schema = match &self.schema {
+            Some(text) => Some(
+                serde_json::from_value(types(text)?)
+                    .map_err(|error| Error::Config { option: "schema", problem: error.to_string() })?,
+            ),
+            None => None,
+        };
+        Ok(ConvertOptions {
+            from: self.from,
+            to: self.to,
+            columns: self.columns.clone(),
+            schema,
+            rows_per_group: self.rows_per_group,
+            target_file_size: self.target_file_size.unwrap_or(default.target_file_size),
+            compression: self.compression.clone(),
+            image_quality: self.image_quality,
+            resize: self.resize,
+            shuffle: self.shuffle,
+            shards: self.shards,
+            filter: self.filter.as_deref().map(Expr::parse).transpose()?,
+            jobs: self.jobs,
+            resume: self.resume,
+            overwrite: self.overwrite,
+            verify: self.verify,
+            memory_budget: self.memory_budget.unwrap_or(default.memory_budget),
+            storage_options: self.storage_options.iter().cloned().collect(),
+            ..default
+        })
+    }
+}
+
+pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
+    let options = args.options()?;
+    if args.dry_run {
+        return out.report(&Dry(plan(&args.src, &args.dst, &options)?));
+    }
+    let progress = Arc::new(Progress::default());
+    let watcher = out.is_watched().then(|| watch(Arc::clone(&progress))).flatten();
+    let outcome = convert(&args.src, &args.dst, &options, &progress);
+    if let Some((done, thread)) = watcher {
+        done.store(true, Ordering::Relaxed);
+        // It only draws; there is nothing to be told of it.
+        let _ = thread.join();
+    }
+    let report = outcome?;
+    out.report(&Done {
+        report,
+        src: args.src.clone(),
+        dst: args.dst.display().to_string(),
+        guessed: args.from.is_none(),
+    })
+}
+
+/// Draws a bar of the bytes that were read, in a thread of its own, until told to end.
+fn watch(progress: Arc<Progress>) -> Option<(Arc<AtomicBool>, std::thread::JoinHandle<()>)> {
+    let done = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&done);
+    let thread = std::thread::Builder::new().name("bowstring-bar".to_owned()).spawn(move || {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        if let Ok(style) =
+            ProgressStyle::with_template("{bar:30} {bytes}/{total_bytes} read, {bytes_per_sec}, {eta} left, {msg}")
+        {
+            bar.set_style(style);
+        }
+        while !told.load(Ordering::Relaxed) {
+            bar.set_length(progress.total());
+            bar.set_position(progress.bytes());
+            bar.set_message(format!("{} rows", count(progress.rows())));
+            std::thread::park_timeout(Duration::from_millis(100));
+        }
+        bar.finish_and_clear();
+    });
+    thread.ok().map(|thread| (done, thread))
+}
+
+#[derive(Serialize)]
+struct Done {
+    #[serde(flatten)]
+    report: Report,
+    src: String,
+    dst: String,
+    guessed: bool,
+}
+
+impl fmt::Display for Done {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { report, src, dst, guessed } = self;
+        let told = if *guessed { " (by its names)" } else { "" };
+        writeln!(f, "{src}: {}{told} -> {dst}: {}", report.from, report.to)?;
+        if report.unchanged {
+            return writeln!(f, "Nothing to do: it was made from this source with these options before.");
+        }
+        let mut table = Table::new(&["", ">rows", ">files", ">bytes", ">rows/s", ">bytes/s"]);
+        let rates = |bytes: u64| [rate(report.rows, report.seconds), rate(bytes, report.seconds)];
+        let [rows, read] = rates(report.source_bytes);
+        let dash = || "-".to_owned();
+        table.row(["read".to_owned(), dash(), dash(), bytes(report.source_bytes), rows, read]);
+        let [rows, written] = rates(report.bytes);
+        let files = count(report.files as u64);
+        table.row(["written".to_owned(), count(report.rows), files, bytes(report.bytes), rows, written]);
+        write!(f, "{table}")?;
+        let resumed = match report.resumed_tasks {
+            0 => String::new(),
+            tasks => format!(", {tasks} of them finished before"),
+        };
+        let verified = if report.verified { "; read again and found equal" } else { "" };
+        writeln!(f, "{} in {}{resumed}{verified}", plural(report.tasks as u64, "task"), seconds(report.seconds))
+    }
+}
+
+#[derive(Serialize)]
+struct Dry(Plan);
+
+impl fmt::Display for Dry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plan = &self.0;
+        let told = if plan.guessed { " (by its names)" } else { "" };
+        let rows = plan.rows.map_or_else(String::new, |rows| format!(", {}", plural(rows, "row")));
+        let parts = plural(plan.shards as u64, "part");
+        writeln!(
+            f,
+            "{}{told} -> {}: {parts}, {}{rows}; {}",
+            plan.from,
+            plan.to,
+            bytes(plan.bytes),
+            plural(plan.tasks as u64, "task")
+        )?;
+        if plan.unchanged {
+            writeln!(f, "Nothing to do: it was made from this source with these options before.")?;
+        }
+        let mut table = Table::new(&["column", "type", "null", "first rows"]);
+        for (number, (name, kind, nullable)) in plan.schema.iter().enumerate() {
+            let cells = plan.sample.get(number).map(|cells| cells.join(" | ")).unwrap_or_default();
+            let null = if *nullable { "yes" } else { "no" };
+            table.row([name.clone(), kind.clone(), null.to_owned(), cells]);
+        }
+        write!(f, "{table}")
+    }
+}

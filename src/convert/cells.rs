@@ -1,0 +1,133 @@
+//! Arrays of NumPy in cells: made from lists, and read back into them.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayDataBuilder, ArrayRef, AsArray, BinaryArray, LargeListArray, make_array};
+use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
+use arrow::compute::{CastOptions, cast_with_options};
+use arrow::datatypes::{DataType, Field};
+
+use super::chain::unexpected;
+use super::sink::item;
+use super::types::number;
+use crate::codec::npy::{Npy, NpyDecoder, write_npy};
+use crate::error::{Error, Place, Result};
+use crate::schema::{Codec, DType, Element, Stored};
+
+/// The little-endian bytes of an array of numbers without nulls; a byte per boolean.
+pub(super) fn number_bytes(values: &ArrayRef) -> Result<Vec<u8>> {
+    if values.data_type() == &DataType::Boolean {
+        return Ok(values.as_boolean().values().iter().map(u8::from).collect());
+    }
+    let Some(width) = values.data_type().primitive_width() else {
+        let what = format!("{} as numbers", values.data_type());
+        return Err(Error::Unsupported { what, hint: String::new() });
+    };
+    let data = values.to_data();
+    let buffer = data.buffers().first().map(Buffer::as_slice).unwrap_or_default();
+    let start = data.offset() * width;
+    let bytes = buffer.get(start..start + data.len() * width);
+    Ok(bytes.map(<[u8]>::to_vec).unwrap_or_default())
+}
+
+/// An array of numbers from its little-endian bytes.
+pub(super) fn numbers(dtype: DType, bytes: Vec<u8>) -> Result<ArrayRef> {
+    if dtype == DType::Bool {
+        let values: Vec<bool> = bytes.iter().map(|byte| *byte != 0).collect();
+        return Ok(Arc::new(arrow::array::BooleanArray::from(values)));
+    }
+    let Some(data_type) = number(dtype) else {
+        return Err(Error::Unsupported { what: format!("{dtype} in Arrow"), hint: String::new() });
+    };
+    let builder = ArrayDataBuilder::new(data_type).len(bytes.len() / dtype.size());
+    // A buffer of bytes need not be aligned as the numbers must be.
+    let data = builder.add_buffer(Buffer::from_vec(bytes)).align_buffers(true).build().map_err(unexpected)?;
+    Ok(make_array(data))
+}
+
+/// A `.npy` of these numbers.
+pub(super) fn npy_cell(dtype: DType, shape: &[usize], values: &ArrayRef) -> Result<Vec<u8>> {
+    npy_bytes(dtype, shape, &number_bytes(values)?)
+}
+
+/// A `.npy` of the numbers with these little-endian bytes in C order.
+pub(super) fn npy_bytes(dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut cell = Vec::with_capacity(bytes.len() + 128);
+    write_npy(&Npy::number(dtype), shape, bytes, &mut cell)?;
+    Ok(cell)
+}
+
+/// The numbers in a `.npy` or `.npz`: element type, shape, and little-endian bytes in C order.
+pub(super) fn npy_read(codec: Codec, cell: &[u8], place: impl Fn() -> Place) -> Result<(DType, Vec<usize>, Vec<u8>)> {
+    let located = |error: Error| match error {
+        Error::Corrupt { what, source, .. } => Error::Corrupt { place: place(), what, source },
+        other => other,
+    };
+    let read = || {
+        // Any number of axes, any element: the header says.
+        let header = match codec {
+            Codec::Npz => crate::codec::npy::npz_header(cell)?,
+            _ => crate::codec::npy::header(cell)?,
+        };
+        let Some(dtype) = header.element.dtype().filter(|dtype| number(*dtype).is_some()) else {
+            let what = format!("an array of {}", header.element);
+            return Err(Error::Unsupported { what, hint: "numbers and booleans are supported".into() });
+        };
+        let decoder = any(codec, header.shape.len(), dtype)?;
+        let mut bytes = vec![0; header.count() * dtype.size()];
+        decoder.decode_into(cell, &mut bytes)?;
+        Ok((dtype, header.shape, bytes))
+    };
+    read().map_err(located)
+}
+
+fn any(codec: Codec, axes: usize, dtype: DType) -> Result<NpyDecoder> {
+    NpyDecoder::new(&Stored { codec, element: Element::Number(dtype), shape: vec![None; axes] })
+}
+
+/// Cells of arrays as a column wants them: as they are, or as lists.
+pub(super) fn from_npy(cells: &BinaryArray, codec: Codec, field: &Field) -> Result<ArrayRef> {
+    let Some(inner) = item(field.data_type()) else {
+        return Ok(Arc::new(cells.clone()));
+    };
+    let place =
+        |row: usize| Place { column: Some(field.name().as_str().into()), row: Some(row as u64), ..Place::default() };
+    let wrong = |row: usize, what: String| Error::corrupt(place(row), what);
+    let mut found: Option<DType> = None;
+    let (mut bytes, mut ends, mut valid) = (Vec::new(), vec![0_i64], Vec::new());
+    for (row, cell) in cells.iter().enumerate() {
+        valid.push(cell.is_some());
+        if let Some(cell) = cell {
+            let (dtype, shape, values) = npy_read(codec, cell, || place(row))?;
+            if shape.len() != 1 {
+                return Err(wrong(row, format!("an array {shape:?}, where a list is wanted")));
+            }
+            if found.is_some_and(|found| found != dtype) {
+                return Err(wrong(row, format!("an array of {dtype}, the ones before are of another type")));
+            }
+            found = Some(dtype);
+            bytes.extend_from_slice(&values);
+        }
+        ends.push((bytes.len() / found.map_or(1, DType::size)) as i64);
+    }
+    let values = match found {
+        Some(found) => numbers(found, bytes)?,
+        None => arrow::array::new_empty_array(inner),
+    };
+    let list = LargeListArray::try_new(
+        Arc::new(Field::new("item", values.data_type().clone(), true)),
+        OffsetBuffer::new(ScalarBuffer::from(ends)),
+        values,
+        Some(NullBuffer::from(valid)),
+    );
+    let options = CastOptions { safe: false, ..CastOptions::default() };
+    cast_with_options(&list.map_err(unexpected)?, field.data_type(), &options).map_err(unexpected)
+}
+
+/// Casts, where that is needed.
+pub(super) fn as_type(array: &ArrayRef, data_type: &DataType) -> Result<ArrayRef> {
+    if array.data_type() == data_type {
+        return Ok(Arc::clone(array));
+    }
+    cast_with_options(array, data_type, &CastOptions { safe: false, ..CastOptions::default() }).map_err(unexpected)
+}

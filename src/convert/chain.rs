@@ -1,0 +1,651 @@
+//! What drives a source into a sink: tasks in parallel, each finished or not, and one moment in which everything appears.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use arrow::array::RecordBatch;
+use arrow::compute::{CastOptions, cast_with_options, filter_record_batch};
+use arrow::datatypes::{Field, Schema, SchemaRef};
+use arrow::error::ArrowError;
+use serde::Serialize;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use super::digest::{Digest, Summing};
+use super::format::Format;
+use super::gate::{Gate, Progress};
+use super::journal::Done;
+use super::options::ConvertOptions;
+use super::pixels::Pixels;
+use super::publish::{self, Staging};
+use super::roll::Dealt;
+use super::sample;
+use super::shuffle;
+use super::sink::{self, Part, Sink, Writer};
+use super::source::{self, Batches, Opening, Source};
+use super::types::{schema_json, type_text};
+use super::verify;
+use crate::dataset::filter::Bound;
+use crate::error::{Error, Kind, Place, Result};
+
+/// Tasks of a conversion at most, where the number of files is not given.
+const MOST_TASKS: u64 = 16;
+
+/// Least bytes of a task: less is not worth a file.
+const LEAST_TASK: u64 = 8 << 20;
+
+/// What was done.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// The source's format.
+    pub from: Format,
+    /// The destination's format.
+    pub to: Format,
+    /// Rows written.
+    pub rows: u64,
+    /// Files of data written.
+    pub files: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes of the source.
+    pub source_bytes: u64,
+    /// Tasks.
+    pub tasks: usize,
+    /// Tasks that had been finished before.
+    pub resumed_tasks: usize,
+    /// Whether the destination was there already, made from the same source with the same options.
+    pub unchanged: bool,
+    /// Whether what was written was read again and found equal.
+    pub verified: bool,
+    /// Seconds it took.
+    pub seconds: f64,
+    /// The columns written: name and type.
+    pub schema: Vec<(String, String)>,
+}
+
+/// What would be done.
+#[derive(Debug, Clone, Serialize)]
+pub struct Plan {
+    /// The source's format.
+    pub from: Format,
+    /// Whether it was guessed.
+    pub guessed: bool,
+    /// The destination's format.
+    pub to: Format,
+    /// The columns that would be written: name, type, and whether they may be null.
+    pub schema: Vec<(String, String, bool)>,
+    /// Parts of the source.
+    pub shards: usize,
+    /// Bytes of the source.
+    pub bytes: u64,
+    /// Rows of the source, where that is known without reading it.
+    pub rows: Option<u64>,
+    /// Tasks.
+    pub tasks: usize,
+    /// The first rows, as text by column.
+    pub sample: Vec<Vec<String>>,
+    /// Whether the destination is there already, made from the same source with the same options.
+    pub unchanged: bool,
+}
+
+/// An error of Arrow in code that gave it what it takes.
+pub(super) fn unexpected(error: ArrowError) -> Error {
+    Error::corrupt_by(Place::default(), "a batch cannot be processed", error)
+}
+
+/// A conversion that is ready to run: nothing has been written.
+pub(super) struct Job {
+    source: Box<dyn Source>,
+    pub(super) sink: Box<dyn Sink>,
+    /// Ascending numbers of the source's columns to read.
+    read: Vec<usize>,
+    filter: Option<Bound>,
+    pixels: Option<Pixels>,
+    /// The columns that are written.
+    pub(super) schema: SchemaRef,
+    pub(super) tasks: Vec<Range<usize>>,
+    /// Files of each task, where their number is given.
+    files: Option<Vec<usize>>,
+    fingerprint: String,
+    sample: RecordBatch,
+    pub(super) options: ConvertOptions,
+}
+
+/// Converts the dataset at `src` into a directory at `dst`. Blocks; must not be called on a thread of an async runtime.
+///
+/// Nothing can be seen at `dst` before all of it is there. What was finished before a failure is kept in a hidden directory beside
+/// it, where [`resume`](ConvertOptions::resume) goes on. If `dst` was made from the same source with the same options, nothing
+/// is done.
+///
+/// # Errors
+/// Whatever opening the source, its data, the sink's refusal, or the disk gives; `Closed` if `progress` was asked to stop.
+pub fn convert(src: &str, dst: &Path, options: &ConvertOptions, progress: &Progress) -> Result<Report> {
+    let started = Instant::now();
+    let job = Job::new(src, dst, options)?;
+    let source_bytes = job.source.shards().iter().map(|shard| shard.bytes).sum();
+    progress.total.store(source_bytes, Ordering::Relaxed);
+    if let Some(found) = finished(dst, &job) {
+        publish::sweep(dst)?;
+        let number = |name: &str| found.get(name).and_then(Value::as_u64).unwrap_or_default();
+        let (rows, files, bytes) = (number("rows"), number("files") as usize, number("bytes"));
+        return Ok(job.report(rows, files, bytes, source_bytes, started).unchanged());
+    }
+    let (staging, mut done) = Staging::open(dst, &job.fingerprint, options.resume, options.overwrite, &options.limits)?;
+    done.retain(|done| done.task < job.tasks.len());
+    let resumed = done.len();
+    let outcome = job.run(&staging, &mut done, progress).and_then(|()| job.name_and_check(&staging, &mut done));
+    let (named, verified) = match outcome {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            // What the source or the options are to blame for happens again; what the disk is, may not.
+            let passing = matches!(error.kind(), Kind::Store | Kind::Closed | Kind::Timeout | Kind::Remote);
+            staging.abandon(passing && !done.is_empty());
+            return Err(error);
+        }
+    };
+    let rows = done.iter().map(|done| done.rows).sum();
+    let bytes = named.iter().map(|part| part.bytes).sum();
+    let success = json!({
+        "bowstring": env!("CARGO_PKG_VERSION"),
+        "fingerprint": job.fingerprint,
+        "format": job.sink.format(),
+        "source": crate::store::display(src),
+        "rows": rows,
+        "files": named.len(),
+        "bytes": bytes,
+        "schema": schema_json(&job.schema),
+    });
+    staging.publish(&success)?;
+    let mut report = job.report(rows, named.len(), bytes, source_bytes, started);
+    report.resumed_tasks = resumed;
+    report.verified = verified;
+    Ok(report)
+}
+
+/// What [`convert`] would do: opens the source, infers its columns, asks the sink, reads the first rows, and writes nothing.
+///
+/// # Errors
+/// As of [`convert`], as far as it comes.
+pub fn plan(src: &str, dst: &Path, options: &ConvertOptions) -> Result<Plan> {
+    let job = Job::new(src, dst, options)?;
+    let shown = job.transform(job.sample.slice(0, job.sample.num_rows().min(5)), 0)?;
+    let format = arrow::util::display::FormatOptions::default().with_null("null");
+    let mut sample = Vec::new();
+    for column in shown.columns() {
+        let column = &super::zone::offset(column)?;
+        let formatter = arrow::util::display::ArrayFormatter::try_new(column, &format).map_err(unexpected)?;
+        let cell = |row| formatter.value(row).try_to_string().unwrap_or_default();
+        sample.push((0..column.len()).map(|row| cell(row).chars().take(80).collect()).collect());
+    }
+    let shards = job.source.shards();
+    let column = |field: &Arc<Field>| (field.name().clone(), type_text(field.data_type()), field.is_nullable());
+    Ok(Plan {
+        from: job.source.format(),
+        guessed: options.from.is_none(),
+        to: job.sink.format(),
+        schema: job.schema.fields().iter().map(column).collect(),
+        shards: shards.len(),
+        bytes: shards.iter().map(|shard| shard.bytes).sum(),
+        rows: shards.iter().map(|shard| shard.rows).sum(),
+        tasks: job.tasks.len(),
+        sample,
+        unchanged: finished(dst, &job).is_some(),
+    })
+}
+
+fn finished(dst: &Path, job: &Job) -> Option<Value> {
+    let found = publish::success(dst, &job.options.limits)?;
+    (found.get("fingerprint")?.as_str()? == job.fingerprint).then_some(found)
+}
+
+impl Report {
+    fn unchanged(mut self) -> Self {
+        self.unchanged = true;
+        self
+    }
+}
+
+/// Refuses a destination that is the source, or in it.
+fn apart(src: &str, dst: &Path) -> Result<()> {
+    let Ok(src) = std::fs::canonicalize(src) else { return Ok(()) };
+    let mut place = dst.to_owned();
+    let dst = loop {
+        match std::fs::canonicalize(&place) {
+            Ok(found) => break found,
+            Err(_) if place.pop() && place != Path::new("") => {}
+            Err(_) => break std::env::current_dir().unwrap_or_default(),
+        }
+    };
+    // Below the nearest directory that exists nothing of the source can be, unless that directory is in it.
+    let inside = if src.is_dir() { dst.starts_with(&src) } else { dst == src };
+    if inside {
+        let problem = format!("{} is in the source, which is never modified", place.display());
+        return Err(Error::config("dst", problem));
+    }
+    Ok(())
+}
+
+impl Job {
+    fn new(src: &str, dst: &Path, options: &ConvertOptions) -> Result<Self> {
+        options.check()?;
+        apart(src, dst)?;
+        let source = source::open(src, options)?;
+        let to = match options.to.or_else(|| Format::of_destination(dst)) {
+            Some(format) => format,
+            None if source.format() != Format::Parquet => Format::Parquet,
+            None => {
+                let problem = format!("{} does not tell the format to write; give it", dst.display());
+                return Err(Error::config("to", problem));
+            }
+        };
+        let given = source.schema();
+        let wanted: Vec<usize> = if options.columns.is_empty() {
+            (0..given.fields().len()).collect()
+        } else {
+            options.columns.iter().map(|name| column(given, name)).collect::<Result<_>>()?
+        };
+        if let Some((name, _)) =
+            options.schema.iter().flat_map(|types| &types.0).find(|(name, _)| given.index_of(name).is_err())
+        {
+            return Err(column(given, name).map_or_else(|error| error, |_| Error::config("schema", "impossible")));
+        }
+        let mut read: BTreeSet<usize> = wanted.iter().copied().collect();
+        let filter = options.filter.as_ref().map(|filter| filter.bind(given)).transpose()?;
+        if let Some(filter) = &filter {
+            for path in filter.paths() {
+                if let Some(number) = path.first().and_then(|root| given.index_of(root).ok()) {
+                    read.insert(number);
+                }
+            }
+        }
+        let read: Vec<usize> = read.into_iter().collect();
+        let field = |number: &usize| {
+            let field = given.field(*number).clone();
+            match options.schema.as_ref().and_then(|types| types.get(field.name())) {
+                Some(data_type) => field.with_data_type(data_type.clone()),
+                None => field,
+            }
+        };
+        let fields: Vec<Field> = wanted.iter().map(field).collect();
+        let sample = first_rows(&*source, &read, options)?;
+        let mut schema = sample::mark_images(&Schema::new_with_metadata(fields, given.metadata().clone()), &sample)?;
+        let pixels = Pixels::new(&schema, options)?;
+        if let Some(pixels) = &pixels {
+            schema = pixels.schema(&schema);
+        }
+        let schema = Arc::new(schema);
+        let sink = sink::make_with(to, &schema, options, &sample)?;
+        let (tasks, files) = tasks(&*source, options);
+        let fingerprint = fingerprint(&*source, to, &schema, options);
+        let options = options.clone();
+        Ok(Self { source, sink, read, filter, pixels, schema, tasks, files, fingerprint, sample, options })
+    }
+
+    fn report(&self, rows: u64, files: usize, bytes: u64, source_bytes: u64, started: Instant) -> Report {
+        let column = |field: &Arc<Field>| (field.name().clone(), type_text(field.data_type()));
+        Report {
+            from: self.source.format(),
+            to: self.sink.format(),
+            rows,
+            files,
+            bytes,
+            source_bytes,
+            tasks: self.tasks.len(),
+            resumed_tasks: 0,
+            unchanged: false,
+            verified: false,
+            seconds: started.elapsed().as_secs_f64(),
+            schema: self.schema.fields().iter().map(column).collect(),
+        }
+    }
+
+    /// Runs the tasks that are not done yet.
+    fn run(&self, staging: &Staging, done: &mut Vec<Done>, progress: &Progress) -> Result<()> {
+        let threads = self.options.threads();
+        let reserved = self.options.sink_bytes() * threads as u64;
+        let gate = Gate::lending(self.options.memory_budget - reserved.min(self.options.memory_budget / 2));
+        if let Some(seed) = self.options.shuffle {
+            return shuffle::run(self, seed, staging, done, &gate, progress);
+        }
+        let left = self.left(done, self.tasks.len());
+        parallel(threads, &left, progress, done, |task| {
+            let directory = staging.task(task)?;
+            let mut writer =
+                self.writer(&directory, self.files.as_ref().map(|files| files.get(task).copied().unwrap_or(1)))?;
+            let mut digest = self.summing();
+            let mut rows = 0;
+            self.feed(task, &gate, progress, &mut |batch| {
+                if let Some(digest) = &mut digest {
+                    digest.add(batch)?;
+                }
+                writer.write(batch)?;
+                rows += batch.num_rows() as u64;
+                progress.rows.fetch_add(batch.num_rows() as u64, Ordering::Relaxed);
+                Ok(())
+            })?;
+            let parts = writer.finish()?;
+            let finished = Done { task, parts, digest: digest.map(|digest| digest.digest()), rows };
+            staging.journal.done(&finished)?;
+            Ok(finished)
+        })
+    }
+
+    /// Numbers of tasks that are not done.
+    pub(super) fn left(&self, done: &[Done], tasks: usize) -> Vec<usize> {
+        (0..tasks).filter(|task| done.iter().all(|done| done.task != *task)).collect()
+    }
+
+    /// A digest to grow, if the result is to be checked.
+    pub(super) fn summing(&self) -> Option<Summing> {
+        let names = self.schema.fields().iter().map(|field| field.name().as_str());
+        self.options.verify.then(|| Summing::new(names))
+    }
+
+    /// A writer of `files` files, or of as many as their size asks for.
+    pub(super) fn writer(&self, directory: &Path, files: Option<usize>) -> Result<Box<dyn Writer>> {
+        let Some(files) = files else { return self.sink.writer(directory) };
+        let mut writers = Vec::with_capacity(files);
+        for number in 0..files {
+            let directory = directory.join(number.to_string());
+            std::fs::create_dir(&directory).map_err(|error| super::files::failed("create", &directory, error))?;
+            let mut writer = self.sink.writer(&directory)?;
+            // A file without rows counts too.
+            writer.write(&RecordBatch::new_empty(Arc::clone(&self.schema)))?;
+            writers.push(writer);
+        }
+        Ok(Box::new(Dealt { writers, next: 0 }))
+    }
+
+    /// Gives the batches of a task to `consume`, as they are to be written.
+    pub(super) fn feed(
+        &self,
+        task: usize,
+        gate: &Gate,
+        progress: &Progress,
+        consume: &mut dyn FnMut(&RecordBatch) -> Result<()>,
+    ) -> Result<()> {
+        for shard in self.tasks.get(task).cloned().unwrap_or_default() {
+            let mut batches = self.source.read(shard, &self.read, gate)?;
+            let mut consumed = 0;
+            let mut row = 0;
+            while let Some(batch) = batches.next()? {
+                if progress.is_stopped() {
+                    return Err(Error::Closed { why: "the conversion was stopped; resume goes on".into() });
+                }
+                let rows = batch.num_rows() as u64;
+                let batch = self.transform(batch, row)?;
+                row += rows;
+                if batch.num_rows() > 0 {
+                    consume(&batch)?;
+                }
+                let now = batches.consumed();
+                progress.bytes.fetch_add(now.saturating_sub(consumed), Ordering::Relaxed);
+                consumed = now;
+            }
+            let bytes = self.source.shards().get(shard).map_or(0, |shard| shard.bytes);
+            progress.bytes.fetch_add(bytes.saturating_sub(consumed), Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// The rows that are selected, the columns that are wanted, in the types that are written.
+    fn transform(&self, batch: RecordBatch, row: u64) -> Result<RecordBatch> {
+        let batch = match &self.filter {
+            Some(filter) => filter_record_batch(&batch, &filter.evaluate(&batch)?).map_err(unexpected)?,
+            None => batch,
+        };
+        let mut columns = Vec::with_capacity(self.schema.fields().len());
+        for field in self.schema.fields() {
+            let Some(column) = batch.column_by_name(field.name()) else {
+                return Err(Error::NotFound {
+                    what: format!("column {:?} of a batch", field.name()),
+                    hint: String::new(),
+                });
+            };
+            columns.push(if column.data_type() == field.data_type() {
+                Arc::clone(column)
+            } else {
+                let options = CastOptions { safe: false, ..CastOptions::default() };
+                let cast = cast_with_options(column, field.data_type(), &options);
+                cast.map_err(|error| Error::Mismatch {
+                    what: format!("column {:?}, in the rows after {row}", field.name()),
+                    expected: type_text(field.data_type()),
+                    found: format!("{} ({error})", type_text(column.data_type())),
+                    hint: "give another type with --schema".into(),
+                })?
+            });
+        }
+        let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+        let batch =
+            RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options).map_err(unexpected)?;
+        match &self.pixels {
+            Some(pixels) => pixels.apply(&batch, row),
+            None => Ok(batch),
+        }
+    }
+
+    /// Names the files, writes what stands beside them, and reads everything again if that was asked for.
+    fn name_and_check(&self, staging: &Staging, done: &mut Vec<Done>) -> Result<(Vec<Part>, bool)> {
+        done.sort_by_key(|done| done.task);
+        if done.iter().all(|done| done.parts.is_empty()) {
+            // Without rows there is still a schema.
+            let task = done.iter().map(|done| done.task + 1).max().unwrap_or(0);
+            let mut writer = self.sink.writer(&staging.task(task)?)?;
+            writer.write(&RecordBatch::new_empty(Arc::clone(&self.schema)))?;
+            done.push(Done { task, parts: writer.finish()?, digest: None, rows: 0 });
+        }
+        let total = done.iter().map(|done| done.parts.len()).sum();
+        let mut named = Vec::with_capacity(total);
+        for part in done.iter().flat_map(|done| &done.parts) {
+            let name = self.sink.name(part, named.len(), total);
+            named.push(Part { name, ..part.clone() });
+        }
+        let mut names: Vec<&str> = named.iter().map(|part| part.name.as_str()).collect();
+        names.sort_unstable();
+        if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(Error::Unsupported {
+                what: format!("two rows for the file {:?} in {}", twice[0], self.sink.format()),
+                hint: "the column that names the files must be unique".into(),
+            });
+        }
+        staging.gather(done, &named)?;
+        let data = staging.data();
+        self.sink.finish(&data, &named)?;
+        if self.options.verify {
+            self.check(&data, done)?;
+        }
+        Ok((named, self.options.verify))
+    }
+
+    /// Reads what was written, and holds it against what went in.
+    fn check(&self, data: &Path, done: &[Done]) -> Result<()> {
+        // Of a path, a folder keeps the last part; a label beside a class follows from the classes.
+        let classed = self.sink.format() == Format::Images && self.schema.field_with_name("class").is_ok();
+        let lost = |name: &str| match self.sink.format() {
+            Format::Images => matches!(name, "path" | "__key__") || (classed && name == "label"),
+            _ => false,
+        };
+        let names = || self.schema.fields().iter().map(|field| field.name().as_str()).filter(|name| !lost(name));
+        let mut expected = Summing::new(names());
+        for digest in done.iter().filter_map(|done| done.digest.as_ref()) {
+            expected.merge(digest);
+        }
+        let opening = Opening {
+            types: Default::default(),
+            limits: self.options.limits.clone(),
+            storage_options: Default::default(),
+            written: Some(Arc::clone(&self.schema)),
+        };
+        let source = source::open_as(self.sink.format(), &data.to_string_lossy(), &opening)?;
+        let found = verify::digest(&*source, names(), &self.options)?;
+        let mut expected = expected.digest();
+        if names().count() < self.schema.fields().len() {
+            // Whole rows cannot be held against each other without all their columns.
+            expected.sum.clone_from(&found.sum);
+        }
+        compare(&expected, &found)
+    }
+}
+
+fn compare(expected: &Digest, found: &Digest) -> Result<()> {
+    if expected == found {
+        return Ok(());
+    }
+    let column = expected.columns.iter().zip(&found.columns).find(|(a, b)| a != b);
+    let what = match column {
+        Some((column, _)) if expected.rows == found.rows => format!("column {:?} as it was written", column.name),
+        _ => "rows as they were written".to_owned(),
+    };
+    Err(Error::Mismatch {
+        what,
+        expected: format!("{} rows, digest {}", expected.rows, expected.sum),
+        found: format!("{} rows, digest {}", found.rows, found.sum),
+        hint: "nothing was published; this is a fault of the disk or of bowstring".into(),
+    })
+}
+
+/// The number of a column by name.
+fn column(schema: &Schema, name: &str) -> Result<usize> {
+    schema.index_of(name).map_err(|_| {
+        let names: Vec<&str> = schema.fields().iter().take(20).map(|field| field.name().as_str()).collect();
+        let hint = format!("the columns are {}", names.join(", "));
+        Error::NotFound { what: format!("column {name:?}"), hint }
+    })
+}
+
+/// Some rows from the start.
+fn first_rows(source: &dyn Source, read: &[usize], options: &ConvertOptions) -> Result<RecordBatch> {
+    let gate = Gate::new(options.memory_budget);
+    for shard in 0..source.shards().len() {
+        let batch = source.read(shard, read, &gate)?.next()?;
+        if let Some(batch) = batch.filter(|batch| batch.num_rows() > 0) {
+            let batch = batch.slice(0, batch.num_rows().min(4096));
+            // A copy: what views point into may be a whole row group.
+            let schema = Arc::new(super::ipc::plain_schema(batch.schema_ref()));
+            return super::ipc::compact(&batch, &schema);
+        }
+    }
+    let schema = source.schema().project(read).map_err(unexpected)?;
+    Ok(RecordBatch::new_empty(Arc::new(schema)))
+}
+
+/// Which shards a task reads, and how many files each task writes if their number is given. It depends on the source and the
+/// options alone, so that a resumed conversion has the same tasks.
+fn tasks(source: &dyn Source, options: &ConvertOptions) -> (Vec<Range<usize>>, Option<Vec<usize>>) {
+    let shards = source.shards();
+    let total: u64 = shards.iter().map(|shard| shard.bytes).sum();
+    let count = match options.shards {
+        Some(files) => files.min(shards.len()),
+        None => {
+            let task = (total / MOST_TASKS).max(LEAST_TASK).min(options.target_file_size.max(1));
+            usize::try_from(total.div_ceil(task)).unwrap_or(usize::MAX).min(shards.len())
+        }
+    }
+    .max(1);
+    // Cut where the bytes before pass the next share.
+    let mut tasks = Vec::with_capacity(count);
+    let (mut start, mut before) = (0, 0_u128);
+    for (number, shard) in shards.iter().enumerate() {
+        before += u128::from(shard.bytes);
+        let (cut, left) = (tasks.len() + 1, shards.len() - number - 1);
+        let share = u128::from(total) * cut as u128 / count as u128;
+        // Every later task needs a shard of its own.
+        if cut < count && (before >= share || left == count - cut) {
+            tasks.push(start..number + 1);
+            start = number + 1;
+        }
+    }
+    tasks.push(start..shards.len());
+    let files = options.shards.map(|files| {
+        let (each, more) = (files / tasks.len(), files % tasks.len());
+        (0..tasks.len()).map(|task| each + usize::from(task < more)).collect()
+    });
+    (tasks, files)
+}
+
+/// What makes a conversion the same one.
+fn fingerprint(source: &dyn Source, to: Format, schema: &Schema, options: &ConvertOptions) -> String {
+    let mut hash = Sha256::new();
+    let options = json!({
+        "version": 1,
+        "from": source.format(),
+        "to": to,
+        "columns": options.columns,
+        "schema": schema_json(schema),
+        "rows_per_group": options.rows_per_group,
+        "target_file_size": options.target_file_size,
+        "compression": options.compression,
+        "image_quality": options.image_quality,
+        "resize": options.resize,
+        "shuffle": options.shuffle,
+        "shards": options.shards,
+        "filter": options.filter.as_ref().map(ToString::to_string),
+        "verify": options.verify,
+    });
+    hash.update(options.to_string());
+    for shard in source.shards() {
+        hash.update([0]);
+        hash.update(&shard.id);
+        hash.update([0]);
+        hash.update(&shard.stamp);
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Runs `work` for every number, on some threads, until one fails.
+pub(super) fn parallel<T: Send>(
+    threads: usize,
+    numbers: &[usize],
+    progress: &Progress,
+    done: &mut Vec<T>,
+    work: impl Fn(usize) -> Result<T> + Sync,
+) -> Result<()> {
+    let next = AtomicUsize::new(0);
+    let finished = Mutex::new(Vec::new());
+    let failure = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for _ in 0..threads.min(numbers.len()) {
+            scope.spawn(|| {
+                while let Some(number) = numbers.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if failure.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
+                        return;
+                    }
+                    let outcome = if progress.is_stopped() {
+                        Err(Error::Closed { why: "the conversion was stopped; resume goes on".into() })
+                    } else {
+                        work(*number)
+                    };
+                    match outcome {
+                        Ok(one) => finished.lock().unwrap_or_else(PoisonError::into_inner).push(one),
+                        Err(error) => {
+                            failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                            return;
+                        }
+                    }
+                }
+            });
+        }
+    });
+    done.extend(finished.into_inner().unwrap_or_else(PoisonError::into_inner));
+    failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+}
+
+/// Batches that were made before, cut into pieces of some megabytes.
+pub(super) fn slices(batch: &RecordBatch) -> impl Iterator<Item = RecordBatch> + '_ {
+    let rows = batch.num_rows();
+    let each = batch.get_array_memory_size().max(1) / rows.max(1);
+    let step = (source::BATCH_BYTES / each.max(1)).clamp(1, source::BATCH_ROWS);
+    (0..rows).step_by(step).map(move |at| batch.slice(at, step.min(rows - at)))
+}
+
+/// Everything of a shard, for tests and samples.
+pub(super) fn drain(batches: &mut dyn Batches, mut each: impl FnMut(RecordBatch) -> Result<()>) -> Result<()> {
+    while let Some(batch) = batches.next()? {
+        each(batch)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,253 @@
+//! The formats by name, and which one a path holds.
+
+use std::fmt;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::files;
+use crate::error::{Error, Result};
+
+/// A format that datasets are converted from or to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Format {
+    /// Parquet files.
+    Parquet,
+    /// Parquet with Petastorm's schema in `_common_metadata`.
+    Petastorm,
+    /// Arrow IPC files and streams, Feather version 2.
+    Arrow,
+    /// Comma-separated values with a header line; `.tsv` has tabs.
+    Csv,
+    /// JSON Lines: one object per line.
+    Jsonl,
+    /// TensorFlow's records of `tf.train.Example` or `tf.train.SequenceExample`.
+    Tfrecord,
+    /// WebDataset: tar files of samples.
+    Webdataset,
+    /// MosaicML's streaming shards with their `index.json`.
+    Mds,
+    /// A directory per class with image files in it.
+    Images,
+    /// A directory of `.npy` or `.npz` files, one array per row.
+    Numpy,
+    /// A directory that `datasets.Dataset.save_to_disk` writes.
+    Datasets,
+}
+
+impl Format {
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::Parquet,
+        Self::Petastorm,
+        Self::Arrow,
+        Self::Csv,
+        Self::Jsonl,
+        Self::Tfrecord,
+        Self::Webdataset,
+        Self::Mds,
+        Self::Images,
+        Self::Numpy,
+        Self::Datasets,
+    ];
+
+    /// Its name in options.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Parquet => "parquet",
+            Self::Petastorm => "petastorm",
+            Self::Arrow => "arrow",
+            Self::Csv => "csv",
+            Self::Jsonl => "jsonl",
+            Self::Tfrecord => "tfrecord",
+            Self::Webdataset => "webdataset",
+            Self::Mds => "mds",
+            Self::Images => "images",
+            Self::Numpy => "numpy",
+            Self::Datasets => "datasets",
+        }
+    }
+
+    /// The format named `name`.
+    ///
+    /// # Errors
+    /// `Unsupported` for Lance; `Config` naming the formats there are.
+    pub fn parse(name: &str) -> Result<Self> {
+        let lower = name.to_ascii_lowercase();
+        if lower == "lance" {
+            return Err(lance());
+        }
+        let alias = match lower.as_str() {
+            "feather" | "ipc" => "arrow",
+            "json" | "ndjson" => "jsonl",
+            "tsv" => "csv",
+            "tar" | "wds" => "webdataset",
+            "imagefolder" => "images",
+            "npy" | "npz" => "numpy",
+            "huggingface" | "hf" => "datasets",
+            "tfrecords" => "tfrecord",
+            other => other,
+        };
+        Self::ALL.into_iter().find(|format| format.name() == alias).ok_or_else(|| {
+            let names: Vec<&str> = Self::ALL.iter().map(|format| format.name()).collect();
+            Error::config("format", format!("{name:?} is none of {}", names.join(", ")))
+        })
+    }
+
+    /// The ending of its files; empty where files are named by the rows.
+    pub fn extension(self) -> &'static str {
+        match self {
+            Self::Parquet | Self::Petastorm => "parquet",
+            Self::Arrow | Self::Datasets => "arrow",
+            Self::Csv => "csv",
+            Self::Jsonl => "jsonl",
+            Self::Tfrecord => "tfrecord",
+            Self::Webdataset => "tar",
+            Self::Mds => "mds",
+            Self::Images | Self::Numpy => "",
+        }
+    }
+
+    /// The format that a file of this name has.
+    pub(super) fn of_name(name: &str) -> Option<Self> {
+        let lower = name.to_ascii_lowercase();
+        let bare = [".gz", ".zst", ".zstd", ".zz"].iter().find_map(|end| lower.strip_suffix(end)).unwrap_or(&lower);
+        // Names such as `train.tfrecord-00000-of-00010`, and Spark's `part-r-00000` below `x.tfrecord`.
+        if bare.contains(".tfrecord") || bare.starts_with("part-r-") {
+            return Some(Self::Tfrecord);
+        }
+        Some(match bare.rsplit_once('.')?.1 {
+            "parquet" | "parq" => Self::Parquet,
+            "arrow" | "feather" | "ipc" | "arrows" => Self::Arrow,
+            "csv" | "tsv" => Self::Csv,
+            "jsonl" | "ndjson" | "json" => Self::Jsonl,
+            "tar" | "tgz" => Self::Webdataset,
+            "mds" => Self::Mds,
+            "npy" | "npz" => Self::Numpy,
+            _ => return None,
+        })
+    }
+
+    /// The format of what is at `path`, by its names and first bytes; URLs hold Parquet.
+    ///
+    /// # Errors
+    /// `NotFound` if nothing is there; `Config` if its format cannot be told; `Unsupported` for Lance.
+    pub fn guess(path: &str) -> Result<Self> {
+        if path.contains("://") || path.contains(['*', '{']) {
+            return Ok(Self::of_name(path).filter(|format| *format != Self::Mds).unwrap_or(Self::Parquet));
+        }
+        let local = Path::new(path);
+        let unknown = || {
+            let problem = format!("what {path} holds cannot be told from its names; give the format with --from");
+            Error::config("from", problem)
+        };
+        let metadata = std::fs::metadata(local).map_err(|error| files::missing(local, error))?;
+        let lance = |name: &str| name.ends_with(".lance") || name == "_versions";
+        if metadata.is_file() {
+            if lance(path) {
+                return Err(self::lance());
+            }
+            return Self::of_name(path).or_else(|| Self::of_magic(local)).ok_or_else(unknown);
+        }
+        let mut names = Vec::new();
+        let mut directories = Vec::new();
+        for entry in std::fs::read_dir(local).map_err(|error| files::failed("list", local, error))?.take(10_000) {
+            let entry = entry.map_err(|error| files::failed("list", local, error))?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => directories.push(name),
+                _ => names.push(name),
+            }
+        }
+        let has = |name: &str| names.iter().any(|found| found == name);
+        if lance(path.trim_end_matches('/')) || directories.iter().any(|name| lance(name)) {
+            return Err(self::lance());
+        }
+        if has("index.json") {
+            return Ok(Self::Mds);
+        }
+        if has("state.json") && has("dataset_info.json") {
+            return Ok(Self::Datasets);
+        }
+        if has("_common_metadata") {
+            return Ok(Self::Parquet);
+        }
+        names.retain(|name| !files::is_hidden(name));
+        directories.retain(|name| !files::is_hidden(name));
+        names.sort_unstable();
+        if let Some(format) = names.iter().find_map(|name| Self::of_name(name)) {
+            return Ok(format);
+        }
+        directories.sort_unstable();
+        for directory in &directories {
+            let Ok(inner) = std::fs::read_dir(local.join(directory)) else { continue };
+            for entry in inner.take(1000).filter_map(Result::ok) {
+                let name = entry.file_name().to_string_lossy().into_owned();
+                if super::images::is_image(&name) {
+                    return Ok(Self::Images);
+                }
+                if let Some(format) = Self::of_name(&name).filter(|_| !files::is_hidden(&name)) {
+                    return Ok(format);
+                }
+            }
+        }
+        // Nested further: partitions of Parquet are the only thing that is.
+        if directories.iter().any(|name| name.contains('=')) { Ok(Self::Parquet) } else { Err(unknown()) }
+    }
+
+    /// By the first bytes of a file.
+    fn of_magic(path: &Path) -> Option<Self> {
+        let mut start = [0; 8];
+        let mut file = std::fs::File::open(path).ok()?;
+        std::io::Read::read_exact(&mut file, &mut start).ok()?;
+        match &start {
+            [b'P', b'A', b'R', b'1', ..] => Some(Self::Parquet),
+            [b'A', b'R', b'R', b'O', b'W', b'1', ..] => Some(Self::Arrow),
+            [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => Some(Self::Numpy),
+            _ => None,
+        }
+    }
+
+    /// The format that a destination's name asks for.
+    pub fn of_destination(path: &Path) -> Option<Self> {
+        let name = path.file_name()?.to_string_lossy().to_ascii_lowercase();
+        let name = name.trim_end_matches('/');
+        Self::of_name(name).or_else(|| {
+            let last = name.rsplit(['.', '-', '_']).next()?;
+            Self::parse(last).ok()
+        })
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Lance is a table format with versions and deletions of its own; no kept crate reads it.
+pub(super) fn lance() -> Error {
+    Error::Unsupported {
+        what: "the format Lance".to_owned(),
+        hint: "write Parquet with `lance.dataset(path).to_batches()` and pyarrow, then convert that".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_formats() {
+        let of = |name| Format::of_name(name).map(Format::name);
+        assert_eq!(of("a.jsonl.gz"), Some("jsonl"));
+        assert_eq!(of("train.tfrecord-00000-of-00010"), Some("tfrecord"));
+        assert_eq!((of("x.TAR"), of("README"), of("shard.00000.mds.zstd")), (Some("webdataset"), None, Some("mds")));
+        assert_eq!(Format::of_destination(Path::new("/tmp/out-mds/")), Some(Format::Mds));
+        assert_eq!(Format::of_destination(Path::new("/tmp/out")), None);
+        assert!(matches!(Format::parse("lance"), Err(Error::Unsupported { .. })));
+        assert!(Format::ALL.into_iter().all(|format| Format::parse(format.name()).unwrap() == format));
+    }
+}

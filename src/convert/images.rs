@@ -1,0 +1,362 @@
+//! Image folders: a directory per class, an image per file; classes are numbered in the order of their names.
+//!
+//! Columns: `image` (the file's bytes), `label`, `class`, `path`. Written the other way, `class` (or `label`) names the directory
+//! and `path` the file; other columns have no place.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, BinaryBuilder, Int64Array, RecordBatch, StringBuilder};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Field, Metadata, Schema, SchemaRef};
+use serde_json::Value;
+
+use super::chain::unexpected;
+use super::files::{self, Found, Limits};
+use super::format::Format;
+use super::gate::Gate;
+use super::options::ConvertOptions;
+use super::sample::{IMAGE_KEY, is_image as holds_images};
+use super::sink::{Part, Sink, Writer, is_binary, is_text, refused, refused_value};
+use super::source::{BATCH_BYTES, BATCH_ROWS, Batches, Opening, Shard, Source};
+use super::webdataset::prefix;
+use crate::codec::image::probe;
+use crate::error::{Error, Place, Result};
+
+/// Endings of image files, as torchvision has them, and GIF.
+const ENDINGS: [&str; 10] = ["jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp", "gif"];
+
+/// Files of a shard at most.
+const SHARD_FILES: usize = 512;
+
+/// Bytes of a shard at which it ends.
+const SHARD_BYTES: u64 = 32 << 20;
+
+/// Whether a file's name says that it is an image.
+pub(super) fn is_image(name: &str) -> bool {
+    let ending = name.rsplit_once('.').map(|(_, ending)| ending.to_ascii_lowercase());
+    ending.is_some_and(|ending| ENDINGS.contains(&ending.as_str()))
+}
+
+/// Where a row's label comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Label {
+    /// The number of the class among all.
+    Number,
+    /// The name of the directory, which a conversion wrote from a text.
+    Text,
+    /// The name of the directory, which a conversion wrote from a number.
+    Digits,
+}
+
+#[derive(Debug)]
+struct FolderSource {
+    files: Vec<Found>,
+    classes: Vec<String>,
+    /// The column with the images.
+    image: String,
+    /// What stands in `label`.
+    label: Label,
+    /// Files of each shard.
+    ranges: Vec<std::ops::Range<usize>>,
+    schema: SchemaRef,
+    shards: Vec<Shard>,
+    limits: Limits,
+}
+
+pub(super) fn open(path: &Path, opening: &Opening) -> Result<Box<dyn Source>> {
+    if !path.is_dir() {
+        return Err(Error::config("src", format!("{} is no directory of classes", path.display())));
+    }
+    let files = files::list(path, &opening.limits, &is_image)?;
+    if files.is_empty() {
+        let hint = format!("names end in {}", ENDINGS.join(", "));
+        return Err(Error::NotFound { what: format!("an image below {}", path.display()), hint });
+    }
+    let mut classes: Vec<String> = files.iter().filter_map(|file| class(&file.name)).map(str::to_owned).collect();
+    // The files are sorted by path, in which "a-b/" may stand before "a/".
+    classes.sort_unstable();
+    classes.dedup();
+    let (mut ranges, mut shards) = (Vec::new(), Vec::new());
+    let (mut start, mut bytes, mut stamp) = (0, 0, String::new());
+    for (number, file) in files.iter().enumerate() {
+        bytes += file.bytes;
+        stamp.push_str(&file.stamp);
+        stamp.push('\n');
+        if number + 1 == files.len() || number + 1 - start >= SHARD_FILES || bytes >= SHARD_BYTES {
+            // The names decide which files a shard has; a digest of all stamps is as good as the stamps.
+            let stamp = format!("{:016x}", twox_hash::XxHash3_64::oneshot(stamp.drain(..).as_str().as_bytes()));
+            let id = format!("{}..{}", files.get(start).map_or("", |file| &*file.name), file.name);
+            shards.push(Shard { id, bytes, rows: Some((number + 1 - start) as u64), stamp });
+            ranges.push(start..number + 1);
+            (start, bytes) = (number + 1, 0);
+        }
+    }
+    let labelled = !classes.is_empty();
+    let written = opening.written.as_ref();
+    let image = written.into_iter().flat_map(|schema| schema.fields()).find(|field| holds_images(field));
+    let image = image.map_or("image", |field| field.name()).to_owned();
+    let label = written.and_then(|schema| schema.field_with_name("label").ok());
+    let classless = written.is_some_and(|schema| schema.field_with_name("class").is_err());
+    let label = match label.map(|field| field.data_type()) {
+        Some(kind) if is_text(kind) && classless => Label::Text,
+        Some(_) if classless => Label::Digits,
+        _ => Label::Number,
+    };
+    let image_name = image.clone();
+    let image = Field::new(image, DataType::Binary, false);
+    let note = std::iter::once((IMAGE_KEY.to_owned(), String::new()));
+    let mut fields = vec![image.with_metadata(note.collect::<Metadata>())];
+    if labelled {
+        // Files beside the directories are of no class.
+        let all = files.iter().all(|file| class(&file.name).is_some());
+        let kind = if label == Label::Text { DataType::Utf8 } else { DataType::Int64 };
+        fields.push(Field::new("label", kind, !all));
+        fields.push(Field::new("class", DataType::Utf8, !all));
+    }
+    fields.push(Field::new("path", DataType::Utf8, false));
+    let schema = Arc::new(Schema::new(fields));
+    let limits = opening.limits.clone();
+    Ok(Box::new(FolderSource { files, classes, image: image_name, label, ranges, schema, shards, limits }))
+}
+
+fn class(name: &str) -> Option<&str> {
+    name.split_once('/').map(|(class, _)| class)
+}
+
+impl Source for FolderSource {
+    fn format(&self) -> Format {
+        Format::Images
+    }
+
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    fn shards(&self) -> &[Shard] {
+        &self.shards
+    }
+
+    fn read<'a>(&'a self, shard: usize, columns: &[usize], _: &'a Gate) -> Result<Box<dyn Batches + 'a>> {
+        let schema = Arc::new(self.schema.project(columns).map_err(unexpected)?);
+        let files = self.ranges.get(shard).and_then(|range| self.files.get(range.clone())).unwrap_or_default();
+        Ok(Box::new(Reader { files, source: self, schema, consumed: 0 }))
+    }
+}
+
+struct Reader<'a> {
+    files: &'a [Found],
+    source: &'a FolderSource,
+    schema: SchemaRef,
+    consumed: u64,
+}
+
+impl Batches for Reader<'_> {
+    fn next(&mut self) -> Result<Option<RecordBatch>> {
+        let pixels = self.schema.field_with_name(&self.source.image).is_ok();
+        let mut images = BinaryBuilder::new();
+        let (mut labels, mut names, mut paths) = (Vec::new(), StringBuilder::new(), StringBuilder::new());
+        let (mut rows, mut bytes) = (0, 0);
+        while rows < BATCH_ROWS && bytes < BATCH_BYTES as u64 {
+            let Some((file, rest)) = self.files.split_first() else { break };
+            self.files = rest;
+            if pixels {
+                self.source.limits.record(|| format!("file {}", file.name), file.bytes)?;
+                images.append_value(files::read_small(&file.path, self.source.limits.max_record_bytes)?);
+            }
+            let class = class(&file.name);
+            labels.push(match (class, self.source.label) {
+                (Some(class), Label::Digits) => Some(class.parse::<i64>().map_err(|_| {
+                    let place = Place::file(Arc::clone(&file.name)).column("label");
+                    Error::corrupt(place, "the directory is no number, as those that were written are")
+                })?),
+                (Some(class), _) => {
+                    let place = self.source.classes.binary_search_by(|own| own.as_str().cmp(class));
+                    place.ok().map(|label| label as i64)
+                }
+                (None, _) => None,
+            });
+            names.append_option(class);
+            paths.append_value(&*file.name);
+            bytes += file.bytes;
+            rows += 1;
+        }
+        if rows == 0 {
+            return Ok(None);
+        }
+        self.consumed += bytes;
+        let mut arrays: Vec<ArrayRef> = Vec::with_capacity(4);
+        let names: ArrayRef = Arc::new(names.finish());
+        for field in self.schema.fields() {
+            arrays.push(match field.name().as_str() {
+                name if name == self.source.image => Arc::new(images.finish()),
+                "label" if self.source.label == Label::Text => Arc::clone(&names),
+                "label" => Arc::new(Int64Array::from(std::mem::take(&mut labels))),
+                "class" => Arc::clone(&names),
+                _ => Arc::new(paths.finish()),
+            });
+        }
+        let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(rows));
+        RecordBatch::try_new_with_options(Arc::clone(&self.schema), arrays, &options).map(Some).map_err(unexpected)
+    }
+
+    fn consumed(&self) -> u64 {
+        self.consumed
+    }
+}
+
+#[derive(Debug, Clone)]
+struct FolderSink {
+    image: String,
+    class: Option<String>,
+    path: Option<String>,
+}
+
+pub(super) fn sink(schema: &SchemaRef, _: &ConvertOptions) -> Result<Box<dyn Sink>> {
+    let fields = schema.fields();
+    let images: Vec<_> = fields.iter().filter(|field| is_binary(field.data_type()) && holds_images(field)).collect();
+    let image = match images[..] {
+        [one] => one.name().clone(),
+        // Without rows nothing tells which column it is but its name.
+        [] if schema.field_with_name("image").is_ok_and(|field| is_binary(field.data_type())) => "image".to_owned(),
+        [] => return Err(Error::config("columns", "no column holds images, which an image folder is made of")),
+        _ => return Err(Error::config("columns", "several columns hold images; choose one")),
+    };
+    let text = |name: &str| schema.field_with_name(name).ok().filter(|field| is_text(field.data_type()));
+    let number = |name: &str| schema.field_with_name(name).ok().filter(|field| field.data_type().is_integer());
+    let class = text("class").or(text("label")).or(number("label")).map(|field| field.name().clone());
+    let path = text("path").or(text("__key__")).map(|field| field.name().clone());
+    for field in fields {
+        let name = field.name();
+        let known = *name == image
+            || class.as_ref() == Some(name)
+            || path.as_ref() == Some(name)
+            // The label follows from the class.
+            || (name == "label" && class.as_deref() == Some("class") && field.data_type().is_integer());
+        if !known {
+            let hint = "a folder holds images, a class or label, and a path; choose with --columns";
+            return Err(refused(Format::Images, field, hint));
+        }
+    }
+    Ok(Box::new(FolderSink { image, class, path }))
+}
+
+impl Sink for FolderSink {
+    fn format(&self) -> Format {
+        Format::Images
+    }
+
+    fn writer(&self, directory: &Path) -> Result<Box<dyn Writer>> {
+        let prefix = prefix(&directory.join("x"));
+        let prefix = prefix.strip_suffix("_x").unwrap_or(&prefix).to_owned();
+        Ok(Box::new(FolderWriter {
+            sink: self.clone(),
+            directory: directory.to_owned(),
+            prefix,
+            rows: 0,
+            parts: Vec::new(),
+        }))
+    }
+
+    fn name(&self, part: &Part, _: usize, _: usize) -> String {
+        // What tasks that deal rows put before is theirs.
+        let name = part.extra.as_str().unwrap_or(&part.name);
+        name.to_owned()
+    }
+}
+
+struct FolderWriter {
+    sink: FolderSink,
+    directory: PathBuf,
+    prefix: String,
+    rows: u64,
+    parts: Vec<Part>,
+}
+
+/// Whether a text is one plain name of a file or directory.
+fn is_plain(name: &str) -> bool {
+    !name.is_empty() && !name.starts_with(['.', '_']) && !name.contains(['/', '\\', '\0']) && name.len() <= 200
+}
+
+impl FolderWriter {
+    fn text(&self, column: Option<&ArrayRef>, name: Option<&String>, at: usize) -> Result<Option<String>> {
+        let (Some(column), Some(name)) = (column, name) else { return Ok(None) };
+        if column.is_null(at) {
+            let hint = "it names a directory or file";
+            return Err(refused_value(Format::Images, name, self.rows, "a null", hint));
+        }
+        Ok(Some(column.as_string::<i32>().value(at).to_owned()))
+    }
+}
+
+impl Writer for FolderWriter {
+    fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        let texts = |name: &Option<String>| {
+            let column = name.as_ref().and_then(|name| batch.column_by_name(name));
+            column.map(|column| cast(column, &DataType::Utf8).map_err(unexpected)).transpose()
+        };
+        let (classes, paths) = (texts(&self.sink.class)?, texts(&self.sink.path)?);
+        let Some(images) = batch.column_by_name(&self.sink.image) else { return Ok(()) };
+        let images = cast(images, &DataType::BinaryView).map_err(unexpected)?;
+        let images = images.as_binary_view();
+        for at in 0..batch.num_rows() {
+            if images.is_null(at) {
+                return Err(refused_value(Format::Images, &self.sink.image, self.rows, "a null", "a row is an image"));
+            }
+            let image = images.value(at);
+            let class = self.text(classes.as_ref(), self.sink.class.as_ref(), at)?;
+            if let Some(class) = class.as_ref().filter(|class| !is_plain(class)) {
+                let what = format!("the class {:?}", class.chars().take(60).collect::<String>());
+                let name = self.sink.class.as_deref().unwrap_or("class");
+                return Err(refused_value(Format::Images, name, self.rows, &what, "it cannot name a directory"));
+            }
+            let ending = match probe(image).map(|info| info.format.name()) {
+                Ok("JPEG") => "jpg",
+                Ok("PNG") => "png",
+                Ok("WebP") => "webp",
+                Ok("GIF") => "gif",
+                Ok(_) => "bmp",
+                Err(error) => {
+                    let what = format!("what is no image ({error})");
+                    return Err(refused_value(Format::Images, &self.sink.image, self.rows, &what, ""));
+                }
+            };
+            let given = self.text(paths.as_ref(), self.sink.path.as_ref(), at)?;
+            let file = match given.as_deref().map(|path| path.rsplit('/').next().unwrap_or(path)) {
+                Some(name) if is_plain(name) && is_image(name) => name.to_owned(),
+                Some(name) if is_plain(name) => format!("{name}.{ending}"),
+                Some(name) => {
+                    let what = format!("the path {:?}", name.chars().take(60).collect::<String>());
+                    let column = self.sink.path.as_deref().unwrap_or("path");
+                    return Err(refused_value(Format::Images, column, self.rows, &what, "it cannot name a file"));
+                }
+                None => format!("{}_{:08}.{ending}", self.prefix, self.rows),
+            };
+            let name = class.map_or_else(|| file.clone(), |class| format!("{class}/{file}"));
+            let path = self.directory.join(&name);
+            if let Some(parent) = path.parent() {
+                std::fs::create_dir_all(parent).map_err(|error| files::failed("create", parent, error))?;
+            }
+            if path.exists() {
+                let column = self.sink.path.as_deref().unwrap_or("path");
+                let what = format!("a second file {name:?}");
+                return Err(refused_value(
+                    Format::Images,
+                    column,
+                    self.rows,
+                    &what,
+                    "leave the column out for numbers",
+                ));
+            }
+            // Not brought to the disk one by one: millions of files would take days.
+            std::fs::write(&path, image).map_err(|error| files::failed("write", &path, error))?;
+            self.parts.push(Part { extra: Value::String(name.clone()), name, rows: 1, bytes: image.len() as u64 });
+            self.rows += 1;
+        }
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>) -> Result<Vec<Part>> {
+        Ok(self.parts)
+    }
+}

@@ -1,0 +1,167 @@
+//! What can be asked of a conversion.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::files::Limits;
+use super::format::Format;
+use super::types::Types;
+use crate::dataset::filter::Expr;
+use crate::error::{Error, Result};
+
+/// How a dataset is converted. Names are those of the command line and of Python.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ConvertOptions {
+    /// The format of the source; guessed from its names without.
+    pub from: Option<Format>,
+    /// The format of the destination; guessed from its name without.
+    pub to: Option<Format>,
+    /// Columns to take, in this order; all without.
+    pub columns: Vec<String>,
+    /// Types by column name: what is not inferred, and what columns are cast to.
+    pub schema: Option<Types>,
+    /// Rows of a Parquet row group at most.
+    pub rows_per_group: Option<usize>,
+    /// Bytes of an output file: the next one starts when they are reached. Default 256 MiB.
+    pub target_file_size: u64,
+    /// `none`, or what the format has: `snappy`, `lz4`, `zstd`, `zstd:LEVEL`, `gzip`. Default: what suits the format.
+    pub compression: Option<String>,
+    /// Quality from 1 to 100 at which images are encoded again as JPEG.
+    pub image_quality: Option<u8>,
+    /// Length of the shorter side to which larger images are scaled down.
+    pub resize: Option<u32>,
+    /// Seed of a shuffle of all rows; as they come without.
+    pub shuffle: Option<u64>,
+    /// Output files, exactly.
+    pub shards: Option<usize>,
+    /// Rows to take.
+    pub filter: Option<Expr>,
+    /// Threads. Default: the number of CPUs.
+    pub jobs: Option<usize>,
+    /// Whether an interrupted conversion to the same destination goes on.
+    pub resume: bool,
+    /// Whether what is at the destination is replaced.
+    pub overwrite: bool,
+    /// Whether what was written is read again and compared before it appears.
+    pub verify: bool,
+    /// Bytes for everything in flight. Default 512 MiB.
+    pub memory_budget: u64,
+    /// Options of the store that Parquet is read from, by object_store's names.
+    pub storage_options: BTreeMap<String, String>,
+    /// Limits against hostile files.
+    pub limits: Limits,
+}
+
+impl Default for ConvertOptions {
+    fn default() -> Self {
+        Self {
+            from: None,
+            to: None,
+            columns: Vec::new(),
+            schema: None,
+            rows_per_group: None,
+            target_file_size: 256 << 20,
+            compression: None,
+            image_quality: None,
+            resize: None,
+            shuffle: None,
+            shards: None,
+            filter: None,
+            jobs: None,
+            resume: false,
+            overwrite: false,
+            verify: false,
+            memory_budget: 512 << 20,
+            storage_options: BTreeMap::new(),
+            limits: Limits::default(),
+        }
+    }
+}
+
+/// The least budget with which a task gets anywhere.
+const LEAST_BUDGET: u64 = 32 << 20;
+
+/// The most threads: more would share the budget to nothing.
+const MOST_JOBS: usize = 256;
+
+impl ConvertOptions {
+    /// Refuses impossible values.
+    ///
+    /// # Errors
+    /// `Config` names the option.
+    pub(super) fn check(&self) -> Result<()> {
+        for (option, zero) in [
+            ("rows_per_group", self.rows_per_group == Some(0)),
+            ("target_file_size", self.target_file_size == 0),
+            ("shards", self.shards == Some(0)),
+            ("jobs", self.jobs == Some(0)),
+            ("resize", self.resize == Some(0)),
+        ] {
+            if zero {
+                return Err(Error::config(option, "must be at least 1"));
+            }
+        }
+        if self.image_quality.is_some_and(|quality| !(1..=100).contains(&quality)) {
+            return Err(Error::config("image_quality", "must be from 1 to 100"));
+        }
+        if self.memory_budget < LEAST_BUDGET {
+            return Err(Error::config("memory_budget", "must be at least 32 MiB"));
+        }
+        if self.shards.is_some_and(|shards| shards > 100_000) {
+            return Err(Error::config("shards", "must be at most 100,000"));
+        }
+        Ok(())
+    }
+
+    /// Threads, such that each has a workable part of the budget.
+    pub(super) fn threads(&self) -> usize {
+        let wanted = self.jobs.unwrap_or_else(crate::pipeline::machine::threads);
+        wanted.min(usize::try_from(self.memory_budget / (LEAST_BUDGET / 2)).unwrap_or(MOST_JOBS)).clamp(1, MOST_JOBS)
+    }
+
+    /// What a task may take for what it writes: a quarter of its share.
+    pub(super) fn sink_bytes(&self) -> u64 {
+        (self.memory_budget / self.threads() as u64 / 4).clamp(1 << 20, 64 << 20)
+    }
+}
+
+/// A compression by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Packing {
+    None,
+    Snappy,
+    Lz4,
+    Gzip,
+    Zstd(i32),
+}
+
+impl Packing {
+    /// What `text` names, if `allowed` has it; the first of `allowed` without a text.
+    ///
+    /// # Errors
+    /// `Config` naming what the format has.
+    pub(super) fn parse(text: Option<&str>, format: Format, allowed: &[&str], default: Self) -> Result<Self> {
+        let Some(text) = text else { return Ok(default) };
+        let (name, level) = match text.split_once(':') {
+            Some((name, level)) => (name, level.parse::<i32>().ok().filter(|level| (1..=22).contains(level))),
+            None => (text, Some(3)),
+        };
+        let wrong = || {
+            let problem = format!("{format} has no {text:?}, but {}", allowed.join(", "));
+            Error::config("compression", problem)
+        };
+        if !allowed.contains(&name) || (text.contains(':') && name != "zstd") {
+            return Err(wrong());
+        }
+        Ok(match name {
+            "none" => Self::None,
+            "snappy" => Self::Snappy,
+            "lz4" => Self::Lz4,
+            "gzip" => Self::Gzip,
+            "zstd" => Self::Zstd(level.ok_or_else(|| Error::config("compression", "the levels of zstd are 1 to 22"))?),
+            _ => return Err(wrong()),
+        })
+    }
+}

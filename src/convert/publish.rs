@@ -1,0 +1,294 @@
+//! The hidden directory beside the destination, and how its content becomes the destination at once.
+//!
+//! ```text
+//!   .NAME.bowstring-convert/
+//!     lock           who works here
+//!     journal        which tasks are finished
+//!     tasks/3/...    files of task 3
+//!     data/          all files under their names; renamed to NAME at the end
+//!     old/           what was at NAME, for a moment, where it is replaced
+//! ```
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::files::{Limits, failed, read_small};
+use super::journal::{Done, Journal};
+use super::sink::Part;
+use crate::error::{Error, Result};
+
+/// The file that says that a dataset is whole, and what it was made from.
+const SUCCESS: &str = "_SUCCESS";
+
+/// The hidden directory, locked for this process.
+#[derive(Debug)]
+pub(super) struct Staging {
+    directory: PathBuf,
+    destination: PathBuf,
+    parent: PathBuf,
+    overwrite: bool,
+    pub(super) journal: Journal,
+}
+
+/// What `_SUCCESS` at `destination` says; `None` if it says nothing of ours.
+pub(super) fn success(destination: &Path, limits: &Limits) -> Option<Value> {
+    let content = read_small(&destination.join(SUCCESS), limits.max_index_bytes).ok()?;
+    let value: Value = serde_json::from_slice(&content).ok()?;
+    value.get("bowstring")?;
+    Some(value)
+}
+
+impl Staging {
+    /// The hidden directory for `destination`, and the tasks that were finished in it before.
+    ///
+    /// # Errors
+    /// `Config` names `overwrite` if something is at the destination, and `resume` if a conversion was interrupted; `Closed` if
+    /// another process works there; `Store`.
+    pub(super) fn open(
+        destination: &Path,
+        fingerprint: &str,
+        resume: bool,
+        overwrite: bool,
+        limits: &Limits,
+    ) -> Result<(Self, Vec<Done>)> {
+        let (destination, parent, directory) = places(destination)?;
+        let old = directory.join("old");
+        if old.exists() && !destination.exists() {
+            // Killed between two renames: the old dataset goes back to its place.
+            fs::rename(&old, &destination).map_err(|error| failed("restore", &destination, error))?;
+        }
+        vacant(&destination, overwrite)?;
+        fs::create_dir_all(&parent).map_err(|error| failed("create", &parent, error))?;
+        let fresh = match fs::create_dir(&directory) {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
+            Err(error) => return Err(failed("create", &directory, error)),
+        };
+        lock(&directory)?;
+        let path = directory.join("journal");
+        if !fresh && path.exists() {
+            let found = if resume { Journal::reopen(&path, fingerprint, limits.max_index_bytes)? } else { None };
+            if let Some((journal, done)) = found {
+                let staging = Self { directory, destination, parent, overwrite, journal };
+                return Ok((staging, done));
+            }
+            if !overwrite {
+                unlock(&directory);
+                let shown = directory.display();
+                return Err(if resume {
+                    let problem =
+                        format!("{shown} is of another source or other options; set overwrite to start again");
+                    Error::config("resume", problem)
+                } else {
+                    let problem = format!(
+                        "an interrupted conversion is in {shown}; set resume to go on, or overwrite to start again"
+                    );
+                    Error::config("resume", problem)
+                });
+            }
+        }
+        clear(&directory)?;
+        for name in ["tasks", "data"] {
+            let path = directory.join(name);
+            fs::create_dir(&path).map_err(|error| failed("create", &path, error))?;
+        }
+        let journal = Journal::create(&path, fingerprint)?;
+        Ok((Self { directory, destination, parent, overwrite, journal }, Vec::new()))
+    }
+
+    /// The empty directory of task `task`.
+    pub(super) fn task(&self, task: usize) -> Result<PathBuf> {
+        let path = self.directory.join("tasks").join(task.to_string());
+        remove(&path)?;
+        fs::create_dir_all(&path).map_err(|error| failed("create", &path, error))?;
+        Ok(path)
+    }
+
+    /// A directory for what is in the way of being sorted.
+    pub(super) fn scratch(&self) -> PathBuf {
+        self.directory.join("scratch")
+    }
+
+    /// Where the files are once they have their names.
+    pub(super) fn data(&self) -> PathBuf {
+        self.directory.join("data")
+    }
+
+    /// Gives the files of all tasks their names. It can be interrupted and done again.
+    pub(super) fn gather(&self, done: &[Done], named: &[Part]) -> Result<()> {
+        let data = self.data();
+        let parts = done.iter().flat_map(|done| done.parts.iter().map(|part| (done.task, part)));
+        for ((task, part), target) in parts.zip(named) {
+            let from = self.directory.join("tasks").join(task.to_string()).join(&part.name);
+            let to = data.join(&target.name);
+            if to.exists() && !from.exists() {
+                continue;
+            }
+            let renamed = fs::rename(&from, &to).or_else(|error| match (error.kind(), to.parent()) {
+                (io::ErrorKind::NotFound, Some(parent)) if from.exists() => {
+                    fs::create_dir_all(parent)?;
+                    fs::rename(&from, &to)
+                }
+                _ => Err(error),
+            });
+            renamed.map_err(|error| failed("rename", &from, error))?;
+        }
+        Ok(())
+    }
+
+    /// Makes the destination appear.
+    ///
+    /// # Errors
+    /// `Store`, and `Config` if something is at the destination by now; it then stays as it was.
+    pub(super) fn publish(self, success: &Value) -> Result<()> {
+        let data = self.data();
+        let path = data.join(SUCCESS);
+        remove(&path)?;
+        let mut text = serde_json::to_vec_pretty(success).map_err(|error| failed("write", &path, error.into()))?;
+        text.push(b'\n');
+        super::roll::put_file(&path, &text)?;
+        flush(&data)?;
+        vacant(&self.destination, self.overwrite)?;
+        let old = self.directory.join("old");
+        remove(&old)?;
+        if self.overwrite && fs::symlink_metadata(&self.destination).is_ok() {
+            fs::rename(&self.destination, &old).map_err(|error| failed("replace", &self.destination, error))?;
+        }
+        if let Err(error) = fs::rename(&data, &self.destination) {
+            if old.exists() {
+                fs::rename(&old, &self.destination).map_err(|error| failed("restore", &old, error))?;
+            }
+            return Err(failed("publish", &self.destination, error));
+        }
+        flush(&self.parent)?;
+        remove(&self.directory)
+    }
+
+    /// Leaves what is finished for `resume`, or nothing if nothing is.
+    pub(super) fn abandon(self, worth: bool) {
+        unlock(&self.directory);
+        if !worth {
+            // What stays is hidden, and no reader takes it for data.
+            let _ = fs::remove_dir_all(&self.directory);
+        }
+    }
+}
+
+/// Removes what a conversion left that was killed after its dataset appeared.
+///
+/// # Errors
+/// `Store` if that fails.
+pub(super) fn sweep(destination: &Path) -> Result<()> {
+    let (_, _, directory) = places(destination)?;
+    if directory.is_dir() && lock(&directory).is_ok() {
+        return remove(&directory);
+    }
+    Ok(())
+}
+
+/// Destination, its parent, and the hidden directory.
+fn places(destination: &Path) -> Result<(PathBuf, PathBuf, PathBuf)> {
+    let destination = match fs::canonicalize(destination) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => destination.to_owned(),
+        outcome => outcome.map_err(|error| failed("open", destination, error))?,
+    };
+    let Some(name) = destination.file_name().map(ToOwned::to_owned) else {
+        return Err(Error::config("dst", format!("{} names no directory", destination.display())));
+    };
+    let parent = match destination.parent() {
+        Some(parent) if parent != Path::new("") => parent.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    let mut hidden = std::ffi::OsString::from(".");
+    hidden.push(name);
+    hidden.push(".bowstring-convert");
+    let directory = parent.join(hidden);
+    Ok((destination, parent, directory))
+}
+
+fn vacant(destination: &Path, overwrite: bool) -> Result<()> {
+    match fs::read_dir(destination) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(failed("list", destination, error)),
+        Ok(_) if overwrite => Ok(()),
+        Ok(mut entries) => {
+            if entries.next().is_none() {
+                return Ok(());
+            }
+            let problem = format!("{} is not empty; set overwrite to replace what is there", destination.display());
+            Err(Error::config("overwrite", problem))
+        }
+    }
+}
+
+/// Removes a file or directory that may be there.
+pub(super) fn remove(path: &Path) -> Result<()> {
+    let outcome = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => Err(error),
+        Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+    };
+    outcome.map_err(|error| failed("remove", path, error))
+}
+
+/// Removes all but the lock.
+fn clear(directory: &Path) -> Result<()> {
+    for entry in fs::read_dir(directory).map_err(|error| failed("list", directory, error))? {
+        let entry = entry.map_err(|error| failed("list", directory, error))?;
+        if entry.file_name() != "lock" {
+            remove(&entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// This process, such that no later one has the same text: its number and when it started.
+fn identity(process: u32) -> Option<String> {
+    if !cfg!(target_os = "linux") {
+        return Some(process.to_string());
+    }
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name may hold spaces and parentheses; what follows its end does not.
+    let started = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?;
+    Some(format!("{process} {started}"))
+}
+
+/// Takes the directory for this process. A lock whose process is gone is taken over.
+fn lock(directory: &Path) -> Result<()> {
+    let path = directory.join("lock");
+    let own = identity(std::process::id()).unwrap_or_else(|| std::process::id().to_string());
+    for _ in 0..3 {
+        match File::create_new(&path) {
+            Ok(mut file) => return file.write_all(own.as_bytes()).map_err(|error| failed("write", &path, error)),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(failed("create", &path, error)),
+        }
+        let holder = fs::read_to_string(&path).unwrap_or_default();
+        let process = holder.split(' ').next().and_then(|process| process.parse::<u32>().ok());
+        if let Some(process) = process.filter(|process| identity(*process).as_deref() == Some(holder.as_str())) {
+            let why =
+                format!("process {process} is converting to the same destination; its lock is {}", path.display());
+            return Err(Error::Closed { why });
+        }
+        remove(&path)?;
+    }
+    Err(Error::Closed { why: format!("others take the lock {} all the time", path.display()) })
+}
+
+fn unlock(directory: &Path) {
+    // Whoever comes next sees that its process is gone.
+    let _ = fs::remove_file(directory.join("lock"));
+}
+
+/// Brings the names in `directory` to the disk.
+fn flush(directory: &Path) -> Result<()> {
+    if cfg!(unix) {
+        let opened = File::open(directory).and_then(|directory| directory.sync_all());
+        opened.map_err(|error| failed("flush", directory, error))?;
+    }
+    Ok(())
+}

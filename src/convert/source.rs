@@ -1,0 +1,157 @@
+//! What data comes from: shards with stable names, each a stream of record batches.
+
+use std::fmt::Debug;
+use std::path::Path;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+
+use super::files::{self, Limits};
+use super::format::Format;
+use super::gate::Gate;
+use super::options::ConvertOptions;
+use super::types::{self, Types};
+use super::{csv, huggingface, images, ipc, jsonl, mds, numpy, parquet, tfrecord, webdataset};
+use crate::error::Result;
+
+/// Rows of a batch at most.
+pub(super) const BATCH_ROWS: usize = 8192;
+
+/// Bytes of a batch at which it ends. A single row may be larger.
+pub(super) const BATCH_BYTES: usize = 4 << 20;
+
+/// A part of a source that is read from its start to its end by one task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shard {
+    /// Its name: the same as long as the source is the same.
+    pub id: String,
+    /// Its bytes as stored.
+    pub bytes: u64,
+    /// Its rows, where that is known without reading it.
+    pub rows: Option<u64>,
+    /// Changes when the shard does.
+    pub stamp: String,
+}
+
+/// A dataset of some format, open for reading. It holds descriptions, no data.
+pub trait Source: Send + Sync + Debug {
+    /// Its format.
+    fn format(&self) -> Format;
+
+    /// Its columns: inferred from a sample where the format does not say.
+    fn schema(&self) -> &SchemaRef;
+
+    /// Its parts, in order.
+    fn shards(&self) -> &[Shard];
+
+    /// Reads shard number `shard`: the columns with these ascending numbers, in batches of some megabytes. What the format keeps
+    /// in memory while reading is taken from `gate`.
+    ///
+    /// # Errors
+    /// `Store` if the file cannot be opened, `Limit`, and what is wrong with its start.
+    fn read<'a>(&'a self, shard: usize, columns: &[usize], gate: &'a Gate) -> Result<Box<dyn Batches + 'a>>;
+}
+
+/// The rows of one shard.
+pub trait Batches: Send {
+    /// The next batch; `None` at the end.
+    ///
+    /// # Errors
+    /// What is wrong with the data, with file and offset.
+    fn next(&mut self) -> Result<Option<RecordBatch>>;
+
+    /// Bytes of the shard that were read so far.
+    fn consumed(&self) -> u64;
+}
+
+/// What sources are opened with.
+#[derive(Debug, Clone)]
+pub(super) struct Opening {
+    pub(super) types: Types,
+    pub(super) limits: Limits,
+    pub(super) storage_options: std::collections::BTreeMap<String, String>,
+    /// What a finished conversion says of the columns at this place.
+    pub(super) written: Option<SchemaRef>,
+}
+
+impl Opening {
+    /// The type that is wanted for column `name`: as given, or as it was written.
+    pub(super) fn wanted(&self, name: &str) -> Option<&arrow::datatypes::DataType> {
+        let written = || self.written.as_ref().and_then(|schema| schema.field_with_name(name).ok());
+        self.types.get(name).or_else(|| written().map(|field| field.data_type()))
+    }
+
+    /// The metadata that column `name` was written with.
+    pub(super) fn metadata(&self, name: &str) -> arrow::datatypes::Metadata {
+        let written = self.written.as_ref().and_then(|schema| schema.field_with_name(name).ok());
+        written.map(|field| field.metadata().clone()).unwrap_or_default()
+    }
+}
+
+/// Opens the dataset at `src`, in the format that the options give or its names tell.
+///
+/// # Errors
+/// As of [`Format::guess`]; `Corrupt`, `Unsupported`, `Limit` and `Store` for what cannot be read.
+pub fn open(src: &str, options: &ConvertOptions) -> Result<Box<dyn Source>> {
+    let format = options.from.map_or_else(|| Format::guess(src), Ok)?;
+    let path = Path::new(src);
+    let opening = Opening {
+        types: options.schema.clone().unwrap_or_default(),
+        limits: options.limits.clone(),
+        storage_options: options.storage_options.clone(),
+        written: super::publish::success(path, &options.limits)
+            .and_then(|success| types::schema_from_json(success.get("schema")?)),
+    };
+    open_as(format, src, &opening)
+}
+
+pub(super) fn open_as(format: Format, src: &str, opening: &Opening) -> Result<Box<dyn Source>> {
+    let path = Path::new(src);
+    let local = |open: fn(&Path, &Opening) -> Result<Box<dyn Source>>| {
+        if src.contains("://") && !src.starts_with("file://") {
+            return Err(crate::Error::Unsupported {
+                what: format!("reading {format} from {}", crate::store::display(src)),
+                hint: "copy it to a local disk first; Parquet is read from any store".to_owned(),
+            });
+        }
+        std::fs::metadata(path).map_err(|error| files::missing(path, error))?;
+        open(path, opening)
+    };
+    match format {
+        Format::Parquet | Format::Petastorm => parquet::open(src, opening),
+        Format::Arrow => local(ipc::open),
+        Format::Csv => local(csv::open),
+        Format::Jsonl => local(jsonl::open),
+        Format::Tfrecord => local(tfrecord::open),
+        Format::Webdataset => local(webdataset::open),
+        Format::Mds => local(mds::open),
+        Format::Images => local(images::open),
+        Format::Numpy => local(numpy::open),
+        Format::Datasets => local(huggingface::open),
+    }
+}
+
+/// A shard without rows.
+#[derive(Debug)]
+pub(super) struct Nothing;
+
+impl Batches for Nothing {
+    fn next(&mut self) -> Result<Option<RecordBatch>> {
+        Ok(None)
+    }
+
+    fn consumed(&self) -> u64 {
+        0
+    }
+}
+
+/// A shard for each file.
+pub(super) fn shards_of(found: &[files::Found]) -> Vec<Shard> {
+    let shard = |found: &files::Found| Shard {
+        id: found.name.to_string(),
+        bytes: found.bytes,
+        rows: None,
+        stamp: found.stamp.clone(),
+    };
+    found.iter().map(shard).collect()
+}

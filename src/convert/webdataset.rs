@@ -1,0 +1,558 @@
+//! WebDataset: consecutive members of a tar file whose names differ only in what follows the first dot are one sample.
+//!
+//! What follows the dot, in lower case, names the column; `__key__` is what stands before. Text, numbers and JSON are kept as
+//! text, integers and text; everything else as the bytes it is.
+
+use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, BinaryBuilder, Int64Builder, RecordBatch, StringBuilder};
+use arrow::compute::{CastOptions, cast, cast_with_options};
+use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
+use serde_json::Value;
+
+use super::chain::unexpected;
+use super::files::{self, Found, Limits};
+use super::format::Format;
+use super::gate::Gate;
+use super::jsonl;
+use super::options::{ConvertOptions, Packing};
+use super::roll::{Output, Rolling, Rows};
+use super::sample::is_image;
+use super::sink::{Part, Sink, Writer, is_binary, is_number, is_text, item, refused, refused_value};
+use super::source::{BATCH_BYTES, BATCH_ROWS, Batches, Opening, Shard, Source, shards_of};
+use super::tar::{self, TarReader};
+use crate::codec::image::probe;
+use crate::error::{Error, Place, Result};
+
+const KEY: &str = "__key__";
+
+/// Endings of integers.
+const INTEGERS: [&str; 5] = ["cls", "cls2", "index", "inx", "id"];
+
+/// Endings of text.
+const TEXTS: [&str; 4] = ["txt", "text", "transcript", "json"];
+
+/// Endings of bytes.
+const BYTES: [&str; 28] = [
+    "jpg", "jpeg", "png", "ppm", "pgm", "pbm", "pnm", "webp", "gif", "bmp", "tif", "tiff", "npy", "npz", "bin", "pyd",
+    "pth", "ten", "tb", "mp", "msg", "mp4", "avi", "mov", "mp3", "wav", "flac", "ogg",
+];
+
+/// Samples of each file that types are inferred from.
+const SAMPLES: usize = 500;
+
+/// Bytes of each file that types are inferred from.
+const SAMPLE_BYTES: u64 = 16 << 20;
+
+/// Files that types are inferred from.
+const SAMPLE_FILES: usize = 16;
+
+/// The ending after the last dot.
+fn ending(column: &str) -> &str {
+    column.rsplit('.').next().unwrap_or(column)
+}
+
+/// Key and column of a member; `None` for what is no part of a sample.
+fn split(name: &str) -> Option<(&str, &str)> {
+    let base = name.rfind('/').map_or(0, |slash| slash + 1);
+    let dot = base + name.get(base..)?.find('.')?;
+    // Names that begin with a dot, and those of no ending, are no samples.
+    (dot > base).then(|| (&name[..dot], &name[dot + 1..])).filter(|(_, column)| !column.is_empty())
+}
+
+/// One sample: its key and its members.
+#[derive(Debug, Default)]
+struct Sample {
+    key: String,
+    members: Vec<(String, Vec<u8>)>,
+    at: u64,
+}
+
+/// A member: the key of its sample, its column, its bytes, and where its header is.
+type MemberOf = (String, String, Vec<u8>, u64);
+
+/// Reads the samples of one file.
+struct Samples {
+    reader: TarReader,
+    limits: Limits,
+    next: Option<MemberOf>,
+}
+
+impl Samples {
+    fn open(found: &Found, limits: &Limits) -> Result<Self> {
+        Ok(Self { reader: TarReader::of(found, limits)?, limits: limits.clone(), next: None })
+    }
+
+    fn member(&mut self) -> Result<Option<MemberOf>> {
+        if let Some(member) = self.next.take() {
+            return Ok(Some(member));
+        }
+        while let Some(entry) = self.reader.entry()? {
+            let Some((key, column)) = split(&entry.name) else { continue };
+            let mut content = Vec::new();
+            self.reader.read(&mut content)?;
+            return Ok(Some((key.to_owned(), column.to_owned(), content, entry.offset)));
+        }
+        Ok(None)
+    }
+
+    fn sample(&mut self) -> Result<Option<Sample>> {
+        let mut sample = Sample::default();
+        let mut bytes = 0;
+        while let Some((key, column, content, at)) = self.member()? {
+            if sample.members.is_empty() {
+                (sample.key, sample.at) = (key.clone(), at);
+            } else if sample.key != key {
+                self.next = Some((key, column, content, at));
+                break;
+            }
+            let name = self.reader.input().name();
+            if sample.members.iter().any(|(other, _)| *other == column) {
+                let what = format!("the sample {key:?} has two members {column:?}");
+                return Err(self.reader.input().corrupt(at, what));
+            }
+            bytes += content.len() as u64;
+            self.limits.record(|| format!("file {name}, byte {at}: the sample {key:?}"), bytes)?;
+            sample.members.push((column, content));
+            self.limits.columns(|| format!("file {name}, byte {at}: the sample {key:?}"), sample.members.len())?;
+        }
+        Ok((!sample.members.is_empty()).then_some(sample))
+    }
+}
+
+#[derive(Debug)]
+struct TarSource {
+    files: Vec<Found>,
+    schema: SchemaRef,
+    shards: Vec<Shard>,
+    limits: Limits,
+    /// Whether the columns are those that a conversion wrote, so that endings it added are taken off.
+    written: bool,
+}
+
+/// What values of one ending can be read as.
+#[derive(Debug, Clone)]
+struct Guess {
+    integer: bool,
+    text: bool,
+}
+
+pub(super) fn open(path: &Path, opening: &Opening) -> Result<Box<dyn Source>> {
+    let single = path.is_file();
+    let files =
+        files::list(path, &opening.limits, &|name| single || Format::of_name(name) == Some(Format::Webdataset))?;
+    if files.is_empty() {
+        return Err(Error::NotFound { what: "a tar file".into(), hint: "names end in .tar, .tar.gz or .tgz".into() });
+    }
+    let schema = match &opening.written {
+        Some(schema) => Arc::clone(schema),
+        None => infer(&files, opening)?,
+    };
+    let shards = shards_of(&files);
+    let (limits, written) = (opening.limits.clone(), opening.written.is_some());
+    Ok(Box::new(TarSource { files, schema, shards, limits, written }))
+}
+
+fn infer(files: &[Found], opening: &Opening) -> Result<SchemaRef> {
+    let mut guesses: BTreeMap<String, Guess> = BTreeMap::new();
+    for found in files.iter().step_by(files.len().div_ceil(SAMPLE_FILES)) {
+        let mut samples = Samples::open(found, &opening.limits)?;
+        for _ in 0..SAMPLES {
+            if samples.reader.input().offset() > SAMPLE_BYTES {
+                break;
+            }
+            let Some(sample) = samples.sample()? else { break };
+            for (column, content) in &sample.members {
+                let column = column.to_ascii_lowercase();
+                let end = ending(&column);
+                let (integer, text) = (INTEGERS.contains(&end), TEXTS.contains(&end));
+                let guess = guesses.entry(column).or_insert(Guess { integer, text: integer || text });
+                let content = std::str::from_utf8(content);
+                guess.text &= content.is_ok();
+                guess.integer &= content.is_ok_and(|text| text.trim().parse::<i64>().is_ok());
+            }
+            opening.limits.columns(|| format!("file {}: its members", found.name), guesses.len())?;
+        }
+    }
+    let mut fields = vec![Field::new(KEY, DataType::Utf8, false)];
+    for (name, _) in &opening.types.0 {
+        if name != KEY && !guesses.contains_key(name) {
+            guesses.insert(name.clone(), Guess { integer: false, text: false });
+        }
+    }
+    for (name, guess) in &guesses {
+        let inferred = match guess {
+            Guess { integer: true, .. } => DataType::Int64,
+            Guess { text: true, .. } => DataType::Utf8,
+            _ => DataType::Binary,
+        };
+        let data_type = opening.types.get(name).cloned().unwrap_or(inferred);
+        fields.push(Field::new(name, data_type, true));
+    }
+    Ok(Arc::new(Schema::new(fields)))
+}
+
+impl Source for TarSource {
+    fn format(&self) -> Format {
+        Format::Webdataset
+    }
+
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    fn shards(&self) -> &[Shard] {
+        &self.shards
+    }
+
+    fn read<'a>(&'a self, shard: usize, columns: &[usize], _: &'a Gate) -> Result<Box<dyn Batches + 'a>> {
+        let Some(found) = self.files.get(shard) else { return Ok(Box::new(super::source::Nothing)) };
+        let samples = Samples::open(found, &self.limits)?;
+        let schema = Arc::new(self.schema.project(columns).map_err(unexpected)?);
+        Ok(Box::new(Reader { samples, schema, source: self }))
+    }
+}
+
+struct Reader<'a> {
+    samples: Samples,
+    schema: SchemaRef,
+    source: &'a TarSource,
+}
+
+impl TarSource {
+    /// The column that a member belongs to.
+    fn column(&self, member: &str) -> Option<&str> {
+        let known = |name: &str| {
+            self.schema.fields().iter().find(|field| field.name() == name).map(|field| field.name().as_str())
+        };
+        if !self.written {
+            return known(&member.to_ascii_lowercase());
+        }
+        known(member).or_else(|| known(member.rsplit_once('.')?.0))
+    }
+}
+
+impl Batches for Reader<'_> {
+    fn next(&mut self) -> Result<Option<RecordBatch>> {
+        let mut columns: BTreeMap<&str, Vec<Option<Vec<u8>>>> = BTreeMap::new();
+        let (mut rows, mut bytes) = (0, 0);
+        while rows < BATCH_ROWS && bytes < BATCH_BYTES {
+            let Some(sample) = self.samples.sample()? else { break };
+            let mut put = |name: &str, content: Vec<u8>| -> bool {
+                let Ok(field) = self.schema.field_with_name(name) else { return true };
+                let cells = columns.entry(field.name().as_str()).or_default();
+                let free = cells.len() <= rows;
+                cells.resize(rows, None);
+                bytes += content.len();
+                cells.push(Some(content));
+                free
+            };
+            for (member, content) in sample.members {
+                let known = self.source.column(&member);
+                let wrong = match known {
+                    None => format!("has a member {member:?}, which the sample of the first ones had not"),
+                    Some(name) if !put(name, content) => format!("has two members for the column {name:?}"),
+                    Some(_) => continue,
+                };
+                let what = format!("the sample {:?} {wrong}; give its type with --schema", sample.key);
+                return Err(self.samples.reader.input().corrupt(sample.at, what));
+            }
+            put(KEY, sample.key.into_bytes());
+            rows += 1;
+        }
+        if rows == 0 {
+            return Ok(None);
+        }
+        let mut arrays = Vec::with_capacity(self.schema.fields().len());
+        for field in self.schema.fields() {
+            let mut cells = columns.remove(field.name().as_str()).unwrap_or_default();
+            cells.resize(rows, None);
+            arrays.push(column(field, &cells).map_err(|what| {
+                let place = Place::file(Arc::clone(self.samples.reader.input().name())).column(field.name().as_str());
+                Error::corrupt(
+                    place,
+                    format!("in the samples before byte {}: {what}", self.samples.reader.input().offset()),
+                )
+            })?);
+        }
+        let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(rows));
+        RecordBatch::try_new_with_options(Arc::clone(&self.schema), arrays, &options).map(Some).map_err(unexpected)
+    }
+
+    fn consumed(&self) -> u64 {
+        self.samples.reader.input().consumed()
+    }
+}
+
+/// The array of a column's members, as the type says.
+fn column(field: &Field, cells: &[Option<Vec<u8>>]) -> Result<ArrayRef, String> {
+    let text =
+        |cell: &[u8]| std::str::from_utf8(cell).map(str::to_owned).map_err(|_| "a member is not UTF-8".to_owned());
+    let array: ArrayRef = match field.data_type() {
+        kind if is_binary(kind) => {
+            let mut builder = BinaryBuilder::new();
+            cells.iter().for_each(|cell| builder.append_option(cell.as_deref()));
+            Arc::new(builder.finish())
+        }
+        kind if is_text(kind) => {
+            let mut builder = StringBuilder::new();
+            for cell in cells {
+                builder.append_option(cell.as_deref().map(text).transpose()?);
+            }
+            Arc::new(builder.finish())
+        }
+        kind if kind.is_integer() && *kind != DataType::UInt64 || *kind == DataType::Boolean => {
+            let mut builder = Int64Builder::new();
+            for cell in cells {
+                let number = |cell: &[u8]| {
+                    let text = text(cell)?;
+                    text.trim().parse::<i64>().map_err(|_| format!("a member of {} bytes is no integer", text.len()))
+                };
+                builder.append_option(cell.as_deref().map(number).transpose()?);
+            }
+            Arc::new(builder.finish())
+        }
+        kind => {
+            let inner: SchemaRef = Arc::new(Schema::new(vec![Field::new("c", kind.clone(), true)]));
+            let mut lines = Vec::new();
+            for cell in cells {
+                lines.extend_from_slice(b"{\"c\":");
+                lines.extend_from_slice(cell.as_deref().unwrap_or(b"null").trim_ascii());
+                lines.extend_from_slice(b"}\n");
+            }
+            let batch =
+                jsonl::decode(&inner, &lines).map_err(|error| format!("a member is no {kind} as JSON ({error})"))?;
+            if batch.num_rows() != cells.len() {
+                return Err("a member is more than one value of JSON".to_owned());
+            }
+            Arc::clone(batch.column(0))
+        }
+    };
+    if array.data_type() == field.data_type() {
+        return Ok(array);
+    }
+    let options = CastOptions { safe: false, ..CastOptions::default() };
+    cast_with_options(&array, field.data_type(), &options).map_err(|error| error.to_string())
+}
+
+/// How a column becomes members.
+#[derive(Debug, Clone)]
+enum Member {
+    /// The key of the sample.
+    Key,
+    /// A text under this name.
+    Text(String),
+    /// An integer under this name.
+    Integer(String),
+    /// Bytes under this name.
+    Bytes(String),
+    /// Image files under this name and the ending of their format.
+    Image(String),
+    /// JSON under this name.
+    Json(String),
+}
+
+#[derive(Debug)]
+struct TarSink {
+    members: Vec<Member>,
+    packing: Packing,
+    target: u64,
+}
+
+pub(super) fn sink(schema: &SchemaRef, options: &ConvertOptions) -> Result<Box<dyn Sink>> {
+    let mut members = Vec::with_capacity(schema.fields().len());
+    let mut names = HashSet::new();
+    for field in schema.fields() {
+        let name = field.name().as_str();
+        let bad = name.is_empty() || name.contains(['/', '\\', '\0']) || name.split('.').any(str::is_empty);
+        if bad {
+            return Err(refused(Format::Webdataset, field, "its name cannot be the ending of a file's name"));
+        }
+        let end = ending(name).to_ascii_lowercase();
+        let known = |endings: &[&str]| endings.contains(&end.as_str());
+        let with = |more: &str| format!("{name}.{more}");
+        let kind = field.data_type();
+        let member = if name == KEY && is_text(kind) {
+            Member::Key
+        } else if is_text(kind) {
+            Member::Text(if known(&TEXTS) { name.to_owned() } else { with("txt") })
+        } else if is_binary(kind) {
+            match known(&BYTES) {
+                true => Member::Bytes(name.to_owned()),
+                false if is_image(field) => Member::Image(name.to_owned()),
+                false => Member::Bytes(with("bin")),
+            }
+        } else if kind.is_integer() && *kind != DataType::UInt64 || *kind == DataType::Boolean {
+            Member::Integer(if known(&INTEGERS) { name.to_owned() } else { with("cls") })
+        } else if is_number(kind) || item(kind).is_some_and(|item| is_number(item) || is_text(item)) {
+            Member::Json(with("json"))
+        } else {
+            let hint = "samples hold text, integers, bytes, and numbers and lists as JSON; choose with --columns";
+            return Err(refused(Format::Webdataset, field, hint));
+        };
+        let file = match &member {
+            Member::Key => KEY,
+            Member::Text(name)
+            | Member::Integer(name)
+            | Member::Bytes(name)
+            | Member::Image(name)
+            | Member::Json(name) => name,
+        };
+        if !names.insert(file.to_owned()) {
+            return Err(refused(Format::Webdataset, field, "another column has the same ending"));
+        }
+        members.push(member);
+    }
+    if members.iter().all(|member| matches!(member, Member::Key)) {
+        return Err(Error::config("columns", "a sample needs more than its key"));
+    }
+    let packing = Packing::parse(options.compression.as_deref(), Format::Webdataset, &["none", "gzip"], Packing::None)?;
+    let target = if options.shards.is_some() { u64::MAX } else { options.target_file_size };
+    Ok(Box::new(TarSink { members, packing, target }))
+}
+
+impl Sink for TarSink {
+    fn format(&self) -> Format {
+        Format::Webdataset
+    }
+
+    fn writer(&self, directory: &Path) -> Result<Box<dyn Writer>> {
+        let (members, packing) = (self.members.clone(), self.packing);
+        let make = move |path: &Path| -> Result<Box<dyn Rows>> {
+            let output = Output::create(path, packing)?;
+            Ok(Box::new(TarRows { output, members: members.clone(), prefix: prefix(path), rows: 0, last: None }))
+        };
+        Ok(Rolling::writer(directory, &super::csv::ending("tar", self.packing), self.target, Arc::new(make)))
+    }
+
+    fn name(&self, _: &Part, number: usize, _: usize) -> String {
+        format!("shard-{number:06}.{}", super::csv::ending("tar", self.packing))
+    }
+}
+
+/// What makes keys of different files different: the numbers of task and file.
+pub(super) fn prefix(path: &Path) -> String {
+    let parts: Vec<String> = path.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+    let tasks = parts.iter().rposition(|part| part == "tasks").map_or(parts.len().saturating_sub(1), |at| at + 1);
+    let parts: Vec<&str> = parts.iter().skip(tasks).map(|part| part.split('.').next().unwrap_or(part)).collect();
+    parts.join("_")
+}
+
+struct TarRows {
+    output: Output,
+    members: Vec<Member>,
+    prefix: String,
+    rows: u64,
+    last: Option<String>,
+}
+
+impl TarRows {
+    fn key(&self, keys: Option<&ArrayRef>, at: usize) -> Result<String> {
+        let Some(keys) = keys else { return Ok(format!("{}_{:08}", self.prefix, self.rows)) };
+        let wrong = |what: &str| {
+            let hint = "a key is a relative path whose last part has no dot; leave the column out for numbers";
+            refused_value(Format::Webdataset, KEY, self.rows, what, hint)
+        };
+        if keys.is_null(at) {
+            return Err(wrong("a null"));
+        }
+        let key = keys.as_string_view().value(at);
+        let parts = || key.split('/');
+        let bad = key.contains(['\0', '\\'])
+            || parts().any(|part| matches!(part, "" | "." | ".."))
+            || parts().next_back().is_none_or(|last| last.contains('.'));
+        if bad {
+            return Err(wrong(&format!("the key {:?}", key.chars().take(60).collect::<String>())));
+        }
+        if self.last.as_deref() == Some(key) {
+            return Err(wrong("a key that comes twice in a row"));
+        }
+        Ok(key.to_owned())
+    }
+}
+
+impl Rows for TarRows {
+    fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        let mut columns = Vec::with_capacity(self.members.len());
+        let mut keys = None;
+        for ((member, column), field) in self.members.iter().zip(batch.columns()).zip(batch.schema_ref().fields()) {
+            let bytes = |column: &ArrayRef| match column.data_type() {
+                DataType::FixedSizeBinary(_) => {
+                    cast(column, &DataType::Binary).and_then(|column| cast(&column, &DataType::BinaryView))
+                }
+                _ => cast(column, &DataType::BinaryView),
+            };
+            let column = match member {
+                Member::Key => {
+                    keys = Some(cast(column, &DataType::Utf8View).map_err(unexpected)?);
+                    Arc::clone(column)
+                }
+                Member::Text(_) | Member::Bytes(_) | Member::Image(_) => bytes(column).map_err(unexpected)?,
+                Member::Integer(_) => cast(column, &DataType::Int64).map_err(unexpected)?,
+                Member::Json(_) => {
+                    if let Some(row) = jsonl::not_finite(column)? {
+                        let (row, hint) =
+                            (self.rows + row as u64, "it is kept as JSON, which has no NaN and no infinity");
+                        return Err(refused_value(Format::Webdataset, field.name(), row, "a NaN or infinity", hint));
+                    }
+                    Arc::new(jsonl::texts(column)?)
+                }
+            };
+            columns.push(column);
+        }
+        let mut out = Vec::new();
+        for at in 0..batch.num_rows() {
+            let key = self.key(keys.as_ref(), at)?;
+            let mut any = false;
+            for (member, column) in self.members.iter().zip(&columns) {
+                if column.is_null(at) || matches!(member, Member::Key) {
+                    continue;
+                }
+                any = true;
+                let mut put =
+                    |name: &str, content: &[u8]| tar::write_member(&format!("{key}.{name}"), content, &mut out);
+                match member {
+                    Member::Key => {}
+                    Member::Text(name) | Member::Bytes(name) => put(name, column.as_binary_view().value(at)),
+                    Member::Integer(name) => {
+                        put(name, column.as_primitive::<Int64Type>().value(at).to_string().as_bytes());
+                    }
+                    Member::Json(name) => put(name, column.as_string::<i32>().value(at).as_bytes()),
+                    Member::Image(name) => {
+                        let cell = column.as_binary_view().value(at);
+                        let end = probe(cell).map_or("bin", |info| match info.format.name() {
+                            "JPEG" => "jpg",
+                            "PNG" => "png",
+                            "WebP" => "webp",
+                            "GIF" => "gif",
+                            _ => "bmp",
+                        });
+                        put(&format!("{name}.{end}"), cell);
+                    }
+                }
+            }
+            if !any {
+                let hint = "a sample is its members: without any it is nothing";
+                return Err(refused_value(Format::Webdataset, KEY, self.rows, "a row of nulls only", hint));
+            }
+            self.rows += 1;
+            self.last = Some(key);
+            if out.len() >= 1 << 20 {
+                self.output.put(&out)?;
+                out.clear();
+            }
+        }
+        self.output.put(&out)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.output.bytes()
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<(u64, Value)> {
+        self.output.put(&tar::END)?;
+        Ok((self.output.close()?, Value::Null))
+    }
+}

@@ -1,0 +1,241 @@
+use std::path::Path;
+
+use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Float32Type, Int64Type};
+use bowstring::convert::{ConvertOptions, Format};
+use serde_json::Value;
+
+use super::{fixture, rows, run, to};
+
+fn expected(name: &str) -> Value {
+    serde_json::from_slice(&std::fs::read(fixture("convert").join(name)).unwrap()).unwrap()
+}
+
+fn base64(text: &str) -> Vec<u8> {
+    let digit = |c: u8| match c {
+        b'A'..=b'Z' => u32::from(c - b'A'),
+        b'a'..=b'z' => u32::from(c - b'a') + 26,
+        b'0'..=b'9' => u32::from(c - b'0') + 52,
+        b'+' => 62,
+        _ => 63,
+    };
+    let mut out = Vec::new();
+    for four in text.as_bytes().chunks(4) {
+        let pad = four.iter().filter(|c| **c == b'=').count();
+        let word = four.iter().filter(|c| **c != b'=').fold(0, |word, c| word << 6 | digit(*c)) << (6 * pad);
+        out.extend_from_slice(&word.to_be_bytes()[1..4 - pad]);
+    }
+    out
+}
+
+/// The values of a cell: of a scalar one, of a list its items; `None` for null.
+fn values(column: &ArrayRef, row: usize) -> Option<ArrayRef> {
+    if column.is_null(row) {
+        return None;
+    }
+    Some(match column.as_list_opt::<i32>() {
+        Some(lists) => lists.value(row),
+        None => column.slice(row, 1),
+    })
+}
+
+fn float(value: &Value) -> f32 {
+    match value.as_str() {
+        Some("nan") => f32::NAN,
+        Some("inf") => f32::INFINITY,
+        Some("-inf") => f32::NEG_INFINITY,
+        _ => value.as_f64().unwrap() as f32,
+    }
+}
+
+fn check_records(path: &Path) {
+    let found = rows(path, &ConvertOptions::default()).unwrap();
+    let expected = expected("tfrecord.expected.json");
+    let records = expected["records"].as_array().unwrap();
+    assert_eq!(found.num_rows(), records.len());
+    let mut seen = 0;
+    for (row, record) in records.iter().enumerate() {
+        for field in found.schema().fields() {
+            let cell = values(found.column_by_name(field.name()).unwrap(), row);
+            let feature = record.get(field.name()).filter(|feature| !feature["kind"].is_null());
+            let Some(feature) = feature else {
+                assert!(cell.is_none(), "row {row}, {}", field.name());
+                continue;
+            };
+            let cell = cell.unwrap_or_else(|| panic!("row {row}, {} is null", field.name()));
+            let values = feature["values"].as_array().unwrap();
+            assert_eq!(cell.len(), values.len(), "row {row}, {}", field.name());
+            for (at, value) in values.iter().enumerate() {
+                seen += 1;
+                match feature["kind"].as_str().unwrap() {
+                    "int64" => assert_eq!(cell.as_primitive::<Int64Type>().value(at), value.as_i64().unwrap()),
+                    "float" => {
+                        let (own, other) = (cell.as_primitive::<Float32Type>().value(at), float(value));
+                        assert!(own == other || own.is_nan() && other.is_nan(), "{own} {other}");
+                    }
+                    _ => {
+                        let bytes = cast(&cell, &DataType::Binary).unwrap();
+                        assert_eq!(bytes.as_binary::<i32>().value(at), base64(value.as_str().unwrap()));
+                    }
+                }
+            }
+        }
+        // Nothing of the record is missing.
+        for (name, feature) in record.as_object().unwrap().iter().filter(|(_, feature)| !feature["kind"].is_null()) {
+            assert!(found.column_by_name(name).is_some(), "{name} {feature}");
+        }
+    }
+    assert!(seen > 80, "{seen} values");
+}
+
+#[test]
+fn records_of_tensorflow_have_the_values_that_it_wrote() {
+    let directory = tempfile::tempdir().unwrap();
+    for name in ["plain.tfrecord", "gzip.tfrecord.gz", "zlib.tfrecord.zz"] {
+        let src = fixture("convert/tfrecord").join(name);
+        check_records(&src);
+        let (parquet, back) = (directory.path().join(name), directory.path().join(format!("{name}-tfrecord")));
+        let report = run(&src, &parquet, &ConvertOptions { verify: true, ..to(Format::Parquet) }).unwrap();
+        assert!(report.verified && report.rows == 10 && report.from == Format::Tfrecord, "{report:?}");
+        check_records(&parquet);
+        run(&parquet, &back, &to(Format::Tfrecord)).unwrap();
+        check_records(&back);
+    }
+}
+
+#[test]
+fn steps_of_sequences_are_lists_of_lists() {
+    let src = fixture("convert/tfrecord/sequence.tfrecord");
+    let directory = tempfile::tempdir().unwrap();
+    let (parquet, back) = (directory.path().join("p"), directory.path().join("b"));
+    run(&src, &parquet, &to(Format::Parquet)).unwrap();
+    run(&parquet, &back, &to(Format::Tfrecord)).unwrap();
+    for place in [&src, &parquet, &back] {
+        let found = rows(place, &ConvertOptions { from: None, ..ConvertOptions::default() }).unwrap();
+        assert_eq!(found.num_rows(), 3);
+        let ids = cast(found.column_by_name("id").unwrap(), &DataType::Int64).unwrap();
+        let frames = found.column_by_name("frames").unwrap().as_list::<i32>().clone();
+        for row in 0..3 {
+            assert_eq!(ids.as_primitive::<Int64Type>().value(row), row as i64);
+            let steps = frames.value(row);
+            let steps = steps.as_list::<i32>();
+            let found: Vec<Vec<i64>> =
+                (0..steps.len()).map(|step| steps.value(step).as_primitive::<Int64Type>().values().to_vec()).collect();
+            let wanted: Vec<Vec<i64>> = (0..=row as i64).map(|k| vec![row as i64, k]).collect();
+            assert_eq!(found, wanted);
+        }
+    }
+}
+
+#[test]
+fn samples_of_mds_have_the_values_that_it_wrote() {
+    let expected = expected("mds.expected.json");
+    let samples = expected["samples"].as_array().unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    for name in ["plain", "zstd"] {
+        let src = fixture("convert/mds").join(name);
+        let (parquet, back) = (directory.path().join(name), directory.path().join(format!("{name}-mds")));
+        run(&src, &parquet, &ConvertOptions { verify: true, ..to(Format::Parquet) }).unwrap();
+        let compression = Some(if name == "zstd" { "zstd" } else { "snappy" }.to_owned());
+        run(&parquet, &back, &ConvertOptions { compression, verify: true, ..to(Format::Mds) }).unwrap();
+        for place in [&src, &parquet, &back] {
+            let found = rows(place, &ConvertOptions::default()).unwrap();
+            assert_eq!(found.num_rows(), samples.len());
+            let column = |name: &str, kind: DataType| cast(found.column_by_name(name).unwrap(), &kind).unwrap();
+            let (ids, bytes) = (column("id", DataType::Int64), column("b", DataType::Binary));
+            let (texts, json) = (column("s", DataType::Utf8), column("j", DataType::Utf8));
+            let (floats, small) = (column("x", DataType::Float32), column("u", DataType::Int64));
+            let (nd, ndv) = (column("nd", DataType::Binary), column("ndv", DataType::Binary));
+            for (row, sample) in samples.iter().enumerate() {
+                assert_eq!(ids.as_primitive::<Int64Type>().value(row), sample["id"].as_i64().unwrap());
+                assert_eq!(small.as_primitive::<Int64Type>().value(row), sample["u"].as_i64().unwrap());
+                assert_eq!(floats.as_primitive::<Float32Type>().value(row), sample["x"].as_f64().unwrap() as f32);
+                assert_eq!(texts.as_string::<i32>().value(row), sample["s"].as_str().unwrap());
+                assert_eq!(bytes.as_binary::<i32>().value(row), base64(sample["b"].as_str().unwrap()));
+                let own: Value = serde_json::from_str(json.as_string::<i32>().value(row)).unwrap();
+                assert_eq!(own, sample["j"]);
+                let numbers = |cell: &[u8]| {
+                    let header = bowstring::codec::npy::header(cell).unwrap();
+                    (header.shape.clone(), cell[header.data.clone()].to_vec(), header.element)
+                };
+                let (shape, data, _) = numbers(nd.as_binary::<i32>().value(row));
+                assert_eq!(shape, [2, 3]);
+                let wanted: Vec<u8> = flat(&sample["nd"]).iter().flat_map(|x| (*x as f32).to_le_bytes()).collect();
+                assert_eq!(data, wanted);
+                let (shape, data, element) = numbers(ndv.as_binary::<i32>().value(row));
+                let rows = sample["ndv"].as_array().unwrap();
+                assert_eq!(shape, [rows.len(), 2]);
+                let found: Vec<f64> = data
+                    .chunks(element.size)
+                    .map(|bytes| bytes.iter().rev().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte)) as f64)
+                    .collect();
+                assert_eq!(found, flat(&sample["ndv"]), "{element}");
+            }
+        }
+    }
+}
+
+fn flat(value: &Value) -> Vec<f64> {
+    value.as_array().unwrap().iter().flat_map(|row| row.as_array().unwrap()).map(|x| x.as_f64().unwrap()).collect()
+}
+
+#[test]
+fn samples_of_webdataset_have_the_values_that_it_wrote() {
+    let expected = expected("webdataset.expected.json");
+    let samples = expected["samples"].as_array().unwrap();
+    let src = fixture("convert/webdataset");
+    let directory = tempfile::tempdir().unwrap();
+    let (parquet, back) = (directory.path().join("p"), directory.path().join("b"));
+    run(&src, &parquet, &ConvertOptions { verify: true, ..to(Format::Parquet) }).unwrap();
+    run(&parquet, &back, &ConvertOptions { verify: true, ..to(Format::Webdataset) }).unwrap();
+    for place in [&src, &parquet, &back] {
+        let found = rows(place, &ConvertOptions::default()).unwrap();
+        assert_eq!(found.num_rows(), samples.len(), "{}", place.display());
+        let column = |name: &str, kind: DataType| cast(found.column_by_name(name).unwrap(), &kind).unwrap();
+        let (keys, texts) = (column("__key__", DataType::Utf8), column("txt", DataType::Utf8));
+        let (classes, json) = (column("cls", DataType::Int64), column("json", DataType::Utf8));
+        let (images, arrays) = (column("jpg", DataType::Binary), column("npy", DataType::Binary));
+        let pixels = column("seg.png", DataType::Binary);
+        for (row, sample) in samples.iter().enumerate() {
+            assert_eq!(keys.as_string::<i32>().value(row), sample["key"].as_str().unwrap());
+            let text = texts.is_valid(row).then(|| texts.as_string::<i32>().value(row));
+            assert_eq!(text, sample["txt"].as_str());
+            assert_eq!(classes.as_primitive::<Int64Type>().value(row), sample["cls"].as_i64().unwrap());
+            let own: Value = serde_json::from_str(json.as_string::<i32>().value(row)).unwrap();
+            assert_eq!(own, sample["json"]);
+            assert_eq!(sha256(images.as_binary::<i32>().value(row)), sample["jpg_sha256"].as_str().unwrap());
+            let cell = arrays.as_binary::<i32>().value(row);
+            let header = bowstring::codec::npy::header(cell).unwrap();
+            let found: Vec<f64> = cell[header.data.clone()]
+                .chunks(header.element.size)
+                .map(|bytes| match bytes.len() {
+                    4 => f32::from_le_bytes(bytes.try_into().unwrap()).into(),
+                    _ => f64::from_le_bytes(bytes.try_into().unwrap()),
+                })
+                .collect();
+            let wanted: Vec<f64> = sample["npy"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect();
+            assert_eq!(found, wanted);
+            assert!(pixels.as_binary::<i32>().value(row).starts_with(b"\x89PNG"));
+        }
+    }
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    use sha2::Digest;
+    sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[test]
+fn petastorms_own_files_become_parquet_and_petastorm_again() {
+    let src = fixture("petastorm/petastorm_allcodecs_0.13.1");
+    let directory = tempfile::tempdir().unwrap();
+    let (parquet, back) = (directory.path().join("p"), directory.path().join("b"));
+    run(&src, &parquet, &to(Format::Parquet)).unwrap();
+    super::same(&src, &parquet);
+    run(&parquet, &back, &to(Format::Petastorm)).unwrap();
+    assert!(back.join("_common_metadata").is_file());
+    let found = super::same(&src, &back);
+    assert_eq!(found.rows, [40, 40]);
+    assert_eq!(found.formats, [Format::Petastorm, Format::Petastorm]);
+}

@@ -1,0 +1,324 @@
+use std::fs;
+use std::path::Path;
+
+use bowstring::Error;
+use bowstring::convert::{ConvertOptions, Format};
+use serde_json::json;
+
+use super::{fixture, kind, names, run, to};
+
+/// Converts what must not be converted: the error's text, after nothing can be seen at the destination.
+fn refused(src: &Path, from: Format) -> (Error, String) {
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("out");
+    let outcome = run(src, &out, &ConvertOptions { from: Some(from), ..to(Format::Parquet) });
+    assert!(!out.exists(), "{}", src.display());
+    let found = kind(outcome);
+    assert_eq!(names(directory.path()), Vec::<String>::new(), "nothing stays behind");
+    found
+}
+
+#[test]
+fn damaged_records_name_file_and_byte() {
+    let (error, text) = refused(&fixture("convert/tfrecord/bad_crc.tfrecord"), Format::Tfrecord);
+    assert!(
+        matches!(error, Error::Corrupt { .. })
+            && text.contains("bad_crc.tfrecord, ") | text.contains("bad_crc.tfrecord:"),
+        "{text}"
+    );
+    assert!(text.contains("byte 0") && text.contains("checksum"), "{text}");
+    let (_, text) = refused(&fixture("convert/tfrecord/truncated.tfrecord"), Format::Tfrecord);
+    assert!(text.contains("ends within a record"), "{text}");
+    // Nine records are whole: the sample passes, the reading stops at the tenth.
+    assert!(!text.contains("byte 0:"), "{text}");
+}
+
+#[test]
+fn records_of_other_things_are_no_examples() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("x.tfrecord");
+    let mut bytes = Vec::new();
+    bowstring::convert::write_record(&[0xff; 40], &mut bytes);
+    fs::write(&path, &bytes).unwrap();
+    let (_, text) = refused(&path, Format::Tfrecord);
+    assert!(text.contains("no tf.train.Example"), "{text}");
+    // A second file with a feature that the first files' sample had not is an error, not a loss.
+    let many = directory.path().join("many");
+    fs::create_dir(&many).unwrap();
+    fs::copy(fixture("convert/tfrecord/plain.tfrecord"), many.join("a.tfrecord")).unwrap();
+    fs::copy(fixture("convert/tfrecord/sequence.tfrecord"), many.join("b.tfrecord")).unwrap();
+    let found = super::rows(&many, &ConvertOptions::default()).unwrap();
+    assert_eq!(found.num_rows(), 13, "features of both, null where one lacks them");
+}
+
+/// A copy of the plain MDS fixture whose index was changed.
+fn lying(change: impl Fn(&mut serde_json::Value)) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    for entry in fs::read_dir(fixture("convert/mds/plain")).unwrap() {
+        let entry = entry.unwrap();
+        fs::copy(entry.path(), directory.path().join(entry.file_name())).unwrap();
+    }
+    let path = directory.path().join("index.json");
+    let mut index: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    change(&mut index);
+    fs::write(&path, index.to_string()).unwrap();
+    directory
+}
+
+#[test]
+fn an_index_that_lies_is_caught() {
+    type Change = fn(&mut serde_json::Value);
+    let lies: [(&str, Change); 12] = [
+        ("leads elsewhere", |index| index["shards"][0]["raw_data"]["basename"] = json!("../plain/shard.00000.mds")),
+        ("leads elsewhere", |index| index["shards"][1]["raw_data"]["basename"] = json!("/etc/passwd")),
+        ("are claimed", |index| index["shards"][0]["raw_data"]["bytes"] = json!(664)),
+        ("samples", |index| index["shards"][0]["samples"] = json!(5)),
+        ("samples", |index| index["shards"][0]["samples"] = json!(u64::MAX)),
+        ("hash", |index| index["shards"][2]["raw_data"]["hashes"]["xxh64"] = json!("0000000000000000")),
+        ("first shard", |index| index["shards"][1]["column_names"][0] = json!("z")),
+        ("size", |index| {
+            for shard in 0..3 {
+                index["shards"][shard]["column_sizes"][1] = json!(4);
+            }
+        }),
+        ("pickles", |index| {
+            for shard in 0..3 {
+                index["shards"][shard]["column_encodings"][0] = json!("pkl");
+            }
+        }),
+        ("version 3", |index| index["version"] = json!(3)),
+        ("not found", |index| index["shards"][0]["raw_data"]["basename"] = json!("gone.mds")),
+        ("no index", |index| *index = json!([1])),
+    ];
+    for (word, change) in lies {
+        let place = lying(change);
+        let (_, text) = refused(place.path(), Format::Mds);
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    let place = lying(|_| ());
+    let shard = place.path().join("shard.00001.mds");
+    let whole = fs::read(&shard).unwrap();
+    for at in (0..whole.len()).step_by(7) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x55;
+        fs::write(&shard, &bytes).unwrap();
+        let (error, text) = refused(place.path(), Format::Mds);
+        assert!(
+            matches!(error, Error::Corrupt { .. } | Error::Limit { .. } | Error::Unsupported { .. }),
+            "byte {at}: {text}"
+        );
+    }
+}
+
+#[test]
+fn tar_files_that_reach_out_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("x.tar");
+    let good = fs::read(fixture("convert/webdataset/shard-000000.tar")).unwrap();
+    for (name, word) in [("../../x.jpg", "leads elsewhere"), ("/etc/x.jpg", "leads elsewhere")] {
+        let mut bytes = good.clone();
+        // Before the first member stands an extended header with its time.
+        bytes[1024..1124].fill(0);
+        bytes[1024..1024 + name.len()].copy_from_slice(name.as_bytes());
+        checksum(&mut bytes[1024..1536]);
+        fs::write(&path, &bytes).unwrap();
+        let (_, text) = refused(&path, Format::Webdataset);
+        assert!(text.contains(word) && text.contains("x.tar") && text.contains("byte 1024"), "{text}");
+    }
+    for (kind, word) in [(b'2', "symbolic link"), (b'1', "hard link"), (b'S', "sparse"), (b'6', "device")] {
+        let mut bytes = good.clone();
+        bytes[1024 + 156] = kind;
+        checksum(&mut bytes[1024..1536]);
+        fs::write(&path, &bytes).unwrap();
+        assert!(refused(&path, Format::Webdataset).1.contains(word));
+    }
+    for cut in [good.len() / 8, good.len() / 8 + 100, 513] {
+        fs::write(&path, &good[..cut]).unwrap();
+        refused(&path, Format::Webdataset);
+    }
+    fs::write(&path, b"").unwrap();
+    assert!(refused(&path, Format::Webdataset).1.contains("end mark"));
+}
+
+fn checksum(bytes: &mut [u8]) {
+    bytes[148..156].fill(b' ');
+    let sum: u64 = bytes[..512].iter().map(|byte| u64::from(*byte)).sum();
+    bytes[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+}
+
+#[test]
+fn long_lines_cells_and_records_stop_at_the_limit() {
+    let directory = tempfile::tempdir().unwrap();
+    let limited = |name: &str, content: &[u8], from: Format| {
+        let path = directory.path().join(name);
+        fs::write(&path, content).unwrap();
+        let mut options = ConvertOptions { from: Some(from), ..to(Format::Parquet) };
+        options.limits.max_record_bytes = 1000;
+        options.limits.max_columns = 50;
+        kind(run(&path, &directory.path().join("out"), &options))
+    };
+    let wide = format!("a\n{}\n", ",".repeat(200));
+    let cell = format!("a\n\"{}\n", "x\n".repeat(100_000));
+    let line = format!("{{\"a\": \"{}", "x".repeat(100_000));
+    let names: Vec<String> = (0..60).map(|number| format!("\"k{number}\": 1")).collect();
+    let object = format!("{{{}}}\n", names.join(","));
+    for (name, content, from, option) in [
+        ("wide.csv", wide, Format::Csv, "max_columns"),
+        ("cell.csv", cell, Format::Csv, "max_record_bytes"),
+        ("line.jsonl", line, Format::Jsonl, "max_record_bytes"),
+        ("object.jsonl", object, Format::Jsonl, "max_columns"),
+    ] {
+        let (error, text) = limited(name, content.as_bytes(), from);
+        assert!(matches!(error, Error::Limit { .. }) && text.contains(option) && text.contains(name), "{name}: {text}");
+    }
+    // What unpacks to much more is cut off where it is too much, not when memory is gone.
+    let mut bomb = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+    std::io::Write::write_all(&mut bomb, format!("a\n\"{}", "x".repeat(50 << 20)).as_bytes()).unwrap();
+    let (error, text) = limited("bomb.csv.gz", &bomb.finish().unwrap(), Format::Csv);
+    assert!(matches!(error, Error::Limit { asked, .. } if asked < 2 << 20), "{text}");
+}
+
+#[test]
+fn damaged_arrow_files_are_errors() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    run(
+        &fixture("corrupt/good.parquet"),
+        &at("good"),
+        &ConvertOptions { compression: Some("lz4".into()), ..to(Format::Arrow) },
+    )
+    .unwrap();
+    let whole = fs::read(at("good/part-00000.arrow")).unwrap();
+    let path = at("x.arrow");
+    let (mut failed, step) = (0, (whole.len() / 300).max(1));
+    for at in (0..whole.len()).step_by(step) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x80;
+        fs::write(&path, &bytes).unwrap();
+        let outcome = super::rows(&path, &ConvertOptions { from: Some(Format::Arrow), ..ConvertOptions::default() });
+        failed += usize::from(outcome.is_err());
+    }
+    assert!(failed > 5, "{failed}");
+    for cut in [4, 100, whole.len() / 2] {
+        fs::write(&path, &whole[..cut]).unwrap();
+        refused(&path, Format::Arrow);
+    }
+}
+
+#[test]
+fn lance_and_what_is_not_known_get_a_clear_answer() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::create_dir_all(directory.path().join("x.lance/_versions")).unwrap();
+    let (error, text) =
+        kind(run(&directory.path().join("x.lance"), &directory.path().join("out"), &to(Format::Parquet)));
+    assert!(matches!(error, Error::Unsupported { .. }) && text.contains("Lance"), "{text}");
+    fs::write(directory.path().join("readme"), "hello").unwrap();
+    let (error, _) = kind(run(&directory.path().join("readme"), &directory.path().join("out"), &to(Format::Parquet)));
+    assert!(matches!(error, Error::Config { option: "from", .. }));
+    let (error, _) = kind(run(&directory.path().join("gone"), &directory.path().join("out"), &to(Format::Parquet)));
+    assert!(matches!(error, Error::NotFound { .. }));
+}
+
+#[test]
+fn names_that_reach_out_are_not_written() {
+    use arrow::array::{ArrayRef, StringArray};
+    use std::sync::Arc;
+    let photos = super::rows(&fixture("imagenet40.parquet"), &ConvertOptions::default()).unwrap().slice(0, 1);
+    let directory = tempfile::tempdir().unwrap();
+    let src = directory.path().join("src.parquet");
+    for (format, column) in [(Format::Images, "class"), (Format::Images, "path"), (Format::Webdataset, "__key__")] {
+        for value in ["../x", "..", ".hidden", "a\\b", ""] {
+            let name: ArrayRef = Arc::new(StringArray::from(vec![value]));
+            let image =
+                arrow::compute::cast(photos.column_by_name("image").unwrap(), &arrow::datatypes::DataType::Binary)
+                    .unwrap();
+            super::parquet(&src, &super::batch(vec![("image", image), (column, name)]));
+            let out = directory.path().join("out");
+            let outcome = run(&src, &out, &to(format));
+            if (column, value) == ("path", "../x") {
+                // Only the last part of a path names the file.
+                outcome.unwrap();
+                assert_eq!(names(&out), ["_SUCCESS", "x.jpg"]);
+                fs::remove_dir_all(&out).unwrap();
+                continue;
+            }
+            let (error, text) = kind(outcome);
+            assert!(matches!(error, Error::Unsupported { .. }) && text.contains(column), "{column} {value:?}: {text}");
+            assert!(!out.exists());
+        }
+    }
+}
+
+/// What the fuzz targets do, for a moment and without their tools: seeds with random damage are read to their end.
+#[test]
+fn random_damage_is_an_error_or_nothing() {
+    let seconds = if crate::support::soak() { 60 } else { 1 };
+    let seed =
+        crate::support::variable("BOWSTRING_TEST_SEED").and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
+            std::time::SystemTime::now()
+                .duration_since(std::time::UNIX_EPOCH)
+                .map_or(1, |now| now.subsec_nanos() as u64)
+        });
+    println!("repeat with: BOWSTRING_TEST_SEED={seed} cargo test --test it convert::hostile::random_damage");
+    let mut random = seed | 1;
+    let mut draw = |bound: usize| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        (random % bound.max(1) as u64) as usize
+    };
+    let mds = fs::read(fixture("convert/mds/plain/shard.00000.mds")).unwrap();
+    let tar = fs::read(fixture("convert/webdataset/shard-000000.tar")).unwrap();
+    let records = fs::read(fixture("convert/tfrecord/sequence.tfrecord")).unwrap();
+    // The first record, without its frame.
+    let message = &records[12..49];
+    let directory = tempfile::tempdir().unwrap();
+    for format in [Format::Tfrecord, Format::Webdataset, Format::Mds] {
+        let started = std::time::Instant::now();
+        let (mut tried, mut read) = (0, 0);
+        while started.elapsed().as_secs() < seconds {
+            let mut bytes = match format {
+                Format::Tfrecord => message.to_vec(),
+                Format::Webdataset => tar[..8192].to_vec(),
+                _ => mds.clone(),
+            };
+            for _ in 0..1 + draw(6) {
+                let at = draw(bytes.len());
+                match draw(4) {
+                    0 => bytes[at] = draw(256) as u8,
+                    1 => bytes[at] ^= 1 << draw(8),
+                    2 => bytes.truncate(at.max(1)),
+                    _ => {
+                        let from = draw(bytes.len());
+                        let piece = bytes[from..(from + draw(40)).min(bytes.len())].to_vec();
+                        bytes.splice(at..at, piece);
+                    }
+                }
+            }
+            tried += 1;
+            let options = ConvertOptions { from: Some(format), ..ConvertOptions::default() };
+            let outcome = match format {
+                Format::Tfrecord => {
+                    let mut framed = Vec::new();
+                    bowstring::convert::write_record(&bytes, &mut framed);
+                    let path = directory.path().join("x.tfrecord");
+                    fs::write(&path, &framed).unwrap();
+                    super::rows(&path, &options).map(|found| found.num_rows() as u64)
+                }
+                Format::Webdataset => {
+                    for block in bytes.chunks_exact_mut(512).step_by(2) {
+                        checksum(block);
+                    }
+                    bytes.extend_from_slice(&[0; 1024]);
+                    let path = directory.path().join("x.tar");
+                    fs::write(&path, &bytes).unwrap();
+                    super::rows(&path, &options).map(|found| found.num_rows() as u64)
+                }
+                _ => bowstring::convert::fuzz_mds_shard(directory.path(), &bytes, draw(6) as u64),
+            };
+            read += u64::from(outcome.is_ok());
+        }
+        println!("{format}: {tried} damaged files, {read} of them still readable");
+        assert!(tried > 20, "{format}: {tried}");
+    }
+}

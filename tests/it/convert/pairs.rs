@@ -1,0 +1,380 @@
+use std::sync::Arc;
+
+use arrow::array::{
+    Array, ArrayRef, BinaryArray, BooleanArray, Date32Array, Decimal128Array, FixedSizeListArray, Float16Array,
+    Float32Array, Float64Array, Int8Array, Int32Array, Int64Array, ListArray, RecordBatch, StringArray, StructArray,
+    TimestampMicrosecondArray, UInt16Array, UInt64Array,
+};
+use arrow::datatypes::{DataType, Field, Float32Type, Int32Type, Int64Type};
+use bowstring::convert::{ConvertOptions, Format, Types};
+
+use super::{batch, fixture, kind, names, parquet, rows, run, same, to};
+
+const ROWS: i64 = 1000;
+
+/// Every third value is null, if nulls are wanted.
+fn some<T>(nulls: bool, value: impl Fn(i64) -> T) -> Vec<Option<T>> {
+    (0..ROWS).map(|row| (!nulls || row % 3 != 1).then(|| value(row))).collect()
+}
+
+fn column(name: &'static str, nulls: bool) -> (&'static str, ArrayRef) {
+    let words = ["", "a,b", "say \"hi\"", "line\nend", "é中", " space ", "true", "7", "null", "\t"];
+    let word = |row: i64| words[row as usize % words.len()].to_owned();
+    let array: ArrayRef = match name {
+        "id" => Arc::new(Int64Array::from_iter_values(0..ROWS)),
+        "bool" => Arc::new(BooleanArray::from(some(nulls, |row| row % 2 == 0))),
+        "int8" => Arc::new(Int8Array::from(some(nulls, |row| row as i8))),
+        "int32" => Arc::new(Int32Array::from(some(nulls, |row| -(row as i32) * 1_000_003))),
+        "int64" => Arc::new(Int64Array::from(some(nulls, |row| i64::MIN + row))),
+        "uint16" => Arc::new(UInt16Array::from(some(nulls, |row| (row * 65) as u16))),
+        "uint64" => Arc::new(UInt64Array::from(some(nulls, |row| u64::MAX - row as u64))),
+        "float16" => {
+            Arc::new(some(nulls, |row| half::f16::from_f32(row as f32 / 8.0)).into_iter().collect::<Float16Array>())
+        }
+        "float32" => Arc::new(Float32Array::from(some(nulls, |row| row as f32 / 7.0))),
+        "float64" => Arc::new(Float64Array::from(some(nulls, |row| row as f64 / 7e300))),
+        "odd32" => {
+            Arc::new(Float32Array::from(some(nulls, |row| [f32::NAN, f32::INFINITY, -0.0, 1e-45][row as usize % 4])))
+        }
+        "odd64" => Arc::new(Float64Array::from(some(nulls, |row| {
+            [f64::NAN, f64::NEG_INFINITY, -0.0, 5e-324][row as usize % 4]
+        }))),
+        "text" => Arc::new(StringArray::from(some(nulls, word))),
+        "bytes" => {
+            let cells = some(nulls, |row| vec![row as u8; row as usize % 5]);
+            Arc::new(BinaryArray::from_iter(cells))
+        }
+        "utc" => {
+            let cells = some(nulls, |row| row * 1_234_567_890_123);
+            Arc::new(TimestampMicrosecondArray::from(cells).with_timezone("UTC"))
+        }
+        "date" => Arc::new(Date32Array::from(some(nulls, |row| row as i32 * 50 - 20_000))),
+        "time" => Arc::new(TimestampMicrosecondArray::from(some(nulls, |row| row * 1_234_567_890_123))),
+        "decimal" => Arc::new(
+            Decimal128Array::from(some(nulls, |row| i128::from(row) * 12_345 - 99))
+                .with_precision_and_scale(20, 3)
+                .unwrap(),
+        ),
+        "ints" => {
+            let cells = some(nulls, |row| (0..row % 4).map(|at| Some(row * 10 + at)).collect::<Vec<_>>());
+            Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>(cells))
+        }
+        "floats" => {
+            let cells = some(nulls, |row| (0..row % 4).map(|at| Some((row + at) as f32 / 3.0)).collect::<Vec<_>>());
+            Arc::new(ListArray::from_iter_primitive::<Float32Type, _, _>(cells))
+        }
+        "holes" => {
+            let cells = some(nulls, |row| (0..row % 4).map(|at| (at != 1).then_some(row as i32)).collect::<Vec<_>>());
+            Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(cells))
+        }
+        "pair" => {
+            let cells = some(nulls, |row| vec![Some(row as f32), Some(0.5)]);
+            Arc::new(FixedSizeListArray::from_iter_primitive::<Float32Type, _, _>(cells, 2))
+        }
+        "words" => {
+            let mut builder = arrow::array::ListBuilder::new(arrow::array::StringBuilder::new());
+            for row in 0..ROWS {
+                (0..row % 3).for_each(|at| builder.values().append_value(word(row + at)));
+                builder.append(!nulls || row % 3 != 1);
+            }
+            Arc::new(builder.finish())
+        }
+        "steps" => {
+            let mut builder =
+                arrow::array::ListBuilder::new(arrow::array::ListBuilder::new(arrow::array::Int64Builder::new()));
+            for row in 0..ROWS {
+                for step in 0..row % 3 {
+                    builder.values().values().append_slice(&vec![row; step as usize]);
+                    builder.values().append(true);
+                }
+                builder.append(!nulls || row % 3 != 1);
+            }
+            Arc::new(builder.finish())
+        }
+        "struct" => {
+            let (a, b) = (column("int32", nulls).1, column("words", nulls).1);
+            let fields =
+                vec![Field::new("a", a.data_type().clone(), true), Field::new("b", b.data_type().clone(), true)];
+            Arc::new(StructArray::new(fields.into(), vec![a, b], None))
+        }
+        other => panic!("{other}"),
+    };
+    (name, array)
+}
+
+fn table(names: &[&'static str], nulls: bool) -> RecordBatch {
+    batch(names.iter().map(|name| column(name, nulls && *name != "id")).collect())
+}
+
+const SCALARS: [&str; 8] = ["id", "bool", "int8", "int32", "int64", "uint16", "float32", "text"];
+
+/// What each format holds, and whether it holds nulls.
+fn held(format: Format) -> (Vec<&'static str>, bool) {
+    let with = |more: &[&'static str]| SCALARS.iter().chain(more).copied().collect();
+    match format {
+        Format::Parquet | Format::Arrow => (
+            with(&[
+                "uint64", "float16", "float64", "odd32", "odd64", "bytes", "date", "time", "utc", "decimal", "ints",
+                "floats", "holes", "pair", "words", "steps", "struct",
+            ]),
+            true,
+        ),
+        Format::Datasets => (
+            with(&[
+                "uint64", "float64", "odd64", "bytes", "date", "time", "utc", "decimal", "ints", "holes", "words",
+                "struct",
+            ]),
+            true,
+        ),
+        Format::Petastorm => {
+            (with(&["float64", "odd32", "bytes", "date", "time", "utc", "ints", "floats", "pair"]), true)
+        }
+        Format::Csv => (with(&["uint64", "float64", "odd32", "odd64", "date", "time", "utc", "decimal"]), true),
+        Format::Jsonl => (
+            with(&[
+                "uint64", "float64", "date", "time", "utc", "decimal", "ints", "floats", "holes", "pair", "words",
+                "steps", "struct",
+            ]),
+            true,
+        ),
+        Format::Tfrecord => (with(&["float16", "odd32", "bytes", "ints", "floats", "pair", "words", "steps"]), true),
+        Format::Webdataset => (with(&["uint64", "float64", "bytes", "ints", "floats", "pair", "words", "holes"]), true),
+        Format::Mds => (
+            with(&["uint64", "float16", "float64", "odd32", "bytes", "ints", "floats", "pair", "words", "struct"]),
+            false,
+        ),
+        Format::Numpy => (vec!["floats"], false),
+        other => panic!("{other}"),
+    }
+}
+
+const FORMATS: [Format; 10] = [
+    Format::Parquet,
+    Format::Petastorm,
+    Format::Arrow,
+    Format::Csv,
+    Format::Jsonl,
+    Format::Tfrecord,
+    Format::Webdataset,
+    Format::Mds,
+    Format::Datasets,
+    Format::Numpy,
+];
+
+#[test]
+fn what_a_format_holds_comes_back_with_nulls_and_empty_lists() {
+    for format in FORMATS {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        let (columns, nulls) = held(format);
+        parquet(&at("src.parquet"), &table(&columns, nulls));
+        let options = ConvertOptions { verify: true, target_file_size: 20_000, ..to(format) };
+        let report = run(&at("src.parquet"), &at("there"), &options)
+            .unwrap_or_else(|error| panic!("{format}: {}", error.chain()));
+        assert!(report.rows == ROWS as u64 && report.verified && (report.files > 1), "{format}: {report:?}");
+        let back = ConvertOptions { from: Some(format), ..to(Format::Parquet) };
+        run(&at("there"), &at("back"), &back).unwrap_or_else(|error| panic!("{format}: {}", error.chain()));
+        if format != Format::Numpy {
+            let found = same(&at("src.parquet"), &at("back"));
+            assert_eq!(found.columns.len(), columns.len(), "{format}");
+        }
+        if format == Format::Numpy {
+            assert_eq!(super::rows(&at("back"), &ConvertOptions::default()).unwrap().num_rows() as i64, ROWS);
+        }
+    }
+}
+
+#[test]
+fn every_pair_keeps_what_both_hold() {
+    let all: Vec<Format> = FORMATS.into_iter().filter(|format| *format != Format::Numpy).collect();
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: String| directory.path().join(name);
+    // What all of them hold, so that every pair is tried.
+    parquet(
+        &at("src.parquet".into()),
+        &table(&["id", "bool", "int8", "int32", "int64", "uint16", "float32", "text"], false),
+    );
+    for from in &all {
+        let first = at(format!("a-{from}"));
+        run(&at("src.parquet".into()), &first, &to(*from)).unwrap();
+        for format in &all {
+            let second = at(format!("b-{from}-{format}"));
+            let columns = SCALARS.iter().map(ToString::to_string).collect();
+            let options = ConvertOptions { from: Some(*from), columns, ..to(*format) };
+            run(&first, &second, &options).unwrap_or_else(|error| panic!("{from} to {format}: {}", error.chain()));
+            let options = ConvertOptions { to: Some(*format), ..ConvertOptions::default() };
+            let src = super::text(&at("src.parquet".into()));
+            let found = bowstring::convert::verify(&src, &super::text(&second), &options).unwrap();
+            let scalars = found.columns.iter().filter(|column| SCALARS.contains(&column.name.as_str()));
+            assert!(
+                found.rows == [ROWS as u64; 2] && scalars.clone().all(|column| column.equal),
+                "{from} {format} {found:#?}"
+            );
+            assert_eq!(scalars.count(), SCALARS.len());
+        }
+    }
+}
+
+#[test]
+fn what_a_format_cannot_hold_is_refused_before_anything_is_written() {
+    let refused: [(Format, &[&str]); 9] = [
+        (Format::Csv, &["bytes", "ints", "struct"]),
+        (Format::Jsonl, &["bytes"]),
+        (Format::Tfrecord, &["float64", "uint64", "date", "time", "decimal", "struct"]),
+        (Format::Webdataset, &["date", "time", "decimal", "struct"]),
+        (Format::Mds, &["date", "time", "decimal"]),
+        (Format::Petastorm, &["uint64", "words", "steps", "struct"]),
+        (Format::Images, &["text"]),
+        (Format::Numpy, &["text", "struct"]),
+        (Format::Datasets, &[]),
+    ];
+    for (format, columns) in refused {
+        for name in columns {
+            let directory = tempfile::tempdir().unwrap();
+            let src = directory.path().join("src.parquet");
+            let name: &'static str = held(Format::Parquet).0.into_iter().find(|own| own == name).unwrap();
+            parquet(&src, &table(&[name], false));
+            let (error, text) = kind(run(&src, &directory.path().join("deep/out"), &to(format)));
+            let named = text.contains(&format!("{name:?}"));
+            let unsupported = matches!(error, bowstring::Error::Unsupported { .. });
+            assert!(unsupported && named || format == Format::Images, "{format} {name}: {text}");
+            assert_eq!(names(directory.path()), ["src.parquet"], "{format} {name}");
+        }
+    }
+}
+
+#[test]
+fn values_that_a_format_cannot_hold_leave_nothing_visible() {
+    let cases: [(Format, &'static str, bool, &str); 6] = [
+        (Format::Jsonl, "odd64", false, "NaN"),
+        (Format::Webdataset, "odd64", false, "NaN"),
+        (Format::Mds, "int32", true, "null"),
+        (Format::Tfrecord, "holes", false, "null"),
+        (Format::Petastorm, "holes", false, "null"),
+        (Format::Webdataset, "text", true, "nulls only"),
+    ];
+    for (format, name, nulls, word) in cases {
+        let directory = tempfile::tempdir().unwrap();
+        let src = directory.path().join("src.parquet");
+        parquet(&src, &batch(vec![column(name, nulls)]));
+        let out = directory.path().join("out");
+        let (error, text) = kind(run(&src, &out, &to(format)));
+        assert!(matches!(error, bowstring::Error::Unsupported { .. }), "{format}: {text}");
+        assert!(text.contains(word) && text.contains("row") && !out.exists(), "{format}: {text}");
+    }
+}
+
+#[test]
+fn photos_become_folders_tars_and_shards_byte_for_byte() {
+    let src = fixture("imagenet40.parquet");
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    for format in
+        [Format::Webdataset, Format::Mds, Format::Tfrecord, Format::Arrow, Format::Datasets, Format::Petastorm]
+    {
+        let there = at(format.name());
+        run(&src, &there, &ConvertOptions { verify: true, ..to(format) })
+            .unwrap_or_else(|error| panic!("{format}: {}", error.chain()));
+        let options = ConvertOptions { from: Some(format), ..to(Format::Parquet) };
+        let back = at(&format!("{format}-back"));
+        run(&there, &back, &options).unwrap();
+        same(&src, &back);
+    }
+    run(&src, &at("folder"), &to(Format::Images)).unwrap();
+    run(&at("folder"), &at("folder-back"), &to(Format::Parquet)).unwrap();
+    let options = ConvertOptions { columns: vec!["image".to_owned()], ..ConvertOptions::default() };
+    let found = bowstring::convert::verify(&super::text(&src), &super::text(&at("folder-back")), &options).unwrap();
+    assert!(found.equal && found.rows == [40, 40], "{found:#?}");
+    // Images are stored as they are: packing them again costs time and gains nothing.
+    let file = std::fs::File::open(at("folder-back/part-00000.parquet")).unwrap();
+    let footer = parquet::file::metadata::ParquetMetaDataReader::new().parse_and_finish(&file).unwrap();
+    let image = footer.row_group(0).columns().iter().find(|column| column.column_path().string() == "image").unwrap();
+    assert_eq!(image.compression(), parquet::basic::Compression::UNCOMPRESSED);
+    assert!(image.dictionary_page_offset().is_none());
+    assert!(image.offset_index_offset().is_some(), "the page index is written");
+}
+
+#[test]
+fn images_are_scaled_down_and_encoded_again() {
+    let src = fixture("imagenet40.parquet");
+    let directory = tempfile::tempdir().unwrap();
+    let out = directory.path().join("small");
+    let options = ConvertOptions { resize: Some(64), image_quality: Some(80), ..to(Format::Parquet) };
+    let report = run(&src, &out, &options).unwrap();
+    assert!(report.bytes * 5 < report.source_bytes, "{report:?}");
+    let found = rows(&out, &ConvertOptions::default()).unwrap();
+    let images = arrow::compute::cast(found.column_by_name("image").unwrap(), &DataType::Binary).unwrap();
+    let images: &BinaryArray = images.as_any().downcast_ref().unwrap();
+    for image in images.iter().flatten() {
+        let info = bowstring::codec::image::probe(image).unwrap();
+        assert_eq!(info.width.min(info.height), 64);
+    }
+    let numbers = directory.path().join("numbers.parquet");
+    parquet(&numbers, &table(&["id"], false));
+    let (error, text) = kind(run(&numbers, &directory.path().join("x"), &options));
+    assert!(matches!(error, bowstring::Error::Config { option: "resize", .. }), "{text}");
+}
+
+#[test]
+fn types_of_text_are_inferred_or_given() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let csv = "id,price,name,day,when,ok,code,empty\n1,1.5,\"a,\"\"b\",2024-02-29,2024-02-29T12:00:00,true,007,\n2,,,1999-12-31,1999-12-31 23:59:59,false,010,\n3,-2e3,\"\",2000-01-01,2000-01-01T00:00:00.5,true,100,\n";
+    std::fs::write(at("x.csv"), csv).unwrap();
+    let found = rows(&at("x.csv"), &ConvertOptions::default()).unwrap();
+    let types: Vec<String> =
+        found.schema().fields().iter().map(|field| bowstring::convert::type_text(field.data_type())).collect();
+    assert_eq!(types, ["int64", "float64", "string", "date32", "timestamp[us]", "bool", "string", "string"]);
+    let text: &StringArray = found.column(2).as_any().downcast_ref().unwrap();
+    assert_eq!(text.iter().collect::<Vec<_>>(), [Some("a,\"b"), None, Some("")]);
+    assert_eq!((found.column(1).null_count(), found.column(7).null_count()), (1, 3));
+    let options = ConvertOptions {
+        schema: Some(Types::parse("id: int8, price: float32, code: int32").unwrap()),
+        ..to(Format::Parquet)
+    };
+    let report = run(&at("x.csv"), &at("out"), &options).unwrap();
+    assert_eq!(report.schema[0].1, "int8");
+    assert_eq!(report.schema[6], ("code".to_owned(), "int32".to_owned()));
+    let json = "{\"a\": 1, \"b\": [], \"c\": {\"d\": \"x\"}}\n\n{\"a\": 2.5, \"b\": [{\"e\": true}], \"n\": null}\n";
+    std::fs::write(at("x.jsonl"), json).unwrap();
+    let found = rows(&at("x.jsonl"), &ConvertOptions::default()).unwrap();
+    let types: Vec<String> =
+        found.schema().fields().iter().map(|field| bowstring::convert::type_text(field.data_type())).collect();
+    assert_eq!(types, ["float64", "list<struct<e: bool>>", "struct<d: string>", "string"]);
+    for (name, content, word) in [
+        ("mixed.jsonl", "{\"a\": 1}\n{\"a\": \"x\"}\n", "numbers and texts"),
+        ("list.jsonl", "[1]\n", "no object"),
+        ("cut.jsonl", "{\"a\": 1}\n{\"a\":", "byte 9"),
+        ("wide.csv", "a,b\n1,2\n1,2,3\n", "line 4"),
+        ("twice.csv", "a,a\n1,2\n", "twice"),
+        ("open.csv", "a,b\n1,\"2\n", "quotes"),
+        ("none.csv", "", "empty"),
+    ] {
+        std::fs::write(at(name), content).unwrap();
+        let (_, text) = kind(run(&at(name), &at("never"), &to(Format::Parquet)));
+        assert!(text.contains(word), "{name}: {text}");
+    }
+    // Beyond the sample, a value of another type is an error that says where.
+    let late: String = (0..3000).map(|row| if row < 2500 { format!("{row}\n") } else { "x\n".into() }).collect();
+    std::fs::write(at("late.csv"), format!("a\n{late}")).unwrap();
+    let (_, text) = kind(run(&at("late.csv"), &at("never"), &to(Format::Parquet)));
+    assert!(text.contains("late.csv") && text.contains("--schema"), "{text}");
+    assert!(!at("never").exists());
+}
+
+#[test]
+fn feather_files_are_read_whatever_their_compression() {
+    let directory = tempfile::tempdir().unwrap();
+    let src = directory.path().join("src.parquet");
+    parquet(&src, &table(&held(Format::Arrow).0, true));
+    for compression in ["none", "lz4", "zstd"] {
+        let out = directory.path().join(compression);
+        run(&src, &out, &ConvertOptions { compression: Some(compression.to_owned()), ..to(Format::Arrow) }).unwrap();
+        let found = bowstring::convert::verify(
+            &super::text(&src),
+            &super::text(&out),
+            &ConvertOptions { to: Some(Format::Arrow), ..ConvertOptions::default() },
+        );
+        assert!(found.unwrap().equal, "{compression}");
+    }
+}

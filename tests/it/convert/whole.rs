@@ -1,0 +1,337 @@
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arrow::array::{ArrayRef, AsArray, Int64Array};
+use arrow::datatypes::Int64Type;
+use bowstring::Error;
+use bowstring::convert::{ConvertOptions, Format, Progress, convert, plan};
+use bowstring::dataset::filter::Expr;
+
+use super::{batch, kind, names, parquet, rows, run, same, text, to};
+
+/// A directory of Parquet files with the columns `id` and `x`, `files` times `each` rows.
+fn numbers(directory: &Path, files: i64, each: i64) {
+    fs::create_dir_all(directory).unwrap();
+    for file in 0..files {
+        let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(file * each..(file + 1) * each));
+        let noise = (file * each..(file + 1) * each).map(|id| id.wrapping_mul(0x5851_F42D_4C95_7F2D) >> 7);
+        let noise: ArrayRef = Arc::new(Int64Array::from_iter_values(noise));
+        parquet(&directory.join(format!("part-{file:03}.parquet")), &batch(vec![("id", ids), ("x", noise)]));
+    }
+}
+
+fn ids(path: &Path) -> Vec<i64> {
+    let found = rows(path, &ConvertOptions::default()).unwrap();
+    found.column_by_name("id").unwrap().as_primitive::<Int64Type>().values().to_vec()
+}
+
+#[test]
+fn a_finished_conversion_is_not_done_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let (src, out) = (directory.path().join("src"), directory.path().join("out"));
+    numbers(&src, 3, 50);
+    assert!(!run(&src, &out, &to(Format::Tfrecord)).unwrap().unchanged);
+    let before = fs::metadata(out.join("part-00000.tfrecord")).unwrap().modified().unwrap();
+    let again = run(&src, &out, &to(Format::Tfrecord)).unwrap();
+    assert!(again.unchanged && again.rows == 150, "{again:?}");
+    assert!(plan(&text(&src), &out, &to(Format::Tfrecord)).unwrap().unchanged);
+    assert_eq!(fs::metadata(out.join("part-00000.tfrecord")).unwrap().modified().unwrap(), before);
+    // Other options, or another source, are another conversion.
+    let (error, _) = kind(run(&src, &out, &to(Format::Csv)));
+    assert!(matches!(error, Error::Config { option: "overwrite", .. }));
+    numbers(&src, 4, 50);
+    let (error, _) = kind(run(&src, &out, &to(Format::Tfrecord)));
+    assert!(matches!(error, Error::Config { option: "overwrite", .. }));
+    let replaced = run(&src, &out, &ConvertOptions { overwrite: true, ..to(Format::Tfrecord) }).unwrap();
+    assert_eq!((replaced.rows, replaced.unchanged), (200, false));
+    same(&src, &out);
+    assert_eq!(names(directory.path()), ["out", "src"]);
+}
+
+#[test]
+fn a_destination_in_the_source_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let src = directory.path().join("src");
+    numbers(&src, 1, 10);
+    for out in ["src", "src/out", "src/a/b", "src/../src/x"] {
+        let (error, text) = kind(run(&src, &directory.path().join(out), &to(Format::Csv)));
+        assert!(matches!(error, Error::Config { option: "dst", .. }), "{out}: {text}");
+    }
+    assert_eq!(names(&src), ["part-000.parquet"]);
+}
+
+#[test]
+fn columns_and_rows_are_chosen() {
+    let directory = tempfile::tempdir().unwrap();
+    let (src, out) = (directory.path().join("src"), directory.path().join("out"));
+    numbers(&src, 3, 100);
+    let filter = Some(Expr::parse("x > 0 and id >= 30").unwrap());
+    let options = ConvertOptions { columns: vec!["id".into()], filter, verify: true, ..to(Format::Csv) };
+    run(&src, &out, &options).unwrap();
+    let found = rows(&out, &ConvertOptions::default()).unwrap();
+    assert_eq!(found.num_columns(), 1);
+    let positive = |id: &i64| (id.wrapping_mul(0x5851_F42D_4C95_7F2D) >> 7) > 0;
+    assert_eq!(ids(&out), (30..300).filter(positive).collect::<Vec<_>>());
+    let (error, text) = kind(run(&src, &out, &ConvertOptions { columns: vec!["idd".into()], ..to(Format::Csv) }));
+    assert!(matches!(error, Error::NotFound { .. }) && text.contains("id, x"), "{text}");
+    // Nothing selected is still a dataset.
+    let none = Some(Expr::parse("id < 0").unwrap());
+    for format in
+        [Format::Parquet, Format::Csv, Format::Jsonl, Format::Arrow, Format::Mds, Format::Datasets, Format::Tfrecord]
+    {
+        let out = directory.path().join(format!("none-{format}"));
+        let report = run(&src, &out, &ConvertOptions { filter: none.clone(), verify: true, ..to(format) });
+        assert_eq!(report.unwrap_or_else(|error| panic!("{format}: {}", error.chain())).rows, 0);
+        let found = rows(&out, &ConvertOptions::default()).unwrap();
+        assert_eq!((found.num_rows(), found.num_columns()), (0, 2), "{format}");
+    }
+}
+
+#[test]
+fn the_number_of_files_is_exact() {
+    let directory = tempfile::tempdir().unwrap();
+    let src = directory.path().join("src");
+    numbers(&src, 3, 400);
+    for shards in [1, 2, 5, 12, 30] {
+        let out = directory.path().join(format!("out-{shards}"));
+        let options = ConvertOptions { shards: Some(shards), verify: true, ..to(Format::Jsonl) };
+        let report = run(&src, &out, &options).unwrap();
+        assert_eq!((report.files, report.rows), (shards, 1200));
+        assert_eq!(names(&out).iter().filter(|name| name.ends_with(".jsonl")).count(), shards);
+        same(&src, &out);
+    }
+}
+
+#[test]
+fn a_shuffle_is_a_permutation_that_threads_do_not_change() {
+    let directory = tempfile::tempdir().unwrap();
+    let src = directory.path().join("src");
+    numbers(&src, 5, 300);
+    let shuffled = |name: &str, seed: u64, jobs: usize| {
+        let out = directory.path().join(name);
+        let options = ConvertOptions {
+            shuffle: Some(seed),
+            jobs: Some(jobs),
+            shards: Some(3),
+            verify: true,
+            ..to(Format::Parquet)
+        };
+        run(&src, &out, &options).unwrap();
+        same(&src, &out);
+        ids(&out)
+    };
+    let (one, four, other) = (shuffled("a", 7, 1), shuffled("b", 7, 4), shuffled("c", 8, 2));
+    assert_eq!(one, four);
+    assert_ne!(one, other);
+    // Far from the order it came in: neighbours are seldom neighbours.
+    let near = one.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) <= 2).count();
+    assert!(near < 40, "{near} of 1500");
+}
+
+#[test]
+fn what_was_interrupted_is_resumed_only_when_asked() {
+    let directory = tempfile::tempdir().unwrap();
+    let (src, out) = (directory.path().join("src.parquet"), directory.path().join("out"));
+    let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(0..1000));
+    parquet(&src, &batch(vec![("id", ids)]));
+    let progress = Progress::default();
+    progress.stop();
+    let outcome = convert(&text(&src), &out, &to(Format::Csv), &progress);
+    assert!(matches!(outcome, Err(Error::Closed { .. })) && !out.exists());
+    // Nothing was finished, so nothing is kept.
+    assert_eq!(names(directory.path()), ["src.parquet"]);
+    // A directory as a kill leaves it.
+    let staging = directory.path().join(".out.bowstring-convert");
+    fs::create_dir_all(&staging).unwrap();
+    fs::write(staging.join("journal"), "{\"fingerprint\":\"of another\"}\n").unwrap();
+    for (resume, overwrite, ok) in [(false, false, false), (true, false, false), (false, true, true)] {
+        let outcome = run(&src, &out, &ConvertOptions { resume, overwrite, ..to(Format::Csv) });
+        assert_eq!(outcome.is_ok(), ok, "{outcome:?}");
+    }
+    assert_eq!(names(directory.path()), ["out", "src.parquet"]);
+}
+
+#[test]
+fn two_at_once_do_not_meet() {
+    let directory = tempfile::tempdir().unwrap();
+    let (src, out) = (directory.path().join("src"), directory.path().join("out"));
+    numbers(&src, 2, 100);
+    let staging = directory.path().join(".out.bowstring-convert");
+    fs::create_dir_all(&staging).unwrap();
+    // This process holds the lock.
+    let stat = fs::read_to_string("/proc/self/stat").unwrap();
+    let started = stat.rsplit_once(')').unwrap().1.split_ascii_whitespace().nth(19).unwrap().to_owned();
+    fs::write(staging.join("lock"), format!("{} {started}", std::process::id())).unwrap();
+    let (error, text) = kind(run(&src, &out, &to(Format::Csv)));
+    assert!(matches!(error, Error::Closed { .. }) && text.contains("process"), "{text}");
+    // A process that is gone holds nothing.
+    fs::write(staging.join("lock"), format!("{} 1", std::process::id())).unwrap();
+    run(&src, &out, &to(Format::Csv)).unwrap();
+}
+
+/// The binary, without a terminal.
+fn bowstring() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bowstring"));
+    command.stdin(Stdio::null());
+    command
+}
+
+#[test]
+#[cfg(feature = "cli")]
+fn the_verbs_say_what_they_did() {
+    let directory = tempfile::tempdir().unwrap();
+    let src = directory.path().join("src");
+    numbers(&src, 2, 500);
+    let out = directory.path().join("out.tfrecord");
+    let said = |arguments: &[&str], code: i32| {
+        let output = bowstring().args(arguments).output().unwrap();
+        let (stdout, stderr) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {stdout}{stderr}");
+        stdout + &stderr
+    };
+    let (src, to) = (text(&src), text(&out));
+    let dry = said(&["convert", &src, &to, "--dry-run"], 0);
+    assert!(dry.contains("parquet (by its names) -> tfrecord") && dry.contains("int64") && !out.exists(), "{dry}");
+    let done = said(&["convert", &src, &to, "--verify", "--jobs", "2"], 0);
+    assert!(done.contains("1,000") && done.contains("found equal"), "{done}");
+    assert!(said(&["convert", &src, &to, "--verify"], 0).contains("Nothing to do"));
+    let json: serde_json::Value =
+        serde_json::from_str(&said(&["convert", &src, &to, "--verify", "--json"], 0)).unwrap();
+    assert_eq!((&json["unchanged"], &json["to"]), (&true.into(), &"tfrecord".into()));
+    assert!(said(&["verify", &src, &to], 0).contains("The same rows"));
+    let less = text(&directory.path().join("less"));
+    said(&["convert", &src, &less, "--to", "csv", "--filter", "id != 7"], 0);
+    let found = said(&["verify", &src, &less], 3);
+    assert!(found.contains("Different") && found.contains("Only in A: 1 rows") && found.contains("id=7 "), "{found}");
+    assert!(said(&["convert", &src, &less, "--to", "lance"], 2).contains("Lance"));
+    assert!(said(&["convert", &src, &less, "--to", "csv"], 2).contains("overwrite"));
+}
+
+#[test]
+#[cfg(all(feature = "cli", target_os = "linux"))]
+fn a_disk_that_takes_no_more_leaves_nothing_half() {
+    let directory = tempfile::tempdir().unwrap();
+    let src = directory.path().join("src");
+    numbers(&src, 4, 20_000);
+    for format in ["parquet", "csv", "arrow", "tfrecord", "webdataset", "mds", "jsonl", "datasets", "petastorm"] {
+        let out = directory.path().join("out");
+        // No file may grow beyond 16 KiB: what the system says then is what it says of a full disk.
+        let script = format!(
+            "ulimit -f 16; trap '' XFSZ; exec {} convert \"$0\" \"$1\" --to {format}",
+            env!("CARGO_BIN_EXE_bowstring")
+        );
+        let output = Command::new("bash").args(["-c", &script, &text(&src), &text(&out)]).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(4), "{format}: {stderr}");
+        assert!(stderr.contains("File too large") && stderr.contains("out"), "{format}: {stderr}");
+        assert_eq!(names(directory.path()), ["src"], "{format}");
+    }
+    let output = bowstring().args(["convert", &text(&src), "/proc/nowhere/out", "--to", "csv"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(4), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+#[cfg(feature = "cli")]
+fn kills_at_random_lose_and_repeat_nothing() {
+    let kills = if crate::support::soak() { 200 } else { 15 };
+    let seed =
+        crate::support::variable("BOWSTRING_TEST_SEED").and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
+            std::time::SystemTime::now()
+                .duration_since(std::time::UNIX_EPOCH)
+                .map_or(1, |now| now.subsec_nanos() as u64)
+        });
+    println!("repeat with: BOWSTRING_TEST_SEED={seed} cargo test --test it convert::whole::kills");
+    let mut random = seed | 1;
+    let mut draw = |bound: u64| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random % bound
+    };
+    let directory = tempfile::tempdir().unwrap();
+    let src = directory.path().join("src");
+    numbers(&src, 24, 4_000);
+    let formats = ["parquet", "tfrecord", "mds", "webdataset", "csv"];
+    let (mut killed, mut finished, mut resumed) = (0, 0, 0);
+    let mut patience = Duration::from_millis(400);
+    while killed < kills {
+        let format = formats[finished % formats.len()];
+        let out = directory.path().join(format!("out-{finished}"));
+        // A task per file, so that there is something to resume.
+        let arguments = ["convert", &text(&src), &text(&out), "--to", format, "--shards", "24", "--resume", "--json"];
+        let arguments: Vec<String> =
+            arguments.iter().map(ToString::to_string).chain((finished % 4 == 3).then(|| "--shuffle".into())).collect();
+        loop {
+            let mut child = bowstring().args(&arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+            let started = Instant::now();
+            let wait = if killed < kills {
+                Duration::from_micros(draw(patience.as_micros() as u64 + 1))
+            } else {
+                Duration::from_secs(600)
+            };
+            let status = loop {
+                if let Some(status) = child.try_wait().unwrap() {
+                    break Some(status);
+                }
+                if started.elapsed() >= wait {
+                    child.kill().unwrap();
+                    child.wait().unwrap();
+                    break None;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            };
+            match status {
+                None => {
+                    killed += 1;
+                    // At the destination is all or nothing.
+                    if out.exists() {
+                        assert!(out.join("_SUCCESS").is_file());
+                        assert_eq!(
+                            names(&out).iter().filter(|name| !name.starts_with('_') && *name != "index.json").count(),
+                            24
+                        );
+                    }
+                }
+                Some(status) => {
+                    let output = child.wait_with_output().unwrap();
+                    assert!(status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+                    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+                    resumed += report["resumed_tasks"].as_u64().unwrap();
+                    // Long enough to finish now and then on this machine, short enough to be killed.
+                    patience = started.elapsed().max(Duration::from_millis(20)) * 3 / 2;
+                    break;
+                }
+            }
+        }
+        same(&src, &out);
+        assert!(!names(directory.path()).iter().any(|name| name.starts_with('.')), "nothing stays behind");
+        fs::remove_dir_all(&out).unwrap();
+        finished += 1;
+    }
+    println!("{killed} kills, {finished} conversions finished, {resumed} tasks not repeated");
+}
+
+#[test]
+fn differences_are_found_and_shown() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let table = |ids: Vec<i64>, x: Vec<Option<i64>>| {
+        batch(vec![
+            ("id", Arc::new(Int64Array::from(ids)) as ArrayRef),
+            ("x", Arc::new(Int64Array::from(x)) as ArrayRef),
+        ])
+    };
+    parquet(&at("a.parquet"), &table(vec![1, 2, 3, 3], vec![Some(1), None, Some(3), Some(3)]));
+    parquet(&at("b.parquet"), &table(vec![3, 1, 2, 3], vec![Some(3), Some(1), None, Some(3)]));
+    same(&at("a.parquet"), &at("b.parquet"));
+    parquet(&at("c.parquet"), &table(vec![1, 2, 3, 2], vec![Some(1), None, Some(3), Some(0)]));
+    let found =
+        bowstring::convert::verify(&text(&at("a.parquet")), &text(&at("c.parquet")), &ConvertOptions::default())
+            .unwrap();
+    assert!(!found.equal && found.only_first == 1 && found.only_second == 1, "{found:?}");
+    assert_eq!(found.examples_first, ["id=3 x=3"]);
+    assert_eq!(found.examples_second, ["id=2 x=0"]);
+}
