@@ -354,6 +354,7 @@ fn honest_ranks_go_on_while_the_server_is_attacked() {
     gang.check().unwrap();
     gang.ack(0, 4).unwrap();
     gang.leave(None).unwrap();
+    newcomers(&url);
     let mut loader = Loader::open(over_tcp(&url, 0)).unwrap();
     assert!(digest(&loader.next().unwrap().unwrap()) == expected[0][0]);
     drop(loader);
@@ -361,6 +362,19 @@ fn honest_ranks_go_on_while_the_server_is_attacked() {
     let (code, log) = server.ended();
     assert_eq!(code, Some(0), "{log}");
     assert!(!log.contains("panicked"), "{log}");
+}
+
+/// That a gang can be formed although so many were begun: those that nobody came back to make room.
+fn newcomers(url: &str) {
+    let start = Instant::now();
+    loop {
+        match Gang::join(url, &Default::default(), JoinOptions::new("newcomers", 0, 1)) {
+            Ok(mut gang) => break gang.leave(None).unwrap(),
+            Err(error) => assert!(start.elapsed() < Duration::from_secs(15), "{}", error.chain()),
+        }
+        std::thread::sleep(Duration::from_millis(500));
+    }
+    println!("a gang of newcomers formed {:.1} s after the attack", start.elapsed().as_secs_f64());
 }
 
 /// Runs `work` while everybody attacks.
