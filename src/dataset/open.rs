@@ -24,7 +24,7 @@ use crate::manifest::{FileEntry, Manifest, RowGroup};
 use crate::schema::{DTYPE_KEY, STORED_KEY};
 
 /// How a dataset is opened.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct OpenOptions {
     /// Options of the store, by object_store's names. They win over the environment.
     pub storage_options: BTreeMap<String, String>,
@@ -47,6 +47,25 @@ pub struct OpenOptions {
     /// How long any single wait may take: the listing, a footer, a page index, a row group's columns for the filter.
     /// Default 600 s.
     pub timeout: Duration,
+}
+
+impl std::fmt::Debug for OpenOptions {
+    /// What options of the store are set to may be secret, so only their names are shown.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let names: Vec<_> = self.storage_options.keys().collect();
+        f.debug_struct("OpenOptions")
+            .field("storage_options", &names)
+            .field("partitioning", &self.partitioning)
+            .field("filter", &self.filter)
+            .field("selector", &self.selector)
+            .field("ngram", &self.ngram)
+            .field("decode", &self.decode)
+            .field("limits", &self.limits)
+            .field("concurrency", &self.concurrency)
+            .field("memory", &self.memory)
+            .field("timeout", &self.timeout)
+            .finish()
+    }
 }
 
 impl Default for OpenOptions {

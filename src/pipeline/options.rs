@@ -1,6 +1,7 @@
 //! Everything a loader can be told, as plain fields with one validation.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -43,7 +44,7 @@ impl Filter {
 }
 
 /// Options of a [`Loader`](super::Loader). The names are the same in Python, in the environment (`BOWSTRING_BATCH_SIZE`) and as flags.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LoaderOptions {
     /// Files, directories, globs or URLs of one dataset; or one entry per dataset when `weights` is given.
@@ -142,6 +143,27 @@ pub(super) struct Settings {
     pub(super) threads: usize,
     pub(super) prefetch: usize,
     pub(super) timeout: Duration,
+}
+
+/// An address without what stands before its host or in its query.
+fn without_secrets(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+    let host = authority.rsplit_once('@').map_or_else(|| authority.to_owned(), |(_, host)| format!("***@{host}"));
+    let path = path.split_once('?').map_or_else(|| path.to_owned(), |(path, _)| format!("{path}?***"));
+    format!("{scheme}://{host}{path}")
+}
+
+impl fmt::Debug for LoaderOptions {
+    /// As JSON. What options of the store are set to may be secret, so only their names are shown; and so may a user, a password
+    /// or a signature in an address.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hidden = self.storage_options.keys().map(|key| (key.clone(), "***".to_owned())).collect();
+        let urls = self.urls.iter().map(|url| without_secrets(url)).collect();
+        let shown = Self { urls, storage_options: hidden, ..self.clone() };
+        let json = serde_json::to_string(&shown).map_err(|_| fmt::Error)?;
+        write!(f, "LoaderOptions {json}")
+    }
 }
 
 impl LoaderOptions {

@@ -26,6 +26,15 @@ mod filter;
 /// The server and its client.
 #[cfg(feature = "flight")]
 mod flight;
+/// A server under attack: honest ranks go on.
+#[cfg(all(feature = "cli", feature = "flight", unix))]
+mod flight_abuse;
+/// Who gets nothing from a server: every call, every ticket that is not one.
+#[cfg(all(feature = "cli", feature = "flight", unix))]
+mod flight_access;
+/// A client fed by a hostile server.
+#[cfg(feature = "flight")]
+mod flight_hostile;
 /// The floors of the house: which module may name which, what stays pure, where `unsafe` lives.
 mod floors;
 /// The gang: ranks that start, meet and restart together, on a network that fails.

@@ -13,12 +13,12 @@ use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
-const PHOTOS: &str = "fixtures/imagenet40.parquet";
+pub(crate) const PHOTOS: &str = "fixtures/imagenet40.parquet";
 /// Secrets that are planted in files and must come out nowhere.
 const TOKEN: &str = "planted-token-5f1d7c";
 const STORE_KEY: &str = "planted-store-key-93ab";
 /// How long a step of a test may take before it has failed.
-const LONGEST: Duration = Duration::from_secs(30);
+pub(crate) const LONGEST: Duration = Duration::from_secs(30);
 
 fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bowstring"));
@@ -32,8 +32,8 @@ fn command(args: &[&str]) -> Command {
 }
 
 /// A server that runs; killed when dropped.
-struct Server {
-    child: Child,
+pub(crate) struct Server {
+    pub(crate) child: Child,
     listen: String,
     admin: String,
     log: PathBuf,
@@ -41,7 +41,7 @@ struct Server {
 }
 
 impl Server {
-    fn start(args: &[&str]) -> Self {
+    pub(crate) fn start(args: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let log = directory.path().join("log");
         let ports = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--print-address"];
@@ -57,7 +57,7 @@ impl Server {
         Self { child, listen, admin, log, _directory: directory }
     }
 
-    fn get(&self, path: &str) -> String {
+    pub(crate) fn get(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(self.admin.strip_prefix("http://").unwrap()).unwrap();
         stream.set_read_timeout(Some(LONGEST)).unwrap();
         write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
@@ -66,13 +66,13 @@ impl Server {
         answer
     }
 
-    fn signal(&self, signal: &str) {
+    pub(crate) fn signal(&self, signal: &str) {
         let sent = Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap();
         assert!(sent.success());
     }
 
     /// The exit code and what the log held. Dropping kills whatever is left.
-    fn ended(mut self) -> (Option<i32>, String) {
+    pub(crate) fn ended(mut self) -> (Option<i32>, String) {
         let start = Instant::now();
         let status = loop {
             if let Some(status) = self.child.try_wait().unwrap() {
@@ -84,7 +84,7 @@ impl Server {
         (status.code(), std::fs::read_to_string(&self.log).unwrap())
     }
 
-    fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.listen.rsplit(':').next().unwrap().parse().unwrap()
     }
 }
@@ -96,7 +96,7 @@ impl Drop for Server {
     }
 }
 
-fn write(directory: &Path, name: &str, text: &str) -> String {
+pub(crate) fn write(directory: &Path, name: &str, text: &str) -> String {
     let path = directory.join(name);
     std::fs::write(&path, text).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
@@ -104,14 +104,14 @@ fn write(directory: &Path, name: &str, text: &str) -> String {
 }
 
 /// Certificates of one authority: its own, a server's for `localhost`, a client's.
-struct Authority {
-    ca: String,
-    server: (String, String),
-    client: (String, String),
+pub(crate) struct Authority {
+    pub(crate) ca: String,
+    pub(crate) server: (String, String),
+    pub(crate) client: (String, String),
 }
 
 impl Authority {
-    fn new(directory: &Path, name: &str) -> Self {
+    pub(crate) fn new(directory: &Path, name: &str) -> Self {
         let mut parameters = CertificateParams::new(Vec::new()).unwrap();
         parameters.distinguished_name.push(DnType::CommonName, name);
         parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -126,11 +126,11 @@ impl Authority {
         Self { ca, server: signed("localhost"), client: signed("trainer") }
     }
 
-    fn trusting(&self) -> ClientFiles {
+    pub(crate) fn trusting(&self) -> ClientFiles {
         ClientFiles { ca: Some((&self.ca).into()), domain: Some("localhost".into()), ..ClientFiles::default() }
     }
 
-    fn showing(&self, client: &Authority) -> ClientFiles {
+    pub(crate) fn showing(&self, client: &Authority) -> ClientFiles {
         let (cert, key) = (&client.client.0, &client.client.1);
         ClientFiles { cert: Some(cert.into()), key: Some(key.into()), ..self.trusting() }
     }
@@ -149,7 +149,7 @@ fn health(port: u16, files: Option<&ClientFiles>) -> Result<bool, String> {
     })
 }
 
-async fn connect(port: u16, files: Option<&ClientFiles>) -> Result<Channel, String> {
+pub(crate) async fn connect(port: u16, files: Option<&ClientFiles>) -> Result<Channel, String> {
     let scheme = if files.is_some() { "https" } else { "http" };
     let mut endpoint = Endpoint::from_shared(format!("{scheme}://127.0.0.1:{port}")).unwrap();
     if let Some(files) = files {

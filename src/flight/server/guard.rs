@@ -22,19 +22,23 @@ use super::core::{Core, Via};
 /// The call that is answered here.
 const DO_GET: &str = "/arrow.flight.protocol.FlightService/DoGet";
 
+/// The call whose messages may be large.
+const DO_PUT: &str = "/arrow.flight.protocol.FlightService/DoPut";
+
 /// Bytes of a gRPC message's prefix, and of the key and length of a ticket.
 const FRAMING: usize = 16;
 
-/// Wraps the stock service `S`.
+/// Wraps the stock service `S`: one that takes small messages, and one for what is put.
 #[derive(Debug, Clone)]
 pub(super) struct Guard<S> {
     inner: S,
+    put: S,
     core: Arc<Core>,
 }
 
 impl<S> Guard<S> {
-    pub(super) fn new(inner: S, core: Arc<Core>) -> Self {
-        Self { inner, core }
+    pub(super) fn new(inner: S, put: S, core: Arc<Core>) -> Self {
+        Self { inner, put, core }
     }
 }
 
@@ -69,7 +73,8 @@ where
             });
         }
         parts.extensions.insert(tenant);
-        Box::pin(self.inner.call(Request::from_parts(parts, body)))
+        let service = if parts.uri.path() == DO_PUT { &mut self.put } else { &mut self.inner };
+        Box::pin(service.call(Request::from_parts(parts, body)))
     }
 }
 

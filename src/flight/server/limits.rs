@@ -77,6 +77,9 @@ impl Default for Limits {
     }
 }
 
+/// Room for the type of an action, and for keys and lengths of fields.
+const AROUND: usize = 4 << 10;
+
 /// Largest window and least and greatest frame of HTTP/2.
 const MAX_WINDOW: u32 = (1 << 31) - 1;
 const FRAMES: std::ops::RangeInclusive<u32> = 1 << 14..=(1 << 24) - 1;
@@ -162,6 +165,11 @@ impl Limits {
             .http2_keepalive_timeout(Some(Duration::from_secs(self.keepalive_timeout_seconds)))
             .max_connection_age(Duration::from_secs(self.connection_age_seconds))
             .tcp_nodelay(true)
+    }
+
+    /// Largest message of a call that puts no data: an action or a descriptor, and what is around it.
+    pub(super) fn call_bytes(&self) -> usize {
+        self.action_bytes.max(self.ticket_bytes).saturating_add(AROUND)
     }
 
     /// Refuses a ticket or descriptor of `bytes` bytes that is too large.

@@ -127,10 +127,10 @@ where
             metrics.memory(used, budget);
         }
     });
-    let flight = FlightServiceServer::new(Service(Arc::clone(&core)))
-        .max_decoding_message_size(limits.message_bytes)
-        .max_encoding_message_size(limits.message_bytes);
-    let flight = Guard::new(flight, core);
+    let flight = FlightServiceServer::new(Service(Arc::clone(&core))).max_encoding_message_size(limits.message_bytes);
+    // Only what is put is large. All else is refused by its length, before it is in memory.
+    let put = flight.clone().max_decoding_message_size(limits.message_bytes);
+    let flight = Guard::new(flight.max_decoding_message_size(limits.call_bytes()), put, core);
     let drain = async {
         shutdown.await;
         admin.set_draining();
