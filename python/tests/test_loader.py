@@ -271,7 +271,7 @@ def test_every_option_is_looked_up_in_the_environment(monkeypatch: pytest.Monkey
         "stop": ("all_exhausted", "all_exhausted"),
         "limits": ('{"max_depth": 3}', {"max_depth": 3}),
     }
-    names = [name for name in inspect.signature(BaseLoader).parameters if name != "url"]
+    names = [name for name in inspect.signature(BaseLoader).parameters if name not in ("url", "gang")]
     texts |= {name: ("5", 5) for name in names if name not in texts}
     for name, (text, _) in texts.items():
         monkeypatch.setenv(f"BOWSTRING_{name.upper()}", text)
