@@ -1,5 +1,7 @@
 //! Two ranks read their shares from one server, and their union is the dataset, each row once.
 
+#![expect(clippy::print_stdout, reason = "an example prints")]
+
 use std::collections::BTreeSet;
 
 use bowstring::Loader;

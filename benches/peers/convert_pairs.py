@@ -93,7 +93,11 @@ def webdataset_to_parquet(src: pathlib.Path, dst: pathlib.Path) -> None:
     with pq.ParquetWriter(dst / "part.parquet", schema) as writer:
         rows: list[dict[str, object]] = []
         for sample in wds.WebDataset(urls, shardshuffle=False):
-            row = {"__key__": sample["__key__"], "image.jpg": sample["image.jpg"], "label.cls": int(sample["label.cls"])}
+            row = {
+                "__key__": sample["__key__"],
+                "image.jpg": sample["image.jpg"],
+                "label.cls": int(sample["label.cls"]),
+            }
             rows.append(row)
             if len(rows) == 256:
                 writer.write_table(pa.Table.from_pylist(rows, schema))
@@ -123,7 +127,12 @@ def run_one(task: str, side: str, src: pathlib.Path, dst: pathlib.Path) -> None:
         started = time.perf_counter()
         bowstring.convert(src, dst, to=to)
     else:
-        for module in {"images": "PIL", "tfrecord": "tensorflow", "mds": "streaming", "webdataset": "webdataset"}.items():
+        for module in {
+            "images": "PIL",
+            "tfrecord": "tensorflow",
+            "mds": "streaming",
+            "webdataset": "webdataset",
+        }.items():
             if module[0] in task:
                 __import__(module[1])
         started = time.perf_counter()
@@ -212,6 +221,7 @@ def main() -> None:
             f"{task:24} script {median['script']:7.2f} s   bowstring {median['bowstring']:7.2f} s   "
             f"{ratio:5.1f} x (aim {AIM:.0f})   {rate:.0f} MB/s written"
         )
+    return None
 
 
 if __name__ == "__main__":

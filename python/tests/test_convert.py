@@ -41,8 +41,8 @@ def test_options_reach_the_library(numbers: pathlib.Path, tmp_path: pathlib.Path
         bowstring.convert(numbers, tmp_path / "x", to="csv", columns=["id"], compression="lz4")
     with pytest.raises(bowstring.NotFoundError):
         bowstring.convert(tmp_path / "gone", tmp_path / "x", to="csv")
-    with pytest.raises(bowstring.UnsupportedError, match="Lance|lance"):
-        (tmp_path / "x.lance").mkdir()
+    (tmp_path / "x.lance").mkdir()
+    with pytest.raises(bowstring.UnsupportedError, match=r"[Ll]ance"):
         bowstring.convert(tmp_path / "x.lance", tmp_path / "x")
 
 

@@ -45,9 +45,7 @@ def read(path: pathlib.Path) -> pa.Table:
     return pq.read_table(path).sort_by("id")
 
 
-def test_tensorflow_reads_our_records_and_we_its(
-    table: tuple[pa.Table, pathlib.Path], tmp_path: pathlib.Path
-) -> None:
+def test_tensorflow_reads_our_records_and_we_its(table: tuple[pa.Table, pathlib.Path], tmp_path: pathlib.Path) -> None:
     tf = needs("tensorflow")
     source, path = table
     for compression in ["none", "gzip"]:
@@ -89,9 +87,7 @@ def test_tensorflow_reads_our_records_and_we_its(
     assert found_table.to_pydict() == source.to_pydict()
 
 
-def test_webdataset_reads_our_shards_and_we_its(
-    table: tuple[pa.Table, pathlib.Path], tmp_path: pathlib.Path
-) -> None:
+def test_webdataset_reads_our_shards_and_we_its(table: tuple[pa.Table, pathlib.Path], tmp_path: pathlib.Path) -> None:
     wds = needs("webdataset")
     source, path = table
     out = tmp_path / "out"
@@ -109,7 +105,9 @@ def test_webdataset_reads_our_shards_and_we_its(
     with wds.ShardWriter(str(tmp_path / "theirs-%06d.tar"), maxcount=20, verbose=0) as writer:
         for row in source.to_pylist():
             key = f"dir/{row['id']:04}"
-            writer.write({"__key__": key, "txt": row["name"], "cls": row["id"], "json": row["floats"], "bin": row["blob"]})
+            writer.write(
+                {"__key__": key, "txt": row["name"], "cls": row["id"], "json": row["floats"], "bin": row["blob"]}
+            )
     theirs = tmp_path / "theirs"
     theirs.mkdir()
     for file in tmp_path.glob("theirs-*.tar"):

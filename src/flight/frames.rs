@@ -261,8 +261,11 @@ mod tests {
 
     const LIMITS: Limits = Limits { header: 100, body: 1000 };
 
+    /// Header, metadata, body.
+    type Whole = (Vec<u8>, Vec<u8>, Vec<u8>);
+
     /// Headers, metadata and bodies of everything in `bytes`, which come in pieces of `size`.
-    fn read(bytes: &[u8], size: usize) -> Result<Vec<(Vec<u8>, Vec<u8>, Vec<u8>)>> {
+    fn read(bytes: &[u8], size: usize) -> Result<Vec<Whole>> {
         let mut reader = Reader::new(LIMITS);
         let mut found = Vec::new();
         for piece in bytes.chunks(size) {

@@ -32,7 +32,7 @@ pub fn decode(columns: &Columns, header: &[u8], metadata: &[u8], body: &Arc<Host
     let rows = usize::try_from(batch.length()).ok().filter(|rows| *rows as u64 == position.rows);
     let rows = rows.ok_or_else(|| wrong("its rows", &format!("{} and {}", batch.length(), position.rows)))?;
     let mut reader = Reader::new(&batch, body)?;
-    let mut found: Vec<Option<Vec<(Arc<str>, Value)>>> = Vec::with_capacity(columns.columns.len());
+    let mut found: Vec<Option<Vec<Part>>> = Vec::with_capacity(columns.columns.len());
     let mut arrays = Vec::new();
     for (at, column) in columns.columns.iter().enumerate() {
         // What Arrow's own reader is for is read below, all of it at once.
@@ -64,6 +64,9 @@ pub fn decode(columns: &Columns, header: &[u8], metadata: &[u8], body: &Arc<Host
     }
     Ok(Batch::of(position.epoch, position.step, rows, found.into_iter().flatten().flatten().collect()))
 }
+
+/// A column of a batch.
+type Part = (Arc<str>, Value);
 
 /// A slab as the owner of bytes.
 struct Body(Arc<HostBuffer>);
@@ -140,7 +143,7 @@ impl<'a> Reader<'a> {
         Tensor::within(self.body, offset, dtype, shape).ok_or_else(|| wrong(name, "a misaligned buffer"))
     }
 
-    fn column(&mut self, column: &Column, rows: usize) -> Result<Vec<(Arc<str>, Value)>> {
+    fn column(&mut self, column: &Column, rows: usize) -> Result<Vec<Part>> {
         let name = &column.name;
         let mut leading = vec![rows];
         let mut outer = rows;
