@@ -232,7 +232,7 @@ impl Attack {
             }
         });
         // Bad protobuf, by hand.
-        while let Ok(mut stream) = introduced(self.port) {
+        if let Ok(mut stream) = introduced(self.port) {
             for (at, method) in ["DoAction", "GetFlightInfo", "DoGet", "ListFlights", "DoPut"].into_iter().enumerate() {
                 let id = 2 * at as u32 + 1;
                 let call = frame(HEADERS, END_HEADERS, id, &headers(method));
@@ -240,7 +240,6 @@ impl Attack {
                 let _ = stream.write_all(&[call, body].concat());
             }
             let _ = stream.read(&mut [0; 4096]);
-            break;
         }
     }
 }

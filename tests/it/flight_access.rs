@@ -487,7 +487,7 @@ fn secrets_are_in_no_debug_text_and_in_no_error_of_a_client() {
         ("grpc://127.0.0.1:1/photos".to_owned(), ANNA),
     ] {
         let (shown, loader) = open(url, token);
-        let error = loader.err().expect("nobody may open this");
+        let error = loader.expect_err("nobody may open this");
         seen.push_str(&format!("{shown} {error:?} {error} {}", error.chain()));
     }
     let tokens = directory.path().join("tokens");
