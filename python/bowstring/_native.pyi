@@ -7,13 +7,17 @@ from typing_extensions import CapsuleType
 __all__ = [
     "ArrowArray",
     "DatasetWriter",
+    "Gang",
     "Loader",
     "RowGroups",
     "Tensor",
     "__version__",
+    "convert",
+    "convert_plan",
     "doctor",
     "petastorm_metadata",
     "unischema_metadata",
+    "verify",
 ]
 
 _T = TypeVar("_T")

@@ -57,7 +57,7 @@ pub struct Comparison {
 
 /// Compares the datasets at `a` and `b`, whose formats are `options.from` and `options.to`, or as their names tell.
 ///
-/// Types that keep the same values are the same: see [`Digest`](super::Digest). Where rows differ, they are looked for in a second
+/// Types that keep the same values are the same: see [`Digest`]. Where rows differ, they are looked for in a second
 /// pass, within the memory budget.
 ///
 /// # Errors

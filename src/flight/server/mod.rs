@@ -7,7 +7,7 @@
 //! | [`auth`], [`certificate`], [`secret`] | who may come in, and what is never printed |
 //! | [`tls`] | certificates, and where the server may listen without them |
 //! | [`limits`], [`connections`], [`quota`] | what one peer can take from the others: nothing |
-//! | [`admin`], [`metrics`] | what operators see |
+//! | [`admin`](mod@admin), [`metrics`] | what operators see |
 //! | `guard`, `service`, `body` | the protocol: who may call, the calls, batches as messages |
 //! | `local`, `put` | batches through shared memory; datasets that are written |
 //! | `core`, `opened`, `hub` | what is offered, what is open, who shares the decoding of it |
