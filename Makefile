@@ -89,6 +89,7 @@ test-doc: build
 .PHONY: test-python
 test-python: build
 	$(PY) examples/train_torch.py --epochs 2
+	$(PY) examples/serve_torch.py
 	cd python && ../$(PY) -m pytest 2>&1 | tee ../target/test-python.log
 
 .PHONY: lint
