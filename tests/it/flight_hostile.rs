@@ -257,6 +257,7 @@ fn hostile_server() {
     let flips = if support::soak() { 2000 } else { 160 };
     let next = AtomicUsize::new(0);
     let ended = AtomicUsize::new(0);
+    let slow = Mutex::new(Vec::new());
     let seed: u64 = seed.parse().unwrap();
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -268,20 +269,26 @@ fn hostile_server() {
                         break;
                     }
                     let damaged = flipped(&honest, seed.wrapping_add(flip as u64));
-                    let (_, mut error, mut took) = stage.play(damaged.clone(), 0.4);
-                    if took >= longest {
-                        // Machines are shared: what is slow by itself is slow again.
-                        (_, error, took) = stage.play(damaged, 0.4);
-                    }
+                    let (_, error, took) = stage.play(damaged, 0.4);
                     if let Some(error) = error {
                         assert!(is_typed(&error), "flip {flip} of seed {seed}: {}", error.chain());
                         ended.fetch_add(1, Ordering::Relaxed);
                     }
-                    assert!(took < longest, "flip {flip} of seed {seed}: {took:?}");
+                    if took >= longest {
+                        slow.lock().unwrap().push(flip);
+                    }
                 }
             });
         }
     });
+    // Machines are shared: what is slow by itself is slow alone, and each time.
+    let slow = slow.into_inner().unwrap();
+    let stage = Stage::new(&honest);
+    for flip in &slow {
+        let mut play = || stage.play(flipped(&honest, seed.wrapping_add(*flip as u64)), 0.4).2;
+        assert!((0..5).any(|_| play() < longest), "flip {flip} of seed {seed} is slow");
+    }
+    println!("{} flips were slow once", slow.len());
     let grown = machine::peak_resident().unwrap().saturating_sub(before) >> 20;
     let ended = ended.load(Ordering::Relaxed);
     println!("{played} scripts: errors with types; {flips} flips: {ended} errors; resident memory grew by {grown} MiB");
