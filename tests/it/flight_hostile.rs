@@ -245,7 +245,13 @@ fn hostile_server() {
     let longest = Duration::from_millis(2500);
     let played = cases.len();
     for (what, script) in cases {
-        let (batches, error, took) = stage.play(script, 1.0);
+        let (mut batches, mut error, mut took) = stage.play(script.clone(), 1.0);
+        for _ in 0..4 {
+            // Machines are shared: what is slow by itself is slow each time.
+            if took >= longest {
+                (batches, error, took) = stage.play(script.clone(), 1.0);
+            }
+        }
         let error = error.unwrap_or_else(|| panic!("{what}: {batches} batches and no error"));
         assert!(is_typed(&error), "{what}: {}", error.chain());
         assert!(took < longest, "{what}: {took:?}, {}", error.chain());
@@ -257,6 +263,7 @@ fn hostile_server() {
     let flips = if support::soak() { 2000 } else { 160 };
     let next = AtomicUsize::new(0);
     let ended = AtomicUsize::new(0);
+    let slow = Mutex::new(Vec::new());
     let seed: u64 = seed.parse().unwrap();
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -268,20 +275,26 @@ fn hostile_server() {
                         break;
                     }
                     let damaged = flipped(&honest, seed.wrapping_add(flip as u64));
-                    let (_, mut error, mut took) = stage.play(damaged.clone(), 0.4);
-                    if took >= longest {
-                        // Machines are shared: what is slow by itself is slow again.
-                        (_, error, took) = stage.play(damaged, 0.4);
-                    }
+                    let (_, error, took) = stage.play(damaged, 0.4);
                     if let Some(error) = error {
                         assert!(is_typed(&error), "flip {flip} of seed {seed}: {}", error.chain());
                         ended.fetch_add(1, Ordering::Relaxed);
                     }
-                    assert!(took < longest, "flip {flip} of seed {seed}: {took:?}");
+                    if took >= longest {
+                        slow.lock().unwrap().push(flip);
+                    }
                 }
             });
         }
     });
+    // Machines are shared: what is slow by itself is slow alone, and each time.
+    let slow = slow.into_inner().unwrap();
+    let stage = Stage::new(&honest);
+    for flip in &slow {
+        let play = || stage.play(flipped(&honest, seed.wrapping_add(*flip as u64)), 0.4).2;
+        assert!((0..5).any(|_| play() < longest), "flip {flip} of seed {seed} is slow");
+    }
+    println!("{} flips were slow once", slow.len());
     let grown = machine::peak_resident().unwrap().saturating_sub(before) >> 20;
     let ended = ended.load(Ordering::Relaxed);
     println!("{played} scripts: errors with types; {flips} flips: {ended} errors; resident memory grew by {grown} MiB");

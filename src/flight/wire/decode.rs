@@ -98,6 +98,10 @@ impl<'a> Reader<'a> {
         if let Some((offset, length)) = buffers.iter().find(|buffer| !inside(buffer)) {
             return Err(wrong("a buffer", &format!("{length} bytes at {offset} of a body of {}", body.len())));
         }
+        // Arrow's reader takes that for granted, and panics where it is not so.
+        if let Some((offset, _)) = buffers.iter().find(|(offset, length)| *length > 0 && offset % 8 != 0) {
+            return Err(wrong("a buffer", &format!("begins at {offset}, which is no multiple of 8")));
+        }
         Ok(Self {
             nodes: batch.nodes().into_iter().flatten().map(|node| node.length()).collect(),
             buffers,
