@@ -23,6 +23,9 @@ mod filter;
 /// The server and its client.
 #[cfg(feature = "flight")]
 mod flight;
+/// Ranks and servers that are killed, stopped and drained as processes.
+#[cfg(all(feature = "cli", feature = "flight", unix))]
+mod flight_kill;
 /// The floors of the house: which module may name which, what stays pure, where `unsafe` lives.
 mod floors;
 /// The gang: ranks that start, meet and restart together, on a network that fails.
