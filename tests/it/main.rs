@@ -35,6 +35,9 @@ mod flight_access;
 /// A client fed by a hostile server.
 #[cfg(feature = "flight")]
 mod flight_hostile;
+/// Ranks and servers that are killed, stopped and drained as processes.
+#[cfg(all(feature = "cli", feature = "flight", unix))]
+mod flight_kill;
 /// The floors of the house: which module may name which, what stays pure, where `unsafe` lives.
 mod floors;
 /// The gang: ranks that start, meet and restart together, on a network that fails.

@@ -20,7 +20,7 @@ const STORE_KEY: &str = "planted-store-key-93ab";
 /// How long a step of a test may take before it has failed.
 pub(crate) const LONGEST: Duration = Duration::from_secs(30);
 
-fn command(args: &[&str]) -> Command {
+pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bowstring"));
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("BOWSTRING_") {

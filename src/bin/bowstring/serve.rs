@@ -83,6 +83,9 @@ pub(crate) struct Args {
     /// File in which a gang's generation and step survive a crash
     #[arg(long, env = "BOWSTRING_JOURNAL", value_name = "FILE", hide_env_values = true)]
     journal: Option<PathBuf>,
+    /// Seconds after which a rank of a gang that was not heard of is lost [default: 10]
+    #[arg(long, env = "BOWSTRING_GANG_LEASE", value_name = "SECONDS", hide_env_values = true)]
+    gang_lease: Option<f64>,
     /// Let clients write datasets: into this directory as Parquet, or `memory`
     #[arg(long, env = "BOWSTRING_PUT", value_name = "DIRECTORY", hide_env_values = true)]
     put: Option<String>,
@@ -149,6 +152,7 @@ impl Args {
         over(&mut server.max_streams, &self.max_streams);
         over(&mut server.drain_grace, &self.drain_grace);
         over(&mut server.journal, &self.journal);
+        over(&mut server.gang_lease, &self.gang_lease);
         over(&mut server.put, &self.put);
         over(&mut server.shared_memory, &self.shared_memory);
         server.insecure |= self.insecure;

@@ -38,6 +38,10 @@ impl Actions {
 }
 
 impl Wire for Actions {
+    fn peer(&self) -> String {
+        self.address.server()
+    }
+
     fn call(&self, action: &str, body: Vec<u8>, deadline: Duration) -> BoxFuture<'_, Result<Vec<u8>>> {
         let action = action.to_owned();
         Box::pin(async move {

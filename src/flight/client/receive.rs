@@ -91,14 +91,21 @@ impl Source {
 
     /// What the servers say of `asked`.
     pub(super) async fn announced(&self, asked: &Asked) -> Result<(Announced, Columns)> {
-        let mut attempts = Attempts::new(self);
-        loop {
-            let address = attempts.address();
-            match self.announced_at(address, asked).await {
-                Ok(found) => return Ok(found),
-                Err(failure) => attempts.failed(failure, 0).await?,
+        let asking = async {
+            let mut attempts = Attempts::new(self);
+            loop {
+                let address = attempts.address();
+                match self.announced_at(address, asked).await {
+                    Ok(found) => return Ok(found),
+                    Err(failure) => attempts.failed(failure, 0).await?,
+                }
             }
-        }
+        };
+        // The last attempt may have begun late, and connecting has a time of its own.
+        let waited = self.timeout;
+        tokio::time::timeout(waited, asking)
+            .await
+            .unwrap_or_else(|_| Err(Error::Timeout { stage: "receive", culprit: self.culprit(), waited }))
     }
 
     async fn announced_at(&self, address: &Address, asked: &Asked) -> Result<(Announced, Columns), Failure> {

@@ -48,7 +48,7 @@ impl Call<'_> {
             let sent = Instant::now();
             let left = deadline.saturating_duration_since(sent);
             if left.is_zero() {
-                let culprit = format!("the server of gang {}: {trouble}", self.gang);
+                let culprit = format!("{}, the server of gang {}: {trouble}", self.wire.peer(), self.gang);
                 return Err(Error::Timeout { stage: self.stage, culprit, waited: sent - begin });
             }
             let patience = patience.min(left);

@@ -32,6 +32,11 @@ use crate::error::{Error, Result};
 pub trait Wire: Send + Sync {
     /// Calls `action` with `body` and returns the answer. The caller stops waiting after `deadline`, and drops the future.
     fn call(&self, action: &str, body: Vec<u8>, deadline: Duration) -> BoxFuture<'_, Result<Vec<u8>>>;
+
+    /// Whom it calls, to be named when nobody answers.
+    fn peer(&self) -> String {
+        "the server".to_owned()
+    }
 }
 
 /// Who joins which gang.
@@ -313,6 +318,12 @@ impl Shared {
         Refusal::Fenced { gang: gang.clone(), generation: *generation, why: why.to_owned() }
     }
 
+    /// The server was not heard of for the lease.
+    fn silent(&self, trouble: &str) -> Refusal {
+        let (peer, lease) = (self.wire.peer(), self.lease);
+        self.fenced(&format!("{peer} answered no heartbeat within the lease of {lease:?}{trouble}"))
+    }
+
     fn end(&self, refusal: Refusal) {
         self.ended.send_if_modified(|ended| {
             let first = ended.is_none();
@@ -333,7 +344,7 @@ impl Shared {
             return Err(self.error(refusal));
         }
         if Instant::now() >= *lock(&self.dead_at) {
-            self.end(self.fenced(&format!("no heartbeat was answered within the lease of {:?}", self.lease)));
+            self.end(self.silent(""));
             return self.check_ended();
         }
         Ok(())
@@ -408,9 +419,7 @@ async fn heartbeats(shared: Arc<Shared>) {
         let sent = Instant::now();
         let dead_at = *lock(&shared.dead_at);
         if sent >= dead_at {
-            shared.end(
-                shared.fenced(&format!("no heartbeat was answered within the lease of {:?}{trouble}", shared.lease)),
-            );
+            shared.end(shared.silent(&trouble));
             return;
         }
         // A lost answer is asked for again soon: the lease has room for that.
@@ -428,7 +437,7 @@ async fn heartbeats(shared: Arc<Shared>) {
             }
             Ok(Err(error)) if is_trouble(&error) => trouble = format!(" ({})", error.chain()),
             Ok(Err(error)) => return shared.end(Refusal::of(&error)),
-            Err(_) => trouble = " (the server does not answer)".into(),
+            Err(_) => trouble = " (it does not answer)".into(),
         }
     }
 }

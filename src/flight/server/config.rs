@@ -23,6 +23,10 @@ pub const LISTEN: &str = "127.0.0.1:8815";
 pub const DRAIN_GRACE: f64 = 30.0;
 /// Longest such time: a day.
 const MAX_GRACE: f64 = 86_400.0;
+/// Seconds of a gang's lease if nothing is said.
+const GANG_LEASE: f64 = 10.0;
+/// What a lease may be: below it, a busy machine is taken for a dead one.
+const LEASES: std::ops::RangeInclusive<f64> = 0.1..=86_400.0;
 
 /// What the table `[server]` of the configuration can say; flags have the same names.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -52,6 +56,8 @@ pub struct ServerOptions {
     pub drain_grace: Option<f64>,
     /// File of the journal that a gang's generation and step survive a crash in.
     pub journal: Option<PathBuf>,
+    /// Seconds after which a rank of a gang that was not heard of is lost; 10 by default, 0.1 to 86,400.
+    pub gang_lease: Option<f64>,
     /// Where datasets that clients write go: `memory`, or a directory. Without, clients cannot write.
     pub put: Option<String>,
     /// Whether ranks on this host get their batches through shared memory; they do by default.
@@ -91,6 +97,8 @@ pub struct Config {
     pub admin: Arc<AdminState>,
     /// File of the journal.
     pub journal: Option<PathBuf>,
+    /// A rank of a gang that was not heard of for so long is lost. After a restart of the server ranks have twice as long.
+    pub gang_lease: Duration,
     /// Where datasets that clients write go; none takes no writes.
     pub put: Option<Put>,
     /// Whether ranks on this host get their batches through shared memory.
@@ -137,6 +145,11 @@ impl Config {
         if !(0.0..=MAX_GRACE).contains(&grace) {
             return Err(Error::config("drain_grace", format!("{grace} is not from 0 to {MAX_GRACE} seconds")));
         }
+        let lease = options.gang_lease.unwrap_or(GANG_LEASE);
+        if !LEASES.contains(&lease) {
+            let problem = format!("{lease} is not from {} to {} seconds", LEASES.start(), LEASES.end());
+            return Err(Error::config("gang_lease", problem));
+        }
         Ok(Self {
             catalogue,
             tokens: options.tokens.as_ref().map(Tokens::from_file).transpose()?,
@@ -153,6 +166,7 @@ impl Config {
             drain_grace: Duration::from_secs_f64(grace),
             admin: Arc::new(AdminState::new()),
             journal: options.journal.clone(),
+            gang_lease: Duration::from_secs_f64(lease),
             put: options.put.as_deref().map(Put::parse),
             shared_memory: options.shared_memory.unwrap_or(true),
             quotas: Quotas::new(options.quotas.clone(), limits.max_streams)?,
@@ -246,6 +260,8 @@ mod tests {
         for (options, what) in [
             (ServerOptions { drain_grace: Some(-1.0), ..none() }, "drain_grace"),
             (ServerOptions { drain_grace: Some(f64::NAN), ..none() }, "drain_grace"),
+            (ServerOptions { gang_lease: Some(0.01), ..none() }, "gang_lease"),
+            (ServerOptions { gang_lease: Some(f64::NAN), ..none() }, "gang_lease"),
             (ServerOptions { threads: Some(0), ..none() }, "threads"),
             (ServerOptions { max_streams: Some(0), ..none() }, "max_streams"),
             (ServerOptions { replicas: vec!["10.0.0.2:8815".into()], ..none() }, "replicas"),

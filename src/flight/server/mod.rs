@@ -95,7 +95,8 @@ where
     let (reporter, health) = tonic_health::server::health_reporter();
     let (stop, stopped) = watch::channel(false);
     let (cut, cutting) = watch::channel(false);
-    let gangs = Registry::open(config.journal.clone(), RegistryOptions::default())?;
+    let times = RegistryOptions { lease: config.gang_lease, grace: config.gang_lease, ..RegistryOptions::default() };
+    let gangs = Registry::open(config.journal.clone(), times)?;
     let staging = match &config.put {
         Some(Put::Memory) => Some(Arc::new(Staging::memory(config.memory_budget / 2, StagingOptions::default())?)),
         Some(Put::Directory(path)) => Some(Arc::new(Staging::directory(path, StagingOptions::default()).await?)),
