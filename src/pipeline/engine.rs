@@ -47,6 +47,7 @@ fn job(options: &LoaderOptions, settings: &Settings, parts: Parts) -> Result<Job
         budget: settings.budget,
         batches: parts.batches,
         keep: 0,
+        pool: None,
         prefetch: settings.prefetch,
         bad_rows: options.bad_rows,
     };

@@ -96,6 +96,8 @@ pub(super) struct Means {
     pub(super) batches: usize,
     /// Bytes of buffers that were given back and are kept for later batches, beyond the budget.
     pub(super) keep: usize,
+    /// Where batches of an earlier job came from, if what it kept is to be used.
+    pub(super) pool: Option<Arc<Pool>>,
     /// Batches made ahead of the consumer.
     pub(super) prefetch: usize,
     pub(super) bad_rows: BadRows,
@@ -124,14 +126,16 @@ pub(super) struct Job {
 
 impl Job {
     pub(super) fn new(sources: Arc<[Source]>, means: Means) -> Self {
-        let Means { workers, allocator, budget, batches, keep, prefetch, bad_rows } = means;
+        let Means { workers, allocator, budget, batches, keep, pool, prefetch, bad_rows } = means;
+        let pool_bytes = batches.saturating_add(keep);
+        let pool = pool.filter(|pool| pool.budget() == pool_bytes);
         let local = sources.iter().all(|source| source.dataset.is_local());
         let reads_at_once = (workers.threads() + 1).max(if local { 0 } else { REMOTE_READS });
         Self {
             sources,
             // Row groups never leave this process: any memory does.
             groups: Pool::new(Arc::new(SystemAllocator), budget - batches),
-            batches: Pool::new(allocator, batches.saturating_add(keep)),
+            batches: pool.unwrap_or_else(|| Pool::new(allocator, pool_bytes)),
             workers,
             reads: Semaphore::new(reads_at_once),
             reads_at_once,

@@ -164,6 +164,7 @@ impl Prepared {
             // At most the budget, which is a usize.
             batches: need.batches as usize,
             keep: run.keep,
+            pool: run.pool,
             prefetch: run.prefetch,
             bad_rows: self.bad_rows,
         };
@@ -190,6 +191,8 @@ pub struct Run {
     /// Bytes of batches that are still in use after they were delivered: when they come back, their memory is kept for later
     /// batches. For allocators whose memory is dear.
     pub keep: usize,
+    /// The [`pool`](Batches::pool) of an earlier run with the same allocator: what it kept is used again, if batches are alike.
+    pub pool: Option<Arc<Pool>>,
     /// Batches made ahead of the consumer, at least 1.
     pub prefetch: usize,
 }
@@ -205,6 +208,11 @@ impl Batches {
     /// Stage and culprit of a wait that brings nothing.
     pub fn culprit(&self) -> (&'static str, String) {
         self.feed.culprit()
+    }
+
+    /// Where its batches come from.
+    pub fn pool(&self) -> Arc<Pool> {
+        Arc::clone(&self.job.batches)
     }
 
     /// Counters since the start.

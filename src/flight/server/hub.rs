@@ -21,7 +21,7 @@ use super::opened::{Offer, PREFETCH};
 use crate::error::{Error, Result};
 use crate::flight::status::to_status;
 use crate::flight::wire::{Encoded, encode};
-use crate::memory::HostAllocator;
+use crate::memory::{HostAllocator, Pool};
 use crate::pipeline::{Batches, Run, Workers};
 use crate::plan::{Plan, Share};
 
@@ -45,6 +45,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 type Key = (usize, u64, u32, u32);
 
+/// Pools of lines that ended, the last one at the end, each with the claim on what it keeps.
+type Idle = Mutex<VecDeque<(Arc<Pool>, OwnedSemaphorePermit)>>;
+
+/// Pools that are kept at most.
+const IDLE: usize = 16;
+
 /// What all streams of a server share.
 #[derive(Debug)]
 pub(super) struct Hub {
@@ -53,6 +59,8 @@ pub(super) struct Hub {
     allocator: Arc<dyn HostAllocator>,
     memory: Arc<Semaphore>,
     budget: u64,
+    /// Memory of lines that ended, for those that begin: fresh pages cost more than a batch.
+    idle: Arc<Idle>,
     /// Rows of batches that were made, padding included.
     decoded: Arc<AtomicU64>,
 }
@@ -66,13 +74,24 @@ impl Hub {
             allocator,
             memory: Arc::new(Semaphore::new(permits)),
             budget,
+            idle: Arc::default(),
             decoded: Arc::default(),
         }
     }
 
-    /// Bytes of the budget that are claimed.
+    /// Bytes of the budget that streams have claimed.
     pub(super) fn used(&self) -> u64 {
-        self.budget.saturating_sub(self.memory.available_permits() as u64 * UNIT)
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let idle: usize = idle.iter().map(|(_, memory)| memory.num_permits()).sum();
+        let free = (self.memory.available_permits() + idle) as u64;
+        self.budget.saturating_sub(free.saturating_mul(UNIT))
+    }
+
+    /// The pool of an ended line whose batches were alike.
+    fn reuse(&self, budget: usize) -> Option<Arc<Pool>> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = idle.iter().rposition(|(pool, _)| pool.budget() == budget)?;
+        idle.remove(at).map(|(pool, _)| pool)
     }
 
     /// Rows of batches that were made since the start, padding included.
@@ -102,18 +121,19 @@ impl Hub {
         if let Some(line) = self.find(key, step) {
             return Ok(Subscriber { line, step, _outgoing: out });
         }
-        let left = self.memory.available_permits() as u64 * UNIT;
+        let left = self.budget.saturating_sub(self.used());
         let least = need.total().saturating_add(RING.start().saturating_mul(batch));
         let spare = left.saturating_sub(least) / 4;
         let ring = (RING_BYTES.min(spare) / batch.max(1)).clamp(*RING.start(), *RING.end());
         let ahead = AHEAD.min(spare);
         let claimed = need.total().saturating_add(ring.saturating_mul(batch)).saturating_add(ahead);
+        let keep = usize::try_from(ring.saturating_add(outgoing).saturating_mul(batch)).unwrap_or(usize::MAX);
+        let pool = self.reuse(usize::try_from(need.batches).unwrap_or(usize::MAX).saturating_add(keep));
         let memory = self.claim(claimed).await?;
         let allocator = Arc::clone(&self.allocator);
         let budget = usize::try_from(need.total().saturating_add(ahead)).unwrap_or(usize::MAX);
-        let keep = usize::try_from(ring.saturating_add(outgoing).saturating_mul(batch)).unwrap_or(usize::MAX);
         let workers = Arc::clone(&self.workers);
-        let run = Run { share, from: step, workers, allocator, budget, keep, prefetch: PREFETCH };
+        let run = Run { share, from: step, workers, allocator, budget, keep, pool, prefetch: PREFETCH };
         let batches = offer.prepared.batches(Arc::clone(plan), run)?;
         let line = Arc::new(Line {
             offer: Arc::clone(offer),
@@ -121,7 +141,8 @@ impl Hub {
             ring: Mutex::new(Ring { batches: VecDeque::new(), most: ring as usize, next: step, failed: None }),
             source: tokio::sync::Mutex::new(batches),
             decoded: Arc::clone(&self.decoded),
-            _memory: memory,
+            memory: Some(memory),
+            idle: Arc::clone(&self.idle),
         });
         let mut lines = self.lock();
         lines.retain(|_, lines| {
@@ -148,6 +169,13 @@ impl Hub {
             limit: self.budget,
             option: "memory_budget",
         })?;
+        // What ended lines keep is given up before anybody waits.
+        while self.memory.available_permits() < permits as usize {
+            let given_up = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
+            if given_up.is_none() {
+                break;
+            }
+        }
         let claimed = tokio::time::timeout(PATIENCE, Arc::clone(&self.memory).acquire_many_owned(permits)).await;
         match claimed {
             Ok(Ok(permit)) => Ok(permit),
@@ -178,7 +206,21 @@ struct Line {
     ring: Mutex<Ring>,
     source: tokio::sync::Mutex<Batches>,
     decoded: Arc<AtomicU64>,
-    _memory: OwnedSemaphorePermit,
+    memory: Option<OwnedSemaphorePermit>,
+    idle: Arc<Idle>,
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let pool = self.source.get_mut().pool();
+        if let Some(memory) = self.memory.take() {
+            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+            idle.push_back((pool, memory));
+            let dropped = if idle.len() > IDLE { idle.pop_front() } else { None };
+            drop(idle);
+            drop(dropped);
+        }
+    }
 }
 
 #[derive(Debug)]
