@@ -61,6 +61,10 @@ impl Server {
         signal(self.child.id(), name);
     }
 
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Waits for its end: its exit code and how long that took.
     fn ended(&mut self) -> (Option<i32>, Duration) {
         let started = Instant::now();

@@ -38,6 +38,9 @@ mod flight_hostile;
 /// Ranks and servers that are killed, stopped and drained as processes.
 #[cfg(all(feature = "cli", feature = "flight", unix))]
 mod flight_kill;
+/// Clients that wait for servers that are stopped, mute or out of reach.
+#[cfg(all(feature = "cli", feature = "flight", unix))]
+mod flight_wait;
 /// The floors of the house: which module may name which, what stays pure, where `unsafe` lives.
 mod floors;
 /// The gang: ranks that start, meet and restart together, on a network that fails.
