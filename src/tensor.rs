@@ -248,7 +248,12 @@ impl BatchBuilder {
     /// [`Error::Limit`] or [`Error::Config`] if the sizes overflow or memory is refused.
     pub fn new(specs: Vec<TensorSpec>, reservation: Reservation) -> Result<Self> {
         let layout = Layout::new(&specs)?;
-        let slab = reservation.allocate(layout.total)?;
+        let mut slab = reservation.allocate(layout.total)?;
+        for (offset, len) in &layout.places {
+            // A slab is sent as it is: what lies between tensors must not be left over from another batch.
+            let end = offset + len;
+            slab[end..end.next_multiple_of(TENSOR_ALIGNMENT)].fill(0);
+        }
         Ok(Self { specs, layout, slab })
     }
 
@@ -318,6 +323,21 @@ mod tests {
         assert_eq!((a.as_ptr() as usize % ALIGNMENT, b.as_ptr() as usize % ALIGNMENT), (0, 0));
         assert_eq!(a.as_slice::<f32>().map(<[f32]>::len), Some(15));
         assert!(a.as_slice::<u8>().is_none());
+    }
+
+    #[test]
+    fn nothing_of_an_earlier_batch_lies_between_tensors() {
+        let pool = Pool::new(Arc::new(SystemAllocator), 1 << 20);
+        let mut earlier = pool.try_reserve(4096).unwrap().allocate(4096).unwrap();
+        earlier.fill(7);
+        drop(earlier);
+        let shape = |rows| TensorSpec { name: "x".into(), dtype: DType::Uint8, shape: vec![rows] };
+        let specs = vec![shape(3), shape(256), shape(0), shape(300)];
+        let mut builder = BatchBuilder::new(specs, pool.try_reserve(4096).unwrap()).unwrap();
+        builder.tensors().into_iter().for_each(|tensor| tensor.fill(1));
+        let batch = builder.finish(0, 0, 1, Vec::new());
+        let slab = batch.tensor("x").unwrap().slab();
+        assert!(slab.iter().all(|byte| *byte <= 1) && slab.len() == 256 + 256 + 512);
     }
 
     #[test]

@@ -242,3 +242,77 @@ fn wrong(what: &str, found: &str) -> Error {
         hint: "the server is not bowstring, or of another version".to_owned(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{ArrayRef, LargeStringArray};
+    use arrow::datatypes::DataType;
+
+    use super::*;
+    use crate::flight::wire::encode;
+    use crate::memory::{Pool, SystemAllocator};
+    use crate::schema::{Dim, Field, Schema, Type};
+    use crate::tensor::{BatchBuilder, TensorSpec};
+
+    /// A batch with a matrix, a ragged column and text, as columns and as one body.
+    fn sent() -> (Columns, Batch, crate::flight::wire::Encoded, Arc<HostBuffer>) {
+        let pool = Pool::new(Arc::new(SystemAllocator), 1 << 20);
+        let spec = |name: &str, dtype, shape: &[usize]| TensorSpec { name: name.into(), dtype, shape: shape.to_vec() };
+        let specs = vec![
+            spec("m", DType::Float32, &[4, 3]),
+            spec("r__values", DType::Int64, &[5]),
+            spec("r__offsets", DType::Int64, &[5]),
+        ];
+        let mut builder = BatchBuilder::new(specs, pool.try_reserve(4096).unwrap()).unwrap();
+        builder.tensor(0).fill(1);
+        builder.tensor(1).fill(2);
+        builder.tensor(2).copy_from_slice(bytemuck::cast_slice(&[0_i64, 2, 2, 4, 5]));
+        let text: ArrayRef = Arc::new(LargeStringArray::from(vec![Some("a"), None, Some("ccc"), Some("")]));
+        let batch = builder.finish(2, 7, 4, vec![("t".into(), text)]);
+        let ty = Type::Arrow(DataType::LargeUtf8);
+        let schema = Schema::new(vec![
+            Field::tensor("m", DType::Float32, vec![Dim::Batch, Dim::Fixed(3)]),
+            Field::tensor("r", DType::Int64, vec![Dim::Batch, Dim::Ragged]),
+            Field { name: "t".into(), ty, dims: vec![Dim::Batch], unit: None, valid: false },
+        ]);
+        let columns = Columns::of(&schema, &batch);
+        let encoded = encode(&batch, &columns, Some(3)).unwrap();
+        let mut body = pool.try_reserve(8192).unwrap().allocate(encoded.body_len()).unwrap();
+        let whole: Vec<u8> = encoded.body().flat_map(|part| part.to_vec()).collect();
+        body.copy_from_slice(&whole);
+        (columns, batch, encoded, Arc::new(body))
+    }
+
+    #[test]
+    fn what_is_encoded_is_decoded() {
+        let (columns, batch, encoded, body) = sent();
+        let announced = Columns::from_arrow(columns.arrow()).unwrap();
+        assert_eq!(announced.schema(), columns.schema());
+        let found = decode(&announced, &encoded.header, &encoded.metadata, &body).unwrap();
+        assert_eq!((found.epoch, found.step, found.rows), (2, 7, 4));
+        for ((name, ours), (other, theirs)) in batch.columns().iter().zip(found.columns()) {
+            assert_eq!(name, other);
+            match (ours, theirs) {
+                (Value::Tensor(ours), Value::Tensor(theirs)) => {
+                    assert_eq!((ours.shape(), ours.bytes()), (theirs.shape(), theirs.bytes()), "{name}");
+                }
+                (Value::Arrow(ours), Value::Arrow(theirs)) => assert_eq!(ours, theirs),
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    /// Arrow's reader asserts some numbers of a header instead of checking them.
+    #[test]
+    fn no_flipped_bit_of_a_header_is_more_than_an_error() {
+        let (columns, _, encoded, body) = sent();
+        let mut refused = 0;
+        for bit in 0..encoded.header.len() * 8 {
+            let mut header = encoded.header.to_vec();
+            header[bit / 8] ^= 1 << (bit % 8);
+            let found = std::panic::catch_unwind(|| decode(&columns, &header, &encoded.metadata, &body).is_err());
+            refused += usize::from(found.unwrap_or_else(|_| panic!("bit {bit}")));
+        }
+        assert!(refused > encoded.header.len() * 2, "only {refused} were refused");
+    }
+}
