@@ -117,6 +117,8 @@ impl Network {
         if state.struck.is_none() {
             if self.fault == Stopped {
                 signal(self.process, "-STOP");
+                // Its threads stop one by one, when the machine comes to them.
+                thread::sleep(Duration::from_millis(100));
             }
             state.struck = Some(Instant::now());
         }
