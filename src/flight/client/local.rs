@@ -49,7 +49,8 @@ pub(super) async fn connect(source: &Source, local: &Local, ticket: Bytes) -> Re
     if host().as_ref() != Some(&local.host) {
         return Ok(None);
     }
-    let deadline = source.timeout.min(Duration::from_secs(30));
+    // Longer than a few of the server's signs of life. A shorter patience is the caller's affair.
+    let deadline = source.timeout.clamp(Duration::from_secs(6), Duration::from_secs(30));
     let options = ConnectOptions { window: WINDOW, deadline, ..ConnectOptions::default() };
     match shm::connect(&local.socket, ticket, options).await {
         Ok(receiver) => Ok(Some(Stream { receiver, held: Vec::new() })),
