@@ -296,12 +296,12 @@ impl Chaos {
     /// Waits for an error at every rank but `rank`, and returns how long each took since `time`, in milliseconds. Where the machine was
     /// too busy for a heartbeat and the generation was over before the fault came, there is nothing to notice, and a newer one forms.
     fn noticed(&mut self, rank: u32, (time, mark): (u64, usize), generation: u64) -> Vec<f64> {
-        let error = move |it: &&Entry| {
-            it.rank != rank && it.at > time && it.generation == generation && matches!(it.event, Event::Error(_))
-        };
+        let ended =
+            move |it: &&Entry| it.rank != rank && it.generation == generation && matches!(it.event, Event::Error(_));
+        let error = move |it: &&Entry| ended(it) && it.at > time;
         let enough = WORLD as usize - 1;
-        self.wait("the other ranks to notice", mark, |entries, newest| {
-            let noticed = entries.iter().filter(error).map(|it| it.rank).collect::<BTreeSet<_>>().len();
+        self.wait("the other ranks to notice", 0, |entries, newest| {
+            let noticed = entries.iter().filter(ended).map(|it| it.rank).collect::<BTreeSet<_>>().len();
             noticed == enough || newest > generation
         });
         let others = (0..WORLD).filter(|other| *other != rank);
