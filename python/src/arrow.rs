@@ -18,7 +18,6 @@ use arrow::error::ArrowError;
 use arrow::ffi::{FFI_ArrowArray, FFI_ArrowSchema, from_ffi};
 use arrow::ffi_stream::{FFI_ArrowArrayStream, RecordBatchStreamReader};
 use bowstring::Error;
-use bowstring::schema::DType;
 use bowstring::tensor::Tensor;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyList, PyString, PyTuple};
@@ -103,7 +102,7 @@ fn refuse(py: Python<'_>, what: &dyn std::fmt::Display, hint: &str) -> PyErr {
 
 /// `tensor` as an Arrow array with its field: a primitive array if it has one axis, else `arrow.fixed_shape_tensor`.
 fn over(tensor: &Tensor) -> Option<(ArrayData, Field)> {
-    let values_type = arrow_type(tensor.dtype())?;
+    let values_type = tensor.dtype().arrow()?;
     let count = tensor.shape().iter().product::<usize>();
     // SAFETY: the tensor's bytes are valid and initialised for their whole length while the owner given along, which holds the
     // slab, lives; slices are never null.
@@ -126,24 +125,6 @@ fn over(tensor: &Tensor) -> Option<(ArrayData, Field)> {
             .map(|(key, value)| (key.to_owned(), value.to_owned())),
     );
     Some((list.into_data(), field))
-}
-
-/// Arrow's type with the same bytes. Arrow's booleans are bits, and it has no bfloat16.
-fn arrow_type(dtype: DType) -> Option<DataType> {
-    Some(match dtype {
-        DType::Bool | DType::Bfloat16 => return None,
-        DType::Uint8 => DataType::UInt8,
-        DType::Int8 => DataType::Int8,
-        DType::Uint16 => DataType::UInt16,
-        DType::Int16 => DataType::Int16,
-        DType::Uint32 => DataType::UInt32,
-        DType::Int32 => DataType::Int32,
-        DType::Uint64 => DataType::UInt64,
-        DType::Int64 => DataType::Int64,
-        DType::Float16 => DataType::Float16,
-        DType::Float32 => DataType::Float32,
-        DType::Float64 => DataType::Float64,
-    })
 }
 
 const NOT_ARROW: &str = "Arrow has no such bytes; use __dlpack__";

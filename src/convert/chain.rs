@@ -351,7 +351,8 @@ impl Job {
         let mut writers = Vec::with_capacity(files);
         for number in 0..files {
             let directory = directory.join(number.to_string());
-            std::fs::create_dir(&directory).map_err(|error| super::files::failed("create", &directory, error))?;
+            std::fs::create_dir(&directory)
+                .map_err(|error| crate::store::directory::failed("create", &directory, error))?;
             let mut writer = self.sink.writer(&directory)?;
             // A file without rows counts too.
             writer.write(&RecordBatch::new_empty(Arc::clone(&self.schema)))?;

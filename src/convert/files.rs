@@ -11,6 +11,7 @@ use flate2::read::{MultiGzDecoder, ZlibDecoder};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Place, Result};
+use crate::store::directory::failed;
 
 /// What a source may ask for before it is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,11 +66,6 @@ pub(super) struct Found {
     pub(super) bytes: u64,
     /// Size and time of change: what must stay for a conversion to be resumed.
     pub(super) stamp: String,
-}
-
-/// A failure of the disk.
-pub(super) fn failed(operation: &str, path: &Path, error: io::Error) -> Error {
-    Error::Store { operation: operation.to_owned(), url: path.display().to_string(), source: Box::new(error) }
 }
 
 /// A file that should be there.

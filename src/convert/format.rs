@@ -153,8 +153,11 @@ impl Format {
         }
         let mut names = Vec::new();
         let mut directories = Vec::new();
-        for entry in std::fs::read_dir(local).map_err(|error| files::failed("list", local, error))?.take(10_000) {
-            let entry = entry.map_err(|error| files::failed("list", local, error))?;
+        for entry in std::fs::read_dir(local)
+            .map_err(|error| crate::store::directory::failed("list", local, error))?
+            .take(10_000)
+        {
+            let entry = entry.map_err(|error| crate::store::directory::failed("list", local, error))?;
             let name = entry.file_name().to_string_lossy().into_owned();
             match entry.file_type() {
                 Ok(kind) if kind.is_dir() => directories.push(name),

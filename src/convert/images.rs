@@ -335,7 +335,8 @@ impl Writer for FolderWriter {
             let name = class.map_or_else(|| file.clone(), |class| format!("{class}/{file}"));
             let path = self.directory.join(&name);
             if let Some(parent) = path.parent() {
-                std::fs::create_dir_all(parent).map_err(|error| files::failed("create", parent, error))?;
+                std::fs::create_dir_all(parent)
+                    .map_err(|error| crate::store::directory::failed("create", parent, error))?;
             }
             if path.exists() {
                 let column = self.sink.path.as_deref().unwrap_or("path");
@@ -349,7 +350,7 @@ impl Writer for FolderWriter {
                 ));
             }
             // Not brought to the disk one by one: millions of files would take days.
-            std::fs::write(&path, image).map_err(|error| files::failed("write", &path, error))?;
+            std::fs::write(&path, image).map_err(|error| crate::store::directory::failed("write", &path, error))?;
             self.parts.push(Part { extra: Value::String(name.clone()), name, rows: 1, bytes: image.len() as u64 });
             self.rows += 1;
         }

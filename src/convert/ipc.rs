@@ -383,7 +383,7 @@ fn write_options(compression: Option<CompressionType>) -> Result<IpcWriteOptions
 /// What Arrow says of writing: the disk failed, or the data cannot be written.
 pub(super) fn broken(path: &Path, error: ArrowError) -> Error {
     match error {
-        ArrowError::IoError(_, error) => files::failed("write", path, error),
+        ArrowError::IoError(_, error) => crate::store::directory::failed("write", path, error),
         other => Error::Unsupported { what: format!("writing {} ({other})", path.display()), hint: String::new() },
     }
 }

@@ -10,9 +10,10 @@ use std::sync::{Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use super::digest::Digest;
-use super::files::{failed, read_small};
+use super::files::read_small;
 use super::sink::Part;
 use crate::error::Result;
+use crate::store::directory::failed;
 
 /// A finished task.
 #[derive(Debug, Clone, Serialize, Deserialize)]

@@ -656,7 +656,7 @@ impl Rows for MdsRows {
 pub fn fuzz_shard(directory: &Path, shard: &[u8], samples: u64) -> Result<u64> {
     let write = |name: &str, bytes: &[u8]| {
         let path = directory.join(name);
-        std::fs::write(&path, bytes).map_err(|error| files::failed("write", &path, error))
+        std::fs::write(&path, bytes).map_err(|error| crate::store::directory::failed("write", &path, error))
     };
     write("shard.00000.mds", shard)?;
     let entry = json!({

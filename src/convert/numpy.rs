@@ -278,14 +278,15 @@ impl Writer for ArrayWriter {
             };
             let path = self.directory.join(&name);
             if let Some(parent) = path.parent() {
-                std::fs::create_dir_all(parent).map_err(|error| files::failed("create", parent, error))?;
+                std::fs::create_dir_all(parent)
+                    .map_err(|error| crate::store::directory::failed("create", parent, error))?;
             }
             if path.exists() {
                 let column = self.sink.path.as_deref().unwrap_or("path");
                 return Err(refused_value(Format::Numpy, column, self.rows, &format!("a second file {name:?}"), ""));
             }
             // As in image folders, not brought to the disk one by one.
-            std::fs::write(&path, &cell).map_err(|error| files::failed("write", &path, error))?;
+            std::fs::write(&path, &cell).map_err(|error| crate::store::directory::failed("write", &path, error))?;
             self.parts.push(Part { extra: Value::String(name.clone()), name, rows: 1, bytes: cell.len() as u64 });
             self.rows += 1;
         }

@@ -10,7 +10,6 @@ use serde_json::json;
 use tokio::runtime::Runtime;
 
 use super::chain::{slices, unexpected};
-use super::files::failed;
 use super::format::Format;
 use super::gate::{Gate, Permit};
 use super::options::{ConvertOptions, Packing};
@@ -21,6 +20,7 @@ use super::source::{Batches, Opening, Shard, Source};
 use crate::dataset::{Compression, Dataset, DatasetWriter, OpenOptions, WriterOptions};
 use crate::error::{Error, Place, Result};
 use crate::schema::Codec;
+use crate::store::directory::failed;
 
 #[derive(Debug)]
 struct ParquetSource {

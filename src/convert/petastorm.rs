@@ -14,7 +14,6 @@ use parquet::file::metadata::KeyValue;
 
 use super::cells::npy_cell;
 use super::chain::unexpected;
-use super::files::failed;
 use super::format::Format;
 use super::sink::{is_binary, is_text, item, refused, refused_value};
 use super::types::dtype;
@@ -23,6 +22,7 @@ use crate::dataset::petastorm::{
 };
 use crate::error::{Error, Place, Result};
 use crate::schema::{Codec, DType, Element, Stored};
+use crate::store::directory::failed;
 
 /// The columns of a dataset as Petastorm has them.
 #[derive(Debug, Clone)]

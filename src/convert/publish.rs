@@ -15,10 +15,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::files::{Limits, failed, read_small};
+use super::files::{Limits, read_small};
 use super::journal::{Done, Journal};
 use super::sink::Part;
 use crate::error::{Error, Result};
+use crate::store::directory::{Destination, failed, flush};
 
 /// The file that says that a dataset is whole, and what it was made from.
 const SUCCESS: &str = "_SUCCESS";
@@ -27,8 +28,7 @@ const SUCCESS: &str = "_SUCCESS";
 #[derive(Debug)]
 pub(super) struct Staging {
     directory: PathBuf,
-    destination: PathBuf,
-    parent: PathBuf,
+    destination: Destination,
     overwrite: bool,
     pub(super) journal: Journal,
 }
@@ -54,14 +54,14 @@ impl Staging {
         overwrite: bool,
         limits: &Limits,
     ) -> Result<(Self, Vec<Done>)> {
-        let (destination, parent, directory) = places(destination)?;
-        let old = directory.join("old");
-        if old.exists() && !destination.exists() {
+        let (destination, directory) = places(destination)?;
+        let (old, path) = (directory.join("old"), &destination.path);
+        if old.exists() && !path.exists() {
             // Killed between two renames: the old dataset goes back to its place.
-            fs::rename(&old, &destination).map_err(|error| failed("restore", &destination, error))?;
+            fs::rename(&old, path).map_err(|error| failed("restore", path, error))?;
         }
-        vacant(&destination, overwrite)?;
-        fs::create_dir_all(&parent).map_err(|error| failed("create", &parent, error))?;
+        destination.vacant(overwrite)?;
+        fs::create_dir_all(&destination.parent).map_err(|error| failed("create", &destination.parent, error))?;
         let fresh = match fs::create_dir(&directory) {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
@@ -72,7 +72,7 @@ impl Staging {
         if !fresh && path.exists() {
             let found = if resume { Journal::reopen(&path, fingerprint, limits.max_index_bytes)? } else { None };
             if let Some((journal, done)) = found {
-                let staging = Self { directory, destination, parent, overwrite, journal };
+                let staging = Self { directory, destination, overwrite, journal };
                 return Ok((staging, done));
             }
             if !overwrite {
@@ -96,7 +96,7 @@ impl Staging {
             fs::create_dir(&path).map_err(|error| failed("create", &path, error))?;
         }
         let journal = Journal::create(&path, fingerprint)?;
-        Ok((Self { directory, destination, parent, overwrite, journal }, Vec::new()))
+        Ok((Self { directory, destination, overwrite, journal }, Vec::new()))
     }
 
     /// The empty directory of task `task`.
@@ -147,23 +147,23 @@ impl Staging {
         let data = self.data();
         let path = data.join(SUCCESS);
         remove(&path)?;
-        let mut text = serde_json::to_vec_pretty(success).map_err(|error| failed("write", &path, error.into()))?;
+        let mut text = serde_json::to_vec_pretty(success).map_err(|error| failed("write", &path, error))?;
         text.push(b'\n');
         super::roll::put_file(&path, &text)?;
         flush(&data)?;
-        vacant(&self.destination, self.overwrite)?;
-        let old = self.directory.join("old");
+        self.destination.vacant(self.overwrite)?;
+        let (destination, old) = (&self.destination.path, self.directory.join("old"));
         remove(&old)?;
-        if self.overwrite && fs::symlink_metadata(&self.destination).is_ok() {
-            fs::rename(&self.destination, &old).map_err(|error| failed("replace", &self.destination, error))?;
+        if self.overwrite && fs::symlink_metadata(destination).is_ok() {
+            fs::rename(destination, &old).map_err(|error| failed("replace", destination, error))?;
         }
-        if let Err(error) = fs::rename(&data, &self.destination) {
+        if let Err(error) = fs::rename(&data, destination) {
             if old.exists() {
-                fs::rename(&old, &self.destination).map_err(|error| failed("restore", &old, error))?;
+                fs::rename(&old, destination).map_err(|error| failed("restore", &old, error))?;
             }
-            return Err(failed("publish", &self.destination, error));
+            return Err(failed("publish", destination, error));
         }
-        flush(&self.parent)?;
+        flush(&self.destination.parent)?;
         remove(&self.directory)
     }
 
@@ -182,46 +182,21 @@ impl Staging {
 /// # Errors
 /// `Store` if that fails.
 pub(super) fn sweep(destination: &Path) -> Result<()> {
-    let (_, _, directory) = places(destination)?;
+    let (_, directory) = places(destination)?;
     if directory.is_dir() && lock(&directory).is_ok() {
         return remove(&directory);
     }
     Ok(())
 }
 
-/// Destination, its parent, and the hidden directory.
-fn places(destination: &Path) -> Result<(PathBuf, PathBuf, PathBuf)> {
-    let destination = match fs::canonicalize(destination) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => destination.to_owned(),
-        outcome => outcome.map_err(|error| failed("open", destination, error))?,
-    };
-    let Some(name) = destination.file_name().map(ToOwned::to_owned) else {
-        return Err(Error::config("dst", format!("{} names no directory", destination.display())));
-    };
-    let parent = match destination.parent() {
-        Some(parent) if parent != Path::new("") => parent.to_owned(),
-        _ => PathBuf::from("."),
-    };
+/// The destination, and the hidden directory beside it.
+fn places(destination: &Path) -> Result<(Destination, PathBuf)> {
+    let destination = Destination::of(destination, "dst")?;
     let mut hidden = std::ffi::OsString::from(".");
-    hidden.push(name);
+    hidden.push(&destination.name);
     hidden.push(".bowstring-convert");
-    let directory = parent.join(hidden);
-    Ok((destination, parent, directory))
-}
-
-fn vacant(destination: &Path, overwrite: bool) -> Result<()> {
-    match fs::read_dir(destination) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(failed("list", destination, error)),
-        Ok(_) if overwrite => Ok(()),
-        Ok(mut entries) => {
-            if entries.next().is_none() {
-                return Ok(());
-            }
-            let problem = format!("{} is not empty; set overwrite to replace what is there", destination.display());
-            Err(Error::config("overwrite", problem))
-        }
-    }
+    let directory = destination.parent.join(hidden);
+    Ok((destination, directory))
 }
 
 /// Removes a file or directory that may be there.
@@ -282,13 +257,4 @@ fn lock(directory: &Path) -> Result<()> {
 fn unlock(directory: &Path) {
     // Whoever comes next sees that its process is gone.
     let _ = fs::remove_file(directory.join("lock"));
-}
-
-/// Brings the names in `directory` to the disk.
-fn flush(directory: &Path) -> Result<()> {
-    if cfg!(unix) {
-        let opened = File::open(directory).and_then(|directory| directory.sync_all());
-        opened.map_err(|error| failed("flush", directory, error))?;
-    }
-    Ok(())
 }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use serde_json::Value;
 
-use super::files::failed;
 use super::options::Packing;
 use super::sink::{Part, Writer};
 use crate::error::Result;
+use crate::store::directory::failed;
 
 /// One file that grows by batches.
 pub(super) trait Rows: Send {

@@ -21,13 +21,13 @@ use arrow::ipc::reader::StreamReader;
 use arrow::ipc::writer::StreamWriter;
 
 use super::chain::{Job, parallel, unexpected};
-use super::files::failed;
 use super::gate::{Gate, Progress};
 use super::journal::Done;
 use super::options::Packing;
 use super::publish::{Staging, remove};
 use super::roll::{Output, put_file};
 use crate::error::{Error, Result};
+use crate::store::directory::failed;
 
 /// Most buckets: each is an open file per task.
 const MOST_BUCKETS: u64 = 512;

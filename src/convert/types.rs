@@ -157,21 +157,7 @@ pub fn parse_type(text: &str) -> Result<DataType> {
 
 /// The Arrow type of such numbers; bfloat16 has none.
 pub(super) fn number(dtype: DType) -> Option<DataType> {
-    Some(match dtype {
-        DType::Bool => DataType::Boolean,
-        DType::Uint8 => DataType::UInt8,
-        DType::Int8 => DataType::Int8,
-        DType::Uint16 => DataType::UInt16,
-        DType::Int16 => DataType::Int16,
-        DType::Uint32 => DataType::UInt32,
-        DType::Int32 => DataType::Int32,
-        DType::Uint64 => DataType::UInt64,
-        DType::Int64 => DataType::Int64,
-        DType::Float16 => DataType::Float16,
-        DType::Float32 => DataType::Float32,
-        DType::Float64 => DataType::Float64,
-        DType::Bfloat16 => return None,
-    })
+    if dtype == DType::Bool { Some(DataType::Boolean) } else { dtype.arrow() }
 }
 
 /// The element type of an Arrow type of numbers.

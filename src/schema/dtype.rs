@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use arrow::datatypes::DataType;
+
 /// Type of one element of a tensor. Names are NumPy's; all are little-endian in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -67,6 +69,24 @@ impl DType {
             Self::Float32 => "float32",
             Self::Float64 => "float64",
         }
+    }
+
+    /// Arrow's type with the same bytes. Arrow's booleans are bits, and it has no bfloat16.
+    pub fn arrow(self) -> Option<DataType> {
+        Some(match self {
+            Self::Bool | Self::Bfloat16 => return None,
+            Self::Uint8 => DataType::UInt8,
+            Self::Int8 => DataType::Int8,
+            Self::Uint16 => DataType::UInt16,
+            Self::Int16 => DataType::Int16,
+            Self::Uint32 => DataType::UInt32,
+            Self::Int32 => DataType::Int32,
+            Self::Uint64 => DataType::UInt64,
+            Self::Int64 => DataType::Int64,
+            Self::Float16 => DataType::Float16,
+            Self::Float32 => DataType::Float32,
+            Self::Float64 => DataType::Float64,
+        })
     }
 
     /// The type named `name`, by NumPy's name or the short forms `u8 i64 f16 bf16 f32 ...`.

@@ -30,7 +30,8 @@ pub use options::{Compression, WriterOptions};
 use super::petastorm::{ROW_GROUP_COUNTS_KEY, UNISCHEMA_KEY, Unischema, row_group_counts_to_json};
 use crate::error::{Error, Place, Result};
 use crate::schema::STORED_KEY;
-use staging::{Staging, failed};
+use crate::store::directory::failed;
+use staging::Staging;
 
 /// Key of a footer's metadata: `{"fields": [{"name", "stored", "nullable"}]}` as JSON, where `stored` is a
 /// [`Stored`](crate::schema::Stored) or null.

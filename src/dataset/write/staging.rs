@@ -6,14 +6,14 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::store::directory::{Destination, failed, flush};
 
 /// The hidden directory. Dropped before it is published, it is removed.
 #[derive(Debug)]
 pub(super) struct Staging {
     directory: PathBuf,
-    destination: PathBuf,
-    parent: PathBuf,
+    destination: Destination,
     overwrite: bool,
     published: bool,
 }
@@ -21,22 +21,12 @@ pub(super) struct Staging {
 impl Staging {
     /// A new hidden directory beside `destination`, whose parents are made.
     pub(super) fn create(destination: &Path, overwrite: bool) -> Result<Self> {
-        // A link is followed: its target is what gets replaced, and where the room must be.
-        let destination = match fs::canonicalize(destination) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => destination.to_owned(),
-            outcome => outcome.map_err(|error| failed("open", destination, error))?,
-        };
-        let Some(name) = destination.file_name().map(ToOwned::to_owned) else {
-            return Err(Error::config("path", format!("{} names no directory", destination.display())));
-        };
-        let parent = match destination.parent() {
-            Some(parent) if parent != Path::new("") => parent.to_owned(),
-            _ => PathBuf::from("."),
-        };
-        vacant(&destination, overwrite)?;
-        fs::create_dir_all(&parent).map_err(|error| failed("create", &parent, error))?;
-        let directory = hidden(&parent, &name, "partial", |path| fs::create_dir(path))?;
-        Ok(Self { directory, destination, parent, overwrite, published: false })
+        let destination = Destination::of(destination, "path")?;
+        destination.vacant(overwrite)?;
+        let parent = &destination.parent;
+        fs::create_dir_all(parent).map_err(|error| failed("create", parent, error))?;
+        let directory = hidden(&destination, "partial", |path| fs::create_dir(path))?;
+        Ok(Self { directory, destination, overwrite, published: false })
     }
 
     /// Where the file `name` belongs until it is published.
@@ -56,25 +46,25 @@ impl Staging {
         success.sync_all().map_err(|error| failed("flush", &self.path("_SUCCESS"), error))?;
         flush(&self.directory)?;
         // Somebody may have been faster.
-        vacant(&self.destination, self.overwrite)?;
+        self.destination.vacant(self.overwrite)?;
+        let path = &self.destination.path;
         let mut old = None;
-        if self.overwrite && fs::symlink_metadata(&self.destination).is_ok() {
-            let name = self.destination.file_name().unwrap_or_default();
-            old = Some(hidden(&self.parent, name, "old", |path| fs::rename(&self.destination, path))?);
+        if self.overwrite && fs::symlink_metadata(path).is_ok() {
+            old = Some(hidden(&self.destination, "old", |hidden| fs::rename(path, hidden))?);
         }
-        if let Err(error) = fs::rename(&self.directory, &self.destination) {
+        if let Err(error) = fs::rename(&self.directory, path) {
             if let Some(old) = &old {
                 // Back to what was there; if even that fails, it is still under its hidden name, which the error gives.
-                fs::rename(old, &self.destination).map_err(|error| failed("restore", old, error))?;
+                fs::rename(old, path).map_err(|error| failed("restore", old, error))?;
             }
-            return Err(failed("publish", &self.destination, error));
+            return Err(failed("publish", path, error));
         }
         self.published = true;
-        flush(&self.parent)?;
+        flush(&self.destination.parent)?;
         if let Some(old) = old {
             fs::remove_dir_all(&old).map_err(|error| failed("remove", &old, error))?;
         }
-        Ok(self.destination.clone())
+        Ok(path.clone())
     }
 }
 
@@ -87,30 +77,14 @@ impl Drop for Staging {
     }
 }
 
-/// Checks that `destination` may become a dataset.
-fn vacant(destination: &Path, overwrite: bool) -> Result<()> {
-    match fs::read_dir(destination) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(failed("list", destination, error)),
-        Ok(_) if overwrite => Ok(()),
-        Ok(mut entries) => {
-            if entries.next().is_none() {
-                return Ok(());
-            }
-            let problem = format!("{} is not empty; set overwrite to replace what is there", destination.display());
-            Err(Error::config("overwrite", problem))
-        }
-    }
-}
-
-/// Does `make` with the first free hidden path for `name`.
-fn hidden(parent: &Path, name: &std::ffi::OsStr, end: &str, make: impl Fn(&Path) -> io::Result<()>) -> Result<PathBuf> {
+/// Does `make` with the first free hidden path beside `destination`.
+fn hidden(destination: &Destination, end: &str, make: impl Fn(&Path) -> io::Result<()>) -> Result<PathBuf> {
     let mut number = 0;
     loop {
         let mut own = OsString::from(".");
-        own.push(name);
+        own.push(&destination.name);
         own.push(format!(".{}-{number}.{end}", process::id()));
-        let path = parent.join(own);
+        let path = destination.parent.join(own);
         match make(&path) {
             Ok(()) => return Ok(path),
             Err(error) if taken(&error) && number < 1_000 => number += 1,
@@ -121,19 +95,4 @@ fn hidden(parent: &Path, name: &std::ffi::OsStr, end: &str, make: impl Fn(&Path)
 
 fn taken(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::AlreadyExists | io::ErrorKind::DirectoryNotEmpty)
-}
-
-/// Brings the names in `directory` to the disk.
-fn flush(directory: &Path) -> Result<()> {
-    // Only Unix can open a directory, and only there is it needed.
-    if cfg!(unix) {
-        let opened = File::open(directory).and_then(|directory| directory.sync_all());
-        opened.map_err(|error| failed("flush", directory, error))?;
-    }
-    Ok(())
-}
-
-/// A failure of the disk.
-pub(super) fn failed(operation: &str, path: &Path, error: io::Error) -> Error {
-    Error::Store { operation: operation.to_owned(), url: path.display().to_string(), source: Box::new(error) }
 }

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::wire::{MemberInfo, Position, Share, hex_u128};
 use crate::error::{Error, Place, Result};
+use crate::store::directory::{failed, flush};
 
 const MAGIC: &[u8; 8] = b"BOWGANG1";
 /// No record is longer, in bytes: what claims to be is damage.
@@ -72,7 +73,7 @@ impl Journal {
     /// # Errors
     /// [`Error::Store`] if the file cannot be read or written, [`Error::Corrupt`] if it is not a journal at all.
     pub(super) fn open(path: &Path) -> Result<(Self, Vec<Record>)> {
-        let failed = |operation, error| failed(path, operation, error);
+        let failed = |operation: &str, error: std::io::Error| failed(operation, path, error);
         let file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(|e| failed("open", e))?;
         let length = file.metadata().map_err(|e| failed("stat", e))?.len();
         let mut reader = BufReader::new(&file);
@@ -101,7 +102,7 @@ impl Journal {
             journal.bytes = MAGIC.len() as u64;
         }
         journal.file.sync_all().map_err(|e| failed("sync", e))?;
-        sync_directory(path).map_err(|e| failed("sync directory of", e))?;
+        flush(home(path))?;
         Ok((journal, records))
     }
 
@@ -111,10 +112,10 @@ impl Journal {
     /// [`Error::Store`]; the file may then end in a torn record, and nothing may be appended after it.
     pub(super) fn append(&mut self, records: &[Record]) -> Result<()> {
         let bytes = encode(records)?;
-        self.file.write_all(&bytes).map_err(|e| failed(&self.path, "append to", e))?;
+        self.file.write_all(&bytes).map_err(|e| failed("append to", &self.path, e))?;
         self.bytes += bytes.len() as u64;
         if records.iter().any(Record::is_vital) {
-            self.file.sync_data().map_err(|e| failed(&self.path, "sync", e))?;
+            self.file.sync_data().map_err(|e| failed("sync", &self.path, e))?;
         }
         Ok(())
     }
@@ -136,7 +137,7 @@ impl Journal {
     /// [`Error::Store`]; the old file then still holds everything.
     pub(super) fn compact(&mut self, records: &[Record]) -> Result<()> {
         let path = self.path.clone();
-        let failed = |operation, error| failed(&path, operation, error);
+        let failed = |operation: &str, error: std::io::Error| failed(operation, &path, error);
         let mut bytes = MAGIC.to_vec();
         bytes.extend(encode(records)?);
         let mut name = path.clone().into_os_string();
@@ -146,7 +147,7 @@ impl Journal {
         file.write_all(&bytes).map_err(|e| failed("rewrite", e))?;
         file.sync_all().map_err(|e| failed("sync", e))?;
         std::fs::rename(&new, &path).map_err(|e| failed("replace", e))?;
-        sync_directory(&path).map_err(|e| failed("sync directory of", e))?;
+        flush(home(&path))?;
         self.file = OpenOptions::new().append(true).open(&path).map_err(|e| failed("open", e))?;
         self.bytes = bytes.len() as u64;
         self.compacted = self.bytes;
@@ -154,14 +155,9 @@ impl Journal {
     }
 }
 
-fn failed(path: &Path, operation: &str, error: std::io::Error) -> Error {
-    Error::Store { operation: operation.into(), url: path.display().to_string(), source: error.into() }
-}
-
-/// A new name is durable only once its directory is.
-fn sync_directory(path: &Path) -> std::io::Result<()> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    File::open(parent)?.sync_all()
+/// The directory whose names say where the journal is: a new name is durable only once it is on the disk.
+fn home(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn encode(records: &[Record]) -> Result<Vec<u8>> {

@@ -22,6 +22,7 @@ use arrow::datatypes::SchemaRef;
 use super::{Committed, Mode, Record, WriteId, columns, same_columns};
 use crate::dataset::{DatasetWriter, WriterOptions, Written};
 use crate::error::{Error, Place, Result};
+use crate::store::directory::{failed, flush};
 
 const HIDDEN: &str = ".bowstring";
 // No name of a dataset begins with an underscore.
@@ -289,17 +290,4 @@ fn entries(directory: &Path) -> Result<Vec<String>> {
     let mut names: Vec<String> = all.into_iter().filter_map(|entry| entry.file_name().into_string().ok()).collect();
     names.sort();
     Ok(names)
-}
-
-/// Brings the names in `directory` to the disk; only Unix can open one, and only there is it needed.
-fn flush(directory: &Path) -> Result<()> {
-    if cfg!(unix) {
-        let opened = File::open(directory).and_then(|directory| directory.sync_all());
-        opened.map_err(|error| failed("flush", directory, error))?;
-    }
-    Ok(())
-}
-
-fn failed(operation: &str, path: &Path, error: io::Error) -> Error {
-    Error::Store { operation: operation.to_owned(), url: path.display().to_string(), source: error.into() }
 }

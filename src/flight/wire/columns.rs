@@ -314,19 +314,8 @@ fn large_list(item: DataType) -> DataType {
 
 /// The Arrow type of one element.
 fn element(dtype: DType) -> DataType {
-    match dtype {
-        DType::Bool | DType::Int8 => DataType::Int8,
-        DType::Uint8 => DataType::UInt8,
-        DType::Uint16 | DType::Bfloat16 => DataType::UInt16,
-        DType::Int16 => DataType::Int16,
-        DType::Uint32 => DataType::UInt32,
-        DType::Int32 => DataType::Int32,
-        DType::Uint64 => DataType::UInt64,
-        DType::Int64 => DataType::Int64,
-        DType::Float16 => DataType::Float16,
-        DType::Float32 => DataType::Float32,
-        DType::Float64 => DataType::Float64,
-    }
+    // What Arrow has not: a byte, as `arrow.bool8` has it, and two.
+    dtype.arrow().unwrap_or(if dtype == DType::Bool { DataType::Int8 } else { DataType::UInt16 })
 }
 
 fn tensor_type(dtype: DType, shape: &[usize]) -> DataType {

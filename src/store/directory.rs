@@ -1,0 +1,70 @@
+//! Local directories that are made to appear at once: where they go, whether there is room for them, and what is on the disk.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+
+/// A failure of the disk: `operation` at `path`.
+pub(crate) fn failed(operation: &str, path: &Path, error: impl Into<crate::error::Source>) -> Error {
+    Error::Store { operation: operation.to_owned(), url: path.display().to_string(), source: error.into() }
+}
+
+/// Where something is to appear: a link is followed, for its target is what gets replaced, and where the room must be.
+#[derive(Debug, Clone)]
+pub(crate) struct Destination {
+    pub(crate) path: PathBuf,
+    pub(crate) parent: PathBuf,
+    pub(crate) name: OsString,
+}
+
+impl Destination {
+    /// The destination that `path` means. Nothing has to be there.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming `option` if it is no name for a directory; [`Error::Store`].
+    pub(crate) fn of(path: &Path, option: &'static str) -> Result<Self> {
+        let path = match fs::canonicalize(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
+            outcome => outcome.map_err(|error| failed("open", path, error))?,
+        };
+        let Some(name) = path.file_name().map(ToOwned::to_owned) else {
+            return Err(Error::config(option, format!("{} names no directory", path.display())));
+        };
+        let parent = match path.parent() {
+            Some(parent) if parent != Path::new("") => parent.to_owned(),
+            _ => PathBuf::from("."),
+        };
+        Ok(Self { path, parent, name })
+    }
+
+    /// That a dataset may appear here.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming `overwrite` if something is here; [`Error::Store`].
+    pub(crate) fn vacant(&self, overwrite: bool) -> Result<()> {
+        match fs::read_dir(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(failed("list", &self.path, error)),
+            Ok(_) if overwrite => Ok(()),
+            Ok(mut entries) => {
+                if entries.next().is_none() {
+                    return Ok(());
+                }
+                let problem = format!("{} is not empty; set overwrite to replace what is there", self.path.display());
+                Err(Error::config("overwrite", problem))
+            }
+        }
+    }
+}
+
+/// Brings the names in `directory` to the disk; only Unix can open one, and only there is it needed.
+pub(crate) fn flush(directory: &Path) -> Result<()> {
+    if cfg!(unix) {
+        let opened = File::open(directory).and_then(|directory| directory.sync_all());
+        opened.map_err(|error| failed("flush", directory, error))?;
+    }
+    Ok(())
+}
