@@ -37,6 +37,7 @@ const UNSAFE: &[&str] = &[
     "python/src/dlpack.rs",
     "src/codec/image/simd.rs",
     "src/codec/image/turbo.rs",
+    "src/device/port.rs",
     "src/flight/shm/fd.rs",
     "src/memory/buffer.rs",
     "src/memory/recycler.rs",
