@@ -7,7 +7,14 @@
 //! | [`Conversion`] | what a device does to a tensor on its way into place, defined bit by bit |
 
 mod conversion;
+mod host;
 mod port;
+mod ring;
+pub mod sim;
+mod spec;
 
 pub use conversion::Conversion;
+pub use host::Host;
 pub use port::{Address, DEVICE_ALIGNMENT, Device, Event, Fenced, Kind, Stream, refused};
+pub use sim::Sim;
+pub use spec::{Gpu, Place};
