@@ -136,11 +136,6 @@ impl Ring {
         self.step(slot, &[State::Free, State::Fenced, State::Quarantined, State::Filling], State::Gone);
     }
 
-    /// What slot `slot` is.
-    pub(super) fn state(&self, slot: usize) -> State {
-        self.states.get(slot).copied().unwrap_or(State::Gone)
-    }
-
     /// The slots that are `state`.
     pub(super) fn all(&self, state: State) -> impl Iterator<Item = usize> + '_ {
         self.states.iter().enumerate().filter(move |(_, found)| **found == state).map(|(slot, _)| slot)
@@ -267,7 +262,8 @@ mod tests {
         }
 
         fn run() {
-            let state = Shared { ring: Ring::new(2), contents: vec![0; 2], readers: vec![0; 2], ready: VecDeque::new() };
+            let state =
+                Shared { ring: Ring::new(2), contents: vec![0; 2], readers: vec![0; 2], ready: VecDeque::new() };
             let shared = Arc::new((Mutex::new(state), Condvar::new()));
             let filler = Arc::clone(&shared);
             let filler = shuttle::thread::spawn(move || {
