@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::port::{Address, Device, Event, Fenced, Stream, refused};
+use super::port::{Address, Device, Event, Fenced, Stream};
 use super::ring::{Release, Ring, State};
 use super::spec::Fence;
 use crate::error::{Error, Result};
@@ -197,10 +197,10 @@ impl Core {
         let how = match self.fence {
             _ if nobody => Ok(Release::Unread),
             Fence::Off => Ok(Release::Unread),
-            Fence::Sync if !may_wait => Ok(Release::Deferred),
             Fence::Stream if !body.unordered => self.fence_streams(body),
-            Fence::Stream | Fence::Context => self.fence_context(body),
-            Fence::Sync => self.fence_context(body).and_then(|how| self.synchronized(body, how)),
+            Fence::Stream | Fence::Context if self.device.fences_context() => self.fence_context(body),
+            _ if may_wait => self.wait_for_all(body),
+            _ => Ok(Release::Deferred),
         };
         let how = how.unwrap_or_else(|error| {
             tracing::warn!("{}; the memory of one batch is not used again", error.chain());
@@ -243,11 +243,12 @@ impl Core {
         Ok(Release::Fenced)
     }
 
-    fn synchronized(&self, body: &mut Body, how: Release) -> Result<Release> {
-        if how != Release::Fenced {
-            return Ok(how);
+    fn wait_for_all(&self, body: &mut Body) -> Result<Release> {
+        if self.fence_streams(body)? == Release::Deferred {
+            return Ok(Release::Deferred);
         }
-        self.finish(body)?;
+        body.recorded = 0;
+        self.device.synchronize_all()?;
         Ok(Release::Unread)
     }
 
@@ -306,9 +307,9 @@ impl Core {
     /// all that the device does fails too, they are lost.
     pub(super) fn give_up(&self, slot: &Slot, is_fenced: bool) {
         let mut body = slot.body();
-        let idle = |body: &mut Body| if is_fenced { self.idle(body) } else { self.quiet(body) };
+        let idle = if is_fenced { self.idle(&mut body) } else { self.quiet(&body) };
         // Once more: what fails once may be over.
-        match idle(&mut body).or_else(|_| self.quiet(&mut body)) {
+        match idle.or_else(|_| self.quiet(&body)) {
             Ok(()) => {
                 if body.capacity > 0 {
                     // SAFETY: nobody has the slot, and nothing on the device uses it.
@@ -327,22 +328,8 @@ impl Core {
     }
 
     /// Waits until the device has done all it was told, on whatever stream.
-    fn quiet(&self, body: &mut Body) -> Result<()> {
-        if body.capacity == 0 {
-            return Ok(());
-        }
-        let event = match body.fences.pop() {
-            Some(event) => event,
-            None => self.device.event()?,
-        };
-        let fenced = self.device.fence_context(&event);
-        let done = match fenced {
-            Ok(Fenced::Recorded) => self.device.synchronize(&event),
-            Ok(Fenced::Capturing) => Err(refused(self.device.name(), "giving memory back", "a stream records a graph")),
-            Err(error) => Err(error),
-        };
-        body.fences.push(event);
-        done
+    fn quiet(&self, body: &Body) -> Result<()> {
+        if body.capacity == 0 { Ok(()) } else { self.device.synchronize_all() }
     }
 }
 

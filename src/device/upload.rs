@@ -391,12 +391,12 @@ impl<S: Send + 'static, F: Source<S>> Thread<S, F> {
             }
             self.flying.pop_front();
         }
-        // What is fenced by waiting is waited for when there is nothing else to do.
-        let patient = self.feeding.fence == Fence::Sync && !self.core.board().starved;
-        if !patient {
+        // What is deferred may mean waiting: not while there are other slots.
+        let mut left = false;
+        if self.core.board().starved {
             self.core.all(State::Deferred).iter().for_each(|slot| self.core.settle(slot));
+            left = !self.core.all(State::Deferred).is_empty();
         }
-        let mut left = !patient && !self.core.all(State::Deferred).is_empty();
         for slot in [State::Free, State::Fenced].into_iter().flat_map(|state| self.core.all(state)) {
             if self.core.board().ring.is_temporary(slot.number) {
                 let done = self.core.is_done(&slot.body()).unwrap_or(false);
