@@ -21,6 +21,8 @@ mod convert;
 mod corrupt;
 /// Datasets on written files: values, layouts, addresses, schemas, filters, the network.
 mod dataset;
+/// Batches in the memory of a device: reuse, fences, capture, failures, the loader on top.
+mod device;
 /// Filters on written files.
 mod filter;
 /// The server and its client.
