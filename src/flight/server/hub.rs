@@ -103,18 +103,21 @@ impl Hub {
         if let Some(line) = self.find(key, step) {
             return Ok(Subscriber { line, step, _outgoing: claim });
         }
-        let spare = self.claims.budget().saturating_sub(self.claims.used()) / 4;
-        let ring = (RING_BYTES.min(spare) / batch.max(1)).clamp(*RING.start(), *RING.end());
-        let ahead = AHEAD.min(spare);
-        let more = (ring - RING.start()).saturating_mul(batch).saturating_add(ahead);
-        // Streams that begin together see the same memory free: whoever comes late does without.
-        let (ring, ahead) = match self.claims.try_spare(more) {
-            Some(more) => {
+        // Streams that begin together see the same memory free: each takes what it can get, the ring first.
+        let spare = || self.claims.budget().saturating_sub(self.claims.used()) / 4;
+        let mut ring = (RING_BYTES.min(spare()) / batch.max(1)).clamp(*RING.start(), *RING.end());
+        while ring > *RING.start() {
+            if let Some(more) = self.claims.try_spare((ring - RING.start()).saturating_mul(batch)) {
                 memory.add(more);
-                (ring, ahead)
+                break;
             }
-            None => (*RING.start(), 0),
-        };
+            ring = (ring / 2).max(*RING.start());
+        }
+        let mut ahead = AHEAD.min(spare());
+        match self.claims.try_spare(ahead) {
+            Some(more) => memory.add(more),
+            None => ahead = 0,
+        }
         let keep = usize::try_from(ring.saturating_add(outgoing).saturating_mul(batch)).unwrap_or(usize::MAX);
         let pool = self.claims.reuse(usize::try_from(need.batches).unwrap_or(usize::MAX).saturating_add(keep));
         let allocator = Arc::clone(&self.allocator);
