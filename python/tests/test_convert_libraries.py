@@ -87,6 +87,9 @@ def test_tensorflow_reads_our_records_and_we_its(table: tuple[pa.Table, pathlib.
     assert found_table.to_pydict() == source.to_pydict()
 
 
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # webdataset leaves its files to the collector
 def test_webdataset_reads_our_shards_and_we_its(table: tuple[pa.Table, pathlib.Path], tmp_path: pathlib.Path) -> None:
     wds = needs("webdataset")
     source, path = table
