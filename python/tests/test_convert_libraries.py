@@ -16,6 +16,9 @@ import pytest
 
 ROWS = 50
 
+# The libraries leave their files to the collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 
 def needs(name: str) -> Any:
     # mosaicml-streaming loads torch, which takes the process down where TensorFlow is loaded already.
