@@ -76,6 +76,13 @@ class BaseLoader(ABC, Generic[A]):
     :param lanes: lanes of the plan.
     :param window_rows: rows among which the shuffle mixes within a lane.
     :param limits: limits against hostile files.
+    :param device: where batches go: ``"cpu"`` (the default), ``"pinned"`` (page-locked host memory), ``"cuda"``, ``"cuda:1"``,
+        ``"cuda:GPU-<uuid>"``, ``"cuda:MIG-<uuid>"``, or ``"auto"``: a GPU if there is one. Without a number it is this process's own:
+        Spark's resources, ``LOCAL_RANK`` and the like, within ``CUDA_VISIBLE_DEVICES``.
+    :param device_slots: batches in the device's memory at once (4).
+    :param device_fence: when a batch's memory is written again: after what was queued on the streams that it was given to
+        (``stream``), on any stream (``context``), or after everything has been waited for (``sync``).
+    :param device_overflow: take more device memory when all slots are in use (``False``: wait, then raise).
     :param gang: :class:`Gang`: rank and share of the data come from there, and batches end with its generation. For servers only.
     """
 
@@ -115,6 +122,10 @@ class BaseLoader(ABC, Generic[A]):
         lanes: int | None = None,
         window_rows: int | None = None,
         limits: Mapping[str, int] | None = None,
+        device: str | None = None,
+        device_slots: int | None = None,
+        device_fence: Literal["stream", "context", "sync"] | None = None,
+        device_overflow: bool | None = None,
         gang: Gang | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "url", "gang", "__class__")}

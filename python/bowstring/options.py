@@ -93,6 +93,8 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "timeout": float,
     "selector": json.loads,
     "ngram": json.loads,
+    "device_slots": int,
+    "device_overflow": _truth,
     "storage_options": _pairs,
     "limits": json.loads,
 }
