@@ -5,9 +5,13 @@
 //! |---|---|
 //! | [`Device`] | what a device must offer: memory, a copy stream, events, fences |
 //! | [`Conversion`] | what a device does to a tensor on its way into place, defined bit by bit |
+//! | [`cuda`] | the GPU |
 
 mod conversion;
+pub mod cuda;
 mod port;
+mod spec;
 
 pub use conversion::Conversion;
 pub use port::{Address, DEVICE_ALIGNMENT, Device, Event, Fenced, Kind, Stream, refused};
+pub use spec::{Gpu, Place};
