@@ -9,9 +9,14 @@
 
 mod conversion;
 pub mod cuda;
+mod host;
 mod port;
+mod ring;
+pub mod sim;
 mod spec;
 
 pub use conversion::Conversion;
+pub use host::Host;
 pub use port::{Address, DEVICE_ALIGNMENT, Device, Event, Fenced, Kind, Stream, refused};
+pub use sim::Sim;
 pub use spec::{Gpu, Place};
