@@ -21,6 +21,9 @@ mod convert;
 mod corrupt;
 /// Datasets on written files: values, layouts, addresses, schemas, filters, the network.
 mod dataset;
+/// Devices: what every one must hold to, and the GPU's over a fake driver.
+#[cfg(target_os = "linux")]
+mod device;
 /// Filters on written files.
 mod filter;
 /// The server and its client.

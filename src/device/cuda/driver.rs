@@ -77,7 +77,6 @@ functions! {
     cuDevicePrimaryCtxRelease_v2(c_int);
     cuCtxPushCurrent_v2(Handle);
     cuCtxPopCurrent_v2(*mut Handle);
-    cuCtxSynchronize();
     cuThreadExchangeStreamCaptureMode(*mut c_int);
     cuMemAlloc_v2(*mut u64, usize);
     cuMemFree_v2(u64);
@@ -281,10 +280,11 @@ impl Context {
         if !self.driver.is_own_process() {
             return None;
         }
-        match self.bind() {
+        // Once more, since what is not freed now is lost.
+        match self.bind().or_else(|_| self.bind()) {
             Ok(bound) => Some(bound),
             Err(error) => {
-                tracing::warn!("{}", error.chain());
+                tracing::warn!("something of the GPU is lost: {}", error.chain());
                 None
             }
         }

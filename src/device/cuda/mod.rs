@@ -16,7 +16,7 @@ mod kernels;
 mod pinned;
 pub mod visible;
 
-use std::ffi::{c_int, c_uint};
+use std::ffi::c_uint;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use driver::{CAPTURE_IMPLICIT, Context, Handle, NOT_READY};
@@ -283,8 +283,13 @@ impl Device for Cuda {
         // SAFETY: the caller promises the source; `to` is exclusive for as long as this waits, which is until the copy is done.
         let code = unsafe { (call.cuMemcpyDtoHAsync_v2)(to.as_mut_ptr().cast(), from, to.len(), self.reads) };
         self.context.check(code, "a copy from it")?;
+        // The copy writes to `to` until it is done, so a wait that fails is tried once more before `to` is given up.
         // SAFETY: the stream is this device's own, and lives.
-        let code: c_int = unsafe { (call.cuStreamSynchronize)(self.reads) };
+        let wait = || unsafe { (call.cuStreamSynchronize)(self.reads) };
+        let code = wait();
+        if code != 0 {
+            wait();
+        }
         self.context.check(code, "a copy from it")
     }
 }

@@ -1,0 +1,2 @@
+mod cuda;
+mod fake;
