@@ -167,6 +167,18 @@ pub trait Device: fmt::Debug + Send + Sync + 'static {
     /// As [`fence`](Self::fence).
     fn fence_context(&self, event: &Event) -> Result<Fenced>;
 
+    /// Whether [`fence_context`](Self::fence_context) works here; without it, those who need it wait for everything.
+    fn fences_context(&self) -> bool {
+        true
+    }
+
+    /// Waits here until everything is done that was appended up to now to any stream of the context that frameworks share. Must not
+    /// be called while one of them records a graph. Only the transfer thread calls this.
+    ///
+    /// # Errors
+    /// If the device failed meanwhile.
+    fn synchronize_all(&self) -> Result<()>;
+
     /// Whether `event` is done. An event that was never recorded is.
     ///
     /// # Errors

@@ -136,11 +136,6 @@ impl Ring {
         self.step(slot, &[State::Free, State::Fenced, State::Quarantined, State::Filling], State::Gone);
     }
 
-    /// What slot `slot` is.
-    pub(super) fn state(&self, slot: usize) -> State {
-        self.states.get(slot).copied().unwrap_or(State::Gone)
-    }
-
     /// The slots that are `state`.
     pub(super) fn all(&self, state: State) -> impl Iterator<Item = usize> + '_ {
         self.states.iter().enumerate().filter(move |(_, found)| **found == state).map(|(slot, _)| slot)

@@ -463,6 +463,19 @@ impl Device for Sim {
         })
     }
 
+    fn synchronize_all(&self) -> Result<()> {
+        self.call("waiting for all streams", |state| {
+            if state.streams.values().any(|queue| queue.capturing) {
+                state.counters.spoiled += 1;
+            }
+            while state.step(None) {}
+            match state.streams.values().all(|queue| queue.commands.is_empty()) {
+                true => Ok(()),
+                false => Err(refused("sim:0", "waiting for all streams", "they wait for each other")),
+            }
+        })
+    }
+
     fn is_done(&self, event: &Event) -> Result<bool> {
         self.call("asking for an event", |state| {
             // Whoever asks often enough gets there.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::{Error, Result};
 
 /// Where batches are delivered, as the option `device` says.
@@ -28,6 +30,24 @@ pub enum Gpu {
     Ordinal(u32),
     /// By its identifier, `GPU-...` or `MIG-...`, or the beginning of one.
     Uuid(String),
+}
+
+/// How a batch's memory becomes free for another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fence {
+    /// When the streams that it was given to have done what they were told until it was dropped. Right for those who use a batch on
+    /// the stream that they took it on.
+    #[default]
+    Stream,
+    /// When everything that the device was told until then is done, on any stream of the context that frameworks share.
+    Context,
+    /// As `context`, and the transfer thread waits for it on the host.
+    Sync,
+    /// At once, which is wrong: for tests, which must notice.
+    #[serde(skip)]
+    #[doc(hidden)]
+    Off,
 }
 
 impl Place {

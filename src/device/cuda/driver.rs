@@ -77,6 +77,7 @@ functions! {
     cuDevicePrimaryCtxRelease_v2(c_int);
     cuCtxPushCurrent_v2(Handle);
     cuCtxPopCurrent_v2(*mut Handle);
+    cuCtxSynchronize();
     cuThreadExchangeStreamCaptureMode(*mut c_int);
     cuMemAlloc_v2(*mut u64, usize);
     cuMemFree_v2(u64);

@@ -259,6 +259,17 @@ impl Device for Cuda {
         Ok(Fenced::Recorded)
     }
 
+    fn fences_context(&self) -> bool {
+        self.context.driver.records_contexts()
+    }
+
+    fn synchronize_all(&self) -> Result<()> {
+        let _bound = self.context.bind()?;
+        // SAFETY: it takes nothing; the context is this thread's.
+        let code = unsafe { (self.context.driver.call.cuCtxSynchronize)() };
+        self.context.check(code, "waiting for all of its streams")
+    }
+
     fn is_done(&self, event: &Event) -> Result<bool> {
         let _bound = self.context.bind()?;
         // SAFETY: the event is alive, as it was not given back.

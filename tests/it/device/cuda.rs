@@ -307,6 +307,7 @@ enum Fences {
     Stream,
     Context,
     Host,
+    All,
 }
 
 #[test]
@@ -328,10 +329,11 @@ fn reuse() {
     let fake = Fake::consumer();
     let mut batches = 0;
     for seed in first..first + if soak() { 200 } else { 20 } {
-        for fences in [Fences::Stream, Fences::Context, Fences::Host] {
+        for fences in [Fences::Stream, Fences::Context, Fences::Host, Fences::All] {
             fake.reset(seed, 60);
             let cuda = Cuda::new(0).unwrap();
             if fences == Fences::Context && !contexts_are_recorded(&cuda) {
+                assert!(!cuda.fences_context());
                 continue;
             }
             let wrong = circulate(&cuda, &fake, seed, fences);
@@ -395,6 +397,7 @@ fn circulate(cuda: &Cuda, fake: &Fake, seed: u64, fences: Fences) -> usize {
         match fences {
             Fences::Off => {}
             Fences::Host => cuda.synchronize(released).unwrap(),
+            Fences::All => cuda.synchronize_all().unwrap(),
             Fences::Stream | Fences::Context => cuda.wait(released).unwrap(),
         }
         // SAFETY: `staged` is not written before `copied` is done; that nobody reads `memory` is what is tested.
@@ -407,6 +410,7 @@ fn circulate(cuda: &Cuda, fake: &Fake, seed: u64, fences: Fences) -> usize {
         readings.push(fake.read_on(stream, memory, LEN));
         let fenced = match fences {
             Fences::Context => cuda.fence_context(released).unwrap(),
+            Fences::All => Fenced::Recorded,
             _ => cuda.fence(released, stream).unwrap(),
         };
         assert_eq!(fenced, Fenced::Recorded);
@@ -516,6 +520,7 @@ fn failures() {
         device.is_done(&held.events[released])?;
         device.synchronize(&held.events[released])?;
         device.drain()?;
+        device.synchronize_all()?;
         let mut bytes = [0; 4 * 96];
         // SAFETY: `to` has as many bytes.
         unsafe { device.read(to, &mut bytes)? };
