@@ -185,6 +185,31 @@ fn inventory() {
     assert!(matches!(cuda::open(&Gpu::Ordinal(3)), Err(Error::Config { option: "device", .. })));
 }
 
+#[cfg(feature = "cli")]
+#[test]
+fn doctor_shows_the_gpus_or_says_why_there_is_none() {
+    let doctor = |library: &std::path::Path, variables: &[(&str, &str)]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_bowstring"));
+        command.arg("doctor").env("LD_LIBRARY_PATH", library).envs(variables.iter().copied());
+        command.env_remove("CUDA_VISIBLE_DEVICES").env_remove("BOWSTRING_RESOURCES");
+        let done = command.output().unwrap();
+        assert!(done.status.success(), "{done:?}");
+        String::from_utf8(done.stdout).unwrap()
+    };
+    let resources = r#"[{"id": {"resourceName": "gpu"}, "addresses": ["1"]}]"#;
+    let two = doctor(&build(12_040), &[("FAKE_CUDA_DEVICES", "2"), ("BOWSTRING_RESOURCES", resources)]);
+    for text in [
+        "GPU           driver for CUDA 12.4, 2 visible\n",
+        "cuda:1 Fake GPU 1, 8 GiB, compute 9.0\n",
+        "GPU-a1a1a1a1-a1a1-a1a1-a1a1-a1a1a1a1a1a1\n",
+        "device=cuda is cuda:1: address 1 of the task's resources\n",
+    ] {
+        assert!(two.contains(text), "{text}\n{two}");
+    }
+    let none = doctor(&build(13_000), &[("FAKE_CUDA_INIT", "100")]);
+    assert!(none.contains("GPU           none") && none.contains("CUDA_ERROR_NO_DEVICE"), "{none}");
+}
+
 // ---- conversions, bit by bit -----------------------------------------------------------------------------------------
 
 #[test]
