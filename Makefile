@@ -97,6 +97,7 @@ lint: $(VENV)/turbo ## rustfmt, clippy, rustdoc, ruff, mypy, stubtest, floors
 	cargo fmt --all --check
 	ruff check .
 	ruff format --check .
+	$(PY) scripts/kernels.py --check
 	cargo clippy $(WORLD) --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc $(WORLD) --no-deps --document-private-items
 	$(MAKE) build

@@ -1,11 +1,12 @@
 //! `bowstring._native.doctor()`: what this build and this machine offer, and who this process is.
 
 use bowstring::codec::image;
+use bowstring::device::cuda::visible;
 use bowstring::pipeline::{machine, rank};
 use pyo3::prelude::*;
 use serde_json::json;
 
-/// What was found, and why, as a document.
+/// What was found, and why, as a document. Asks the CUDA driver where there is one, which starts it in this process.
 #[pyfunction]
 pub(crate) fn doctor(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let (found, problem) = match rank::discover() {
@@ -25,6 +26,7 @@ pub(crate) fn doctor(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         "rank": found,
         "rank_problem": problem,
         "launcher_variables": launcher,
+        "gpu": visible::inventory(),
     });
     py.import("json")?.call_method1("loads", (report.to_string(),))
 }

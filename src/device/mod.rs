@@ -6,6 +6,7 @@
 //! | [`Device`] | what a device must offer: memory, a copy stream, events, fences |
 //! | [`Host`], [`Sim`] | the host's own memory, where nothing is copied; a simulation that the tests run |
 //! | [`Conversion`] | what a device does to a tensor on its way into place, defined bit by bit |
+//! | [`cuda`] | a GPU |
 //! | [`Place`], [`Fence`] | what the options say |
 //! | `ring` | which slot is whose: a pure state machine |
 //! | `slot`, `placement` | the memory of slots, their events and fences; where a batch lies in one |
@@ -14,6 +15,7 @@
 
 mod batch;
 mod conversion;
+pub mod cuda;
 mod host;
 mod lease;
 mod placement;
@@ -33,3 +35,11 @@ pub use port::{Address, DEVICE_ALIGNMENT, Device, Event, Fenced, Kind, Stream, r
 pub use sim::Sim;
 pub use spec::{Fence, Gpu, Place};
 pub use upload::{DeviceStats, Feeding, Pulled, Source, Taken, Transfer};
+
+/// The GPU that `which` means.
+///
+/// # Errors
+/// [`Error::Device`](crate::Error::Device) if there is no usable driver, no GPU, or not this one.
+pub fn gpu(which: &Gpu) -> crate::error::Result<std::sync::Arc<dyn Device>> {
+    cuda::open(which)
+}

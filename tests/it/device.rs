@@ -1,5 +1,9 @@
-//! Batches in the memory of a device: one suite for every kind of device, and the loader on top of it.
+//! Batches in the memory of a device: one suite for every kind of device, the GPU's driver, and the loader on top.
 
+#[cfg(target_os = "linux")]
+mod cuda;
+#[cfg(target_os = "linux")]
+mod fake;
 mod host;
 mod sim;
 mod suite;
