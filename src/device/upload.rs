@@ -175,7 +175,10 @@ impl<S: Send + 'static> Transfer<S> {
         self.core.check_process()?;
         let deadline = Instant::now() + wait;
         loop {
-            let finished = self.core.board().finished;
+            let over = {
+                let board = self.core.board();
+                board.finished || board.closed
+            };
             let next = self.queue.lock().pop_front();
             match next {
                 Some((generation, item)) => {
@@ -184,7 +187,7 @@ impl<S: Send + 'static> Transfer<S> {
                         return self.taken(item);
                     }
                 }
-                None if finished => return Err(closed()),
+                None if over => return Err(closed()),
                 None => {
                     let left = deadline.saturating_duration_since(Instant::now());
                     if left.is_zero() {

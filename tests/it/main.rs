@@ -21,8 +21,7 @@ mod convert;
 mod corrupt;
 /// Datasets on written files: values, layouts, addresses, schemas, filters, the network.
 mod dataset;
-/// Devices: what every one must hold to, and the GPU's over a fake driver.
-#[cfg(target_os = "linux")]
+/// Batches in the memory of a device: reuse, fences, capture, failures, the loader on top.
 mod device;
 /// Filters on written files.
 mod filter;
