@@ -9,7 +9,7 @@
 //!
 //! | floor | modules | what they know |
 //! |---|---|---|
-//! | 6 | [`Loader`] | the same batches from here or from a server |
+//! | 6 | [`Loader`] | the same batches from here or from a server, on the host or on a GPU |
 //! | 5 | [`flight`], [`convert`] | batches to and from other hosts; foreign formats |
 //! | 4 | [`pipeline`] | everything: the wiring, the budget, [`Loader`](pipeline::Loader) |
 //! | 3 | [`plan`], [`dataset`], [`codec`], [`device`] | which rows; reading them; what becomes of their columns; a GPU's memory |
@@ -52,4 +52,4 @@ pub mod store;
 pub mod tensor;
 
 pub use error::{Error, Place, Result};
-pub use loader::Loader;
+pub use loader::{Loader, NextPlaced, Placed};

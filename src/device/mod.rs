@@ -35,3 +35,11 @@ pub use port::{Address, DEVICE_ALIGNMENT, Device, Event, Fenced, Kind, Stream, r
 pub use sim::Sim;
 pub use spec::{Fence, Gpu, Place};
 pub use upload::{DeviceStats, Feeding, Pulled, Source, Taken, Transfer};
+
+/// The GPU that `which` means.
+///
+/// # Errors
+/// [`Error::Device`](crate::Error::Device) if there is no usable driver, no GPU, or not this one.
+pub fn gpu(which: &Gpu) -> crate::error::Result<std::sync::Arc<dyn Device>> {
+    cuda::open(which)
+}
