@@ -5,5 +5,6 @@ mod cuda;
 #[cfg(target_os = "linux")]
 mod fake;
 mod host;
+mod loader;
 mod sim;
 mod suite;
