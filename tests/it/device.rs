@@ -1,4 +1,4 @@
-//! Batches in the memory of a device: one suite for every kind of device, and the loader on top of it.
+//! Batches in the memory of a device: one suite for every kind of device, the GPU's over a fake driver, and the loader on top.
 
 #[cfg(target_os = "linux")]
 mod cuda;
@@ -11,5 +11,6 @@ mod held;
 mod host;
 #[cfg(target_os = "linux")]
 mod kernels;
+mod loader;
 mod sim;
 mod suite;
