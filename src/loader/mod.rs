@@ -114,7 +114,7 @@ impl Loader {
             }
             Place::Gpu(gpu) => Some(crate::device::gpu(&gpu)?),
             Place::Auto => crate::device::gpu(&Gpu::Default)
-                .inspect_err(|error| tracing::info!("device auto: batches stay on the CPU: {}", error.chain()))
+                .inspect_err(|error| tracing::warn!("device auto: batches stay on the CPU: {}", error.chain()))
                 .ok(),
         };
         match device {
