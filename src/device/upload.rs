@@ -424,6 +424,10 @@ impl<S: Send + 'static, F: Source<S>> Thread<S, F> {
         if self.queue.lock().len() >= self.feeding.slots || self.flying.len() >= self.feeding.slots {
             return Ok(None);
         }
+        // Copies read page-locked memory that is off the budget: no more of it than there are slots.
+        if self.flying.len() >= self.feeding.slots {
+            return Ok(None);
+        }
         let placement = Placement::new(batch, &self.feeding.recipes, self.in_place)?;
         if placement.tensors.is_empty() {
             return Ok(Some(delivered(batch, Vec::new())));

@@ -5,103 +5,15 @@
 #![expect(unsafe_code, reason = "the device's own contract: copies and conversions by address")]
 
 use std::collections::VecDeque;
-use std::ptr::NonNull;
-use std::sync::Arc;
 
 use bowstring::device::cuda::{self, Cuda, visible};
-use bowstring::device::{Address, Conversion, Device, Event, Fenced, Gpu, Stream};
-use bowstring::error::{Error, Result};
-use bowstring::memory::HostAllocator;
+use bowstring::device::{Conversion, Device, Fenced, Gpu, Stream};
 use bowstring::schema::DType;
+use bowstring::{Error, Result};
 
-use super::fake::{Balance, Fake, build, child, is_child};
+use super::fake::{Fake, build, child, is_child};
+use super::held::{Dice, Held, fresh_seed, seed_of_parent, settled, upload};
 use crate::support::soak;
-
-/// A generator of test values.
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-}
-
-/// Page-locked memory, device memory and events that are given back whatever happens.
-struct Held<'a> {
-    device: &'a dyn Device,
-    staging: Arc<dyn HostAllocator>,
-    host: Vec<(NonNull<u8>, usize)>,
-    memory: Vec<(Address, usize)>,
-    events: Vec<Event>,
-}
-
-impl<'a> Held<'a> {
-    fn new(device: &'a dyn Device) -> Self {
-        Self { device, staging: device.staging(), host: Vec::new(), memory: Vec::new(), events: Vec::new() }
-    }
-
-    fn host(&mut self, len: usize) -> Result<NonNull<u8>> {
-        let at = self.staging.allocate(len)?;
-        self.host.push((at, len));
-        Ok(at)
-    }
-
-    fn memory(&mut self, len: usize) -> Result<Address> {
-        let at = self.device.allocate(len)?;
-        assert_eq!(at % 256, 0);
-        self.memory.push((at, len));
-        Ok(at)
-    }
-
-    fn event(&mut self) -> Result<usize> {
-        self.events.push(self.device.event()?);
-        Ok(self.events.len() - 1)
-    }
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        // What was appended may still touch the memory, also where a later call failed.
-        drop(self.device.drain().or_else(|_| self.device.drain()));
-        for (at, len) in self.host.drain(..) {
-            // SAFETY: allocated once with this length; nothing is in flight.
-            unsafe { self.staging.free(at, len) }
-        }
-        for (at, len) in self.memory.drain(..) {
-            // SAFETY: as above.
-            unsafe { self.device.free(at, len) }
-        }
-        for event in self.events.drain(..) {
-            self.device.destroy(event);
-        }
-    }
-}
-
-/// Puts `bytes` into device memory and waits.
-fn upload(held: &mut Held<'_>, bytes: &[u8]) -> Result<Address> {
-    let (host, memory) = (held.host(bytes.len())?, held.memory(bytes.len())?);
-    // SAFETY: both have the length of `bytes`, and nothing else knows them.
-    unsafe {
-        host.as_ptr().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
-        held.device.copy(memory, host.as_ptr(), bytes.len())?;
-    }
-    held.device.drain()?;
-    Ok(memory)
-}
-
-fn settled(fake: &Fake) {
-    let left = fake.balance();
-    // The consumer's own hold of the context, and its streams.
-    let consumer = Balance { contexts: 1, streams: left.streams, ..Balance::default() };
-    assert_eq!(left, consumer, "what the device did not give back");
-}
 
 // ---- without a driver, or with a bad one ---------------------------------------------------------------------------
 
@@ -190,8 +102,10 @@ fn inventory() {
 fn doctor_shows_the_gpus_or_says_why_there_is_none() {
     let doctor = |library: &std::path::Path, variables: &[(&str, &str)]| {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_bowstring"));
+        for unset in ["CUDA_VISIBLE_DEVICES", "BOWSTRING_RESOURCES", "LOCAL_RANK", "RANK", "WORLD_SIZE"] {
+            command.env_remove(unset);
+        }
         command.arg("doctor").env("LD_LIBRARY_PATH", library).envs(variables.iter().copied());
-        command.env_remove("CUDA_VISIBLE_DEVICES").env_remove("BOWSTRING_RESOURCES");
         let done = command.output().unwrap();
         assert!(done.status.success(), "{done:?}");
         String::from_utf8(done.stdout).unwrap()
@@ -208,120 +122,6 @@ fn doctor_shows_the_gpus_or_says_why_there_is_none() {
     }
     let none = doctor(&build(13_000), &[("FAKE_CUDA_INIT", "100")]);
     assert!(none.contains("GPU           none") && none.contains("CUDA_ERROR_NO_DEVICE"), "{none}");
-}
-
-// ---- conversions, bit by bit -----------------------------------------------------------------------------------------
-
-#[test]
-fn conversions_equal_the_host_reference() {
-    let seed = fresh_seed();
-    child("device::cuda::conversions", Some(&build(13_000)), &[("BOWSTRING_TEST_SEED", &seed)]);
-}
-
-#[test]
-#[ignore = "a child"]
-fn conversions() {
-    if !is_child() {
-        return;
-    }
-    let mut dice = Dice(seed_of_parent());
-    let fake = Fake::consumer();
-    fake.reset(1, 0);
-    let cuda = Cuda::new(0).unwrap();
-    let rounds = if soak() { 400 } else { 60 };
-    for round in 0..rounds {
-        let (height, width) = (1 + dice.below(33) as u32, 1 + dice.below(33) as u32);
-        let channels = [1, 3, 4][dice.below(3) as usize];
-        let to = [DType::Float16, DType::Bfloat16, DType::Float32][dice.below(3) as usize];
-        let images = dice.below(5);
-        let mut real = || f32::from_bits((dice.next() as u32 & 0x807F_FFFF) | ((90 + dice.below(50) as u32) << 23));
-        let (scale, bias) = (std::array::from_fn(|_| real()), std::array::from_fn(|_| real()));
-        let pixels: Vec<u8> =
-            (0..images * u64::from(height * width) * u64::from(channels)).map(|_| dice.next() as u8).collect();
-        let rows: Vec<u8> = (0..images).map(|_| dice.below(3) as u8).collect();
-        let what = |mask| Conversion::Normalise { images, height, width, channels, to, scale, bias, mask };
-        // An odd place in the slab, as columns behind others may have: the slow path of the kernel.
-        let shift = [0, 0, 1, 2, 4][dice.below(5) as usize];
-        compare(&cuda, &what, &pixels, (round % 2 == 0).then_some(&rows[..]), shift);
-    }
-    for from in DType::ALL {
-        for to in DType::ALL.into_iter().filter(|to| Conversion::casts(from, *to)) {
-            let bytes = interesting(from, &mut dice);
-            let elements = (bytes.len() / from.size()) as u64;
-            compare(&cuda, &|_| Conversion::Cast { from, to, elements }, &bytes, None, 0);
-        }
-    }
-    // What no kernel does is an error, and appends nothing.
-    let bad = Conversion::Cast { from: DType::Float64, to: DType::Uint8, elements: 1 };
-    // SAFETY: it is refused before any address is used.
-    assert!(matches!(unsafe { cuda.convert(&bad, 0, 0) }, Err(Error::Device { .. })));
-    drop(cuda);
-    settled(&fake);
-    fake.finish();
-}
-
-/// Runs a conversion on the device with its input `shift` bytes into an allocation, and on the host.
-fn compare(cuda: &Cuda, what: &dyn Fn(Option<Address>) -> Conversion, from: &[u8], mask: Option<&[u8]>, shift: usize) {
-    let mut held = Held::new(cuda);
-    let shifted: Vec<u8> = std::iter::repeat_n(0xEE, shift).chain(from.iter().copied()).chain([0]).collect();
-    let source = upload(&mut held, &shifted).unwrap() + shift as u64;
-    let mask_at = mask.filter(|mask| !mask.is_empty()).map(|mask| upload(&mut held, mask).unwrap());
-    let conversion = what(mask_at);
-    let len = conversion.to_bytes().unwrap();
-    let target = held.memory(len + 4).unwrap();
-    // SAFETY: both sides are allocations of this size, and nothing else uses them.
-    unsafe { cuda.convert(&conversion, source, target).unwrap() };
-    cuda.drain().unwrap();
-    let mut found = vec![0; len + 4];
-    // SAFETY: `target` has as many bytes.
-    unsafe { cuda.read(target, &mut found).unwrap() };
-    let mut expected = vec![0; len];
-    conversion.on_host(from, &mut expected, mask);
-    let size = match conversion {
-        Conversion::Normalise { to, .. } | Conversion::Cast { to, .. } => to.size(),
-    };
-    for (at, (found, expected)) in found.chunks(size).zip(expected.chunks(size)).enumerate() {
-        assert_eq!(found, expected, "element {at} of {conversion:?}");
-    }
-    assert_eq!(found[len..], [0xDD; 4], "nothing is written behind the end");
-}
-
-/// Values of `dtype` with all that is special about it, and random ones.
-fn interesting(dtype: DType, dice: &mut Dice) -> Vec<u8> {
-    let mut bits: Vec<u64> =
-        vec![0, 1, u64::MAX, 1 << 63, (1 << 63) - 1, (1 << 24) + 1, (1 << 53) + 1, (1 << 62) + (1 << 38) + 1];
-    let (exponent, fraction) = match dtype {
-        DType::Float16 => (5, 10),
-        DType::Bfloat16 => (8, 7),
-        DType::Float32 => (8, 23),
-        DType::Float64 => (11, 52),
-        _ => (0, 0),
-    };
-    // Every exponent with fractions around the places where smaller types round, both signs: zeros, subnormals, infinities, NaN.
-    for power in 0..(1_u64 << exponent) {
-        for tail in [
-            0,
-            1,
-            1 << 12,
-            (1 << 12) - 1,
-            (1 << 12) + 1,
-            3 << 12,
-            1 << 15,
-            (1 << 15) + 1,
-            1 << 28,
-            (1 << 28) + 1,
-            1 << 29,
-        ] {
-            for sign in [0, 1] {
-                bits.push((sign << (exponent + fraction)) | (power << fraction) | (tail & ((1_u64 << fraction) - 1)));
-            }
-        }
-    }
-    bits.extend((0..500).map(|_| dice.next()));
-    if dtype == DType::Bool {
-        bits.iter_mut().for_each(|bits| *bits &= 1);
-    }
-    bits.iter().flat_map(|bits| bits.to_le_bytes()[..dtype.size()].to_vec()).collect()
 }
 
 // ---- slots that are used again ------------------------------------------------------------------------------------------
@@ -503,7 +303,7 @@ fn manners() {
     fake.hold(other, false);
     cuda.synchronize(&held.events[event]).unwrap();
     assert!(cuda.is_done(&held.events[event]).unwrap());
-    assert_eq!(*fake.collect(reading), [4; 64]);
+    assert_eq!(fake.collect(reading), [4; 64]);
     drop(held);
     drop(cuda);
     settled(&fake);
@@ -578,20 +378,4 @@ fn failures() {
     assert!(errors > 60 && logged > 10, "{errors} errors, {logged} logged");
     println!("\nfailures: {calls} calls, each failed twice: {errors} errors, {logged} only logged, nothing lost");
     fake.finish();
-}
-
-// ---- seeds ------------------------------------------------------------------------------------------------------------------
-
-/// A new seed, printed with the test's output; `BOWSTRING_TEST_SEED` repeats one.
-fn fresh_seed() -> String {
-    let seed = std::env::var("BOWSTRING_TEST_SEED").unwrap_or_else(|_| {
-        let nanos = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().subsec_nanos();
-        nanos.to_string()
-    });
-    println!("BOWSTRING_TEST_SEED={seed}");
-    seed
-}
-
-fn seed_of_parent() -> u64 {
-    std::env::var("BOWSTRING_TEST_SEED").unwrap().parse().unwrap()
 }

@@ -69,6 +69,23 @@ pub(crate) fn is_child() -> bool {
     child
 }
 
+/// Calls a function of the fake and expects code 0.
+macro_rules! call {
+    ($name:ident($($argument:expr => $type:ty),*)) => {{
+        let call: unsafe extern "C" fn($($type),*) -> c_int = function(stringify!($name));
+        let exempt: unsafe extern "C" fn(c_int) -> c_int = function("fakeExempt");
+        // SAFETY: pointers are valid for what the driver's documentation says is read and written. A consumer's own calls are not
+        // the ones that fail.
+        let code = unsafe {
+            exempt(1);
+            let code = call($($argument),*);
+            exempt(0);
+            code
+        };
+        assert_eq!(code, 0, "{}", stringify!($name));
+    }};
+}
+
 /// What is not given back, and faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[repr(C)]
@@ -92,8 +109,15 @@ pub(crate) struct Fake {
 /// Bytes that a stream will have read once it comes to it.
 #[derive(Debug)]
 pub(crate) struct Reading {
-    bytes: Box<[u8]>,
+    bytes: Vec<u8>,
     stream: usize,
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        // The stream writes to the bytes until it is done.
+        call!(cuStreamSynchronize(self.stream => usize));
+    }
 }
 
 /// The function `name` of the fake.
@@ -101,23 +125,6 @@ fn function<F: Copy>(name: &str) -> F {
     let name = CString::new(name).unwrap();
     // SAFETY: the library is the fake, which the test put first on the path; the types at each use are those of cuda.c.
     unsafe { *cudarc::driver::sys::culib().get::<F>(name.as_bytes_with_nul()).unwrap() }
-}
-
-/// Calls a function of the fake and expects code 0.
-macro_rules! call {
-    ($name:ident($($argument:expr => $type:ty),*)) => {{
-        let call: unsafe extern "C" fn($($type),*) -> c_int = function(stringify!($name));
-        let exempt: unsafe extern "C" fn(c_int) -> c_int = function("fakeExempt");
-        // SAFETY: pointers are valid for what the driver's documentation says is read and written. A consumer's own calls are not
-        // the ones that fail.
-        let code = unsafe {
-            exempt(1);
-            let code = call($($argument),*);
-            exempt(0);
-            code
-        };
-        assert_eq!(code, 0, "{}", stringify!($name));
-    }};
 }
 
 impl Fake {
@@ -189,16 +196,23 @@ impl Fake {
 
     /// Appends a read of device memory to `stream`.
     pub(crate) fn read_on(&self, stream: Stream, at: u64, len: usize) -> Reading {
-        let mut bytes = vec![0; len].into_boxed_slice();
+        let mut bytes = vec![0; len];
         let to = bytes.as_mut_ptr().cast::<c_void>();
         call!(cuMemcpyDtoHAsync_v2(to => *mut c_void, at => u64, len => usize, handle(stream) => usize));
         Reading { bytes, stream: handle(stream) }
     }
 
     /// Waits for a read.
-    pub(crate) fn collect(&self, reading: Reading) -> Box<[u8]> {
+    pub(crate) fn collect(&self, mut reading: Reading) -> Vec<u8> {
         call!(cuStreamSynchronize(reading.stream => usize));
-        reading.bytes
+        std::mem::take(&mut reading.bytes)
+    }
+
+    /// Gives a stream back, which still does what it was told.
+    pub(crate) fn destroy(&self, stream: Stream) {
+        let handle = handle(stream);
+        self.streams.lock().unwrap().retain(|other| *other != handle);
+        call!(cuStreamDestroy_v2(handle => usize));
     }
 
     /// Begins to capture a graph in the global mode.

@@ -124,7 +124,11 @@ impl Source<u64> for Numbered {
             self.next = 0;
             return (generation, Ok(Pulled::End(self.count)));
         }
-        let batch = batch(&self.pool, self.next);
+        let batch = match batch(&self.pool, self.next) {
+            Ok(batch) => batch,
+            // Page-locked memory that does not come: the batch is made again.
+            Err(error) => return (generation, Err(error)),
+        };
         // As the pipeline does: what was taken is off the budget.
         batch.deliver();
         self.next += 1;
@@ -145,7 +149,7 @@ fn mask(number: u64) -> Vec<u8> {
     (0..ROWS).map(|row| u8::from(row + 1 < ROWS || !number.is_multiple_of(3))).collect()
 }
 
-fn batch(pool: &Arc<Pool>, number: u64) -> Batch {
+fn batch(pool: &Arc<Pool>, number: u64) -> Result<Batch> {
     let spec = |name: &str, dtype, shape: &[usize]| TensorSpec { name: name.into(), dtype, shape: shape.to_vec() };
     let specs = vec![
         spec("x", DType::Uint64, &[LEN]),
@@ -153,11 +157,11 @@ fn batch(pool: &Arc<Pool>, number: u64) -> Batch {
         spec("none", DType::Float32, &[0]),
         spec("_mask", DType::Bool, &[ROWS]),
     ];
-    let mut builder = BatchBuilder::new(specs, pool.try_reserve(16 << 10).unwrap()).unwrap();
+    let mut builder = BatchBuilder::new(specs, pool.try_reserve(16 << 10).unwrap())?;
     builder.tensor(0).copy_from_slice(&plain(number));
     builder.tensor(1).copy_from_slice(&pixels(number));
     builder.tensor(3).copy_from_slice(&mask(number));
-    builder.finish(0, number, ROWS, Vec::new())
+    Ok(builder.finish(0, number, ROWS, Vec::new()))
 }
 
 fn feeding(slots: usize, fence: Fence) -> Feeding {
