@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use crate::support::{fixture, options, soak, write};
 
-fn photos(dtype: DType) -> LoaderOptions {
+pub(super) fn photos(dtype: DType) -> LoaderOptions {
     let image = ImageOptions {
         size: Some(32.into()),
         crop: Crop::RANDOM_RESIZED,
@@ -37,7 +37,7 @@ fn rows(files: &TempDir) -> LoaderOptions {
 }
 
 /// What a batch holds: names, element types, shapes and bytes.
-type Held = (u64, u64, Vec<(String, DType, Vec<usize>, Vec<u8>)>);
+pub(super) type Held = (u64, u64, Vec<(String, DType, Vec<usize>, Vec<u8>)>);
 
 fn host(batch: &Batch) -> Held {
     let tensors = batch.columns().iter().filter_map(|(name, value)| match value {
@@ -66,11 +66,11 @@ fn next(loader: &mut Loader) -> Option<Held> {
     })
 }
 
-fn epoch(loader: &mut Loader) -> Vec<Held> {
+pub(super) fn epoch(loader: &mut Loader) -> Vec<Held> {
     std::iter::from_fn(|| next(loader)).collect()
 }
 
-fn cpu(options: &LoaderOptions) -> Loader {
+pub(super) fn cpu(options: &LoaderOptions) -> Loader {
     Loader::open(options.clone()).unwrap()
 }
 
