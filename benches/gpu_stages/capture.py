@@ -36,7 +36,7 @@ def run(settings: Settings) -> dict[str, Any]:
                 batch = next(source)
                 first = seen % (ROWS // BATCH) * BATCH
                 seen += 1
-                static.copy_(batch["array"])
+                static.copy_(batch["array__values"].reshape(BATCH, WIDTH))
                 kept.append(batch)
                 del batch
                 graph = torch.cuda.CUDAGraph()

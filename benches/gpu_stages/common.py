@@ -106,7 +106,10 @@ def photos(settings: Settings, copies: int) -> Path:
 
 
 def numbers(settings: Settings, rows: int, width: int, dtype: str, *, random: bool = False) -> Path:
-    """A dataset with a column ``array`` ``[width]``: every element of row ``i`` is ``i``, or random bits."""
+    """A dataset with a column ``array`` of ``width`` elements: all of row ``i`` are ``i``, or random bits.
+
+    It comes as ``array__values``, one row after the other, and ``array__offsets``.
+    """
     import bowstring
 
     folder = settings.data / f"{dtype}-{rows}-{width}{'-random' if random else ''}"

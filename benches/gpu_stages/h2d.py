@@ -43,7 +43,7 @@ def run(settings: Settings) -> dict[str, Any]:
             del pinned
             data = numbers(settings, 512, ROW, "uint8")
             ours = loader(settings, data, size, columns="array", device="pinned")
-            batch = next(iter(ours))["array"]
+            batch = next(iter(ours))["array__values"]
             row["bowstring pinned"] = nbytes / copies(batch, settings.device, 20) / 1e9
             del batch
             ours.close()
@@ -54,7 +54,7 @@ def run(settings: Settings) -> dict[str, Any]:
             torch.cuda.synchronize()
             began, seen = time.perf_counter(), 0
             for batch in ring:
-                seen += batch["array"].nbytes
+                seen += batch["array__values"].nbytes
             torch.cuda.synchronize()
             row["loader end to end"] = seen / (time.perf_counter() - began) / 1e9
             del batch

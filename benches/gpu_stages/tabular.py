@@ -26,8 +26,8 @@ def run(settings: Settings) -> dict[str, Any]:
             with busy(settings.seconds / (2 * len(sizes) + 1)) as more:
                 while more():
                     batch = next(batches)
-                    batch["array"].sum()
-                    seen += batch["array"].nbytes
+                    batch["array__values"].sum()
+                    seen += batch["array__values"].nbytes
             del batch
             synchronize(settings)
             rates[f"{dtype}, {size} MiB"] = seen / (time.perf_counter() - began) / 1e9

@@ -16,7 +16,7 @@ _NUMPY = importlib.util.find_spec("numpy") is not None
 class Loader(BaseLoader[Any]):
     """Yields ``dict[str, array]``: NumPy arrays over the batch's own memory.
 
-    bfloat16, which NumPy lacks, stays a :class:`bowstring.Tensor`, and so does everything on a GPU or where NumPy is not installed. Strings
+    bfloat16, which NumPy lacks, stays a :class:`bowstring.Tensor`, and so does everything on a GPU or where NumPy is missing. Strings
     and binary are ``pyarrow.Array``, or :class:`bowstring.ArrowArray` where pyarrow is not installed.
     """
 

@@ -1,12 +1,12 @@
 //! Tensors as DLPack capsules, versioned (1.0) and legacy, without a copy.
 //!
 //! A capsule owns a clone of the tensor, and with it the slab or the device's slot, until the consumer calls the deleter: on any
-//! thread, with or without the GIL, as late as it likes. Two exports of one tensor share its memory, as two views of a NumPy array
-//! do. Whose stream waits for what is settled before a capsule is made.
+//! thread, with or without the GIL, as late as it likes. Two exports of one tensor share its memory, as two views of a NumPy array do.
 
 #![expect(unsafe_code, reason = "a C ABI; ownership is stated at each use")]
 
 use std::ffi::{CStr, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
 use bowstring::schema::DType;
@@ -20,6 +20,7 @@ use crate::tensor::Held;
 
 /// `kDLCPU`. Page-locked host memory is exported as this too: torch refuses `kDLCUDAHost`.
 pub(crate) const CPU: i32 = 1;
+
 /// `kDLCUDA`.
 pub(crate) const CUDA: i32 = 2;
 
@@ -137,8 +138,8 @@ unsafe extern "C" fn delete<M>(managed: *mut M) {
         // SAFETY: `managed` is the first field of a `#[repr(C)]` Export<M> whose box `export` leaked, and the protocol lets the
         // deleter run once.
         let export = unsafe { Box::from_raw(managed.cast::<Export<M>>()) };
-        // Nothing in it panics; should it ever, the consumer's C code must not be unwound.
-        drop(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(export))));
+        // No panic may pass through the consumer's frames.
+        drop(catch_unwind(AssertUnwindSafe(|| drop(export))));
     }
 }
 
@@ -174,8 +175,19 @@ fn export<M: Managed>(py: Python<'_>, tensor: Held, copied: bool) -> PyResult<Bo
     let mut dims = dims(tensor.shape()).ok_or_else(too_big)?;
     let ndim = tensor.shape().len();
     let (kind, id) = tensor.dlpack_device();
+    let data = match &tensor {
+        // The slab's own pointer may be written through; one from a slice may not.
+        Held::Host(tensor) => {
+            let offset = tensor.as_ptr().addr() - tensor.slab().as_ptr().addr();
+            tensor.slab().as_ptr().wrapping_add(offset).cast_mut().cast()
+        }
+        // Not of this address space: only a number.
+        Held::Device(tensor) => {
+            std::ptr::without_provenance_mut(usize::try_from(tensor.address()).map_err(|_| too_big())?)
+        }
+    };
     let described = DlTensor {
-        data: tensor.data(),
+        data,
         device: Device { kind, id },
         ndim: i32::try_from(ndim).map_err(|_| too_big())?,
         dtype: data_type(tensor.dtype()),
@@ -188,7 +200,7 @@ fn export<M: Managed>(py: Python<'_>, tensor: Held, copied: bool) -> PyResult<Bo
     let _kept = (&export.dims, &export.owner);
     let pointer = NonNull::from(Box::leak(export)).cast::<c_void>();
     // SAFETY: `pointer` is the leaked box, alive until the deleter runs; the destructor only touches it while nobody consumed it,
-    // and may run on any thread because Held is Send + Sync.
+    // and may run on any thread because tensors are Send + Sync.
     let capsule =
         unsafe { PyCapsule::new_with_pointer_and_destructor(py, pointer, M::NAME, Some(drop_unconsumed::<M>)) };
     if capsule.is_err() {
@@ -198,7 +210,7 @@ fn export<M: Managed>(py: Python<'_>, tensor: Held, copied: bool) -> PyResult<Bo
     capsule
 }
 
-/// A capsule that owns `tensor`: `dltensor_versioned`, or `dltensor` for consumers from before DLPack 1.0.
+/// A capsule that owns a clone of `tensor`: `dltensor_versioned`, or `dltensor` for consumers from before DLPack 1.0.
 pub(crate) fn capsule(py: Python<'_>, tensor: Held, versioned: bool, copied: bool) -> PyResult<Bound<'_, PyCapsule>> {
     if versioned { export::<Versioned>(py, tensor, copied) } else { export::<Legacy>(py, tensor, copied) }
 }

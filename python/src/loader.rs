@@ -6,13 +6,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bowstring::Error;
 use bowstring::device::DeviceValue;
 use bowstring::error::Result;
 use bowstring::pipeline::LoaderOptions;
 use bowstring::plan::State;
 use bowstring::tensor::{Batch, Value};
-use bowstring::{Loader, NextPlaced, Placed};
+use bowstring::{Error, Loader, NextPlaced, Placed};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -74,7 +73,7 @@ pub(crate) fn columns<'py>(py: Python<'py>, batch: &Batch) -> PyResult<Bound<'py
     Ok(columns)
 }
 
-/// The same, wherever the batch is.
+/// The columns of a batch by name, wherever it is.
 fn placed<'py>(py: Python<'py>, batch: &Placed) -> PyResult<Bound<'py, PyDict>> {
     let batch = match batch {
         Placed::Host(batch) => return columns(py, batch),
@@ -182,6 +181,12 @@ impl PyLoader {
         self.with(py, |loader| Ok(loader.schema().to_string()))
     }
 
+    /// Where batches are delivered: `cpu`, `cuda:0`.
+    #[getter]
+    fn device(&self, py: Python<'_>) -> PyResult<String> {
+        self.with(py, |loader| Ok(loader.device().map_or_else(|| "cpu".to_owned(), |device| device.name())))
+    }
+
     fn set_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
         self.with(py, |loader| loader.set_epoch(epoch))
     }
@@ -200,19 +205,18 @@ impl PyLoader {
             let stats = loader.stats();
             let (stage, waiting) = stats.bottleneck();
             let mut document = serde_json::to_value(stats)?;
-            document["bottleneck"] = stage.into();
-            document["waiting"] = waiting.into();
-            if let (Some(device), Some(stats)) = (loader.device(), loader.device_stats()) {
+            if let Some(device) = loader.device_stats() {
                 document["device"] = serde_json::json!({
-                    "name": device.name(),
-                    "batches": stats.batches,
-                    "bytes": stats.bytes,
-                    "allocations": stats.allocations,
-                    "overflows": stats.overflows,
-                    "held": stats.held,
-                    "quarantined": stats.quarantined,
+                    "batches": device.batches,
+                    "bytes": device.bytes,
+                    "allocations": device.allocations,
+                    "overflows": device.overflows,
+                    "held": device.held,
+                    "quarantined": device.quarantined,
                 });
             }
+            document["bottleneck"] = stage.into();
+            document["waiting"] = waiting.into();
             Ok(document.to_string())
         })
     }

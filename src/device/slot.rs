@@ -38,7 +38,7 @@ pub(super) struct Board {
     pub(super) stopping: bool,
     /// The transfer thread has ended.
     pub(super) finished: bool,
-    /// The generation of what the consumer still has to take before more is made.
+    /// The generation of which nothing more is made until the consumer asks.
     pub(super) paused: Option<u64>,
     /// What does not belong to this generation is not wanted any more.
     pub(super) generation: u64,
@@ -89,7 +89,7 @@ impl Core {
             closed: false,
             stopping: false,
             finished: false,
-            paused: None,
+            paused: Some(0),
             generation: 0,
             starved: false,
         };

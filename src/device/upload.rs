@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Nothing is lost by an error: the batch that could not be copied is the next one again. What follows an error or the end of an
-//! epoch is made when the consumer has taken that.
+//! epoch is made when the consumer has taken that and asks for more; nothing is made before he asks for the first time.
 
 #![expect(unsafe_code, reason = "copies between host and device; the bounds are stated at each use")]
 
@@ -24,7 +24,7 @@ use super::lease::Lease;
 use super::placement::{Part, Placement, Recipes};
 use super::port::{Address, Device, Kind, refused};
 use super::ring::{Counts, State};
-use super::slot::{Body, Core, Slot};
+use super::slot::{Board, Body, Core, Slot};
 use super::spec::Fence;
 use crate::error::{Error, Result};
 use crate::memory::HostBuffer;
@@ -189,6 +189,7 @@ impl<S: Send + 'static> Transfer<S> {
                 }
                 None if over => return Err(closed()),
                 None => {
+                    self.wake();
                     let left = deadline.saturating_duration_since(Instant::now());
                     if left.is_zero() {
                         return Ok(Taken::Pending);
@@ -200,30 +201,35 @@ impl<S: Send + 'static> Transfer<S> {
         }
     }
 
-    fn taken(&self, item: Item<S>) -> Result<Taken<S>> {
-        if let Item::Batch(batch, tag) = item {
-            if let Some(lease) = batch.lease() {
-                lease.hold();
-            }
-            return Ok(Taken::Batch(batch, tag));
-        }
-        self.core.change(|board| board.paused = None);
-        match item {
-            Item::End(tag) => Ok(Taken::End(tag)),
-            Item::Error(error) => Err(error),
-            Item::Batch(batch, tag) => Ok(Taken::Batch(batch, tag)),
+    /// What follows an end, an error or a new position is made once it is asked for.
+    fn wake(&self) {
+        let asleep = |board: &Board| board.paused.is_some_and(|paused| paused <= board.generation);
+        if asleep(&self.core.board()) {
+            self.core.change(|board| board.paused = None);
         }
     }
 
-    /// From now on only what belongs to `generation` is wanted.
+    fn taken(&self, item: Item<S>) -> Result<Taken<S>> {
+        match item {
+            Item::Batch(batch, tag) => {
+                if let Some(lease) = batch.lease() {
+                    lease.hold();
+                }
+                Ok(Taken::Batch(batch, tag))
+            }
+            Item::End(tag) => Ok(Taken::End(tag)),
+            Item::Error(error) => Err(error),
+        }
+    }
+
+    /// From now on only what belongs to `generation` is wanted, once it is asked for.
     pub fn restart(&mut self, generation: u64) {
         if self.core.is_forked() {
             return;
         }
         self.core.change(|board| {
             board.generation = generation;
-            // Unless the thread is ahead of this call.
-            board.paused = board.paused.filter(|paused| *paused == generation);
+            board.paused = Some(generation);
         });
         let (wanted, stale) =
             std::mem::take(&mut *self.queue.lock()).into_iter().partition(|(of, _)| *of == generation);
@@ -414,7 +420,8 @@ impl<S: Send + 'static, F: Source<S>> Thread<S, F> {
 
     /// `batch` on its way to a slot; None if there is none free.
     fn bring(&mut self, batch: &Batch) -> Result<Option<DeviceBatch>> {
-        if self.queue.lock().len() >= self.feeding.slots {
+        // Host memory that copies still read is not there for the next batches: no more of it than there are slots.
+        if self.queue.lock().len() >= self.feeding.slots || self.flying.len() >= self.feeding.slots {
             return Ok(None);
         }
         // Copies read page-locked memory that is off the budget: no more of it than there are slots.

@@ -59,12 +59,15 @@ impl Default for BatchMemory {
 }
 
 fn job(options: &LoaderOptions, settings: &Settings, parts: Parts) -> Result<Job> {
+    let at_once = super::batches_at_once(settings.prefetch);
+    // What comes back is kept beside claims on memory that is not taken yet, so that there is room for both.
+    let kept = if parts.memory.returning == 0 { 0 } else { parts.memory.returning.saturating_add(at_once) };
     let means = Means {
         workers: Workers::new(settings.threads)?,
         allocator: parts.memory.allocator,
         budget: settings.budget,
         batches: parts.batches,
-        keep: (parts.batches / super::batches_at_once(settings.prefetch)).saturating_mul(parts.memory.returning),
+        keep: (parts.batches / at_once).saturating_mul(kept),
         pool: None,
         prefetch: settings.prefetch,
         bad_rows: options.bad_rows,

@@ -3,11 +3,15 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use bowstring::device::cuda::Cuda;
+use bowstring::device::cuda::{Cuda, visible};
 use bowstring::device::{Address, Device, Stream};
+use bowstring::pipeline::LoaderOptions;
+use bowstring::schema::DType;
+use bowstring::{Error, Loader};
 
 use super::fake::{Balance, Fake, build, child, is_child};
 use super::held::settled;
+use super::loader::{cpu, epoch, photos};
 use super::suite::{self, Bench};
 
 /// The real calls over the fake, as the suite wants a device.
@@ -101,4 +105,56 @@ fn suite_over_the_fake() {
     settled(&fake);
     println!("\nsuite: {wrong} wrong batches without fences, over {} seeds", suite::seeds());
     Arc::try_unwrap(fake).unwrap().finish();
+}
+
+#[test]
+fn the_loader_delivers_through_the_driver() {
+    child("device::driven::loader_over_the_fake", Some(&build(13_000)), &[("FAKE_CUDA_DEVICES", "2")]);
+}
+
+#[test]
+#[ignore = "a child"]
+fn loader_over_the_fake() {
+    if !is_child() {
+        return;
+    }
+    let fake = Fake::consumer();
+    fake.reset(3, 40);
+    for dtype in [DType::Float32, DType::Bfloat16, DType::Uint8] {
+        let expected = epoch(&mut cpu(&photos(dtype)));
+        for (device, ordinal) in [("cuda", Some(0)), ("cuda:1", Some(1)), ("auto", Some(0)), ("pinned", None)] {
+            let options = LoaderOptions { device: device.to_owned(), ..photos(dtype) };
+            let mut loader = Loader::open(options).unwrap();
+            assert!(epoch(&mut loader) == expected, "{device}, {dtype}");
+            assert_eq!(loader.device().map(|device| device.ordinal()), ordinal, "{device}");
+            assert!(fake.balance().host > 0, "{device}: page-locked memory");
+            drop(loader);
+            settled(&fake);
+        }
+    }
+    let missing = Loader::open(LoaderOptions { device: "cuda:2".to_owned(), ..photos(DType::Uint8) });
+    assert!(matches!(missing, Err(Error::Config { option: "device", .. })));
+    fake.finish();
+}
+
+#[test]
+fn without_a_gpu_auto_is_the_cpu_and_cuda_an_error() {
+    for library in [None, Some(build(13_000))] {
+        child("device::driven::loader_without_a_gpu", library.as_deref(), &[("FAKE_CUDA_INIT", "100")]);
+    }
+}
+
+#[test]
+#[ignore = "a child"]
+fn loader_without_a_gpu() {
+    if !is_child() || visible::inventory().problem.is_none() {
+        println!("this machine has a GPU: not tried");
+        return;
+    }
+    let on = |device: &str| Loader::open(LoaderOptions { device: device.to_owned(), ..photos(DType::Float32) });
+    assert!(epoch(&mut on("auto").unwrap()) == epoch(&mut cpu(&photos(DType::Float32))));
+    for device in ["cuda", "cuda:0", "cuda:GPU-1", "pinned"] {
+        let error = on(device).map(drop).unwrap_err();
+        assert!(matches!(&error, Error::Device { what, .. } if what == "no usable GPU"), "{device}: {error}");
+    }
 }
