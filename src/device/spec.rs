@@ -35,6 +35,7 @@ pub enum Gpu {
 /// How a batch's memory becomes free for another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
+#[non_exhaustive]
 pub enum Fence {
     /// When the streams that it was given to have done what they were told until it was dropped. Right for those who use a batch on
     /// the stream that they took it on.

@@ -83,7 +83,7 @@ impl Loader {
     /// As [`pipeline::Loader::open`](crate::pipeline::Loader::open), and what a server says; [`Error::Device`] if `options.device`
     /// names a GPU that this process cannot use.
     pub fn open(options: LoaderOptions) -> Result<Self> {
-        Self::open_at(&options, |options, memory| Origin::open(options, memory))
+        Self::open_at(&options, Origin::open)
     }
 
     /// Opens a dataset that a server has, as a member of `gang`.
@@ -101,7 +101,7 @@ impl Loader {
     /// As [`open`](Self::open).
     pub fn open_on(options: &LoaderOptions, device: Arc<dyn Device>) -> Result<Self> {
         options.place()?;
-        on_device(options, device, |options, memory| Origin::open(options, memory))
+        on_device(options, device, Origin::open)
     }
 
     fn open_at(options: &LoaderOptions, open: impl Fn(&LoaderOptions, BatchMemory) -> Result<Origin>) -> Result<Self> {
