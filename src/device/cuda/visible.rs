@@ -88,7 +88,7 @@ pub fn inventory() -> Inventory {
         Err(error) => return Inventory { driver: None, devices: Vec::new(), own: None, problem: Some(text(error)) },
     };
     let version = Some(driver.version_text());
-    let seen = devices(driver).and_then(|devices| Ok((choose(&Gpu::Default, variable, &devices), devices)));
+    let seen = devices(driver).map(|devices| (choose(&Gpu::Default, variable, &devices), devices));
     match seen {
         Ok((Ok(own), devices)) => Inventory { driver: version, devices, own: Some(own), problem: None },
         Ok((Err(error), devices)) => Inventory { driver: version, devices, own: None, problem: Some(text(error)) },
