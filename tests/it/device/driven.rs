@@ -64,7 +64,7 @@ impl Bench for Driven {
 
     fn fail_at(&self, n: u64) -> bool {
         // A call of the device is several of the driver; seven has no divisor in common with how many.
-        self.fake.fail("*", 1 + 7 * (n as i64 - 1), if n % 2 == 0 { 2 } else { 719 });
+        self.fake.fail("*", 1 + 7 * (n as i64 - 1), if n.is_multiple_of(2) { 2 } else { 719 });
         true
     }
 
