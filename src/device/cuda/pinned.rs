@@ -50,26 +50,8 @@ impl Pinned {
 
 impl HostAllocator for Pinned {
     fn allocate(&self, len: usize) -> Result<NonNull<u8>> {
-        if self.near.is_empty() {
-            return self.take(len);
-        }
-        // Pages come from the node of the thread that asks. A thread of its own, so that no other is ever moved; slots are
-        // allocated once, at the start.
-        let taken = thread::scope(|scope| {
-            let near = || {
-                stay_on(&self.near);
-                self.take(len).map(|at| at.as_ptr() as usize)
-            };
-            let thread = thread::Builder::new().name("bowstring-pin".to_owned()).spawn_scoped(scope, near);
-            thread.ok().and_then(|thread| thread.join().ok())
-        });
-        match taken {
-            Some(taken) => taken.map(|at| {
-                // `take` gave it as a `NonNull`, so this is none but that.
-                NonNull::new(at as *mut u8).unwrap_or(NonNull::dangling())
-            }),
-            None => self.take(len),
-        }
+        let given = beside(&self.near, || self.take(len).map(Given));
+        given.unwrap_or_else(|| self.take(len).map(Given)).map(|given| given.0)
     }
 
     unsafe fn free(&self, ptr: NonNull<u8>, _: usize) {
@@ -83,6 +65,28 @@ impl HostAllocator for Pinned {
     fn is_pinned(&self) -> bool {
         true
     }
+}
+
+/// Fresh memory on its way between two threads.
+struct Given(NonNull<u8>);
+
+// SAFETY: nobody else knows the memory yet, and it belongs to no thread.
+unsafe impl Send for Given {}
+
+/// Does `work` on a thread that stays on the processors `near`, since pages come from the node of the thread that asks. It is a thread
+/// of its own, so that no other is ever moved; slots are allocated once, at the start. None, and nothing done: no thread, or no `near`.
+fn beside<T: Send>(near: &[usize], work: impl FnOnce() -> T + Send) -> Option<T> {
+    if near.is_empty() {
+        return None;
+    }
+    thread::scope(|scope| {
+        let there = || {
+            stay_on(near);
+            work()
+        };
+        let thread = thread::Builder::new().name("bowstring-pin".to_owned()).spawn_scoped(scope, there);
+        thread.ok().and_then(|thread| thread.join().ok())
+    })
 }
 
 /// The NUMA node of the device at `address` on the PCI bus, e.g. `0000:3b:00.0`; `None` where the machine does not say.
@@ -146,5 +150,22 @@ mod tests {
         assert_eq!(parse_list("x,1-,2"), [2]);
         assert_eq!(parse_list("1022-99999999999"), [1022, 1023]);
         assert_eq!(node_of("no such device"), None);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn work_beside_a_gpu_stays_there_and_moves_nobody_else() {
+        let allowed = || {
+            let status = fs::read_to_string("/proc/thread-self/status").unwrap();
+            let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
+            parse_list(list)
+        };
+        let before = allowed();
+        let last = before[before.len() - 1];
+        // One that this process may use, and one that hardly any machine has.
+        assert_eq!(beside(&[last, MOST_PROCESSORS - 1], allowed).unwrap()[0], last);
+        assert_eq!(beside(&[MOST_PROCESSORS], allowed).unwrap(), before, "none that it may use: it stays where it is");
+        assert_eq!(beside(&[], allowed), None);
+        assert_eq!(allowed(), before);
     }
 }
