@@ -17,6 +17,7 @@ use pyo3::types::PyDict;
 
 use crate::arrow::ArrowArray;
 use crate::errors::raise;
+use crate::field;
 use crate::fork::Owned;
 use crate::gang::PyGang;
 use crate::tensor::PyTensor;
@@ -163,6 +164,11 @@ impl PyLoader {
     #[getter]
     fn schema(&self, py: Python<'_>) -> PyResult<String> {
         self.with(py, |loader| Ok(loader.schema().to_string()))
+    }
+
+    #[getter]
+    fn fields<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.document(py, |loader| Ok(field::documents(loader.schema()).to_string()))
     }
 
     fn set_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
