@@ -1,7 +1,7 @@
 """What frameworks' adapters share: every column's type and axes before the first batch, and its bytes as arrays.
 
-An adapter asks :func:`columns_of` what will come, and makes arrays of what comes with :func:`numpy_array` and :class:`Text`. Nothing
-here copies a tensor or looks at single rows.
+An adapter asks :func:`columns_of` what will come, and makes arrays of what comes with :func:`numpy_array` and :class:`Text`.
+Nothing here copies a tensor or looks at single rows.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ class _Bits:
 
 
 def numpy_array(tensor: _native.Tensor) -> Any:
-    """``tensor`` as a NumPy array over the same memory; bfloat16 as ``ml_dtypes.bfloat16``, which TensorFlow and JAX bring along."""
+    """``tensor`` as a NumPy array over the same memory; bfloat16 as that of ``ml_dtypes``, which TensorFlow and JAX bring along."""
     if tensor.dtype != "bfloat16":
         return tensor.numpy()
     if importlib.util.find_spec("ml_dtypes") is None:

@@ -41,17 +41,21 @@ class _Loader(BaseLoader[Any]):
 
 
 def dataset(
-    url: Url | Sequence[Url], *, targets: str | Sequence[str] | None = None, weights_from_mask: bool = True, **options: Any
+    url: Url | Sequence[Url],
+    *,
+    targets: str | Sequence[str] | None = None,
+    weights_from_mask: bool = True,
+    **options: Any,
 ) -> Dataset:
     """The batches of ``url`` as a ``tf.data.Dataset`` of whole batches; its ``element_spec`` comes from the schema.
 
-    It is sharded by rank (``rank`` and ``world_size``, or the launcher's environment, ``TF_CONFIG`` too), and TensorFlow's own sharding
-    is off. Under a strategy, hand it over with ``strategy.distribute_datasets_from_function(lambda context: data)``: then
-    ``batch_size`` is a replica's. ``experimental_distribute_dataset``, which ``model.fit`` calls, would cut every batch into
+    It is sharded by rank (``rank`` and ``world_size``, or the launcher's environment, ``TF_CONFIG`` too), and TensorFlow's own
+    sharding is off. Under a strategy, hand it over with ``strategy.distribute_datasets_from_function(lambda context: data)``:
+    then ``batch_size`` is a replica's. ``experimental_distribute_dataset``, which ``model.fit`` calls, would cut every batch into
     one for each replica.
 
-    An iterator begins where the dataset stands and ends with the epoch; once the last batch of an epoch was given, the next iterator
-    begins the next epoch. One that was left before has no effect: the next iterator begins where that one did.
+    An iterator begins where the dataset stands and ends with the epoch; once the last batch of an epoch was given, the next
+    iterator begins the next epoch. One that was left before has no effect: the next iterator begins where that one did.
 
     :param url: as for :class:`bowstring.Loader`.
     :param targets: columns that become the second part of ``(inputs, targets)``; one by name is a tensor, several are a dictionary.
