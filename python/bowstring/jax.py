@@ -83,7 +83,8 @@ class Loader(BaseLoader[Any]):
     def _array(self, tensor: _native.Tensor) -> Any:
         if self._to == "host":
             return numpy_array(tensor)
-        if tensor.dtype in _WIDE and not jax.config.read("jax_enable_x64"):
+        settings: Any = jax.config  # JAX has not typed it
+        if tensor.dtype in _WIDE and not settings.jax_enable_x64:
             return self._placed(_narrowed(tensor))
         return jax.dlpack.from_dlpack(tensor) if self._share else self._placed(numpy_array(tensor))
 

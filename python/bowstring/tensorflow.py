@@ -190,6 +190,8 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
 
         settings = tf.data.Options()
         settings.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+        # TensorFlow would read ahead of the consumer by itself; the loader's own threads do so behind this dataset's back.
+        settings.experimental_optimization.inject_prefetch = False
         # What Python holds is no part of an iterator's state: every batch is asked for by its number.
         settings.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
         start = tf.data.Dataset.from_tensors(0).map(lambda _: tuple(begin(_)))
