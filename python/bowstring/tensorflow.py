@@ -154,7 +154,9 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
     def callback(self) -> Any:
         """A ``keras.callbacks.Callback`` for ``fit``: :meth:`state_dict` is then what the model has trained on, to the batch.
 
-        It also says at which epoch each iterator begins, whatever later stages read ahead. Put it before callbacks that save.
+        It also says at which epoch each iterator begins, whatever later stages read ahead, and ends Keras' epoch where the data's
+        ends: ``fit(data, initial_epoch=data.epoch, epochs=...)`` goes on in the middle of an epoch. Put it before callbacks that
+        save or stop.
         """
         return _callback(self)
 
@@ -353,6 +355,7 @@ def _callback(data: Dataset) -> Any:
             super().__init__()
             self.origin = data._consumed
             self.before = self.done = 0
+            self.ended = False
 
         def at(self, batches: int) -> tuple[int, int]:
             epochs, step = divmod(self.origin[1] + batches, data._steps)
@@ -363,6 +366,7 @@ def _callback(data: Dataset) -> Any:
             data._followed = True
             data._start = data._consumed = self.origin = self.at(0)
             self.before = self.done = 0
+            self.ended = False
 
         def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
             # A new iterator, if Keras makes one, goes on where training is; with steps_per_epoch it may keep the one it has.
@@ -372,12 +376,20 @@ def _callback(data: Dataset) -> Any:
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             # Of several steps per execution, the last may be cut short by the end of the epoch, which Keras does not say.
             asked = self.params.get("steps")
+            whole = asked in (None, data._steps)
             rest = data._steps - (self.origin[1] + self.before) % data._steps
-            most = rest if asked in (None, data._steps) else asked
-            self.done = self.before + min(batch + 1, most)
+            self.done = self.before + min(batch + 1, rest if whole else asked)
             data._consumed = self.at(self.done)
             if data._consumed[1] == 0:
                 data._start = data._consumed
+                # Keras would ask for one batch more, and count a step of the optimizer that has no batch.
+                self.ended = whole and batch + 1 != asked and not self.model.stop_training
+                if self.ended:
+                    self.model.stop_training = True
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if self.ended:
+                self.ended = self.model.stop_training = False
 
         def on_train_end(self, logs: Any = None) -> None:
             data._followed = False

@@ -235,10 +235,7 @@ def test_fit_resumes_at_the_batch(kinds: pathlib.Path, after: int) -> None:
     assert model.seen == want[:after]
     data, staged, model = started()
     data.load_state_dict(stop.state)
-    epochs = 3 - data.epoch - (data.step == 13)
-    for epoch in range(epochs):
-        # Keras takes the first epoch's length for that of all, unless the dataset itself says it.
-        model.fit(staged, epochs=epoch + 1, initial_epoch=epoch, callbacks=[data.callback()], verbose=0)
+    model.fit(staged, initial_epoch=data.epoch, epochs=3, callbacks=[data.callback()], verbose=0)
     assert model.seen == want[after:]
     assert (data.epoch, data.step) == (3, 0)
 
@@ -252,6 +249,7 @@ def test_fit_without_stages_in_one_call(kinds: pathlib.Path) -> None:
     follow = data.callback()
     model.fit(data, epochs=2, callbacks=[follow], verbose=0)
     assert model.seen == want[9:26]
+    assert int(model.optimizer.iterations) == 17
     model.fit(data, epochs=1, callbacks=[follow], verbose=0)
     assert model.seen == want[9:]
     assert data.state_dict()["epoch"] == 3
@@ -281,7 +279,7 @@ def test_mistakes_are_told(kinds: pathlib.Path, tmp_path: pathlib.Path) -> None:
     pq.write_table(pa.table({"price": pa.array([1, 2], pa.decimal128(9, 2))}), tmp_path / "price.parquet")
     with pytest.raises(bowstring.ConfigError, match=r"'price' is Decimal128\(9, 2\)"):
         dataset(tmp_path / "price.parquet", batch_size=1, arrow="price")
-    with pytest.raises(tf.errors.OpError, match="column 'maybe'|column maybe|maybe"):
+    with pytest.raises(tf.errors.OpError, match="maybe"):
         list(opened(kinds, columns=["maybe"]))
     closed = opened(kinds)
     closed.close()
