@@ -90,6 +90,8 @@ test-doc: build
 test-python: build
 	$(PY) examples/train_torch.py --epochs 2
 	$(PY) examples/serve_torch.py
+	$(PY) examples/tf_fit.py --epochs 3
+	$(PY) examples/jax_train.py --epochs 3
 	cd python && ../$(PY) -m pytest 2>&1 | tee ../target/test-python.log
 
 .PHONY: lint

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pathlib
 import re
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import bowstring
@@ -62,3 +63,39 @@ def test_the_recipe(kinds: pathlib.Path, tmp_path: pathlib.Path) -> None:
         assert whole == [batch["id"][batch["_mask"]].tolist() for _ in range(3) for batch in loader]
     for step in (5, 15, 20):
         assert train(str(tmp_path / "out" / f"checkpoint-{step}")) == whole[step:], step
+
+
+RANKS = """
+import json, pathlib, re, sys, warnings
+warnings.simplefilter("ignore")
+sys.path.insert(0, sys.argv[2])
+import transformers
+from bowstring.torch import DataLoader
+from test_transformers import DOCS, Model
+
+names = {}
+exec(re.findall(r"```python\\n(from transformers.*?)```", DOCS.read_text(), re.DOTALL)[0], names)
+loader = DataLoader(sys.argv[1], batch_size=8, columns=["id", "x"])
+arguments = transformers.TrainingArguments(
+    output_dir=sys.argv[3],
+    num_train_epochs=2,
+    save_strategy="no",
+    report_to=[],
+    use_cpu=True,
+    disable_tqdm=True,
+    remove_unused_columns=False,
+    ddp_backend="gloo",
+)
+model = Model()
+names["BatchTrainer"](loader, model=model, args=arguments).train()
+print()
+print(json.dumps(model.seen))
+"""
+
+
+@pytest.mark.timeout(150)
+def test_two_ranks(kinds: pathlib.Path, tmp_path: pathlib.Path, ranks: Callable[..., list[Any]]) -> None:
+    found = ranks(RANKS, kinds, pathlib.Path(__file__).parent, tmp_path / "out")
+    with bowstring.Loader(kinds, batch_size=16, columns=["id"]) as loader:
+        want = [batch["id"][batch["_mask"]].tolist() for _ in range(2) for batch in loader]
+    assert [a + b for a, b in zip(found[0], found[1], strict=True)] == want
