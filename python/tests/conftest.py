@@ -23,6 +23,10 @@ import pyarrow.parquet as pq
 import pytest
 from bowstring import Padded
 
+# TensorFlow and Triton, which parts of torch import, bring an LLVM each, and Triton aborts the process if it loads second.
+with contextlib.suppress(ImportError):
+    import triton._C.libtriton  # noqa: F401
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PHOTOS = ROOT / "fixtures" / "imagenet40.parquet"
 

@@ -18,7 +18,7 @@ enum Form {
     Generic,
     /// TensorFlow's cluster in JSON: chief and workers in order.
     TfConfig,
-    /// A number, and a list of hosts separated by commas.
+    /// A number, and a list of hosts separated by commas; a list of one without the number is no contradiction.
     Hosts,
     /// As [`Form::Numbers`]; in an allocation without `srun` only the second is set, which for one task is no contradiction.
     Slurm,
@@ -124,7 +124,12 @@ pub fn discover_in(lookup: impl Fn(&str) -> Option<String>) -> Result<Found> {
 impl Launcher {
     /// The error for one variable of two; `None` where that is no contradiction.
     fn half(&self, rank: Option<&str>, world_size: Option<&str>) -> Option<Error> {
-        if self.form == Form::Slurm && world_size.is_some_and(|tasks| tasks.trim() == "1") {
+        let one = |text: &str| match self.form {
+            Form::Slurm => text.trim() == "1",
+            Form::Hosts => !text.contains(','),
+            _ => false,
+        };
+        if world_size.is_some_and(one) {
             return None;
         }
         let (option, set, value, missing) = match rank {
@@ -251,6 +256,7 @@ mod tests {
         ("LSF, jsrun", "JSM_NAMESPACE_RANK=7 JSM_NAMESPACE_SIZE=12 JSM_NAMESPACE_LOCAL_RANK=1 PMIX_RANK=7", (7, 12)),
         ("Flux", "FLUX_TASK_RANK=1 FLUX_TASK_LOCAL_ID=0 FLUX_JOB_SIZE=2 FLUX_JOB_NNODES=2", (1, 2)),
         ("TPU pod", "TPU_WORKER_ID=1 TPU_WORKER_HOSTNAMES=a,b,c,d", (1, 4)),
+        ("one TPU host", "TPU_WORKER_HOSTNAMES=localhost", (0, 1)),
         ("SLURM, srun", "SLURM_PROCID=3 SLURM_NTASKS=8 SLURM_LOCALID=1 SLURM_NNODES=2 PMI_FD=3", (3, 8)),
         ("SLURM, srun --mpi=pmix", "SLURM_PROCID=1 SLURM_NTASKS=2 PMIX_RANK=1 PMIX_NAMESPACE=x", (1, 2)),
         ("SLURM, salloc of one task, no srun", "SLURM_NTASKS=1 SLURM_JOB_ID=9", (0, 1)),
@@ -296,6 +302,7 @@ mod tests {
             ("JSM_NAMESPACE_RANK=1", "JSM_NAMESPACE_SIZE"),
             ("FLUX_TASK_RANK=1", "FLUX_JOB_SIZE"),
             ("TPU_WORKER_ID=1", "TPU_WORKER_HOSTNAMES"),
+            ("TPU_WORKER_HOSTNAMES=a,b", "TPU_WORKER_ID"),
             ("SLURM_NTASKS=8 SLURM_JOB_ID=9", "SLURM_PROCID"),
             ("SLURM_PROCID=1", "SLURM_NTASKS"),
             ("PMIX_RANK=1", "world_size"),

@@ -19,7 +19,7 @@ with warnings.catch_warnings():
     import transformers
 
 pytestmark = pytest.mark.filterwarnings("ignore")
-DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "frameworks.md"
+DOCS = pathlib.Path(__file__).resolve().parents[3] / "docs" / "frameworks.md"
 
 
 class Model(torch.nn.Module):
