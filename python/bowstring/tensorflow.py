@@ -50,9 +50,10 @@ def dataset(
     """The batches of ``url`` as a ``tf.data.Dataset`` of whole batches; its ``element_spec`` comes from the schema.
 
     It is sharded by rank (``rank`` and ``world_size``, or the launcher's environment, ``TF_CONFIG`` too), and TensorFlow's own
-    sharding is off. Under a strategy, hand it over with ``strategy.distribute_datasets_from_function(lambda context: data)``:
-    then ``batch_size`` is a replica's. ``experimental_distribute_dataset``, which ``model.fit`` calls, would cut every batch into
-    one for each replica.
+    sharding is off. With several processes (``MultiWorkerMirroredStrategy``), hand it over with
+    ``strategy.distribute_datasets_from_function(lambda context: data)``: ``batch_size`` is then a replica's.
+    ``experimental_distribute_dataset``, which ``model.fit`` calls, cuts every batch into one for each replica: right for the
+    devices of one process, wrong for several.
 
     An iterator begins where the dataset stands and ends with the epoch; once the last batch of an epoch was given, the next
     iterator begins the next epoch. One that was left before has no effect: the next iterator begins where that one did.

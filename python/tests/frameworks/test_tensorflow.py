@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import random
+import subprocess
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +27,11 @@ with warnings.catch_warnings():
     from bowstring.tensorflow import Dataset, _string_tensor, _varint, _varints, dataset
 
 pytestmark = pytest.mark.filterwarnings("ignore")
+
+# Two devices, before the first tensor.
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+)
 
 
 def ids(batch: Any) -> list[int]:
@@ -71,6 +77,8 @@ def test_every_kind_is_as_torch_has_it(kinds: pathlib.Path) -> None:
                     else:
                         assert ours[name].dtype.name == str(value.dtype).removeprefix("torch.")
                         assert ours[name].numpy().tolist() == value.tolist()
+    off = tf.data.experimental.AutoShardPolicy.OFF
+    assert data.prefetch(2).options().experimental_distribute.auto_shard_policy == off
     data.close()
 
 
@@ -186,6 +194,31 @@ def test_checkpoints_of_iterators(kinds: pathlib.Path, tmp_path: pathlib.Path) -
     assert [ids(batch) for batch in other] == want[17:26]
 
 
+def test_from_a_server(kinds: pathlib.Path) -> None:
+    binary = pathlib.Path(bowstring._native.__file__).resolve().parent / "bowstring"
+    if not binary.exists():
+        pytest.skip("no server beside this extension")
+    command = [binary, "serve", f"kinds={kinds}", "--listen", "127.0.0.1:0", "--print-address"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        try:
+            assert server.stdout is not None
+            url = f"{server.stdout.readline().strip()}/kinds"
+            far, near = dataset(url, **EVERY_KIND), dataset(kinds, **EVERY_KIND)
+            assert far.element_spec == near.element_spec
+            for a, b in zip(far, near, strict=True):
+                assert [str(value) for value in tf.nest.flatten(a, True)] == [str(v) for v in tf.nest.flatten(b, True)]
+            near.load_state_dict(far.state_dict())
+            assert ids_of(next(iter(far))) == ids_of(next(iter(near)))
+            far.close()
+        finally:
+            server.kill()
+
+
+def ids_of(batch: Any) -> list[int]:
+    """Row numbers, with padding."""
+    return [int(i) for i in batch["_row_id"].numpy()]
+
+
 class Recorder(keras.Model):  # type: ignore[misc,name-defined]
     """Notes the rows that it is trained on."""
 
@@ -259,6 +292,19 @@ def test_fit_without_stages_in_one_call(kinds: pathlib.Path) -> None:
     model.fit(data.repeat(), epochs=4, steps_per_epoch=5, callbacks=[data.callback()], verbose=0)
     assert model.seen == want[:20]
     assert (data.epoch, data.step) == (1, 7)
+
+
+def test_fit_on_two_devices(kinds: pathlib.Path) -> None:
+    data = opened(kinds, columns=["p", "half"], pack={"p": ["x"]}, targets="half")
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Lambda(lambda inputs: inputs["p"]), keras.layers.Dense(1)])
+        model.compile(optimizer="sgd", loss="mse")
+    data.load_state_dict(data.state_at(9))
+    # Keras reads a batch to build the model, and devices read ahead: neither moves the position.
+    model.fit(data, epochs=2, callbacks=[data.callback()], verbose=0)
+    assert int(model.optimizer.iterations.numpy()) == 4 + 13
+    assert (data.epoch, data.step) == (2, 0)
 
 
 def test_padding_weighs_nothing(kinds: pathlib.Path) -> None:
