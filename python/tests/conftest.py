@@ -7,6 +7,7 @@ import http.server
 import json
 import os
 import pathlib
+import random
 import re
 import socket
 import subprocess
@@ -206,10 +207,12 @@ def script(tmp_path: pathlib.Path) -> Iterator[Callable[..., subprocess.Popen[st
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """A port that nobody listens on, and below those that the system gives to outgoing connections in the meantime."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            return port
 
 
 @pytest.fixture

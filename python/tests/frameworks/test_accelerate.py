@@ -8,8 +8,10 @@ from typing import Any
 
 import bowstring
 import pytest
+from bowstring.torch import DataLoader
 
 pytest.importorskip("accelerate")
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 RANKS = """
 import json, pathlib, sys, warnings
@@ -69,3 +71,9 @@ def test_two_ranks(kinds: pathlib.Path, tmp_path: pathlib.Path, ranks: Callable[
         assert (one["same"], one["rank"], one["kind"], one["place"]) == (True, rank, "gloo", [0, 4])
         assert one["gathered"] == [14, 7, 14, 7], "equal steps"
         assert one["by_accelerate"] == one["by_dcp"] == one["seen"][4:]
+    # On another number of ranks: here, one.
+    import torch.distributed.checkpoint as dcp
+
+    with DataLoader(kinds, batch_size=16, columns=["id"], seed=3) as alone:
+        dcp.load({"data": alone}, checkpoint_id=tmp_path / "dcp", no_dist=True)
+        assert [batch["id"][batch["_mask"]].tolist() for batch in alone] == want[4:7]
