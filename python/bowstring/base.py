@@ -60,7 +60,8 @@ class BaseLoader(ABC, Generic[A]):
     :param selector: row groups to read: ``{"index": name, "values": [...]}`` by an index that Petastorm stored,
         ``{"row_groups": [0, 3]}``, or ``{"any": [...]}``, ``{"all": [...]}`` of them.
     :param ngram: :class:`NGram`: windows of consecutive rows as samples.
-    :param rank: this rank; the default comes from the launcher's environment (torchrun, Horovod, Open MPI, PMI, SLURM).
+    :param rank: this rank; the default comes from the launcher's environment (torchrun, MPI, SLURM, ``TF_CONFIG``, ...:
+        docs/frameworks.md has the list in order).
     :param world_size: number of ranks; goes with ``rank``.
     :param memory_budget: bytes for everything in flight, or text such as ``"2GiB"``.
     :param threads: CPU threads for decoding; all that this process may use.

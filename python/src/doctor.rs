@@ -13,9 +13,8 @@ pub(crate) fn doctor(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         Ok(found) => (Some(found), None),
         Err(error) => (None, Some(error.chain())),
     };
-    let names = rank::LAUNCHERS.iter().flat_map(|(_, rank, world)| [*rank, *world]);
     let launcher: serde_json::Map<_, _> =
-        names.filter_map(|name| Some((name.to_owned(), json!(std::env::var(name).ok()?)))).collect();
+        rank::variables().filter_map(|name| Some((name.to_owned(), json!(std::env::var(name).ok()?)))).collect();
     let report = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "jpeg_decoder": image::backend(),

@@ -17,6 +17,7 @@ use pyo3::types::PyDict;
 
 use crate::arrow::ArrowArray;
 use crate::errors::raise;
+use crate::field;
 use crate::fork::Owned;
 use crate::gang::PyGang;
 use crate::tensor::PyTensor;
@@ -185,6 +186,12 @@ impl PyLoader {
     #[getter]
     fn device(&self, py: Python<'_>) -> PyResult<String> {
         self.with(py, |loader| Ok(loader.device().map_or_else(|| "cpu".to_owned(), |device| device.name())))
+    }
+
+    /// What comes out, field by field.
+    #[getter]
+    fn fields<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.document(py, |loader| Ok(field::documents(loader.schema()).to_string()))
     }
 
     fn set_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {

@@ -8,7 +8,7 @@ use serde::Serialize;
 use bowstring::codec::image;
 use bowstring::device::cuda::visible::{self, Inventory};
 use bowstring::pipeline::machine;
-use bowstring::pipeline::rank::{self, Found, LAUNCHERS};
+use bowstring::pipeline::rank::{self, Found};
 
 use crate::out::{Failure, Out, Outcome};
 use crate::table;
@@ -46,7 +46,7 @@ fn examine() -> Report {
         Ok(found) => (Some(found), None),
         Err(error) => (None, Some(error.chain())),
     };
-    let names = LAUNCHERS.iter().flat_map(|(_, rank, world)| [*rank, *world]);
+    let names = rank::variables();
     let mut stores = vec!["local files"];
     if cfg!(feature = "cloud") {
         stores.extend(["s3://", "gs://", "az://", "http(s)://"]);
