@@ -17,7 +17,6 @@ import sys
 from typing import Any
 
 import bowstring
-import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
