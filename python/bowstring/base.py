@@ -66,8 +66,8 @@ class BaseLoader(ABC, Generic[A]):
     :param threads: CPU threads for decoding; all that this process may use.
     :param prefetch: batches made ahead of the consumer (4).
     :param bad_rows: what to do with a row that cannot be decoded: ``error``, ``skip`` or ``zero``.
-    :param device: where tensors are delivered: ``cpu``, ``pinned`` (page-locked host memory), ``auto`` (this process's GPU if there is
-        one), ``cuda``, ``cuda:N``, ``cuda:GPU-<uuid>`` or ``cuda:MIG-<uuid>``. Copies run ahead of the consumer.
+    :param device: where tensors are delivered: ``cpu``, ``pinned`` (page-locked host memory), ``auto`` (this process's GPU
+        if there is one), ``cuda``, ``cuda:N``, ``cuda:GPU-<uuid>`` or ``cuda:MIG-<uuid>``. Copies run ahead of the consumer.
     :param device_slots: batches in the device's memory at once (4): those that you hold, and those made ahead.
     :param device_fence: when a batch's device memory is used again: after what the streams that it was given to were told
         (``stream``), after all that the device was told (``context``), or after waiting for that on the host (``sync``).
