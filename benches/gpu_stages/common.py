@@ -132,13 +132,28 @@ def numbers(settings: Settings, rows: int, width: int, dtype: str, *, random: bo
 
 
 def loader(settings: Settings, url: Path, batch: int, **options: Any) -> Any:
-    """A ``bowstring.torch.DataLoader`` on the stage's device."""
+    """A ``bowstring.torch.DataLoader`` on the stage's device; without a GPU for torch, one whose batches come back to the host."""
     import bowstring.torch
 
     given: dict[str, Any] = {"batch_size": batch, "rank": 0, "world_size": 1, "tail": "drop", "shuffle": False}
     if settings.device != "cpu":
         given |= {"device": settings.device, "device_slots": 4, "device_fence": "stream"}
-    return bowstring.torch.DataLoader(str(url), **{**given, **options})
+    given |= options
+    if str(given.get("device", "cpu")).startswith("cuda") and not torch_has_cuda():
+        return landed()(str(url), **given)
+    return bowstring.torch.DataLoader(str(url), **given)
+
+
+def landed() -> Any:
+    """A loader for a fake driver: its batches go to the device and are copied back for torch, which knows no such device."""
+    import torch
+    from bowstring.base import BaseLoader
+
+    class Landed(BaseLoader[Any]):
+        def _array(self, tensor: Any) -> Any:
+            return torch.from_dlpack(tensor.cpu())
+
+    return Landed
 
 
 def forever(batches: Any) -> Iterator[Any]:

@@ -1,6 +1,7 @@
 """The verification on a GPU can be run: every stage is there, the parts fit their time, and a dry run on the CPU passes."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -44,6 +45,43 @@ def test_a_dry_run_on_the_cpu_passes(tmp_path):
     assert all(seen > 0 and wrong == 0 for seen, wrong in session["stages"]["reuse"]["seen_and_wrong"].values())
     # Each stage's own file is the same.
     assert all(json.loads((tmp_path / f"{name}.json").read_text()) == session["stages"][name] for name in stages)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(
+    sys.platform != "linux" or shutil.which("cc") is None, reason="the fake driver is built with cc on Linux"
+)
+def test_a_dry_run_over_the_fake_driver_passes(tmp_path):
+    root = BENCHES.parent
+    options = [
+        "-std=gnu11",
+        "-O2",
+        "-ffp-contract=off",
+        "-fvisibility=hidden",
+        "-shared",
+        "-fPIC",
+        "-DFAKE_VERSION=13000",
+    ]
+    source, kernels = root / "tests/fake_cuda/cuda.c", root / "src/device/cuda"
+    library = ["-o", tmp_path / "libcuda.so.1", "-I", kernels, source, "-lpthread", "-lm"]
+    subprocess.run(["cc", *options, *library], check=True)
+    command = [
+        sys.executable,
+        str(SCRIPT),
+        "--dry-run",
+        "--fake",
+        str(tmp_path),
+        "--out",
+        str(tmp_path),
+        "--only",
+        "facts,bits",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    stages = json.loads((tmp_path / "session.json").read_text())["stages"]
+    assert done.returncode == 0, f"{done.stdout}\n{stages}"
+    assert stages["facts"]["doctor"]["gpu"]["devices"][0]["name"] == "Fake GPU 0"
+    assert stages["bits"]["compared"] > 50
+    assert stages["bits"]["wrong"] == 0
 
 
 def test_figures_over_a_fake_driver_are_refused(tmp_path):
