@@ -28,6 +28,7 @@ from bowstring.errors import (
 )
 from bowstring.gang import Gang, Member
 from bowstring.loader import Loader
+from bowstring.server import Server
 from bowstring.writer import DatasetWriter, Stored
 
 __all__ = [
@@ -50,6 +51,7 @@ __all__ = [
     "Pack",
     "Padded",
     "RemoteError",
+    "Server",
     "SourceChangedError",
     "StoreError",
     "Stored",

@@ -15,6 +15,7 @@ mod loader;
 mod log;
 mod petastorm;
 mod row_groups;
+mod server;
 mod tensor;
 mod wait;
 mod writer;
@@ -46,6 +47,8 @@ mod _native {
     use super::petastorm::{petastorm_metadata, unischema_metadata};
     #[pymodule_export]
     use super::row_groups::PyRowGroups;
+    #[pymodule_export]
+    use super::server::PyServer;
     #[pymodule_export]
     use super::tensor::PyTensor;
     #[pymodule_export]

@@ -9,7 +9,7 @@ use std::fmt::Debug;
 
 pub use self::columns::{
     BadRow, BadRows, Cells, ColumnOptions, Columns, Lengths, Lists, Nulls, Pack, Padded, PerColumn, Prepared, Rows,
-    Scalar, Truncate,
+    Scalar, Truncate, roots,
 };
 pub use self::image::{ImageDecoder, ImageOptions};
 pub use self::npy::NpyDecoder;

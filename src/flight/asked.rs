@@ -57,6 +57,21 @@ pub struct Asked {
     /// The gang that the stream belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gang: Option<Caller>,
+    /// Rows as they are stored, in place of batches: of `options`, those that say which rows and columns count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows: Option<StoredRows>,
+}
+
+/// Which of a dataset's stored rows: part `part` of `parts`, which are cut at row groups.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StoredRows {
+    /// From 0; without, all parts are offered, one endpoint each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<u32>,
+    /// How many there are; some have no rows where there are fewer row groups.
+    #[serde(default = "one")]
+    pub parts: u32,
 }
 
 fn one() -> u32 {
@@ -111,13 +126,14 @@ impl Asked {
             rank: Some(share.rank),
             world_size: share.world,
             gang: None,
+            rows: None,
         })
     }
 
     /// All of `dataset`, as the catalogue says.
     pub fn all(dataset: &str) -> Self {
         let dataset = dataset.to_owned();
-        Self { dataset, options: Map::new(), epoch: 0, step: 0, rank: None, world_size: 1, gang: None }
+        Self { dataset, options: Map::new(), epoch: 0, step: 0, rank: None, world_size: 1, gang: None, rows: None }
     }
 
     /// Reads the command of a descriptor.

@@ -82,6 +82,21 @@ impl Workers {
     pub fn threads(&self) -> usize {
         self.threads
     }
+
+    /// Runs `work` on a thread of the pool and waits for it without blocking. Work that has begun goes on when the future is dropped.
+    ///
+    /// # Errors
+    /// What `work` gives; [`Error::Closed`] where it panicked.
+    pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+        let (sender, receiver) = oneshot::channel();
+        self.pool.spawn_fifo(move || {
+            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work))
+                .unwrap_or_else(|panic| Err(panicked(&*panic)));
+            // Nobody waits any more where the future was dropped.
+            drop(sender.send(result));
+        });
+        receiver.await.unwrap_or_else(|_| Err(closed()))
+    }
 }
 
 /// What a job is made of, beside what it reads.
@@ -154,20 +169,10 @@ impl Job {
         self: &Arc<Self>,
         work: impl FnOnce(&Self) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let (sender, receiver) = oneshot::channel();
         let job = Arc::clone(self);
-        self.workers.pool.spawn_fifo(move || {
-            let result = if job.stopped.load(Ordering::Relaxed) {
-                Err(closed())
-            } else {
-                // What `work` shares is counters and pools, which are consistent after every call.
-                std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&job)))
-                    .unwrap_or_else(|panic| Err(panicked(&*panic)))
-            };
-            // Nobody waits any more when the loader was dropped.
-            drop(sender.send(result));
-        });
-        receiver.await.unwrap_or_else(|_| Err(closed()))
+        // What `work` shares is counters and pools, which are consistent after every call.
+        let work = move || if job.stopped.load(Ordering::Relaxed) { Err(closed()) } else { work(&job) };
+        self.workers.run(work).await
     }
 
     pub(super) fn memory(&self) -> Memory {

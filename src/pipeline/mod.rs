@@ -6,6 +6,7 @@
 //! | [`Loader`] | a position and the means to go on from it |
 //! | [`Prepared`], [`Batches`] | the same without a position, and without threads of its own: for servers |
 //! | [`RowGroups`] | row groups in any order that is asked for |
+//! | [`Stored`] | rows as they are stored |
 //! | `engine` | what runs for either of them: threads, the feed of the moment |
 //! | `feed` | steps become batches, in order, within the budget |
 //! | `groups` | row groups on their way from the store to cells |
@@ -25,6 +26,7 @@ mod prepared;
 pub mod rank;
 mod row_groups;
 mod stats;
+mod stored;
 
 use crate::dataset::Petastorm;
 use crate::error::{Error, Result};
@@ -36,6 +38,7 @@ pub use options::{Filter, LoaderOptions};
 pub use prepared::{Batches, MemoryNeed, Prepared, Run};
 pub use row_groups::{NextPiece, Piece, RowGroups};
 pub use stats::{Memory, Stage, Stats};
+pub use stored::Stored;
 
 /// What Petastorm says of the dataset that `options` name, without opening it; none if it is no dataset of Petastorm. Must not be
 /// called from within an async runtime.

@@ -5,28 +5,22 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use arrow::array::{Array, make_comparator};
 use arrow::compute::SortOptions;
 use bowstring::flight::server::config::ServerOptions;
-use bowstring::flight::server::{Catalogue, Config, serve};
+use bowstring::flight::server::{Background, Catalogue, Config};
 use bowstring::pipeline::{Filter, LoaderOptions};
 use bowstring::plan::Tail;
 use bowstring::tensor::{Batch, Value};
 use bowstring::{Error, Loader};
 use sha2::{Digest, Sha256};
-use tokio::sync::oneshot;
 
 use crate::support;
 
-/// A server on its own threads; it drains when dropped.
-pub(crate) struct Served {
-    address: SocketAddr,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<bowstring::Result<()>>>,
-}
+/// A server on its own threads; it drains when dropped, and must end well.
+pub(crate) struct Served(Background);
 
 impl Served {
     /// Serves datasets by name on any free port.
@@ -39,38 +33,20 @@ impl Served {
         for (name, url) in datasets {
             catalogue.add(name, vec![(*url).to_owned()]).unwrap();
         }
-        let listener = std::net::TcpListener::bind(address).unwrap();
-        listener.set_nonblocking(true).unwrap();
-        let address = listener.local_addr().unwrap();
-        let config = Config::new(catalogue, options).unwrap();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-            let served = runtime.block_on(async {
-                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-                let stopped = async {
-                    let _ = stopped.await;
-                };
-                serve(listener, config, stopped).await
-            });
-            runtime.shutdown_background();
-            served
-        });
-        Self { address, stop: Some(stop), thread: Some(thread) }
+        Self(Background::start(Config::new(catalogue, options).unwrap(), &address.to_string()).unwrap())
     }
 
     pub(crate) fn url(&self, dataset: &str) -> String {
-        format!("grpc://{}/{dataset}", self.address)
+        format!("{}/{dataset}", self.0.url())
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
-        self.address
+        self.0.address()
     }
 
     /// Drains, and says how serving ended.
     pub(crate) fn stop(&mut self) -> bowstring::Result<()> {
-        drop(self.stop.take());
-        self.thread.take().map_or(Ok(()), |thread| thread.join().unwrap())
+        self.0.close()
     }
 }
 

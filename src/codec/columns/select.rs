@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use arrow::datatypes::Schema;
+
 use crate::error::{Error, Result};
 
 /// Whether `pattern` is a glob.
@@ -63,6 +65,34 @@ pub(super) fn check<'a>(patterns: impl Iterator<Item = &'a String>, names: &[&st
         }
     }
     Ok(())
+}
+
+/// The whole columns of `schema` that `columns` (names or globs; all, if there are none) mean and `exclude` does not, in their order.
+///
+/// # Errors
+/// [`Error::NotFound`] with the nearest names; [`Error::Unsupported`] for a pattern that means a part of a column.
+pub fn roots(schema: &Schema, columns: &[String], exclude: &[String]) -> Result<Vec<String>> {
+    let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
+    for pattern in columns.iter().chain(exclude) {
+        let root = pattern.split_once('.').map(|(root, _)| root);
+        if root.is_some_and(|root| names.contains(&root)) && !names.contains(&pattern.as_str()) {
+            return Err(Error::Unsupported {
+                what: format!("{pattern:?}, a part of a column, among stored rows"),
+                hint: "name the whole column".to_owned(),
+            });
+        }
+    }
+    check(columns.iter().chain(exclude), &names)?;
+    let mut found: Vec<String> = Vec::new();
+    let all = ["*".to_owned()];
+    for pattern in if columns.is_empty() { all.as_slice() } else { columns } {
+        for name in names.iter().filter(|name| means(pattern, name)) {
+            if !exclude.iter().any(|out| means(out, name)) && !found.iter().any(|known| known == name) {
+                found.push((*name).to_owned());
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// That nothing is called `pattern`, with the nearest names.

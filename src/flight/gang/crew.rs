@@ -189,6 +189,13 @@ impl Crew {
         }
     }
 
+    /// The share of the data that `caller` joined with.
+    pub(super) fn share(&self, caller: &Caller) -> Result<Share, Refusal> {
+        self.check(caller, false)?;
+        let whole = Share { rank: caller.rank, of: self.world };
+        Ok(self.members.get(&caller.rank).map_or(whole, |member| member.seat.share))
+    }
+
     fn renew(&mut self, now: Duration, rank: u32) {
         let lease = self.lease;
         if let Some(member) = self.members.get_mut(&rank) {

@@ -12,7 +12,7 @@ use super::registry::RegistryOptions;
 use super::rounds::{Arriving, Meeting};
 use super::wire::{
     AckRequest, Acked, Alive, Caller, JoinRequest, Joined, LeaveRequest, MeetRequest, Members, Met, Polled, Refusal,
-    State, from_hex,
+    Share, State, from_hex,
 };
 
 /// Generations of tokens from outside are below this, so that counting never overflows.
@@ -212,6 +212,11 @@ impl Machine {
 
     pub(super) fn check(&mut self, now: Duration, caller: &Caller) -> Result<(), Refusal> {
         self.with_member(now, caller, |crew, _| crew.check(caller, false))
+    }
+
+    /// The share of the data that a member joined with.
+    pub(super) fn share(&mut self, now: Duration, caller: &Caller) -> Result<Share, Refusal> {
+        self.with_member(now, caller, |crew, _| crew.share(caller))
     }
 
     pub(super) fn meet(

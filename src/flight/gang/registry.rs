@@ -11,11 +11,10 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
@@ -24,7 +23,7 @@ use super::machine::Machine;
 use super::rounds::Meeting;
 use super::wire::{
     ACTIONS, AckRequest, Caller, CallerRequest, JoinRequest, Joined, LeaveRequest, MeetRequest, Met, Polled, Refusal,
-    StateRequest, millis, read, write,
+    Share, StateRequest, millis, read, write,
 };
 use crate::error::{Error, Result};
 
@@ -70,7 +69,8 @@ struct Inner {
     journal: Option<Journal>,
     /// Why nothing is answered any more.
     broken: Option<(String, String)>,
-    bells: BTreeMap<String, Arc<Notify>>,
+    /// Rung for whoever waits for something of a gang.
+    bells: BTreeMap<String, watch::Sender<()>>,
 }
 
 /// All gangs of one server.
@@ -182,10 +182,10 @@ impl Registry {
     /// [`Error::Fenced`] if the process is not a member of the running generation.
     pub fn fence(self: &Arc<Self>, gang: &str, rank: u32, attempt: u128, generation: u64) -> Result<Fence> {
         let caller = Caller { gang: gang.to_owned(), generation, rank, attempt };
+        // Before the question, so that an end between the two is heard.
         let bell = self.bell(gang);
-        let fence = Fence { registry: Arc::clone(self), caller, bell };
-        fence.check()?;
-        Ok(fence)
+        let share = self.act(|machine, now| machine.share(now, &caller))?;
+        Ok(Fence { registry: Arc::clone(self), caller, share, bell })
     }
 
     /// How many gangs run now.
@@ -201,12 +201,13 @@ impl Registry {
         self.start.elapsed()
     }
 
-    fn bell(&self, gang: &str) -> Arc<Notify> {
+    /// What is rung from now on for whoever waits for something of `gang`.
+    fn bell(&self, gang: &str) -> watch::Receiver<()> {
         let mut inner = self.lock();
         if inner.bells.len() > self.options.max_gangs.saturating_mul(2) {
-            inner.bells.retain(|_, bell| Arc::strong_count(bell) > 1);
+            inner.bells.retain(|_, bell| bell.receiver_count() > 0);
         }
-        Arc::clone(inner.bells.entry(gang.to_owned()).or_default())
+        inner.bells.entry(gang.to_owned()).or_insert_with(|| watch::Sender::new(())).subscribe()
     }
 
     /// Lets the machine decide, makes what it decided durable, and wakes whom it concerns.
@@ -231,14 +232,14 @@ impl Registry {
                 let url = if let Error::Store { url, .. } = &error { url.clone() } else { String::new() };
                 inner.broken = Some((url, error.chain()));
                 for bell in inner.bells.values() {
-                    bell.notify_waiters();
+                    bell.send_replace(());
                 }
                 return Err(error);
             }
         }
         for name in &happened.woken {
             if let Some(bell) = inner.bells.get(name) {
-                bell.notify_waiters();
+                bell.send_replace(());
             }
         }
         answer.map_err(|refusal| refusal.into_error("gang server"))
@@ -256,11 +257,11 @@ impl Registry {
         let begin = Instant::now();
         let deadline = begin + Duration::from_millis(timeout_ms).min(LONGEST);
         let until = (begin + Duration::from_millis(poll_ms).min(self.options.max_poll)).min(deadline);
-        let bell = self.bell(gang);
+        let mut bell = self.bell(gang);
         let mut held = Held { registry: self, request, hold, holding: false, dropped: true };
         loop {
-            let mut rung = pin!(bell.notified());
-            rung.as_mut().enable();
+            // What rings from here on is heard below.
+            bell.mark_unchanged();
             let left = deadline.saturating_duration_since(Instant::now());
             let polled = self.act(|machine, now| {
                 let polled = ask(machine, now, &mut held.request, millis(left));
@@ -276,7 +277,7 @@ impl Registry {
             }
             tokio::select! {
                 biased;
-                () = rung => {}
+                () = rung(&mut bell) => {}
                 () = tokio::time::sleep_until(until) => {}
             }
         }
@@ -341,16 +342,29 @@ async fn sweep(registry: Weak<Registry>) {
     }
 }
 
+/// Waits until the bell rings. A bell whose registry is gone rings no more.
+async fn rung(bell: &mut watch::Receiver<()>) {
+    if bell.changed().await.is_err() {
+        std::future::pending().await
+    }
+}
+
 /// The leash of a stream: made by [`Registry::fence`].
 #[derive(Debug)]
 pub struct Fence {
     registry: Arc<Registry>,
     caller: Caller,
-    bell: Arc<Notify>,
+    share: Share,
+    bell: watch::Receiver<()>,
 }
 
 impl Fence {
-    /// Whether the generation still runs and the process is still its member. To be asked before each batch that is sent.
+    /// The share of the data that the member joined with.
+    pub fn share(&self) -> Share {
+        self.share
+    }
+
+    /// Whether the generation still runs and the process is still its member.
     ///
     /// # Errors
     /// [`Error::Fenced`] if not; [`Error::Store`] if the registry has stopped.
@@ -358,15 +372,14 @@ impl Fence {
         self.registry.act(|machine, now| machine.check(now, &self.caller))
     }
 
-    /// Waits until the generation ends, and says why. Cancel-safe.
+    /// Waits until the generation ends, and says why. Cancel-safe. The registry is asked only when something happened to the gang:
+    /// while its journal waits for the disk, streams go on.
     pub async fn ended(&mut self) -> Error {
         loop {
-            let mut rung = pin!(self.bell.notified());
-            rung.as_mut().enable();
+            rung(&mut self.bell).await;
             if let Err(error) = self.check() {
                 return error;
             }
-            rung.await;
         }
     }
 }

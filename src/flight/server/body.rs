@@ -24,6 +24,8 @@ pub(super) enum Message {
     Schema(Bytes),
     /// A batch, with the metadata that goes beside it.
     Batch(std::sync::Arc<Encoded>, Bytes),
+    /// Stored rows: an Arrow IPC message and its body.
+    Rows(Bytes, Bytes),
 }
 
 impl Message {
@@ -34,6 +36,7 @@ impl Message {
                 let body: Vec<Bytes> = batch.body().collect();
                 (&batch.header, metadata, body, batch.body_len())
             }
+            Self::Rows(header, body) => (header, &Bytes::new(), vec![body.clone()], body.len()),
         };
         let head = frames::head(header, metadata, length).map_err(|error| to_status(&error))?;
         if head.len() + length <= SMALL {

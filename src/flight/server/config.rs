@@ -132,8 +132,8 @@ impl Config {
         let mut limits = options.limits.clone();
         limits.max_streams = options.max_streams.unwrap_or(limits.max_streams);
         limits.validate()?;
-        if catalogue.is_empty() {
-            return Err(Error::config("datasets", "there is nothing to serve: name a dataset"));
+        if catalogue.is_empty() && options.put.is_none() {
+            return Err(Error::config("datasets", "there is nothing to serve: name a dataset, or let clients write"));
         }
         for replica in &options.replicas {
             check_replica(replica)?;

@@ -1,5 +1,6 @@
 //! What the server knows and decides, apart from the protocol: who asks, what is offered, and the streams of it.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -19,16 +20,18 @@ use super::hub::{Found, Hub, OUTGOING, Subscriber};
 use super::metrics::StreamCounters;
 use super::opened::{Offer, Opened};
 use super::quota::{InFlight, StreamPermit};
+use super::rows::{self, Sending};
 use crate::error::{Error, Result};
-use crate::flight::asked::Asked;
+use crate::flight::asked::{Asked, StoredRows};
 use crate::flight::client::{Announced, Local};
 use crate::flight::gang::{Fence, Registry};
 use crate::flight::put::Staging;
 use crate::flight::status::to_status;
 use crate::flight::ticket::Ticket;
 use crate::flight::wire::{Position, schema_message};
+use crate::manifest::Fingerprint;
 use crate::memory::HostAllocator;
-use crate::pipeline::{LoaderOptions, Workers};
+use crate::pipeline::{LoaderOptions, Stored, Workers};
 use crate::plan::{Plan, Share, State};
 
 /// How long a ticket may be used to open a stream. The stream may take longer.
@@ -54,7 +57,9 @@ pub(super) struct Core {
     pub(super) staging: Option<Arc<Staging>>,
     /// The socket for ranks of this host.
     socket: Option<String>,
-    opened: Opened,
+    opened: Opened<Offer>,
+    /// Datasets that are open for their stored rows.
+    tables: Opened<Stored>,
     hub: Hub,
     /// True from the moment that the server is to end.
     draining: watch::Receiver<bool>,
@@ -74,12 +79,12 @@ impl Core {
     pub(super) fn new(config: Config, parts: Parts) -> Result<Self> {
         let Parts { gangs, staging, socket, allocator, draining } = parts;
         let hub = Hub::new(Workers::new(config.threads)?, allocator, config.memory_budget);
-        Ok(Self { config, gangs, staging, socket, opened: Opened::default(), hub, draining })
+        Ok(Self { config, gangs, staging, socket, opened: Opened::default(), tables: Opened::default(), hub, draining })
     }
 
     /// Bytes of the memory budget that are claimed, and the budget.
     pub(super) fn memory(&self) -> (u64, u64) {
-        (self.hub.used(), self.hub.budget())
+        (self.hub.claims().used(), self.hub.claims().budget())
     }
 
     /// Who sends a request, if he may.
@@ -120,25 +125,25 @@ impl Core {
 
     async fn offer(&self, asked: &Asked) -> Result<Arc<Offer>> {
         let budget = usize::try_from(self.config.memory_budget).unwrap_or(usize::MAX);
-        self.opened.get(self.options(asked)?, budget).await
+        self.opened.get(self.options(asked)?, |options| Offer::open(options, budget)).await
+    }
+
+    async fn stored(&self, asked: &Asked, rows: &StoredRows) -> Result<Arc<Stored>> {
+        rows::check(rows)?;
+        self.tables.get(self.options(asked)?, async |options| Stored::open(&options).await).await
     }
 
     /// What there is for `asked`, with a ticket for the rank, or one for each rank.
     pub(super) async fn describe(&self, tenant: &Tenant, mut asked: Asked) -> Result<FlightInfo> {
+        if let Some(rows) = asked.rows.take() {
+            return self.describe_rows(tenant, asked, rows).await;
+        }
         let offer = self.offer(&asked).await?;
         let plan = offer.plan(asked.epoch)?;
         State::at(offer.fingerprint, plan.spec().clone(), asked.epoch, asked.step).check_step(plan.steps())?;
         let ranks = match asked.rank {
             Some(rank) => rank..rank.saturating_add(1),
-            None if asked.world_size > MAX_ENDPOINTS => {
-                return Err(Error::Limit {
-                    what: "tickets for all ranks at once".to_owned(),
-                    asked: asked.world_size.into(),
-                    limit: MAX_ENDPOINTS.into(),
-                    option: "rank",
-                });
-            }
-            None => 0..asked.world_size,
+            None => all(asked.world_size, "ranks", "rank")?,
         };
         let announced = Announced {
             fingerprint: offer.fingerprint,
@@ -157,28 +162,65 @@ impl Core {
             .with_total_bytes(-1)
             .with_ordered(true)
             .with_app_metadata(json(&announced));
-        let expires = Ticket::expiry(SystemTime::now(), TICKET_LIFE);
         for rank in ranks {
             asked.rank = Some(rank);
             plan.check_share(asked.share(rank)?)?;
-            let ticket = Ticket {
-                asked: asked.clone(),
-                fingerprint: offer.fingerprint,
-                tenant: tenant.name().to_owned(),
-                expires,
-            };
-            let ticket = arrow_flight::Ticket::new(ticket.sign(self.config.key.bytes()));
-            let mut endpoint = FlightEndpoint::new().with_ticket(ticket);
-            for replica in &self.config.replicas {
-                endpoint = endpoint.with_location(replica);
-            }
-            info = info.with_endpoint(endpoint);
+            info = info.with_endpoint(self.endpoint(tenant, &asked, offer.fingerprint));
         }
         Ok(info)
     }
 
+    /// The parts of a dataset's stored rows, with a ticket for each.
+    async fn describe_rows(&self, tenant: &Tenant, mut asked: Asked, rows: StoredRows) -> Result<FlightInfo> {
+        if asked.gang.is_some() {
+            return Err(Error::config("gang", "stored rows belong to no gang"));
+        }
+        let stored = self.stored(&asked, &rows).await?;
+        let parts = match rows.part {
+            Some(part) => part..part.saturating_add(1),
+            None => all(rows.parts, "parts", "rows.part")?,
+        };
+        let total = (0..stored.groups()).fold(0_u64, |sum, group| sum.saturating_add(stored.rows(group)));
+        let about = json!({
+            "fingerprint": stored.fingerprint(),
+            "rows": total,
+            "parts": rows.parts,
+            "row_groups": stored.groups(),
+            "server": env!("CARGO_PKG_VERSION"),
+        });
+        let mut info = FlightInfo::new()
+            .try_with_schema(stored.schema())
+            .map_err(|error| Error::Closed { why: format!("the schema cannot be written: {error}") })?
+            .with_total_records(i64::try_from(total).unwrap_or(i64::MAX))
+            .with_total_bytes(-1)
+            .with_ordered(true)
+            .with_app_metadata(json(&about));
+        for part in parts {
+            asked.rows = Some(StoredRows { part: Some(part), ..rows.clone() });
+            info = info.with_endpoint(self.endpoint(tenant, &asked, stored.fingerprint()));
+        }
+        asked.rows = Some(rows);
+        Ok(info.with_descriptor(FlightDescriptor::new_cmd(asked.to_json())))
+    }
+
+    /// Where `asked` is to be had, with a ticket for `tenant`.
+    fn endpoint(&self, tenant: &Tenant, asked: &Asked, fingerprint: Fingerprint) -> FlightEndpoint {
+        let ticket = Ticket {
+            asked: asked.clone(),
+            fingerprint,
+            tenant: tenant.name().to_owned(),
+            expires: Ticket::expiry(SystemTime::now(), TICKET_LIFE),
+        };
+        let ticket = arrow_flight::Ticket::new(ticket.sign(self.config.key.bytes()));
+        let endpoint = FlightEndpoint::new().with_ticket(ticket);
+        self.config.replicas.iter().fold(endpoint, |endpoint, replica| endpoint.with_location(replica))
+    }
+
     /// The schema of what there is for `asked`.
     pub(super) async fn columns(&self, asked: &Asked) -> Result<SchemaRef> {
+        if let Some(rows) = &asked.rows {
+            return Ok(Arc::clone(self.stored(asked, rows).await?.schema()));
+        }
         Ok(Arc::clone(self.offer(asked).await?.columns.arrow()))
     }
 
@@ -229,7 +271,7 @@ impl Core {
         if *self.draining.borrow() {
             return Err(draining(ticket.asked.step));
         }
-        let stream = self.stream(&tenant, ticket, outgoing).await.map_err(|error| {
+        let stream = self.answer(&tenant, ticket, outgoing).await.map_err(|error| {
             self.config.admin.metrics().error(&error);
             to_status(&error)
         })?;
@@ -243,22 +285,48 @@ impl Core {
         }))
     }
 
+    async fn answer(self: &Arc<Self>, tenant: &Tenant, mut ticket: Ticket, outgoing: u64) -> Result<Answer> {
+        match ticket.asked.rows.take() {
+            Some(rows) => self.rows(tenant, ticket, &rows).await.map(|sending| Answer::Rows(Box::new(sending))),
+            None => self.stream(tenant, ticket, outgoing).await.map(|streaming| Answer::Batches(Box::new(streaming))),
+        }
+    }
+
+    async fn rows(&self, tenant: &Tenant, ticket: Ticket, rows: &StoredRows) -> Result<Sending> {
+        let permit = self.config.quotas.open_stream(tenant)?;
+        let stored = self.stored(&ticket.asked, rows).await?;
+        same_data(&ticket, stored.fingerprint())?;
+        let means = rows::Means {
+            workers: Arc::clone(self.hub.workers()),
+            claims: Arc::clone(self.hub.claims()),
+            permit,
+            counters: self.config.admin.metrics().stream(&ticket.asked.dataset),
+            draining: self.draining.clone(),
+        };
+        Ok(Sending::new(stored, rows.part.unwrap_or(0), rows.parts, means))
+    }
+
     async fn stream(self: &Arc<Self>, tenant: &Tenant, ticket: Ticket, outgoing: u64) -> Result<Streaming> {
-        let asked = ticket.asked;
+        let asked = &ticket.asked;
         let fence = match &asked.gang {
-            Some(caller) => Some(self.gangs.fence(&caller.gang, caller.rank, caller.attempt, caller.generation)?),
+            Some(caller) => {
+                let fence = self.gangs.fence(&caller.gang, caller.rank, caller.attempt, caller.generation)?;
+                let (own, share) = (fence.share(), asked.share(0)?);
+                if (own.rank, own.of) != (share.rank, share.world) {
+                    return Err(Error::Mismatch {
+                        what: format!("share of rank {} of gang {}", caller.rank, caller.gang),
+                        expected: format!("{} of {}, as it joined", own.rank, own.of),
+                        found: format!("{} of {}", share.rank, share.world),
+                        hint: "leave rank and world_size to the gang".to_owned(),
+                    });
+                }
+                Some(fence)
+            }
             None => None,
         };
         let permit = self.config.quotas.open_stream(tenant)?;
-        let offer = self.offer(&asked).await?;
-        if offer.fingerprint != ticket.fingerprint {
-            return Err(Error::Mismatch {
-                what: format!("dataset {} of the ticket", asked.dataset),
-                expected: format!("fingerprint {}", ticket.fingerprint),
-                found: format!("fingerprint {}", offer.fingerprint),
-                hint: "replicas must serve the same files, and files must not change during an epoch".to_owned(),
-            });
-        }
+        let offer = self.offer(asked).await?;
+        same_data(&ticket, offer.fingerprint)?;
         let plan = offer.plan(asked.epoch)?;
         let share = asked.share(0)?;
         let subscriber = self.hub.subscribe(&offer, &plan, share, asked.step, outgoing).await?;
@@ -283,6 +351,47 @@ impl Core {
 impl std::fmt::Debug for Core {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Core").field("hub", &self.hub).finish_non_exhaustive()
+    }
+}
+
+/// That a ticket is for the data that is there.
+fn same_data(ticket: &Ticket, found: Fingerprint) -> Result<()> {
+    if found == ticket.fingerprint {
+        return Ok(());
+    }
+    Err(Error::Mismatch {
+        what: format!("dataset {} of the ticket", ticket.asked.dataset),
+        expected: format!("fingerprint {}", ticket.fingerprint),
+        found: format!("fingerprint {found}"),
+        hint: "replicas must serve the same files, and files must not change during an epoch".to_owned(),
+    })
+}
+
+/// Tickets for all of `count` at once.
+fn all(count: u32, what: &str, option: &'static str) -> Result<Range<u32>> {
+    if count <= MAX_ENDPOINTS {
+        return Ok(0..count);
+    }
+    Err(Error::Limit {
+        what: format!("tickets for all {what} at once"),
+        asked: count.into(),
+        limit: MAX_ENDPOINTS.into(),
+        option,
+    })
+}
+
+/// What a ticket is answered with.
+enum Answer {
+    Batches(Box<Streaming>),
+    Rows(Box<Sending>),
+}
+
+impl Answer {
+    async fn next(&mut self) -> Result<Option<Message>, Status> {
+        match self {
+            Self::Batches(streaming) => streaming.next().await,
+            Self::Rows(sending) => sending.next().await,
+        }
     }
 }
 

@@ -5,23 +5,22 @@
 //! ```
 //!
 //! Whoever comes first to the end of the ring makes the next batch; the others wait for it. A stream that falls behind the ring
-//! goes on with a line of its own, so that nobody waits for the slowest. All memory is claimed when a stream begins: what the
-//! line needs, its ring, and the batches that each stream may have on their way out.
+//! goes on with a line of its own, so that nobody waits for the slowest. All memory is claimed when a stream begins (see
+//! [`claims`](super::claims)): what the line needs, its ring, and the batches that each stream may have on their way out.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
 
 use futures::StreamExt;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 
+use super::claims::{Claim, Claims};
 use super::opened::{Offer, PREFETCH};
 use crate::error::{Error, Result};
 use crate::flight::status::to_status;
 use crate::flight::wire::{Encoded, encode};
-use crate::memory::{HostAllocator, Pool};
+use crate::memory::HostAllocator;
 use crate::pipeline::{Batches, Run, Workers};
 use crate::plan::{Plan, Share};
 
@@ -37,19 +36,7 @@ pub(super) const OUTGOING: u64 = 2;
 /// Most memory for reading ahead that a line asks for beyond its need.
 const AHEAD: u64 = 256 << 20;
 
-/// Unit of the memory budget, in bytes: permits are 32 bits wide.
-const UNIT: u64 = 4096;
-
-/// How long a stream waits for others to give memory back.
-const PATIENCE: Duration = Duration::from_secs(30);
-
 type Key = (usize, u64, u32, u32);
-
-/// Pools of lines that ended, the last one at the end, each with the claim on what it keeps.
-type Idle = Mutex<VecDeque<(Arc<Pool>, OwnedSemaphorePermit)>>;
-
-/// Pools that are kept at most.
-const IDLE: usize = 16;
 
 /// What all streams of a server share.
 #[derive(Debug)]
@@ -57,51 +44,35 @@ pub(super) struct Hub {
     lines: Mutex<HashMap<Key, Vec<Weak<Line>>>>,
     workers: Arc<Workers>,
     allocator: Arc<dyn HostAllocator>,
-    memory: Arc<Semaphore>,
-    budget: u64,
-    /// Memory of lines that ended, for those that begin: fresh pages cost more than a batch.
-    idle: Arc<Idle>,
+    claims: Arc<Claims>,
     /// Rows of batches that were made, padding included.
     decoded: Arc<AtomicU64>,
 }
 
 impl Hub {
     pub(super) fn new(workers: Arc<Workers>, allocator: Arc<dyn HostAllocator>, budget: u64) -> Self {
-        let permits = usize::try_from(budget / UNIT).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
         Self {
             lines: Mutex::default(),
             workers,
             allocator,
-            memory: Arc::new(Semaphore::new(permits)),
-            budget,
-            idle: Arc::default(),
+            claims: Arc::new(Claims::new(budget)),
             decoded: Arc::default(),
         }
     }
 
-    /// Bytes of the budget that streams have claimed.
-    pub(super) fn used(&self) -> u64 {
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        let idle: usize = idle.iter().map(|(_, memory)| memory.num_permits()).sum();
-        let free = (self.memory.available_permits() + idle) as u64;
-        self.budget.saturating_sub(free.saturating_mul(UNIT))
+    /// The budget that streams claim their memory of.
+    pub(super) fn claims(&self) -> &Arc<Claims> {
+        &self.claims
     }
 
-    /// The pool of an ended line whose batches were alike.
-    fn reuse(&self, budget: usize) -> Option<Arc<Pool>> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = idle.iter().rposition(|(pool, _)| pool.budget() == budget)?;
-        idle.remove(at).map(|(pool, _)| pool)
+    /// The threads that decode.
+    pub(super) fn workers(&self) -> &Arc<Workers> {
+        &self.workers
     }
 
     /// Rows of batches that were made since the start, padding included.
     pub(super) fn decoded(&self) -> u64 {
         self.decoded.load(Ordering::Relaxed)
-    }
-
-    /// Bytes of the budget.
-    pub(super) fn budget(&self) -> u64 {
-        self.budget
     }
 
     /// A stream of one share of `plan` from `step` on.
@@ -116,20 +87,39 @@ impl Hub {
         plan.check_share(share)?;
         let need = offer.prepared.need(plan, share, PREFETCH);
         let batch = need.batches / (PREFETCH as u64 + 2);
-        let out = self.claim(outgoing.saturating_mul(batch)).await?;
+        let out = outgoing.saturating_mul(batch);
         let key = (Arc::as_ptr(offer) as usize, plan.epoch(), share.rank, share.world);
-        if let Some(line) = self.find(key, step) {
-            return Ok(Subscriber { line, step, _outgoing: out });
+        if self.find(key, step).is_some() {
+            let claim = self.claims.claim(out).await?;
+            if let Some(line) = self.find(key, step) {
+                return Ok(Subscriber { line, step, _outgoing: claim });
+            }
         }
-        let left = self.budget.saturating_sub(self.used());
+        // What it needs at least is claimed in one piece: two streams that each held a part would wait for each other.
         let least = need.total().saturating_add(RING.start().saturating_mul(batch));
-        let spare = left.saturating_sub(least) / 4;
-        let ring = (RING_BYTES.min(spare) / batch.max(1)).clamp(*RING.start(), *RING.end());
-        let ahead = AHEAD.min(spare);
-        let claimed = need.total().saturating_add(ring.saturating_mul(batch)).saturating_add(ahead);
+        let mut memory = self.claims.claim(out.saturating_add(least)).await?;
+        let claim = memory.split(out).ok_or_else(|| Error::Closed { why: "a claim is too small".to_owned() })?;
+        // Others may have begun the same line while this one waited.
+        if let Some(line) = self.find(key, step) {
+            return Ok(Subscriber { line, step, _outgoing: claim });
+        }
+        // Streams that begin together see the same memory free: each takes what it can get, the ring first.
+        let spare = || self.claims.budget().saturating_sub(self.claims.used()) / 4;
+        let mut ring = (RING_BYTES.min(spare()) / batch.max(1)).clamp(*RING.start(), *RING.end());
+        while ring > *RING.start() {
+            if let Some(more) = self.claims.try_spare((ring - RING.start()).saturating_mul(batch)) {
+                memory.add(more);
+                break;
+            }
+            ring = (ring / 2).max(*RING.start());
+        }
+        let mut ahead = AHEAD.min(spare());
+        match self.claims.try_spare(ahead) {
+            Some(more) => memory.add(more),
+            None => ahead = 0,
+        }
         let keep = usize::try_from(ring.saturating_add(outgoing).saturating_mul(batch)).unwrap_or(usize::MAX);
-        let pool = self.reuse(usize::try_from(need.batches).unwrap_or(usize::MAX).saturating_add(keep));
-        let memory = self.claim(claimed).await?;
+        let pool = self.claims.reuse(usize::try_from(need.batches).unwrap_or(usize::MAX).saturating_add(keep));
         let allocator = Arc::clone(&self.allocator);
         let budget = usize::try_from(need.total().saturating_add(ahead)).unwrap_or(usize::MAX);
         let workers = Arc::clone(&self.workers);
@@ -142,7 +132,7 @@ impl Hub {
             source: tokio::sync::Mutex::new(batches),
             decoded: Arc::clone(&self.decoded),
             memory: Some(memory),
-            idle: Arc::clone(&self.idle),
+            claims: Arc::clone(&self.claims),
         });
         let mut lines = self.lock();
         lines.retain(|_, lines| {
@@ -151,7 +141,7 @@ impl Hub {
         });
         lines.entry(key).or_default().push(Arc::downgrade(&line));
         drop(lines);
-        Ok(Subscriber { line, step, _outgoing: out })
+        Ok(Subscriber { line, step, _outgoing: claim })
     }
 
     /// A line that has `step` in its ring, or makes it next.
@@ -159,38 +149,6 @@ impl Hub {
         let lines = self.lock();
         let lines = lines.get(&key)?.iter().filter_map(Weak::upgrade);
         lines.into_iter().find(|line| line.lock().has(step))
-    }
-
-    async fn claim(&self, bytes: u64) -> Result<OwnedSemaphorePermit> {
-        let permits = u32::try_from(bytes.div_ceil(UNIT)).ok().filter(|_| bytes <= self.budget);
-        let permits = permits.ok_or_else(|| Error::Limit {
-            what: "one stream".to_owned(),
-            asked: bytes,
-            limit: self.budget,
-            option: "memory_budget",
-        })?;
-        // What ended lines keep is given up before anybody waits.
-        while self.memory.available_permits() < permits as usize {
-            let given_up = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop_front();
-            if given_up.is_none() {
-                break;
-            }
-        }
-        let claimed = tokio::time::timeout(PATIENCE, Arc::clone(&self.memory).acquire_many_owned(permits)).await;
-        match claimed {
-            Ok(Ok(permit)) => Ok(permit),
-            Ok(Err(_)) => Err(Error::Closed { why: "the server is closed".to_owned() }),
-            // To be tried again: others will end, and another replica may have room.
-            Err(_) => Err(Error::Remote {
-                peer: "the server".to_owned(),
-                what: format!(
-                    "has no memory for another stream: {bytes} bytes beside {} that others hold of a memory_budget of {}",
-                    self.used(),
-                    self.budget
-                ),
-                source: None,
-            }),
-        }
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, Vec<Weak<Line>>>> {
@@ -206,19 +164,15 @@ struct Line {
     ring: Mutex<Ring>,
     source: tokio::sync::Mutex<Batches>,
     decoded: Arc<AtomicU64>,
-    memory: Option<OwnedSemaphorePermit>,
-    idle: Arc<Idle>,
+    memory: Option<Claim>,
+    claims: Arc<Claims>,
 }
 
 impl Drop for Line {
     fn drop(&mut self) {
         let pool = self.source.get_mut().pool();
         if let Some(memory) = self.memory.take() {
-            let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-            idle.push_back((pool, memory));
-            let dropped = if idle.len() > IDLE { idle.pop_front() } else { None };
-            drop(idle);
-            drop(dropped);
+            self.claims.keep(pool, memory);
         }
     }
 }
@@ -270,7 +224,7 @@ pub(super) enum Found {
 pub(super) struct Subscriber {
     line: Arc<Line>,
     step: u64,
-    _outgoing: OwnedSemaphorePermit,
+    _outgoing: Claim,
 }
 
 impl Subscriber {

@@ -47,6 +47,7 @@ async fn source(core: &Arc<Core>, ticket: &[u8], allocator: Arc<SharedAllocator>
             let outgoing = match message {
                 // A rank of this host has the schema from the announcement.
                 Ok(Message::Schema(_)) => None,
+                Ok(Message::Rows(..)) => Some(Err(refusal(&no_rows()))),
                 Ok(Message::Batch(batch, metadata)) => {
                     let header = framed(&batch.header, &metadata);
                     let whole = match batch.slabs.as_slice() {
@@ -68,6 +69,11 @@ async fn source(core: &Arc<Core>, ticket: &[u8], allocator: Arc<SharedAllocator>
             std::future::ready(outgoing)
         })
         .boxed())
+}
+
+/// Stored rows lie in no slab.
+fn no_rows() -> tonic::Status {
+    tonic::Status::invalid_argument("stored rows come over Flight only")
 }
 
 /// The length of the header, the header, the metadata.

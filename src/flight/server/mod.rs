@@ -9,14 +9,17 @@
 //! | [`limits`], [`connections`], [`quota`] | what one peer can take from the others: nothing |
 //! | [`admin`](mod@admin), [`metrics`] | what operators see |
 //! | `guard`, `service`, `body` | the protocol: who may call, the calls, batches as messages |
-//! | `local`, `put` | batches through shared memory; datasets that are written |
-//! | `core`, `opened`, `hub` | what is offered, what is open, who shares the decoding of it |
+//! | `local`, `put`, `rows` | batches through shared memory; datasets that are written; rows as they are stored |
+//! | [`Background`] | a server within a process that does other things |
+//! | `core`, `opened`, `hub`, `claims` | what is offered, what is open, who shares the decoding of it, in which memory |
 
 pub mod admin;
 pub mod auth;
+mod background;
 mod body;
 pub mod catalogue;
 pub mod certificate;
+mod claims;
 pub mod config;
 pub mod connections;
 mod core;
@@ -30,6 +33,7 @@ pub mod metrics;
 mod opened;
 mod put;
 pub mod quota;
+mod rows;
 pub mod secret;
 mod service;
 pub mod tls;
@@ -49,6 +53,7 @@ use tonic_health::ServingStatus;
 
 pub use admin::{AdminState, admin};
 pub use auth::{Denied, Tenant, TicketKey, Tokens};
+pub use background::Background;
 pub use catalogue::Catalogue;
 pub use config::{Config, Put};
 pub use entry::{ClientLimits, Entry};

@@ -28,8 +28,8 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    async fn open(options: &LoaderOptions, budget: usize) -> Result<Self> {
-        let prepared = Prepared::open(options).await?;
+    pub(super) async fn open(options: LoaderOptions, budget: usize) -> Result<Self> {
+        let prepared = Prepared::open(&options).await?;
         let plan = prepared.plan(0)?;
         let columns = Columns::of(prepared.schema(), &prepared.specimen(&plan, budget)?);
         let fingerprint = plan.fingerprint();
@@ -42,26 +42,36 @@ impl Offer {
     }
 }
 
-type Cell = Arc<OnceCell<Arc<Offer>>>;
+type Cell<T> = Arc<OnceCell<Arc<T>>>;
 
-/// The offers by what was asked for, the one used last at the end.
-#[derive(Debug, Default)]
-pub(super) struct Opened {
-    cells: Mutex<VecDeque<(String, Cell)>>,
+/// What is open by what was asked for, the one used last at the end.
+#[derive(Debug)]
+pub(super) struct Opened<T> {
+    cells: Mutex<VecDeque<(String, Cell<T>)>>,
 }
 
-impl Opened {
-    /// What `options` ask for; opened once, however many ask at the same time.
-    pub(super) async fn get(&self, mut options: LoaderOptions, budget: usize) -> Result<Arc<Offer>> {
+impl<T> Default for Opened<T> {
+    fn default() -> Self {
+        Self { cells: Mutex::default() }
+    }
+}
+
+impl<T> Opened<T> {
+    /// What `options` ask for; opened once by `open`, however many ask at the same time.
+    pub(super) async fn get<F: Future<Output = Result<T>>>(
+        &self,
+        mut options: LoaderOptions,
+        open: impl FnOnce(LoaderOptions) -> F,
+    ) -> Result<Arc<T>> {
         // The world is the ticket's affair; the environment of the server says nothing about it.
         (options.rank, options.world_size) = (Some(0), Some(1));
         let key = serde_json::to_string(&options).map_err(|error| Error::config("options", error.to_string()))?;
         let cell = self.cell(&key);
-        let offer = cell.get_or_try_init(async || Offer::open(&options, budget).await.map(Arc::new)).await;
+        let offer = cell.get_or_try_init(async || open(options).await.map(Arc::new)).await;
         Ok(Arc::clone(offer?))
     }
 
-    fn cell(&self, key: &str) -> Cell {
+    fn cell(&self, key: &str) -> Cell<T> {
         let mut cells = self.lock();
         let cell = match cells.iter().position(|(found, _)| found == key).and_then(|at| cells.remove(at)) {
             Some((_, cell)) => cell,
@@ -75,11 +85,11 @@ impl Opened {
     }
 
     /// Forgets `offer`: its data has changed.
-    pub(super) fn forget(&self, offer: &Arc<Offer>) {
+    pub(super) fn forget(&self, offer: &Arc<T>) {
         self.lock().retain(|(_, cell)| cell.get().is_none_or(|found| !Arc::ptr_eq(found, offer)));
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<(String, Cell)>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<(String, Cell<T>)>> {
         self.cells.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

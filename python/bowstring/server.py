@@ -1,0 +1,92 @@
+"""A Flight server within this process: for notebooks, Spark executors and tests. For production, ``bowstring serve``."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from bowstring import _native
+from bowstring.options import Url, size
+
+__all__ = ["Server"]
+
+
+class Server:
+    """Serves datasets to loaders, and takes written ones, on threads of its own until it is closed.
+
+    >>> with Server({"photos": "photos/*.parquet"}) as server:  # doctest: +SKIP
+    ...     loader = bowstring.Loader(f"{server.url}/photos", batch_size=32)
+
+    :param datasets: name -> file, directory, glob or URL, or a list of them.
+    :param listen: address and port; port 0 is any that is free.
+    :param put: where datasets that clients write go: ``"memory"``, or a directory. Without, clients cannot write.
+    :param memory_budget: bytes for everything in flight, or text such as ``"2GiB"``.
+    :param threads: CPU threads for decoding; all that this process may use.
+    :param tokens: who may come in: ``"tenant:token"`` each.
+    :param tls_cert: certificate in PEM, a file.
+    :param tls_key: its private key, a file.
+    :param insecure: serve everybody who can reach the address; needed beyond loopback without TLS and tokens.
+    :param drain_grace: seconds that streams have to end when the server is closed (1).
+    :param options: other options of the table ``[server]`` of ``bowstring serve``'s configuration.
+    """
+
+    def __init__(
+        self,
+        datasets: Mapping[str, Url | Sequence[Url]] | None = None,
+        *,
+        listen: str = "127.0.0.1:0",
+        put: Url | None = None,
+        memory_budget: int | str | None = None,
+        threads: int | None = None,
+        tokens: Sequence[str] | None = None,
+        tls_cert: Url | None = None,
+        tls_key: Url | None = None,
+        insecure: bool = False,
+        drain_grace: float = 1.0,
+        **options: Any,
+    ) -> None:
+        tls = None if tls_cert is None and tls_key is None else {"cert": _path(tls_cert), "key": _path(tls_key)}
+        server = {
+            "listen": listen,
+            "put": None if put is None else _path(put),
+            "memory_budget": None if memory_budget is None else size(memory_budget),
+            "threads": threads,
+            "tls": tls,
+            "insecure": insecure,
+            "drain_grace": drain_grace,
+            **options,
+        }
+        document = {
+            "datasets": {name: _urls(urls) for name, urls in (datasets or {}).items()},
+            "tokens": None if tokens is None else list(tokens),
+            "server": {name: value for name, value in server.items() if value is not None},
+        }
+        self._native = _native.Server(json.dumps(document))
+
+    @property
+    def url(self) -> str:
+        """Where it listens, e.g. ``grpc://127.0.0.1:41234``; datasets are below it."""
+        return self._native.url
+
+    def close(self) -> None:
+        """Drains and ends. Closing again does nothing."""
+        self._native.close()
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _path(path: Url | None) -> str | None:
+    return None if path is None else os.fspath(path)
+
+
+def _urls(urls: Url | Sequence[Url]) -> list[str]:
+    return [os.fspath(urls)] if isinstance(urls, (str, os.PathLike)) else [os.fspath(url) for url in urls]

@@ -1,0 +1,128 @@
+"""A server within this process, and the rows of its datasets as they are stored."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import bowstring
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+ds = pytest.importorskip("pyarrow.dataset")
+flight = pytest.importorskip("pyarrow.flight")
+pq = pytest.importorskip("pyarrow.parquet")
+
+ROOT = Path(__file__).parents[2]
+SPARK = ROOT / "fixtures" / "spark43_parquet"
+TOKEN = "a-token-of-the-tests"
+
+
+def parts(url: str, dataset: str, count: int, token: str | None = None, **options: Any) -> list[Any]:
+    """Each part of a dataset's stored rows, as a table."""
+    client = flight.connect(url)
+    headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
+    call = flight.FlightCallOptions(headers=headers)
+    asked = {"dataset": dataset, "rows": {"parts": count}, "options": options}
+    info = client.get_flight_info(flight.FlightDescriptor.for_command(json.dumps(asked)), call)
+    tables = [client.do_get(endpoint.ticket, call).read_all() for endpoint in info.endpoints]
+    assert len(tables) == count and all(table.schema == info.schema for table in tables)
+    assert sum(table.num_rows for table in tables) == info.total_records
+    client.close()
+    return tables
+
+
+def test_batches_come_from_the_same_process(photos: Path) -> None:
+    with bowstring.Server({"photos": photos}) as server:
+        ours = bowstring.Loader(photos, batch_size=16, columns="label", shuffle=True, seed=3)
+        theirs = bowstring.Loader(f"{server.url}/photos", batch_size=16, columns="label", shuffle=True, seed=3)
+        for mine, other in zip(ours, theirs, strict=True):
+            assert mine["label"].tolist() == other["label"].tolist()
+    server.close()
+    with pytest.raises(bowstring.Error):
+        bowstring.Loader(f"{server.url}/photos", batch_size=16, timeout=1)
+
+
+@pytest.mark.parametrize("name", ["flat_snappy", "flat_int96", "flat_legacyformat", "many_rowgroups", "partitioned"])
+def test_stored_rows_are_as_parquet_says(name: str) -> None:
+    expected = ds.dataset(SPARK / name, partitioning="hive").to_table()
+    with bowstring.Server({"rows": SPARK / name}) as server:
+        for count in (1, 3):
+            found = pa.concat_tables(parts(server.url, "rows", count))
+            assert sorted(found.column_names) == sorted(expected.column_names)
+            for column in expected.column_names:
+                ours, theirs = found[column].to_pylist(), expected[column].to_pylist()
+                assert repr(ours) == repr(theirs) if "int96" not in name else len(ours) == len(theirs), column
+            nested = [field for field in found.schema if pa.types.is_nested(field.type)]
+            assert name in ("many_rowgroups", "partitioned") or nested
+
+
+def test_columns_and_filters_are_the_clients_within_the_datasets(numbers: Path) -> None:
+    with bowstring.Server({"n": numbers}) as server:
+        found = pa.concat_tables(parts(server.url, "n", 4, filter="id >= 90", columns={"columns": ["x", "id"]}))
+        assert found.column_names == ["x", "id"] and found["id"].to_pylist() == list(range(90, 100))
+        found = pa.concat_tables(parts(server.url, "n", 2, columns={"exclude": ["tags"]}))
+        assert found.column_names == ["id", "x", "name"] and found.num_rows == 100
+        many = parts(server.url, "n", 20)
+        assert sum(table.num_rows for table in many) == 100 and any(table.num_rows == 0 for table in many)
+        for wrong in ({"columns": {"columns": ["nothing"]}}, {"filter": "nothing = 1"}):
+            with pytest.raises((KeyError, flight.FlightError, pa.ArrowInvalid), match="nothing"):
+                parts(server.url, "n", 1, **wrong)
+        for rows in ({"part": 3, "parts": 3}, {"parts": 0}, {"part": 0, "parts": 1, "more": 1}):
+            descriptor = flight.FlightDescriptor.for_command(json.dumps({"dataset": "n", "rows": rows}))
+            with pytest.raises((pa.ArrowInvalid, flight.FlightError)), flight.connect(server.url) as client:
+                client.get_flight_info(descriptor)
+
+
+def test_rows_of_a_large_row_group_come_in_pieces(tmp_path: Path) -> None:
+    path = tmp_path / "large.parquet"
+    table = pa.table({"id": range(200_000), "text": [f"{n:0100d}" for n in range(200_000)]})
+    pq.write_table(table, path, row_group_size=200_000)
+    with bowstring.Server({"large": path}, memory_budget="256MiB") as server:
+        client = flight.connect(server.url)
+        command = json.dumps({"dataset": "large", "rows": {}})
+        info = client.get_flight_info(flight.FlightDescriptor.for_command(command))
+        chunks = [chunk.data for chunk in client.do_get(info.endpoints[0].ticket)]
+        assert len(chunks) > 2 and pa.Table.from_batches(chunks).equals(table.cast(chunks[0].schema))
+        stats = json.loads(next(iter(client.do_action("stats"))).body.to_pybytes())
+        client.close()
+        assert stats["memory"]["used"] <= stats["memory"]["budget"]
+
+
+def test_rows_are_for_those_with_a_token(numbers: Path) -> None:
+    with bowstring.Server({"n": numbers}, tokens=[f"me:{TOKEN}"]) as server:
+        assert sum(table.num_rows for table in parts(server.url, "n", 2, TOKEN)) == 100
+        with pytest.raises(flight.FlightUnauthenticatedError):
+            parts(server.url, "n", 2)
+    with pytest.raises(bowstring.ConfigError, match="16 characters"):
+        bowstring.Server({"n": numbers}, tokens=["me:short"])
+
+
+def test_what_cannot_be_served_is_said(numbers: Path) -> None:
+    with pytest.raises(bowstring.ConfigError, match="nothing to serve"):
+        bowstring.Server()
+    with pytest.raises(bowstring.ConfigError):
+        bowstring.Server({"n": numbers}, listen="0.0.0.0:0")
+    with pytest.raises(bowstring.ConfigError, match="sudo"):
+        bowstring.Server({"n": numbers}, sudo=True)
+
+
+def test_written_in_memory_and_read_back() -> None:
+    table = pa.table({"id": range(50), "name": [f"n{n}" for n in range(50)]})
+    with bowstring.Server(put="memory") as server:
+        client = flight.connect(server.url)
+        tokens = []
+        for task in range(2):
+            command = {"dataset": "made", "write": "w1", "task": task, "attempt": 0}
+            descriptor = flight.FlightDescriptor.for_command(json.dumps(command))
+            writer, reader = client.do_put(descriptor, table.schema)
+            writer.write_table(table.slice(task * 25, 25))
+            writer.done_writing()
+            tokens.append(json.loads(reader.read().to_pybytes())["token"])
+            writer.close()
+        commit = json.dumps({"dataset": "made", "write": "w1", "mode": "create", "tokens": tokens})
+        list(client.do_action(flight.Action("put.commit", commit.encode())))
+        client.close()
+        found = pa.concat_tables(parts(server.url, "made", 2)).sort_by("id")
+        assert found["id"].to_pylist() == list(range(50)) and found["name"].to_pylist() == table["name"].to_pylist()

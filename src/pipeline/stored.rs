@@ -1,0 +1,125 @@
+//! The rows of a dataset as they are stored, a row group at a time: for engines that want tables, not batches.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
+use arrow::compute::{CastOptions, cast_with_options};
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
+
+use super::job::Workers;
+use super::options::LoaderOptions;
+use crate::codec::roots;
+use crate::dataset::{Dataset, Projection};
+use crate::error::{Error, Result};
+use crate::manifest::Fingerprint;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Stored {
+    dataset: Dataset,
+    projection: Projection,
+    schema: SchemaRef,
+}
+
+impl Stored {
+    /// Opens the dataset that `options` name, with its filter, its selector and its columns, which are whole columns here, by name
+    /// or glob. Options of batches, ranks and shuffling mean nothing.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a mixture; [`Error::NotFound`] for a column that is not there; [`Error::Unsupported`] for a part of a
+    /// column; and whatever opening the dataset gives.
+    pub async fn open(options: &LoaderOptions) -> Result<Self> {
+        if !options.weights.is_empty() {
+            return Err(Error::config("weights", "a mixture has no rows of its own; open each dataset"));
+        }
+        if options.ngram.is_some() {
+            return Err(Error::config("ngram", "windows are batches; stored rows are single rows"));
+        }
+        let dataset = Dataset::open(&options.urls, options.open_options()?).await?;
+        let names = roots(dataset.schema(), &options.columns.columns, &options.columns.exclude)?;
+        let projection = dataset.project(&names)?;
+        let fields: Vec<FieldRef> = projection.roots().iter().map(|root| plain_field(root.field())).collect();
+        let schema = Arc::new(Schema::new(fields));
+        Ok(Self { dataset, projection, schema })
+    }
+
+    /// The columns: as stored, except that views of strings and bytes are plain, which every reader of Arrow knows.
+    pub fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// Row groups in file order.
+    pub fn groups(&self) -> usize {
+        self.dataset.manifest().groups.len()
+    }
+
+    /// Selected rows of row group `group`.
+    pub fn rows(&self, group: usize) -> u64 {
+        self.dataset.decoded_rows(group)
+    }
+
+    /// What identifies the data.
+    pub fn fingerprint(&self) -> Fingerprint {
+        self.dataset.manifest().fingerprint()
+    }
+
+    /// Bytes that reading row group `group` takes at most, with the copies that make views plain.
+    pub fn cost(&self, group: usize) -> u64 {
+        let cost = self.dataset.cost(group, &self.projection);
+        cost.total().saturating_add(cost.fetched).saturating_add(cost.decoded)
+    }
+
+    /// The selected rows of row group `group`, decoded by `workers`.
+    ///
+    /// # Errors
+    /// As [`Dataset::fetch`] and [`Dataset::decode`]; [`Error::Limit`] where the strings of one row group are beyond 2 GiB.
+    pub async fn read(self: &Arc<Self>, group: usize, workers: &Workers) -> Result<RecordBatch> {
+        let fetched = self.dataset.fetch(group, &self.projection).await?;
+        let stored = Arc::clone(self);
+        let decode = move || {
+            let mut arrays: Vec<ArrayRef> = Vec::with_capacity(stored.schema.fields().len());
+            for (root, field) in stored.schema.fields().iter().enumerate() {
+                let array = stored.dataset.decode(&fetched, &stored.projection, root)?;
+                arrays.push(stored.plain(&array, field, group)?);
+            }
+            let rows = usize::try_from(stored.rows(group)).unwrap_or(usize::MAX);
+            let options = RecordBatchOptions::new().with_row_count(Some(rows));
+            RecordBatch::try_new_with_options(Arc::clone(&stored.schema), arrays, &options).map_err(|error| {
+                Error::corrupt_by(stored.dataset.place(group), "its columns do not fit the schema", error)
+            })
+        };
+        workers.run(decode).await
+    }
+
+    fn plain(&self, array: &ArrayRef, field: &Field, group: usize) -> Result<ArrayRef> {
+        if array.data_type() == field.data_type() {
+            return Ok(Arc::clone(array));
+        }
+        let options = CastOptions { safe: false, ..CastOptions::default() };
+        cast_with_options(array, field.data_type(), &options).map_err(|error| Error::Unsupported {
+            what: format!(
+                "{}: {} rows as {} ({error})",
+                self.dataset.place(group).column(field.name().as_str()),
+                array.len(),
+                field.data_type()
+            ),
+            hint: "write smaller row groups".to_owned(),
+        })
+    }
+}
+
+/// `field` without views at any depth.
+fn plain_field(field: &FieldRef) -> FieldRef {
+    let inner = |field: &FieldRef| plain_field(field);
+    let plain = match field.data_type() {
+        DataType::Utf8View => DataType::Utf8,
+        DataType::BinaryView => DataType::Binary,
+        DataType::List(item) => DataType::List(inner(item)),
+        DataType::LargeList(item) => DataType::LargeList(inner(item)),
+        DataType::FixedSizeList(item, length) => DataType::FixedSizeList(inner(item), *length),
+        DataType::Map(entries, sorted) => DataType::Map(inner(entries), *sorted),
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(inner).collect()),
+        _ => return Arc::clone(field),
+    };
+    Arc::new(Field::clone(field).with_data_type(plain))
+}
