@@ -10,7 +10,7 @@ import json
 import os
 import time
 import urllib.parse
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -237,15 +237,27 @@ class Connection:
             staged = self.put(attempt_of(dataset, write, 0, 0), schema, [])
             self.commit(dataset, write, "replace", [staged["token"]])
 
-    def rows(self, dataset: str, **asked: Any) -> Rows:
+    def rows(
+        self,
+        dataset: str,
+        *,
+        parts: int = 1,
+        part: int | None = None,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,
+    ) -> Rows:
         """The rows of a dataset as they are stored.
 
-        :param part: which part, from 0.
-        :param parts: into how many the row groups are dealt.
-        :param columns: columns by name, in this order.
+        :param parts: into how many parts they are cut, at row groups.
+        :param part: which part, from 0; all without.
+        :param columns: whole columns, in this order.
         :param filter: rows to select.
         """
-        command = json.dumps({"dataset": dataset, "rows": {k: v for k, v in asked.items() if v is not None}})
+        options: dict[str, Any] = {} if filter is None else {"filter": filter}
+        if columns is not None:
+            options["columns"] = {"columns": list(columns)}
+        wanted = {"parts": parts} if part is None else {"parts": parts, "part": part}
+        command = json.dumps({"dataset": dataset, "options": options, "rows": wanted})
         with _reported(self.server, "GetFlightInfo"):
             info = self._client.get_flight_info(flight.FlightDescriptor.for_command(command), self.options())
         return Rows(self, info)
@@ -270,10 +282,10 @@ class Rows:
         self._connection = connection
         self._info = info
         self.schema: pa.Schema = info.schema
-        self.parts = len(info.endpoints)
         self.total: int = info.total_records
-        said = info.app_metadata
-        self.fingerprint: str = str(json.loads(said).get("fingerprint", "")) if said else ""
+        said = json.loads(info.app_metadata or b"{}")
+        self.fingerprint: str = said.get("fingerprint", "")
+        self.row_groups: int = said.get("row_groups", 1)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         connection = self._connection

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
@@ -10,11 +11,12 @@ import pyarrow.dataset as ds
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from bowstring.errors import ConfigError, NotFoundError, SourceChangedError
+from bowstring.errors import NotFoundError, SourceChangedError
 from bowstring.flight import Address, Connection, is_server
 from bowstring.spark import filters
 from bowstring.spark.directory import local
 from bowstring.spark.options import SourceOptions
+from bowstring.server import Server
 from bowstring.spark.types import arrow_schema, conform, spark_schema
 
 __all__ = ["reader", "schema"]
@@ -46,9 +48,8 @@ def _chosen(found: StructType, columns: Sequence[str] | None) -> StructType:
 def schema(options: SourceOptions) -> StructType:
     """The columns that a read has."""
     if is_server(options.url):
-        address = Address.parse(options.url)
-        with Connection(address.server, options.storage, timeout=options.timeout) as connection:
-            found = connection.rows(address.named(), part=0, parts=1).schema
+        with _rows(options) as (connection, dataset):
+            found = connection.rows(dataset).schema
     else:
         found = _files(options.url).schema
     return _chosen(spark_schema(found), options.columns)
@@ -56,10 +57,23 @@ def schema(options: SourceOptions) -> StructType:
 
 def reader(options: SourceOptions, wanted: StructType) -> DataSourceReader:
     """A reader of the columns ``wanted``."""
-    made = ServerReader(options, wanted) if is_server(options.url) else FilesReader(options, wanted)
-    if options.pushdown:
-        made.__class__ = _PUSHED[type(made)]
-    return made
+    # A filter's text is bowstring's own, so files are then read by bowstring.
+    served = is_server(options.url) or options.filter is not None
+    kind = _KINDS[served, options.pushdown]
+    return kind(options, wanted)
+
+
+@contextmanager
+def _rows(options: SourceOptions) -> Iterator[tuple[Connection, str]]:
+    """A connection, and a dataset's name there; a directory is served within this process."""
+    if is_server(options.url):
+        address = Address.parse(options.url)
+        with Connection(address.server, options.storage, timeout=options.timeout) as connection:
+            yield connection, address.named()
+        return
+    place = options.url if "://" in options.url else str(local(options.url))
+    with Server({"files": place}, shared_memory=False) as server, Connection(server.url, {}) as connection:
+        yield connection, "files"
 
 
 class _Reader(DataSourceReader):
@@ -92,23 +106,22 @@ class ServerReader(_Reader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """The parts, of one version of the dataset."""
-        address = Address.parse(self.options.url)
-        with Connection(address.server, self.options.storage, timeout=self.options.timeout) as connection:
-            parts = self.options.parts or _PARTS
-            found = connection.rows(address.named(), parts=parts, columns=self.wanted.names, filter=self.filter())
+        with _rows(self.options) as (connection, dataset):
+            found = connection.rows(dataset, columns=self.wanted.names, filter=self.filter())
+        parts = min(self.options.parts or _PARTS, max(found.row_groups, 1))
         return [_Part((part, parts), found.fingerprint) for part in range(parts)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one part."""
         assert isinstance(partition, _Part)
-        address, target = Address.parse(self.options.url), arrow_schema(self.wanted)
+        target = arrow_schema(self.wanted)
         part, parts = partition.value
-        with Connection(address.server, self.options.storage, timeout=self.options.timeout) as connection:
+        with _rows(self.options) as (connection, dataset):
             rows = connection.rows(
-                address.named(), part=part, parts=parts, columns=self.wanted.names, filter=self.filter()
+                dataset, part=part, parts=parts, columns=self.wanted.names, filter=self.filter()
             )
             if rows.fingerprint != partition.fingerprint:
-                raise SourceChangedError(f"{address} was written anew while it was read; read it again")
+                raise SourceChangedError(f"{self.options.url} was written anew while it was read; read it again")
             for batch in rows:
                 yield conform(batch, target)
 
@@ -127,8 +140,6 @@ class FilesReader(_Reader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Row groups, dealt to tasks as they follow each other."""
-        if self.options.filter:
-            raise ConfigError("option filter: for a directory use .filter() of the data frame", option="filter")
         groups = [group for file in _files(self.options.url).get_fragments() for group in file.split_by_row_group()]
         groups = [group for group in groups if group.row_groups]
         parts = min(self.options.parts or len(groups), len(groups))
@@ -159,4 +170,10 @@ class _PushedFilesReader(_Pushed, FilesReader):
     pass
 
 
-_PUSHED: dict[type, type] = {ServerReader: _PushedServerReader, FilesReader: _PushedFilesReader}
+# Whether a server is asked, and whether Spark's filters are taken.
+_KINDS: dict[tuple[bool, bool], type[_Reader]] = {
+    (True, False): ServerReader,
+    (True, True): _PushedServerReader,
+    (False, False): FilesReader,
+    (False, True): _PushedFilesReader,
+}
