@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import json
+import threading
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -17,6 +18,8 @@ __all__ = ["Endpoint", "is_loopback", "split_listen"]
 
 E = TypeVar("E", bound="Endpoint")
 _MIN_TOKEN = 16
+# Seconds that calls have to end.
+_CLOSING = 10.0
 
 
 def split_listen(listen: str) -> tuple[str, int]:
@@ -97,10 +100,12 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]
         return self._address
 
     def close(self) -> None:
-        """Ends the server. Calls that are being answered end first."""
+        """Ends the server. Calls that are being answered end first, but a client that is stuck is not waited for."""
         if self._open:
             self._open = False
-            self.shutdown()
+            ending = threading.Thread(target=self.shutdown, name="bowstring-shutdown", daemon=True)
+            ending.start()
+            ending.join(_CLOSING)
 
     def __enter__(self: E) -> E:
         return self
