@@ -12,6 +12,7 @@ A first or replacing commit renames a directory that holds its one ``write-...``
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -89,9 +90,8 @@ class Place:
         """Removes what an attempt wrote after the end of the write."""
         if not self.is_open():
             shutil.rmtree(attempt, ignore_errors=True)
-            with_parent = self.hidden
-            if with_parent.exists() and not any(with_parent.iterdir()):
-                with_parent.rmdir()
+            with contextlib.suppress(OSError):
+                self.hidden.rmdir()
             raise ClosedError(f"the write to {self.path} was ended while this attempt wrote")
 
     def publish(self, attempts: Sequence[Path], replace: bool, create: bool) -> bool:
@@ -99,27 +99,36 @@ class Place:
         if self.committed.exists():  # by an earlier try at the same commit
             self.remove()
             return True
-        gathered = self.hidden / "dataset" / self.committed.name
-        gathered.mkdir(parents=True, exist_ok=True)
+        gathered = self._gather(attempts, self.hidden / "dataset" / self.committed.name)
+        if self.path.exists() and not replace and not create:
+            _renamed(gathered, self.committed)
+            _flush(self.path)
+            self.remove()
+            return True
+        (gathered.parent / "_SUCCESS").touch()
+        return self._appear(gathered.parent, replace)
+
+    def publish_flat(self, attempts: Sequence[Path], success: str, replace: bool) -> bool:
+        """The same for files that lie in the dataset's own directory, beside a ``_SUCCESS`` that says what they are."""
+        gathered = self._gather(attempts, self.hidden / "dataset")
+        (gathered / "_SUCCESS").write_text(success)
+        return self._appear(gathered, replace)
+
+    def _gather(self, attempts: Sequence[Path], into: Path) -> Path:
+        into.mkdir(parents=True, exist_ok=True)
         for attempt in attempts:
             for file in sorted(attempt.iterdir()):
                 if not file.name.startswith(("_", ".")):
-                    os.replace(file, gathered / f"{attempt.name}-{file.name}")
-        _flush(gathered)
-        there = self.path.exists()
-        if there and create:
-            return False
-        try:
-            if there and not replace:
-                os.rename(gathered, self.committed)
-                _flush(self.path)
-            else:
-                (gathered.parent / "_SUCCESS").touch()
-                if there:
-                    os.rename(self.path, self.hidden / "replaced")
-                os.rename(gathered.parent, self.path)
-        except OSError as error:
-            raise StoreError(f"commit of {self.path}: {error}") from error
+                    os.replace(file, into / f"{attempt.name}-{file.name}")
+        _flush(into)
+        return into
+
+    def _appear(self, whole: Path, replace: bool) -> bool:
+        if self.path.exists():
+            if not replace:
+                return False
+            _renamed(self.path, self.hidden / "replaced")
+        _renamed(whole, self.path)
         _flush(self.path.parent)
         self.remove()
         return True
@@ -129,6 +138,13 @@ class Place:
         # First the sign for stragglers.
         (self.hidden / _OPEN).unlink(missing_ok=True)
         shutil.rmtree(self.hidden, ignore_errors=True)
+
+
+def _renamed(old: Path, new: Path) -> None:
+    try:
+        os.rename(old, new)
+    except OSError as error:
+        raise StoreError(f"commit of {new}: {error}") from error
 
 
 def _flush(directory: Path) -> None:
