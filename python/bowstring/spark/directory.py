@@ -12,10 +12,10 @@ A first or replacing commit renames a directory that holds its one ``write-...``
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -86,12 +86,16 @@ class Place:
             raise ClosedError(f"the write to {self.path} is over: it was aborted or committed")
         return self.hidden / name
 
-    def seal(self, attempt: Path) -> None:
-        """Removes what an attempt wrote after the end of the write."""
-        if not self.is_open():
-            shutil.rmtree(attempt, ignore_errors=True)
-            with contextlib.suppress(OSError):
-                self.hidden.rmdir()
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """For an attempt's work: what it wrote after the end of the write is removed, and it is told."""
+        try:
+            yield
+        finally:
+            over = not self.is_open()
+            if over:
+                shutil.rmtree(self.hidden, ignore_errors=True)
+        if over:
             raise ClosedError(f"the write to {self.path} was ended while this attempt wrote")
 
     def publish(self, attempts: Sequence[Path], replace: bool, create: bool) -> bool:
@@ -168,11 +172,10 @@ class _Target:
         place = Place(self.path, write)
         at = place.attempt(attempt.unique())
         rows = 0
-        with DatasetWriter(at, self.schema, **self.options.writer) as writer:
+        with place.guarded(), DatasetWriter(at, self.schema, **self.options.writer) as writer:
             for batch in batches:
                 writer.write(conform(batch, self.schema))
                 rows += batch.num_rows
-        place.seal(at)
         return Written(write, str(at), rows)
 
 

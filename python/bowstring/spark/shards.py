@@ -90,17 +90,16 @@ def _task(
         at = place.attempt(Attempt.current().unique())
         source = at.with_name(f"{at.name}.rows.arrow")
         rows = 0
-        try:
+        with place.guarded():
             with pa.OSFile(str(source), "wb") as file, pa.ipc.new_file(file, schema) as writer:
                 for batch in batches:
                     writer.write_batch(conform(batch, schema))
                     rows += batch.num_rows
-            if rows == 0:
-                return
-            converted(source, at, from_format="arrow", to=format, **options)
-        finally:
-            source.unlink(missing_ok=True)
-        place.seal(at)
+            if rows:
+                converted(source, at, from_format="arrow", to=format, **options)
+            source.unlink()
+        if rows == 0:
+            return
         yield pa.record_batch({"at": [str(at)], "said": [(at / "_SUCCESS").read_text()]})
 
     return work

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import tempfile
@@ -106,10 +107,15 @@ class Store:
             shelf.open()
 
     def parts(self, host: str) -> list[dict[str, Any]]:
-        """Where the rows are: of each part its URL, rows, and the number of all rows of this store."""
+        """Where the rows are: of each part its URL, its rows, a number for all rows of this store, and the process."""
         shown = f"[{host}]" if ":" in host else host
         return [
-            {"url": f"{shelf.scheme}://{shown}:{shelf.port}/{_NAME}", "rows": shelf.rows, "digest": self.digest}
+            {
+                "url": f"{shelf.scheme}://{shown}:{shelf.port}/{_NAME}",
+                "rows": shelf.rows,
+                "digest": self.digest,
+                "process": f"{socket.gethostname()}:{os.getpid()}",
+            }
             for shelf in self._shelves
             if shelf.rows
         ]
