@@ -191,18 +191,19 @@ def spark(spark_directory: pathlib.Path) -> Iterator[Any]:
     pytest.importorskip("pyspark", reason="PySpark is not installed")
     from pyspark.sql import SparkSession
 
-    package = str(pathlib.Path(bowstring.__file__).parents[1])
+    packages = [str(pathlib.Path(bowstring.__file__).parents[1]), str(pathlib.Path(__file__).parent)]
     before = dict(os.environ)
     os.environ["JAVA_HOME"] = java_home()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["TMPDIR"] = str(spark_directory)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH"))))
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (*packages, os.environ.get("PYTHONPATH"))))
     settings = {
         "spark.ui.enabled": "false",
         "spark.local.dir": str(spark_directory),
         "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={spark_directory}",
         "spark.driver.memory": "1g",
+        "spark.python.daemon.module": "spark_daemon",
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.session.timeZone": "Europe/Berlin",
         "spark.sql.warehouse.dir": str(spark_directory / "warehouse"),

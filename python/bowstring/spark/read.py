@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
@@ -126,7 +125,9 @@ class ServerReader(_Reader):
                 yield conform(batch, target)
 
 
-def _files(url: str) -> ds.Dataset:
+def _files(url: str) -> Any:
+    import pyarrow.dataset as ds  # takes half a second, for pandas
+
     # A store's URL is pyarrow's to open: s3://, gs://, hdfs://.
     place = url if "://" in url and not url.startswith("file:") else str(local(url))
     try:
