@@ -31,7 +31,7 @@ from bowstring.errors import (
     UnsupportedError,
 )
 
-__all__ = ["Address", "Connection", "Mode", "Rows", "attempt_of", "is_server"]
+__all__ = ["Address", "Connection", "Mode", "Rows", "attempt_of", "is_server", "pieces"]
 
 Mode = Literal["create", "replace", "append"]
 
@@ -301,9 +301,9 @@ class Rows:
                 yield chunk.data
 
 
-def pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """``batch`` in slices that fit into a message."""
-    parts = max(1, -(-batch.nbytes // _MESSAGE_BYTES))
+def pieces(batch: pa.RecordBatch, most: int = _MESSAGE_BYTES) -> Iterator[pa.RecordBatch]:
+    """``batch`` in slices of about ``most`` bytes; as it is where it has no more, which fits into a message."""
+    parts = max(1, -(-batch.nbytes // most))
     step = max(1, -(-batch.num_rows // parts))
     for first in range(0, max(batch.num_rows, 1), step):
         yield batch.slice(first, step)

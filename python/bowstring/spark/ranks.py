@@ -216,9 +216,7 @@ class RankLoader:
         for part in order[: self._step]:
             taken[part] += 1
         for loader, step in zip(self._loaders, taken, strict=True):
-            loader.set_epoch(self._epoch)
-            if step:
-                loader.load_state_dict({**loader.state_dict(), "step": step})
+            loader.load_state_dict({**loader.state_dict(), "epoch": self._epoch, "step": step})
         self._streams = [iter(loader) for loader in self._loaders]
 
     def _order(self) -> list[int]:
@@ -251,7 +249,7 @@ class RankLoader:
             batch = self._next()
             self._step += 1
             yield batch
-        self.set_epoch(self._epoch + 1)
+        self._go(self._epoch + 1, 0)
 
     def __len__(self) -> int:
         """Steps of one epoch: the same on every rank."""
@@ -284,8 +282,12 @@ class RankLoader:
         return self._step
 
     def set_epoch(self, epoch: int) -> None:
-        """Goes to the start of an epoch."""
-        self._epoch, self._step, self._streams = epoch, 0, []
+        """Goes to the start of ``epoch``; stays in place if that is the current one, so that a resumed loader goes on."""
+        if epoch != self._epoch:
+            self._go(epoch, 0)
+
+    def _go(self, epoch: int, step: int) -> None:
+        self._epoch, self._step, self._streams = epoch, step, []
 
     def _fingerprint(self) -> int:
         return zlib.crc32(json.dumps([self._rows_known, self._options, self._world], sort_keys=True).encode())
@@ -298,9 +300,10 @@ class RankLoader:
         """Goes to a position that :meth:`state_dict` gave, on any rank, over the same rows."""
         if state_dict["fingerprint"] != self._fingerprint():
             raise MismatchError("the state belongs to other rows or options than Spark serves")
-        self._epoch, self._step, self._streams = int(state_dict["epoch"]), int(state_dict["step"]), []
-        if not 0 <= self._step <= len(self):
-            raise MismatchError(f"the state is at step {self._step} of {len(self)}")
+        epoch, step = int(state_dict["epoch"]), int(state_dict["step"])
+        if epoch < 0 or not 0 <= step <= len(self):
+            raise MismatchError(f"the state is at epoch {epoch}, step {step} of {len(self)}")
+        self._go(epoch, step)
 
     def _drop(self) -> None:
         with self._lock:

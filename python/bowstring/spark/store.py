@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from bowstring.errors import LimitError
-from bowstring.flight import Connection, attempt_of
+from bowstring.flight import Connection, attempt_of, pieces
 from bowstring.server import Server
 from bowstring.spark.digest import digest
 
@@ -139,13 +139,14 @@ class Store:
 def _chunks(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[list[pa.RecordBatch]]:
     chunk: list[pa.RecordBatch] = []
     held = 0
-    for batch in batches:
-        if not batch.num_rows:
-            continue
-        chunk.append(batch)
-        held += batch.nbytes
-        if held >= most:
-            yield chunk
-            chunk, held = [], 0
+    for whole in batches:
+        for batch in pieces(whole, most):
+            if not batch.num_rows:
+                continue
+            chunk.append(batch)
+            held += batch.nbytes
+            if held >= most:
+                yield chunk
+                chunk, held = [], 0
     if chunk:
         yield chunk
