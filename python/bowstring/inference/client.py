@@ -71,6 +71,7 @@ class ModelClient:
         self._changed = threading.Condition()
         self._waiting: deque[_Asked] = deque()
         self._next = self._sent = first
+        self._used = first
         self._rows = 0
         self._heard = time.monotonic()
         self._broken: Exception | None = None
@@ -108,25 +109,30 @@ class ModelClient:
         return self.submit(batch).result()
 
     def map(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The answers for each of ``batches``, in order; rows are sent ahead as far as the window goes."""
+        """The answers for each of ``batches``, in order; rows are sent ahead as far as the window goes.
+
+        The server forgets an answer when the next one is asked for here; answers of :meth:`submit` only when there are too many.
+        """
         ahead: deque[Future[pa.RecordBatch]] = deque()
         for batch in batches:
             if batch.num_rows:
                 ahead.append(self.submit(batch))
             while ahead and (ahead[0].done() or self._rows >= self._window // 2):
-                yield ahead.popleft().result()
+                yield from self._given(ahead.popleft())
         while ahead:
-            yield ahead.popleft().result()
+            yield from self._given(ahead.popleft())
+
+    def _given(self, future: Future[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        answers = future.result()
+        yield answers
+        # Whoever comes for more has done with these: the server may forget them.
+        self._used += answers.num_rows
 
     def close(self) -> None:
         """Ends the connection. Rows without answers have none: their futures raise :class:`bowstring.ClosedError`."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            call = self._call
-        if call is not None:
-            with contextlib.suppress(Exception):
-                call[1].cancel()
         self._thread.join(30)
 
     def __enter__(self) -> ModelClient:
@@ -198,14 +204,13 @@ class ModelClient:
             finally:
                 with self._changed:
                     self._call = None
-                with contextlib.suppress(Exception):
-                    if self._broken is not None or self._failed is not None:
-                        reader.cancel()
-                    else:
-                        writer.done_writing()
+                # Not done_writing(), nor close(): the reading thread may just be ending the call, and Flight's C++ does not bear
+                # both at once. All rows that were sent have answers, or are asked for again.
+                reader.cancel()
                 receiver.join(30)
-                with contextlib.suppress(Exception):
-                    writer.close()
+                if not receiver.is_alive():
+                    with contextlib.suppress(Exception):
+                        writer.close()
             if self._broken is not None:
                 raise self._broken
 
@@ -223,7 +228,7 @@ class ModelClient:
                         return  # rows of another schema need another connection
                     self._changed.wait(min(1.0, self._timeout / 4))
                 first, batches = found
-                acked = self._waiting[0].first + self._waiting[0].answered
+                acked = self._used
             batch = joined(batches)
             if schema is None:
                 schema = batch.schema

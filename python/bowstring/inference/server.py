@@ -107,7 +107,7 @@ class ModelServer(Endpoint):
         """One connection of one stream.
 
         The command is ``{"stream": name, "next": row}``. A batch has ``{"first": row, "acked": row}`` as ``app_metadata``: the
-        number of its first row, and of the first without an answer. Answers have ``{"first": row}``; metadata without a batch,
+        number of its first row, and of the first whose answer may still be needed. Answers have ``{"first": row}``; metadata without a batch,
         ``{"failed": why, "again": whether another connection may help}``, are the last.
         """
         try:

@@ -107,6 +107,8 @@ class Stream:
 
     def after(self, row: int) -> pa.RecordBatch | None:
         """The next answers from ``row`` on that there are."""
+        if row < self._first:
+            self.fail(f"answers before row {self._first} are forgotten: the client's window is above remember_rows")
         for first, batch in self._answers:
             if first <= row < first + batch.num_rows:
                 return batch.slice(row - first)
