@@ -72,6 +72,7 @@ class ModelClient:
         self._waiting: deque[_Asked] = deque()
         self._next = self._sent = first
         self._used = first
+        self._early: deque[tuple[int, pa.RecordBatch]] = deque()
         self._rows = 0
         self._heard = time.monotonic()
         self._broken: Exception | None = None
@@ -101,8 +102,11 @@ class ModelClient:
                 self._waiting.append(asked)
             else:
                 asked.future.set_result(batch)
+            done = self._matched()
             self._changed.notify_all()
-            return asked.future
+        for one in done:
+            one.future.set_result(joined(one.answers))
+        return asked.future
 
     def predict(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The answers for ``batch``, in its order."""
@@ -188,6 +192,7 @@ class ModelClient:
         with Connection(self._url, self._storage) as connection:
             with self._changed:
                 self._sent = self._waiting[0].first + self._waiting[0].answered
+                self._early.clear()
                 command = json.dumps({"stream": self.stream, "next": self._sent}).encode()
             descriptor = flight.FlightDescriptor.for_command(command)
             # A connection may live for as long as the client does.
@@ -248,7 +253,7 @@ class ModelClient:
     def _unsent(self, schema: pa.Schema | None) -> tuple[int, list[pa.RecordBatch]] | None:
         """Rows to be sent, as far as they have one schema, and the number of the first."""
         found: list[pa.RecordBatch] = []
-        rows = 0
+        rows, first = 0, self._sent
         for asked in self._waiting:
             skip = max(0, self._sent - asked.first)
             if skip >= asked.batch.num_rows:
@@ -256,9 +261,11 @@ class ModelClient:
             schema = schema or asked.batch.schema
             if rows >= _TOGETHER or not asked.batch.schema.equals(schema):
                 break
+            if not found:
+                first = asked.first + skip  # rows before it were answered without being sent again
             found.append(asked.batch.slice(skip))
             rows += found[-1].num_rows
-        return (self._sent, found) if found else None
+        return (first, found) if found else None
 
     def _receive(self, reader: Any) -> None:
         try:
@@ -279,27 +286,36 @@ class ModelClient:
             self._changed.notify_all()
 
     def _answered(self, first: int, answers: pa.RecordBatch) -> None:
-        done: list[tuple[_Asked, pa.RecordBatch]] = []
         with self._changed:
             self._heard = time.monotonic()
-            while answers.num_rows and self._waiting:
-                asked = self._waiting[0]
-                at = asked.first + asked.answered
-                if first > at:
-                    raise MismatchError(f"the server left rows {at} to {first} out")
-                piece = answers.slice(at - first, asked.batch.num_rows - asked.answered)
-                if not piece.num_rows:
-                    break  # answered before
-                asked.answers.append(piece)
-                asked.answered += piece.num_rows
-                if asked.answered == asked.batch.num_rows:
-                    done.append((self._waiting.popleft(), joined(asked.answers)))
-                    self._rows -= asked.batch.num_rows
-                answers = answers.slice(at - first + piece.num_rows)
-                first = at + piece.num_rows
+            # A server that remembers this stream sends answers for rows that are yet to be submitted again.
+            self._early.append((first, answers))
+            done = self._matched()
             self._changed.notify_all()
-        for asked, found in done:
-            asked.future.set_result(found)
+        for asked in done:
+            asked.future.set_result(joined(asked.answers))
+
+    def _matched(self) -> list[_Asked]:
+        """Gives the answers that are there to the rows that wait, and returns those that have all."""
+        done: list[_Asked] = []
+        while self._early and self._waiting:
+            asked = self._waiting[0]
+            at = asked.first + asked.answered
+            first, answers = self._early[0]
+            if first > at:
+                raise MismatchError(f"the server left rows {at} to {first} out")
+            piece = answers.slice(at - first, asked.batch.num_rows - asked.answered)
+            if at + piece.num_rows >= first + answers.num_rows:
+                self._early.popleft()
+            if not piece.num_rows:
+                continue  # answered before
+            asked.answers.append(piece)
+            asked.answered += piece.num_rows
+            if asked.answered == asked.batch.num_rows:
+                self._waiting.popleft()
+                self._rows -= asked.batch.num_rows
+                done.append(asked)
+        return done
 
 
 def _words(error: Exception) -> str:
