@@ -18,9 +18,9 @@ import pytest
 
 pa = pytest.importorskip("pyarrow")
 
-from bowstring.inference import ModelClient, ModelServer, serve_model
-from bowstring.inference.arrays import predicted, rebatched, tensors
-from bowstring.inference.streams import Stream, Streams
+from bowstring.inference import ModelClient, ModelServer, serve_model  # noqa: E402
+from bowstring.inference.arrays import predicted, rebatched, tensors  # noqa: E402
+from bowstring.inference.streams import Stream, Streams  # noqa: E402
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -44,7 +44,11 @@ def test_a_model_over_a_frame(spark: Any) -> None:
         return model
 
     scored = bowstring.spark.predict(
-        frame, load, batch_size=50, columns=["x", "pair"], schema="double float, sums array<double>, calls int, size int"
+        frame,
+        load,
+        batch_size=50,
+        columns=["x", "pair"],
+        schema="double float, sums array<double>, calls int, size int",
     )
     assert scored.columns == ["id", "x", "pair", "word", "at", "double", "sums", "calls", "size"]
     found = scored.collect()
@@ -125,7 +129,9 @@ def test_shards_of_other_formats(spark: Any, tmp_path: pathlib.Path, format: str
     report = bowstring.spark.convert(frame, str(url), format=format)
     assert (report.rows, report.files) == (90, 3)
     assert bowstring.convert(url, tmp_path / "again", from_format=format, to="parquet").rows == 90
-    with bowstring.Loader(tmp_path / "again", batch_size=90, columns=["id"], shuffle=False, rank=0, world_size=1) as loader:
+    with bowstring.Loader(
+        tmp_path / "again", batch_size=90, columns=["id"], shuffle=False, rank=0, world_size=1
+    ) as loader:
         assert sorted(next(iter(loader))["id"].tolist()) == list(range(90))
     with pytest.raises(bowstring.ConfigError, match="exists"):
         bowstring.spark.convert(frame, str(url), format=format)

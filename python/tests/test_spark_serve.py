@@ -1,4 +1,4 @@
-"""A frame from Spark's executors to ranks: every row once, in equal steps, through slow and killed ranks and tasks, without files."""
+"""From Spark's executors to ranks: each row once, in equal steps, through slow and killed ranks and tasks, with no files."""
 
 from __future__ import annotations
 
@@ -104,7 +104,13 @@ def exact(found: list[list[list[list[int]]]]) -> None:
 
 
 def serve(spark: Any, world_size: int = 4, **options: Any) -> Any:
-    given: dict[str, Any] = {"batch_size": 20, "seed": 5, "lists": {"pair": bowstring.Padded(2)}, "timeout": WAIT, **options}
+    given: dict[str, Any] = {
+        "batch_size": 20,
+        "seed": 5,
+        "lists": {"pair": bowstring.Padded(2)},
+        "timeout": WAIT,
+        **options,
+    }
     df = given.pop("df", None)
     return bowstring.spark.serve(frame(spark) if df is None else df, world_size, **given)
 
@@ -270,7 +276,9 @@ def exact_steps(found: list[dict[tuple[int, int], list[int]]]) -> None:
         assert sorted(numbers) == list(range(ROWS))
 
 
-def test_ranks_start_first_and_no_file_is_made(spark: Any, spark_directory: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_ranks_start_first_and_no_file_is_made(
+    spark: Any, spark_directory: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     """Everything that Spark, its workers and the ranks may write to is watched but the ranks' own states."""
     url = f"grpc://127.0.0.1:{free_port()}"
     made = Created(spark_directory)
@@ -340,6 +348,18 @@ def test_rows_are_exact_after_a_task_is_killed(spark: Any, run: int) -> None:
     exact(found)
 
 
+def slowly(stream: Iterator[Any]) -> None:
+    for _ in stream:
+        time.sleep(0.2)
+
+
+def forever(loader: Any) -> None:
+    end = time.monotonic() + WAIT
+    while time.monotonic() < end:
+        epochs_from(loader)
+        time.sleep(0.05)
+
+
 def test_other_rows_after_a_task_was_killed_are_an_error(spark: Any, tmp_path: pathlib.Path) -> None:
     changes = tmp_path / "changes"
 
@@ -354,8 +374,7 @@ def test_other_rows_after_a_task_was_killed_are_an_error(spark: Any, tmp_path: p
         changes.touch()
         os.kill(int(parts(handle)[0]["process"].rpartition(":")[2]), signal.SIGKILL)
         with pytest.raises(bowstring.MismatchError, match="other rows"):
-            for _ in stream:
-                time.sleep(0.2)
+            slowly(stream)
 
 
 def test_what_does_not_fit_is_spilled_or_refused(spark: Any, tmp_path: pathlib.Path) -> None:
@@ -393,9 +412,7 @@ def test_ranks_that_do_not_come_and_ranks_that_fall_silent_end_it(spark: Any) ->
             pytest.raises(bowstring.RemoteError, match=r"rank 1 was silent for .* \(option patience\)"),
             handle.loader(0) as loader,
         ):
-            for _ in range(10_000):
-                epochs_from(loader)
-                time.sleep(0.05)
+            forever(loader)
         lost._end()
         with pytest.raises(bowstring.RemoteError, match="silent"):
             handle.wait(WAIT)
@@ -408,10 +425,7 @@ def test_the_driver_closes(spark: Any) -> None:
         next(stream)
         handle.close()
         with pytest.raises(bowstring.RemoteError, match="the driver closed it"):
-            for _ in range(10_000):
-                for _ in stream:
-                    time.sleep(0.01)
-                stream = iter(loader)
+            forever(loader)
         loader._end()
 
 

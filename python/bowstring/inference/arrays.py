@@ -43,7 +43,9 @@ def _dense(name: str, array: Any) -> Any:
         return _dense(name, array.storage)
     if _is_number(kind):
         if array.null_count:
-            raise UnsupportedError(f"column {name!r} has {array.null_count} nulls, which tensors have not: fill them first")
+            raise UnsupportedError(
+                f"column {name!r} has {array.null_count} nulls, which tensors have not: fill them first"
+            )
         return array.to_numpy(zero_copy_only=False)
     if pa.types.is_fixed_size_list(kind):
         length = kind.list_size

@@ -87,7 +87,9 @@ class ModelClient:
     def submit(self, batch: pa.RecordBatch) -> Future[pa.RecordBatch]:
         """Sends rows; the future has as many rows of answers. Waits while the window is full."""
         with self._changed:
-            while self._rows and self._rows + batch.num_rows > self._window and self._failed is None and not self._closed:
+            while (
+                self._rows and self._rows + batch.num_rows > self._window and self._failed is None and not self._closed
+            ):
                 self._changed.wait(1.0)
             if self._failed is not None:
                 raise self._failed
@@ -156,11 +158,10 @@ class ModelClient:
                 while not self._waiting and not self._closed:
                     self._changed.wait()
                 self._broken = None
-            if self._closed:
-                break
             heard = self._heard
             try:
-                self._connected()
+                if self._waiting:
+                    self._connected()
             except Exception as error:
                 self._end_unless_transient(error)
             pause = 0.05 if self._heard != heard else min(pause * 2, 2.0)

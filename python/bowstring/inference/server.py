@@ -107,8 +107,8 @@ class ModelServer(Endpoint):
         """One connection of one stream.
 
         The command is ``{"stream": name, "next": row}``. A batch has ``{"first": row, "acked": row}`` as ``app_metadata``: the
-        number of its first row, and of the first whose answer may still be needed. Answers have ``{"first": row}``; metadata without a batch,
-        ``{"failed": why, "again": whether another connection may help}``, are the last.
+        number of its first row, and of the first whose answer may still be needed. Answers have ``{"first": row}``. Metadata
+        without a batch, ``{"failed": why, "again": whether another connection may help}``, are the last.
         """
         try:
             asked = json.loads(descriptor.command)
@@ -140,9 +140,7 @@ class ModelServer(Endpoint):
                 raise MismatchError('a batch comes with {"first": row, "acked": row} as app_metadata')
             said: Mapping[str, int] = json.loads(chunk.app_metadata.to_pybytes())
             stream.forget(int(said.get("acked", 0)))
-            stream.take(
-                int(said["first"]), chunk.data, lambda first, batch: self._batcher.put(stream, first, batch)
-            )
+            stream.take(int(said["first"]), chunk.data, lambda first, batch: self._batcher.put(stream, first, batch))
 
 
 class _Sender:

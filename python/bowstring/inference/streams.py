@@ -49,7 +49,9 @@ class Stream:
             if wanted > self.answered:
                 # The server was started anew, or has forgotten the stream: it goes on where the client is.
                 if self.taken:
-                    raise MismatchError(f"stream {self.name!r}: row {wanted} is asked for, but {self.answered} come next")
+                    raise MismatchError(
+                        f"stream {self.name!r}: row {wanted} is asked for, but {self.answered} come next"
+                    )
                 self.taken = self.answered = self._first = wanted
             self.connection += 1
             self.connected = True

@@ -73,7 +73,9 @@ def _context() -> Any:
         context = BarrierTaskContext.get()
         context.getTaskInfos()
     except Exception as error:
-        raise ConfigError(f"this task is in no barrier stage: rdd.barrier() or mapInArrow(barrier=True) ({error})") from None
+        raise ConfigError(
+            f"this task is in no barrier stage: rdd.barrier() or mapInArrow(barrier=True) ({error})"
+        ) from None
     return context
 
 

@@ -34,7 +34,9 @@ def _array(array: Any, before: int) -> int:
             before = _array(child, before)
         return before
     if pa.types.is_map(kind):
-        array = pa.ListArray.from_arrays(array.offsets, _entries(array), mask=array.is_null() if array.null_count else None)
+        array = pa.ListArray.from_arrays(
+            array.offsets, _entries(array), mask=array.is_null() if array.null_count else None
+        )
         kind = array.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         before = _bytes(pc.list_value_length(array).drop_null(), before)

@@ -41,7 +41,9 @@ def local(url: str) -> Path:
     if parsed.scheme == "file":
         return Path(unquote(parsed.path))
     if "://" in url:
-        problem = "give a server, or a directory that all executors see; convert() and Spark's own formats write to stores"
+        problem = (
+            "give a server, or a directory that all executors see; convert() and Spark's own formats write to stores"
+        )
         raise ConfigError(f"option path: {url}: {problem}", option="path")
     return Path(os.path.abspath(url))
 

@@ -45,6 +45,8 @@ def predict(
     if batch_size < 1:
         raise ConfigError(f"option batch_size: {batch_size} is less than 1", option="batch_size")
     added = schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
+    if not isinstance(added, StructType):
+        raise ConfigError(f"option schema: {schema!r} has no names; write e.g. 'score float'", option="schema")
     for name in added.names:
         if name in df.columns:
             raise ConfigError(f"option schema: the frame has a column {name!r} already", option="schema")
@@ -74,5 +76,7 @@ def _device(device: str | None) -> str | None:
     context = TaskContext.get()
     gpus = context.resources().get("gpu") if context is not None else None
     if gpus is None:
-        raise ConfigError('option device: Spark gave this task no GPU; set spark.task.resource.gpu.amount', option="device")
+        raise ConfigError(
+            "option device: Spark gave this task no GPU; set spark.task.resource.gpu.amount", option="device"
+        )
     return f"cuda:{gpus.addresses[0]}"

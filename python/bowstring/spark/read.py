@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -12,10 +13,10 @@ from pyspark.sql.types import StructType
 
 from bowstring.errors import NotFoundError, SourceChangedError
 from bowstring.flight import Address, Connection, is_server
+from bowstring.server import Server
 from bowstring.spark import filters
 from bowstring.spark.directory import local
 from bowstring.spark.options import SourceOptions
-from bowstring.server import Server
 from bowstring.spark.types import arrow_schema, conform, spark_schema
 
 __all__ = ["reader", "schema"]
@@ -116,9 +117,7 @@ class ServerReader(_Reader):
         target = arrow_schema(self.wanted)
         part, parts = partition.value
         with _rows(self.options) as (connection, dataset):
-            rows = connection.rows(
-                dataset, part=part, parts=parts, columns=self.wanted.names, filter=self.filter()
-            )
+            rows = connection.rows(dataset, part=part, parts=parts, columns=self.wanted.names, filter=self.filter())
             if rows.fingerprint != partition.fingerprint:
                 raise SourceChangedError(f"{self.options.url} was written anew while it was read; read it again")
             for batch in rows:
@@ -145,7 +144,7 @@ class FilesReader(_Reader):
         groups = [group for group in groups if group.row_groups]
         parts = min(self.options.parts or len(groups), len(groups))
         bounds = [len(groups) * part // max(parts, 1) for part in range(parts + 1)]
-        return [_Part(groups[first:end]) for first, end in zip(bounds, bounds[1:], strict=False)]
+        return [_Part(groups[first:end]) for first, end in pairwise(bounds)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of some row groups."""

@@ -84,6 +84,7 @@ def _task(
 
     def work(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
+
         from bowstring.convert import convert as converted
 
         place = Place(local(path), write)

@@ -52,9 +52,7 @@ class _Shelf:
     """One server with one dataset."""
 
     def __init__(self, options: StoreOptions, put: str, budget: int | None) -> None:
-        self._server = Server(
-            listen=options.listen, put=put, memory_budget=budget, drain_grace=1.0, **options.server
-        )
+        self._server = Server(listen=options.listen, put=put, memory_budget=budget, drain_grace=1.0, **options.server)
         scheme, _, at = self._server.url.partition("://")
         self.port = int(at.rpartition(":")[2])
         reached = "127.0.0.1" if at.startswith("0.0.0.0") else at.rpartition(":")[0]

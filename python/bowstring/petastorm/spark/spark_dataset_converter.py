@@ -38,8 +38,8 @@ def make_spark_converter(
     """Stores a data frame in the cache directory and returns what makes loaders of it.
 
     The directory is Spark's setting ``petastorm.spark.converter.parentCacheDirUrl`` or ``bowstring.converter.cacheDir``; what is
-    stored there is deleted at exit. It may be a server of bowstring's that takes writes, ``grpc://host:port``: the frame then needs no
-    file system that Spark and the trainer share.
+    stored there is deleted at exit. It may be a server of bowstring's that takes writes, ``grpc://host:port``: the frame then
+    needs no file system that Spark and the trainer share.
 
     :param df: the data frame; an equal one is stored once.
     :param parquet_row_group_size_bytes: size of row groups.
