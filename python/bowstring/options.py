@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from bowstring.columns import Fill, Image, NGram, Pack, Padded
 from bowstring.errors import ConfigError
 
-__all__ = ["Filter", "Url", "document"]
+__all__ = ["Filter", "Url", "document", "plain", "size"]
 
 Url: TypeAlias = "str | os.PathLike[str]"
 Filter: TypeAlias = "str | Sequence[tuple[str, str, Any]] | Sequence[Sequence[tuple[str, str, Any]]]"
@@ -116,26 +116,26 @@ def _from_environment(names: Iterable[str], given: Mapping[str, Any]) -> dict[st
     return found
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """JSON's types. What Rust reads as text is text: dates, decimals, and numbers that JSON lacks."""
     if isinstance(value, (Fill, Image, NGram, Pack, Padded)):
-        return _plain(value.options())
+        return plain(value.options())
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (datetime.date, datetime.time)):
         return value.isoformat()
     if isinstance(value, (decimal.Decimal, os.PathLike)):
         return str(value)
     if isinstance(value, (set, frozenset)):
-        return sorted(map(_plain, value), key=repr)
+        return sorted(map(plain, value), key=repr)
     if hasattr(value, "item"):  # a NumPy scalar
-        return _plain(value.item())
+        return plain(value.item())
     if isinstance(value, Iterable) and not isinstance(value, (bytes, bytearray)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     raise TypeError(f"an option cannot hold a {type(value).__name__}: {value!r}")
 
 
@@ -162,4 +162,4 @@ def document(url: Url | Sequence[Url], given: Mapping[str, Any]) -> str:
             options[one] = [options[one]]
     columns = {name: options.pop(name) for name in _OF_COLUMNS if name in options}
     urls = [url] if isinstance(url, (str, os.PathLike)) else list(url)
-    return json.dumps(_plain({"urls": urls, **options, "columns": columns}), allow_nan=False)
+    return json.dumps(plain({"urls": urls, **options, "columns": columns}), allow_nan=False)

@@ -9,6 +9,7 @@ import os
 import pathlib
 import random
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -269,3 +270,60 @@ def ranks(tmp_path: pathlib.Path) -> Iterator[Callable[..., list[Any]]]:
     for process in started:
         process.kill()
         process.communicate()
+
+
+def java_home() -> str:
+    """Where Java 17 or later is; skips the test where it is not."""
+    candidates = [os.environ.get("JAVA_HOME", "")]
+    on_path = shutil.which("java")
+    if on_path is not None:
+        candidates.append(str(pathlib.Path(on_path).resolve().parents[1]))
+    candidates += sorted(str(found) for found in pathlib.Path("/usr/lib/jvm").glob("*") if found.is_dir())
+    for home in candidates:
+        java = pathlib.Path(home, "bin", "java")
+        if home and java.exists():
+            said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+            version = re.search(r'version "(\d+)', said)
+            if version is not None and int(version[1]) >= 17:
+                return home
+    pytest.skip("Spark needs Java 17 or later: there is none at JAVA_HOME, on PATH or in /usr/lib/jvm")
+
+
+@pytest.fixture(scope="session")
+def spark_directory(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """Where Spark, its JVM and its Python workers put files, all of them."""
+    return tmp_path_factory.mktemp("spark")
+
+
+@pytest.fixture(scope="session")
+def spark(spark_directory: pathlib.Path) -> Iterator[Any]:
+    """The one Spark session of this process: 4 task slots, 3 tries of each task."""
+    pytest.importorskip("pyspark", reason="PySpark is not installed")
+    from pyspark.sql import SparkSession
+
+    packages = [str(pathlib.Path(bowstring.__file__).parents[1]), str(pathlib.Path(__file__).parent)]
+    before = dict(os.environ)
+    os.environ["JAVA_HOME"] = java_home()
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["TMPDIR"] = str(spark_directory)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (*packages, os.environ.get("PYTHONPATH"))))
+    settings = {
+        "spark.ui.enabled": "false",
+        "spark.local.dir": str(spark_directory),
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={spark_directory}",
+        "spark.driver.memory": "1g",
+        "spark.python.daemon.module": "spark_daemon",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.session.timeZone": "Europe/Berlin",
+        "spark.sql.warehouse.dir": str(spark_directory / "warehouse"),
+    }
+    builder = SparkSession.builder.master("local[4,3]").appName("bowstring")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("OFF")
+    yield session
+    session.stop()
+    os.environ.clear()
+    os.environ.update(before)

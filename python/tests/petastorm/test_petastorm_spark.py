@@ -6,11 +6,10 @@ import json
 import os
 import pathlib
 import subprocess
-import sys
-from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
 
+import bowstring
 import numpy as np
 import pytest
 
@@ -29,20 +28,9 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    from pyspark.sql import SparkSession
-
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    cache = tmp_path_factory.mktemp("cache")
-    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    try:
-        session = builder.config("bowstring.converter.cacheDir", f"file://{cache}").getOrCreate()
-    except Exception as error:
-        pytest.skip(f"Spark does not start: {error}")
-    session.conf.set("bowstring.converter.cacheDir", f"file://{cache}")
-    yield session
-    session.stop()
+@pytest.fixture(autouse=True)
+def cache(spark: Any, tmp_path: pathlib.Path) -> None:
+    spark.conf.set("bowstring.converter.cacheDir", f"file://{tmp_path}/cache")
 
 
 def schema() -> Unischema:
@@ -131,3 +119,26 @@ def test_converter(spark: Any) -> None:
         make_spark_converter(frame(), compression_codec="rar")
     with pytest.raises(ValueError, match="float32"):
         make_spark_converter(frame(), dtype="float16")
+
+
+def test_converter_over_a_server(spark: Any) -> None:
+    pytest.importorskip("torch")
+    frame = spark.range(100).selectExpr("id", "cast(id as double) / 3 as x", "array(cast(id as double), 1.5D) as v")
+    with bowstring.Server(put="memory") as server:
+        spark.conf.set("bowstring.converter.cacheDir", server.url)
+        converter = make_spark_converter(frame)
+        assert len(converter) == 100
+        assert converter.cache_dir_url.startswith(server.url)
+        with converter.make_torch_dataloader(batch_size=30, num_epochs=2) as loader:
+            ids = [number for batch in loader for number in batch["id"].tolist()]
+        assert sorted(ids) == sorted([*range(100)] * 2)
+        assert str(batch_dtype(converter)) == "torch.float32"
+        converter.delete()
+        again = make_spark_converter(frame)
+        assert len(again) == 100, "what was deleted is stored again"
+        again.delete()
+
+
+def batch_dtype(converter: Any) -> Any:
+    with converter.make_torch_dataloader(batch_size=30, num_epochs=1) as loader:
+        return next(iter(loader))["x"].dtype

@@ -1,4 +1,4 @@
-"""A Spark data frame as Parquet in a cache directory, once per frame and settings."""
+"""A Spark data frame as Parquet in a cache directory or in a server, once per frame and settings."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from bowstring.petastorm._lazy import needed
+from bowstring.petastorm.spark import _served
 
 __all__ = ["cached", "forget", "local_path", "register_delete_dir_handler", "session"]
 
@@ -39,6 +40,9 @@ def _delete(url: str) -> None:
     if path is not None:
         if os.path.exists(path):
             shutil.rmtree(path)
+        return
+    if _served.is_server(url):
+        _served.delete(url)
         return
     spark = session()
     at = spark._jvm.org.apache.hadoop.fs.Path(url)
@@ -87,6 +91,10 @@ def _written(frame: Any, parent: str, row_group_bytes: int, codec: str) -> str:
     stamp = datetime.datetime.now().strftime("%Y%m%d%H%M%S")
     # As Petastorm names them, so that directories left behind show whose they are.
     url = f"{parent.rstrip('/')}/{stamp}-appid-{application}-{uuid.uuid4()}"
+    if _served.is_server(url):
+        _served.write(frame, url)
+        atexit.register(_delete_at_exit, url)
+        return url
     frame.write.option("compression", codec).option("parquet.block.size", row_group_bytes).parquet(url)
     atexit.register(_delete_at_exit, url)
     return url

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -11,7 +12,7 @@ from typing import Any
 
 from bowstring.errors import StoreError
 from bowstring.petastorm.reader import Reader, make_batch_reader
-from bowstring.petastorm.spark import _materialize
+from bowstring.petastorm.spark import _materialize, _served
 from bowstring.petastorm.spark._materialize import register_delete_dir_handler
 
 __all__ = ["SparkDatasetConverter", "make_spark_converter", "register_delete_dir_handler"]
@@ -37,7 +38,8 @@ def make_spark_converter(
     """Stores a data frame in the cache directory and returns what makes loaders of it.
 
     The directory is Spark's setting ``petastorm.spark.converter.parentCacheDirUrl`` or ``bowstring.converter.cacheDir``; what is
-    stored there is deleted at exit.
+    stored there is deleted at exit. It may be a server of bowstring's that takes writes, ``grpc://host:port``: the frame then
+    needs no file system that Spark and the trainer share.
 
     :param df: the data frame; an equal one is stored once.
     :param parquet_row_group_size_bytes: size of row groups.
@@ -48,6 +50,8 @@ def make_spark_converter(
     if codec not in _CODECS:
         raise RuntimeError(f"compression_codec must be None or one of {', '.join(_CODECS)}, got {compression_codec!r}")
     url = _materialize.cached(df, _cache_dir(), parquet_row_group_size_bytes, codec, dtype)
+    if _served.is_server(url):
+        return SparkDatasetConverter(url, [url], _served.count(url))
     stored = _materialize.session().read.parquet(url)
     files = sorted(stored.inputFiles())
     _hint_at_size(files)
@@ -174,14 +178,15 @@ class _Opened:
         self.parquet_file_url_list = parquet_file_url_list
         self.petastorm_reader_kwargs = petastorm_reader_kwargs
         self.reader: Reader
+        self._fetched: tempfile.TemporaryDirectory[str] | None = None
 
     def _open(self) -> None:
-        _wait_for(self.parquet_file_url_list)
-        local = [_materialize.local_path(url) for url in self.parquet_file_url_list]
-        urls = [
-            url if path is None else f"file://{path}"
-            for url, path in zip(self.parquet_file_url_list, local, strict=True)
-        ]
+        given = self.parquet_file_url_list
+        if _served.is_server(given[0]):
+            self._fetched, given = _served.fetched(given[0])
+        _wait_for(given)
+        local = [_materialize.local_path(url) for url in given]
+        urls = [url if path is None else f"file://{path}" for url, path in zip(given, local, strict=True)]
         self.reader = make_batch_reader(urls, **self.petastorm_reader_kwargs)
 
     def __exit__(
@@ -189,6 +194,8 @@ class _Opened:
     ) -> None:
         self.reader.stop()
         self.reader.join()
+        if self._fetched is not None:
+            self._fetched.cleanup()
 
 
 class TorchDatasetContextManager(_Opened):

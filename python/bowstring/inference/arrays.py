@@ -1,0 +1,140 @@
+"""Arrow columns as a model's tensors, and what it returns as Arrow columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from bowstring.errors import MismatchError, NotFoundError, UnsupportedError
+
+__all__ = ["Model", "predicted", "rebatched", "tensors"]
+
+Model: TypeAlias = "Callable[[dict[str, Any]], Mapping[str, Any] | Any]"
+
+
+def tensors(batch: pa.RecordBatch, columns: Sequence[str] | None = None, device: str | None = None) -> dict[str, Any]:
+    """The columns of ``batch`` as a model takes them.
+
+    Numbers and booleans are arrays ``[rows]``, lists of them that are equally long ``[rows, length]``: NumPy over Arrow's memory,
+    or with ``device`` torch tensors there. What is no tensor, as strings, dates and lists of different lengths, stays a
+    ``pyarrow.Array``.
+    """
+    found = {}
+    for name in batch.schema.names if columns is None else columns:
+        if name not in batch.schema.names:
+            raise NotFoundError(f"column {name!r} not found; there are {', '.join(batch.schema.names)}")
+        array = _dense(name, batch.column(name))
+        if isinstance(array, np.ndarray) and device is not None:
+            import torch
+
+            # A copy: torch takes memory that is read-only for writable.
+            array = torch.from_numpy(np.array(array)).to(device)
+        found[name] = array
+    return found
+
+
+def _dense(name: str, array: Any) -> Any:
+    kind = array.type
+    if isinstance(kind, pa.BaseExtensionType):
+        return _dense(name, array.storage)
+    if _is_number(kind):
+        if array.null_count:
+            raise UnsupportedError(
+                f"column {name!r} has {array.null_count} nulls, which tensors have not: fill them first"
+            )
+        return array.to_numpy(zero_copy_only=False)
+    if pa.types.is_fixed_size_list(kind):
+        length = kind.list_size
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        lengths = pc.unique(pc.list_value_length(array)).to_pylist()
+        if len(lengths) > 1 or lengths == [None]:
+            return array
+        length = lengths[0] if lengths else 0
+    else:
+        return array
+    if array.null_count or not _is_number(kind.value_type):
+        return array
+    return _dense(name, array.flatten()).reshape(len(array), length)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+
+
+def predicted(outputs: Any, rows: int, schema: pa.Schema | None) -> pa.RecordBatch:
+    """What a model returned for ``rows`` rows: a mapping of columns, or the one column of ``schema``.
+
+    :param schema: names and types wanted; without, they are the model's.
+    """
+    if not isinstance(outputs, Mapping):
+        if schema is None or len(schema) != 1:
+            raise MismatchError(f"a model returns a mapping of columns, not a {type(outputs).__name__}")
+        outputs = {schema.names[0]: outputs}
+    columns, fields = [], []
+    for name in outputs if schema is None else schema.names:
+        if name not in outputs:
+            raise MismatchError(f"the model returned {', '.join(outputs)}, but no {name!r}")
+        array = _column(outputs[name])
+        if len(array) != rows:
+            raise MismatchError(f"the model returned {len(array)} values of {name!r} for {rows} rows")
+        if schema is not None and array.type != schema.field(name).type:
+            array = _cast(name, array, schema.field(name).type)
+        columns.append(array)
+        fields.append(pa.field(name, array.type) if schema is None else schema.field(name))
+    return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _cast(name: str, array: Any, kind: pa.DataType) -> Any:
+    try:
+        return array.cast(kind)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise MismatchError(f"the model returned {name!r} as {array.type}, but {kind} was declared: {error}") from error
+
+
+def _column(value: Any) -> Any:
+    if isinstance(value, (pa.Array, pa.ChunkedArray)):
+        return value.combine_chunks() if isinstance(value, pa.ChunkedArray) else value
+    if hasattr(value, "detach"):  # torch
+        value = value.detach().cpu().numpy()
+    if not isinstance(value, (np.ndarray, list, tuple)) and hasattr(value, "__array__"):
+        value = np.asarray(value)
+    if not isinstance(value, np.ndarray) or value.ndim == 1:
+        return pa.array(value)
+    # [rows, ..., n] from the inside out.
+    array = pa.array(np.ascontiguousarray(value).reshape(-1))
+    for axis in range(value.ndim - 1, 0, -1):
+        rows = int(np.prod(value.shape[:axis]))
+        offsets = np.arange(rows + 1, dtype=np.int32) * value.shape[axis]
+        array = pa.ListArray.from_arrays(pa.array(offsets), array)
+    return array
+
+
+def rebatched(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in the same order, ``rows`` at a time; the last batch may have fewer."""
+    held: list[pa.RecordBatch] = []
+    count = 0
+    for batch in batches:
+        while batch.num_rows:
+            piece = batch.slice(0, rows - count)
+            held.append(piece)
+            count += piece.num_rows
+            batch = batch.slice(piece.num_rows)
+            if count == rows:
+                yield joined(held)
+                held, count = [], 0
+    if held:
+        yield joined(held)
+
+
+def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Batches with one schema as one."""
+    if len(batches) == 1:
+        return batches[0]
+    return pa.RecordBatch.from_arrays(
+        [pa.concat_arrays([batch.column(index) for batch in batches]) for index in range(batches[0].num_columns)],
+        schema=batches[0].schema,
+    )

@@ -1,0 +1,324 @@
+"""The client of a model's server: rows in order, answers in order, each once, through broken connections."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import Future
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from bowstring.errors import ClosedError, MismatchError, RemoteError, TimeoutError
+from bowstring.flight import Connection
+from bowstring.inference.arrays import joined
+
+__all__ = ["ModelClient"]
+
+# Rows that are sent in one message, where they wait.
+_TOGETHER = 4096
+_TRANSIENT = (flight.FlightUnavailableError, flight.FlightTimedOutError, flight.FlightCancelledError)
+
+
+class _Asked:
+    """Rows that wait for their answers."""
+
+    def __init__(self, first: int, batch: pa.RecordBatch) -> None:
+        self.first = first
+        self.batch = batch
+        self.future: Future[pa.RecordBatch] = Future()
+        self.answers: list[pa.RecordBatch] = []
+        self.answered = 0
+
+
+class ModelClient:
+    """Asks a server of :func:`bowstring.serve_model`. Its methods may be called by several threads.
+
+    >>> with ModelClient("grpc://models:8816") as client:  # doctest: +SKIP
+    ...     scores = client.predict(pyarrow.record_batch({"x": [1.0, 2.0]}))
+
+    :param url: ``grpc://host:port``.
+    :param stream: this client's name at the server; a new one by default. A process that takes the place of one that was killed
+        gives the same name, and ``first``.
+    :param first: the number of the first row that it has no answer for.
+    :param window: rows that may wait for answers; at most the server's ``remember_rows``.
+    :param timeout: seconds without an answer, over all connections, after which it gives up.
+    :param storage_options: ``token`` (or ``BOWSTRING_TOKEN``), ``ca``, ``cert``, ``key``, ``server_name``.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        stream: str | None = None,
+        first: int = 0,
+        window: int = 16_384,
+        timeout: float = 60.0,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> None:
+        self.stream = stream or uuid.uuid4().hex
+        self._url = url
+        self._storage = dict(storage_options or {})
+        self._window = window
+        self._timeout = timeout
+        self._changed = threading.Condition()
+        self._waiting: deque[_Asked] = deque()
+        self._next = self._sent = first
+        self._used = first
+        self._early: deque[tuple[int, pa.RecordBatch]] = deque()
+        self._rows = 0
+        self._heard = time.monotonic()
+        self._broken: Exception | None = None
+        self._failed: Exception | None = None
+        self._closed = False
+        self._call: Any = None
+        self._thread = threading.Thread(target=self._run, name="bowstring-client", daemon=True)
+        self._thread.start()
+
+    # ---- what callers use -------------------------------------------------------------------------------------------------
+
+    def submit(self, batch: pa.RecordBatch) -> Future[pa.RecordBatch]:
+        """Sends rows; the future has as many rows of answers. Waits while the window is full."""
+        with self._changed:
+            while (
+                self._rows and self._rows + batch.num_rows > self._window and self._failed is None and not self._closed
+            ):
+                self._changed.wait(1.0)
+            if self._failed is not None:
+                raise self._failed
+            if self._closed:
+                raise ClosedError("the client was closed")
+            asked = _Asked(self._next, batch)
+            if not self._waiting:
+                self._heard = time.monotonic()
+            self._next += batch.num_rows
+            self._rows += batch.num_rows
+            if batch.num_rows:
+                self._waiting.append(asked)
+            else:
+                asked.future.set_result(batch)
+            done = self._matched()
+            self._changed.notify_all()
+        for one in done:
+            one.future.set_result(joined(one.answers))
+        return asked.future
+
+    def predict(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The answers for ``batch``, in its order."""
+        return self.submit(batch).result()
+
+    def map(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The answers for each of ``batches``, in order; rows are sent ahead as far as the window goes.
+
+        The server forgets an answer when the next one is asked for here; answers of :meth:`submit` only when there are too many.
+        """
+        ahead: deque[Future[pa.RecordBatch]] = deque()
+        for batch in batches:
+            if batch.num_rows:
+                ahead.append(self.submit(batch))
+            while ahead and (ahead[0].done() or self._rows >= self._window // 2):
+                yield from self._given(ahead.popleft())
+        while ahead:
+            yield from self._given(ahead.popleft())
+
+    def _given(self, future: Future[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        answers = future.result()
+        yield answers
+        # Whoever comes for more has done with these: the server may forget them.
+        self._used += answers.num_rows
+
+    def close(self) -> None:
+        """Ends the connection. Rows without answers have none: their futures raise :class:`bowstring.ClosedError`."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join(30)
+
+    def __enter__(self) -> ModelClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # ---- connections ------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        pause = 0.05
+        while not self._closed and self._failed is None:
+            with self._changed:
+                while not self._waiting and not self._closed:
+                    self._changed.wait()
+                self._broken = None
+            heard = self._heard
+            try:
+                if self._waiting:
+                    self._connected()
+            except Exception as error:
+                self._end_unless_transient(error)
+            pause = 0.05 if self._heard != heard else min(pause * 2, 2.0)
+            if self._failed is None and not self._closed:
+                with self._changed:
+                    self._changed.wait(pause)
+        self._give_up()
+
+    def _end_unless_transient(self, error: Exception) -> None:
+        silent = time.monotonic() - self._heard
+        if isinstance(error, pa.ArrowInvalid):
+            self._failed = MismatchError(f"{self._url}: {_words(error)}")
+        elif not isinstance(error, (*_TRANSIENT, ConnectionError)):
+            self._failed = RemoteError(f"{self._url}: {_words(error)}")
+        elif silent > self._timeout:
+            self._failed = TimeoutError(f"{self._url} gave no answer for {silent:.0f} s: {_words(error)}")
+
+    def _give_up(self) -> None:
+        with self._changed:
+            error = self._failed or ClosedError("the client was closed")
+            waiting, self._waiting = self._waiting, deque()
+            self._rows = 0
+            self._changed.notify_all()
+        for asked in waiting:
+            asked.future.set_exception(error)
+
+    def _connected(self) -> None:
+        """One connection, until it breaks or the client is closed."""
+        with Connection(self._url, self._storage) as connection:
+            with self._changed:
+                self._sent = self._waiting[0].first + self._waiting[0].answered
+                self._early.clear()
+                command = json.dumps({"stream": self.stream, "next": self._sent}).encode()
+            descriptor = flight.FlightDescriptor.for_command(command)
+            # A connection may live for as long as the client does.
+            writer, reader = connection._client.do_exchange(descriptor, connection.options(timeout=365 * 86400.0))
+            with self._changed:
+                self._call = (writer, reader)
+            receiver = threading.Thread(target=self._receive, args=(reader,), name="bowstring-answers", daemon=True)
+            receiver.start()
+            try:
+                self._send(writer)
+            except pa.ArrowException as error:
+                with self._changed:
+                    self._broken = self._broken or error
+            finally:
+                with self._changed:
+                    self._call = None
+                # Not done_writing(), nor close(): the reading thread may just be ending the call, and Flight's C++ does not bear
+                # both at once. All rows that were sent have answers, or are asked for again.
+                reader.cancel()
+                receiver.join(30)
+                if not receiver.is_alive():
+                    with contextlib.suppress(Exception):
+                        writer.close()
+            if self._broken is not None:
+                raise self._broken
+
+    def _send(self, writer: Any) -> None:
+        schema: pa.Schema | None = None
+        while True:
+            with self._changed:
+                while not (found := self._unsent(schema)):
+                    if self._closed or self._broken is not None or self._failed is not None:
+                        return
+                    silent = time.monotonic() - self._heard
+                    if self._waiting and silent > self._timeout:
+                        raise flight.FlightTimedOutError(f"no answer for {silent:.0f} s")
+                    if self._other(schema) and not self._outstanding():
+                        return  # rows of another schema need another connection
+                    self._changed.wait(min(1.0, self._timeout / 4))
+                first, batches = found
+                acked = self._used
+            batch = joined(batches)
+            if schema is None:
+                schema = batch.schema
+                writer.begin(schema)
+            said = {"first": first, "acked": acked}
+            writer.write_with_metadata(batch, json.dumps(said).encode())
+            with self._changed:
+                self._sent = first + batch.num_rows
+
+    def _outstanding(self) -> bool:
+        return bool(self._waiting) and self._waiting[0].first + self._waiting[0].answered < self._sent
+
+    def _other(self, schema: pa.Schema | None) -> bool:
+        waits = next((asked for asked in self._waiting if asked.first >= self._sent), None)
+        return schema is not None and waits is not None and not waits.batch.schema.equals(schema)
+
+    def _unsent(self, schema: pa.Schema | None) -> tuple[int, list[pa.RecordBatch]] | None:
+        """Rows to be sent, as far as they have one schema, and the number of the first."""
+        found: list[pa.RecordBatch] = []
+        rows, first = 0, self._sent
+        for asked in self._waiting:
+            skip = max(0, self._sent - asked.first)
+            if skip >= asked.batch.num_rows:
+                continue
+            schema = schema or asked.batch.schema
+            if rows >= _TOGETHER or not asked.batch.schema.equals(schema):
+                break
+            if not found:
+                first = asked.first + skip  # rows before it were answered without being sent again
+            found.append(asked.batch.slice(skip))
+            rows += found[-1].num_rows
+        return (first, found) if found else None
+
+    def _receive(self, reader: Any) -> None:
+        try:
+            while True:
+                chunk = reader.read_chunk()
+                said = json.loads(chunk.app_metadata.to_pybytes())
+                if "failed" in said:
+                    kind = flight.FlightUnavailableError if said["again"] else flight.FlightServerError
+                    raise kind(said["failed"])
+                self._answered(int(said["first"]), chunk.data)
+        except StopIteration:
+            broken: Exception | None = None
+        except Exception as error:
+            broken = error
+        with self._changed:
+            ended = flight.FlightUnavailableError("the server ended the stream")
+            self._broken = self._broken or broken or (ended if self._waiting and not self._closed else None)
+            self._changed.notify_all()
+
+    def _answered(self, first: int, answers: pa.RecordBatch) -> None:
+        with self._changed:
+            self._heard = time.monotonic()
+            # A server that remembers this stream sends answers for rows that are yet to be submitted again.
+            self._early.append((first, answers))
+            done = self._matched()
+            self._changed.notify_all()
+        for asked in done:
+            asked.future.set_result(joined(asked.answers))
+
+    def _matched(self) -> list[_Asked]:
+        """Gives the answers that are there to the rows that wait, and returns those that have all."""
+        done: list[_Asked] = []
+        while self._early and self._waiting:
+            asked = self._waiting[0]
+            at = asked.first + asked.answered
+            first, answers = self._early[0]
+            if first > at:
+                raise MismatchError(f"the server left rows {at} to {first} out")
+            piece = answers.slice(at - first, asked.batch.num_rows - asked.answered)
+            if at + piece.num_rows >= first + answers.num_rows:
+                self._early.popleft()
+            if not piece.num_rows:
+                continue  # answered before
+            asked.answers.append(piece)
+            asked.answered += piece.num_rows
+            if asked.answered == asked.batch.num_rows:
+                self._waiting.popleft()
+                self._rows -= asked.batch.num_rows
+                done.append(asked)
+        return done
+
+
+def _words(error: Exception) -> str:
+    text = str(error).partition(" gRPC client debug context:")[0]
+    return text.partition("with message: ")[2] or text

@@ -1,0 +1,206 @@
+"""A model behind Flight's ``DoExchange``: rows go in, their predictions come out, in order."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from bowstring.endpoint import Endpoint, answer
+from bowstring.errors import ConfigError, Error, MismatchError
+from bowstring.inference.arrays import Model, predicted, tensors
+from bowstring.inference.batcher import Batcher
+from bowstring.inference.streams import Stream, Streams
+
+__all__ = ["ModelServer", "serve_model"]
+
+
+def serve_model(
+    fn: Model,
+    *,
+    batch_size: int = 64,
+    deadline_ms: float = 20.0,
+    columns: list[str] | None = None,
+    schema: pa.Schema | None = None,
+    device: str | None = None,
+    listen: str = "127.0.0.1:0",
+    token: str | None = None,
+    tls_cert: str | None = None,
+    tls_key: str | None = None,
+    insecure: bool = False,
+    max_streams: int = 1024,
+    remember_rows: int = 65_536,
+    remember_bytes: int = 256 << 20,
+) -> ModelServer:
+    """Serves a model on threads of this process; :class:`bowstring.ModelClient` asks it.
+
+    >>> def model(batch):
+    ...     return {"score": batch["x"] * 2}
+    >>> with serve_model(model, deadline_ms=5) as server:  # doctest: +SKIP
+    ...     print(server.address)
+
+    Rows of all streams go to the model together, when there are ``batch_size`` or when the oldest has waited ``deadline_ms``. The
+    answers of a stream come in the order of its rows, and each row goes to the model once, also if its client's connection breaks:
+    the server remembers the last answers of each stream.
+
+    :param fn: a mapping of tensors to a mapping of arrays with as many rows, see :func:`bowstring.spark.predict`.
+    :param batch_size: most rows of a micro-batch.
+    :param deadline_ms: milliseconds that a row waits for others.
+    :param columns: columns that the model is given; all without.
+    :param schema: columns that it returns, ``pyarrow.schema``; without, as it returns them.
+    :param device: where tensors are, for torch; without, NumPy arrays.
+    :param listen: address and port; port 0 is any that is free.
+    :param token: what clients must have, 16 characters or more.
+    :param tls_cert: certificate, PEM.
+    :param tls_key: its private key, PEM.
+    :param insecure: be open to other machines without TLS and a token.
+    :param max_streams: streams at once; those without a client give way, the oldest first.
+    :param remember_rows: answered rows that each stream remembers.
+    :param remember_bytes: bytes of them that are kept for streams without a client.
+    """
+    if batch_size < 1:
+        raise ConfigError(f"option batch_size: {batch_size} is less than 1", option="batch_size")
+    if deadline_ms < 0:
+        raise ConfigError(f"option deadline_ms: {deadline_ms} is less than 0", option="deadline_ms")
+
+    def model(batch: pa.RecordBatch) -> pa.RecordBatch:
+        return predicted(fn(tensors(batch, columns, device)), batch.num_rows, schema)
+
+    door = {"token": token, "tls_cert": tls_cert, "tls_key": tls_key, "insecure": insecure}
+    batcher = Batcher(model, batch_size, deadline_ms / 1000, max(16 * batch_size, remember_rows))
+    try:
+        return ModelServer(batcher, Streams(max_streams, remember_rows, remember_bytes), listen, **door)
+    except BaseException:
+        batcher.close()
+        raise
+
+
+class ModelServer(Endpoint):
+    """What :func:`serve_model` returns: ``address``, ``stats()``, ``close()``, and a context manager."""
+
+    def __init__(self, batcher: Batcher, streams: Streams, listen: str, **door: Any) -> None:
+        self._batcher = batcher
+        self._streams = streams
+        super().__init__(listen, **door)
+
+    def stats(self) -> dict[str, int]:
+        """Rows that the model has seen, and in how many micro-batches."""
+        return {"rows": self._batcher.rows, "batches": self._batcher.batches}
+
+    def close(self) -> None:
+        """Ends the server; rows without an answer get none here."""
+        self._streams.fail("the server ends", again=True)
+        super().close()
+        self._batcher.close()
+
+    def do_action(self, context: Any, action: Any) -> list[bytes]:
+        """``stats``, as JSON."""
+        if action.type != "stats":
+            raise flight.FlightServerError(f"no action {action.type!r} here: stats")
+        return answer(dict(self.stats()))
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        """One connection of one stream.
+
+        The command is ``{"stream": name, "next": row}``. A batch has ``{"first": row, "acked": row}`` as ``app_metadata``: the
+        number of its first row, and of the first whose answer may still be needed. Answers have ``{"first": row}``. Metadata
+        without a batch, ``{"failed": why, "again": whether another connection may help}``, are the last.
+        """
+        try:
+            asked = json.loads(descriptor.command)
+            name, wanted = str(asked["stream"]), int(asked["next"])
+            stream, number = self._streams.attach(name, wanted)
+        except (KeyError, TypeError, json.JSONDecodeError) as error:
+            raise pa.ArrowInvalid(f'the command is {{"stream": name, "next": row}}: {error}') from error
+        except Error as error:
+            raise pa.ArrowInvalid(str(error)) from error
+        sender = _Sender(stream, number, wanted, writer)
+        try:
+            self._receive(stream, number, reader)
+            sender.finish()
+        except Error as error:
+            raise pa.ArrowInvalid(str(error)) from error
+        finally:
+            sender.stop()
+            stream.detach(number)
+            self._streams.trim()
+
+    def _receive(self, stream: Stream, number: int, reader: Any) -> None:
+        while stream.connection == number and stream.failed is None:
+            self._batcher.room()
+            try:
+                chunk = reader.read_chunk()
+            except StopIteration:
+                return
+            if chunk.data is None or chunk.app_metadata is None:
+                raise MismatchError('a batch comes with {"first": row, "acked": row} as app_metadata')
+            said: Mapping[str, int] = json.loads(chunk.app_metadata.to_pybytes())
+            stream.forget(int(said.get("acked", 0)))
+            stream.take(int(said["first"]), chunk.data, lambda first, batch: self._batcher.put(stream, first, batch))
+
+
+class _Sender:
+    """A thread that sends a connection's answers while another one reads."""
+
+    def __init__(self, stream: Stream, number: int, first: int, writer: Any) -> None:
+        self._stream = stream
+        self._number = number
+        self._next = first
+        self._writer = writer
+        self._end: int | None = None
+        self._stopped = False
+        self._schema: pa.Schema | None = None
+        self._thread = threading.Thread(target=self._run, name="bowstring-answers", daemon=True)
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Waits until all rows that came are answered."""
+        with self._stream.changed:
+            self._end = self._stream.taken
+            self._stream.changed.notify_all()
+        self._thread.join()
+
+    def stop(self) -> None:
+        """Ends it at once."""
+        with self._stream.changed:
+            self._stopped = True
+            self._stream.changed.notify_all()
+        self._thread.join()
+
+    def _wait(self) -> pa.RecordBatch | None:
+        stream = self._stream
+        with stream.changed:
+            while True:
+                if self._stopped or stream.connection != self._number:
+                    return None
+                found = stream.after(self._next)
+                if found is not None:
+                    return found
+                if stream.failed is not None:
+                    return None
+                if self._end is not None and self._next >= self._end:
+                    return None
+                stream.changed.wait()
+
+    def _tell(self) -> None:
+        """The reason why no more answers come, as metadata: the call itself ends only when its client does."""
+        stream = self._stream
+        why = {"failed": stream.failed, "again": stream.again}
+        self._writer.write_metadata(json.dumps(why).encode())
+
+    def _run(self) -> None:
+        try:
+            while (batch := self._wait()) is not None:
+                if self._schema is None:
+                    self._schema = batch.schema
+                    self._writer.begin(self._schema)
+                self._writer.write_with_metadata(batch, json.dumps({"first": self._next}).encode())
+                self._next += batch.num_rows
+            if self._stream.failed is not None and not self._stopped:
+                self._tell()
+        except (pa.ArrowException, OSError):
+            pass  # the client is gone: its next connection gets the answers

@@ -1,0 +1,163 @@
+"""What a model's server remembers of its clients' streams, so that a row is predicted and answered once.
+
+Rows of a stream are numbered from 0. A client that lost its connection comes again with the number of the first row that it has no
+answer for, and sends from there: rows that the server has taken already are passed over, and their answers come from memory.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from bowstring.errors import LimitError, MismatchError
+
+__all__ = ["Stream", "Streams"]
+
+
+class Stream:
+    """One client's rows. Its methods may be called by several threads."""
+
+    def __init__(self, name: str, remember: int) -> None:
+        self.name = name
+        self.changed = threading.Condition()
+        self.taken = 0
+        """Rows that came, each once."""
+        self.answered = 0
+        """Rows that have answers."""
+        self.connection = 0
+        """The number of the connection that counts: the newest."""
+        self.connected = False
+        self.failed: str | None = None
+        self.again = False
+        """Whether another connection may help after a failure."""
+        self.bytes = 0
+        """Of the answers that are remembered."""
+        self._remember = remember
+        self._answers: deque[tuple[int, pa.RecordBatch]] = deque()
+        self._first = 0
+
+    def attach(self, wanted: int) -> int:
+        """A client comes, or comes again, and has answers for all rows before ``wanted``. Returns the connection's number."""
+        with self.changed:
+            if wanted < self._first:
+                raise MismatchError(
+                    f"stream {self.name!r}: the answers before row {self._first} are forgotten, and row {wanted} is asked for"
+                )
+            if wanted > self.answered:
+                # The server was started anew, or has forgotten the stream: it goes on where the client is.
+                if self.taken:
+                    raise MismatchError(
+                        f"stream {self.name!r}: row {wanted} is asked for, but {self.answered} come next"
+                    )
+                self.taken = self.answered = self._first = wanted
+            self.connection += 1
+            self.connected = True
+            self.forget(wanted)
+            self.changed.notify_all()
+            return self.connection
+
+    def detach(self, connection: int) -> None:
+        """A connection is over."""
+        with self.changed:
+            if connection == self.connection:
+                self.connected = False
+
+    def take(self, first: int, batch: pa.RecordBatch, put: Callable[[int, pa.RecordBatch], None]) -> None:
+        """Gives the rows of ``batch``, of which the first is row ``first``, to ``put``, unless they came before."""
+        with self.changed:
+            if first > self.taken:
+                raise MismatchError(f"stream {self.name!r}: rows {self.taken} to {first} are missing")
+            batch = batch.slice(self.taken - first)
+            if batch.num_rows:
+                first, self.taken = self.taken, self.taken + batch.num_rows
+                put(first, batch)
+
+    def answer(self, first: int, batch: pa.RecordBatch) -> None:
+        """The answers for rows from ``first`` on."""
+        with self.changed:
+            self._answers.append((first, batch))
+            self.answered = first + batch.num_rows
+            self.bytes += batch.nbytes
+            while self._answers and self.answered - self._end() > self._remember:
+                self._drop()
+            self.changed.notify_all()
+
+    def _end(self) -> int:
+        first, batch = self._answers[0]
+        return first + int(batch.num_rows)
+
+    def _drop(self) -> None:
+        first, batch = self._answers.popleft()
+        self.bytes -= batch.nbytes
+        self._first = first + batch.num_rows
+
+    def forget(self, before: int) -> None:
+        """The client has the answers before a row."""
+        with self.changed:
+            while self._answers and self._end() <= before:
+                self._drop()
+
+    def fail(self, why: str, again: bool = False) -> None:
+        """No more answers come."""
+        with self.changed:
+            if self.failed is None:
+                self.failed, self.again = why, again
+            self.changed.notify_all()
+
+    def after(self, row: int) -> pa.RecordBatch | None:
+        """The next answers from ``row`` on that there are."""
+        if row < self._first:
+            self.fail(f"answers before row {self._first} are forgotten: the client's window is above remember_rows")
+        for first, batch in self._answers:
+            if first <= row < first + batch.num_rows:
+                return batch.slice(row - first)
+        return None
+
+
+class Streams:
+    """All streams. Those without a connection are forgotten, the oldest first, when they are too many or take too much."""
+
+    def __init__(self, max_streams: int, remember_rows: int, remember_bytes: int) -> None:
+        self._lock = threading.Lock()
+        self._all: OrderedDict[str, Stream] = OrderedDict()
+        self._limits = (max_streams, remember_rows, remember_bytes)
+
+    def attach(self, name: str, wanted: int) -> tuple[Stream, int]:
+        """The stream of that name, and the connection's number."""
+        max_streams, rows, _ = self._limits
+        with self._lock:
+            stream = self._all.get(name)
+            if stream is None or stream.failed is not None:
+                stream = Stream(name, rows)
+            number = stream.attach(wanted)
+            self._all[name] = stream
+            self._all.move_to_end(name)
+            self._trim()
+            if len(self._all) > max_streams:
+                del self._all[name]
+                raise LimitError(f"there are {max_streams} streams already: raise max_streams", option="max_streams")
+            return stream, number
+
+    def _trim(self) -> None:
+        max_streams, _, most = self._limits
+        idle = [stream for stream in self._all.values() if not stream.connected]
+        held = sum(stream.bytes for stream in self._all.values())
+        for stream in idle:
+            if len(self._all) <= max_streams and held <= most:
+                return
+            held -= stream.bytes
+            del self._all[stream.name]
+
+    def trim(self) -> None:
+        """Forgets what is too much."""
+        with self._lock:
+            self._trim()
+
+    def fail(self, why: str, again: bool) -> None:
+        """Ends all streams."""
+        with self._lock:
+            for stream in self._all.values():
+                stream.fail(why, again)

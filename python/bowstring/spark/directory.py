@@ -1,0 +1,254 @@
+"""Writing to a directory that all executors see: tasks write Parquet into a hidden place, one rename makes it visible.
+
+```text
+  clicks/                                what readers see
+    write-spark-5f0c.../                 one commit each: renamed into its place, whole
+      000000x0x9f3a-part-00000.parquet
+  .clicks.bowstring-spark-77ab.../       a write under way, which no reader takes for data
+    000003x1x01bc/part-00000.parquet     one attempt at one task
+```
+A first or replacing commit renames a directory that holds its one ``write-...``, an append renames only that.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from bowstring.errors import ClosedError, ConfigError, StoreError
+from bowstring.spark.options import SourceOptions
+from bowstring.spark.task import Attempt, new_write
+from bowstring.spark.types import conform, stored_schema
+from bowstring.writer import DatasetWriter
+
+__all__ = ["DirectoryStreamWriter", "DirectoryWriter", "Place", "local"]
+
+_OPEN = "_open"
+
+
+def local(url: str) -> Path:
+    """The directory of a path or a ``file:`` URL."""
+    parsed = urlsplit(url)
+    if parsed.scheme == "file":
+        return Path(unquote(parsed.path))
+    if "://" in url:
+        problem = (
+            "give a server, or a directory that all executors see; convert() and Spark's own formats write to stores"
+        )
+        raise ConfigError(f"option path: {url}: {problem}", option="path")
+    return Path(os.path.abspath(url))
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What one attempt wrote."""
+
+    write: str
+    """The write that it belongs to."""
+    directory: str
+    """Where; empty if nothing is to be committed."""
+    rows: int
+    """Rows written."""
+
+
+class Place:
+    """Where one write gathers what it is made of, and where that is to appear."""
+
+    def __init__(self, path: Path, write: str) -> None:
+        self.path = path
+        self.write = write
+        self.hidden = path.parent / f".{path.name}.bowstring-{write}"
+
+    @property
+    def committed(self) -> Path:
+        """The write, once it is visible."""
+        return self.path / f"write-{self.write}"
+
+    def open(self) -> None:
+        """Begins the write; again if it was begun before."""
+        self.hidden.mkdir(parents=True, exist_ok=True)
+        (self.hidden / _OPEN).touch()
+
+    def is_open(self) -> bool:
+        """Whether attempts may still write."""
+        return (self.hidden / _OPEN).exists()
+
+    def attempt(self, name: str) -> Path:
+        """Where one attempt writes; it must be there when the attempt ends."""
+        if not self.is_open():
+            raise ClosedError(f"the write to {self.path} is over: it was aborted or committed")
+        return self.hidden / name
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """For an attempt's work: what it wrote after the end of the write is removed, and it is told."""
+        try:
+            yield
+        finally:
+            over = not self.is_open()
+            if over:
+                shutil.rmtree(self.hidden, ignore_errors=True)
+        if over:
+            raise ClosedError(f"the write to {self.path} was ended while this attempt wrote")
+
+    def publish(self, attempts: Sequence[Path], replace: bool, create: bool) -> bool:
+        """Makes the files of ``attempts`` visible at once. ``False`` if they must not be, since the dataset is there."""
+        if self.committed.exists():  # by an earlier try at the same commit
+            self.remove()
+            return True
+        gathered = self._gather(attempts, self.hidden / "dataset" / self.committed.name)
+        if self.path.exists() and not replace and not create:
+            _renamed(gathered, self.committed)
+            _flush(self.path)
+            self.remove()
+            return True
+        (gathered.parent / "_SUCCESS").touch()
+        return self._appear(gathered.parent, replace)
+
+    def publish_flat(self, attempts: Sequence[Path], success: str, replace: bool) -> bool:
+        """The same for files that lie in the dataset's own directory, beside a ``_SUCCESS`` that says what they are."""
+        gathered = self._gather(attempts, self.hidden / "dataset")
+        (gathered / "_SUCCESS").write_text(success)
+        return self._appear(gathered, replace)
+
+    def _gather(self, attempts: Sequence[Path], into: Path) -> Path:
+        into.mkdir(parents=True, exist_ok=True)
+        for attempt in attempts:
+            for file in sorted(attempt.iterdir()):
+                if not file.name.startswith(("_", ".")):
+                    os.replace(file, into / f"{attempt.name}-{file.name}")
+        _flush(into)
+        return into
+
+    def _appear(self, whole: Path, replace: bool) -> bool:
+        if self.path.exists():
+            if not replace:
+                return False
+            _renamed(self.path, self.hidden / "replaced")
+        _renamed(whole, self.path)
+        _flush(self.path.parent)
+        self.remove()
+        return True
+
+    def remove(self) -> None:
+        """Removes all that is hidden."""
+        # First the sign for stragglers.
+        (self.hidden / _OPEN).unlink(missing_ok=True)
+        shutil.rmtree(self.hidden, ignore_errors=True)
+
+
+def _renamed(old: Path, new: Path) -> None:
+    try:
+        os.rename(old, new)
+    except OSError as error:
+        raise StoreError(f"commit of {new}: {error}") from error
+
+
+def _flush(directory: Path) -> None:
+    at = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(at)
+    finally:
+        os.close(at)
+
+
+class _Target:
+    """Where a writer writes to."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self.path = local(options.url)
+        self.options = options
+        self.schema = stored_schema(schema)
+
+    def stage(self, write: str, attempt: Attempt, batches: Iterator[pa.RecordBatch]) -> Written:
+        """Writes the rows of one attempt."""
+        place = Place(self.path, write)
+        at = place.attempt(attempt.unique())
+        rows = 0
+        with place.guarded(), DatasetWriter(at, self.schema, **self.options.writer) as writer:
+            for batch in batches:
+                writer.write(conform(batch, self.schema))
+                rows += batch.num_rows
+        return Written(write, str(at), rows)
+
+
+def _attempts(messages: Sequence[WriterCommitMessage | None]) -> list[Path]:
+    return sorted(Path(message.directory) for message in messages if isinstance(message, Written) and message.directory)
+
+
+class DirectoryWriter(DataSourceArrowWriter):
+    """One job's writes."""
+
+    def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
+        self.target = _Target(options, schema)
+        self.write_id = new_write()
+        self.exists = options.exists(overwrite)
+        there = self.target.path.exists()
+        if there and self.exists == "error":
+            raise ConfigError(f"option if_exists: {self.target.path} exists", option="if_exists")
+        self.skip = there and self.exists == "ignore"
+        if not self.skip:
+            Place(self.target.path, self.write_id).open()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Writes one attempt at one task."""
+        if self.skip:
+            return Written(self.write_id, "", sum(0 for _ in iterator))
+        return self.target.stage(self.write_id, Attempt.current(), iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Makes all tasks' rows visible at once."""
+        if self.skip:
+            return
+        place = Place(self.target.path, self.write_id)
+        published = place.publish(
+            _attempts(messages), replace=self.exists == "replace", create=self.exists in ("error", "ignore")
+        )
+        if not published:
+            place.remove()
+            if self.exists == "error":
+                raise ConfigError(f"option if_exists: {self.target.path} appeared meanwhile", option="if_exists")
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Removes all that was written."""
+        if not self.skip:
+            Place(self.target.path, self.write_id).remove()
+
+
+class DirectoryStreamWriter(DataSourceStreamArrowWriter):
+    """A micro-batch is one commit, whose name is made of the query and the batch's number: repeating it changes nothing."""
+
+    def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
+        if options.if_exists in ("error", "ignore"):
+            raise ConfigError("option if_exists: a stream appends, or replaces in mode complete", option="if_exists")
+        self.target = _Target(options, schema)
+        self.replace = options.exists(overwrite) == "replace"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Writes one attempt at one task of a micro-batch."""
+        attempt = Attempt.current()
+        write = attempt.stream_write()
+        place = Place(self.target.path, write)
+        if place.committed.exists():
+            return Written(write, "", 0)
+        place.open()
+        return self.target.stage(write, attempt, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Makes the micro-batch visible, unless it is already."""
+        for write in {message.write for message in messages if isinstance(message, Written)}:
+            Place(self.target.path, write).publish(_attempts(messages), replace=self.replace, create=False)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        """Removes what the tasks wrote; the next try at the micro-batch begins anew."""
+        for write in {message.write for message in messages if isinstance(message, Written)}:
+            Place(self.target.path, write).remove()

@@ -1,0 +1,234 @@
+"""A data frame to training ranks, straight from the executors' memory: the driver's side.
+
+```text
+  driver    serve(df) ── barrier stage ──┐   Meeting: who serves what, who lives
+                                         ▼      ▲ join, beats, done
+  executor  partition ─► Store (memory, spill) ─┼─► Flight ═══► rank: RankLoader
+```
+A barrier stage that fails ends its job, so the driver submits it again: the ranks wait, check that the rows are the same, and go
+on from the step that they were at.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from bowstring.endpoint import is_loopback, split_listen
+from bowstring.errors import ConfigError, Error, RemoteError, TimeoutError
+from bowstring.flight import Connection
+from bowstring.options import Url, plain, size
+from bowstring.spark.meeting import Meeting, MeetingServer
+from bowstring.spark.store import Store, StoreOptions, own_address
+from bowstring.spark.types import conform, stored_schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from bowstring.spark.ranks import RankLoader
+
+__all__ = ["Handle", "serve"]
+
+_BEAT = 2.0
+# Loader's options that are each rank's own, or not for what is in a server.
+_OWN = ("url", "rank", "world_size", "storage_options", "timeout", "gang", "threads", "memory_budget", "prefetch")
+
+
+def serve(
+    df: Any,
+    world_size: int,
+    *,
+    batch_size: int,
+    seed: int = 0,
+    shuffle: bool = True,
+    tasks: int | None = None,
+    memory: int | str = "1GiB",
+    spill: str | None = None,
+    listen: str = "127.0.0.1:0",
+    token: str | None = None,
+    tls_cert: Url | None = None,
+    tls_key: Url | None = None,
+    ca: Url | None = None,
+    insecure: bool = False,
+    timeout: float = 600.0,
+    patience: float = 60.0,
+    attempts: int = 3,
+    **loader: Any,
+) -> Handle:
+    """Serves a data frame to ``world_size`` ranks from the memory of Spark's executors, for as many epochs as they want.
+
+    It returns at once; a barrier stage runs until all ranks have closed their loaders. Every partition is one task and takes a slot
+    until then. Ranks call :meth:`Handle.loader` in this process, or :func:`bowstring.spark.connect` in any other, before or after.
+
+    >>> with bowstring.spark.serve(df, world_size=4, batch_size=256, listen="127.0.0.1:8820") as handle:  # doctest: +SKIP
+    ...     handle.wait()
+
+    :param df: the frame; its rows must be the same if Spark computes it again.
+    :param world_size: number of ranks.
+    :param batch_size: rows per rank and step.
+    :param seed: seed of the order of rows and of executors.
+    :param shuffle: shuffle rows within each executor, and mix the executors' batches.
+    :param tasks: repartition to so many first. Without, the frame's partitions must fit into the cluster's slots.
+    :param memory: bytes for each task, or text such as ``"2GiB"``: half for its rows as they are stored, half for streams.
+    :param spill: a local directory of the executors for rows beyond that; it is emptied at the end.
+    :param listen: where ranks and tasks meet. Beyond loopback, executors listen on all their addresses.
+    :param token: what ranks need, 16 characters or more; they take it from ``BOWSTRING_TOKEN`` too.
+    :param tls_cert: certificate of driver and executors, a file on all of them.
+    :param tls_key: its private key.
+    :param ca: who signed it, a file on all of them.
+    :param insecure: be open to other machines without TLS.
+    :param timeout: seconds for all ranks to come, once the rows are there.
+    :param patience: seconds that a rank may be silent before it counts as dead; a new process may take its place until then.
+    :param attempts: how often the job is submitted when a task or an executor fails.
+    :param loader: other options of the ranks' loaders: ``columns``, ``nulls``, ``tail``, ... They are the same for all ranks.
+    """
+    if world_size < 1:
+        raise ConfigError(f"option world_size: {world_size} is less than 1", option="world_size")
+    for name in loader:
+        if name in _OWN:
+            raise ConfigError(f"option {name}: it is each rank's own, see connect()", option=name)
+    options = {"batch_size": batch_size, "seed": seed, "shuffle": shuffle, **loader}
+    host, _ = split_listen(listen)
+    wide = not is_loopback(host)
+    door = {"token": token, "insecure": insecure, "tls_cert": tls_cert, "tls_key": tls_key}
+    server: dict[str, Any] = {"insecure": insecure, "shared_memory": not wide, "tls_cert": tls_cert, "tls_key": tls_key}
+    if token is not None:
+        server["tokens"] = [f"ranks:{token}"]
+    storage = {name: str(value) for name, value in (("token", token), ("ca", ca)) if value is not None}
+    store = StoreOptions(size(memory), spill, "0.0.0.0:0" if wide else "127.0.0.1:0", server, storage)
+    if tasks is not None:
+        df = df.repartition(tasks)
+    meeting = Meeting(world_size, plain(options), timeout, patience)
+    return Handle(df, MeetingServer(meeting, listen, **door), store, attempts)
+
+
+class Handle:
+    """A hand-off under way."""
+
+    def __init__(self, df: Any, meeting: MeetingServer, store: StoreOptions, attempts: int) -> None:
+        self._df = df
+        self._meeting = meeting
+        self._attempts = attempts
+        self._store = store
+        self._tag = f"bowstring-{uuid.uuid4().hex}"
+        self._job_ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="bowstring-serve", daemon=True)
+        self._watch = threading.Thread(target=self._watched, name="bowstring-watch", daemon=True)
+        self._thread.start()
+        self._watch.start()
+
+    @property
+    def url(self) -> str:
+        """Where ranks connect to."""
+        return self._meeting.address
+
+    def loader(self, rank: int, **options: Any) -> RankLoader:
+        """The batches of one rank, in this process. Options are those of :func:`bowstring.spark.connect`."""
+        from bowstring.spark.ranks import connect
+
+        return connect(self.url, rank, storage_options=self._store.storage, **options)
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Waits until all ranks are done and the job has ended.
+
+        Raises :class:`bowstring.RemoteError` if a task, an executor or a rank was lost for good.
+        """
+        if not self._job_ended.wait(timeout):
+            raise TimeoutError(f"ranks or tasks were still at work after {timeout} s")
+        if self._meeting.failed is not None:
+            raise RemoteError(f"the hand-off failed: {self._meeting.failed}")
+
+    def close(self) -> None:
+        """Ends it at once: tasks end, and ranks that are not done get an error."""
+        self._meeting.fail("the driver closed it") if not self._meeting.over else None
+        self._job_ended.wait(30)
+        self._meeting.close()
+        self._watch.join(10)
+
+    def __enter__(self) -> Handle:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _watched(self) -> None:
+        while not self._meeting.wait(1.0):
+            pass
+        # Tasks end by themselves when they hear of it; those that compute still do not listen.
+        if self._meeting.failed is not None and not self._job_ended.wait(5):
+            self._df.sparkSession.interruptTag(self._tag)
+
+    def _run(self) -> None:
+        session = self._df.sparkSession
+        session.addTag(self._tag)
+        try:
+            for generation in range(self._attempts):
+                self._meeting.change("begin", generation)
+                work = _task(self._meeting.address, generation, self._store, stored_schema(self._df.schema))
+                try:
+                    self._df.mapInArrow(work, "parts int", barrier=True).collect()
+                except Exception as error:
+                    why = f"Spark's job failed: {_shortened(error)}"
+                else:
+                    why = "Spark's tasks ended before the ranks"
+                if self._meeting.over:
+                    return
+            self._meeting.fail(f"{why} (submitted {self._attempts} times, option attempts)")
+        except BaseException as error:
+            self._meeting.fail(f"the driver failed: {error!r}")
+            raise
+        finally:
+            self._job_ended.set()
+
+
+def _shortened(error: Exception) -> str:
+    """What Python said in the task, or else the first lines of what Spark says."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line for line in lines if "Error:" in line and not line.startswith(("at ", "org."))]
+    return (told[-1] if told else " ".join(lines[:2]))[:500]
+
+
+def _task(
+    meeting: str, generation: int, options: StoreOptions, schema: pa.Schema
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """What one task of the barrier stage does."""
+
+    def work(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+        from pyspark import BarrierTaskContext
+
+        context = BarrierTaskContext.get()
+        host, _ = split_listen(meeting.partition("://")[2])
+        with Store(options) as store, Connection(meeting, options.storage, timeout=60) as driver:
+            store.fill(schema, (conform(batch, schema) for batch in batches))
+            mine = store.parts("127.0.0.1" if is_loopback(host) else own_address(host))
+            everyone = context.allGather(json.dumps(mine))
+            if context.partitionId() == 0:
+                parts = [part for message in everyone for part in json.loads(message)]
+                driver.action("spark.post", {"generation": generation, "parts": parts})
+            _serve_until_over(driver, generation)
+        yield pa.record_batch({"parts": pa.array([len(mine)], pa.int32())})
+
+    return work
+
+
+def _serve_until_over(driver: Connection, generation: int) -> None:
+    missed = 0.0
+    while True:
+        asked = time.monotonic()
+        try:
+            if not driver.action("spark.task", {"generation": generation, "wait": _BEAT})["needed"]:
+                return
+            missed = 0.0
+        except Error as error:
+            missed += max(time.monotonic() - asked, 0.5)
+            if missed > 30:
+                raise RemoteError(f"the driver has not answered for {missed:.0f} s: {error}") from error
+            time.sleep(0.5)

@@ -1,0 +1,179 @@
+"""Where Spark's tasks and the ranks find each other: a small Flight server in the driver.
+
+Tasks say where they serve; ranks ask where that is, and from then on talk to the tasks directly. Both say that they live, and when
+one of them does not, the others are told. The state is :class:`Meeting`, with the clock as an argument; :class:`MeetingServer` is
+its wire: actions with JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow.flight as flight
+
+from bowstring.endpoint import Endpoint, answer
+
+__all__ = ["Meeting", "MeetingServer"]
+
+# Seconds that a long poll waits at most.
+_POLL = 5.0
+
+
+@dataclass
+class Meeting:
+    """What is known of one hand-off."""
+
+    world_size: int
+    """Ranks."""
+    loader: dict[str, Any]
+    """Options of the ranks' loaders."""
+    timeout: float
+    """Seconds for all ranks to come."""
+    patience: float
+    """Seconds that a rank may be silent."""
+    generation: int = -1
+    """Which submission of the job serves, from 0."""
+    parts: list[dict[str, Any]] | None = None
+    """Where the rows are; ``None`` while the tasks of this generation gather them."""
+    failed: str | None = None
+    """Why it cannot go on."""
+    done: set[int] = field(default_factory=set)
+    """Ranks that have all they want."""
+    seen: dict[int, float] = field(default_factory=dict)
+    """When each rank was heard of last."""
+    ready_at: float | None = None
+    """When the rows were first there."""
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody needs the rows any more."""
+        return self.failed is not None or len(self.done) == self.world_size
+
+    def begin(self, generation: int) -> None:
+        """A submission of the job begins; what the one before it served is gone."""
+        self.generation, self.parts = generation, None
+
+    def post(self, generation: int, parts: list[dict[str, Any]], now: float) -> None:
+        """The tasks of a generation serve."""
+        if generation == self.generation:
+            self.parts = parts
+            self.ready_at = self.ready_at or now
+
+    def rank(self, rank: int, now: float) -> dict[str, Any]:
+        """What a rank is told that says it lives."""
+        if not 0 <= rank < self.world_size:
+            return {"state": "failed", "why": f"rank {rank} is none of the {self.world_size} that were announced"}
+        self.seen[rank] = now
+        if self.failed is not None:
+            return {"state": "failed", "why": self.failed}
+        if self.parts is None:
+            return {"state": "waiting", "generation": self.generation}
+        ready = {"state": "ready", "generation": self.generation, "parts": self.parts}
+        return {**ready, "loader": self.loader, "world_size": self.world_size}
+
+    def check(self, now: float) -> None:
+        """Ends it if a rank is missed for too long."""
+        if self.over or self.ready_at is None:
+            return
+        missing = sorted(set(range(self.world_size)) - self.seen.keys())
+        waited = now - self.ready_at
+        if missing and waited > self.timeout:
+            self.failed = f"rank {missing[0]} did not come within {waited:.0f} s (option timeout)"
+        for rank, last in sorted(self.seen.items()):
+            if rank not in self.done and now - last > self.patience:
+                self.failed = self.failed or f"rank {rank} was silent for {now - last:.0f} s (option patience)"
+
+
+class MeetingServer(Endpoint):
+    """The wire of a :class:`Meeting`."""
+
+    def __init__(self, meeting: Meeting, listen: str, **door: Any) -> None:
+        self._meeting = meeting
+        self._changed = threading.Condition()
+        super().__init__(listen, **door)
+
+    def change(self, what: str, *arguments: Any) -> None:
+        """Calls a method of the meeting, and wakes those who wait."""
+        with self._changed:
+            getattr(self._meeting, what)(*arguments)
+            self._changed.notify_all()
+
+    def fail(self, why: str) -> None:
+        """Ends it, for a reason that all are told."""
+        with self._changed:
+            self._meeting.failed = self._meeting.failed or why
+            self._changed.notify_all()
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody needs the rows any more."""
+        with self._changed:
+            return self._meeting.over
+
+    @property
+    def failed(self) -> str | None:
+        """Why it could not go on."""
+        with self._changed:
+            return self._meeting.failed
+
+    def wait(self, seconds: float) -> bool:
+        """Waits until it is over, so long at most, while ranks are watched."""
+        end = time.monotonic() + seconds
+        with self._changed:
+            while not self._meeting.over and (left := end - time.monotonic()) > 0:
+                self._changed.wait(min(left, 0.5))
+                self._meeting.check(time.monotonic())
+            if self._meeting.over:
+                self._changed.notify_all()
+            return self._meeting.over
+
+    def close(self) -> None:
+        """Ends the server; those who wait are told that it is over."""
+        self.fail("the driver closed it")
+        super().close()
+
+    def do_action(self, context: Any, action: Any) -> list[bytes]:
+        """Answers tasks and ranks."""
+        body = json.loads(action.body.to_pybytes())
+        calls = {"spark.post": self._post, "spark.task": self._task, "spark.rank": self._rank, "spark.done": self._done}
+        if action.type not in calls:
+            raise flight.FlightServerError(f"no action {action.type!r} here: {', '.join(calls)}")
+        return answer(calls[action.type](body))
+
+    def _post(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.change("post", int(body["generation"]), list(body["parts"]), time.monotonic())
+        return {}
+
+    def _task(self, body: dict[str, Any]) -> dict[str, Any]:
+        """A task asks whether it is needed; the answer comes when it is not, or after a while."""
+        end = time.monotonic() + min(float(body["wait"]), _POLL)
+        meeting = self._meeting
+        with self._changed:
+            while (needed := not meeting.over and meeting.generation == body["generation"]) and (
+                left := end - time.monotonic()
+            ) > 0:
+                self._changed.wait(left)
+            return {"needed": needed, "failed": meeting.failed}
+
+    def _rank(self, body: dict[str, Any]) -> dict[str, Any]:
+        """A rank says that it lives, and waits for what is new: another generation than it knows, ready or not."""
+        end = time.monotonic() + min(float(body["wait"]), _POLL)
+        known = (body.get("generation"), body.get("state"))
+        with self._changed:
+            while True:
+                found = self._meeting.rank(int(body["rank"]), time.monotonic())
+                left = end - time.monotonic()
+                if left <= 0 or (found.get("generation"), found["state"]) != known:
+                    return found
+                self._changed.wait(left)
+
+    def _done(self, body: dict[str, Any]) -> dict[str, Any]:
+        with self._changed:
+            if 0 <= int(body["rank"]) < self._meeting.world_size:
+                self._meeting.done.add(int(body["rank"]))
+                self._changed.notify_all()
+        return {}

@@ -1,0 +1,88 @@
+"""The data source's options, from Spark's texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from bowstring.errors import ConfigError
+from bowstring.flight import Mode, is_server
+
+__all__ = ["SourceOptions"]
+
+_OF_STORE = ("token", "token_file", "ca", "cert", "key", "server_name")
+_EXISTS = ("append", "replace", "error", "ignore")
+_OF_WRITER = ("rows_per_group", "group_bytes", "rows_per_file", "file_bytes")
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What ``.option(...)`` and ``.load(url)`` or ``.save(url)`` said."""
+
+    url: str
+    """``grpc://host:port/dataset``, or a directory."""
+    columns: tuple[str, ...] | None
+    """Columns to read; all without."""
+    filter: str | None
+    """Rows to read, as in ``docs/filter.md``."""
+    parts: int | None
+    """Tasks to read with."""
+    if_exists: str | None
+    """What a write does with a dataset that is there: ``append``, ``replace``, ``error`` or ``ignore``."""
+    pushdown: bool
+    """Whether Spark's own filters are pushed down."""
+    timeout: float
+    """Seconds that a call to a server may take."""
+    storage: dict[str, str] = field(repr=False)
+    """Token and certificates."""
+    writer: dict[str, Any]
+    """Options of :class:`bowstring.DatasetWriter`."""
+
+    @classmethod
+    def read(cls, given: Mapping[str, str]) -> SourceOptions:
+        """Reads Spark's options, whose names have no case."""
+        options = {name.lower(): value for name, value in given.items()}
+        url = options.get("path", "")
+        if not url:
+            raise ConfigError("option path: give .load(url) or .save(url)", option="path")
+        exists = options.get("if_exists")
+        if exists is not None and exists not in _EXISTS:
+            raise ConfigError(f"option if_exists: {exists!r} is none of {', '.join(_EXISTS)}", option="if_exists")
+        columns = options.get("columns")
+        writer: dict[str, Any] = {name: _number(options, name) for name in _OF_WRITER if name in options}
+        if "compression" in options:
+            writer["compression"] = options["compression"]
+        if writer and is_server(url):
+            name = next(iter(writer))
+            raise ConfigError(f"option {name}: the server decides how it stores what is written there", option=name)
+        return cls(
+            url=url,
+            columns=None if columns is None else tuple(name.strip() for name in columns.split(",") if name.strip()),
+            filter=options.get("filter"),
+            parts=_number(options, "parts") if "parts" in options else None,
+            if_exists=exists,
+            pushdown=options.get("pushdown", "false").lower() == "true",
+            timeout=float(options.get("timeout", "600")),
+            storage={name: options[name] for name in _OF_STORE if name in options},
+            writer=writer,
+        )
+
+    def exists(self, overwrite: bool) -> str:
+        """What to do with a dataset that is there; ``overwrite`` is what the save mode says."""
+        return self.if_exists or ("replace" if overwrite else "append")
+
+    def mode(self, overwrite: bool) -> Mode:
+        """The same, as a commit says it."""
+        modes: dict[str, Mode] = {"append": "append", "replace": "replace", "error": "create", "ignore": "create"}
+        return modes[self.exists(overwrite)]
+
+
+def _number(options: Mapping[str, str], name: str) -> int:
+    try:
+        number = int(options[name])
+    except ValueError:
+        number = 0
+    if number < 1:
+        raise ConfigError(f"option {name}: {options[name]!r} is no number above 0", option=name)
+    return number

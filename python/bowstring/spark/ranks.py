@@ -1,0 +1,338 @@
+"""A rank's side of a hand-off from Spark: batches from all executors, in one order that all ranks share. Needs no PySpark."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import threading
+import time
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from bowstring.base import BaseLoader
+from bowstring.errors import ClosedError, ConfigError, Error, MismatchError, RemoteError, TimeoutError
+from bowstring.flight import Connection
+from bowstring.loader import Loader
+
+__all__ = ["RankLoader", "connect", "sequence"]
+
+_BEAT = 2.0
+_PREFETCH = 2
+
+
+def connect(
+    url: str,
+    rank: int | None = None,
+    *,
+    loader: type[BaseLoader[Any]] = Loader,
+    storage_options: Mapping[str, str] | None = None,
+    timeout: float = 600.0,
+    **options: Any,
+) -> RankLoader:
+    """The batches of one rank from :func:`bowstring.spark.serve` in another process; it waits until Spark serves.
+
+    >>> for batch in bowstring.spark.connect("grpc://driver:8820", rank=3):  # doctest: +SKIP
+    ...     train(batch)
+
+    :param url: where the driver listens: ``listen`` of ``serve()``.
+    :param rank: this rank; the default comes from the launcher's environment.
+    :param loader: whose batches they are: :class:`bowstring.Loader`, ``bowstring.torch.DataLoader``.
+    :param storage_options: ``token`` (or ``BOWSTRING_TOKEN``), ``ca``.
+    :param timeout: seconds to wait for Spark, at the start and when it computes the rows again.
+    :param options: what is this rank's own: ``threads``, ``memory_budget``, ``prefetch``.
+    """
+    for name in options:
+        if name not in ("threads", "memory_budget", "prefetch"):
+            raise ConfigError(f"option {name}: it is the same for all ranks; give it to serve()", option=name)
+    return RankLoader(url, rank, loader, dict(storage_options or {}), timeout, options)
+
+
+def sequence(seed: int, epoch: int, steps: Sequence[int], shuffle: bool) -> list[int]:
+    """Which part each step of an epoch is taken from: every part as often as it has steps."""
+    order = [part for part, count in enumerate(steps) for _ in range(count)]
+    if shuffle and len(steps) > 1:
+        random.Random(f"bowstring {seed} {epoch}").shuffle(order)
+    return order
+
+
+# As the loaders look for them.
+_LAUNCHERS = ("RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+
+
+def _launched() -> int:
+    """This rank, as the launcher has said."""
+    for name in _LAUNCHERS:
+        if name in os.environ:
+            return int(os.environ[name])
+    raise ConfigError(f"option rank: give it, or one of {', '.join(_LAUNCHERS)} in the environment", option="rank")
+
+
+class RankLoader:
+    """One rank's batches: an iterable over the rest of the current epoch, like :class:`bowstring.Loader`.
+
+    Each batch comes from one executor; from which is the same for all ranks, so all make the same number of steps. It says every
+    second that it lives, until it is closed.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        rank: int | None,
+        loader: type[BaseLoader[Any]],
+        storage: dict[str, str],
+        timeout: float,
+        own: dict[str, Any],
+    ) -> None:
+        self._rank = rank
+        self._kind = loader
+        self._storage = storage
+        self._timeout = timeout
+        self._own = {"prefetch": _PREFETCH, **own}
+        self._driver = Connection(url, storage, timeout=60)
+        self._lock = threading.Condition()
+        self._told: dict[str, Any] = {"state": "waiting"}
+        self._loaders: list[BaseLoader[Any]] = []
+        self._streams: list[Iterator[dict[str, Any]]] = []
+        self._opened = -1
+        self._rows_known: list[tuple[int, int]] | None = None
+        self._closed = False
+        self._epoch = self._step = 0
+        self._asked: tuple[int, list[int]] = (-1, [])
+        if rank is None:
+            self._rank = _launched()
+        self._beats = threading.Thread(target=self._beat, name="bowstring-beat", daemon=True)
+        self._beats.start()
+        try:
+            self._open()
+        except BaseException:
+            self._end()
+            raise
+
+    # ---- the driver's word ------------------------------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        """Says that this rank lives, and takes in what the driver says."""
+        silent = 0.0
+        while not self._closed:
+            known = {name: self._told.get(name) for name in ("state", "generation")}
+            wait = 0.2 if known["state"] == "waiting" and known["generation"] is None else _BEAT
+            asked = time.monotonic()
+            try:
+                told = self._driver.action("spark.rank", {"rank": self._rank, "wait": wait, **known})
+                silent = 0.0
+            except Error as error:
+                # Before Spark has started, nobody is there yet.
+                silent += max(time.monotonic() - asked, 0.2)
+                if silent < self._timeout:
+                    if not self._closed:
+                        time.sleep(0.2)
+                    continue
+                told = {"state": "failed", "why": f"the driver has not answered for {silent:.0f} s: {error}"}
+            with self._lock:
+                self._told = told
+                changed = self._opened >= 0 and told.get("generation", self._opened) != self._opened
+                self._lock.notify_all()
+            if changed or (told["state"] == "failed" and not self._closed):
+                # Whoever waits for a batch of executors that are gone waits no longer.
+                for one in list(self._loaders):
+                    with contextlib.suppress(Error):
+                        one.close()
+            if told["state"] == "failed":
+                return
+
+    def _ready(self, newer_than: int) -> dict[str, Any]:
+        """What the driver says when a generation serves that is newer."""
+        end = time.monotonic() + self._timeout
+        with self._lock:
+            while True:
+                told = self._told
+                if told["state"] == "failed":
+                    raise RemoteError(f"the hand-off from Spark failed: {told['why']}")
+                if told["state"] == "ready" and told["generation"] > newer_than:
+                    return told
+                left = end - time.monotonic()
+                if self._closed:
+                    raise ClosedError("the loader was closed")
+                if left <= 0:
+                    raise TimeoutError(f"Spark did not serve within {self._timeout:.0f} s at {self._driver.server}")
+                self._lock.wait(min(left, 1.0))
+
+    # ---- the executors' batches -------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        """Opens the newest generation's parts."""
+        while True:
+            told = self._ready(self._opened)
+            rows = [(part["rows"], part["digest"]) for part in told["parts"]]
+            if self._rows_known not in (None, rows):
+                raise MismatchError(
+                    "Spark computed the frame again and it has other rows, or another order: the epoch cannot go on; "
+                    "make the frame deterministic, or checkpoint it before serve()"
+                )
+            try:
+                loaders = [self._part(told, part["url"]) for part in told["parts"]]
+            except (RemoteError, ClosedError):
+                # They may be gone already; the driver will tell.
+                if self._newer(told["generation"]):
+                    continue
+                raise
+            with self._lock:
+                self._opened, self._rows_known, self._loaders = told["generation"], rows, loaders
+            self._options, self._world = told["loader"], told["world_size"]
+            self._steps = [len(one) for one in loaders]
+            self._streams = []
+            return
+
+    def _part(self, told: Mapping[str, Any], url: str) -> BaseLoader[Any]:
+        return self._kind(
+            url,
+            rank=self._rank,
+            world_size=told["world_size"],
+            storage_options=self._storage,
+            timeout=self._timeout,
+            **told["loader"],
+            **self._own,
+        )
+
+    def _newer(self, generation: int) -> bool:
+        """Whether another generation comes, or this one is over: the driver hears of a lost executor a little later."""
+        end = time.monotonic() + 30
+        with self._lock:
+            while self._told["state"] == "ready" and self._told["generation"] == generation:
+                left = end - time.monotonic()
+                if left <= 0 or self._closed:
+                    return False
+                self._lock.wait(min(left, 0.5))
+            return True
+
+    def _seek(self) -> None:
+        """Brings every part's loader to where it is after this loader's steps."""
+        order = self._order()
+        taken = [0] * len(self._loaders)
+        for part in order[: self._step]:
+            taken[part] += 1
+        for loader, step in zip(self._loaders, taken, strict=True):
+            loader.load_state_dict({**loader.state_dict(), "epoch": self._epoch, "step": step})
+        self._streams = [iter(loader) for loader in self._loaders]
+
+    def _order(self) -> list[int]:
+        if self._asked[0] != self._epoch or not self._asked[1]:
+            shuffle = bool(self._options["shuffle"])
+            self._asked = (self._epoch, sequence(self._options["seed"], self._epoch, self._steps, shuffle))
+        return self._asked[1]
+
+    def _next(self) -> dict[str, Any]:
+        while True:
+            try:
+                if not self._streams:
+                    self._seek()
+                return next(self._streams[self._order()[self._step]])
+            except StopIteration:
+                raise MismatchError("an executor has fewer batches than it said; this is a bug in bowstring") from None
+            except Error as error:
+                if self._closed:
+                    raise ClosedError("the loader was closed") from error
+                if not self._newer(self._opened):
+                    raise
+                self._drop()
+                self._open()
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """The rest of the current epoch; from its start if the last one ended."""
+        if self._closed:
+            raise ClosedError("the loader was closed")
+        while self._step < len(self._order()):
+            batch = self._next()
+            self._step += 1
+            yield batch
+        self._go(self._epoch + 1, 0)
+
+    def __len__(self) -> int:
+        """Steps of one epoch: the same on every rank."""
+        return sum(self._steps)
+
+    @property
+    def rows(self) -> int:
+        """Rows of one epoch over all ranks."""
+        return sum(rows for rows, _ in self._rows_known or [])
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+        assert self._rank is not None
+        return self._rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return int(self._world)
+
+    @property
+    def epoch(self) -> int:
+        """The current epoch, from 0."""
+        return self._epoch
+
+    @property
+    def step(self) -> int:
+        """Steps of the current epoch already yielded."""
+        return self._step
+
+    def set_epoch(self, epoch: int) -> None:
+        """Goes to the start of ``epoch``; stays in place if that is the current one, so that a resumed loader goes on."""
+        if epoch != self._epoch:
+            self._go(epoch, 0)
+
+    def _go(self, epoch: int, step: int) -> None:
+        self._epoch, self._step, self._streams = epoch, step, []
+
+    def _fingerprint(self) -> int:
+        return zlib.crc32(json.dumps([self._rows_known, self._options, self._world], sort_keys=True).encode())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where this loader is: the same on every rank."""
+        return {"epoch": self._epoch, "step": self._step, "fingerprint": self._fingerprint()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Goes to a position that :meth:`state_dict` gave, on any rank, over the same rows."""
+        if state_dict["fingerprint"] != self._fingerprint():
+            raise MismatchError("the state belongs to other rows or options than Spark serves")
+        epoch, step = int(state_dict["epoch"]), int(state_dict["step"])
+        if epoch < 0 or not 0 <= step <= len(self):
+            raise MismatchError(f"the state is at epoch {epoch}, step {step} of {len(self)}")
+        self._go(epoch, step)
+
+    def _drop(self) -> None:
+        with self._lock:
+            loaders, self._loaders, self._streams = self._loaders, [], []
+        for one in loaders:
+            with contextlib.suppress(Error):
+                one.close()
+
+    def _end(self) -> None:
+        self._closed = True
+        self._drop()
+        self._beats.join(30)
+        self._driver.close()
+
+    def close(self) -> None:
+        """Says that this rank needs no more: when all have, Spark's job ends."""
+        if not self._closed:
+            with contextlib.suppress(Error):
+                self._driver.action("spark.done", {"rank": self._rank}, timeout=10)
+            self._end()
+
+    def __enter__(self) -> RankLoader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # A rank that fails may come again, in a new process: only one that is done lets the executors go.
+        if kind is None:
+            self.close()
+        else:
+            self._end()

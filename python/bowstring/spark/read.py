@@ -1,0 +1,179 @@
+"""Reading: the rows of a server's dataset, or of a directory of Parquet, as they are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from bowstring.errors import NotFoundError, SourceChangedError
+from bowstring.flight import Address, Connection, is_server
+from bowstring.server import Server
+from bowstring.spark import filters
+from bowstring.spark.directory import local
+from bowstring.spark.options import SourceOptions
+from bowstring.spark.types import arrow_schema, conform, spark_schema
+
+__all__ = ["reader", "schema"]
+
+_ROWS_PER_BATCH = 10_000
+# Tasks of a read from a server, where nobody says how many: as many as row groups, but no more than this.
+_PARTS = 32
+
+
+class _Part(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, value: Any, fingerprint: str = "") -> None:
+        super().__init__(value)
+        self.fingerprint = fingerprint
+
+
+def _chosen(found: StructType, columns: Sequence[str] | None) -> StructType:
+    """The columns that were asked for, in that order."""
+    if columns is None:
+        return found
+    missing = [name for name in columns if name not in found.names]
+    if missing:
+        known = ", ".join(found.names)
+        raise NotFoundError(f"column {missing[0]!r} not found; there are {known}")
+    return StructType([found[name] for name in columns])
+
+
+def schema(options: SourceOptions) -> StructType:
+    """The columns that a read has."""
+    if is_server(options.url):
+        with _rows(options) as (connection, dataset):
+            found = connection.rows(dataset).schema
+    else:
+        found = _files(options.url).schema
+    return _chosen(spark_schema(found), options.columns)
+
+
+def reader(options: SourceOptions, wanted: StructType) -> DataSourceReader:
+    """A reader of the columns ``wanted``."""
+    # A filter's text is bowstring's own, so files are then read by bowstring.
+    served = is_server(options.url) or options.filter is not None
+    kind = _KINDS[served, options.pushdown]
+    return kind(options, wanted)
+
+
+@contextmanager
+def _rows(options: SourceOptions) -> Iterator[tuple[Connection, str]]:
+    """A connection, and a dataset's name there; a directory is served within this process."""
+    if is_server(options.url):
+        address = Address.parse(options.url)
+        with Connection(address.server, options.storage, timeout=options.timeout) as connection:
+            yield connection, address.named()
+        return
+    place = options.url if "://" in options.url else str(local(options.url))
+    with Server({"files": place}, shared_memory=False) as server, Connection(server.url, {}) as connection:
+        yield connection, "files"
+
+
+class _Reader(DataSourceReader):
+    def __init__(self, options: SourceOptions, wanted: StructType) -> None:
+        self.options = options
+        self.wanted = wanted
+        self.conditions: list[filters.Condition] = []
+
+    def filter(self) -> str | None:
+        """The rows that a server is asked for."""
+        both = [self.options.filter or "", filters.text(self.conditions)]
+        return " and ".join(f"({one})" for one in both if one) or None
+
+
+class _Pushed(_Reader):
+    """Takes Spark's filters too.
+
+    Only where it was asked for: Spark refuses such a reader unless ``spark.sql.python.filterPushdown.enabled`` is set, and Spark
+    4.3 gives later queries of the same data frame the filters of its first.
+    """
+
+    def pushFilters(self, filters_: list[Filter]) -> Iterable[Filter]:
+        """Reads less where it can, and leaves all filters to Spark, to be applied exactly."""
+        self.conditions = filters.known(filters_, self.wanted)
+        return filters_
+
+
+class ServerReader(_Reader):
+    """Reads by DoGet, row groups dealt to tasks."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The parts, of one version of the dataset."""
+        with _rows(self.options) as (connection, dataset):
+            found = connection.rows(dataset, columns=self.wanted.names, filter=self.filter())
+        parts = min(self.options.parts or _PARTS, max(found.row_groups, 1))
+        return [_Part((part, parts), found.fingerprint) for part in range(parts)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one part."""
+        assert isinstance(partition, _Part)
+        target = arrow_schema(self.wanted)
+        part, parts = partition.value
+        with _rows(self.options) as (connection, dataset):
+            rows = connection.rows(dataset, part=part, parts=parts, columns=self.wanted.names, filter=self.filter())
+            if rows.fingerprint != partition.fingerprint:
+                raise SourceChangedError(f"{self.options.url} was written anew while it was read; read it again")
+            for batch in rows:
+                yield conform(batch, target)
+
+
+def _files(url: str) -> Any:
+    import pyarrow.dataset as ds  # takes half a second, for pandas
+
+    # A store's URL is pyarrow's to open: s3://, gs://, hdfs://.
+    place = url if "://" in url and not url.startswith("file:") else str(local(url))
+    try:
+        return ds.dataset(place, format="parquet", partitioning="hive")
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{url} not found") from error
+
+
+class FilesReader(_Reader):
+    """Reads Parquet by row groups."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Row groups, dealt to tasks as they follow each other."""
+        groups = [group for file in _files(self.options.url).get_fragments() for group in file.split_by_row_group()]
+        groups = [group for group in groups if group.row_groups]
+        parts = min(self.options.parts or len(groups), len(groups))
+        bounds = [len(groups) * part // max(parts, 1) for part in range(parts + 1)]
+        return [_Part(groups[first:end]) for first, end in pairwise(bounds)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of some row groups."""
+        target = arrow_schema(self.wanted)
+        if partition.value is None:  # what Spark makes of no partitions
+            return
+        found = _files(self.options.url).schema
+        chosen = filters.expression(self.conditions)
+        for group in partition.value:
+            batches = group.to_batches(
+                schema=found, columns=self.wanted.names, filter=chosen, batch_size=_ROWS_PER_BATCH
+            )
+            for batch in batches:
+                if batch.num_rows:
+                    yield conform(batch, target)
+
+
+class _PushedServerReader(_Pushed, ServerReader):
+    pass
+
+
+class _PushedFilesReader(_Pushed, FilesReader):
+    pass
+
+
+# Whether a server is asked, and whether Spark's filters are taken.
+_KINDS: dict[tuple[bool, bool], type[_Reader]] = {
+    (True, False): ServerReader,
+    (True, True): _PushedServerReader,
+    (False, False): FilesReader,
+    (False, True): _PushedFilesReader,
+}

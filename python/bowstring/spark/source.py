@@ -1,0 +1,60 @@
+"""The data source ``bowstring``: data frames to and from bowstring's servers, and directories of Parquet."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamWriter, DataSourceWriter
+from pyspark.sql.types import StructType
+
+from bowstring.flight import is_server
+from bowstring.spark import directory, read, server
+from bowstring.spark.options import SourceOptions
+
+__all__ = ["BowstringSource", "register"]
+
+
+def register(spark: Any) -> None:
+    """Makes ``df.write.format("bowstring")`` and ``spark.read.format("bowstring")`` known to a session.
+
+    >>> bowstring.spark.register(spark)  # doctest: +SKIP
+    >>> df.write.format("bowstring").mode("append").save("grpc://data:8815/clicks")  # doctest: +SKIP
+    >>> spark.read.format("bowstring").option("columns", "id,label").load("grpc://data:8815/clicks")  # doctest: +SKIP
+
+    Executors need bowstring installed. Options are in ``docs/spark.md``.
+    """
+    spark.dataSource.register(BowstringSource)
+
+
+class BowstringSource(DataSource):
+    """What Spark asks for readers and writers."""
+
+    @classmethod
+    def name(cls) -> str:
+        """The name of the format."""
+        return "bowstring"
+
+    def _options(self) -> SourceOptions:
+        return SourceOptions.read(self.options)
+
+    def schema(self) -> StructType:
+        """The columns of the dataset, or those that were asked for."""
+        return read.schema(self._options())
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """A reader of the columns of ``schema``."""
+        return read.reader(self._options(), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A writer of one job."""
+        options = self._options()
+        if is_server(options.url):
+            return server.ServerWriter(options, schema, overwrite)
+        return directory.DirectoryWriter(options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """A writer of one micro-batch."""
+        options = self._options()
+        if is_server(options.url):
+            return server.ServerStreamWriter(options, schema, overwrite)
+        return directory.DirectoryStreamWriter(options, schema, overwrite)

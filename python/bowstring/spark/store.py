@@ -1,0 +1,150 @@
+"""An executor's part of the rows: in memory as far as the budget goes, in local files beyond it, served to ranks from both."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from bowstring.errors import LimitError
+from bowstring.flight import Connection, attempt_of, pieces
+from bowstring.server import Server
+from bowstring.spark.digest import digest
+
+__all__ = ["Store", "StoreOptions", "own_address"]
+
+_NAME = "rows"
+# Bytes put at once: what is held beside the store while it is not known to fit, and one file there.
+_CHUNK = 32 << 20
+
+
+@dataclass(frozen=True)
+class StoreOptions:
+    """How rows are kept and served."""
+
+    memory: int
+    """Bytes that a task may take: half for rows as they are stored, half for what is on its way."""
+    spill: str | None
+    """Directory for rows that do not fit; without, they are an error."""
+    listen: str
+    """Address to listen on."""
+    server: dict[str, Any] = field(repr=False)
+    """Options of :class:`bowstring.Server`: TLS, tokens."""
+    storage: dict[str, str] = field(repr=False)
+    """How the task reaches its own server: token, certificate."""
+
+
+def own_address(peer: str) -> str:
+    """The address by which this host reaches ``peer``, and others most likely reach it."""
+    with socket.socket(socket.AF_INET6 if ":" in peer else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((peer, 9))  # sends nothing
+        return str(probe.getsockname()[0])
+
+
+class _Shelf:
+    """One server with one dataset."""
+
+    def __init__(self, options: StoreOptions, put: str, budget: int | None) -> None:
+        self._server = Server(listen=options.listen, put=put, memory_budget=budget, drain_grace=1.0, **options.server)
+        scheme, _, at = self._server.url.partition("://")
+        self.port = int(at.rpartition(":")[2])
+        reached = "127.0.0.1" if at.startswith("0.0.0.0") else at.rpartition(":")[0]
+        self._connection = Connection(f"{scheme}://{reached}:{self.port}", options.storage)
+        self.scheme = scheme
+        self.tokens: list[dict[str, Any]] = []
+        self.rows = 0
+
+    def add(self, schema: pa.Schema, batches: list[pa.RecordBatch]) -> None:
+        """Keeps ``batches``, or none of them."""
+        staged = self._connection.put(attempt_of(_NAME, _NAME, len(self.tokens), 0), schema, batches)
+        self.tokens.append(staged["token"])
+        self.rows += staged["rows"]
+
+    def open(self) -> None:
+        """What was added can be read."""
+        if self.tokens:
+            self._connection.commit(_NAME, _NAME, "create", self.tokens)
+
+    def close(self) -> None:
+        self._connection.close()
+        self._server.close()
+
+
+class Store:
+    """The rows of one partition."""
+
+    def __init__(self, options: StoreOptions) -> None:
+        self._options = options
+        self._shelves: list[_Shelf] = []
+        self._spilled: str | None = None
+        self.digest = 0
+
+    def fill(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+        """Takes all rows; they can be read when it returns."""
+        self._shelves = [_Shelf(self._options, "memory", self._options.memory)]
+        for chunk in _chunks(batches, min(_CHUNK, max(self._options.memory // 16, 1 << 16))):
+            for batch in chunk:
+                self.digest = digest(batch, self.digest)
+            try:
+                self._shelves[-1].add(schema, chunk)
+            except LimitError as error:
+                if self._options.spill is None or self._spilled is not None:
+                    problem = f"rows of a task do not fit into {self._options.memory} bytes: raise memory, or set spill"
+                    raise LimitError(f"{problem} ({error})", option="memory") from error
+                self._spilled = tempfile.mkdtemp(prefix="bowstring-", dir=self._options.spill)
+                self._shelves.append(_Shelf(self._options, self._spilled, self._options.memory))
+                self._shelves[-1].add(schema, chunk)
+        for shelf in self._shelves:
+            shelf.open()
+
+    def parts(self, host: str) -> list[dict[str, Any]]:
+        """Where the rows are: of each part its URL, its rows, a number for all rows of this store, and the process."""
+        shown = f"[{host}]" if ":" in host else host
+        return [
+            {
+                "url": f"{shelf.scheme}://{shown}:{shelf.port}/{_NAME}",
+                "rows": shelf.rows,
+                "digest": self.digest,
+                "process": f"{socket.gethostname()}:{os.getpid()}",
+            }
+            for shelf in self._shelves
+            if shelf.rows
+        ]
+
+    def close(self) -> None:
+        """Ends the servers; what was spilled is removed."""
+        for shelf in self._shelves:
+            shelf.close()
+        if self._spilled is not None:
+            shutil.rmtree(self._spilled, ignore_errors=True)
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _chunks(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[list[pa.RecordBatch]]:
+    chunk: list[pa.RecordBatch] = []
+    held = 0
+    for whole in batches:
+        for batch in pieces(whole, most):
+            if not batch.num_rows:
+                continue
+            chunk.append(batch)
+            held += batch.nbytes
+            if held >= most:
+                yield chunk
+                chunk, held = [], 0
+    if chunk:
+        yield chunk

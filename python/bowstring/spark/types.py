@@ -1,0 +1,113 @@
+"""Types across the border: Spark's from Arrow's, and batches laid out as the other side wants them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from bowstring.errors import UnsupportedError
+
+__all__ = ["arrow_schema", "conform", "spark_schema", "stored_schema"]
+
+_NAMED = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+    pa.date64(): pa.date32(),
+    pa.large_string(): pa.string(),
+    pa.string_view(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.binary_view(): pa.binary(),
+}
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema that Spark wants of rows with ``schema``: instants are in UTC."""
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def stored_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema that rows with ``schema`` are stored with.
+
+    Every column may be null, as with Spark's own files: whether Spark could tell that a column has no nulls must not decide
+    whether rows can be appended.
+    """
+    return pa.schema([_nullable(field) for field in arrow_schema(schema)])
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """The Spark schema of rows that are stored with ``schema``, all columns nullable."""
+    fields = []
+    for field in schema:
+        try:
+            from_arrow_schema(pa.schema([_nullable(field.with_type(_plain(field.type)))]))
+        except Exception as error:
+            raise UnsupportedError(f"column {field.name!r} is {field.type}, which Spark has not: {error}") from error
+        fields.append(_nullable(field.with_type(_plain(field.type))))
+    return from_arrow_schema(pa.schema(fields))
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """The columns of ``schema`` of ``batch``, by name, with its types; without a copy where only nullability differs."""
+    columns = []
+    for field in schema:
+        column = batch.column(field.name)
+        if isinstance(column, pa.ExtensionArray):
+            column = column.storage
+        columns.append(column if column.type.equals(field.type) else _cast(column, field))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cast(column: Any, field: pa.Field) -> Any:
+    try:
+        return column.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise UnsupportedError(f"column {field.name!r}: {column.type} to {field.type}: {error}") from error
+
+
+def _nullable(field: pa.Field) -> pa.Field:
+    kind = field.type
+    if pa.types.is_list(kind):
+        kind = pa.list_(_nullable(kind.value_field))
+    elif pa.types.is_struct(kind):
+        kind = pa.struct([_nullable(child) for child in kind])
+    elif pa.types.is_map(kind):
+        key = _nullable(kind.key_field).with_nullable(False)
+        kind = pa.map_(key, _nullable(kind.item_field))
+    return field.with_type(kind).with_nullable(True)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type of Spark's that holds values of ``kind``, as Arrow has it."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return _plain(kind.storage_type)
+    if pa.types.is_dictionary(kind):
+        return _plain(kind.value_type)
+    if (
+        pa.types.is_list(kind)
+        or pa.types.is_large_list(kind)
+        or pa.types.is_fixed_size_list(kind)
+        or pa.types.is_list_view(kind)
+        or pa.types.is_large_list_view(kind)
+    ):
+        return pa.list_(pa.field("element", _plain(kind.value_type)))
+    if pa.types.is_struct(kind):
+        return pa.struct([child.with_type(_plain(child.type)) for child in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_plain(kind.key_type), _plain(kind.item_type))
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", tz=None if kind.tz is None else "UTC")
+    if pa.types.is_time(kind):
+        return pa.time64("ns")
+    if pa.types.is_duration(kind):
+        return pa.duration("us")
+    if pa.types.is_decimal(kind):
+        return pa.decimal128(kind.precision, kind.scale) if kind.precision <= 38 else kind
+    if pa.types.is_fixed_size_binary(kind):
+        return pa.binary()
+    return _NAMED.get(kind, kind)

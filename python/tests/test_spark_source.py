@@ -1,0 +1,287 @@
+"""Spark's data source: frames into servers and directories in two phases, and back, with the same rows and types."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import pathlib
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import bowstring
+import bowstring.spark
+import pytest
+from bowstring.flight import Connection, attempt_of
+
+pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark", reason="PySpark is not installed")
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # PySpark's own
+    pytest.mark.timeout(400),
+]
+
+SOAK = os.environ.get("BOWSTRING_SOAK") == "1"
+EVERYTHING = """
+    id, cast(id % 7 as tinyint) tiny, cast(id as smallint) small, cast(id as int) plain, cast(id as float) / 3 real,
+    id / 7 as fine, id % 2 = 0 as even, if(id % 3 = 0, null, concat('row ', id)) word, cast(concat('b', id) as binary) bytes,
+    cast(id as decimal(12, 3)) / 8 as price, cast(id as decimal(38, 10)) wide, date'2020-02-28' + cast(id as int) day,
+    timestamp'2020-03-29 00:30:00.123456' + make_interval(0, 0, 0, 0, 0, 0, id * 600) instant,
+    timestamp_ntz'2020-03-29 02:30:00.000001' wall, array(id, null, -id) numbers,
+    if(id % 4 = 0, null, array(array(cast(id as float)), array())) nested,
+    map('a', named_struct('deep', array(id, id + 1)), 'none', null) pairs,
+    if(id % 5 = 0, null, named_struct('x', id, 'y', named_struct('z', cast(null as string)))) record
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[bowstring.Server]:
+    with bowstring.Server(put="memory", memory_budget="1GiB") as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def registered(spark: Any) -> None:
+    bowstring.spark.register(spark)
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, server: bowstring.Server, tmp_path: pathlib.Path) -> str:
+    """A new dataset at a server, or in a directory."""
+    name = re.sub("[^a-z]+", "-", request.node.name).strip("-")
+    return f"{server.url}/{name}" if request.param == "server" else str(tmp_path / "dataset")
+
+
+both = pytest.mark.parametrize("place", ["server", "directory"], indirect=True)
+
+
+def write(frame: Any, url: str, mode: str = "append", **options: Any) -> None:
+    frame.write.format("bowstring").options(**options).mode(mode).save(url)
+
+
+def read(spark: Any, url: str, **options: Any) -> Any:
+    return spark.read.format("bowstring").options(**options).load(url)
+
+
+def ids(frame: Any) -> list[int]:
+    return sorted(row.id for row in frame.select("id").collect())
+
+
+def until(true: Callable[[], bool], seconds: float = 120.0) -> bool:
+    """Waits for what stragglers of a failed job still do."""
+    end = time.monotonic() + seconds
+    while not true() and time.monotonic() < end:
+        time.sleep(0.05)
+    return true()
+
+
+def failing(how: str, always: bool) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """Tasks 1 and 3 end in the midst of their rows: in their first attempt, or in all."""
+
+    def work(batches: Iterator[Any]) -> Iterator[Any]:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None
+        fails = context.partitionId() in (1, 3) and (always or context.attemptNumber() == 0)
+        for batch in batches:
+            yield batch.slice(0, batch.num_rows // 2)
+            if fails and how == "raise":
+                raise RuntimeError("this task was to fail")
+            if fails:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield batch.slice(batch.num_rows // 2)
+
+    return work
+
+
+@both
+def test_rows_and_types_come_back(spark: Any, place: str) -> None:
+    frame = spark.range(0, 40, numPartitions=3).selectExpr(*_columns())
+    write(frame, place)
+    found = read(spark, place)
+    types = [(field.name, field.dataType.simpleString()) for field in frame.schema]
+    assert [(field.name, field.dataType.simpleString()) for field in found.schema] == types
+    assert _sorted(found) == _sorted(frame)
+    chosen = read(spark, place, columns="word,id", filter="id >= 38 and word is not null")
+    assert chosen.columns == ["word", "id"]
+    assert [tuple(row) for row in chosen.collect()] == [("row 38", 38)]
+    write(frame, place)
+    assert ids(read(spark, place)) == sorted([*range(40)] * 2)
+    with bowstring.Loader(place, batch_size=16, columns=["id", "real"], rank=0, world_size=1) as loader:
+        assert loader.rows == 80
+
+
+def _columns() -> list[str]:
+    depth, columns, start = 0, [], 0
+    for at, letter in enumerate(EVERYTHING):
+        depth += {"(": 1, ")": -1}.get(letter, 0)
+        if letter == "," and depth == 0:
+            columns.append(EVERYTHING[start:at])
+            start = at + 1
+    return [*columns, EVERYTHING[start:]]
+
+
+def _sorted(frame: Any) -> list[Any]:
+    return sorted(frame.collect(), key=lambda row: row.id)
+
+
+@both
+def test_save_modes(spark: Any, place: str) -> None:
+    frame = spark.range(0, 5, numPartitions=2)
+    write(frame, place, if_exists="error")
+    with pytest.raises(Exception, match="exists"):
+        write(frame, place, if_exists="error")
+    write(spark.range(7), place, if_exists="ignore")
+    assert ids(read(spark, place)) == [*range(5)]
+    write(spark.range(5, 8), place, "overwrite")
+    assert ids(read(spark, place)) == [5, 6, 7]
+    write(spark.range(0), place, "overwrite")
+    assert ids(read(spark, place)) == []
+    with pytest.raises(Exception, match="UNSUPPORTED_DATA_SOURCE_SAVE_MODE"):
+        frame.write.format("bowstring").save(place)
+
+
+@both
+@pytest.mark.parametrize("how", ["raise", "kill"])
+def test_tasks_that_are_tried_again_write_no_row_twice(spark: Any, place: str, how: str) -> None:
+    frame = spark.range(0, 400, numPartitions=4)
+    for turn in range(20 if SOAK else 1):
+        write(frame.mapInArrow(failing(how, always=False), "id long"), f"{place}-{turn}")
+        assert ids(read(spark, f"{place}-{turn}")) == [*range(400)], turn
+
+
+@both
+def test_an_aborted_write_leaves_nothing(spark: Any, place: str, server: bowstring.Server) -> None:
+    frame = spark.range(0, 400, numPartitions=4)
+    write(frame, place)
+    before = _written(server)
+    with pytest.raises(Exception, match="this task was to fail"):
+        write(frame.mapInArrow(failing("raise", always=True), "id long"), place, "overwrite")
+    if "://" in place:
+        assert until(lambda: _written(server) == before)
+    else:
+        parent = pathlib.Path(place).parent
+        assert until(lambda: [path.name for path in parent.iterdir()] == ["dataset"])
+    assert ids(read(spark, place)) == [*range(400)]
+
+
+def _written(server: bowstring.Server) -> int:
+    with Connection(server.url) as connection:
+        return int(connection.action("stats", {})["written_bytes"])
+
+
+def test_stragglers_of_an_aborted_write_are_refused(server: bowstring.Server, tmp_path: pathlib.Path) -> None:
+    from bowstring.spark.directory import Place
+
+    schema = pa.schema([("id", pa.int64())])
+    with Connection(server.url) as connection:
+        connection.abort("late", "w")
+        with pytest.raises(bowstring.ClosedError, match="aborted"):
+            connection.put(attempt_of("late", "w", 0, 0), schema, [])
+    place = Place(tmp_path / "late", "w")
+    place.open()
+    with pytest.raises(bowstring.ClosedError):
+        _written_late(place)
+    assert list(tmp_path.iterdir()) == []
+
+
+def _written_late(place: Any) -> None:
+    with place.guarded():
+        late = place.attempt("0")
+        place.remove()
+        late.mkdir(parents=True)
+
+
+def test_commits_may_be_repeated(server: bowstring.Server, tmp_path: pathlib.Path) -> None:
+    from bowstring.spark.directory import Place
+
+    schema = pa.schema([("id", pa.int64())])
+    with Connection(server.url) as connection:
+        staged = connection.put(attempt_of("twice", "w", 0, 0), schema, [pa.record_batch({"id": [1, 2]})])
+        for _ in range(2):
+            connection.commit("twice", "w", "append", [staged["token"]])
+        assert connection.rows("twice").total == 2
+        connection.empty("twice", schema)
+        assert connection.rows("twice").total == 0
+    for _ in range(2):
+        place = Place(tmp_path / "twice", "w")
+        place.open()
+        attempt = place.attempt("0")
+        attempt.mkdir()
+        (attempt / "part-00000.parquet").touch()
+        assert place.publish([attempt], replace=False, create=False)
+    assert len(list(tmp_path.rglob("*.parquet"))) == 1
+
+
+def test_filters_are_pushed_down_where_they_mean_the_same(spark: Any, server: bowstring.Server) -> None:
+    from bowstring.spark import filters
+    from pyspark.sql import datasource as source
+
+    schema = spark.sql("select 1L id, 'a' word, 1.5D x, true b, date'2020-01-01' day").schema
+    pushed = [
+        source.GreaterThan(("id",), 3),
+        source.Not(source.EqualTo(("word",), "it's")),
+        source.GreaterThan(("x",), 1.0),  # NaN is greatest in Spark
+        source.In(("id",), (1, 2)),
+        source.In(("id",), (1, None)),
+        source.IsNotNull(("x",)),
+        source.LessThanOrEqual(("day",), datetime.date(2020, 1, 2)),
+        source.EqualTo(("b",), True),
+        source.StringContains(("word",), "a"),
+        source.EqualTo(("id",), 1.5),
+        source.EqualTo(("a", "b"), 1),
+    ]
+    told = filters.text(filters.known(pushed, schema))
+    assert told == (
+        """("id" > 3) and (not ("word" = 'it''s')) and ("id" in (1, 2)) and ("x" is not null) """
+        """and ("day" <= '2020-01-02') and ("b" = true)"""
+    )
+    url = f"{server.url}/pushed"
+    write(spark.range(0, 100, numPartitions=2).selectExpr("id", "concat('w', id) word"), url)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        found = read(spark, url, pushdown="true").filter("id > 90 and word like 'w9%' and id % 2 = 0")
+        assert ids(found) == [92, 94, 96, 98]
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+@both
+def test_a_stream_writes_each_micro_batch_once(spark: Any, place: str, tmp_path: pathlib.Path) -> None:
+    """The last commit is taken from the checkpoint again and again, as by drivers that died just before they noted it."""
+    source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
+    for part in range(2):
+        spark.range(part * 10, part * 10 + 10, numPartitions=2).write.parquet(str(source / f"{part}"))
+
+    def run() -> None:
+        stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", 2).parquet(f"{source}/*")
+        query = stream.writeStream.format("bowstring").option("checkpointLocation", str(checkpoint))
+        query = query.trigger(availableNow=True).start(place)
+        assert query.awaitTermination(300)
+
+    run()
+    assert ids(read(spark, place)) == [*range(20)]
+    for _ in range(20 if SOAK else 1):
+        commits = checkpoint / "commits"
+        for path in [commits / "1", commits / ".1.crc"]:
+            path.unlink(missing_ok=True)
+        run()
+        assert ids(read(spark, place)) == [*range(20)]
+
+
+def test_what_cannot_be_is_said(spark: Any, tmp_path: pathlib.Path) -> None:
+    for url, options, word in [
+        ("grpc://127.0.0.1:1", {}, "names no dataset"),
+        ("s3://bucket/x", {}, "a directory that all executors see"),
+        (str(tmp_path / "x"), {"if_exists": "maybe"}, "none of append"),
+    ]:
+        with pytest.raises(Exception, match=word):
+            write(spark.range(1), url, **options)
+    with pytest.raises(Exception, match="not found"):
+        read(spark, str(tmp_path / "nothing")).count()
+    with pytest.raises(bowstring.RemoteError, match=r"127\.0\.0\.1:1"):
+        Connection("grpc://127.0.0.1:1", timeout=20).rows("x")
