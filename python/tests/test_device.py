@@ -78,7 +78,7 @@ def test_batches_are_those_of_the_cpu(driver: pathlib.Path) -> None:
                 image, label = batch["image"], batch["label"]
                 assert image.device == "cuda:1" and image.__dlpack_device__() == (2, 1)
                 assert image.shape == (6, 3, 32, 32) and image.dtype == "float16" and "device=cuda:1" in repr(image)
-                assert loader.step == step + 1 == loader.state()["step"]
+                assert loader.step == step + 1 == loader.state_dict()["step"]
                 host = image.cpu()
                 assert host.device == "cpu" and host.cpu() is host
                 print(hashlib.md5(host.numpy().tobytes() + label.cpu().numpy().tobytes()).hexdigest())
