@@ -192,6 +192,16 @@ pub enum Error {
         /// What ended it, naming the rank.
         why: String,
     },
+    /// A device is missing, refused or failed: check the driver, its memory, and which devices this process may see.
+    #[error("{device}: {what}: {why}")]
+    Device {
+        /// The device, e.g. `cuda:0`.
+        device: String,
+        /// What could not be done.
+        what: String,
+        /// Why, and what to do where that is known.
+        why: String,
+    },
     /// The loader was closed, or the process forked after it started.
     #[error("closed: {why}")]
     Closed {
@@ -224,10 +234,13 @@ pub enum Kind {
     Remote,
     /// The gang was restarted without this process.
     Fenced,
+    /// A device is missing, refused or failed.
+    Device,
 }
 
 impl Kind {
-    /// The exit code of the command line: 2 usage, 3 data, 4 store, 5 source changed, 6 timeout, 7 a peer, 8 fenced, 1 closed.
+    /// The exit code of the command line: 2 usage, 3 data, 4 store, 5 source changed, 6 timeout, 7 a peer, 8 fenced, 9 a
+    /// device, 1 closed.
     pub fn exit_code(self) -> u8 {
         match self {
             Self::Closed => 1,
@@ -238,6 +251,7 @@ impl Kind {
             Self::Timeout => 6,
             Self::Remote => 7,
             Self::Fenced => 8,
+            Self::Device => 9,
         }
     }
 }
@@ -254,6 +268,7 @@ impl Error {
             Self::Closed { .. } => Kind::Closed,
             Self::Remote { .. } => Kind::Remote,
             Self::Fenced { .. } => Kind::Fenced,
+            Self::Device { .. } => Kind::Device,
         }
     }
 

@@ -9,10 +9,10 @@
 //!
 //! | floor | modules | what they know |
 //! |---|---|---|
-//! | 6 | [`Loader`] | the same batches from here or from a server |
+//! | 6 | [`Loader`] | the same batches from here or from a server, on the host or on a GPU |
 //! | 5 | [`flight`], [`convert`] | batches to and from other hosts; foreign formats |
 //! | 4 | [`pipeline`] | everything: the wiring, the budget, [`Loader`](pipeline::Loader) |
-//! | 3 | [`plan`], [`dataset`], [`codec`] | which rows; reading them; what becomes of their columns |
+//! | 3 | [`plan`], [`dataset`], [`codec`], [`device`] | which rows; reading them; what becomes of their columns; a GPU's memory |
 //! | 2 | [`manifest`], `page`, [`tensor`] | what there is; numbers from pages; what comes out |
 //! | 1 | [`schema`], [`memory`], [`store`] | types; bytes within a budget; bytes of one version |
 //! | 0 | [`error`] | what went wrong, where, and what to do |
@@ -37,6 +37,7 @@ pub mod codec;
 #[cfg(feature = "convert")]
 pub mod convert;
 pub mod dataset;
+pub mod device;
 pub mod error;
 #[cfg(feature = "flight")]
 pub mod flight;
@@ -51,4 +52,4 @@ pub mod store;
 pub mod tensor;
 
 pub use error::{Error, Place, Result};
-pub use loader::Loader;
+pub use loader::{Loader, NextPlaced, Placed};

@@ -5,7 +5,8 @@
 ...     for batch in loader:
 ...         train(batch["label"])
 
-:class:`bowstring.torch.DataLoader` yields torch tensors.
+:class:`bowstring.torch.DataLoader` yields torch tensors. :mod:`bowstring.tensorflow`, :mod:`bowstring.jax`,
+:mod:`bowstring.lightning` and :mod:`bowstring.ray` do for their frameworks what it does for torch.
 """
 
 from bowstring._native import ArrowArray, Tensor, __version__, doctor
@@ -15,6 +16,7 @@ from bowstring.errors import (
     ClosedError,
     ConfigError,
     CorruptError,
+    DeviceError,
     Error,
     FencedError,
     LimitError,
@@ -37,6 +39,7 @@ __all__ = [
     "ConfigError",
     "CorruptError",
     "DatasetWriter",
+    "DeviceError",
     "Error",
     "FencedError",
     "Fill",

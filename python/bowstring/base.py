@@ -60,12 +60,19 @@ class BaseLoader(ABC, Generic[A]):
     :param selector: row groups to read: ``{"index": name, "values": [...]}`` by an index that Petastorm stored,
         ``{"row_groups": [0, 3]}``, or ``{"any": [...]}``, ``{"all": [...]}`` of them.
     :param ngram: :class:`NGram`: windows of consecutive rows as samples.
-    :param rank: this rank; the default comes from the launcher's environment (torchrun, Horovod, Open MPI, PMI, SLURM).
+    :param rank: this rank; the default comes from the launcher's environment (torchrun, MPI, SLURM, ``TF_CONFIG``, ...:
+        docs/frameworks.md has the list in order).
     :param world_size: number of ranks; goes with ``rank``.
     :param memory_budget: bytes for everything in flight, or text such as ``"2GiB"``.
     :param threads: CPU threads for decoding; all that this process may use.
     :param prefetch: batches made ahead of the consumer (4).
     :param bad_rows: what to do with a row that cannot be decoded: ``error``, ``skip`` or ``zero``.
+    :param device: where tensors are delivered: ``cpu``, ``pinned`` (page-locked host memory), ``auto`` (this process's GPU
+        if there is one), ``cuda``, ``cuda:N``, ``cuda:GPU-<uuid>`` or ``cuda:MIG-<uuid>``. Copies run ahead of the consumer.
+    :param device_slots: batches in the device's memory at once (4): those that you hold, and those made ahead.
+    :param device_fence: when a batch's device memory is used again: after what the streams that it was given to were told
+        (``stream``), after all that the device was told (``context``), or after waiting for that on the host (``sync``).
+    :param device_overflow: take more device memory when you hold all slots, instead of waiting for you.
     :param timeout: seconds to wait for a batch before giving up with the culprit's name (600).
     :param storage_options: options of the store, by object_store's names; for a server ``token`` or ``token_file`` (or
         ``BOWSTRING_TOKEN``), ``ca``, ``cert``, ``key``, ``server_name``.
@@ -106,6 +113,10 @@ class BaseLoader(ABC, Generic[A]):
         threads: int | None = None,
         prefetch: int | None = None,
         bad_rows: Literal["error", "skip", "zero"] | None = None,
+        device: str | None = None,
+        device_slots: int | None = None,
+        device_fence: Literal["stream", "context", "sync"] | None = None,
+        device_overflow: bool | None = None,
         timeout: float | None = None,
         storage_options: Mapping[str, str] | None = None,
         partitioning: Literal["hive", "none"] | None = None,
@@ -167,6 +178,11 @@ class BaseLoader(ABC, Generic[A]):
     def world_size(self) -> int:
         """Number of ranks."""
         return self._native.world_size
+
+    @property
+    def device(self) -> str:
+        """Where tensors are delivered: ``cpu``, ``cuda:0``."""
+        return self._native.device
 
     @property
     def schema(self) -> str:

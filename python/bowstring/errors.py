@@ -12,6 +12,7 @@ __all__ = [
     "ClosedError",
     "ConfigError",
     "CorruptError",
+    "DeviceError",
     "Error",
     "FencedError",
     "LimitError",
@@ -88,6 +89,10 @@ class RemoteError(Error, ConnectionError):
 
 class FencedError(Error):
     """The gang was restarted: go back to the last acknowledged step and join again."""
+
+
+class DeviceError(Error, RuntimeError):
+    """A device is missing, refused or failed: check the driver, its memory, and which devices this process may see."""
 
 
 class ClosedError(Error):

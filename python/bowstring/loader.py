@@ -16,12 +16,12 @@ _NUMPY = importlib.util.find_spec("numpy") is not None
 class Loader(BaseLoader[Any]):
     """Yields ``dict[str, array]``: NumPy arrays over the batch's own memory.
 
-    bfloat16, which NumPy lacks, stays a :class:`bowstring.Tensor`, and so does everything where NumPy is not installed. Strings
-    and binary are ``pyarrow.Array``, or :class:`bowstring.ArrowArray` where pyarrow is not installed.
+    bfloat16, which NumPy lacks, stays a :class:`bowstring.Tensor`, and so does everything on a GPU, and where NumPy is not
+    installed. Strings and binary are ``pyarrow.Array``, or :class:`bowstring.ArrowArray` where pyarrow is not installed.
     """
 
     def _array(self, tensor: _native.Tensor) -> Any:
-        return tensor.numpy() if _NUMPY and tensor.dtype != "bfloat16" else tensor
+        return tensor.numpy() if _NUMPY and tensor.dtype != "bfloat16" and tensor.device == "cpu" else tensor
 
 
 Loader.__doc__ = f"{Loader.__doc__}\n{BaseLoader.__doc__}"

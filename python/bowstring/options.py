@@ -90,6 +90,8 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "memory_budget": size,
     "threads": int,
     "prefetch": int,
+    "device_slots": int,
+    "device_overflow": _truth,
     "timeout": float,
     "selector": json.loads,
     "ngram": json.loads,

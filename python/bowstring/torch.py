@@ -16,12 +16,15 @@ __all__ = ["DataLoader", "Dataset"]
 
 
 class DataLoader(BaseLoader[Any]):
-    """Yields ``dict[str, torch.Tensor]``; strings and binary are ``pyarrow.Array``.
+    """Yields ``dict[str, torch.Tensor]``, on ``device``; strings and binary are ``pyarrow.Array``.
 
     It takes the place of ``torch.utils.data.DataLoader``: batches are made by threads in Rust, so there are no worker processes.
     """
 
     def _array(self, tensor: _native.Tensor) -> Any:
+        if tensor.device != "cpu":
+            # torch says which stream it works on.
+            return from_dlpack(tensor)
         # The capsule itself: torch asks an object three more questions, which for small tensors take as long as the answer.
         return from_dlpack(tensor.__dlpack__())
 

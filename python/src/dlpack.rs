@@ -1,24 +1,28 @@
 //! Tensors as DLPack capsules, versioned (1.0) and legacy, without a copy.
 //!
-//! A capsule owns a clone of the [`Tensor`], and with it the slab, until the consumer calls the deleter: on any thread, with or
-//! without the GIL, as late as it likes. Two exports of one tensor share its memory, as two views of a NumPy array do.
+//! A capsule owns a clone of the tensor, and with it the slab or the device's slot, until the consumer calls the deleter: on any
+//! thread, with or without the GIL, as late as it likes. Two exports of one tensor share its memory, as two views of a NumPy array do.
 
 #![expect(unsafe_code, reason = "a C ABI; ownership is stated at each use")]
 
 use std::ffi::{CStr, c_void};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
 use bowstring::schema::DType;
-use bowstring::tensor::Tensor;
 use pyo3::exceptions::PyMemoryError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
 
 use crate::fork::Owned;
+use crate::tensor::Held;
 
-/// `kDLCPU`: the only device a batch is on so far. Page-locked host memory is exported as this too: torch refuses `kDLCUDAHost`.
+/// `kDLCPU`. Page-locked host memory is exported as this too: torch refuses `kDLCUDAHost`.
 pub(crate) const CPU: i32 = 1;
+
+/// `kDLCUDA`.
+pub(crate) const CUDA: i32 = 2;
 
 /// What consumers of the versioned kind are told: 1.0 has every type used here, and each later 1.x reads it.
 const VERSION: Version = Version { major: 1, minor: 0 };
@@ -80,7 +84,7 @@ struct Export<M> {
     managed: M,
     /// Shape, then strides in elements; the managed struct points into it.
     dims: Box<[i64]>,
-    owner: Owned<Tensor>,
+    owner: Owned<Held>,
 }
 
 trait Managed: Sized {
@@ -133,7 +137,9 @@ unsafe extern "C" fn delete<M>(managed: *mut M) {
     if !managed.is_null() {
         // SAFETY: `managed` is the first field of a `#[repr(C)]` Export<M> whose box `export` leaked, and the protocol lets the
         // deleter run once.
-        drop(unsafe { Box::from_raw(managed.cast::<Export<M>>()) });
+        let export = unsafe { Box::from_raw(managed.cast::<Export<M>>()) };
+        // No panic may pass through the consumer's frames.
+        drop(catch_unwind(AssertUnwindSafe(|| drop(export))));
     }
 }
 
@@ -164,15 +170,25 @@ fn dims(shape: &[usize]) -> Option<Box<[i64]>> {
     Some(dims.into())
 }
 
-fn export<M: Managed>(py: Python<'_>, tensor: Tensor, copied: bool) -> PyResult<Bound<'_, PyCapsule>> {
+fn export<M: Managed>(py: Python<'_>, tensor: Held, copied: bool) -> PyResult<Bound<'_, PyCapsule>> {
     let too_big = || PyMemoryError::new_err("the tensor's shape does not fit DLPack");
     let mut dims = dims(tensor.shape()).ok_or_else(too_big)?;
     let ndim = tensor.shape().len();
-    // The slab's own pointer may be written through; one from a slice may not.
-    let offset = tensor.as_ptr().addr() - tensor.slab().as_ptr().addr();
+    let (kind, id) = tensor.dlpack_device();
+    let data = match &tensor {
+        // The slab's own pointer may be written through; one from a slice may not.
+        Held::Host(tensor) => {
+            let offset = tensor.as_ptr().addr() - tensor.slab().as_ptr().addr();
+            tensor.slab().as_ptr().wrapping_add(offset).cast_mut().cast()
+        }
+        // Not of this address space: only a number.
+        Held::Device(tensor) => {
+            std::ptr::without_provenance_mut(usize::try_from(tensor.address()).map_err(|_| too_big())?)
+        }
+    };
     let described = DlTensor {
-        data: tensor.slab().as_ptr().wrapping_add(offset).cast_mut().cast(),
-        device: Device { kind: CPU, id: 0 },
+        data,
+        device: Device { kind, id },
         ndim: i32::try_from(ndim).map_err(|_| too_big())?,
         dtype: data_type(tensor.dtype()),
         shape: dims.as_mut_ptr(),
@@ -184,7 +200,7 @@ fn export<M: Managed>(py: Python<'_>, tensor: Tensor, copied: bool) -> PyResult<
     let _kept = (&export.dims, &export.owner);
     let pointer = NonNull::from(Box::leak(export)).cast::<c_void>();
     // SAFETY: `pointer` is the leaked box, alive until the deleter runs; the destructor only touches it while nobody consumed it,
-    // and may run on any thread because Tensor is Send + Sync.
+    // and may run on any thread because tensors are Send + Sync.
     let capsule =
         unsafe { PyCapsule::new_with_pointer_and_destructor(py, pointer, M::NAME, Some(drop_unconsumed::<M>)) };
     if capsule.is_err() {
@@ -195,6 +211,6 @@ fn export<M: Managed>(py: Python<'_>, tensor: Tensor, copied: bool) -> PyResult<
 }
 
 /// A capsule that owns a clone of `tensor`: `dltensor_versioned`, or `dltensor` for consumers from before DLPack 1.0.
-pub(crate) fn capsule(py: Python<'_>, tensor: Tensor, versioned: bool, copied: bool) -> PyResult<Bound<'_, PyCapsule>> {
+pub(crate) fn capsule(py: Python<'_>, tensor: Held, versioned: bool, copied: bool) -> PyResult<Bound<'_, PyCapsule>> {
     if versioned { export::<Versioned>(py, tensor, copied) } else { export::<Legacy>(py, tensor, copied) }
 }

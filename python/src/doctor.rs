@@ -1,20 +1,20 @@
 //! `bowstring._native.doctor()`: what this build and this machine offer, and who this process is.
 
 use bowstring::codec::image;
+use bowstring::device::cuda::visible;
 use bowstring::pipeline::{machine, rank};
 use pyo3::prelude::*;
 use serde_json::json;
 
-/// What was found, and why, as a document.
+/// What was found, and why, as a document. Asks the CUDA driver where there is one, which starts it in this process.
 #[pyfunction]
 pub(crate) fn doctor(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let (found, problem) = match rank::discover() {
         Ok(found) => (Some(found), None),
         Err(error) => (None, Some(error.chain())),
     };
-    let names = rank::LAUNCHERS.iter().flat_map(|(_, rank, world)| [*rank, *world]);
     let launcher: serde_json::Map<_, _> =
-        names.filter_map(|name| Some((name.to_owned(), json!(std::env::var(name).ok()?)))).collect();
+        rank::variables().filter_map(|name| Some((name.to_owned(), json!(std::env::var(name).ok()?)))).collect();
     let report = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "jpeg_decoder": image::backend(),
@@ -25,6 +25,7 @@ pub(crate) fn doctor(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         "rank": found,
         "rank_problem": problem,
         "launcher_variables": launcher,
+        "gpu": visible::inventory(),
     });
     py.import("json")?.call_method1("loads", (report.to_string(),))
 }

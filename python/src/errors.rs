@@ -21,6 +21,7 @@ fn class(error: &Error) -> &'static str {
         Error::Closed { .. } => "ClosedError",
         Error::Remote { .. } => "RemoteError",
         Error::Fenced { .. } => "FencedError",
+        Error::Device { .. } => "DeviceError",
         // The enum is open: a new variant is still a bowstring error.
         _ => "Error",
     }

@@ -9,6 +9,7 @@ mod convert;
 mod dlpack;
 mod doctor;
 mod errors;
+mod field;
 mod fork;
 mod gang;
 mod loader;

@@ -6,17 +6,18 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bowstring::Error;
-use bowstring::Loader;
+use bowstring::device::DeviceValue;
 use bowstring::error::Result;
-use bowstring::pipeline::{LoaderOptions, Next};
+use bowstring::pipeline::LoaderOptions;
 use bowstring::plan::State;
 use bowstring::tensor::{Batch, Value};
+use bowstring::{Error, Loader, NextPlaced, Placed};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::arrow::ArrowArray;
 use crate::errors::raise;
+use crate::field;
 use crate::fork::Owned;
 use crate::gang::PyGang;
 use crate::tensor::PyTensor;
@@ -73,19 +74,35 @@ pub(crate) fn columns<'py>(py: Python<'py>, batch: &Batch) -> PyResult<Bound<'py
     Ok(columns)
 }
 
+/// The columns of a batch by name, wherever it is.
+fn placed<'py>(py: Python<'py>, batch: &Placed) -> PyResult<Bound<'py, PyDict>> {
+    let batch = match batch {
+        Placed::Host(batch) => return columns(py, batch),
+        Placed::Device(batch) => batch,
+    };
+    let columns = PyDict::new(py);
+    for (name, value) in batch.columns() {
+        match value {
+            DeviceValue::Tensor(tensor) => columns.set_item(&**name, PyTensor::on_device(tensor.clone()))?,
+            DeviceValue::Arrow(array) => columns.set_item(&**name, ArrowArray::new(Arc::clone(array)))?,
+        }
+    }
+    Ok(columns)
+}
+
 impl Source for PyLoader {
-    type Item = Batch;
+    type Item = Placed;
 
     fn timeout(&self, py: Python<'_>) -> PyResult<Duration> {
         self.with(py, |loader| Ok(loader.timeout()))
     }
 
-    fn wait(&self, py: Python<'_>, wait: Duration) -> PyResult<Waited<Batch>> {
+    fn wait(&self, py: Python<'_>, wait: Duration) -> PyResult<Waited<Placed>> {
         self.with(py, |loader| {
-            Ok(match loader.next_within(wait)? {
-                Next::Batch(batch) => Waited::Next(batch),
-                Next::End => Waited::End,
-                Next::Pending => Waited::Pending,
+            Ok(match loader.next_placed_within(wait)? {
+                NextPlaced::Batch(batch) => Waited::Next(batch),
+                NextPlaced::End => Waited::End,
+                NextPlaced::Pending => Waited::Pending,
             })
         })
     }
@@ -94,11 +111,11 @@ impl Source for PyLoader {
         self.with(py, |loader| Ok(loader.timed_out(waited))).map_or_else(|error| error, |error| raise(py, &error))
     }
 
-    fn convert<'py>(&self, batch: &Batch, convert: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        convert.call1((columns(convert.py(), batch)?,))
+    fn convert<'py>(&self, batch: &Placed, convert: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        convert.call1((placed(convert.py(), batch)?,))
     }
 
-    fn put_back(&self, py: Python<'_>, batch: Batch) -> PyResult<()> {
+    fn put_back(&self, py: Python<'_>, batch: Placed) -> PyResult<()> {
         self.with(py, |loader| {
             loader.put_back(batch);
             Ok(())
@@ -165,6 +182,18 @@ impl PyLoader {
         self.with(py, |loader| Ok(loader.schema().to_string()))
     }
 
+    /// Where batches are delivered: `cpu`, `cuda:0`.
+    #[getter]
+    fn device(&self, py: Python<'_>) -> PyResult<String> {
+        self.with(py, |loader| Ok(loader.device().map_or_else(|| "cpu".to_owned(), |device| device.name())))
+    }
+
+    /// What comes out, field by field.
+    #[getter]
+    fn fields<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        self.document(py, |loader| Ok(field::documents(loader.schema()).to_string()))
+    }
+
     fn set_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
         self.with(py, |loader| loader.set_epoch(epoch))
     }
@@ -183,6 +212,16 @@ impl PyLoader {
             let stats = loader.stats();
             let (stage, waiting) = stats.bottleneck();
             let mut document = serde_json::to_value(stats)?;
+            if let Some(device) = loader.device_stats() {
+                document["device"] = serde_json::json!({
+                    "batches": device.batches,
+                    "bytes": device.bytes,
+                    "allocations": device.allocations,
+                    "overflows": device.overflows,
+                    "held": device.held,
+                    "quarantined": device.quarantined,
+                });
+            }
             document["bottleneck"] = stage.into();
             document["waiting"] = waiting.into();
             Ok(document.to_string())

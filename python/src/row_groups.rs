@@ -6,11 +6,11 @@ use std::time::Duration;
 use bowstring::Error;
 use bowstring::error::Result;
 use bowstring::pipeline::{LoaderOptions, NextPiece, Piece, RowGroups};
-use bowstring::schema::{Dim, Field, Type};
 use pyo3::prelude::*;
 use serde_json::{Value, json};
 
 use crate::errors::raise;
+use crate::field;
 use crate::fork::Owned;
 use crate::loader::columns;
 use crate::wait::{self, Source, Waited, opened};
@@ -37,31 +37,6 @@ impl PyRowGroups {
         let json = self.with(py, |groups| Ok(take(groups).to_string()))?;
         py.import("json")?.call_method1("loads", (json,))
     }
-}
-
-/// One delivered column, as JSON.
-fn field(field: &Field) -> Value {
-    let (dtype, arrow) = match &field.ty {
-        Type::Tensor(dtype) => (Some(dtype.name()), None),
-        Type::Arrow(ty) => (None, Some(ty.to_string())),
-    };
-    let dim = |dim: &Dim| match dim {
-        Dim::Batch => json!("batch"),
-        Dim::Fixed(n) => json!(n),
-        Dim::Ragged => json!("ragged"),
-        Dim::Any => json!("any"),
-        Dim::Padded(n) => json!({ "padded": n }),
-    };
-    let dims: Vec<Value> = field.dims.iter().map(dim).collect();
-    json!({
-        "name": *field.name,
-        "dtype": dtype,
-        "arrow": arrow,
-        "dims": dims,
-        "unit": field.unit.as_deref(),
-        "valid": field.valid,
-        "names": field.names().iter().map(|name| name.to_string()).collect::<Vec<_>>(),
-    })
 }
 
 impl Source for PyRowGroups {
@@ -121,7 +96,7 @@ impl PyRowGroups {
 
     #[getter]
     fn fields<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        self.document(py, |groups| groups.schema().fields().iter().map(field).collect())
+        self.document(py, |groups| field::documents(groups.schema()))
     }
 
     /// Name, Arrow type and nullability of every column as it is stored, partition columns last.

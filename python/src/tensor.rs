@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bowstring::device::{Consumer, DeviceTensor, Kind, Stream};
 use bowstring::memory::{Pool, SystemAllocator};
 use bowstring::schema::DType;
 use bowstring::tensor::{BatchBuilder, Tensor, TensorSpec};
@@ -14,14 +15,116 @@ use crate::errors::raise;
 use crate::fork::Owned;
 use crate::{arrow, dlpack};
 
+/// A tensor, wherever it is.
+#[derive(Debug, Clone)]
+pub(crate) enum Held {
+    Host(Tensor),
+    Device(DeviceTensor),
+}
+
+impl Held {
+    pub(crate) fn shape(&self) -> &[usize] {
+        match self {
+            Self::Host(tensor) => tensor.shape(),
+            Self::Device(tensor) => tensor.shape(),
+        }
+    }
+
+    pub(crate) fn dtype(&self) -> DType {
+        match self {
+            Self::Host(tensor) => tensor.dtype(),
+            Self::Device(tensor) => tensor.dtype(),
+        }
+    }
+
+    /// DLPack's numbers of the kind of device, and of the device.
+    pub(crate) fn dlpack_device(&self) -> (i32, i32) {
+        match self {
+            Self::Device(tensor) if tensor.device().kind() == Kind::Cuda => {
+                (dlpack::CUDA, i32::try_from(tensor.device().ordinal()).unwrap_or(i32::MAX))
+            }
+            _ => (dlpack::CPU, 0),
+        }
+    }
+
+    /// Where it is, for people.
+    fn device(&self) -> String {
+        match self {
+            Self::Host(_) => "cpu".to_owned(),
+            Self::Device(tensor) => tensor.device().name(),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Host(tensor) => tensor.bytes().len(),
+            Self::Device(tensor) => tensor.byte_len(),
+        }
+    }
+
+    /// A copy of it in host memory.
+    fn copied(&self) -> Result<Tensor> {
+        match self {
+            Self::Host(tensor) => filled(tensor.dtype(), tensor.shape().to_vec(), tensor.bytes()),
+            Self::Device(tensor) => filled(tensor.dtype(), tensor.shape().to_vec(), &tensor.to_host()?),
+        }
+    }
+}
+
+/// Who will read, as DLPack's argument `stream` says: the number of a stream, or an object with `__cuda_stream__`.
+fn consumer(stream: Option<&Bound<'_, PyAny>>) -> PyResult<Consumer> {
+    let Some(stream) = stream else { return Ok(Consumer::Stream(Stream::LegacyDefault)) };
+    let number = match stream.extract::<i64>() {
+        Ok(number) => number,
+        Err(_) if stream.hasattr("__cuda_stream__")? => {
+            let (_, handle): (i64, i64) = stream.call_method0("__cuda_stream__")?.extract()?;
+            // Here, unlike in DLPack, 0 is the default stream.
+            if handle == 0 { 1 } else { handle }
+        }
+        Err(_) => return Err(PyBufferError::new_err(format!("stream must be an integer or None, not {stream}"))),
+    };
+    match number {
+        -1 => Ok(Consumer::Unordered),
+        1 => Ok(Consumer::Stream(Stream::LegacyDefault)),
+        2 => Ok(Consumer::Stream(Stream::PerThreadDefault)),
+        0 => Err(PyBufferError::new_err(
+            "stream 0 is ambiguous for CUDA: give 1 (legacy default) or 2 (per-thread default)",
+        )),
+        3.. => Ok(Consumer::Stream(Stream::Handle(number.unsigned_abs()))),
+        _ => Err(PyBufferError::new_err(format!("stream {number} is none: give -1, 1, 2, or a stream's handle"))),
+    }
+}
+
 /// A tensor of a batch. It owns a share of the batch's memory for as long as it, or anything made from it, lives.
 #[pyclass(frozen, name = "Tensor", module = "bowstring")]
 #[derive(Debug)]
-pub(crate) struct PyTensor(Owned<Tensor>);
+pub(crate) struct PyTensor(Owned<Held>);
 
 impl PyTensor {
     pub(crate) fn new(tensor: Tensor) -> Self {
-        Self(Owned::new(tensor))
+        Self(Owned::new(Held::Host(tensor)))
+    }
+
+    pub(crate) fn on_device(tensor: DeviceTensor) -> Self {
+        Self(Owned::new(Held::Device(tensor)))
+    }
+
+    /// The tensor, if it is in host memory.
+    fn host(&self, py: Python<'_>) -> PyResult<&Tensor> {
+        match &*self.0 {
+            Held::Host(tensor) => Ok(tensor),
+            Held::Device(_) => {
+                let what = format!("a tensor on {} as an array of the host", self.0.device());
+                let hint = "take tensor.cpu(), or give it to a framework on the device by DLPack".to_owned();
+                Err(raise(py, &Error::Unsupported { what, hint }))
+            }
+        }
+    }
+
+    /// Lets `consumer` read a tensor that is on a device.
+    fn give_to(&self, py: Python<'_>, tensor: &DeviceTensor, consumer: Consumer) -> PyResult<()> {
+        self.0.checked().map_err(|error| raise(py, &error))?;
+        py.detach(|| tensor.give_to(consumer)).map_err(|error| raise(py, &error))
     }
 }
 
@@ -70,13 +173,38 @@ impl PyTensor {
 
     #[getter]
     fn nbytes(&self) -> usize {
-        self.0.bytes().len()
+        self.0.bytes()
     }
 
-    /// Address of the first element, aligned to 64 bytes.
+    /// Where it is: `cpu`, `cuda:0`.
     #[getter]
-    fn data_ptr(&self) -> usize {
-        self.0.as_ptr().addr()
+    fn device(&self) -> String {
+        self.0.device()
+    }
+
+    /// Address of the first element, aligned to 64 bytes. On a device the tensor is there when this returns, and its memory is then
+    /// not used again before everything is done that the device was told until the tensor was dropped.
+    #[getter]
+    fn data_ptr(&self, py: Python<'_>) -> PyResult<u64> {
+        match &*self.0 {
+            Held::Host(tensor) => Ok(tensor.as_ptr().addr() as u64),
+            Held::Device(tensor) => {
+                self.give_to(py, tensor, Consumer::Unordered)?;
+                py.detach(|| tensor.synchronize()).map_err(|error| raise(py, &error))?;
+                Ok(tensor.address())
+            }
+        }
+    }
+
+    /// A copy of it in host memory; the tensor itself if it is there already.
+    fn cpu<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
+        let (py, tensor) = (slf.py(), slf.get());
+        if matches!(&*tensor.0, Held::Host(_)) {
+            return Ok(slf.clone());
+        }
+        let held = tensor.0.checked().map_err(|error| raise(py, &error))?;
+        let copied = py.detach(|| held.copied()).map_err(|error| raise(py, &error))?;
+        Bound::new(py, Self::new(copied))
     }
 
     fn __len__(&self) -> usize {
@@ -84,12 +212,17 @@ impl PyTensor {
     }
 
     fn __repr__(&self) -> String {
-        format!("bowstring.Tensor({}, shape={:?})", self.0.dtype(), self.0.shape())
+        let place = match &*self.0 {
+            Held::Host(_) => String::new(),
+            Held::Device(_) => format!(", device={}", self.0.device()),
+        };
+        format!("bowstring.Tensor({}, shape={:?}{place})", self.0.dtype(), self.0.shape())
     }
 
     /// The tensor as a NumPy array over the same memory.
     fn numpy<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyAny>> {
         let py = slf.py();
+        slf.get().host(py)?;
         if slf.get().0.dtype() == DType::Bfloat16 {
             let hint = "use torch.from_dlpack(tensor), or cast the column to float32".to_owned();
             return Err(raise(py, &Error::Unsupported { what: "bfloat16 in NumPy".to_owned(), hint }));
@@ -117,9 +250,11 @@ impl PyTensor {
     }
 
     fn __dlpack_device__(&self) -> (i32, i32) {
-        (dlpack::CPU, 0)
+        self.0.dlpack_device()
     }
 
+    /// The tensor as a capsule. On a device the consumer's stream waits for the batch, and nobody waits here: `stream` is None or 1 for
+    /// the legacy default stream, 2 for the per-thread one, a handle, or -1 if the consumer waits by other means.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__<'py>(
         &self,
@@ -129,24 +264,39 @@ impl PyTensor {
         dl_device: Option<(i32, i32)>,
         copy: Option<bool>,
     ) -> PyResult<Bound<'py, PyCapsule>> {
-        if let Some(stream) = stream
-            && stream.extract::<i64>().ok() != Some(-1)
-        {
-            return Err(PyBufferError::new_err("the tensor is in host memory: stream must be None"));
-        }
-        if let Some(device) = dl_device.filter(|device| *device != (dlpack::CPU, 0)) {
-            return Err(PyBufferError::new_err(format!("the tensor is on device (1, 0), not {device:?}")));
-        }
-        let copied = copy == Some(true);
-        let tensor = if copied {
-            let tensor = (*self.0).clone();
-            py.detach(|| filled(tensor.dtype(), tensor.shape().to_vec(), tensor.bytes()))
-                .map_err(|error| raise(py, &error))?
-        } else {
-            (*self.0).clone()
-        };
         let versioned = max_version.is_some_and(|(major, _)| major >= 1);
-        dlpack::capsule(py, tensor, versioned, copied)
+        let own = self.0.dlpack_device();
+        let wanted = dl_device.unwrap_or(own);
+        let to_host = wanted == (dlpack::CPU, 0);
+        if wanted != own && !to_host {
+            return Err(PyBufferError::new_err(format!("the tensor is on device {own:?}, not {wanted:?}")));
+        }
+        if to_host && let Some(stream) = stream.filter(|stream| stream.extract::<i64>().ok() != Some(-1)) {
+            let problem = format!("stream {stream}: what is exported is in host memory, so stream must be None");
+            return Err(PyBufferError::new_err(problem));
+        }
+        if wanted != own && copy == Some(false) {
+            return Err(PyBufferError::new_err(format!("from device {own:?} to {wanted:?} takes a copy")));
+        }
+        if let Held::Device(tensor) = &*self.0
+            && !to_host
+        {
+            if copy == Some(true) {
+                let hint = "a copy on the device is the framework's: take the tensor without one and clone it there";
+                return Err(PyBufferError::new_err(hint));
+            }
+            self.give_to(py, tensor, consumer(stream)?)?;
+            return dlpack::capsule(py, (*self.0).clone(), versioned, false);
+        }
+        if copy == Some(true) || matches!(&*self.0, Held::Device(_)) {
+            let held = match &*self.0 {
+                Held::Device(_) => self.0.checked().map_err(|error| raise(py, &error))?,
+                held @ Held::Host(_) => held,
+            };
+            let copied = py.detach(|| held.copied()).map_err(|error| raise(py, &error))?;
+            return dlpack::capsule(py, Held::Host(copied), versioned, true);
+        }
+        dlpack::capsule(py, (*self.0).clone(), versioned, false)
     }
 
     #[pyo3(signature = (requested_schema=None))]
@@ -156,10 +306,10 @@ impl PyTensor {
         requested_schema: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyTuple>> {
         let _ = requested_schema;
-        arrow::tensor_capsules(py, &self.0)
+        arrow::tensor_capsules(py, self.host(py)?)
     }
 
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
-        arrow::tensor_schema(py, &self.0)
+        arrow::tensor_schema(py, self.host(py)?)
     }
 }

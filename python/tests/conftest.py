@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import http.server
+import json
 import os
 import pathlib
+import random
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +23,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from bowstring import Padded
+
+# TensorFlow and Triton, which parts of torch import, bring an LLVM each, and Triton aborts the process if it loads second.
+with contextlib.suppress(ImportError):
+    import triton._C.libtriton  # noqa: F401
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PHOTOS = ROOT / "fixtures" / "imagenet40.parquet"
@@ -28,9 +36,10 @@ PHOTOS = ROOT / "fixtures" / "imagenet40.parquet"
 @pytest.fixture(autouse=True)
 def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests do not depend on the variables of whoever runs them."""
-    launchers = ("BOWSTRING_", "SLURM_", "OMPI_", "PMI_", "HOROVOD_")
+    launchers = ("BOWSTRING_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "HOROVOD_", "MV2_", "JSM_", "FLUX_", "TPU_")
+    others = ("RANK", "WORLD_SIZE", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "TF_CONFIG")
     for name in list(os.environ):
-        if name in ("RANK", "WORLD_SIZE") or (name.startswith(launchers) and name != "BOWSTRING_SOAK"):
+        if name in others or (name.startswith(launchers) and name != "BOWSTRING_SOAK"):
             monkeypatch.delenv(name)
 
 
@@ -54,6 +63,42 @@ def numbers(tmp_path: pathlib.Path) -> pathlib.Path:
     path = tmp_path / "numbers.parquet"
     pq.write_table(table, path, row_group_size=13)
     return path
+
+
+@pytest.fixture
+def kinds(tmp_path: pathlib.Path) -> pathlib.Path:
+    """100 rows with every kind of column: numbers, lists, lists of lists, fixed ones, text, lists of text, bytes, nulls."""
+    rows = range(100)
+    table = pa.table(
+        {
+            "id": pa.array(rows, pa.int64()),
+            "x": pa.array([row / 2 for row in rows], pa.float32()),
+            "half": pa.array([float(row) for row in rows], pa.float32()),
+            "flag": pa.array([row % 3 == 0 for row in rows]),
+            "fixed": pa.array([[row, row + 1, row + 2] for row in rows], pa.list_(pa.int16(), 3)),
+            "maybe": pa.array([None if row % 5 == 0 else row for row in rows], pa.int32()),
+            "tags": pa.array([list(range(row % 4)) for row in rows], pa.list_(pa.int32())),
+            "padded": pa.array([list(range(row % 4)) for row in rows], pa.list_(pa.int32())),
+            "deep": pa.array([[[1.5] * n for n in range(row % 3)] for row in rows], pa.list_(pa.list_(pa.float32()))),
+            "name": pa.array([None if row % 7 == 0 else f"row {row} ä" for row in rows]),
+            "bytes": pa.array([b"\0" * (row * 9) for row in rows]),
+            "words": pa.array([[f"word {n}" for n in range(row % 3)] for row in rows]),
+        }
+    )
+    path = tmp_path / "kinds.parquet"
+    pq.write_table(table, path, row_group_size=13)
+    return path
+
+
+# Options under which `kinds` shows whatever a loader may deliver: masks, packs, padding, bfloat16, row numbers.
+EVERY_KIND: dict[str, Any] = {
+    "batch_size": 8,
+    "nulls": {"maybe": "mask", "name": "mask"},
+    "lists": {"padded": Padded(3)},
+    "cast": {"half": "bfloat16"},
+    "pack": {"packed": ["x", "flag"]},
+    "row_id": True,
+}
 
 
 class SlowStore(http.server.ThreadingHTTPServer):
@@ -162,6 +207,71 @@ def script(tmp_path: pathlib.Path) -> Iterator[Callable[..., subprocess.Popen[st
         process.communicate()
 
 
+def free_port() -> int:
+    """A port that nobody listens on, and below those that the system gives to outgoing connections in the meantime."""
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            return port
+
+
+@pytest.fixture
+def ranks(tmp_path: pathlib.Path) -> Iterator[Callable[..., list[Any]]]:
+    """Runs a program as so many ranks, as torchrun starts them; gives what each wrote as its last line, in JSON."""
+    started = []
+    package = str(pathlib.Path(bowstring.__file__).parents[1])
+
+    def run(
+        text: str, *arguments: object, world: int = 2, env: Callable[[int], dict[str, str]] | None = None
+    ) -> list[Any]:
+        program = tmp_path / "ranks.py"
+        program.write_text(text)
+        port = str(free_port())
+        logs = []
+        for rank in range(world):
+            torchrun = {
+                "RANK": str(rank),
+                "WORLD_SIZE": str(world),
+                "LOCAL_RANK": str(rank),
+                "LOCAL_WORLD_SIZE": str(world),
+                "GROUP_RANK": "0",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port,
+                "TORCHELASTIC_RUN_ID": "test",
+                "OMP_NUM_THREADS": "1",
+            }
+            log = (tmp_path / f"rank{rank}.log").open("w+")
+            logs.append(log)
+            started.append(
+                subprocess.Popen(
+                    [sys.executable, "-u", program, *map(str, arguments)],
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env={**os.environ, "PYTHONPATH": package, **(torchrun if env is None else env(rank))},
+                    text=True,
+                )
+            )
+        found = []
+        deadline = time.monotonic() + 110
+        for rank, process in enumerate(started):
+            try:
+                out, _ = process.communicate(timeout=max(1.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                out = "(still running)"
+            logs[rank].seek(0)
+            assert process.returncode == 0, f"rank {rank}: {out}\n{logs[rank].read()[-4000:]}"
+            found.append(json.loads(out.splitlines()[-1]))
+        for log in logs:
+            log.close()
+        return found
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
 def java_home() -> str:
     """Where Java 17 or later is; skips the test where it is not."""
     candidates = [os.environ.get("JAVA_HOME", "")]
@@ -211,10 +321,7 @@ def spark(spark_directory: pathlib.Path) -> Iterator[Any]:
     builder = SparkSession.builder.master("local[4,3]").appName("bowstring")
     for name, value in settings.items():
         builder = builder.config(name, value)
-    try:
-        session = builder.getOrCreate()
-    except Exception as error:
-        pytest.skip(f"Spark does not start: {error}")
+    session = builder.getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()

@@ -16,6 +16,9 @@ import pytest
 
 ROWS = 50
 
+# The libraries leave their files to the collector.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
 
 def needs(name: str) -> Any:
     # mosaicml-streaming loads torch, which takes the process down where TensorFlow is loaded already.
@@ -87,6 +90,9 @@ def test_tensorflow_reads_our_records_and_we_its(table: tuple[pa.Table, pathlib.
     assert found_table.to_pydict() == source.to_pydict()
 
 
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # webdataset leaves its files to the collector
 def test_webdataset_reads_our_shards_and_we_its(table: tuple[pa.Table, pathlib.Path], tmp_path: pathlib.Path) -> None:
     wds = needs("webdataset")
     source, path = table

@@ -27,7 +27,8 @@ def parts(url: str, dataset: str, count: int, token: str | None = None, **option
     asked = {"dataset": dataset, "rows": {"parts": count}, "options": options}
     info = client.get_flight_info(flight.FlightDescriptor.for_command(json.dumps(asked)), call)
     tables = [client.do_get(endpoint.ticket, call).read_all() for endpoint in info.endpoints]
-    assert len(tables) == count and all(table.schema == info.schema for table in tables)
+    assert len(tables) == count
+    assert all(table.schema == info.schema for table in tables)
     assert sum(table.num_rows for table in tables) == info.total_records
     client.close()
     return tables
@@ -61,11 +62,14 @@ def test_stored_rows_are_as_parquet_says(name: str) -> None:
 def test_columns_and_filters_are_the_clients_within_the_datasets(numbers: Path) -> None:
     with bowstring.Server({"n": numbers}) as server:
         found = pa.concat_tables(parts(server.url, "n", 4, filter="id >= 90", columns={"columns": ["x", "id"]}))
-        assert found.column_names == ["x", "id"] and found["id"].to_pylist() == list(range(90, 100))
+        assert found.column_names == ["x", "id"]
+        assert found["id"].to_pylist() == list(range(90, 100))
         found = pa.concat_tables(parts(server.url, "n", 2, columns={"exclude": ["tags"]}))
-        assert found.column_names == ["id", "x", "name"] and found.num_rows == 100
+        assert found.column_names == ["id", "x", "name"]
+        assert found.num_rows == 100
         many = parts(server.url, "n", 20)
-        assert sum(table.num_rows for table in many) == 100 and any(table.num_rows == 0 for table in many)
+        assert sum(table.num_rows for table in many) == 100
+        assert any(table.num_rows == 0 for table in many)
         for wrong in ({"columns": {"columns": ["nothing"]}}, {"filter": "nothing = 1"}):
             with pytest.raises((KeyError, flight.FlightError, pa.ArrowInvalid), match="nothing"):
                 parts(server.url, "n", 1, **wrong)
@@ -84,7 +88,8 @@ def test_rows_of_a_large_row_group_come_in_pieces(tmp_path: Path) -> None:
         command = json.dumps({"dataset": "large", "rows": {}})
         info = client.get_flight_info(flight.FlightDescriptor.for_command(command))
         chunks = [chunk.data for chunk in client.do_get(info.endpoints[0].ticket)]
-        assert len(chunks) > 2 and pa.Table.from_batches(chunks).equals(table.cast(chunks[0].schema))
+        assert len(chunks) > 2
+        assert pa.Table.from_batches(chunks).equals(table.cast(chunks[0].schema))
         stats = json.loads(next(iter(client.do_action("stats"))).body.to_pybytes())
         client.close()
         assert stats["memory"]["used"] <= stats["memory"]["budget"]
@@ -125,4 +130,5 @@ def test_written_in_memory_and_read_back() -> None:
         list(client.do_action(flight.Action("put.commit", commit.encode())))
         client.close()
         found = pa.concat_tables(parts(server.url, "made", 2)).sort_by("id")
-        assert found["id"].to_pylist() == list(range(50)) and found["name"].to_pylist() == table["name"].to_pylist()
+        assert found["id"].to_pylist() == list(range(50))
+        assert found["name"].to_pylist() == table["name"].to_pylist()

@@ -7,6 +7,7 @@ mod stored;
 
 use std::fmt::Debug;
 
+pub(crate) use self::columns::MASK;
 pub use self::columns::{
     BadRow, BadRows, Cells, ColumnOptions, Columns, Lengths, Lists, Nulls, Pack, Padded, PerColumn, Prepared, Rows,
     Scalar, Truncate, roots,

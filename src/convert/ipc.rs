@@ -17,13 +17,14 @@ use arrow::ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
 use arrow::ipc::{CompressionType, MessageHeader, root_as_message};
 use serde_json::Value;
 
-use super::chain::{slices, unexpected};
+use super::chain::unexpected;
 use super::files::{self, Found, Input, Packed};
 use super::format::Format;
 use super::gate::{Gate, Permit};
 use super::options::{ConvertOptions, Packing};
 use super::roll::{Output, Rolling, Rows};
 use super::sink::{Part, Sink, Writer};
+use super::source::slices;
 use super::source::{Batches, Opening, Shard, Source};
 use crate::error::{Error, Place, Result};
 

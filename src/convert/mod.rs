@@ -11,7 +11,7 @@
 //! | `csv`, `jsonl` | text, with types inferred from a sample or given |
 //! | `tfrecord`, `example` | the framing, and what `tf.train.Example` and `SequenceExample` hold |
 //! | `webdataset`, `tar` | samples in tar files, read without extracting anything |
-//! | `mds`, `coding` | MosaicML's shards, and the encodings of their columns |
+//! | `mds` | MosaicML's shards, and the encodings of their columns |
 //! | `images`, `numpy` | directories of one file per row |
 //! | `chain`, `journal`, `publish` | what drives a source into a sink, survives kills, and lets the result appear at once |
 //! | `verify`, `digest` | whether two datasets have the same rows, in any order |
@@ -22,7 +22,6 @@
 
 mod cells;
 mod chain;
-mod coding;
 mod csv;
 mod digest;
 mod example;
@@ -48,6 +47,7 @@ mod shuffle;
 mod sink;
 mod source;
 mod tar;
+mod tasks;
 mod tfrecord;
 mod types;
 mod verify;

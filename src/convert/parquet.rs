@@ -9,13 +9,14 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use serde_json::json;
 use tokio::runtime::Runtime;
 
-use super::chain::{slices, unexpected};
+use super::chain::unexpected;
 use super::format::Format;
 use super::gate::{Gate, Permit};
 use super::options::{ConvertOptions, Packing};
 use super::petastorm::Described;
 use super::sample;
 use super::sink::{Part, Sink, Writer, is_binary, item, refused};
+use super::source::slices;
 use super::source::{Batches, Opening, Shard, Source};
 use crate::dataset::{Compression, Dataset, DatasetWriter, OpenOptions, WriterOptions};
 use crate::error::{Error, Place, Result};

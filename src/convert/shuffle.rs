@@ -20,12 +20,13 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef, UInt64Type};
 use arrow::ipc::reader::StreamReader;
 use arrow::ipc::writer::StreamWriter;
 
-use super::chain::{Job, parallel, unexpected};
+use super::chain::{Job, unexpected};
 use super::gate::{Gate, Progress};
 use super::journal::Done;
 use super::options::Packing;
 use super::publish::{Staging, remove};
 use super::roll::{Output, put_file};
+use super::tasks::parallel;
 use crate::error::{Error, Result};
 use crate::store::directory::failed;
 
@@ -78,7 +79,7 @@ pub(super) fn run(
         let mut digest = job.summing();
         let mut rows = 0;
         if let Some(batch) = batch {
-            for piece in super::chain::slices(&batch) {
+            for piece in super::source::slices(&batch) {
                 if let Some(digest) = &mut digest {
                     digest.add(&piece)?;
                 }

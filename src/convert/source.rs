@@ -155,3 +155,19 @@ pub(super) fn shards_of(found: &[files::Found]) -> Vec<Shard> {
     };
     found.iter().map(shard).collect()
 }
+
+/// Batches that were made before, cut into pieces of some megabytes.
+pub(super) fn slices(batch: &RecordBatch) -> impl Iterator<Item = RecordBatch> + '_ {
+    let rows = batch.num_rows();
+    let each = batch.get_array_memory_size().max(1) / rows.max(1);
+    let step = (BATCH_BYTES / each.max(1)).clamp(1, BATCH_ROWS);
+    (0..rows).step_by(step).map(move |at| batch.slice(at, step.min(rows - at)))
+}
+
+/// Everything of a shard, for tests and samples.
+pub(super) fn drain(batches: &mut dyn Batches, mut each: impl FnMut(RecordBatch) -> Result<()>) -> Result<()> {
+    while let Some(batch) = batches.next()? {
+        each(batch)?;
+    }
+    Ok(())
+}

@@ -7,12 +7,14 @@ use arrow::array::RecordBatch;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use serde::Serialize;
 
-use super::chain::{drain, parallel, unexpected};
+use super::chain::unexpected;
 use super::digest::{Digest, Summing};
 use super::format::Format;
 use super::gate::{Gate, Progress};
 use super::options::ConvertOptions;
+use super::source::drain;
 use super::source::{self, Source};
+use super::tasks::parallel;
 use super::types::type_text;
 use crate::error::{Error, Result};
 

@@ -27,6 +27,10 @@ const OWN: &[&str] = &[
     "timeout",
     "storage_options",
     "partitioning",
+    "device",
+    "device_slots",
+    "device_fence",
+    "device_overflow",
     "limits",
 ];
 

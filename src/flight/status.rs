@@ -29,6 +29,7 @@ enum Detail {
     Timeout { stage: String, culprit: String, seconds: f64 },
     Fenced { gang: String, generation: u64, why: String },
     Remote { peer: String, what: String },
+    Device { device: String, what: String, why: String },
     Closed { why: String },
 }
 
@@ -77,6 +78,9 @@ pub fn to_status(error: &Error) -> Status {
         }
         Error::Remote { peer, what, .. } => {
             (Code::Unavailable, Detail::Remote { peer: peer.clone(), what: what.clone() })
+        }
+        Error::Device { device, what, why } => {
+            (Code::Internal, Detail::Device { device: device.clone(), what: what.clone(), why: why.clone() })
         }
         Error::Closed { why } => (Code::Unavailable, Detail::Closed { why: why.clone() }),
     };
@@ -137,6 +141,9 @@ pub fn from_status(peer: &str, status: &Status) -> Error {
         },
         Some(Detail::Fenced { gang, generation, why }) => Error::Fenced { gang, generation, why },
         Some(Detail::Remote { what, .. }) => remote(what),
+        Some(Detail::Device { device, what, why }) => {
+            Error::Device { device: format!("{device} at {peer}"), what, why }
+        }
         Some(Detail::Closed { why }) => remote(why),
         None => remote(format!("{:?}: {}", status.code(), status.message())),
     }

@@ -15,7 +15,7 @@ use super::loader::Next;
 use super::options::{LoaderOptions, Settings};
 use super::stats::Stats;
 use crate::error::{Error, Result};
-use crate::memory::SystemAllocator;
+use crate::memory::{HostAllocator, SystemAllocator};
 use crate::plan::{Order, Share};
 use crate::schema::Schema;
 
@@ -38,15 +38,36 @@ pub(super) struct Parts {
     pub(super) sources: Arc<[Source]>,
     /// Bytes of the budget that are for batches not yet delivered.
     pub(super) batches: usize,
+    /// Where batches are built.
+    pub(super) memory: BatchMemory,
+}
+
+/// Where batches are built, and what is kept of it.
+#[derive(Debug, Clone)]
+pub struct BatchMemory {
+    /// Where their slabs come from.
+    pub allocator: Arc<dyn HostAllocator>,
+    /// So many delivered batches come back soon: their memory is kept for later ones. For allocators whose memory is dear.
+    pub returning: usize,
+}
+
+impl Default for BatchMemory {
+    /// Pageable memory, which is the consumer's once it is delivered.
+    fn default() -> Self {
+        Self { allocator: Arc::new(SystemAllocator), returning: 0 }
+    }
 }
 
 fn job(options: &LoaderOptions, settings: &Settings, parts: Parts) -> Result<Job> {
+    let at_once = super::batches_at_once(settings.prefetch);
+    // What comes back is kept beside claims on memory that is not taken yet, so that there is room for both.
+    let kept = if parts.memory.returning == 0 { 0 } else { parts.memory.returning.saturating_add(at_once) };
     let means = Means {
         workers: Workers::new(settings.threads)?,
-        allocator: Arc::new(SystemAllocator),
+        allocator: parts.memory.allocator,
         budget: settings.budget,
         batches: parts.batches,
-        keep: 0,
+        keep: (parts.batches / at_once).saturating_mul(kept),
         pool: None,
         prefetch: settings.prefetch,
         bad_rows: options.bad_rows,

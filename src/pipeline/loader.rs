@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::engine::{Engine, Parts};
+use super::engine::{BatchMemory, Engine, Parts};
 use super::job::closed;
 use super::ledger::Ledger;
 use super::options::LoaderOptions;
@@ -70,6 +70,14 @@ impl Loader {
     /// [`Error::Config`] for options that contradict each other, [`Error::Limit`] for a budget that can never hold a step, and
     /// whatever opening the dataset gives.
     pub fn open(options: LoaderOptions) -> Result<Self> {
+        Self::open_in(options, BatchMemory::default())
+    }
+
+    /// As [`open`](Self::open), with batches built in `memory`.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and [`Error::Device`] if there is no such memory.
+    pub fn open_in(options: LoaderOptions, memory: BatchMemory) -> Result<Self> {
         let settings = options.settings()?;
         let limits = Limits { share: settings.share, budget: settings.budget, prefetch: settings.prefetch };
         let (engine, (prepared, plan, need)) = Engine::open(&options, &settings, |runtime| {
@@ -78,7 +86,7 @@ impl Loader {
             plan.check_share(settings.share)?;
             let need = limits.fit(&prepared, &plan)?;
             // At most the budget, which is a usize.
-            let parts = Parts { sources: Arc::clone(&prepared.sources), batches: need.batches as usize };
+            let parts = Parts { sources: Arc::clone(&prepared.sources), batches: need.batches as usize, memory };
             Ok((parts, (prepared, Arc::new(plan), need)))
         })?;
         Ok(Self { engine, prepared, limits, need, plan, step: 0, returned: None })

@@ -31,6 +31,7 @@ mod stored;
 use crate::dataset::Petastorm;
 use crate::error::{Error, Result};
 
+pub use engine::BatchMemory;
 pub use job::Workers;
 pub use ledger::{Entry, LEDGER_ENTRIES, Ledger};
 pub use loader::{Epoch, Loader, Next};

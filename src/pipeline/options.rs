@@ -11,6 +11,7 @@ use super::{machine, rank};
 use crate::codec::{BadRows, ColumnOptions};
 use crate::dataset::filter::Expr;
 use crate::dataset::{Limits, Ngram, OpenOptions, Partitioning, Selector};
+use crate::device::{Fence, Place};
 use crate::error::{Error, Result};
 use crate::plan::{Mix, PlanSpec, Share, Shuffle, Stop, Tail};
 
@@ -95,6 +96,16 @@ pub struct LoaderOptions {
     pub partitioning: Partitioning,
     /// Whether what the dataset says of its cells is heeded (the schema of bowstring or Petastorm); without, cells are bytes.
     pub decode: bool,
+    /// Where [`Loader`](crate::Loader) delivers tensors: `cpu`, `pinned` (page-locked host memory), `auto` (the GPU of this process if
+    /// there is one), `cuda`, `cuda:N`, `cuda:GPU-<uuid>` or `cuda:MIG-<uuid>`. The loader of this module delivers on the CPU.
+    pub device: String,
+    /// Batches in the device's memory at once, at least 2: those that the consumer has, and those made ahead.
+    pub device_slots: usize,
+    /// When a batch's device memory is written again: after what its consumers' streams were told (`stream`), after everything that
+    /// the device was told (`context`), or after waiting for that on the host (`sync`).
+    pub device_fence: Fence,
+    /// Whether more device memory is taken when the consumer has all slots, instead of waiting for him.
+    pub device_overflow: bool,
     /// Limits against hostile files.
     pub limits: Limits,
 }
@@ -126,6 +137,10 @@ impl Default for LoaderOptions {
             storage_options: BTreeMap::new(),
             partitioning: Partitioning::default(),
             decode: true,
+            device: "cpu".to_owned(),
+            device_slots: 4,
+            device_fence: Fence::default(),
+            device_overflow: false,
             limits: Limits::default(),
         }
     }
@@ -191,6 +206,18 @@ impl LoaderOptions {
         })
     }
 
+    /// Where batches are delivered, once all that is said of devices is checked.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming the option that is wrong.
+    pub fn place(&self) -> Result<Place> {
+        if self.device_slots < 2 {
+            let problem = format!("{}; at least 2: one in use, one being filled", self.device_slots);
+            return Err(Error::config("device_slots", problem));
+        }
+        Place::parse(&self.device)
+    }
+
     fn budget(&self) -> u64 {
         self.memory_budget.unwrap_or_else(machine::default_budget)
     }
@@ -217,6 +244,7 @@ impl LoaderOptions {
         if self.urls.is_empty() {
             return Err(Error::config("urls", "no dataset is given"));
         }
+        self.place()?;
         let found = rank::resolve(self.rank, self.world_size)?;
         let share = Share::new(found.rank, found.world_size)?;
         let global_batch = match (self.batch_size, self.global_batch_size) {

@@ -1,23 +1,75 @@
 //! Which rank of how many this process is, from the environment that its launcher left.
 //!
-//! The first launcher in [`LAUNCHERS`] with both its variables set wins; explicit options win over all. A launcher with only
-//! one of its variables is passed over, except torchrun's: its names are generic, so half of them is a mistake worth naming.
+//! The launchers of [`LAUNCHERS`] are asked in order, and the first that says both numbers wins; explicit options win over all (a
+//! Spark barrier stage passes them: its tasks learn their rank from the barrier context, not from the environment). An
+//! environment in which launchers say one number and nobody says both is an error: taking it for one process alone would read
+//! everything on every rank.
 
 use serde::Serialize;
 
 use crate::error::{Error, Result};
 
-/// Launchers in the order they are asked: name, variable of the rank, variable of the world size.
+/// How a launcher tells its processes who they are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// Two variables with a number each.
+    Numbers,
+    /// As [`Form::Numbers`], under names that others have too: half of them is an error even where a later launcher says both.
+    Generic,
+    /// TensorFlow's cluster in JSON: chief and workers in order.
+    TfConfig,
+    /// A number, and a list of hosts separated by commas; a list of one without the number is no contradiction.
+    Hosts,
+    /// As [`Form::Numbers`]; in an allocation without `srun` only the second is set, which for one task is no contradiction.
+    Slurm,
+}
+
+/// One launcher and what it leaves in the environment.
+#[derive(Debug, Clone, Copy)]
+pub struct Launcher {
+    /// Its name.
+    pub name: &'static str,
+    /// The variable that says the rank.
+    pub rank: &'static str,
+    /// The variable that says the number of ranks; the same one for `TF_CONFIG`.
+    pub world_size: &'static str,
+    form: Form,
+}
+
+/// Launchers in the order they are asked.
 ///
-/// torchrun comes first because users set its variables by hand to override the rest; SLURM comes last because `mpirun` and
-/// Horovod often run inside a SLURM job whose own variables describe the allocation, not the ranks.
-pub const LAUNCHERS: [(&str, &str, &str); 5] = [
-    ("torchrun", "RANK", "WORLD_SIZE"),
-    ("Horovod", "HOROVOD_RANK", "HOROVOD_SIZE"),
-    ("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI", "PMI_RANK", "PMI_SIZE"),
-    ("SLURM", "SLURM_PROCID", "SLURM_NTASKS"),
+/// torchrun and JAX come first because users set their variables by hand to override the rest (TorchDistributor and Ray Train set
+/// torchrun's). What starts one process per rank follows, the outer ones last: `TF_CONFIG` and TPU hosts describe a pod, and
+/// SLURM's variables often the allocation in which `mpirun` or Horovod run, not the ranks.
+pub const LAUNCHERS: [Launcher; 11] = [
+    launcher("torchrun", "RANK", "WORLD_SIZE", Form::Generic),
+    launcher("JAX", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES", Form::Generic),
+    launcher("Horovod", "HOROVOD_RANK", "HOROVOD_SIZE", Form::Numbers),
+    launcher("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", Form::Numbers),
+    launcher("MVAPICH", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE", Form::Numbers),
+    launcher("PMI", "PMI_RANK", "PMI_SIZE", Form::Numbers),
+    launcher("jsrun", "JSM_NAMESPACE_RANK", "JSM_NAMESPACE_SIZE", Form::Numbers),
+    launcher("Flux", "FLUX_TASK_RANK", "FLUX_JOB_SIZE", Form::Numbers),
+    launcher("TF_CONFIG", "TF_CONFIG", "TF_CONFIG", Form::TfConfig),
+    launcher("TPU", "TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES", Form::Hosts),
+    launcher("SLURM", "SLURM_PROCID", "SLURM_NTASKS", Form::Slurm),
 ];
+
+const fn launcher(name: &'static str, rank: &'static str, world_size: &'static str, form: Form) -> Launcher {
+    Launcher { name, rank, world_size, form }
+}
+
+/// PMIx says the rank and leaves the number of ranks to its server: whoever has one has the other from Open MPI or SLURM.
+const PMIX: &str = "PMIX_RANK";
+
+/// The variables that are looked at, each once, in order.
+pub fn variables() -> impl Iterator<Item = &'static str> {
+    let both = |launcher: &Launcher| {
+        let second = (launcher.world_size != launcher.rank).then_some(launcher.world_size);
+        std::iter::once(launcher.rank).chain(second)
+    };
+    LAUNCHERS.iter().flat_map(both).chain([PMIX])
+}
 
 /// A rank, and why it is believed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -33,37 +85,116 @@ pub struct Found {
 /// The rank of this process by its environment.
 ///
 /// # Errors
-/// [`Error::Config`] if a launcher's variables are no numbers, contradict each other, or torchrun's are incomplete.
+/// [`Error::Config`] if a launcher's variables are no numbers, contradict each other, or only half of them are set and no other
+/// launcher says both.
 pub fn discover() -> Result<Found> {
     discover_in(|name| std::env::var(name).ok())
 }
 
-/// The rank by the variables that `lookup` gives.
+/// The rank by the variables that `lookup` gives. A variable of nothing but spaces counts as not set.
 ///
 /// # Errors
 /// As [`discover`].
 pub fn discover_in(lookup: impl Fn(&str) -> Option<String>) -> Result<Found> {
-    for (launcher, rank_name, world_name) in LAUNCHERS {
-        let (rank, world) = (lookup(rank_name), lookup(world_name));
-        let (rank, world) = match (rank, world) {
-            (Some(rank), Some(world)) => (rank, world),
-            (None, None) => continue,
-            _ if launcher != "torchrun" => continue,
-            (Some(_), None) => return Err(Error::config("world_size", "RANK is set but WORLD_SIZE is not; set both")),
-            (None, Some(_)) => return Err(Error::config("rank", "WORLD_SIZE is set but RANK is not; set both")),
-        };
-        let number = |name: &'static str, text: &str| {
-            text.trim().parse::<u32>().map_err(|_| {
-                let option = if name == rank_name { "rank" } else { "world_size" };
-                Error::config(option, format!("{name}={text:?} is not a number"))
-            })
-        };
-        let why = format!("{launcher} ({rank_name}={rank}, {world_name}={world})");
-        let (rank, world_size) = (number(rank_name, &rank)?, number(world_name, &world)?);
-        check(rank, world_size)?;
-        return Ok(Found { rank, world_size, why });
+    let lookup = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
+    let mut half = None;
+    for launcher in &LAUNCHERS {
+        match (lookup(launcher.rank), lookup(launcher.world_size)) {
+            (None, None) => {}
+            (Some(rank), Some(world_size)) => return launcher.read(&rank, &world_size),
+            (rank, world_size) => {
+                let Some(error) = launcher.half(rank.as_deref(), world_size.as_deref()) else { continue };
+                if launcher.form == Form::Generic {
+                    return Err(error);
+                }
+                half.get_or_insert(error);
+            }
+        }
     }
-    Ok(Found { rank: 0, world_size: 1, why: "no launcher's variables are set: one process".to_owned() })
+    let pmix = lookup(PMIX).map(|rank| {
+        let hint = "and nothing says how many ranks there are; give rank and world_size";
+        Error::config("world_size", format!("{PMIX}={rank} is set, {hint}"))
+    });
+    match half.or(pmix) {
+        Some(error) => Err(error),
+        None => Ok(Found { rank: 0, world_size: 1, why: "no launcher's variables are set: one process".to_owned() }),
+    }
+}
+
+impl Launcher {
+    /// The error for one variable of two; `None` where that is no contradiction.
+    fn half(&self, rank: Option<&str>, world_size: Option<&str>) -> Option<Error> {
+        let one = |text: &str| match self.form {
+            Form::Slurm => text.trim() == "1",
+            Form::Hosts => !text.contains(','),
+            _ => false,
+        };
+        if world_size.is_some_and(one) {
+            return None;
+        }
+        let (option, set, value, missing) = match rank {
+            Some(value) => ("world_size", self.rank, value, self.world_size),
+            None => ("rank", self.world_size, world_size.unwrap_or_default(), self.rank),
+        };
+        let hint =
+            if self.form == Form::Slurm { "start it with srun, or give rank and world_size" } else { "set both" };
+        Some(Error::config(option, format!("{set}={value} is set but {missing} is not ({}); {hint}", self.name)))
+    }
+
+    fn read(&self, rank: &str, world_size: &str) -> Result<Found> {
+        if self.form == Form::TfConfig {
+            return tf_config(rank);
+        }
+        let number = |option: &'static str, name: &str, text: &str| {
+            let found = text.trim().parse::<u32>();
+            found.map_err(|_| Error::config(option, format!("{name}={text:?} is not a number")))
+        };
+        let ranks = match self.form {
+            Form::Hosts => u32::try_from(world_size.split(',').count()).unwrap_or(u32::MAX),
+            _ => number("world_size", self.world_size, world_size)?,
+        };
+        let why = format!("{} ({}={rank}, {}={world_size})", self.name, self.rank, self.world_size);
+        checked(number("rank", self.rank, rank)?, ranks, why)
+    }
+}
+
+/// The task of a `TF_CONFIG`: the chief (or `master`) is rank 0, workers follow. An evaluator is not of the cluster and reads
+/// everything; a parameter server reads nothing, so that to ask for its rank is a mistake.
+fn tf_config(text: &str) -> Result<Found> {
+    let wrong = |problem: &str| Error::config("rank", format!("TF_CONFIG {problem}"));
+    let config: serde_json::Value =
+        serde_json::from_str(text).map_err(|error| wrong(&format!("is not JSON: {error}")))?;
+    let tasks = |kind: &str| match &config["cluster"][kind] {
+        serde_json::Value::Array(hosts) => hosts.len(),
+        serde_json::Value::Object(hosts) => hosts.len(),
+        _ => 0,
+    };
+    let chiefs = tasks("chief") + tasks("master");
+    let ranks = chiefs + tasks("worker");
+    let Some(kind) = config["task"]["type"].as_str() else {
+        let alone = || checked(0, 1, "TF_CONFIG (no cluster)".to_owned());
+        return if ranks == 0 { alone() } else { Err(wrong("has a cluster but no task.type: which task is this?")) };
+    };
+    let index = match &config["task"]["index"] {
+        serde_json::Value::Number(number) => number.as_u64(),
+        serde_json::Value::String(number) => number.trim().parse().ok(),
+        serde_json::Value::Null => Some(0),
+        _ => None,
+    };
+    let index = index.ok_or_else(|| wrong("has a task.index that is not a number"))?;
+    let why = format!("TF_CONFIG (task {kind} {index} of {ranks} chiefs and workers)");
+    let first = match kind {
+        "chief" | "master" => 0,
+        "worker" => chiefs as u64,
+        "evaluator" => return checked(0, 1, format!("TF_CONFIG (task evaluator {index}: reads everything)")),
+        _ => return Err(wrong(&format!("says task.type {kind:?}, which reads no data; give rank and world_size"))),
+    };
+    if index >= tasks(kind) as u64 {
+        let problem = format!("says task {kind} {index}, but the cluster has {} of them", tasks(kind));
+        return Err(wrong(&problem));
+    }
+    let number = |n: u64| u32::try_from(n).map_err(|_| wrong("has too many tasks"));
+    checked(number(first + index)?, number(ranks as u64)?, why)
 }
 
 /// The rank from options where given, else from the environment.
@@ -73,10 +204,7 @@ pub fn discover_in(lookup: impl Fn(&str) -> Option<String>) -> Result<Found> {
 pub fn resolve(rank: Option<u32>, world_size: Option<u32>) -> Result<Found> {
     match (rank, world_size) {
         (None, None) => discover(),
-        (Some(rank), Some(world_size)) => {
-            check(rank, world_size)?;
-            Ok(Found { rank, world_size, why: "given as options".to_owned() })
-        }
+        (Some(rank), Some(world_size)) => checked(rank, world_size, "given as options".to_owned()),
         (Some(_), None) => {
             Err(Error::config("world_size", "rank is given but world_size is not; give both or neither"))
         }
@@ -84,9 +212,9 @@ pub fn resolve(rank: Option<u32>, world_size: Option<u32>) -> Result<Found> {
     }
 }
 
-fn check(rank: u32, world_size: u32) -> Result<()> {
+fn checked(rank: u32, world_size: u32, why: String) -> Result<Found> {
     if rank < world_size {
-        Ok(())
+        Ok(Found { rank, world_size, why })
     } else {
         Err(Error::config("rank", format!("rank {rank} is not below world_size {world_size}")))
     }
@@ -96,35 +224,117 @@ fn check(rank: u32, world_size: u32) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn with(variables: &[(&str, &str)]) -> Result<Found> {
-        discover_in(|name| variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()))
+    fn with(variables: &str) -> Result<Found> {
+        let pairs: Vec<(&str, &str)> = variables.split_whitespace().filter_map(|pair| pair.split_once('=')).collect();
+        discover_in(|name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned()))
+    }
+
+    /// What each launcher really leaves, as far as it concerns ranks and could be mistaken for one: 14 of them and more.
+    const ENVIRONMENTS: &[(&str, &str, (u32, u32))] = &[
+        ("nothing", "", (0, 1)),
+        ("torchrun", "RANK=5 LOCAL_RANK=1 WORLD_SIZE=8 LOCAL_WORLD_SIZE=4 GROUP_RANK=1 MASTER_ADDR=a", (5, 8)),
+        ("torchrun under srun", "RANK=2 WORLD_SIZE=4 LOCAL_RANK=0 SLURM_PROCID=1 SLURM_NTASKS=2", (2, 4)),
+        ("Ray Train", "RANK=1 WORLD_SIZE=2 LOCAL_RANK=1 LOCAL_WORLD_SIZE=2 NODE_RANK=0 MASTER_PORT=4", (1, 2)),
+        ("JAX", "JAX_COORDINATOR_ADDRESS=a:1 JAX_PROCESS_ID=3 JAX_NUM_PROCESSES=4", (3, 4)),
+        (
+            "Horovod over Open MPI",
+            "HOROVOD_RANK=1 HOROVOD_SIZE=3 HOROVOD_LOCAL_RANK=1 OMPI_COMM_WORLD_RANK=1 OMPI_COMM_WORLD_SIZE=3",
+            (1, 3),
+        ),
+        (
+            "Open MPI in a SLURM allocation",
+            "OMPI_COMM_WORLD_RANK=6 OMPI_COMM_WORLD_SIZE=8 PMIX_RANK=6 SLURM_NTASKS=2 SLURM_JOB_ID=9",
+            (6, 8),
+        ),
+        (
+            "MVAPICH",
+            "MV2_COMM_WORLD_RANK=2 MV2_COMM_WORLD_SIZE=4 MV2_COMM_WORLD_LOCAL_RANK=0 PMI_RANK=2 PMI_SIZE=4",
+            (2, 4),
+        ),
+        ("MPICH", "PMI_RANK=0 PMI_SIZE=2 PMI_FD=9", (0, 2)),
+        ("Intel MPI", "PMI_RANK=3 PMI_SIZE=4 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=2 I_MPI_HYDRA_PMI_CONNECT=1", (3, 4)),
+        ("LSF, jsrun", "JSM_NAMESPACE_RANK=7 JSM_NAMESPACE_SIZE=12 JSM_NAMESPACE_LOCAL_RANK=1 PMIX_RANK=7", (7, 12)),
+        ("Flux", "FLUX_TASK_RANK=1 FLUX_TASK_LOCAL_ID=0 FLUX_JOB_SIZE=2 FLUX_JOB_NNODES=2", (1, 2)),
+        ("TPU pod", "TPU_WORKER_ID=1 TPU_WORKER_HOSTNAMES=a,b,c,d", (1, 4)),
+        ("one TPU host", "TPU_WORKER_HOSTNAMES=localhost", (0, 1)),
+        ("SLURM, srun", "SLURM_PROCID=3 SLURM_NTASKS=8 SLURM_LOCALID=1 SLURM_NNODES=2 PMI_FD=3", (3, 8)),
+        ("SLURM, srun --mpi=pmix", "SLURM_PROCID=1 SLURM_NTASKS=2 PMIX_RANK=1 PMIX_NAMESPACE=x", (1, 2)),
+        ("SLURM, salloc of one task, no srun", "SLURM_NTASKS=1 SLURM_JOB_ID=9", (0, 1)),
+        ("half of PMI under srun", "PMI_RANK=1 SLURM_PROCID=1 SLURM_NTASKS=2", (1, 2)),
+        (
+            "TF_CONFIG, workers",
+            r#"TF_CONFIG={"cluster":{"worker":["a:1","b:1"]},"task":{"type":"worker","index":1}}"#,
+            (1, 2),
+        ),
+        (
+            "TF_CONFIG, a chief and parameter servers",
+            r#"TF_CONFIG={"cluster":{"chief":["c:1"],"worker":["a:1","b:1"],"ps":["p:1"]},"task":{"type":"worker","index":"1"}}"#,
+            (2, 3),
+        ),
+        (
+            "TF_CONFIG, evaluator",
+            r#"TF_CONFIG={"cluster":{"worker":["a:1","b:1"]},"task":{"type":"evaluator","index":0}}"#,
+            (0, 1),
+        ),
+        ("TF_CONFIG of one job", r#"TF_CONFIG={"environment":"cloud"}"#, (0, 1)),
+    ];
+
+    #[test]
+    fn every_launcher_is_understood() {
+        for (name, environment, expected) in ENVIRONMENTS {
+            let found = with(environment).unwrap_or_else(|error| panic!("{name}: {}", error.chain()));
+            assert_eq!((found.rank, found.world_size), *expected, "{name}: {}", found.why);
+        }
+        assert_eq!(with("RANK=1 WORLD_SIZE=4").unwrap().why, "torchrun (RANK=1, WORLD_SIZE=4)");
     }
 
     #[test]
-    fn the_first_complete_launcher_wins() {
-        let slurm = [("SLURM_PROCID", "3"), ("SLURM_NTASKS", "8")];
-        let found = with(&slurm).unwrap();
-        assert_eq!((found.rank, found.world_size), (3, 8));
-        let both = [slurm.as_slice(), &[("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2")]].concat();
-        assert_eq!(with(&both).unwrap().world_size, 2);
-        let all = [both.as_slice(), &[("RANK", "5"), ("WORLD_SIZE", "6")]].concat();
-        assert!(with(&all).unwrap().why.starts_with("torchrun"));
-        assert_eq!(with(&[("PMI_RANK", "1")]).unwrap().world_size, 1);
-        assert_eq!(with(&[]).unwrap().rank, 0);
+    fn half_an_environment_is_an_error_that_names_the_rest() {
+        for (environment, missing) in [
+            ("RANK=1", "WORLD_SIZE"),
+            ("WORLD_SIZE=2", "RANK"),
+            ("WORLD_SIZE=2 OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2", "RANK"),
+            ("JAX_PROCESS_ID=1", "JAX_NUM_PROCESSES"),
+            ("HOROVOD_RANK=1", "HOROVOD_SIZE"),
+            ("OMPI_COMM_WORLD_SIZE=2", "OMPI_COMM_WORLD_RANK"),
+            ("MV2_COMM_WORLD_RANK=1", "MV2_COMM_WORLD_SIZE"),
+            ("PMI_RANK=1", "PMI_SIZE"),
+            ("JSM_NAMESPACE_RANK=1", "JSM_NAMESPACE_SIZE"),
+            ("FLUX_TASK_RANK=1", "FLUX_JOB_SIZE"),
+            ("TPU_WORKER_ID=1", "TPU_WORKER_HOSTNAMES"),
+            ("TPU_WORKER_HOSTNAMES=a,b", "TPU_WORKER_ID"),
+            ("SLURM_NTASKS=8 SLURM_JOB_ID=9", "SLURM_PROCID"),
+            ("SLURM_PROCID=1", "SLURM_NTASKS"),
+            ("PMIX_RANK=1", "world_size"),
+        ] {
+            let error = with(environment).expect_err(environment).chain();
+            assert!(error.contains(missing), "{environment}: {error}");
+        }
     }
 
     #[test]
     fn contradictions_are_named() {
         for bad in [
-            vec![("RANK", "1")],
-            vec![("WORLD_SIZE", "1")],
-            vec![("RANK", "4"), ("WORLD_SIZE", "4")],
-            vec![("RANK", "-1"), ("WORLD_SIZE", "4")],
-            vec![("SLURM_PROCID", "x"), ("SLURM_NTASKS", "4")],
+            "RANK=4 WORLD_SIZE=4",
+            "RANK=-1 WORLD_SIZE=4",
+            "SLURM_PROCID=x SLURM_NTASKS=4",
+            "TPU_WORKER_ID=2 TPU_WORKER_HOSTNAMES=a,b",
+            "TF_CONFIG={",
+            r#"TF_CONFIG={"cluster":{"worker":["a","b"]}}"#,
+            r#"TF_CONFIG={"cluster":{"worker":["a"]},"task":{"type":"worker","index":1}}"#,
+            r#"TF_CONFIG={"cluster":{"worker":["a"],"ps":["b"]},"task":{"type":"ps","index":0}}"#,
+            r#"TF_CONFIG={"cluster":{"worker":["a"]},"task":{"type":"worker","index":-1}}"#,
         ] {
-            assert!(matches!(with(&bad), Err(Error::Config { .. })), "{bad:?}");
+            assert!(matches!(with(bad), Err(Error::Config { .. })), "{bad}");
         }
         assert!(resolve(Some(1), None).is_err() && resolve(Some(0), Some(0)).is_err());
         assert_eq!(resolve(Some(1), Some(2)).unwrap().rank, 1);
+    }
+
+    #[test]
+    fn every_variable_is_shown_once() {
+        let shown: Vec<&str> = variables().collect();
+        let each: std::collections::BTreeSet<&str> = shown.iter().copied().collect();
+        assert_eq!((shown.len(), shown.len()), (each.len(), LAUNCHERS.len() * 2));
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::batches_at_once;
-use super::engine::{Engine, Parts};
+use super::engine::{BatchMemory, Engine, Parts};
 use super::ledger::Ledger;
 use super::loader::Next;
 use super::options::LoaderOptions;
@@ -105,7 +105,7 @@ impl RowGroups {
                     option: "memory_budget (or lower max_rows or prefetch)",
                 });
             }
-            Ok((Parts { sources, batches }, dataset))
+            Ok((Parts { sources, batches, memory: BatchMemory::default() }, dataset))
         })?;
         let listed = Arc::new(Listed::new(dataset.manifest(), &[], max_rows, options.seed)?);
         Ok(Self { engine, dataset, listed, max_rows, seed: options.seed, step: 0, returned: None })

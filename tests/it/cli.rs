@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+use bowstring::pipeline::rank;
 use parquet::arrow::ArrowWriter;
 use serde_json::Value;
 
@@ -24,9 +25,7 @@ fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bowstring"));
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
-        let launcher =
-            ["RANK", "WORLD_SIZE", "HOROVOD_", "OMPI_", "PMI_", "SLURM_"].iter().any(|start| text.starts_with(start));
-        if launcher || text.starts_with("BOWSTRING_") {
+        if rank::variables().any(|variable| variable == text) || text.starts_with("BOWSTRING_") {
             command.env_remove(&name);
         }
     }
@@ -174,6 +173,12 @@ fn doctor_says_who_this_process_is() {
     half.env("RANK", "2");
     let half = ran(half);
     assert!(half.code == 2 && half.stdout.contains("WORLD_SIZE is not"), "{half:?}");
+
+    let cluster = r#"{"cluster":{"worker":["a:1","b:1"]},"task":{"type":"worker","index":1}}"#;
+    let mut worker = command(&["doctor"]);
+    worker.env("TF_CONFIG", cluster);
+    let worker = ran(worker);
+    assert!(worker.code == 0 && worker.stdout.contains("1 of 2; TF_CONFIG (task worker 1"), "{worker:?}");
 }
 
 #[test]

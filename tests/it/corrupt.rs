@@ -13,6 +13,8 @@ use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader, ParquetMet
 
 use crate::dataset::{open, read_group, runtime};
 
+use crate::support::Random;
+
 /// Every row group of one file, or its error. Small pools of threads keep the address space small.
 fn read(path: &Path) -> Result<Vec<Result<RecordBatch>>> {
     let runtime = runtime();
@@ -100,22 +102,6 @@ fn every_broken_fixture_is_an_error_with_its_place() {
     assert!(matches!(read(Path::new("fixtures/corrupt/encrypted_magic.parquet")), Err(Error::Unsupported { .. })));
 }
 
-/// A small generator of numbers, so that a case can be made again from its seed.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-}
-
 /// Where the bodies of pages are in `good.parquet`: a flip there must be noticed, for its pages have checksums.
 fn page_bodies(file: &[u8]) -> Vec<std::ops::Range<usize>> {
     let metadata = ParquetMetaDataReader::new().parse_and_finish(&bytes::Bytes::copy_from_slice(file)).unwrap();
@@ -142,14 +128,14 @@ fn check_generated(count: usize, seed: u64) {
         let mut in_body = false;
         let truncated = case % 3 == 0;
         if truncated {
-            made.truncate(random.below(file.len()));
+            made.truncate(random.index(file.len()));
         } else if case % 3 == 1 {
-            let body = bodies[random.below(bodies.len())].clone();
-            made[body.start + random.below(body.len())] ^= 1 << random.below(8);
+            let body = bodies[random.index(bodies.len())].clone();
+            made[body.start + random.index(body.len())] ^= 1 << random.index(8);
             in_body = true;
         } else {
-            for _ in 0..=random.below(4) {
-                made[random.below(file.len())] ^= 1 << random.below(8);
+            for _ in 0..=random.index(4) {
+                made[random.index(file.len())] ^= 1 << random.index(8);
             }
         }
         fs::write(&path, &made).unwrap();

@@ -21,6 +21,8 @@ use parquet::file::metadata::{PageIndexPolicy, ParquetMetaData, ParquetMetaDataR
 use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersion};
 use proptest::prelude::*;
 
+use crate::support::Random;
+
 /// The full count in a soak run, a tenth otherwise.
 fn cases() -> u32 {
     if std::env::var("BOWSTRING_SOAK").is_ok_and(|value| value == "1") { 2000 } else { 200 }
@@ -85,31 +87,6 @@ fn naive(tree: &Tree, row: &[Option<Cell>]) -> Option<bool> {
 
 // ---- random data ---------------------------------------------------------------------------------------------------
 
-/// SplitMix64: one seed is one case.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    fn chance(&mut self, percent: usize) -> bool {
-        self.below(100) < percent
-    }
-
-    fn pick<T: Clone>(&mut self, from: &[T]) -> T {
-        from[self.below(from.len())].clone()
-    }
-}
-
 const COLUMNS: [&str; 17] = [
     "i", "u64", "u32", "f64", "f32", "f16", "s", "dict", "view", "bin", "b", "ts", "sec", "day", "dec", "fixed", "n.x",
 ];
@@ -134,10 +111,10 @@ fn value(column: &str, at: usize) -> Cell {
 
 /// A literal for `column`: what it means, and its text.
 fn literal(column: &str, random: &mut Random) -> (Cell, String) {
-    let cell = value(column, random.below(9));
+    let cell = value(column, random.index(9));
     let text = match (&cell, column) {
         (Cell::Whole(twice), "i" | "n.x" | "u32" | "u64") => {
-            let twice = twice + i128::from(random.chance(20)) * (random.below(3) as i128 - 1);
+            let twice = twice + i128::from(random.chance(20)) * (random.index(3) as i128 - 1);
             let small = twice.abs() < 1 << 33;
             let text = match twice % 2 {
                 0 if small && random.chance(20) => format!("{}.0", twice / 2),
@@ -158,13 +135,13 @@ fn literal(column: &str, random: &mut Random) -> (Cell, String) {
         (Cell::Whole(micros), "ts" | "sec" | "day") => {
             let days = micros.div_euclid(86_400_000_000);
             let date = format!("1970-01-{:02}", days + 10);
-            let hour = if random.chance(30) { random.below(24) as i128 } else { 0 };
+            let hour = if random.chance(30) { random.index(24) as i128 } else { 0 };
             let zone = if column == "ts" { "Z" } else { "" };
             let text = if column == "day" && hour == 0 { date } else { format!("{date}T{hour:02}:00:00.000{zone}") };
             return (Cell::Whole(micros + hour * 3_600_000_000), format!("'{text}'"));
         }
         (Cell::Whole(value), "dec") => {
-            let value = value + i128::from(random.chance(30)) * (random.below(3) as i128 - 1);
+            let value = value + i128::from(random.chance(30)) * (random.index(3) as i128 - 1);
             let digits = format!("{:04}", value.abs());
             let (whole, fraction) = digits.split_at(digits.len() - 3);
             return (Cell::Whole(value), format!("'{}{whole}.{fraction}'", if value < 0 { "-" } else { "" }));
@@ -177,26 +154,26 @@ fn literal(column: &str, random: &mut Random) -> (Cell, String) {
 
 fn condition(random: &mut Random, depth: usize) -> (Tree, String) {
     if depth > 0 && random.chance(60) {
-        let kind = random.below(3);
+        let kind = random.index(3);
         if kind == 2 {
             let (tree, text) = condition(random, depth - 1);
             return (Tree::Not(Box::new(tree)), format!("{}({text})", random.pick(&["not ", "!", "~", "NOT "])));
         }
-        let (trees, texts): (Vec<_>, Vec<_>) = (0..2 + random.below(2)).map(|_| condition(random, depth - 1)).unzip();
+        let (trees, texts): (Vec<_>, Vec<_>) = (0..2 + random.index(2)).map(|_| condition(random, depth - 1)).unzip();
         let texts: Vec<_> = texts.iter().map(|text| format!("({text})")).collect();
         return match kind {
             0 => (Tree::All(trees), texts.join(random.pick(&[" and ", "&", " AND "]))),
             _ => (Tree::Any(trees), texts.join(random.pick(&[" or ", "|", " || "]))),
         };
     }
-    let column = random.below(COLUMNS.len());
+    let column = random.index(COLUMNS.len());
     let name = if random.chance(10) { format!("\"{}\"", COLUMNS[column]) } else { COLUMNS[column].to_owned() };
-    match random.below(10) {
+    match random.index(10) {
         0 => (Tree::IsNull(column), format!("{name} is null")),
         1 => (Tree::Not(Box::new(Tree::IsNull(column))), format!("{name} is not null")),
         kind @ 2..4 => {
             let (cells, texts): (Vec<_>, Vec<_>) =
-                (0..1 + random.below(4)).map(|_| literal(COLUMNS[column], random)).unzip();
+                (0..1 + random.index(4)).map(|_| literal(COLUMNS[column], random)).unzip();
             let (tree, not) = (Tree::In(column, cells), if kind == 2 { "" } else { " not" });
             let tree = if kind == 2 { tree } else { Tree::Not(Box::new(tree)) };
             (tree, format!("{name}{not} in ({})", texts.join(", ")))
@@ -218,22 +195,22 @@ fn condition(random: &mut Random, depth: usize) -> (Tree, String) {
 
 /// Rows in runs of alike values, so that there is something to prune.
 fn rows(random: &mut Random) -> Vec<Vec<Option<Cell>>> {
-    let count = 20 + random.below(300);
+    let count = 20 + random.index(300);
     let columns: Vec<Vec<Option<Cell>>> = COLUMNS
         .iter()
         .map(|column| {
             let mut cells = Vec::new();
             while cells.len() < count {
-                let (from, width) = (random.below(9), 1 + random.below(3));
+                let (from, width) = (random.index(9), 1 + random.index(3));
                 let (nulls, nans) = (random.pick(&[0, 0, 10, 100]), random.pick(&[0, 0, 0, 20, 100]));
-                for _ in 0..1 + random.below(80) {
+                for _ in 0..1 + random.index(80) {
                     let float = column.starts_with('f') && *column != "fixed";
                     cells.push(if random.chance(nulls) {
                         None
                     } else if float && random.chance(nans) {
                         Some(Cell::Float(if random.chance(50) { f64::NAN } else { -f64::NAN }))
                     } else {
-                        Some(value(column, (from + random.below(width)).min(8)))
+                        Some(value(column, (from + random.index(width)).min(8)))
                     });
                 }
             }
@@ -368,7 +345,7 @@ fn check(seed: u64) -> Result<Tally, String> {
     let schema = read[0].schema();
     let mut tally = Tally::default();
     for _ in 0..8 {
-        let depth = random.below(4);
+        let depth = random.index(4);
         let (tree, text) = condition(&mut random, depth);
         let report = |problem: String| {
             format!("{problem}; filter {text}; repeat: BOWSTRING_SEED={seed} cargo test --test it filter::")

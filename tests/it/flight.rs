@@ -17,7 +17,7 @@ use bowstring::tensor::{Batch, Value};
 use bowstring::{Error, Loader};
 use sha2::{Digest, Sha256};
 
-use crate::support;
+use crate::support::{self, Random};
 
 /// A server on its own threads; it drains when dropped, and must end well.
 pub(crate) struct Served(Background);
@@ -271,24 +271,6 @@ impl Cutter {
             }
         });
         Self { address, cuts }
-    }
-}
-
-/// A small generator, so that a seed says everything (splitmix64).
-#[derive(Clone)]
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end.max(1)
     }
 }
 

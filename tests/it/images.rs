@@ -15,6 +15,8 @@ use bowstring::schema::DType;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
+use crate::support::Random;
+
 /// Whether the decoder is the one that Pillow has inside, so that pixels are equal and not only close.
 const TURBO: bool = cfg!(feature = "turbo");
 
@@ -86,22 +88,6 @@ fn png(rgb: &[u8], width: u32, height: u32) -> Vec<u8> {
     let pixels = image::RgbImage::from_raw(width, height, rgb.to_vec()).unwrap();
     pixels.write_to(&mut out, image::ImageFormat::Png).unwrap();
     out.into_inner()
-}
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
 }
 
 // ---- right ---------------------------------------------------------------------------------------------------------
@@ -553,16 +539,16 @@ fn mutations_never_panic() {
     for (name, original) in &originals {
         for round in 0..rounds {
             let mut bytes = original.clone();
-            for _ in 0..=random.below(4) {
-                let at = random.below(bytes.len());
-                match random.below(6) {
-                    0 => bytes[at] ^= 1 << random.below(8),
+            for _ in 0..=random.index(4) {
+                let at = random.index(bytes.len());
+                match random.index(6) {
+                    0 => bytes[at] ^= 1 << random.index(8),
                     1 => bytes[at] = random.next() as u8,
                     2 => bytes.truncate(at.max(1)),
                     3 => bytes[at..].iter_mut().take(4).for_each(|byte| *byte = 0xff),
                     4 => {
-                        let from = random.below(bytes.len());
-                        let piece = bytes[from..].iter().take(random.below(40)).copied().collect::<Vec<_>>();
+                        let from = random.index(bytes.len());
+                        let piece = bytes[from..].iter().take(random.index(40)).copied().collect::<Vec<_>>();
                         bytes.splice(at..at, piece);
                     }
                     // Headers are where the interesting numbers are.

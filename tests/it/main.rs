@@ -21,6 +21,8 @@ mod convert;
 mod corrupt;
 /// Datasets on written files: values, layouts, addresses, schemas, filters, the network.
 mod dataset;
+/// Batches in the memory of a device: reuse, fences, capture, failures, the loader on top.
+mod device;
 /// Filters on written files.
 mod filter;
 /// The server and its client.
@@ -38,6 +40,9 @@ mod flight_hostile;
 /// Ranks and servers that are killed, stopped and drained as processes.
 #[cfg(all(feature = "cli", feature = "flight", unix))]
 mod flight_kill;
+/// The whole server in a simulated network.
+#[cfg(feature = "flight")]
+mod flight_sim;
 /// Clients that wait for servers that are stopped, mute or out of reach.
 #[cfg(all(feature = "cli", feature = "flight", unix))]
 mod flight_wait;

@@ -10,6 +10,8 @@ use bowstring::error::{Error, Kind, Result};
 use bowstring::schema::{Codec, DType, Element, Stored};
 use serde::Deserialize;
 
+use crate::support::Random;
+
 #[derive(Deserialize)]
 struct Fixtures {
     cells: BTreeMap<String, (usize, usize)>,
@@ -94,22 +96,6 @@ fn strings(decoder: &NpyDecoder, cell: &[u8]) -> Result<(Vec<usize>, Vec<Vec<u8>
 /// Whether the error is one that a cell may give.
 fn is_typed(error: &Error) -> bool {
     matches!(error, Error::Corrupt { .. } | Error::Unsupported { .. } | Error::Limit { .. })
-}
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
-    }
 }
 
 #[test]
@@ -470,18 +456,18 @@ fn random_damage_gives_typed_errors_or_values() {
     let mut random = Random(seed);
     let (mut read, mut refused) = (0, 0);
     for _ in 0..rounds {
-        let name = names[random.below(names.len())];
+        let name = names[random.index(names.len())];
         let mut cell = cells[name].clone();
-        for _ in 0..=random.below(4) {
-            let at = random.below(cell.len());
-            match random.below(5) {
-                0 => cell[at] ^= 1 << random.below(8),
-                1 => cell[at] = [0, 1, 0x7f, 0x80, 0xff][random.below(5)],
+        for _ in 0..=random.index(4) {
+            let at = random.index(cell.len());
+            match random.index(5) {
+                0 => cell[at] ^= 1 << random.index(8),
+                1 => cell[at] = [0, 1, 0x7f, 0x80, 0xff][random.index(5)],
                 2 => cell.truncate(at.max(1)),
-                3 => cell.insert(at, b"0123456789,()[]'L <>|\n"[random.below(22)]),
+                3 => cell.insert(at, b"0123456789,()[]'L <>|\n"[random.index(22)]),
                 _ => {
-                    let piece: Vec<u8> = cell[at..].iter().copied().take(random.below(40)).collect();
-                    let to = random.below(cell.len());
+                    let piece: Vec<u8> = cell[at..].iter().copied().take(random.index(40)).collect();
+                    let to = random.index(cell.len());
                     cell.splice(to..to, piece);
                 }
             }

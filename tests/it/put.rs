@@ -15,28 +15,12 @@ use bowstring::error::Error;
 use bowstring::flight::put::{Mode, Staged, Staging, StagingOptions, Token, WriteId};
 
 use crate::dataset::read_group;
-use crate::support;
+use crate::support::{self, Random};
 
 const MIB: u64 = 1 << 20;
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
-}
-
-/// A small generator, so that a seed is all that a failure needs.
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % bound
-    }
 }
 
 /// Seeds to try, the first of them from the environment.
@@ -153,7 +137,7 @@ async fn one_write(staging: &Staging, write: &WriteId, random: &mut Random, next
 }
 
 async fn interleavings(staging: &Staging, seed: u64) {
-    let mut random = Random::new(seed);
+    let mut random = Random(seed);
     let mut next = 0;
     let mut expected: BTreeMap<&str, Option<Vec<i64>>> = BTreeMap::from([("a", None), ("b", None)]);
     for number in 0..8 {
@@ -228,7 +212,7 @@ fn a_full_memory_refuses_and_keeps_nothing_half() {
         let used = staging.memory_used();
         assert!(used > 0 && used < 10_000, "{used}");
         // Bytes that do not compress.
-        let mut random = Random::new(7);
+        let mut random = Random(7);
         let fields = vec![Field::new("x", DataType::Binary, false)];
         let schema = Arc::new(Schema::new(fields));
         let big: Vec<_> = (0..64)
@@ -326,7 +310,7 @@ fn what_does_not_belong_together_is_refused() {
 
 /// Write `number` of a seed's sequence: its mode, and the rows of its tasks.
 fn planned(seed: u64, number: i64) -> (Mode, Vec<Vec<i64>>) {
-    let mut random = Random::new(seed * 1000 + number as u64);
+    let mut random = Random(seed * 1000 + number as u64);
     let mode = if random.below(4) == 0 { Mode::Replace } else { Mode::Append };
     let tasks = 1 + random.below(3) as i64;
     let task = |task| (0..1 + random.below(20) as i64).map(|row| number * 1000 + task * 100 + row).collect();
@@ -373,7 +357,7 @@ fn a_process_killed_in_a_commit_leaves_the_old_or_the_new() {
     for seed in seeds() {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("d");
-        let mut random = Random::new(seed);
+        let mut random = Random(seed);
         let mut done = 0;
         for _ in 0..3 {
             let variables = [

@@ -18,6 +18,38 @@ pub(crate) fn soak() -> bool {
     std::env::var_os("BOWSTRING_SOAK").is_some()
 }
 
+/// Random numbers that are the same for the same seed (SplitMix64).
+#[derive(Debug, Clone)]
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `end`.
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.next() % end.max(1)
+    }
+
+    /// An index below `end`.
+    pub(crate) fn index(&mut self, end: usize) -> usize {
+        self.below(end as u64) as usize
+    }
+
+    pub(crate) fn chance(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    pub(crate) fn pick<T: Clone>(&mut self, from: &[T]) -> T {
+        from[self.index(from.len())].clone()
+    }
+}
+
 /// Columns of a synthetic dataset beside `id`: float32 columns `f0..`, each cell a function of its row.
 pub(crate) fn cell(id: i64, column: usize) -> f32 {
     ((id * 31 + column as i64 * 7) % 1000) as f32

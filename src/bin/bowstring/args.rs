@@ -126,6 +126,18 @@ pub(crate) struct LoaderArgs {
     /// What to do with a row that cannot be decoded
     #[arg(long, env = "BOWSTRING_BAD_ROWS", value_parser = ["error", "skip", "zero"], hide_env_values = true)]
     bad_rows: Option<String>,
+    /// Where tensors are delivered: cpu, pinned, auto, cuda, cuda:N, cuda:GPU-<uuid>
+    #[arg(long, env = "BOWSTRING_DEVICE", value_name = "DEVICE", hide_env_values = true)]
+    device: Option<String>,
+    /// Batches in the device's memory at once
+    #[arg(long, env = "BOWSTRING_DEVICE_SLOTS", value_name = "N", hide_env_values = true)]
+    device_slots: Option<usize>,
+    /// When a batch's device memory is written again
+    #[arg(long, env = "BOWSTRING_DEVICE_FENCE", value_parser = ["stream", "context", "sync"], hide_env_values = true)]
+    device_fence: Option<String>,
+    /// Take more device memory when the consumer has all slots
+    #[arg(long, env = "BOWSTRING_DEVICE_OVERFLOW", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", hide_env_values = true)]
+    device_overflow: Option<bool>,
     /// Seconds to wait for a batch before giving up
     #[arg(long, env = "BOWSTRING_TIMEOUT", value_name = "SECONDS", hide_env_values = true)]
     timeout: Option<f64>,
@@ -187,6 +199,10 @@ impl LoaderArgs {
         set(&mut map, "threads", &self.threads);
         set(&mut map, "prefetch", &self.prefetch);
         set(&mut map, "bad_rows", &self.bad_rows);
+        set(&mut map, "device", &self.device);
+        set(&mut map, "device_slots", &self.device_slots);
+        set(&mut map, "device_fence", &self.device_fence);
+        set(&mut map, "device_overflow", &self.device_overflow);
         set(&mut map, "timeout", &self.timeout);
         set(&mut map, "weights", &given(&self.weights));
         parsed(map)

@@ -44,7 +44,7 @@ struct Cli {
     verbose: u8,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 done, 1 stopped, 2 usage, 3 data, 4 store, 5 a source changed during the run, 6 timeout, 7 a peer, 8 fenced.";
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 stopped, 2 usage, 3 data, 4 store, 5 a source changed during the run, 6 timeout, 7 a peer, 8 fenced, 9 a device.";
 
 #[derive(Debug, Subcommand)]
 enum Verb {

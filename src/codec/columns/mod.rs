@@ -261,7 +261,7 @@ impl Columns {
 /// The name of the row numbers.
 const ROW_ID: &str = "_row_id";
 /// The name of the mask that marks padding rows.
-const MASK: &str = "_mask";
+pub(crate) const MASK: &str = "_mask";
 
 /// What is delivered: a pack or a leaf, by index.
 enum Item {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::select;
 use crate::codec::ImageOptions;
 use crate::schema::DType;
 
@@ -33,6 +34,13 @@ pub struct ColumnOptions {
     pub cast: BTreeMap<String, DType>,
     /// Whether `_row_id`, the row's number in the dataset, is delivered.
     pub row_id: bool,
+}
+
+impl ColumnOptions {
+    /// Whether a null in a column called `name` can be nothing but an error.
+    pub(crate) fn nulls_are_errors(&self, name: &str) -> bool {
+        select::lookup(&self.nulls.0, name).is_none_or(|(nulls, _)| *nulls == Nulls::Error)
+    }
 }
 
 /// A choice per column, by name or glob. An exact name wins; otherwise the pattern with the most literal characters.

@@ -33,17 +33,7 @@ enum Table {
 impl Writer {
     /// For checked options.
     pub(super) fn new(options: &ImageOptions) -> Self {
-        let (mut scale, mut bias) = ([1.0 / 255.0_f32; 4], [0.0_f32; 4]);
-        if let Some(normalize) = &options.normalize {
-            let of = |values: &[f32], channel: usize| -> f64 {
-                values.get(channel).or(values.first()).copied().unwrap_or_default().into()
-            };
-            for channel in 0..4 {
-                let (mean, std) = (of(&normalize.mean, channel), of(&normalize.std, channel));
-                scale[channel] = (1.0 / (255.0 * std)) as f32;
-                bias[channel] = (-mean / std) as f32;
-            }
-        }
+        let (scale, bias) = factors(options);
         let channels = usize::from(options.channels);
         let value = |channel: usize, x: u8| f32::from(x).mul_add(scale[channel], bias[channel]);
         let two = |bits: &dyn Fn(f32) -> u16| {
@@ -94,6 +84,22 @@ impl Writer {
             }
         }
     }
+}
+
+/// The factor and the summand of each channel, for checked options.
+pub(super) fn factors(options: &ImageOptions) -> ([f32; 4], [f32; 4]) {
+    let (mut scale, mut bias) = ([1.0 / 255.0_f32; 4], [0.0_f32; 4]);
+    if let Some(normalize) = &options.normalize {
+        let of = |values: &[f32], channel: usize| -> f64 {
+            values.get(channel).or(values.first()).copied().unwrap_or_default().into()
+        };
+        for channel in 0..4 {
+            let (mean, std) = (of(&normalize.mean, channel), of(&normalize.std, channel));
+            scale[channel] = (1.0 / (255.0 * std)) as f32;
+            bias[channel] = (-mean / std) as f32;
+        }
+    }
+    (scale, bias)
 }
 
 /// Mirrors every row of interleaved pixels from left to right, in place.

@@ -262,6 +262,18 @@ impl ImageOptions {
         options
     }
 
+    /// The same, decoded to what is cheapest to move, u8 `[height, width, channels]`, with what is left to do: for each channel a factor
+    /// and a summand, then the layout [`Layout::Chw`] and [`dtype`](Self::dtype). None if that is not the outcome that is asked for.
+    pub(crate) fn undone(&self) -> Option<(Self, [f32; 4], [f32; 4])> {
+        let float = matches!(self.dtype, DType::Float16 | DType::Bfloat16 | DType::Float32);
+        if !float || self.layout != Layout::Chw || self.check().is_err() {
+            return None;
+        }
+        let (scale, bias) = super::normalise::factors(self);
+        let pixels = Self { dtype: DType::Uint8, layout: Layout::Hwc, normalize: None, ..self.clone() };
+        Some((pixels, scale, bias))
+    }
+
     /// The output size, after a check of every option.
     pub(super) fn check(&self) -> Result<Size> {
         let Some(size) = self.size else {

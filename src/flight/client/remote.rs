@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::flight::asked::Asked;
 use crate::flight::gang::Member;
 use crate::flight::wire::Columns;
-use crate::memory::{Pool, SystemAllocator};
+use crate::memory::{HostAllocator, Pool, SystemAllocator};
 use crate::pipeline::{Ledger, LoaderOptions, Memory, Next, Stage, Stats, machine, rank};
 use crate::plan::{Share, State};
 use crate::schema::Schema;
@@ -77,6 +77,21 @@ impl Remote {
     /// says.
     pub fn open(options: &LoaderOptions) -> Result<Self> {
         Self::open_with(options, Arc::new(Tcp), None)
+    }
+
+    /// As [`open`](Self::open), or as [`open_in`](Self::open_in) with a gang, with batches received into memory of `allocator`. What
+    /// comes through shared memory stays there.
+    ///
+    /// # Errors
+    /// As these.
+    pub fn open_to(options: &LoaderOptions, gang: Option<&Gang>, allocator: Arc<dyn HostAllocator>) -> Result<Self> {
+        let mut remote = match gang {
+            Some(gang) => Self::open_in(options, gang)?,
+            None => Self::open(options)?,
+        };
+        // Nothing was received yet.
+        remote.pool = Pool::new(allocator, remote.pool.budget());
+        Ok(remote)
     }
 
     /// As [`open`](Self::open), as a member of `gang`: its share of the data, and nothing after its generation is over.

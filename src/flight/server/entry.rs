@@ -29,8 +29,8 @@ const ALLOWED: [&str; 13] = [
     "bad_rows",
     "decode",
 ];
-/// What no client may ever set: where data lies, what the server may spend on it, and who the client is.
-const NEVER: [&str; 10] = [
+/// What no client may ever set: where data lies, what the server may spend on it, who the client is, and where he wants his batches.
+const NEVER: [&str; 14] = [
     "urls",
     "weights",
     "stop",
@@ -41,6 +41,10 @@ const NEVER: [&str; 10] = [
     "partitioning",
     "rank",
     "world_size",
+    "device",
+    "device_slots",
+    "device_fence",
+    "device_overflow",
 ];
 /// Options of columns, which may be written beside `columns` as flags are.
 const OF_COLUMNS: [&str; 8] = ["exclude", "nulls", "lists", "pack", "images", "arrow", "cast", "row_id"];

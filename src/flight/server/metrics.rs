@@ -156,6 +156,7 @@ impl Metrics {
             Kind::Closed => "closed",
             Kind::Remote => "remote",
             Kind::Fenced => "fenced",
+            Kind::Device => "device",
         };
         self.0.errors.get_or_create(&OfKind { kind }).inc();
     }

@@ -1,0 +1,69 @@
+"""Every element type, and photos as normalised planes: on the device bit for bit what the loader gives on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import bowstring
+from common import Settings, busy, loader, numbers, photos, stage
+
+DTYPES = ("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
+
+
+def bits(tensor: Any) -> Any:
+    """The bytes of a tensor, on the host."""
+    import torch
+
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+
+
+def compare(found: Any, expected: Any, epochs: int, more: Any) -> tuple[int, int]:
+    """Batches compared and wrong ones, of two loaders over the same data."""
+    import torch
+
+    compared = wrong = 0
+    for _ in range(epochs):
+        for one, other in zip(found, expected, strict=True):
+            if not more():
+                return compared, wrong
+            same = one.keys() == other.keys() and all(
+                one[name].dtype == other[name].dtype
+                and one[name].shape == other[name].shape
+                and torch.equal(bits(one[name]), bits(other[name]))
+                for name in other
+                if isinstance(other[name], torch.Tensor)
+            )
+            compared, wrong = compared + 1, wrong + (not same)
+    return compared, wrong
+
+
+def run(settings: Settings) -> dict[str, Any]:
+    """Counts of compared and of wrong batches, by case."""
+    cases: dict[str, dict[str, int]] = {}
+    cpu = Settings(**{**vars(settings), "device": "cpu"})
+    with busy(settings.seconds) as more:
+        for number, dtype in enumerate(DTYPES):
+            # Odd widths: rows are not aligned to anything.
+            data = numbers(settings, settings.pick(512, 24), 37 + 2 * number, dtype, random=True)
+            options = {"columns": "array", "tail": "pad", "shuffle": True, "seed": number}
+            for batch in settings.pick((1, 7, 64, 100), (1, 7)):
+                pair = [loader(one, data, batch, **options) for one in (settings, cpu)]
+                compared, wrong = compare(*pair, epochs=1, more=more)
+                cases[f"{dtype}, batch {batch}"] = {"compared": compared, "wrong": wrong}
+        folder = photos(settings, settings.pick(3, 1))
+        for size in settings.pick((32, 33, 224, (97, 131)), (8, 9)):
+            for dtype in ("uint8", "float16", "bfloat16", "float32"):
+                normalize = None if dtype == "uint8" else "imagenet"
+                image = bowstring.Image(size, layout="chw", dtype=dtype, normalize=normalize)
+                # 40 photos a file: the last batch is padded, and its padding is zeros on both sides.
+                options = {"columns": "image", "images": {"image": image}, "tail": "pad", "shuffle": True}
+                pair = [loader(one, folder, settings.pick(32, 16), **options) for one in (settings, cpu)]
+                compared, wrong = compare(*pair, epochs=settings.pick(3, 1), more=more)
+                cases[f"photos {size} {dtype}"] = {"compared": compared, "wrong": wrong}
+    compared = sum(case["compared"] for case in cases.values())
+    wrong = sum(case["wrong"] for case in cases.values())
+    return {"ok": compared > 0 and wrong == 0, "compared": compared, "wrong": wrong, "cases": cases}
+
+
+if __name__ == "__main__":
+    stage(run)

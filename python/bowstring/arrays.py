@@ -1,0 +1,169 @@
+"""What frameworks' adapters share: every column's type and axes before the first batch, and its bytes as arrays.
+
+An adapter asks :func:`columns_of` what will come, and makes arrays of what comes with :func:`numpy_array` and :class:`Text`.
+Nothing here copies a tensor or looks at single rows.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from bowstring import _native
+from bowstring.base import BaseLoader
+from bowstring.errors import UnsupportedError
+from bowstring.options import Url, document
+
+__all__ = ["Column", "Text", "columns_of", "numpy_array", "packs"]
+
+# Arrow types as Rust writes them.
+_TEXT = re.compile(r"(LargeList\()*Large(Utf8|Binary)\)*")
+
+
+@dataclass(frozen=True)
+class Column:
+    """One delivered column, which may be several arrays of the batch."""
+
+    name: str
+    dtype: str | None
+    """Element type of a tensor by NumPy's name; ``None`` for Arrow columns."""
+    arrow: str | None
+    """Type of an Arrow column."""
+    rows: int
+    """Rows of the batch, with padding; of windows, rows of all their offsets."""
+    leading: tuple[int, ...]
+    """The axes up to and with the batch's: ``(B,)``, for windows ``(T, B)``."""
+    inner: tuple[int, ...]
+    """The fixed axes of one value."""
+    ragged: int
+    """How many axes vary in length: so many arrays of offsets there are."""
+    shaped: bool
+    """Whether ``<name>__shape`` tells the axes of each value, which comes flat."""
+    parts: tuple[str, ...]
+    """The names of its arrays in a batch, in order."""
+    packed: bool = False
+    """Whether it is a pack, whose validity has the shape of its values."""
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it is text or binary, in as many lists as :attr:`ragged` says."""
+        return self.arrow is not None and _TEXT.fullmatch(self.arrow) is not None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is one tensor with the rows first, which can be a part of a global array."""
+        return self.dtype is not None and not self.ragged and not self.shaped
+
+
+def packs(url: Url | Sequence[Url], options: Mapping[str, Any]) -> frozenset[str]:
+    """The names of the packs among a loader's options, those of the environment included."""
+    names = inspect.signature(BaseLoader).parameters
+    given = {name: options.get(name) for name in names if name not in ("url", "gang")}
+    return frozenset(pack["name"] for pack in json.loads(document(url, given))["columns"].get("pack") or ())
+
+
+def columns_of(native: _native.Loader, packs: Collection[str] = ()) -> list[Column]:
+    """What each batch of the loader will hold, ``_mask`` last if there is one."""
+    spec = native.state()["spec"]
+    each, more = divmod(int(spec["global_batch"]), native.world_size)
+    batch = each + (native.rank < more)
+    found = [replace(_column(field, batch), packed=field["name"] in packs) for field in native.fields]
+    if spec["tail"] == "pad":
+        found.append(Column("_mask", "bool", None, batch, (batch,), (), 0, False, ("_mask",)))
+    return found
+
+
+def _column(field: Mapping[str, Any], batch: int) -> Column:
+    dims: list[Any] = field["dims"]
+    at = dims.index("batch")
+    leading = (*dims[:at], batch)
+    rest = dims[at + 1 :]
+    rows = 1
+    for axis in leading:
+        rows *= axis
+    inner = tuple(axis["padded"] if isinstance(axis, dict) else axis for axis in rest if axis not in ("ragged", "any"))
+    shaped = "any" in rest
+    return Column(
+        name=field["name"],
+        dtype=field["dtype"],
+        arrow=field["arrow"],
+        rows=rows,
+        leading=leading,
+        inner=() if shaped else inner,
+        ragged=1 if shaped else rest.count("ragged"),
+        shaped=shaped,
+        parts=tuple(field["names"]),
+    )
+
+
+class _Bits:
+    """A tensor's memory under another type name, by NumPy's array interface."""
+
+    def __init__(self, tensor: _native.Tensor, typestr: str) -> None:
+        # NumPy keeps this object, and this keeps the tensor, for as long as the array or a view of it lives.
+        self.tensor = tensor
+        self.__array_interface__ = {
+            "version": 3,
+            "shape": tensor.shape,
+            "typestr": typestr,
+            "data": (tensor.data_ptr, False),
+        }
+
+
+def numpy_array(tensor: _native.Tensor) -> Any:
+    """``tensor`` as a NumPy array over the same memory; bfloat16 as that of ``ml_dtypes``, which TensorFlow and JAX bring along."""
+    if tensor.dtype != "bfloat16":
+        return tensor.numpy()
+    if importlib.util.find_spec("ml_dtypes") is None:
+        raise UnsupportedError("bfloat16 in NumPy needs the package ml_dtypes; or cast the column to float32")
+    import ml_dtypes
+    import numpy
+
+    if tensor.nbytes == 0:
+        return numpy.empty(tensor.shape, ml_dtypes.bfloat16)
+    return numpy.asarray(_Bits(tensor, "<u2")).view(ml_dtypes.bfloat16)
+
+
+@dataclass(frozen=True)
+class Text:
+    """Text or binary as NumPy arrays over Arrow's memory: value ``i`` is ``data[offsets[i]:offsets[i + 1]]``."""
+
+    data: Any
+    """The bytes of all values, uint8."""
+    offsets: Any
+    """int64, one more than there are values; they need not begin at 0."""
+
+    @staticmethod
+    def of(array: _native.ArrowArray | Any) -> tuple[Text, list[Any]]:
+        """The values of a column of text, and the offsets of the lists around them from the outermost one on. Nulls are empty."""
+        import numpy
+        import pyarrow
+
+        found = pyarrow.array(array) if isinstance(array, _native.ArrowArray) else array
+        splits = []
+        while pyarrow.types.is_large_list(found.type):
+            if found.null_count:
+                found = found.fill_null([])
+            starts = found.offsets.to_numpy()
+            splits.append(starts - starts[0])
+            found = found.flatten()
+        if found.null_count:
+            found = found.fill_null(b"" if pyarrow.types.is_large_binary(found.type) else "")
+        _, offsets, data = found.buffers()
+        # An array without values may have no buffers.
+        if len(found) == 0 or offsets is None:
+            starts = numpy.zeros(len(found) + 1, numpy.int64)
+        else:
+            starts = numpy.frombuffer(offsets, numpy.int64)[found.offset : found.offset + len(found) + 1]
+        values = numpy.empty(0, numpy.uint8) if data is None else numpy.frombuffer(data, numpy.uint8)
+        return Text(values, starts), splits
+
+    @property
+    def used(self) -> Any:
+        """The bytes that the values take, without what other slices of the array have."""
+        return self.data[self.offsets[0] : self.offsets[-1]]

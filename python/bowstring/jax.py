@@ -1,0 +1,159 @@
+"""Batches as JAX arrays: on the device, or global arrays made from every process's batch.
+
+>>> mesh = jax.make_mesh((jax.device_count(),), ("data",))  # doctest: +SKIP
+>>> sharding = NamedSharding(mesh, PartitionSpec("data"))  # doctest: +SKIP
+>>> for batch in Loader("clicks/*.parquet", global_batch_size=4096, sharding=sharding):  # doctest: +SKIP
+...     state = train_step(state, batch)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, Literal
+
+import jax
+import numpy
+
+from bowstring import _native
+from bowstring.arrays import columns_of, numpy_array
+from bowstring.base import BaseLoader, arrow
+from bowstring.errors import ConfigError
+from bowstring.options import Url
+
+__all__ = ["Loader"]
+
+_WIDE: dict[str, Any] = {"int64": numpy.int32, "uint64": numpy.uint32, "float64": numpy.float32}
+_STATE = "bowstring.json"
+
+
+class Loader(BaseLoader[Any]):
+    """Yields ``dict[str, jax.Array]``; text and binary are ``pyarrow.Array``.
+
+    Without ``sharding`` and ``to``, arrays are on JAX's default device: on a CPU over the batch's own memory.
+
+    Where JAX has no 64-bit types (``jax_enable_x64`` is off), integers become 32-bit ones after a check that every value fits, and
+    ``float64`` is rounded to ``float32``.
+
+    In a program that called ``jax.distributed.initialize``, rank and world size are JAX's process index and count.
+
+    It has what Orbax and Grain expect of an iterator that is checkpointed: ``get_state`` and ``set_state``, and ``save`` and
+    ``load`` of Orbax's ``StatefulCheckpointable``, beside ``state_dict`` and ``load_state_dict``.
+
+    :param sharding: a ``jax.sharding.Sharding``: each tensor becomes one global array, whose rows are those of all processes'
+        batches. Every tensor needs as many rows on each process: ragged columns are to be padded (``lists=Padded(...)``).
+        Text stays this process's own.
+    :param to: ``device``, or ``host`` for NumPy arrays over the batch's own memory, bfloat16 included.
+    """
+
+    def __init__(
+        self,
+        url: Url | Sequence[Url],
+        *,
+        sharding: jax.sharding.Sharding | None = None,
+        to: Literal["device", "host"] = "device",
+        **options: Any,
+    ) -> None:
+        if to not in ("device", "host"):
+            raise ConfigError(f"option to: {to!r} is neither 'device' nor 'host'", option="to")
+        if sharding is not None and to == "host":
+            raise ConfigError("option to: a sharding is of device arrays; leave out one of the two", option="to")
+        told = ("rank", "world_size", "gang")
+        if all(options.get(name) is None for name in told) and jax.distributed.is_initialized():
+            options |= {"rank": jax.process_index(), "world_size": jax.process_count()}
+        super().__init__(url, **options)
+        self._sharding = sharding
+        self._to = to
+        # A copy is only saved where the default device is the host.
+        self._share = sharding is None and jax.default_backend() == "cpu"
+        if sharding is not None:
+            self._check_global(sharding)
+
+    def _check_global(self, sharding: jax.sharding.Sharding) -> None:
+        state = self._native.state()
+        if state["spec"]["global_batch"] % self.world_size:
+            rows = state["spec"]["global_batch"]
+            problem = f"{rows} rows are not the same number for each of {self.world_size} processes"
+            raise ConfigError(f"option global_batch_size: {problem}", option="global_batch_size")
+        for column in columns_of(self._native):
+            if column.dtype is not None and not column.is_plain:
+                problem = f"column {column.name!r} varies in length, and has no place in a global array"
+                raise ConfigError(f"option sharding: {problem}; pad it: lists={{...: Padded(n)}}", option="sharding")
+
+    def _array(self, tensor: _native.Tensor) -> Any:
+        if self._to == "host":
+            return numpy_array(tensor)
+        settings: Any = jax.config  # JAX has not typed it
+        if tensor.dtype in _WIDE and not settings.jax_enable_x64:
+            return self._placed(_narrowed(tensor))
+        return jax.dlpack.from_dlpack(tensor) if self._share else self._placed(numpy_array(tensor))
+
+    def _placed(self, values: Any) -> Any:
+        if self._sharding is None:
+            return jax.device_put(values)
+        make: Any = jax.make_array_from_process_local_data  # JAX has not typed it
+        return make(self._sharding, values)
+
+    def _batch(self, columns: dict[str, _native.Tensor | _native.ArrowArray]) -> dict[str, Any]:
+        found = {}
+        for name, value in columns.items():
+            try:
+                found[name] = self._array(value) if isinstance(value, _native.Tensor) else arrow(value)
+            except _TooWide as error:
+                problem = f"column {name!r} has {error}, which 32 bits do not hold"
+                hint = "set jax_enable_x64, or deliver it with to='host'"
+                raise ConfigError(f"option jax_enable_x64: {problem}; {hint}", option="jax_enable_x64") from None
+        return found
+
+    def __next__(self) -> dict[str, Any]:
+        """The next batch of the current epoch, as an iterator has it; ``StopIteration`` at its end, then the next epoch."""
+        batch = self._native.next(self._batch)
+        if batch is None:
+            raise StopIteration
+        return batch
+
+    def get_state(self) -> dict[str, Any]:
+        """As :meth:`state_dict`, by Grain's name."""
+        return self.state_dict()
+
+    def set_state(self, state: Mapping[str, Any] | bytes | str) -> None:
+        """As :meth:`load_state_dict`, by Grain's name."""
+        self.load_state_dict(json.loads(state) if isinstance(state, (bytes, str)) else state)
+
+    async def save(self, directory: Any) -> Awaitable[None]:
+        """Orbax's ``StatefulCheckpointable``: the position as of now is written into ``directory``, by the first process."""
+        text = json.dumps(self.state_dict())
+
+        async def write() -> None:
+            # Orbax may still be making the directory.
+            path = await directory.await_creation() if hasattr(directory, "await_creation") else directory
+            if jax.process_index() == 0:
+                (path / _STATE).write_text(text)
+
+        return write()
+
+    async def load(self, directory: Any) -> Awaitable[None]:
+        """Orbax's ``StatefulCheckpointable``: goes to the position that :meth:`save` wrote, on any number of processes."""
+
+        async def read() -> None:
+            self.load_state_dict(json.loads((directory / _STATE).read_text()))
+
+        return read()
+
+
+class _TooWide(Exception):
+    """A value that does not fit into 32 bits."""
+
+
+def _narrowed(tensor: _native.Tensor) -> Any:
+    values = numpy_array(tensor)
+    narrow = _WIDE[tensor.dtype]
+    if tensor.dtype != "float64" and values.size:
+        least, most = values.min(), values.max()
+        bounds = numpy.iinfo(narrow)
+        if least < bounds.min or most > bounds.max:
+            raise _TooWide(most if most > bounds.max else least)
+    return values.astype(narrow)
+
+
+Loader.__doc__ = f"{Loader.__doc__}\n{BaseLoader.__doc__}"

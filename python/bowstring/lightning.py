@@ -1,0 +1,129 @@
+"""A ``LightningDataModule`` over bowstring's loaders.
+
+>>> data = DataModule("train/", "val/", batch_size=256, columns=["user_*", "label"])  # doctest: +SKIP
+>>> Trainer(max_epochs=3).fit(model, data)  # doctest: +SKIP
+
+Batches are sharded by rank here, and Lightning leaves them as they are: its ``use_distributed_sampler`` concerns torch's own
+``DataLoader``. Lightning puts the training loader's position into every checkpoint, in the middle of an epoch too, and
+``fit(..., ckpt_path=...)`` goes on with the next batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias, TypeVar
+
+from lightning.pytorch import LightningDataModule
+
+from bowstring.errors import ConfigError
+from bowstring.options import Url
+from bowstring.torch import DataLoader
+
+__all__ = ["DataModule", "EvaluationLoader", "TrainingLoader"]
+
+L = TypeVar("L", bound=DataLoader)
+Stage: TypeAlias = "Url | Sequence[Url] | Mapping[str, Any]"
+
+
+class TrainingLoader(DataLoader):
+    """A loader whose every ``iter()`` is an epoch, as loops that count steps need it; after a resume, first the rest of one.
+
+    Lightning stops after ``len()`` batches, or after ``limit_train_batches``, and never asks for the end of the epoch.
+    """
+
+    _began = (0, 0)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        if self.step > 0 and (self.epoch, self.step) != self._began:
+            self.set_epoch(self.epoch + 1)
+        self._began = (self.epoch, self.step)
+        return super().__iter__()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Goes to a position; the end of an epoch is the start of the next."""
+        super().load_state_dict(state_dict)
+        if self.step == len(self):
+            self.set_epoch(self.epoch + 1)
+        self._began = (self.epoch, self.step)
+
+
+class EvaluationLoader(DataLoader):
+    """A loader whose every ``iter()`` is the same epoch from its start: what was left of a sanity check does not count."""
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        if (self.epoch, self.step) != (0, 0):
+            self.load_state_dict({**self.state_dict(), "epoch": 0, "step": 0})
+        return super().__iter__()
+
+
+class DataModule(LightningDataModule):
+    """Training, validation, test and prediction data by URL.
+
+    Each may instead be a mapping of options that hold for it alone, ``url`` among them. Evaluation is in file order unless its
+    own options say otherwise. Rank and world size are the trainer's.
+
+    :param train: URL, list of URLs, or options.
+    :param val: the same for validation.
+    :param test: the same for tests.
+    :param predict: the same for predictions.
+    :param options: options of :class:`bowstring.torch.DataLoader` for all of them.
+    """
+
+    def __init__(
+        self,
+        train: Stage | None = None,
+        val: Stage | None = None,
+        test: Stage | None = None,
+        predict: Stage | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self._stages = {"train": train, "val": val, "test": test, "predict": predict}
+        self._options = options
+        self._loaders: dict[str, DataLoader] = {}
+
+    def train_dataloader(self) -> TrainingLoader:
+        """This rank's training batches."""
+        return self._opened("train", TrainingLoader)
+
+    def val_dataloader(self) -> Any:
+        """This rank's validation batches; nothing to validate on without ``val``."""
+        return self._opened("val", EvaluationLoader) if self._stages["val"] is not None else []
+
+    def test_dataloader(self) -> EvaluationLoader:
+        """This rank's test batches."""
+        return self._opened("test", EvaluationLoader)
+
+    def predict_dataloader(self) -> EvaluationLoader:
+        """This rank's batches to predict."""
+        return self._opened("predict", EvaluationLoader)
+
+    def teardown(self, stage: str | None = None) -> None:
+        """Closes the loaders of a stage that is over."""
+        stages: Mapping[str | None, Sequence[str]] = {"fit": ("train", "val"), "validate": ("val",)}
+        for name in stages.get(stage, tuple(self._stages) if stage is None else (stage,)):
+            loader = self._loaders.pop(name, None)
+            if loader is not None:
+                loader.close()
+
+    def on_exception(self, exception: BaseException) -> None:
+        """Closes everything."""
+        self.teardown()
+
+    def _opened(self, name: str, kind: type[L]) -> L:
+        stage = self._stages[name]
+        if stage is None:
+            raise ConfigError(f"option {name}: this DataModule was made without it", option=name)
+        own: Mapping[str, Any] = stage if isinstance(stage, Mapping) else {"url": stage}
+        in_order = {"shuffle": False} if kind is EvaluationLoader else {}
+        options = {**self._options, **in_order, **own}
+        trainer = self.trainer
+        if trainer is not None and all(options.get(n) is None for n in ("rank", "world_size", "gang")):
+            options |= {"rank": trainer.global_rank, "world_size": trainer.world_size}
+        url = options.pop("url")
+        former = self._loaders.pop(name, None)
+        if former is not None:
+            former.close()
+        loader = kind(url, **options)
+        self._loaders[name] = loader
+        return loader

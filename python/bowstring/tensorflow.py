@@ -1,0 +1,399 @@
+"""Batches as a ``tf.data.Dataset``, over the batch's own memory.
+
+>>> data = bowstring.tensorflow.dataset("clicks/*.parquet", batch_size=4096, targets="label")  # doctest: +SKIP
+>>> model.fit(data, epochs=3, callbacks=[data.callback()])  # doctest: +SKIP
+
+Numbers reach TensorFlow without a copy, lists as ``tf.RaggedTensor``, text and binary as ``tf.string``; no Python runs per row.
+
+**Positions.** Every batch is a function of (epoch, step), and the dataset's graph asks for batches by these two numbers. What is
+*consumed* is known to whoever consumes: stages after this one (``prefetch``, ``map``, what a strategy adds) read ahead. Three ways
+to save exactly what was consumed:
+
+- in ``model.fit``, :meth:`Dataset.callback` counts the batches that the model has trained on;
+- in a loop of one's own, :meth:`Dataset.state_dict` is exact if the loop runs over the dataset itself, because nothing in it reads
+  ahead; with later stages, :meth:`Dataset.state_at` takes the number of batches that the loop has had;
+- ``tf.train.Checkpoint(iterator=iterator)`` saves an iterator with all its stages, and what they have read ahead with it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from bowstring import _native
+from bowstring.arrays import Column, Text, columns_of, numpy_array, packs
+from bowstring.base import BaseLoader
+from bowstring.errors import ConfigError, LimitError, UnsupportedError
+from bowstring.options import Url
+
+__all__ = ["Dataset", "dataset"]
+
+# What one message of Protocol Buffers may have.
+_MOST_TEXT = (1 << 31) - (1 << 20)
+
+
+class _Loader(BaseLoader[Any]):
+    def _array(self, tensor: _native.Tensor) -> Any:
+        return numpy_array(tensor)
+
+
+def dataset(
+    url: Url | Sequence[Url],
+    *,
+    targets: str | Sequence[str] | None = None,
+    weights_from_mask: bool = True,
+    **options: Any,
+) -> Dataset:
+    """The batches of ``url`` as a ``tf.data.Dataset`` of whole batches; its ``element_spec`` comes from the schema.
+
+    It is sharded by rank (``rank`` and ``world_size``, or the launcher's environment, ``TF_CONFIG`` too), and TensorFlow's own
+    sharding is off. With several processes (``MultiWorkerMirroredStrategy``), hand it over with
+    ``strategy.distribute_datasets_from_function(lambda context: data)``: ``batch_size`` is then a replica's.
+    ``experimental_distribute_dataset``, which ``model.fit`` calls, cuts every batch into one for each replica: right for the
+    devices of one process, wrong for several.
+
+    An iterator begins where the dataset stands and ends with the epoch; once the last batch of an epoch was given, the next
+    iterator begins the next epoch. One that was left before has no effect: the next iterator begins where that one did.
+
+    :param url: as for :class:`bowstring.Loader`.
+    :param targets: columns that become the second part of ``(inputs, targets)``; one by name is a tensor, several are a dictionary.
+    :param weights_from_mask: with ``targets``, and batches that carry ``_mask``: a third part, ``1.0`` for rows and ``0.0`` for
+        padding, which Keras takes as weights; ``_mask`` itself is then left out.
+    :param options: those of :class:`bowstring.Loader`.
+    """
+    loader = _Loader(url, **options)
+    return Dataset(loader, columns_of(loader._native, packs(url, options)), targets, weights_from_mask)
+
+
+class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
+    """What :func:`dataset` gives: a ``tf.data.Dataset`` that knows its position."""
+
+    def __init__(
+        self, loader: _Loader, columns: Sequence[Column], targets: str | Sequence[str] | None, weights_from_mask: bool
+    ) -> None:
+        self._loader = loader
+        self._columns = columns
+        for column in self._columns:
+            if column.dtype is None and not column.is_text:
+                problem = f"column {column.name!r} is {column.arrow}, for which TensorFlow has no type"
+                raise ConfigError(f"option arrow: {problem}; deliver it as a tensor", option="arrow")
+        self._lock = threading.Lock()
+        self._steps = len(loader)
+        # Where the next iterator begins, and what was consumed as far as that is known here.
+        self._start = self._consumed = (loader.epoch, loader.step)
+        self._followed = False
+        arrange = _arrangement(self._columns, targets, weights_from_mask)
+        self._inner = self._graph(arrange)
+        super().__init__(self._inner._variant_tensor)
+
+    # ---- what TensorFlow asks of a dataset ------------------------------------------------------------------------------
+
+    def _inputs(self) -> list[Any]:
+        return [self._inner]
+
+    @property
+    def element_spec(self) -> Any:
+        """Types and shapes of what one batch holds."""
+        return self._inner.element_spec
+
+    def cardinality(self) -> Any:
+        """Steps of one epoch."""
+        return tf.constant(self._steps, tf.int64)
+
+    def __len__(self) -> int:
+        """Steps of one epoch: exact, and the same on every rank."""
+        return self._steps
+
+    # ---- the position ---------------------------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of :meth:`state_dict`."""
+        return self._consumed[0]
+
+    @property
+    def step(self) -> int:
+        """The steps of that epoch that were consumed."""
+        return self._consumed[1]
+
+    @property
+    def rank(self) -> int:
+        """This rank, from 0."""
+        return self._loader.rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self._loader.world_size
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position after the last batch that left this dataset; under :meth:`callback`, that the model has trained on.
+
+        Small, JSON, the same on every rank and for every world size, and the same that other loaders of bowstring have.
+        """
+        return self.state_at(self._consumed[1], self._consumed[0])
+
+    def state_at(self, step: int, epoch: int | None = None) -> dict[str, Any]:
+        """The position after ``step`` batches of ``epoch``, by default of the current one."""
+        return {**self._loader.state_dict(), "epoch": self._consumed[0] if epoch is None else epoch, "step": step}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Makes the next iterator begin at a position that ``state_dict`` of any loader gave, on any rank of any world size."""
+        with self._lock:
+            self._loader.load_state_dict(state_dict)
+            self._start = self._consumed = (self._loader.epoch, self._loader.step)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Makes the next iterator begin at the start of ``epoch``; changes nothing if that is the current one."""
+        with self._lock:
+            if epoch != self._start[0]:
+                self._start = self._consumed = (epoch, 0)
+
+    def callback(self) -> Any:
+        """A ``keras.callbacks.Callback`` for ``fit``: :meth:`state_dict` is then what the model has trained on, to the batch.
+
+        It also says at which epoch each iterator begins, whatever later stages read ahead, and ends Keras' epoch where the data's
+        ends: ``fit(data, initial_epoch=data.epoch, epochs=...)`` goes on in the middle of an epoch. Put it before callbacks that
+        save or stop.
+        """
+        return _callback(self)
+
+    def stats(self) -> dict[str, Any]:
+        """As :meth:`bowstring.Loader.stats`."""
+        return self._loader.stats()
+
+    def close(self) -> None:
+        """Stops everything at once. Batches already yielded stay valid."""
+        self._loader.close()
+
+    # ---- the graph, and what it calls -----------------------------------------------------------------------------------
+
+    def _graph(self, arrange: Callable[[Mapping[str, Any]], Any]) -> Any:
+        """begin ─► (epoch, step), (epoch, step + 1), ... ─► take(epoch, step) ─► the batch."""
+        wires = [wire for column in self._columns for wire in _wires(column)]
+
+        def position(epoch: Any, first: Any, stop: Any) -> Any:
+            return tf.data.Dataset.range(first, stop).map(lambda step: (epoch, step))
+
+        def batch(epoch: Any, step: Any) -> Any:
+            arrays = tf.numpy_function(self._take, [epoch, step], [wire for wire, _ in wires])
+            for array, (_, shape) in zip(arrays, wires, strict=True):
+                array.set_shape(shape)
+            rest = iter(arrays)
+            found: dict[str, Any] = {}
+            for column in self._columns:
+                found.update(_assembled(column, rest))
+            return arrange(found)
+
+        def begin(_: Any) -> Any:
+            return [tf.ensure_shape(n, []) for n in tf.numpy_function(self._begin, [], [tf.int64] * 3)]
+
+        settings = tf.data.Options()
+        settings.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+        # TensorFlow would read ahead of the consumer by itself; the loader's own threads do so behind this dataset's back.
+        settings.experimental_optimization.inject_prefetch = False
+        # What Python holds is no part of an iterator's state: every batch is asked for by its number.
+        settings.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
+        start = tf.data.Dataset.from_tensors(0).map(lambda _: tuple(begin(_)))
+        return start.flat_map(position).map(batch).with_options(settings)
+
+    def _begin(self) -> Any:
+        with self._lock:
+            epoch, step = self._start
+            if step >= self._steps:
+                epoch, step = self._start = (epoch + 1, 0)
+        return [_int64(epoch), _int64(step), _int64(self._steps)]
+
+    def _take(self, epoch: Any, step: Any) -> list[Any]:
+        wanted = (int(epoch), int(step))
+        with self._lock:
+            native = self._loader._native
+            if (native.epoch, native.step) != wanted:
+                native.load_state({**native.state(), "epoch": wanted[0], "step": wanted[1]})
+            arrays = native.next(self._arrays)
+            if arrays is None:
+                raise UnsupportedError(f"epoch {wanted[0]} has no step {wanted[1]}")
+            if wanted[1] + 1 == self._steps:
+                self._start = (wanted[0] + 1, 0)
+            if not self._followed:
+                self._consumed = (wanted[0], wanted[1] + 1)
+        return arrays
+
+    def _arrays(self, batch: Mapping[str, _native.Tensor | _native.ArrowArray]) -> list[Any]:
+        found: list[Any] = []
+        for column in self._columns:
+            for part in column.parts:
+                value = batch[part]
+                if isinstance(value, _native.Tensor):
+                    found.append(numpy_array(value))
+                else:
+                    text, splits = Text.of(value)
+                    found.extend((_string_tensor(text, column.name), *splits))
+        return found
+
+
+# ---- from columns to tensors ------------------------------------------------------------------------------------------------
+
+
+def _wires(column: Column) -> list[tuple[Any, list[int | None]]]:
+    """Type and shape of every array that crosses for a column, in the order of :meth:`Dataset._arrays`."""
+    splits: list[tuple[Any, list[int | None]]] = [(tf.int64, [None])] * column.ragged
+    if column.ragged:
+        splits[0] = (tf.int64, [column.rows + 1])
+    if column.is_text:
+        wires: list[tuple[Any, list[int | None]]] = [(tf.string, []), *splits]
+    elif column.ragged:
+        wires = [(tf.as_dtype(column.dtype), [None, *column.inner]), *splits]
+    else:
+        wires = [(tf.as_dtype(column.dtype), [*column.leading, *column.inner])]
+    for part in column.parts:
+        extra = part.removeprefix(column.name)
+        if extra == "__valid":
+            # A pack has one for each of its columns.
+            wires.append((tf.bool, [*column.leading, *column.inner] if column.packed else [*column.leading]))
+        elif extra == "__shape":
+            wires.append((tf.int64, [*column.leading, None]))
+        elif extra.startswith("__lengths"):
+            level = int(extra.removeprefix("__lengths").removeprefix("_") or 0)
+            wires.append((tf.int64, [*column.leading, *column.inner[:level]]))
+    return wires
+
+
+def _assembled(column: Column, arrays: Any) -> dict[str, Any]:
+    values = next(arrays)
+    if column.is_text:
+        values = tf.io.parse_tensor(values, tf.string)
+        values.set_shape([None] if column.ragged else [column.rows])
+        if not column.ragged and len(column.leading) > 1:
+            values = tf.reshape(values, column.leading)
+    if column.ragged:
+        splits = [next(arrays) for _ in range(column.ragged)]
+        values = tf.RaggedTensor.from_nested_row_splits(values, splits, validate=False)
+    found = {column.name: values}
+    for part in column.parts:
+        if part.removeprefix(column.name).startswith(("__valid", "__shape", "__lengths")):
+            found[part] = next(arrays)
+    return found
+
+
+def _arrangement(
+    columns: Sequence[Column], targets: str | Sequence[str] | None, weights: bool
+) -> Callable[[Mapping[str, Any]], Any]:
+    """How a batch is laid out: as a dictionary, or as Keras wants it."""
+    if targets is None:
+        return dict
+    names = [targets] if isinstance(targets, str) else list(targets)
+    known = [name for column in columns for name in (column.name, *column.parts)]
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"option targets: there is no column {name!r} among {', '.join(known)}", option="targets")
+
+    def arrange(batch: Mapping[str, Any]) -> Any:
+        inputs = dict(batch)
+        mask = inputs.pop("_mask", None) if weights else None
+        wanted = {name: inputs.pop(name) for name in names}
+        parts = (inputs, wanted[targets] if isinstance(targets, str) else wanted)
+        return parts if mask is None else (*parts, tf.cast(mask, tf.float32))
+
+    return arrange
+
+
+def _int64(number: int) -> Any:
+    import numpy
+
+    return numpy.int64(number)
+
+
+def _varint(number: int) -> bytes:
+    found = bytearray()
+    while number > 127:
+        found.append(number & 127 | 128)
+        number >>= 7
+    found.append(number)
+    return bytes(found)
+
+
+def _varints(lengths: Any) -> bytes:
+    """Numbers below 2^35 as Protocol Buffers write them, one after another."""
+    import numpy
+
+    if not len(lengths) or lengths.max() < 128:
+        return bytes(lengths.astype(numpy.uint8).tobytes())
+    shifted = lengths[:, None] >> (numpy.arange(5) * 7)
+    there = shifted > 0
+    there[:, 0] = True
+    more = numpy.pad(there[:, 1:], ((0, 0), (0, 1)))
+    return bytes((shifted & 127 | more * 128).astype(numpy.uint8)[there].tobytes())
+
+
+def _string_tensor(text: Text, name: str) -> bytes:
+    """A ``TensorProto`` of strings: ``tf.io.parse_tensor`` makes the tensor from it, so that Python sees no single value."""
+    import numpy
+
+    used = text.used
+    if len(used) > _MOST_TEXT:
+        problem = f"column {name!r} has {len(used)} bytes in one batch; TensorFlow takes at most {_MOST_TEXT}"
+        raise LimitError(f"{problem}; use a smaller batch_size", column=name, option="batch_size")
+    lengths = _varints(numpy.diff(text.offsets))
+    # dim { size } in tensor_shape { dim }; then dtype, tensor_shape, tensor_content.
+    size = b"\x08" + _varint(len(text.offsets) - 1)
+    dim = b"\x12" + _varint(len(size)) + size
+    head = b"\x08\x07\x12" + _varint(len(dim)) + dim + b"\x22" + _varint(len(lengths) + len(used))
+    return b"".join((head, lengths, memoryview(used)))
+
+
+# ---- Keras --------------------------------------------------------------------------------------------------------------------
+
+
+def _callback(data: Dataset) -> Any:
+    class Follow(tf.keras.callbacks.Callback):  # type: ignore[misc]  # TensorFlow has no types
+        """Keeps the dataset at the position that the model has trained to."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.origin = data._consumed
+            self.before = self.done = 0
+            self.ended = False
+
+        def at(self, batches: int) -> tuple[int, int]:
+            epochs, step = divmod(self.origin[1] + batches, data._steps)
+            return self.origin[0] + epochs, step
+
+        def on_train_begin(self, logs: Any = None) -> None:
+            # A strategy may have read a batch already, to build the model.
+            data._followed = True
+            data._start = data._consumed = self.origin = self.at(0)
+            self.before = self.done = 0
+            self.ended = False
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            # A new iterator, if Keras makes one, goes on where training is; with steps_per_epoch it may keep the one it has.
+            self.before = self.done
+            data._start = self.at(self.done)
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            # Of several steps per execution, the last may be cut short by the end of the epoch, which Keras does not say.
+            asked = self.params.get("steps")
+            whole = asked in (None, data._steps)
+            rest = data._steps - (self.origin[1] + self.before) % data._steps
+            self.done = self.before + min(batch + 1, rest if whole else asked)
+            data._consumed = self.at(self.done)
+            if data._consumed[1] == 0:
+                data._start = data._consumed
+                # Keras would ask for one batch more, and count a step of the optimizer that has no batch.
+                self.ended = whole and batch + 1 != asked and not self.model.stop_training
+                if self.ended:
+                    self.model.stop_training = True
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            if self.ended:
+                self.ended = self.model.stop_training = False
+
+        def on_train_end(self, logs: Any = None) -> None:
+            data._followed = False
+            data._start = self.origin = data._consumed
+
+    return Follow()

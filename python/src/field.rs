@@ -1,0 +1,33 @@
+//! What a batch will look like, as a document: adapters know every column's type and axes before the first batch.
+
+use bowstring::schema::{Dim, Field, Schema, Type};
+use serde_json::{Value, json};
+
+/// One object for each delivered column, in order.
+pub(crate) fn documents(schema: &Schema) -> Value {
+    schema.fields().iter().map(document).collect()
+}
+
+fn document(field: &Field) -> Value {
+    let (dtype, arrow) = match &field.ty {
+        Type::Tensor(dtype) => (Some(dtype.name()), None),
+        Type::Arrow(ty) => (None, Some(ty.to_string())),
+    };
+    let dim = |dim: &Dim| match dim {
+        Dim::Batch => json!("batch"),
+        Dim::Fixed(n) => json!(n),
+        Dim::Ragged => json!("ragged"),
+        Dim::Any => json!("any"),
+        Dim::Padded(n) => json!({ "padded": n }),
+    };
+    let dims: Vec<Value> = field.dims.iter().map(dim).collect();
+    json!({
+        "name": *field.name,
+        "dtype": dtype,
+        "arrow": arrow,
+        "dims": dims,
+        "unit": field.unit.as_deref(),
+        "valid": field.valid,
+        "names": field.names().iter().map(|name| name.to_string()).collect::<Vec<_>>(),
+    })
+}

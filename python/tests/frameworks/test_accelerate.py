@@ -1,0 +1,79 @@
+"""Loaders under torch.distributed: Accelerate leaves them as they are, its checkpoints and torch's DCP keep their place."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import bowstring
+import pytest
+from bowstring.torch import DataLoader
+
+pytest.importorskip("accelerate")
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+RANKS = """
+import json, pathlib, sys, warnings
+warnings.simplefilter("ignore")
+import torch
+import torch.distributed.checkpoint as dcp
+from accelerate import Accelerator
+from bowstring.torch import DataLoader
+
+path, folder = sys.argv[1], pathlib.Path(sys.argv[2])
+
+
+def loader():
+    return DataLoader(path, batch_size=8, columns=["id", "x"], seed=3)
+
+
+def rows(batches):
+    return [batch["id"][batch["_mask"]].tolist() for batch in batches]
+
+
+accelerator = Accelerator(cpu=True)
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD(model.parameters(), 1e-4)
+mine = loader()
+model, optimizer, prepared = accelerator.prepare(model, optimizer, mine)
+accelerator.register_for_checkpointing(prepared)
+seen, saved = [], False
+for epoch in range(2):
+    for batch in prepared:
+        accelerator.backward(model(batch["x"][:, None]).mean())
+        optimizer.step()
+        optimizer.zero_grad()
+        seen.append(batch["id"][batch["_mask"]].tolist())
+        if len(seen) == 4:
+            accelerator.save_state(folder / "accelerate")
+            dcp.save({"data": prepared, "epoch": torch.tensor(epoch)}, checkpoint_id=folder / "dcp")
+accelerator.load_state(folder / "accelerate")
+place = [prepared.epoch, prepared.step]
+by_accelerate = rows(prepared) + rows(prepared)
+other = loader()
+dcp.load({"data": other, "epoch": torch.tensor(0)}, checkpoint_id=folder / "dcp")
+by_dcp = rows(other) + rows(other)
+gathered = accelerator.gather(torch.tensor([len(seen), len(mine)])).tolist()
+found = {"same": prepared is mine, "rank": mine.rank, "seen": seen, "place": place, "gathered": gathered}
+print(json.dumps({**found, "by_accelerate": by_accelerate, "by_dcp": by_dcp, "kind": torch.distributed.get_backend()}))
+accelerator.end_training()
+"""
+
+
+@pytest.mark.timeout(150)
+def test_two_ranks(kinds: pathlib.Path, tmp_path: pathlib.Path, ranks: Callable[..., list[Any]]) -> None:
+    found = ranks(RANKS, kinds, tmp_path)
+    with bowstring.Loader(kinds, batch_size=16, columns=["id"], seed=3) as loader:
+        want = [batch["id"][batch["_mask"]].tolist() for _ in range(2) for batch in loader]
+    assert [a + b for a, b in zip(found[0]["seen"], found[1]["seen"], strict=True)] == want
+    for rank, one in enumerate(found):
+        assert (one["same"], one["rank"], one["kind"], one["place"]) == (True, rank, "gloo", [0, 4])
+        assert one["gathered"] == [14, 7, 14, 7], "equal steps"
+        assert one["by_accelerate"] == one["by_dcp"] == one["seen"][4:]
+    # On another number of ranks: here, one.
+    import torch.distributed.checkpoint as dcp
+
+    with DataLoader(kinds, batch_size=16, columns=["id"], seed=3) as alone:
+        dcp.load({"data": alone}, checkpoint_id=tmp_path / "dcp", no_dist=True)
+        assert [batch["id"][batch["_mask"]].tolist() for batch in alone] == want[4:7]

@@ -1,0 +1,219 @@
+"""`bowstring.jax`: arrays on the device, global arrays, and states as JAX's own libraries keep them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import pathlib
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import bowstring
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from bowstring.torch import DataLoader
+from conftest import EVERY_KIND, free_port
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    jax = pytest.importorskip("jax")
+    from bowstring.jax import Loader
+
+# Two devices, before the first array.
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 2)
+
+
+@pytest.fixture
+def wide() -> Any:
+    """64-bit types, for one test."""
+    jax.config.update("jax_enable_x64", True)
+    yield
+    jax.config.update("jax_enable_x64", False)
+
+
+def ids(batch: Any) -> list[int]:
+    """The rows of a batch, without padding."""
+    return [int(i) for i in np.asarray(batch["id"])[np.asarray(batch["_mask"])]]
+
+
+def sharding() -> Any:
+    mesh = jax.make_mesh((2,), ("data",))
+    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+
+
+def compare(loader: Loader, kinds: pathlib.Path) -> set[str]:
+    """Holds two epochs against torch's; gives the names of the types that came."""
+    types = set()
+    with loader, DataLoader(kinds, **EVERY_KIND) as other:
+        assert len(loader) == len(other) == 13
+        for _epoch in range(2):
+            for ours, theirs in zip(loader, other, strict=True):
+                assert ours.keys() == theirs.keys()
+                for name, value in theirs.items():
+                    if isinstance(value, pa.Array):
+                        assert ours[name].equals(value)
+                        continue
+                    assert ours[name].shape == tuple(value.shape)
+                    assert np.asarray(ours[name]).astype(float).tolist() == value.double().tolist(), name
+                    types.add(f"{type(ours[name]).__name__} {ours[name].dtype}")
+    return types
+
+
+def test_every_kind_is_as_torch_has_it(kinds: pathlib.Path) -> None:
+    types = compare(Loader(kinds, **EVERY_KIND), kinds)
+    assert types == {f"ArrayImpl {name}" for name in ("bfloat16", "bool", "float32", "int16", "int32")}
+    types = compare(Loader(kinds, to="host", **EVERY_KIND), kinds)
+    assert types == {f"ndarray {name}" for name in ("bfloat16", "bool", "float32", "int16", "int32", "int64")}
+
+
+def test_64_bits_where_jax_has_them(kinds: pathlib.Path, wide: None) -> None:
+    types = compare(Loader(kinds, **EVERY_KIND), kinds)
+    assert types == {f"ArrayImpl {name}" for name in ("bfloat16", "bool", "float32", "int16", "int32", "int64")}
+
+
+def test_what_does_not_fit_is_told(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "wide.parquet"
+    pq.write_table(pa.table({"big": pa.array([1, 1 << 40]), "float": pa.array([0.1, 0.2])}), path)
+    with pytest.raises(bowstring.ConfigError, match="column 'big' has 1099511627776"):
+        next(Loader(path, batch_size=2))
+    batch = next(Loader(path, batch_size=2, columns="float"))
+    assert batch["float"].dtype == np.float32
+    assert next(Loader(path, batch_size=2, shuffle=False, to="host"))["big"].tolist() == [1, 1 << 40]
+
+
+def test_no_copy_on_the_host(kinds: pathlib.Path) -> None:
+    for to in ("device", "host"):
+        loader = Loader(kinds, to=to, **EVERY_KIND)
+        native = loader._native.next(dict)
+        batch = loader._batch(native)
+        for name in ("packed", "half", "fixed", "maybe", "tags__values", "_mask"):
+            here = batch[name].unsafe_buffer_pointer() if to == "device" else batch[name].ctypes.data
+            assert here == native[name].data_ptr, (to, name)
+
+
+def test_an_iterator_goes_on(kinds: pathlib.Path) -> None:
+    loader = Loader(kinds, batch_size=8, columns=["id"])
+    first = ids(next(loader))
+    rest = [ids(batch) for batch in loader]
+    assert sorted(sum(rest, first)) == list(range(100))
+    assert len(rest) == 12
+    state = loader.get_state()
+    assert (state["epoch"], state["step"]) == (1, 0)
+    second = [ids(batch) for batch in loader]
+    assert list(iter(lambda: next(loader, None), None))
+    loader.set_state(json.dumps(state).encode())
+    assert [ids(batch) for batch in loader] == second
+
+
+class Directory:
+    """What Orbax hands to `save`: a directory that it is still making."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+
+    async def await_creation(self) -> pathlib.Path:
+        self.path.mkdir()
+        return self.path
+
+
+def test_orbax_protocol(kinds: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    loader = Loader(kinds, batch_size=8, columns=["id"])
+    other = Loader(kinds, batch_size=8, columns=["id"])
+    for _ in range(5):
+        next(loader)
+
+    async def there() -> None:
+        writing = await loader.save(Directory(tmp_path / "state"))
+        # What comes after the call is no part of it, however long the writing takes.
+        next(loader)
+        await writing
+        await (await other.load(tmp_path / "state"))
+
+    asyncio.run(there())
+    next(other)
+    assert [ids(batch) for batch in loader] == [ids(batch) for batch in other]
+
+
+def test_orbax_itself(kinds: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        orbax = pytest.importorskip("orbax.checkpoint")
+        v1 = pytest.importorskip("orbax.checkpoint.experimental.v1")
+        loader = Loader(kinds, batch_size=8, columns=["id"])
+        for _ in range(5):
+            next(loader)
+        with orbax.CheckpointManager(tmp_path / "manager") as manager:
+            manager.save(5, args=orbax.args.Composite(data=orbax.args.JsonSave(loader.get_state())))
+            manager.wait_until_finished()
+            found = manager.restore(5, args=orbax.args.Composite(data=orbax.args.JsonRestore()))
+        v1.save_checkpointables(tmp_path / "v1", {"data": loader})
+        rest = [ids(batch) for batch in loader]
+        other = Loader(kinds, batch_size=8, columns=["id"])
+        other.set_state(found["data"])
+        assert [ids(batch) for batch in other] == rest
+        v1.load_checkpointables(tmp_path / "v1", {"data": other})
+        assert [ids(batch) for batch in other] == rest
+
+
+def test_global_arrays_on_devices(kinds: pathlib.Path) -> None:
+    options: dict[str, Any] = {"batch_size": 8, "columns": ["id", "fixed", "half", "name"], "nulls": "mask"}
+    with Loader(kinds, sharding=sharding(), **options) as loader, Loader(kinds, to="host", **options) as host:
+        for ours, theirs in zip(loader, host, strict=True):
+            assert ours["fixed"].sharding == sharding()
+            assert [piece.data.shape for piece in ours["fixed"].addressable_shards] == [(4, 3), (4, 3)]
+            assert np.asarray(ours["fixed"]).tolist() == theirs["fixed"].tolist()
+            assert ours["name"].equals(theirs["name"])
+    with pytest.raises(bowstring.ConfigError, match="column 'tags' varies in length"):
+        Loader(kinds, batch_size=8, columns=["tags"], sharding=sharding())
+    with pytest.raises(bowstring.ConfigError, match="not the same number"):
+        Loader(kinds, global_batch_size=7, columns=["id"], sharding=sharding(), rank=0, world_size=2)
+    with pytest.raises(bowstring.ConfigError, match="to: a sharding"):
+        Loader(kinds, batch_size=8, sharding=sharding(), to="host")
+
+
+PROCESSES = """
+import json, sys
+import jax
+import numpy as np
+
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 1)
+path, address, rank = sys.argv[1], sys.argv[2], int(__import__("os").environ["RANK"])
+for name in ("RANK", "WORLD_SIZE"):
+    del __import__("os").environ[name]
+jax.distributed.initialize(address, num_processes=2, process_id=rank)
+from bowstring.jax import Loader
+
+mesh = jax.make_mesh((2,), ("data",))
+sharding, everywhere = (jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes)) for axes in (("data",), ()))
+loader = Loader(path, global_batch_size=8, columns=["id"], sharding=sharding)
+total = jax.jit(lambda rows, mask: (rows * mask).sum(), out_shardings=everywhere)
+seen, totals, shapes, state = [], [], set(), None
+for step, batch in enumerate(loader):
+    rows, mask = (batch[name].addressable_data(0) for name in ("id", "_mask"))
+    seen.append(np.asarray(rows)[np.asarray(mask)].tolist())
+    shapes.add(batch["id"].shape)
+    totals.append(int(total(batch["id"], batch["_mask"])))
+    if step == 4:
+        state = loader.get_state()
+loader.set_state(state)
+again = [int(total(batch["id"], batch["_mask"])) for batch in loader]
+print(json.dumps({"rank": loader.rank, "seen": seen, "totals": totals, "again": again, "shapes": sorted(shapes)}))
+"""
+
+
+@pytest.mark.timeout(150)
+def test_two_processes_make_global_arrays(kinds: pathlib.Path, ranks: Callable[..., list[Any]]) -> None:
+    found = ranks(PROCESSES, kinds, f"127.0.0.1:{free_port()}")
+    with bowstring.Loader(kinds, batch_size=8, columns=["id"]) as loader:
+        want = [batch["id"][batch["_mask"]].tolist() for batch in loader]
+    assert [one["rank"] for one in found] == [0, 1]
+    assert [a + b for a, b in zip(found[0]["seen"], found[1]["seen"], strict=True)] == want
+    for one in found:
+        assert one["totals"] == [sum(step) for step in want]
+        assert one["again"] == one["totals"][5:]
+        assert one["shapes"] == [[8]]

@@ -1,0 +1,127 @@
+"""`bowstring.lightning` under the real Trainer: each epoch's rows once, resumed at the batch, and never sharded again."""
+
+from __future__ import annotations
+
+import pathlib
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import bowstring
+import pytest
+import torch
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    pytest.importorskip("lightning")
+    import lightning.pytorch as pl
+    from bowstring.lightning import DataModule, EvaluationLoader, TrainingLoader
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+class Model(pl.LightningModule):
+    """Notes what it is trained and validated on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+        self.seen: list[list[int]] = []
+        self.validated: list[list[int]] = []
+
+    def training_step(self, batch: Any, index: int) -> Any:
+        self.seen.append(batch["id"][batch["_mask"]].tolist())
+        return self.layer(batch["x"][:, None]).mean()
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        self.validated.append(batch["id"][batch["_mask"]].tolist())
+
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), 1e-4)
+
+
+def trainer(path: pathlib.Path, **options: Any) -> Any:
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False, "accelerator": "cpu"}
+    return pl.Trainer(default_root_dir=path, **{"max_epochs": 3, **quiet, **options})
+
+
+def module(path: pathlib.Path, val: bool = False) -> DataModule:
+    return DataModule(path, path if val else None, batch_size=8, columns=["id", "x"])
+
+
+def expected(path: pathlib.Path, epochs: int = 3) -> list[list[int]]:
+    with bowstring.Loader(path, batch_size=8, columns=["id"]) as loader:
+        return [batch["id"][batch["_mask"]].tolist() for _ in range(epochs) for batch in loader]
+
+
+def test_resumes_at_the_batch(kinds: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    want = expected(kinds)
+    # Steps within epochs, and the last one of the first.
+    places = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1)
+    model = Model()
+    trainer(tmp_path, callbacks=[places]).fit(model, module(kinds, val=True))
+    assert model.seen == want
+    whole = [list(range(step, min(step + 8, 100))) for step in range(0, 100, 8)]
+    assert model.validated == [*whole[:2], *whole * 3], "after the sanity check, all of it"
+    for step in (5, 13, 20):
+        again = Model()
+        trainer(tmp_path).fit(again, module(kinds, val=True), ckpt_path=tmp_path / f"step={step}.ckpt")
+        assert again.seen == want[step:], step
+
+
+def test_short_epochs_and_other_loops(kinds: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    want = expected(kinds)
+    model = Model()
+    data = module(kinds, val=True)
+    trainer(tmp_path, limit_train_batches=4, limit_val_batches=0).fit(model, data)
+    assert model.seen == [*want[:4], *want[13:17], *want[26:30]], "a new epoch begins at its start"
+    trainer(tmp_path).validate(model, data)
+    assert sorted(row for step in model.validated for row in step) == list(range(100))
+    assert DataModule(kinds, batch_size=8).val_dataloader() == []
+    with pytest.raises(bowstring.ConfigError, match="test: this DataModule"):
+        data.test_dataloader()
+    own = DataModule(None, {"url": kinds, "batch_size": 5, "shuffle": True}, batch_size=8, shuffle=True)
+    assert (len(own.val_dataloader()), own.val_dataloader().state_dict()["spec"]["shuffle"]) == (20, "windows")
+    own.teardown()
+
+
+def test_loaders_by_themselves(kinds: pathlib.Path) -> None:
+    want = expected(kinds, 2)
+    with TrainingLoader(kinds, batch_size=8, columns=["id"]) as loader:
+        counted = [batch["id"] for _, batch in zip(range(13), loader, strict=False)]
+        assert len(counted) == 13
+        assert [batch["id"][batch["_mask"]].tolist() for batch in loader] == want[13:]
+    with EvaluationLoader(kinds, batch_size=8, columns=["id"]) as loader:
+        next(iter(loader))
+        for _ in range(2):
+            assert [batch["id"][batch["_mask"]].tolist() for batch in loader] == want[:13]
+
+
+RANKS = """
+import json, pathlib, sys, warnings
+warnings.simplefilter("ignore")
+sys.path.insert(0, sys.argv[2])
+import logging
+logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
+from test_lightning import Model, ModelCheckpoint, module, trainer
+
+path, folder = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[3])
+ddp = {"strategy": "ddp", "devices": 2, "max_epochs": 2}
+model = Model()
+trainer(folder, callbacks=[ModelCheckpoint(folder, "{step}", every_n_train_steps=4, save_top_k=-1)], **ddp).fit(model, module(path))
+again = Model()
+trainer(folder, **ddp).fit(again, module(path), ckpt_path=folder / "step=4.ckpt")
+print()
+print(json.dumps({"seen": model.seen, "again": again.seen}))
+"""
+
+
+@pytest.mark.timeout(150)
+def test_two_ranks(kinds: pathlib.Path, tmp_path: pathlib.Path, ranks: Callable[..., list[Any]]) -> None:
+    found = ranks(RANKS, kinds, pathlib.Path(__file__).parent, tmp_path)
+    with bowstring.Loader(kinds, batch_size=16, columns=["id"]) as loader:
+        want = [batch["id"][batch["_mask"]].tolist() for _ in range(2) for batch in loader]
+    assert [a + b for a, b in zip(found[0]["seen"], found[1]["seen"], strict=True)] == want
+    for one in found:
+        assert one["again"] == one["seen"][4:]

@@ -1,0 +1,96 @@
+"""`bowstring.ray`: each row once over Ray's read tasks, as lists, text and tensor columns."""
+
+from __future__ import annotations
+
+import pathlib
+import pickle
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import bowstring
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from bowstring import Padded
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    ray = pytest.importorskip("ray")
+    pytest.importorskip("ray.data")
+    from bowstring.ray import Datasource, read
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(150)]
+OPTIONS: dict[str, Any] = {
+    "batch_size": 8,
+    "nulls": {"maybe": "mask", "name": "mask"},
+    "cast": {"half": "bfloat16"},
+    "lists": {"padded": Padded(3)},
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """Ray on this machine."""
+    here = {"PYTHONPATH": str(pathlib.Path(bowstring.__file__).parents[1])}
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        logging_level="error",
+        log_to_driver=False,
+        object_store_memory=100 << 20,
+        runtime_env={"env_vars": here},
+    )
+    yield
+    ray.shutdown()
+
+
+def check(row: dict[str, Any], source: dict[str, Any]) -> None:
+    """Holds a row of Ray's against the file's."""
+    for name in ("id", "x", "half", "flag", "name", "bytes"):
+        assert row[name] == source[name], name
+    assert row["maybe__valid"] == (source["maybe"] is not None)
+    assert row["maybe"] == (source["maybe"] or 0)
+    for name in ("fixed", "tags", "words"):
+        assert list(row[name]) == source[name], name
+    assert [list(inner) for inner in row["deep"]] == source["deep"]
+    assert list(row["padded"]) == [*source["padded"], 0, 0, 0][:3]
+    assert row["padded__lengths"] == len(source["padded"])
+
+
+def test_each_row_once(kinds: pathlib.Path, cluster: None) -> None:
+    source = pq.read_table(kinds).to_pylist()
+    for tasks, shuffle in ((3, None), (2, False), (1, None)):
+        rows = read(kinds, override_num_blocks=tasks, shuffle=shuffle, **OPTIONS).take_all()
+        assert sorted(row["id"] for row in rows) == list(range(100)), tasks
+        for row in rows:
+            check(row, source[row["id"]])
+    some = read(kinds, columns=["id"], filter="id < 30", override_num_blocks=2)
+    assert some.count() == 30
+    assert sorted(row["id"] for row in some.take(30)) == list(range(30))
+    assert some.limit(7).count() == 7
+
+
+def test_tasks_by_themselves(kinds: pathlib.Path) -> None:
+    source = pickle.loads(pickle.dumps(Datasource(kinds, columns=["id", "fixed"], batch_size=8)))
+    for parallelism in (1, 3, 7):
+        tasks = source.get_read_tasks(parallelism)
+        blocks = [pa.concat_tables(list(task())) for task in tasks]
+        assert [block.num_rows for block in blocks] == [task.metadata.num_rows for task in tasks]
+        # A task that is tried again reads the same rows.
+        assert pa.concat_tables(list(tasks[0]()))["id"].to_pylist() == blocks[0]["id"].to_pylist()
+        rows = np.concatenate([block["id"].to_numpy() for block in blocks])
+        assert sorted(rows.tolist()) == list(range(100))
+    limited = source.get_read_tasks(2, per_task_row_limit=5)
+    assert sum(block.num_rows for block in limited[0]()) == 5
+
+
+def test_what_changed_is_told(kinds: pathlib.Path) -> None:
+    tasks = Datasource(kinds, columns=["id"], batch_size=8).get_read_tasks(2)
+    pq.write_table(pa.table({"id": pa.array(range(100), pa.int64())}), kinds)
+    with pytest.raises(bowstring.MismatchError):
+        list(tasks[1]())
+    for name in ("rank", "gang", "tail"):
+        with pytest.raises(bowstring.ConfigError, match=name):
+            Datasource(kinds, **{name: 0})

@@ -1,0 +1,380 @@
+"""`bowstring.tensorflow`: what a tf.data.Dataset of whole batches holds, and that its position is that of the consumer."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import random
+import subprocess
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import bowstring
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from bowstring.torch import DataLoader
+from conftest import EVERY_KIND, free_port
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    tf = pytest.importorskip("tensorflow")
+    keras = tf.keras
+    from bowstring.tensorflow import Dataset, _string_tensor, _varint, _varints, dataset
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+# Two devices, before the first tensor.
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+)
+
+
+def ids(batch: Any) -> list[int]:
+    """The rows of a batch, without padding."""
+    return [int(i) for i in batch["id"].numpy()[batch["_mask"].numpy()]]
+
+
+def expected(path: pathlib.Path, epochs: int = 3, batch_size: int = 8, **options: Any) -> list[list[int]]:
+    """The rows of every step by the loader itself, epoch after epoch."""
+    with bowstring.Loader(path, batch_size=batch_size, columns=["id"], **options) as loader:
+        return [batch["id"][batch["_mask"]].tolist() for _ in range(epochs) for batch in loader]
+
+
+def opened(path: pathlib.Path, **options: Any) -> Dataset:
+    return dataset(path, **{"batch_size": 8, "columns": ["id"], **options})
+
+
+def test_every_kind_is_as_torch_has_it(kinds: pathlib.Path) -> None:
+    data = dataset(kinds, **EVERY_KIND)
+    spec = data.element_spec
+    assert spec["tags"] == tf.RaggedTensorSpec([8, None], tf.int32, 1, tf.int64)
+    assert spec["words"] == tf.RaggedTensorSpec([8, None], tf.string, 1, tf.int64)
+    assert spec["deep"] == tf.RaggedTensorSpec([8, None, None], tf.float32, 2, tf.int64)
+    assert spec["half"] == tf.TensorSpec([8], tf.bfloat16)
+    assert spec["padded"] == tf.TensorSpec([8, 3], tf.int32)
+    assert spec["name"] == tf.TensorSpec([8], tf.string)
+    with DataLoader(kinds, **EVERY_KIND) as loader:
+        assert len(data) == len(loader) == 13
+        for _epoch in range(2):
+            for ours, theirs in zip(data, loader, strict=True):
+                assert tf.nest.map_structure(tf.type_spec_from_value, ours) == spec
+                for name, value in theirs.items():
+                    column, _, part = name.partition("__")
+                    if part == "values":
+                        assert ours[column].flat_values.numpy().tolist() == value.tolist()
+                    elif part.startswith("offsets"):
+                        level = int(part.removeprefix("offsets").removeprefix("_") or 0)
+                        assert ours[column].nested_row_splits[level].numpy().tolist() == value.tolist()
+                    elif isinstance(value, pa.Array):
+                        text = [b if isinstance(b, list) else b or "" for b in value.to_pylist()]
+                        got = ours[name].to_list() if isinstance(ours[name], tf.RaggedTensor) else ours[name].numpy()
+                        assert [one(b) for b in got] == [one(b) for b in text]
+                    else:
+                        assert ours[name].dtype.name == str(value.dtype).removeprefix("torch.")
+                        assert ours[name].numpy().tolist() == value.tolist()
+    off = tf.data.experimental.AutoShardPolicy.OFF
+    assert data.prefetch(2).options().experimental_distribute.auto_shard_policy == off
+    data.close()
+
+
+def one(value: Any) -> Any:
+    """Text as bytes, in lists too."""
+    if isinstance(value, list):
+        return [one(item) for item in value]
+    return value.encode() if isinstance(value, str) else value
+
+
+def test_numbers_are_not_copied(kinds: pathlib.Path) -> None:
+    data = dataset(kinds, **EVERY_KIND)
+    made: list[dict[str, int]] = []
+    inner = data._arrays
+
+    def arrays(batch: Any) -> Any:
+        made.append({name: value.data_ptr for name, value in batch.items() if isinstance(value, bowstring.Tensor)})
+        return inner(batch)
+
+    data._arrays = arrays
+    for batch, address in zip(data, made, strict=False):
+        for name in ("packed", "half", "fixed", "maybe", "padded", "_mask", "_row_id"):
+            # numpy() copies; this is the tensor's own memory.
+            assert batch[name]._numpy().ctypes.data == address[name], name
+        assert batch["tags"].flat_values._numpy().ctypes.data == address["tags__values"]
+    assert len(made) == 13
+
+
+def test_text_of_any_length() -> None:
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    rng = np.random.default_rng(seed)
+    for most in (0, 5, 127, 128, 300, 40_000):
+        lengths = rng.integers(0, most + 1, 200)
+        values = [rng.bytes(int(n)) for n in lengths]
+        array = pa.array([b"not this", *values, b"nor this"], pa.large_binary())[1:-1]
+        text, splits = bowstring.arrays.Text.of(array)
+        assert not splits
+        assert tf.io.parse_tensor(_string_tensor(text, "x"), tf.string).numpy().tolist() == values
+    numbers = [0, 1, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152, 268_435_455, 268_435_456, 2**34]
+    assert _varints(np.array(numbers)) == b"".join(map(_varint, numbers))
+    empty, _ = bowstring.arrays.Text.of(pa.array([], pa.large_string()))
+    assert tf.io.parse_tensor(_string_tensor(empty, "x"), tf.string).shape == [0]
+    lists = pa.array([["a"], None, [], ["b", None]], pa.large_list(pa.large_string()))[1:]
+    text, splits = bowstring.arrays.Text.of(lists)
+    assert splits[0].tolist() == [0, 0, 0, 2]
+    assert tf.io.parse_tensor(_string_tensor(text, "x"), tf.string).numpy().tolist() == [b"b", b""]
+
+
+def test_epochs_follow_each_other(kinds: pathlib.Path) -> None:
+    want = expected(kinds)
+    data = opened(kinds)
+    assert [ids(batch) for _ in range(3) for batch in data] == want
+    assert sorted(row for step in want[:13] for row in step) == list(range(100))
+    assert [ids(batch) for batch in opened(kinds).repeat(2)] == want[:26]
+    # One that was left has no effect; one that is asked for goes back.
+    data = opened(kinds)
+    next(iter(data))
+    assert [ids(batch) for batch in data] == want[:13]
+    data.set_epoch(1)
+    data.set_epoch(2)
+    assert [ids(batch) for batch in data] == want[26:]
+    # Two at once: each has its own position.
+    data = opened(kinds)
+    assert [(ids(a), ids(b)) for a, b in tf.data.Dataset.zip((data, data))] == [(step, step) for step in want[:13]]
+
+
+def test_state_is_what_was_yielded(kinds: pathlib.Path) -> None:
+    want = expected(kinds)
+    data = opened(kinds)
+    for _, batch in zip(range(5), data, strict=False):
+        last = ids(batch)
+    assert (last, data.epoch, data.step) == (want[4], 0, 5)
+    state = json.loads(json.dumps(data.state_dict()))
+    for other in (opened(kinds), opened(kinds)):
+        other.load_state_dict(state)
+        assert [ids(batch) for batch in other] == want[5:13]
+        assert [ids(batch) for batch in other] == want[13:26]
+    # The same states as any other loader's, in both directions, and for other numbers of ranks.
+    with bowstring.Loader(kinds, batch_size=8, columns=["id"]) as loader:
+        loader.load_state_dict(state)
+        assert next(iter(loader))["id"].tolist() == want[5]
+        data.load_state_dict(loader.state_dict())
+        assert ids(next(iter(data))) == want[6]
+    halves = [opened(kinds, batch_size=4, rank=rank, world_size=2) for rank in range(2)]
+    for half in halves:
+        half.load_state_dict(state)
+    for a, b, whole in zip(*halves, want[5:13], strict=True):
+        assert ids(a) + ids(b) == whole
+    # What reads ahead is told apart by counting.
+    ahead = iter(data.prefetch(4))
+    assert [ids(next(ahead)) for _ in range(2)] == want[6:8]
+    data.load_state_dict(data.state_at(8))
+    assert ids(next(iter(data))) == want[8]
+    # The last step's state begins the next epoch.
+    data.load_state_dict(data.state_at(13))
+    assert ids(next(iter(data))) == want[13]
+
+
+def test_checkpoints_of_iterators(kinds: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    want = expected(kinds)
+
+    def staged() -> Any:
+        return opened(kinds).map(lambda batch: {**batch, "id": batch["id"] * 1}).prefetch(3)
+
+    data = staged()
+    assert [ids(batch) for batch in data] == want[:13]
+    iterator = iter(data)
+    assert [ids(next(iterator)) for _ in range(4)] == want[13:17]
+    path = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "checkpoint"))
+    other = iter(staged())
+    tf.train.Checkpoint(iterator=other).restore(path).assert_consumed()
+    assert [ids(batch) for batch in other] == want[17:26]
+
+
+def test_from_a_server(kinds: pathlib.Path) -> None:
+    binary = pathlib.Path(bowstring._native.__file__).resolve().parent / "bowstring"
+    if not binary.exists():
+        pytest.skip("no server beside this extension")
+    command = [binary, "serve", f"kinds={kinds}", "--listen", "127.0.0.1:0", "--print-address"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        try:
+            assert server.stdout is not None
+            url = f"{server.stdout.readline().strip()}/kinds"
+            far, near = dataset(url, **EVERY_KIND), dataset(kinds, **EVERY_KIND)
+            assert far.element_spec == near.element_spec
+            for a, b in zip(far, near, strict=True):
+                assert [str(value) for value in tf.nest.flatten(a, True)] == [str(v) for v in tf.nest.flatten(b, True)]
+            near.load_state_dict(far.state_dict())
+            assert ids_of(next(iter(far))) == ids_of(next(iter(near)))
+            far.close()
+        finally:
+            server.kill()
+
+
+def ids_of(batch: Any) -> list[int]:
+    """Row numbers, with padding."""
+    return [int(i) for i in batch["_row_id"].numpy()]
+
+
+class Recorder(keras.Model):  # type: ignore[misc,name-defined]
+    """Notes the rows that it is trained on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[list[int]] = []
+        self.dense = keras.layers.Dense(1)
+
+    def call(self, inputs: Any) -> Any:
+        return self.dense(tf.cast(inputs["x"], tf.float32)[:, None])
+
+    def train_step(self, data: Any) -> Any:
+        inputs, _, weights = data
+        self.seen.append([int(i) for i in inputs["id"].numpy()[weights.numpy() > 0]])
+        return super().train_step(data)
+
+
+class Stop(keras.callbacks.Callback):  # type: ignore[misc,name-defined]
+    """Ends training after so many batches, as a kill would, and keeps the state of the data at that moment."""
+
+    def __init__(self, data: Dataset, after: int) -> None:
+        super().__init__()
+        self.data, self.left = data, after
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.state = self.data.state_dict()
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("after", [5, 13, 17])
+def test_fit_resumes_at_the_batch(kinds: pathlib.Path, after: int) -> None:
+    want = expected(kinds)
+
+    def started() -> tuple[Dataset, Any, Recorder]:
+        data = opened(kinds, columns=["id", "x", "flag"], targets="flag")
+        model = Recorder()
+        model.compile(optimizer="sgd", loss="mse", run_eagerly=True)
+        # A stage that reads ahead, and hides from Keras how many steps there are.
+        return data, data.prefetch(3), model
+
+    data, staged, model = started()
+    stop = Stop(data, after)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(staged, epochs=3, callbacks=[data.callback(), stop], verbose=0)
+    assert model.seen == want[:after]
+    data, staged, model = started()
+    data.load_state_dict(stop.state)
+    model.fit(staged, initial_epoch=data.epoch, epochs=3, callbacks=[data.callback()], verbose=0)
+    assert model.seen == want[after:]
+    assert (data.epoch, data.step) == (3, 0)
+
+
+def test_fit_without_stages_in_one_call(kinds: pathlib.Path) -> None:
+    want = expected(kinds)
+    data = opened(kinds, columns=["id", "x", "flag"], targets="flag")
+    data.load_state_dict(data.state_at(9))
+    model = Recorder()
+    model.compile(optimizer="sgd", loss="mse", run_eagerly=True)
+    follow = data.callback()
+    model.fit(data, epochs=2, callbacks=[follow], verbose=0)
+    assert model.seen == want[9:26]
+    assert int(model.optimizer.iterations) == 17
+    model.fit(data, epochs=1, callbacks=[follow], verbose=0)
+    assert model.seen == want[9:]
+    assert data.state_dict()["epoch"] == 3
+    # Keras' own epochs may be shorter than the data's.
+    data = opened(kinds, columns=["id", "x", "flag"], targets="flag")
+    model.seen.clear()
+    model.fit(data.repeat(), epochs=4, steps_per_epoch=5, callbacks=[data.callback()], verbose=0)
+    assert model.seen == want[:20]
+    assert (data.epoch, data.step) == (1, 7)
+
+
+def test_fit_on_two_devices(kinds: pathlib.Path) -> None:
+    data = opened(kinds, columns=["p", "half"], pack={"p": ["x"]}, targets="half")
+    strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+    with strategy.scope():
+        model = keras.Sequential([keras.layers.Lambda(lambda inputs: inputs["p"]), keras.layers.Dense(1)])
+        model.compile(optimizer="sgd", loss="mse")
+    data.load_state_dict(data.state_at(9))
+    # Keras reads a batch to build the model, and devices read ahead: neither moves the position.
+    model.fit(data, epochs=2, callbacks=[data.callback()], verbose=0)
+    assert int(model.optimizer.iterations.numpy()) == 4 + 13
+    assert (data.epoch, data.step) == (2, 0)
+
+
+def test_padding_weighs_nothing(kinds: pathlib.Path) -> None:
+    data = opened(kinds, columns=["id", "x"], targets="x", shuffle=False)
+    model = keras.Sequential([keras.layers.Lambda(lambda inputs: tf.zeros_like(inputs["id"], tf.float32)[:, None])])
+    model.compile(loss=keras.losses.MeanAbsoluteError(), weighted_metrics=["mae"])
+    _, mean = model.evaluate(data, verbose=0)
+    assert abs(mean - np.mean([row / 2 for row in range(100)])) < 1e-3
+    two = next(iter(opened(kinds, columns=["id", "x", "flag"], targets=["x", "flag"])))
+    assert (list(two[0]), list(two[1]), len(two)) == (["id"], ["x", "flag"], 3)
+    plain = next(iter(opened(kinds, columns=["id", "x"], targets="x", weights_from_mask=False)))
+    assert (sorted(plain[0]), len(plain)) == (["_mask", "id"], 2)
+
+
+def test_mistakes_are_told(kinds: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    with pytest.raises(bowstring.ConfigError, match="there is no column 'label'"):
+        opened(kinds, targets="label")
+    pq.write_table(pa.table({"price": pa.array([1, 2], pa.decimal128(9, 2))}), tmp_path / "price.parquet")
+    with pytest.raises(bowstring.ConfigError, match=r"'price' is Decimal128\(9, 2\)"):
+        dataset(tmp_path / "price.parquet", batch_size=1, arrow="price")
+    with pytest.raises(tf.errors.OpError, match="maybe"):
+        list(opened(kinds, columns=["maybe"]))
+    closed = opened(kinds)
+    closed.close()
+    with pytest.raises(tf.errors.OpError, match="closed"):
+        next(iter(closed))
+    other = opened(kinds)
+    with pytest.raises(bowstring.MismatchError):
+        other.load_state_dict({**other.state_dict(), "fingerprint": "00" * 32})
+
+
+WORKERS = """
+import json, os, sys, warnings
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+warnings.simplefilter("ignore")
+import tensorflow as tf
+
+strategy = tf.distribute.MultiWorkerMirroredStrategy()  # before anything else of TensorFlow runs
+from bowstring.tensorflow import dataset
+
+data = dataset(sys.argv[1], batch_size=4, columns=["id"])
+distributed = strategy.distribute_datasets_from_function(lambda context: data)
+
+
+@tf.function
+def step(batch):
+    rows = tf.reduce_sum(tf.cast(batch["_mask"], tf.int64))
+    return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, rows)
+
+
+seen, totals = [], []
+for _ in range(2):
+    for batch in distributed:
+        totals.append(int(strategy.run(step, args=(batch,))))
+        rows, mask = (strategy.experimental_local_results(batch[name])[0].numpy() for name in ("id", "_mask"))
+        seen.append(rows[mask].tolist())
+print(json.dumps({"rank": data.rank, "world": data.world_size, "steps": len(data), "seen": seen, "totals": totals}))
+"""
+
+
+@pytest.mark.timeout(150)
+def test_two_workers_share_the_rows(kinds: pathlib.Path, ranks: Callable[..., list[Any]]) -> None:
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+
+    def cluster(rank: int) -> dict[str, str]:
+        task = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": rank}}
+        return {"TF_CONFIG": json.dumps(task)}
+
+    found = ranks(WORKERS, kinds, env=cluster)
+    assert [(one["rank"], one["world"], one["steps"]) for one in found] == [(0, 2, 13), (1, 2, 13)]
+    want = expected(kinds, epochs=2)
+    assert [a + b for a, b in zip(found[0]["seen"], found[1]["seen"], strict=True)] == want
+    assert found[0]["totals"] == found[1]["totals"] == [len(step) for step in want]

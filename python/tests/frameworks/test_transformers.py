@@ -1,0 +1,101 @@
+"""The recipe for Hugging Face's Trainer in docs/frameworks.md: batches as they are, resumed at the batch."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import bowstring
+import pytest
+import torch
+from bowstring.torch import DataLoader
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    pytest.importorskip("transformers")
+    import transformers
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+DOCS = pathlib.Path(__file__).resolve().parents[3] / "docs" / "frameworks.md"
+
+
+class Model(torch.nn.Module):
+    """Notes what it is trained on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1)
+        self.seen: list[list[int]] = []
+
+    def forward(self, id: Any, x: Any, _mask: Any) -> dict[str, Any]:
+        self.seen.append(id[_mask].tolist())
+        return {"loss": self.layer(x[:, None]).mean()}
+
+
+def test_the_recipe(kinds: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    (recipe,) = re.findall(r"```python\n(from transformers.*?)```", DOCS.read_text(), re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(compile(recipe, "recipe", "exec"), names)
+
+    def train(resume: str | None = None) -> list[list[int]]:
+        loader = DataLoader(kinds, batch_size=8, columns=["id", "x"])
+        arguments = transformers.TrainingArguments(
+            output_dir=str(tmp_path / "out"),
+            num_train_epochs=3,
+            save_steps=5,
+            save_strategy="steps",
+            report_to=[],
+            use_cpu=True,
+            disable_tqdm=True,
+            remove_unused_columns=False,
+            ignore_data_skip=True,
+        )
+        model = Model()
+        names["BatchTrainer"](loader, model=model, args=arguments).train(resume_from_checkpoint=resume)
+        loader.close()
+        return model.seen
+
+    whole = train()
+    with bowstring.Loader(kinds, batch_size=8, columns=["id"]) as loader:
+        assert whole == [batch["id"][batch["_mask"]].tolist() for _ in range(3) for batch in loader]
+    for step in (5, 15, 20):
+        assert train(str(tmp_path / "out" / f"checkpoint-{step}")) == whole[step:], step
+
+
+RANKS = """
+import json, pathlib, re, sys, warnings
+warnings.simplefilter("ignore")
+sys.path.insert(0, sys.argv[2])
+import transformers
+from bowstring.torch import DataLoader
+from test_transformers import DOCS, Model
+
+names = {}
+exec(re.findall(r"```python\\n(from transformers.*?)```", DOCS.read_text(), re.DOTALL)[0], names)
+loader = DataLoader(sys.argv[1], batch_size=8, columns=["id", "x"])
+arguments = transformers.TrainingArguments(
+    output_dir=sys.argv[3],
+    num_train_epochs=2,
+    save_strategy="no",
+    report_to=[],
+    use_cpu=True,
+    disable_tqdm=True,
+    remove_unused_columns=False,
+    ddp_backend="gloo",
+)
+model = Model()
+names["BatchTrainer"](loader, model=model, args=arguments).train()
+print()
+print(json.dumps(model.seen))
+"""
+
+
+@pytest.mark.timeout(150)
+def test_two_ranks(kinds: pathlib.Path, tmp_path: pathlib.Path, ranks: Callable[..., list[Any]]) -> None:
+    found = ranks(RANKS, kinds, pathlib.Path(__file__).parent, tmp_path / "out")
+    with bowstring.Loader(kinds, batch_size=16, columns=["id"]) as loader:
+        want = [batch["id"][batch["_mask"]].tolist() for _ in range(2) for batch in loader]
+    assert [a + b for a, b in zip(found[0], found[1], strict=True)] == want

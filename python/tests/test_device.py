@@ -1,0 +1,287 @@
+"""Batches on a GPU: here over the fake driver of tests/fake_cuda, in processes of their own, and without any driver at all.
+
+The fake's memory is the host's, so that what is "on the GPU" can be looked at by its address.
+"""
+
+from __future__ import annotations
+
+import ctypes.util
+import hashlib
+import json
+import logging
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+import bowstring
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PHOTOS = ROOT / "fixtures" / "imagenet40.parquet"
+SOURCE = ROOT / "tests" / "fake_cuda" / "cuda.c"
+KERNELS = ROOT / "src" / "device" / "cuda"
+LAUNCHERS = ("CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "SLURM_LOCALID", "BOWSTRING_RESOURCES")
+
+HAS_DRIVER = ctypes.util.find_library("cuda") is not None
+no_gpu = pytest.mark.skipif(HAS_DRIVER, reason="this machine has a CUDA driver")
+
+
+@pytest.fixture(scope="session")
+def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A directory with `libcuda.so.1`."""
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
+    if compiler is None or sys.platform != "linux":
+        pytest.skip("no C compiler for Linux")
+    version = 13000
+    digest = hashlib.sha256(SOURCE.read_bytes() + (KERNELS / "kernels.cu").read_bytes()).hexdigest()[:16]
+    directory = tmp_path_factory.mktemp(f"fake-cuda-{digest}")
+    command = [compiler, "-std=gnu11", "-O2", "-ffp-contract=off", "-fvisibility=hidden", "-shared", "-fPIC"]
+    command += [f"-DFAKE_VERSION={version}", "-I", str(KERNELS), "-o", str(directory / "libcuda.so.1"), str(SOURCE)]
+    subprocess.run([*command, "-lpthread", "-lm"], check=True, capture_output=True)
+    return directory
+
+
+def run(text: str, library: pathlib.Path | None, **variables: str) -> Any:
+    """What the program `text` prints last, as JSON, in a process that finds the driver in `library`."""
+    environment = {name: value for name, value in os.environ.items() if name not in LAUNCHERS}
+    environment |= {"PYTHONPATH": str(ROOT / "python"), "PYTHONWARNINGS": "error", **variables}
+    if library is not None:
+        environment["LD_LIBRARY_PATH"] = f"{library}:{environment.get('LD_LIBRARY_PATH', '')}"
+    program = f"PHOTOS = {str(PHOTOS)!r}\n{PRELUDE}\n{text}"
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, timeout=110)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "panicked" not in done.stderr, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+PRELUDE = """
+import ctypes, json, sys
+import bowstring
+import numpy as np
+from bowstring import Image
+IMAGES = {"image": Image(32, dtype="float32", normalize=([0.5, 0.4, 0.3], [0.2, 0.3, 0.4]))}
+OPTIONS = dict(batch_size=16, columns=["image", "label"], images=IMAGES, shuffle=True, seed=5)
+
+def rows(batch):
+    found = {}
+    for name, tensor in batch.items():
+        if isinstance(tensor, bowstring.Tensor):
+            tensor = tensor.cpu().numpy()
+        found[name] = np.asarray(tensor).tobytes().hex()
+    return found
+"""
+
+
+def test_what_is_no_device_is_said(numbers: pathlib.Path) -> None:
+    for device in ("gpu", "cuda:x", "cuda:-1", "tpu:0", ""):
+        with pytest.raises(bowstring.ConfigError, match="device"):
+            bowstring.Loader(numbers, batch_size=4, device=device)
+    with pytest.raises(bowstring.ConfigError, match="device_slots"):
+        bowstring.Loader(numbers, batch_size=4, device="auto", device_slots=1)
+    with pytest.raises(bowstring.ConfigError, match="context"):
+        bowstring.Loader(numbers, batch_size=4, device_fence="off")  # type: ignore[arg-type]
+
+
+@no_gpu
+def test_without_a_gpu_cuda_is_an_error_and_auto_is_the_cpu(
+    numbers: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(bowstring.DeviceError, match="cuda"):
+        bowstring.Loader(numbers, batch_size=4, device="cuda")
+    with pytest.raises(bowstring.DeviceError):
+        bowstring.Loader(numbers, batch_size=4, device="pinned")
+    expected = [batch["id"].tolist() for batch in bowstring.Loader(numbers, batch_size=32)]
+    with caplog.at_level(logging.WARNING, logger="bowstring"):
+        found = [batch["id"].tolist() for batch in bowstring.Loader(numbers, batch_size=32, device="auto")]
+    assert found == expected
+    lines = [record.getMessage() for record in caplog.records if "cpu" in record.getMessage().lower()]
+    assert len(lines) == 1, caplog.text
+
+
+def test_batches_of_a_gpu_are_those_of_the_cpu(fake_driver: pathlib.Path) -> None:
+    for fence in ("stream", "context", "sync"):
+        found = run(
+            f"""
+ours = bowstring.Loader(PHOTOS, **OPTIONS)
+theirs = bowstring.Loader(PHOTOS, **OPTIONS, device="cuda:0", device_fence={fence!r}, device_slots=2)
+assert len(ours) == len(theirs) == 3
+equal = 0
+for epoch in range(2):
+    for mine, batch in zip(ours, theirs, strict=True):
+        assert all(isinstance(tensor, bowstring.Tensor) for tensor in batch.values())
+        assert {{tensor.device for tensor in batch.values()}} == {{"cuda:0"}}
+        assert batch["image"].__dlpack_device__() == (2, 0)
+        assert batch["image"].shape == (16, 3, 32, 32) and batch["image"].dtype == "float32"
+        assert rows(batch) == rows(mine), batch
+        assert ours.state_dict() == theirs.state_dict()
+        equal += 1
+        del batch
+theirs.close()
+print(json.dumps(equal))
+""",
+            fake_driver,
+        )
+        assert found == 6
+
+
+def test_a_loader_goes_on_where_a_state_says(fake_driver: pathlib.Path) -> None:
+    found = run(
+        """
+first = bowstring.Loader(PHOTOS, **OPTIONS, device="cuda")
+taken = [rows(next(iter(first)))]
+state = first.state_dict()
+first.close()
+second = bowstring.Loader(PHOTOS, **OPTIONS, device="cuda")
+second.load_state_dict(state)
+taken += [rows(batch) for batch in second]
+second.set_epoch(0)
+again = [rows(batch) for batch in second]
+ours = bowstring.Loader(PHOTOS, **OPTIONS)
+expected = [rows(batch) for batch in ours]
+print(json.dumps([taken == expected, again == expected, second.epoch == ours.epoch]))
+""",
+        fake_driver,
+    )
+    assert found == [True, True, True]
+
+
+def test_capsules_settle_who_waits_for_whom(fake_driver: pathlib.Path) -> None:
+    found = run(
+        """
+loader = bowstring.Loader(PHOTOS, **OPTIONS, device="cuda:0")
+batch = next(iter(loader))
+tensor = batch["label"]
+said = []
+for stream in (None, -1, 1, 2):
+    capsule = tensor.__dlpack__(stream=stream, max_version=(1, 1))
+    said.append("dltensor_versioned" in repr(capsule))
+said.append('"dltensor"' in repr(tensor.__dlpack__(stream=1)))
+for wrong in (dict(stream=0), dict(stream=-2), dict(stream="x"), dict(copy=True), dict(dl_device=(2, 1)),
+              dict(dl_device=(1, 0), copy=False)):
+    try:
+        tensor.__dlpack__(**wrong)
+        said.append(str(wrong))
+    except BufferError:
+        said.append(True)
+host = np.from_dlpack(tensor, device="cpu")
+said.append(host.tolist() == tensor.cpu().numpy().tolist())
+for refused in (tensor.numpy, tensor.__arrow_c_array__, lambda: np.asarray(tensor)):
+    try:
+        refused()
+        said.append("not refused")
+    except bowstring.UnsupportedError as error:
+        said.append(".cpu()" in str(error))
+said.append("cuda:0" in repr(tensor))
+print(json.dumps(said))
+""",
+        fake_driver,
+    )
+    assert found == [True] * len(found), found
+
+
+def test_batches_that_are_kept_are_named_when_no_slot_is_left(fake_driver: pathlib.Path) -> None:
+    found = run(
+        """
+loader = bowstring.Loader(PHOTOS, batch_size=4, columns="label", device="cuda", device_slots=2, timeout=2)
+kept, said = [], ""
+try:
+    for batch in loader:
+        kept.append(batch)
+except bowstring.TimeoutError as error:
+    said = str(error)
+before = len(kept)
+# Nothing was lost: when one is let go, the next ones come.
+labels = [label for batch in kept for label in batch["label"].cpu().numpy().tolist()]
+kept.clear()
+del batch
+for batch in loader:
+    labels += batch["label"].cpu().numpy().tolist()
+expected = [l for b in bowstring.Loader(PHOTOS, batch_size=4, columns="label") for l in b["label"].tolist()]
+more = bowstring.Loader(PHOTOS, batch_size=4, columns="label", device="cuda", device_slots=2, device_overflow=True)
+print(json.dumps([before, "device_slots" in said, labels == expected, len(list(more))]))
+""",
+        fake_driver,
+    )
+    assert found == [2, True, True, 10], found
+
+
+def test_tensors_outlive_their_loader_and_no_child_touches_them(fake_driver: pathlib.Path) -> None:
+    found = run(
+        """
+import os
+loader = bowstring.Loader(PHOTOS, **OPTIONS, device="cuda")
+tensor = next(iter(loader))["label"]
+expected = tensor.cpu().numpy().tolist()
+sys.stdout.flush()
+child = os.fork()
+if child == 0:
+    try:
+        tensor.cpu()
+        os._exit(1)
+    except bowstring.Error as error:
+        os._exit(0 if "fork" in str(error) else 2)
+_, status = os.waitpid(child, 0)
+loader.close()
+del loader
+print(json.dumps([os.waitstatus_to_exitcode(status), tensor.cpu().numpy().tolist() == expected]))
+""",
+        fake_driver,
+    )
+    assert found == [0, True]
+
+
+def test_page_locked_batches_are_the_hosts(fake_driver: pathlib.Path) -> None:
+    found = run(
+        """
+ours = [rows(batch) for batch in bowstring.Loader(PHOTOS, **OPTIONS)]
+theirs = bowstring.Loader(PHOTOS, **OPTIONS, device="pinned")
+batches = [batch for batch in theirs]
+print(json.dumps([all(isinstance(batch["image"], np.ndarray) for batch in batches), [rows(b) for b in batches] == ours]))
+""",
+        fake_driver,
+    )
+    assert found == [True, True]
+
+
+@pytest.mark.parametrize("broken", ["100", "3", "999"])
+def test_a_driver_that_does_not_work_is_named(fake_driver: pathlib.Path, broken: str) -> None:
+    found = run(
+        """
+try:
+    bowstring.Loader(PHOTOS, batch_size=4, device="cuda")
+    said = "opened"
+except bowstring.DeviceError as error:
+    said = str(error)
+auto = len(list(bowstring.Loader(PHOTOS, batch_size=16, columns="label", device="auto")))
+print(json.dumps([said, auto]))
+""",
+        fake_driver,
+        FAKE_CUDA_INIT=broken,
+    )
+    assert "cuda" in found[0]
+    assert found[0] != "opened"
+    assert found[1] == 3
+
+
+def test_every_tensor_is_of_the_type_that_was_asked_for(fake_driver: pathlib.Path) -> None:
+    for dtype in ("uint8", "float16", "bfloat16", "float32"):
+        for layout in ("chw", "hwc"):
+            found = run(
+                f"""
+images = {{"image": Image(size=(24, 40), dtype={dtype!r}, layout={layout!r})}}
+options = dict(batch_size=16, columns=["image"], images=images, tail="pad")
+ours = bowstring.Loader(PHOTOS, **options)
+theirs = bowstring.Loader(PHOTOS, **options, device="cuda")
+same = []
+for mine, batch in zip(ours, theirs, strict=True):
+    mine = mine["image"]
+    raw = lambda t: ctypes.string_at(t.data_ptr, t.nbytes) if isinstance(t, bowstring.Tensor) else t.tobytes()
+    same.append(raw(mine) == raw(batch["image"].cpu()))
+print(json.dumps(same))
+""",
+                fake_driver,
+            )
+            assert found == [True] * 3, (dtype, layout)

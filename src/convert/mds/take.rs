@@ -1,0 +1,153 @@
+//! Cells of MDS into arrays.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, BinaryBuilder, ListBuilder, StringBuilder};
+use arrow::compute::{CastOptions, cast_with_options};
+use arrow::datatypes::{Field, FieldRef, Schema, SchemaRef};
+use image::ExtendedColorType;
+use image::ImageEncoder;
+use image::codecs::png::PngEncoder;
+
+use super::super::cells::{from_npy, npy_bytes, numbers};
+use super::super::jsonl;
+
+use super::super::sink::is_text;
+use super::encoding::Encoding;
+use crate::error::{Error, Place, Result};
+use crate::schema::Codec;
+
+/// Gathers the values of a column into an array.
+pub(super) struct Taker {
+    encoding: Encoding,
+    field: FieldRef,
+    /// Fixed-size values, one after another.
+    fixed: Vec<u8>,
+    bytes: BinaryBuilder,
+    text: StringBuilder,
+    lists: ListBuilder<BinaryBuilder>,
+}
+
+impl Taker {
+    pub(super) fn new(encoding: Encoding, field: &FieldRef) -> Self {
+        Self {
+            encoding,
+            field: Arc::clone(field),
+            fixed: Vec::new(),
+            bytes: BinaryBuilder::new(),
+            text: StringBuilder::new(),
+            lists: ListBuilder::new(BinaryBuilder::new()),
+        }
+    }
+
+    pub(super) fn name(&self) -> &str {
+        self.field.name()
+    }
+
+    /// Adds a value.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub(super) fn push(&mut self, cell: &[u8]) -> Result<(), String> {
+        match &self.encoding {
+            Encoding::Number(..) => self.fixed.extend_from_slice(cell),
+            Encoding::Bytes | Encoding::Image(_) => self.bytes.append_value(cell),
+            Encoding::Str | Encoding::Json | Encoding::Digits(_) => {
+                let text = std::str::from_utf8(cell).map_err(|_| "its text is not UTF-8")?;
+                if self.encoding == Encoding::Json && serde_json::from_str::<serde::de::IgnoredAny>(text).is_err() {
+                    return Err("its text is no JSON".to_owned());
+                }
+                self.text.append_value(text);
+            }
+            Encoding::Array { .. } => {
+                let (dtype, shape, bytes) = self.encoding.array(cell)?;
+                let npy = npy_bytes(dtype, &shape, &bytes).map_err(|error| error.to_string())?;
+                self.bytes.append_value(npy);
+            }
+            Encoding::Pixels => self.bytes.append_value(png(cell)?),
+            Encoding::Images(_, word) => {
+                let mut rest = if *word { cell.get(4..).ok_or("the list is cut short")? } else { cell };
+                let count =
+                    rest.first_chunk().map(|count| u32::from_le_bytes(*count)).ok_or("the list is cut short")?;
+                let count = count as usize;
+                let sizes =
+                    rest.get(4..).and_then(|rest| rest.get(..count.checked_mul(4)?)).ok_or("the list is cut short")?;
+                rest = rest.get(4 + count * 4..).unwrap_or_default();
+                for four in sizes.chunks_exact(4) {
+                    let size = u32::from_le_bytes([four[0], four[1], four[2], four[3]]) as usize;
+                    let (image, left) = rest.split_at_checked(size).ok_or("the list is cut short")?;
+                    self.lists.values().append_value(image);
+                    rest = left;
+                }
+                if !rest.is_empty() {
+                    return Err("more follows the list".to_owned());
+                }
+                self.lists.append(true);
+            }
+        }
+        Ok(())
+    }
+
+    /// The array of what was gathered.
+    pub(super) fn finish(&mut self) -> Result<ArrayRef> {
+        let wanted = self.field.data_type();
+        let array: ArrayRef = match &self.encoding {
+            Encoding::Number(dtype, _) => numbers(*dtype, std::mem::take(&mut self.fixed))?,
+            Encoding::Bytes | Encoding::Image(_) | Encoding::Pixels => Arc::new(self.bytes.finish()),
+            Encoding::Array { .. } => {
+                let cells = self.bytes.finish();
+                from_npy(&cells, Codec::Npy, &self.field)?
+            }
+            Encoding::Images(..) => Arc::new(self.lists.finish()),
+            Encoding::Json if !is_text(wanted) => {
+                let texts = self.text.finish();
+                let schema: SchemaRef = Arc::new(Schema::new(vec![Field::new("c", wanted.clone(), true)]));
+                let mut lines = Vec::new();
+                for text in texts.iter() {
+                    // Line ends may stand between the tokens of JSON, never in them.
+                    lines.extend_from_slice(b"{\"c\":");
+                    lines.extend_from_slice(text.unwrap_or("null").as_bytes());
+                    lines.extend_from_slice(b"}\n");
+                }
+                let batch = jsonl::decode(&schema, &lines).map_err(|error| {
+                    let place = Place { column: Some(self.field.name().as_str().into()), ..Place::default() };
+                    Error::corrupt_by(place, "its JSON is not of the type that is wanted", error)
+                })?;
+                Arc::clone(batch.column(0))
+            }
+            Encoding::Str | Encoding::Json | Encoding::Digits(_) => Arc::new(self.text.finish()),
+        };
+        if array.data_type() == wanted {
+            return Ok(array);
+        }
+        let options = CastOptions { safe: false, ..CastOptions::default() };
+        cast_with_options(&array, wanted, &options).map_err(|error| {
+            let place = Place { column: Some(self.field.name().as_str().into()), ..Place::default() };
+            Error::corrupt_by(place, "its values are not of the type that is wanted", error)
+        })
+    }
+}
+
+/// Raw pixels as PNG.
+fn png(cell: &[u8]) -> Result<Vec<u8>, String> {
+    let word = |at: usize| cell.get(at..).and_then(|rest| rest.first_chunk()).map(|word| u32::from_le_bytes(*word));
+    let (Some(width), Some(height), Some(len)) = (word(0), word(4), word(8)) else {
+        return Err("the image is cut short".to_owned());
+    };
+    let rest = cell.get(12..).unwrap_or_default();
+    let (mode, pixels) = rest.split_at_checked(len as usize).ok_or("the image is cut short")?;
+    let (kind, channels) = match mode {
+        b"L" => (ExtendedColorType::L8, 1),
+        b"RGB" => (ExtendedColorType::Rgb8, 3),
+        b"RGBA" => (ExtendedColorType::Rgba8, 4),
+        b"LA" => (ExtendedColorType::La8, 2),
+        other => return Err(format!("pixels of the mode \"{}\"", other.escape_ascii())),
+    };
+    let bytes = u64::from(width).checked_mul(u64::from(height)).and_then(|area| area.checked_mul(channels));
+    if bytes != Some(pixels.len() as u64) || pixels.is_empty() {
+        return Err(format!("an image of {width} x {height} pixels in {} bytes", pixels.len()));
+    }
+    let mut out = Vec::new();
+    PngEncoder::new(&mut out).write_image(pixels, width, height, kind).map_err(|error| error.to_string())?;
+    Ok(out)
+}

@@ -1,0 +1,134 @@
+//! A batch in the memory of a device.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::array::ArrayRef;
+
+use super::lease::{Consumer, Lease};
+use super::port::{Address, Device};
+use crate::error::Result;
+use crate::schema::DType;
+
+/// A row-major tensor in a device's memory. It keeps the memory of its batch, and of nothing else.
+#[derive(Clone)]
+pub struct DeviceTensor {
+    pub(super) dtype: DType,
+    pub(super) shape: Vec<usize>,
+    pub(super) address: Address,
+    pub(super) bytes: usize,
+    pub(super) lease: Arc<Lease>,
+}
+
+impl DeviceTensor {
+    /// Element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Shape, the batch axis first.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Address of the first element in the device's memory. What reads there must have been let in by
+    /// [`give_to`](Self::give_to), and must be under way when the last share of the batch is dropped.
+    pub fn address(&self) -> Address {
+        self.address
+    }
+
+    /// Bytes of all elements.
+    pub fn byte_len(&self) -> usize {
+        self.bytes
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        self.lease.device()
+    }
+
+    /// Lets `consumer` read: its stream waits for the batch, nobody waits here. The memory is not written again until the streams
+    /// that the batch was given to have done what they were told before it was dropped.
+    ///
+    /// # Errors
+    /// [`Error::Device`](crate::Error::Device) if the device refuses; [`Error::Closed`](crate::Error::Closed) in a forked child.
+    pub fn give_to(&self, consumer: Consumer) -> Result<()> {
+        self.lease.give_to(consumer)
+    }
+
+    /// Waits until the tensor is there.
+    ///
+    /// # Errors
+    /// As [`give_to`](Self::give_to).
+    pub fn synchronize(&self) -> Result<()> {
+        self.lease.synchronize()
+    }
+
+    /// The elements' bytes, copied to the host.
+    ///
+    /// # Errors
+    /// As [`give_to`](Self::give_to).
+    pub fn to_host(&self) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; self.bytes];
+        if !bytes.is_empty() {
+            self.lease.read(self.address, &mut bytes)?;
+        }
+        Ok(bytes)
+    }
+}
+
+impl fmt::Debug for DeviceTensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "DeviceTensor({} {:?} on {})", self.dtype, self.shape, self.device().name())
+    }
+}
+
+/// One column of a batch.
+#[derive(Debug, Clone)]
+pub enum DeviceValue {
+    /// A tensor on the device.
+    Tensor(DeviceTensor),
+    /// What has no tensor form: it stays on the host.
+    Arrow(ArrayRef),
+}
+
+/// As [`Batch`](crate::tensor::Batch), with the tensors in a device's memory. What fills them may still be on its way:
+/// [`DeviceTensor::give_to`] sees to it that nobody reads too early.
+#[derive(Debug, Clone)]
+pub struct DeviceBatch {
+    /// Epoch, from 0.
+    pub epoch: u64,
+    /// Global step within the epoch, from 0.
+    pub step: u64,
+    /// Rows, padding included: the length of the batch axis.
+    pub rows: usize,
+    pub(super) columns: Vec<(Arc<str>, DeviceValue)>,
+}
+
+impl DeviceBatch {
+    /// The columns in their fixed order.
+    pub fn columns(&self) -> &[(Arc<str>, DeviceValue)] {
+        &self.columns
+    }
+
+    /// The column named `name`.
+    pub fn get(&self, name: &str) -> Option<&DeviceValue> {
+        self.columns.iter().find(|(column, _)| &**column == name).map(|(_, value)| value)
+    }
+
+    /// The tensor named `name`; None for an Arrow column too.
+    pub fn tensor(&self, name: &str) -> Option<&DeviceTensor> {
+        match self.get(name) {
+            Some(DeviceValue::Tensor(tensor)) => Some(tensor),
+            _ => None,
+        }
+    }
+
+    /// The lease that all its tensors share, if it has any.
+    pub(super) fn lease(&self) -> Option<&Arc<Lease>> {
+        self.columns.iter().find_map(|(_, value)| match value {
+            DeviceValue::Tensor(tensor) => Some(&tensor.lease),
+            DeviceValue::Arrow(_) => None,
+        })
+    }
+}

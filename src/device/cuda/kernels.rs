@@ -1,0 +1,213 @@
+//! The kernels of `kernels.cu`, shipped as PTX that the driver compiles for its GPU when the first conversion is asked for.
+
+#![expect(unsafe_code, reason = "loading and launching kernels; the bounds are stated at each use")]
+
+use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::sync::Arc;
+
+use super::driver::{Bound, Context, Handle};
+use crate::device::conversion::Conversion;
+use crate::device::port::{Address, refused};
+use crate::error::Result;
+use crate::schema::DType;
+
+/// Made from `kernels.cu` by `scripts/kernels.py`, which `make lint` runs to check it.
+const PTX: &str = concat!(include_str!("kernels.ptx"), "\0");
+
+/// Threads of a block; the kernels are compiled for at most so many.
+const BLOCK: u32 = 256;
+/// Blocks in x at most: several for each multiprocessor of the largest GPUs. A thread goes on with the next element a grid further.
+const MOST_BLOCKS: u64 = 1 << 14;
+/// Blocks in y at most, by the hardware.
+const MOST_ROWS: u64 = 65_535;
+
+const CHANNELS: [u8; 3] = [1, 3, 4];
+const TO: [DType; 3] = [DType::Float16, DType::Bfloat16, DType::Float32];
+const NORMALISE: [[&CStr; 3]; 3] = [
+    [c"normalise_1_float16", c"normalise_1_bfloat16", c"normalise_1_float32"],
+    [c"normalise_3_float16", c"normalise_3_bfloat16", c"normalise_3_float32"],
+    [c"normalise_4_float16", c"normalise_4_bfloat16", c"normalise_4_float32"],
+];
+
+/// The kernels, loaded in one context.
+#[derive(Debug)]
+pub(super) struct Kernels {
+    context: Arc<Context>,
+    module: Handle,
+    /// By number of channels, then by type.
+    normalise: [[Handle; 3]; 3],
+    cast: Handle,
+}
+
+/// One launch: which kernel, over how many blocks, with which parameters.
+#[derive(Debug)]
+struct Launch {
+    function: Handle,
+    grid: (u32, u32),
+    /// As many as the longest list; a kernel that declares fewer leaves the rest alone.
+    parameters: [Parameter; 13],
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Parameter {
+    Wide(u64),
+    Int(c_int),
+    Float(f32),
+}
+
+impl Kernels {
+    /// Loads them; the driver compiles them now, which takes a part of a second, or comes out of its cache.
+    pub(super) fn load(context: &Arc<Context>, _: &Bound<'_>) -> Result<Self> {
+        let call = &context.driver.call;
+        let mut module = 0;
+        // SAFETY: the image is text that ends with a zero; the pointer is valid for the one handle that is written.
+        let code = unsafe { (call.cuModuleLoadData)(&raw mut module, PTX.as_ptr().cast()) };
+        context.check(code, "loading the kernels, which need a GPU of compute capability 7.5 or newer")?;
+        // From here on the drop unloads it.
+        let mut kernels = Self { context: Arc::clone(context), module, normalise: [[0; 3]; 3], cast: 0 };
+        let find = |name: &CStr| -> Result<Handle> {
+            let mut function = 0;
+            // SAFETY: as above; the name ends with a zero.
+            let code = unsafe { (call.cuModuleGetFunction)(&raw mut function, module, name.as_ptr()) };
+            context.check(code, &format!("the kernel {}", name.to_string_lossy()))?;
+            Ok(function)
+        };
+        for (names, functions) in NORMALISE.iter().zip(&mut kernels.normalise) {
+            for (name, function) in names.iter().zip(functions) {
+                *function = find(name)?;
+            }
+        }
+        kernels.cast = find(c"cast")?;
+        Ok(kernels)
+    }
+
+    /// Appends `what` to `stream`.
+    ///
+    /// # Safety
+    /// As for [`Device::convert`](crate::device::Device::convert).
+    pub(super) unsafe fn launch(
+        &self,
+        what: &Conversion,
+        from: Address,
+        to: Address,
+        stream: Handle,
+        _: &Bound<'_>,
+    ) -> Result<()> {
+        let Some(Launch { function, grid, mut parameters }) = self.prepare(what, from, to)? else { return Ok(()) };
+        let mut addresses = parameters.each_mut().map(Parameter::address);
+        let none = std::ptr::null_mut();
+        // SAFETY: the function is one of this module, which lives; there are as many parameters, of the types that it declares
+        // (`prepare`), and the driver copies them before it returns. The memory is promised by the caller.
+        let code = unsafe {
+            (self.context.driver.call.cuLaunchKernel)(
+                function,
+                grid.0,
+                grid.1,
+                1,
+                BLOCK,
+                1,
+                1,
+                0,
+                stream,
+                addresses.as_mut_ptr(),
+                none,
+            )
+        };
+        self.context.check(code, "launching a conversion")
+    }
+
+    /// The launch for `what`; `None` if there is nothing to do.
+    fn prepare(&self, what: &Conversion, from: Address, to: Address) -> Result<Option<Launch>> {
+        use Parameter::{Float, Int, Wide};
+        let unknown = || {
+            refused(format!("cuda:{}", self.context.ordinal), "a conversion that no kernel does", format!("{what:?}"))
+        };
+        if what.from_bytes().is_none() || what.to_bytes().is_none() {
+            return Err(unknown());
+        }
+        if what.from_bytes() == Some(0) {
+            return Ok(None);
+        }
+        Ok(Some(match *what {
+            Conversion::Normalise { images, height, width, channels, to: dtype, scale, bias, mask } => {
+                let place = |found: Option<usize>| found.ok_or_else(unknown);
+                let channels = place(CHANNELS.iter().position(|c| *c == channels))?;
+                let dtype = place(TO.iter().position(|t| *t == dtype))?;
+                let plane = u64::from(height) * u64::from(width);
+                let threads = if plane % 4 == 0 { plane / 4 } else { plane };
+                let ([s0, s1, s2, s3], [b0, b1, b2, b3]) = (scale.map(Float), bias.map(Float));
+                let (from, to, mask) = (Wide(from), Wide(to), Wide(mask.unwrap_or(0)));
+                let parameters = [from, to, mask, Wide(images), Wide(plane), s0, s1, s2, s3, b0, b1, b2, b3];
+                let rows = c_uint::try_from(images.min(MOST_ROWS)).unwrap_or(1);
+                Launch { function: self.normalise[channels][dtype], grid: (blocks(threads), rows), parameters }
+            }
+            Conversion::Cast { from: old, to: new, elements } => {
+                if !Conversion::casts(old, new) {
+                    return Err(unknown());
+                }
+                let given = [Wide(from), Wide(to), Wide(elements), Int(number(old)), Int(number(new))];
+                let parameters = std::array::from_fn(|at| given.get(at).copied().unwrap_or(Wide(0)));
+                Launch { function: self.cast, grid: (blocks(elements), 1), parameters }
+            }
+        }))
+    }
+}
+
+impl Drop for Kernels {
+    fn drop(&mut self) {
+        if let Some(_bound) = self.context.bind_to_free() {
+            // SAFETY: loaded once, unloaded once; its owner waits for what was launched before it drops this.
+            let code = unsafe { (self.context.driver.call.cuModuleUnload)(self.module) };
+            self.context.log(code, "unloading the kernels");
+        }
+    }
+}
+
+impl Parameter {
+    /// Where the value lies, for the driver to copy.
+    fn address(&mut self) -> *mut c_void {
+        match self {
+            Self::Wide(value) => (&raw mut *value).cast(),
+            Self::Int(value) => (&raw mut *value).cast(),
+            Self::Float(value) => (&raw mut *value).cast(),
+        }
+    }
+}
+
+/// Blocks for `threads` threads, 1 to [`MOST_BLOCKS`].
+fn blocks(threads: u64) -> u32 {
+    u32::try_from(threads.div_ceil(BLOCK.into()).clamp(1, MOST_BLOCKS)).unwrap_or(1)
+}
+
+/// The number of a type in `kernels.cu`: its place in [`DType::ALL`].
+fn number(dtype: DType) -> c_int {
+    DType::ALL.iter().position(|other| *other == dtype).and_then(|at| c_int::try_from(at).ok()).unwrap_or(-1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ptx_was_made_from_the_source_beside_it() {
+        use sha2::{Digest, Sha256};
+        let digest = Sha256::digest(include_bytes!("kernels.cu"));
+        let hash: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+        let first = PTX.lines().next().unwrap();
+        assert_eq!(first, format!("// kernels.cu sha256 {hash}"), "run python scripts/kernels.py");
+        assert!(PTX.contains(".version 8.0\n.target sm_75\n"));
+        for name in NORMALISE.iter().flatten().chain(&[c"cast"]) {
+            assert!(PTX.contains(&format!(".visible .entry {}(", name.to_str().unwrap())), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn types_have_the_numbers_of_the_source() {
+        let source = include_str!("kernels.cu");
+        let list = source.split("enum {").nth(1).unwrap().split('}').next().unwrap();
+        let names: Vec<_> = list.split(',').map(|name| name.trim().to_lowercase()).filter(|n| !n.is_empty()).collect();
+        assert_eq!(names, DType::ALL.map(|dtype| dtype.name().to_owned()));
+        assert_eq!((number(DType::Bool), number(DType::Float64)), (0, 12));
+        assert_eq!((blocks(0), blocks(257), blocks(u64::MAX)), (1, 2, 16384));
+    }
+}

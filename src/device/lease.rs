@@ -1,0 +1,98 @@
+//! A consumer's share of a slot: while any of it lives, nobody writes there.
+
+#![expect(unsafe_code, reason = "device memory is read here, within the slot that the lease keeps")]
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::port::{Address, Device, Stream, refused};
+use super::slot::{Core, Slot};
+use crate::error::Result;
+
+/// Who reads a batch, as DLPack's `stream` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Consumer {
+    /// Who works on this stream, which waits for the batch.
+    Stream(Stream),
+    /// Who waits by other means (-1): nothing waits, and the batch counts as used on every stream.
+    Unordered,
+}
+
+/// All tensors of a batch share one lease; dropping the last gives the slot back, from any thread, without waiting.
+pub(super) struct Lease {
+    core: Arc<Core>,
+    slot: Arc<Slot>,
+}
+
+impl Lease {
+    /// A lease of a slot that was filled.
+    pub(super) fn new(core: Arc<Core>, slot: Arc<Slot>) -> Self {
+        Self { core, slot }
+    }
+
+    pub(super) fn device(&self) -> &Arc<dyn Device> {
+        &self.core.device
+    }
+
+    /// The consumer takes the batch.
+    pub(super) fn hold(&self) {
+        self.core.change(|board| board.ring.hold(self.slot.number));
+    }
+
+    /// Lets `consumer` read: see [`DeviceTensor::give_to`](super::DeviceTensor::give_to).
+    pub(super) fn give_to(&self, consumer: Consumer) -> Result<()> {
+        self.core.check_process()?;
+        let mut body = self.slot.body();
+        match consumer {
+            Consumer::Unordered => body.used_anywhere(),
+            Consumer::Stream(stream) => {
+                // Even if what follows fails: then it is used less than was thought.
+                body.used_on(stream);
+                if let Some(ready) = &body.ready {
+                    self.core.device.make_visible(ready, stream)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits here until the batch is there.
+    pub(super) fn synchronize(&self) -> Result<()> {
+        self.core.check_process()?;
+        self.slot.body().ready.as_ref().map_or(Ok(()), |ready| self.core.device.synchronize(ready))
+    }
+
+    /// Reads `to.len()` bytes at `at`.
+    ///
+    /// # Errors
+    /// [`crate::Error::Device`] if they are not all the slot's, or the device fails.
+    pub(super) fn read(&self, at: Address, to: &mut [u8]) -> Result<()> {
+        self.synchronize()?;
+        let body = self.slot.body();
+        let inside = |start: u64, len: usize| {
+            at.checked_sub(start)
+                .and_then(|offset| offset.checked_add(to.len() as u64))
+                .is_some_and(|end| end <= len as u64)
+        };
+        let host = body.host.iter().flat_map(|batch| batch.columns()).filter_map(|(_, value)| value.tensor());
+        let on_host = host.into_iter().any(|tensor| inside(tensor.slab().as_ptr().addr() as u64, tensor.slab().len()));
+        if !on_host && !inside(body.at, body.capacity) {
+            return Err(refused(self.core.device.name(), "reading a tensor", "it lies outside of its batch"));
+        }
+        // SAFETY: the bytes lie in memory that this lease keeps: the slot's, or the slab's that stands for it (checked above).
+        // What fills it is done, and nobody writes to it while the lease lives.
+        unsafe { self.core.device.read(at, to) }
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lease(slot {} of {})", self.slot.number, self.core.device.name())
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.core.release(&self.slot);
+    }
+}

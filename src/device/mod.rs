@@ -1,0 +1,45 @@
+//! Batches in the memory of a device: page-locked staging, one copy per batch ahead of the consumer, and slots that are used again
+//! only when nobody reads them any more.
+//!
+//! | part | what it is |
+//! |---|---|
+//! | [`Device`] | what a device must offer: memory, a copy stream, events, fences |
+//! | [`Host`], [`Sim`] | the host's own memory, where nothing is copied; a simulation that the tests run |
+//! | [`Conversion`] | what a device does to a tensor on its way into place, defined bit by bit |
+//! | [`cuda`] | a GPU |
+//! | [`Place`], [`Fence`] | what the options say |
+//! | `ring` | which slot is whose: a pure state machine |
+//! | `slot`, `placement` | the memory of slots, their events and fences; where a batch lies in one |
+//! | [`Transfer`] | the one thread per device that copies batches ahead of the consumer |
+//! | [`DeviceBatch`], [`DeviceTensor`] | what the consumer gets; the last of a batch to be dropped gives its slot back |
+
+mod batch;
+mod conversion;
+pub mod cuda;
+mod host;
+mod lease;
+mod placement;
+mod port;
+mod ring;
+pub mod sim;
+mod slot;
+mod spec;
+mod upload;
+
+pub use batch::{DeviceBatch, DeviceTensor, DeviceValue};
+pub use conversion::Conversion;
+pub use host::Host;
+pub use lease::Consumer;
+pub use placement::{Normalisation, Recipes};
+pub use port::{Address, DEVICE_ALIGNMENT, Device, Event, Fenced, Kind, Stream, refused};
+pub use sim::Sim;
+pub use spec::{Fence, Gpu, Place};
+pub use upload::{DeviceStats, Feeding, Pulled, Source, Taken, Transfer};
+
+/// The GPU that `which` means.
+///
+/// # Errors
+/// [`Error::Device`](crate::Error::Device) if there is no usable driver, no GPU, or not this one.
+pub fn gpu(which: &Gpu) -> crate::error::Result<std::sync::Arc<dyn Device>> {
+    cuda::open(which)
+}

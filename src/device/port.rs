@@ -1,0 +1,212 @@
+//! What a device must offer: memory, one copy stream of its own, events, and fences on the streams of its consumers.
+//!
+//! Everything above this trait is the same for a GPU, for the host's own memory and for the simulation that the tests run: which
+//! slot may be written when is decided in `ring`, never here.
+
+#![expect(unsafe_code, reason = "raw device memory: the contracts of the unsafe functions are stated at each")]
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::conversion::Conversion;
+use crate::error::{Error, Result};
+use crate::memory::HostAllocator;
+
+/// An address in a device's memory.
+pub type Address = u64;
+
+/// Every allocation of device memory is aligned to this many bytes at least, as tensors are within a slab.
+pub const DEVICE_ALIGNMENT: usize = 256;
+
+/// What a device is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Kind {
+    /// The host's own memory: what is staged is what is delivered.
+    Host,
+    /// A simulation of a device, for tests.
+    Sim,
+    /// A GPU driven through CUDA.
+    Cuda,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Host => "host",
+            Self::Sim => "sim",
+            Self::Cuda => "cuda",
+        })
+    }
+}
+
+/// One reusable event of a device: made by [`Device::event`], given back by [`Device::destroy`]. Not a copy, so that each is given
+/// back once.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct Event(u64);
+
+impl Event {
+    /// The event that the device knows as `handle`. For implementations of [`Device`].
+    pub fn new(handle: u64) -> Self {
+        Self(handle)
+    }
+
+    /// What the device knows it as.
+    pub fn handle(&self) -> u64 {
+        self.0
+    }
+}
+
+/// A stream of a consumer, as in DLPack's numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Stream {
+    /// 1: the legacy default stream.
+    LegacyDefault,
+    /// 2: the default stream of each thread.
+    PerThreadDefault,
+    /// Greater than 2: the driver's handle of a stream.
+    Handle(u64),
+}
+
+/// What became of a fence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fenced {
+    /// The event is recorded.
+    Recorded,
+    /// The stream records a graph, which must not have the event in it: nothing was recorded, ask again later.
+    Capturing,
+}
+
+/// A device. All of it may be called from any thread unless a function says otherwise, and nothing of it panics.
+///
+/// Errors are [`Error::Device`].
+pub trait Device: fmt::Debug + Send + Sync + 'static {
+    /// What it is.
+    fn kind(&self) -> Kind;
+
+    /// Its number among the devices of its kind that this process sees.
+    fn ordinal(&self) -> u32;
+
+    /// Host memory that a copy reads without a detour: page-locked for a GPU.
+    fn staging(&self) -> Arc<dyn HostAllocator>;
+
+    /// `bytes` of device memory, aligned to [`DEVICE_ALIGNMENT`]. `bytes` is never 0.
+    ///
+    /// # Errors
+    /// If there is not so much memory.
+    fn allocate(&self, bytes: usize) -> Result<Address>;
+
+    /// Gives device memory back. Failures are logged.
+    ///
+    /// # Safety
+    /// `at` came from `allocate(bytes)` of this device, was not freed, and nothing on any stream uses it any more.
+    unsafe fn free(&self, at: Address, bytes: usize);
+
+    /// A new event, which counts as done until it is recorded.
+    ///
+    /// # Errors
+    /// If the device refuses.
+    fn event(&self) -> Result<Event>;
+
+    /// Gives an event back. Failures are logged.
+    fn destroy(&self, event: Event);
+
+    /// Appends a copy to the copy stream. Only the transfer thread calls this.
+    ///
+    /// # Errors
+    /// If the device refuses; nothing was appended then.
+    ///
+    /// # Safety
+    /// `from` is readable for `bytes` and not written, and `to` is device memory of `bytes` that nothing else uses, until what was
+    /// appended up to here is done, which an event recorded afterwards tells.
+    unsafe fn copy(&self, to: Address, from: *const u8, bytes: usize) -> Result<()>;
+
+    /// Appends `what` to the copy stream. Only the transfer thread calls this.
+    ///
+    /// # Errors
+    /// If the device refuses or does not know this conversion; nothing was appended then.
+    ///
+    /// # Safety
+    /// As for [`copy`](Self::copy), both sides in device memory: `from` of [`Conversion::from_bytes`], `to` of
+    /// [`Conversion::to_bytes`], not overlapping; a mask of as many bytes as there are images.
+    unsafe fn convert(&self, what: &Conversion, from: Address, to: Address) -> Result<()>;
+
+    /// Records `event` on the copy stream. Only the transfer thread calls this.
+    ///
+    /// # Errors
+    /// If the device refuses.
+    fn record(&self, event: &Event) -> Result<()>;
+
+    /// Makes what is appended to the copy stream from now on wait for `event`. Only the transfer thread calls this.
+    ///
+    /// # Errors
+    /// If the device refuses.
+    fn wait(&self, event: &Event) -> Result<()>;
+
+    /// Waits until the copy stream is empty.
+    ///
+    /// # Errors
+    /// If the device failed meanwhile.
+    fn drain(&self) -> Result<()>;
+
+    /// Makes what is appended to `stream` from now on wait for `event`, without waiting here.
+    ///
+    /// # Errors
+    /// If the device refuses.
+    fn make_visible(&self, event: &Event, stream: Stream) -> Result<()>;
+
+    /// Records `event` on `stream`, after everything that was appended to it up to now.
+    ///
+    /// # Errors
+    /// If the device refuses; the event tells nothing then.
+    fn fence(&self, event: &Event, stream: Stream) -> Result<Fenced>;
+
+    /// Records `event` after everything that was appended up to now to any stream of the context that frameworks share.
+    ///
+    /// # Errors
+    /// As [`fence`](Self::fence).
+    fn fence_context(&self, event: &Event) -> Result<Fenced>;
+
+    /// Whether [`fence_context`](Self::fence_context) works here; without it, those who need it wait for everything.
+    fn fences_context(&self) -> bool {
+        true
+    }
+
+    /// Waits here until everything is done that was appended up to now to any stream of the context that frameworks share. Must not
+    /// be called while one of them records a graph. Only the transfer thread calls this.
+    ///
+    /// # Errors
+    /// If the device failed meanwhile.
+    fn synchronize_all(&self) -> Result<()>;
+
+    /// Whether `event` is done. An event that was never recorded is.
+    ///
+    /// # Errors
+    /// If the device failed meanwhile.
+    fn is_done(&self, event: &Event) -> Result<bool>;
+
+    /// Waits here until `event` is done.
+    ///
+    /// # Errors
+    /// If the device failed meanwhile.
+    fn synchronize(&self, event: &Event) -> Result<()>;
+
+    /// Copies device memory to `to` and waits for it.
+    ///
+    /// # Errors
+    /// If the device refuses or failed meanwhile.
+    ///
+    /// # Safety
+    /// `from` is device memory of as many bytes as `to`, and nothing writes there meanwhile.
+    unsafe fn read(&self, from: Address, to: &mut [u8]) -> Result<()>;
+
+    /// Its name in errors and logs, e.g. `cuda:0`.
+    fn name(&self) -> String {
+        format!("{}:{}", self.kind(), self.ordinal())
+    }
+}
+
+/// The error of `device`: what could not be done, and why.
+pub fn refused(device: impl Into<String>, what: impl Into<String>, why: impl Into<String>) -> Error {
+    Error::Device { device: device.into(), what: what.into(), why: why.into() }
+}

@@ -1,0 +1,16 @@
+//! Batches in the memory of a device: one suite for every kind of device, the GPU's over a fake driver, and the loader on top.
+
+#[cfg(target_os = "linux")]
+mod cuda;
+#[cfg(target_os = "linux")]
+mod driven;
+#[cfg(target_os = "linux")]
+mod fake;
+#[cfg(target_os = "linux")]
+mod held;
+mod host;
+#[cfg(target_os = "linux")]
+mod kernels;
+mod loader;
+mod sim;
+mod suite;

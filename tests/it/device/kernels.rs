@@ -1,0 +1,124 @@
+//! The kernels, compiled as C and launched by the real calls: bit for bit what the host's reference gives.
+
+#![expect(unsafe_code, reason = "the device's own contract: conversions by address")]
+
+use bowstring::Error;
+use bowstring::device::cuda::Cuda;
+use bowstring::device::{Address, Conversion, Device};
+use bowstring::schema::DType;
+
+use super::fake::{Fake, build, child, is_child};
+use super::held::{Dice, Held, fresh_seed, seed_of_parent, settled, upload};
+use crate::support::soak;
+
+#[test]
+fn conversions_equal_the_host_reference() {
+    let seed = fresh_seed();
+    child("device::kernels::conversions", Some(&build(13_000)), &[("BOWSTRING_TEST_SEED", &seed)]);
+}
+
+#[test]
+#[ignore = "a child"]
+fn conversions() {
+    if !is_child() {
+        return;
+    }
+    let mut dice = Dice(seed_of_parent());
+    let fake = Fake::consumer();
+    fake.reset(1, 0);
+    let cuda = Cuda::new(0).unwrap();
+    let rounds = if soak() { 400 } else { 60 };
+    for round in 0..rounds {
+        let (height, width) = (1 + dice.below(33) as u32, 1 + dice.below(33) as u32);
+        let channels = [1, 3, 4][dice.below(3) as usize];
+        let to = [DType::Float16, DType::Bfloat16, DType::Float32][dice.below(3) as usize];
+        let images = dice.below(5);
+        let mut real = || f32::from_bits((dice.next() as u32 & 0x807F_FFFF) | ((90 + dice.below(50) as u32) << 23));
+        let (scale, bias) = (std::array::from_fn(|_| real()), std::array::from_fn(|_| real()));
+        let pixels: Vec<u8> =
+            (0..images * u64::from(height * width) * u64::from(channels)).map(|_| dice.next() as u8).collect();
+        let rows: Vec<u8> = (0..images).map(|_| dice.below(3) as u8).collect();
+        let what = |mask| Conversion::Normalise { images, height, width, channels, to, scale, bias, mask };
+        // An odd place in the slab, as columns behind others may have: the slow path of the kernel.
+        let shift = [0, 0, 1, 2, 4][dice.below(5) as usize];
+        compare(&cuda, &what, &pixels, (round % 2 == 0).then_some(&rows[..]), shift);
+    }
+    for from in DType::ALL {
+        for to in DType::ALL.into_iter().filter(|to| Conversion::casts(from, *to)) {
+            let bytes = interesting(from, &mut dice);
+            let elements = (bytes.len() / from.size()) as u64;
+            compare(&cuda, &|_| Conversion::Cast { from, to, elements }, &bytes, None, 0);
+        }
+    }
+    // What no kernel does is an error, and appends nothing.
+    let bad = Conversion::Cast { from: DType::Float64, to: DType::Uint8, elements: 1 };
+    // SAFETY: it is refused before any address is used.
+    assert!(matches!(unsafe { cuda.convert(&bad, 0, 0) }, Err(Error::Device { .. })));
+    drop(cuda);
+    settled(&fake);
+    fake.finish();
+}
+
+/// Runs a conversion on the device with its input `shift` bytes into an allocation, and on the host.
+fn compare(cuda: &Cuda, what: &dyn Fn(Option<Address>) -> Conversion, from: &[u8], mask: Option<&[u8]>, shift: usize) {
+    let mut held = Held::new(cuda);
+    let shifted: Vec<u8> = std::iter::repeat_n(0xEE, shift).chain(from.iter().copied()).chain([0]).collect();
+    let source = upload(&mut held, &shifted).unwrap() + shift as u64;
+    let mask_at = mask.filter(|mask| !mask.is_empty()).map(|mask| upload(&mut held, mask).unwrap());
+    let conversion = what(mask_at);
+    let len = conversion.to_bytes().unwrap();
+    let target = held.memory(len + 4).unwrap();
+    // SAFETY: both sides are allocations of this size, and nothing else uses them.
+    unsafe { cuda.convert(&conversion, source, target).unwrap() };
+    cuda.drain().unwrap();
+    let mut found = vec![0; len + 4];
+    // SAFETY: `target` has as many bytes.
+    unsafe { cuda.read(target, &mut found).unwrap() };
+    let mut expected = vec![0; len];
+    conversion.on_host(from, &mut expected, mask);
+    let size = match conversion {
+        Conversion::Normalise { to, .. } | Conversion::Cast { to, .. } => to.size(),
+    };
+    for (at, (found, expected)) in found.chunks(size).zip(expected.chunks(size)).enumerate() {
+        assert_eq!(found, expected, "element {at} of {conversion:?}");
+    }
+    assert_eq!(found[len..], [0xDD; 4], "nothing is written behind the end");
+}
+
+/// Values of `dtype` with all that is special about it, and random ones.
+fn interesting(dtype: DType, dice: &mut Dice) -> Vec<u8> {
+    let mut bits: Vec<u64> =
+        vec![0, 1, u64::MAX, 1 << 63, (1 << 63) - 1, (1 << 24) + 1, (1 << 53) + 1, (1 << 62) + (1 << 38) + 1];
+    let (exponent, fraction) = match dtype {
+        DType::Float16 => (5, 10),
+        DType::Bfloat16 => (8, 7),
+        DType::Float32 => (8, 23),
+        DType::Float64 => (11, 52),
+        _ => (0, 0),
+    };
+    // Every exponent with fractions around the places where smaller types round, both signs: zeros, subnormals, infinities, NaN.
+    for power in 0..(1_u64 << exponent) {
+        for tail in [
+            0,
+            1,
+            1 << 12,
+            (1 << 12) - 1,
+            (1 << 12) + 1,
+            3 << 12,
+            1 << 15,
+            (1 << 15) + 1,
+            1 << 28,
+            (1 << 28) + 1,
+            1 << 29,
+        ] {
+            for sign in [0, 1] {
+                bits.push((sign << (exponent + fraction)) | (power << fraction) | (tail & ((1_u64 << fraction) - 1)));
+            }
+        }
+    }
+    bits.extend((0..500).map(|_| dice.next()));
+    if dtype == DType::Bool {
+        bits.iter_mut().for_each(|bits| *bits &= 1);
+    }
+    bits.iter().flat_map(|bits| bits.to_le_bytes()[..dtype.size()].to_vec()).collect()
+}

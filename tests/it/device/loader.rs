@@ -1,0 +1,258 @@
+//! The loader whose batches are on a device: bit by bit those of the CPU, at the same positions.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bowstring::codec::image::{Crop, ImageOptions, Normalize};
+use bowstring::codec::{BadRows, Nulls};
+use bowstring::device::{Consumer, DeviceBatch, DeviceValue, Fence, Host, Sim};
+use bowstring::pipeline::LoaderOptions;
+use bowstring::plan::Tail;
+use bowstring::schema::DType;
+use bowstring::tensor::{Batch, Value};
+use bowstring::{Error, Loader, NextPlaced, Placed};
+use tempfile::TempDir;
+
+use crate::support::{fixture, options, soak, write};
+
+pub(super) fn photos(dtype: DType) -> LoaderOptions {
+    let image = ImageOptions {
+        size: Some(32.into()),
+        crop: Crop::RANDOM_RESIZED,
+        flip: 0.5,
+        dtype,
+        normalize: (dtype != DType::Uint8).then(Normalize::imagenet),
+        ..ImageOptions::default()
+    };
+    let mut options = LoaderOptions::new(fixture("imagenet40.parquet").to_str().unwrap(), 6);
+    options.columns.columns = vec!["image".to_owned(), "label".to_owned()];
+    options.columns.images = [("image".to_owned(), image)].into();
+    (options.threads, options.memory_budget, options.seed) = (Some(2), Some(256 << 20), 11);
+    options
+}
+
+fn rows(files: &TempDir) -> LoaderOptions {
+    write(files.path(), &[vec![70, 31], vec![53]], 3);
+    options(files.path(), 8, 0, 1)
+}
+
+/// What a batch holds: names, element types, shapes and bytes.
+pub(super) type Held = (u64, u64, Vec<(String, DType, Vec<usize>, Vec<u8>)>);
+
+fn host(batch: &Batch) -> Held {
+    let tensors = batch.columns().iter().filter_map(|(name, value)| match value {
+        Value::Tensor(tensor) => {
+            Some((name.to_string(), tensor.dtype(), tensor.shape().to_vec(), tensor.bytes().to_vec()))
+        }
+        Value::Arrow(_) => None,
+    });
+    (batch.epoch, batch.step, tensors.collect())
+}
+
+fn device(batch: &DeviceBatch) -> Held {
+    let tensors = batch.columns().iter().filter_map(|(name, value)| match value {
+        DeviceValue::Tensor(tensor) => {
+            Some((name.to_string(), tensor.dtype(), tensor.shape().to_vec(), tensor.to_host().unwrap()))
+        }
+        DeviceValue::Arrow(_) => None,
+    });
+    (batch.epoch, batch.step, tensors.collect())
+}
+
+fn next(loader: &mut Loader) -> Option<Held> {
+    loader.next_placed().unwrap().map(|batch| match batch {
+        Placed::Host(batch) => host(&batch),
+        Placed::Device(batch) => device(&batch),
+    })
+}
+
+pub(super) fn epoch(loader: &mut Loader) -> Vec<Held> {
+    std::iter::from_fn(|| next(loader)).collect()
+}
+
+pub(super) fn cpu(options: &LoaderOptions) -> Loader {
+    Loader::open(options.clone()).unwrap()
+}
+
+/// The pipeline's own threads end by themselves, and with them the last of its page-locked memory.
+fn all_given_back(sim: &Sim) {
+    let deadline = Instant::now() + Duration::from_secs(120);
+    while !sim.counters().is_balanced() || sim.counters().strays > 0 {
+        assert!(Instant::now() < deadline, "{:?}", sim.counters());
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn photos_are_normalised_on_the_device_with_the_bits_of_the_cpu() {
+    for (seed, dtype) in [DType::Float32, DType::Float16, DType::Bfloat16, DType::Uint8].into_iter().enumerate() {
+        for tail in [Tail::Pad, Tail::Repeat] {
+            let options = LoaderOptions { tail, ..photos(dtype) };
+            let expected = epoch(&mut cpu(&options));
+            let sim = Sim::new(seed as u64);
+            let mut loader = Loader::open_on(&options, Arc::clone(&sim) as _).unwrap();
+            assert_eq!(loader.schema(), cpu(&options).schema());
+            assert!(epoch(&mut loader) == expected, "{dtype} with tail {tail:?}");
+            let converted = sim.counters().conversions;
+            assert_eq!(converted, if dtype == DType::Uint8 { 0 } else { expected.len() as u64 }, "{dtype}");
+            drop(loader);
+            all_given_back(&sim);
+        }
+    }
+}
+
+#[test]
+fn what_the_device_cannot_tell_apart_is_normalised_on_the_host() {
+    let changes: [fn(&mut LoaderOptions); 3] = [
+        |options| options.bad_rows = BadRows::Zero,
+        |options| options.columns.nulls = Nulls::Mask.into(),
+        |options| {
+            let image = options.columns.images.remove("image").unwrap();
+            options.columns.images.insert("ima*".to_owned(), image);
+        },
+    ];
+    for change in changes {
+        let mut options = photos(DType::Float32);
+        change(&mut options);
+        let sim = Sim::new(1);
+        let mut loader = Loader::open_on(&options, Arc::clone(&sim) as _).unwrap();
+        assert!(epoch(&mut loader) == epoch(&mut cpu(&options)));
+        assert_eq!(sim.counters().conversions, 0);
+    }
+}
+
+#[test]
+fn tables_are_copied_once_and_nothing_is_allocated_for_later_epochs() {
+    let files = TempDir::new().unwrap();
+    let options = LoaderOptions { device_slots: 3, ..rows(&files) };
+    let mut expected = cpu(&options);
+    let sim = Sim::new(5);
+    let mut loader = Loader::open_on(&options, Arc::clone(&sim) as _).unwrap();
+    assert!(loader.device().is_some() && expected.device().is_none());
+    let mut warm = None;
+    for round in 0..4 {
+        let steps = loader.steps();
+        assert!(epoch(&mut loader) == epoch(&mut expected), "epoch {round}");
+        let stats = loader.device_stats().unwrap();
+        assert_eq!((stats.batches, stats.overflows, stats.quarantined), (steps * (round + 1), 0, 0));
+        assert_eq!(sim.counters().copies, stats.batches, "one copy for each batch");
+        let allocations = *warm.get_or_insert(stats.allocations);
+        assert_eq!(stats.allocations, allocations, "device memory is allocated once");
+    }
+    // In flight at most: those being made, one for each slot, and one that waits for a slot.
+    let most = options.prefetch as u64 + 2 + options.device_slots as u64 + 1;
+    assert!(sim.counters().pinned <= most, "{:?}", sim.counters());
+    drop(loader);
+    all_given_back(&sim);
+    let mut on_host = Loader::open_on(&options, Arc::new(Host::default())).unwrap();
+    assert!(epoch(&mut on_host) == epoch(&mut cpu(&options)), "the host as a device");
+}
+
+#[test]
+fn positions_are_those_of_what_was_yielded() {
+    let files = TempDir::new().unwrap();
+    let options = rows(&files);
+    let whole: Vec<Vec<Held>> = {
+        let mut loader = cpu(&options);
+        (0..3).map(|_| epoch(&mut loader)).collect()
+    };
+    let steps = whole[0].len();
+    for seed in 0..if soak() { 60 } else { 6 } {
+        let sim = Sim::new(seed);
+        let mut loader = Loader::open_on(&options, sim).unwrap();
+        let mut reference = cpu(&options);
+        let cut = 1 + (seed as usize * 5) % (steps - 1);
+        for expected in &whole[0][..cut] {
+            assert!(next(&mut loader).as_ref() == Some(expected));
+            reference.next().unwrap().unwrap();
+            assert_eq!(loader.state(), reference.state());
+            assert_eq!((loader.epoch(), loader.step()), (reference.epoch(), reference.step()));
+        }
+        let state = loader.state();
+
+        // Resumed elsewhere: on the CPU, and on another device.
+        let mut resumed = cpu(&options);
+        resumed.load_state(&state).unwrap();
+        assert!(epoch(&mut resumed) == whole[0][cut..]);
+        let mut resumed = Loader::open_on(&options, Sim::new(seed + 1000)).unwrap();
+        resumed.load_state(&state).unwrap();
+        assert_eq!(resumed.state(), state);
+        assert!(epoch(&mut resumed) == whole[0][cut..]);
+        assert!(epoch(&mut resumed) == whole[1], "and on into the next epoch");
+
+        // What was given back is the next one again.
+        let Some(Placed::Device(batch)) = loader.next_placed().unwrap() else { panic!("no batch") };
+        let after = loader.state();
+        loader.put_back(batch);
+        assert_eq!(loader.state(), state);
+        assert!(next(&mut loader).as_ref() == Some(&whole[0][cut]));
+        assert_eq!(loader.state(), after);
+
+        // A wrong state changes nothing.
+        let mut wrong = state.clone();
+        wrong.spec.seed += 1;
+        assert!(matches!(loader.load_state(&wrong), Err(Error::Mismatch { .. })));
+        assert_eq!(loader.state(), after);
+        assert!(epoch(&mut loader) == whole[0][cut + 1..]);
+        assert_eq!((loader.epoch(), loader.step()), (1, 0));
+
+        // Epochs: the current one changes nothing, others begin at their start.
+        next(&mut loader).unwrap();
+        loader.set_epoch(1).unwrap();
+        assert_eq!(loader.step(), 1);
+        loader.set_epoch(2).unwrap();
+        assert!(epoch(&mut loader) == whole[2]);
+        loader.set_epoch(0).unwrap();
+        assert!(epoch(&mut loader) == whole[0]);
+        loader.close();
+        assert!(matches!(loader.next_placed(), Err(Error::Closed { .. })));
+    }
+}
+
+#[test]
+fn whoever_keeps_all_batches_is_told_so() {
+    let files = TempDir::new().unwrap();
+    let options = LoaderOptions { device_slots: 2, ..rows(&files) };
+    let mut loader = Loader::open_on(&options, Sim::new(3)).unwrap();
+    let kept: Vec<_> = (0..2).map(|_| loader.next_placed().unwrap().unwrap()).collect();
+    let error = loop {
+        assert!(matches!(loader.next_placed_within(Duration::from_millis(20)).unwrap(), NextPlaced::Pending));
+        let error = loader.timed_out(Duration::from_secs(1)).to_string();
+        // Until the next batch is there, it is what is waited for.
+        if error.contains("device_slots") {
+            break error;
+        }
+    };
+    assert!(error.contains("stage device") && error.contains("2 batches are alive"), "{error}");
+    drop(kept);
+    assert_eq!(next(&mut loader).unwrap().1, 2);
+
+    let options = LoaderOptions { device_slots: 2, device_overflow: true, ..options };
+    let mut loader = Loader::open_on(&options, Sim::new(3)).unwrap();
+    let kept: Vec<_> = (0..9).map(|_| loader.next_placed().unwrap().unwrap()).collect();
+    let expected: Vec<_> = epoch(&mut cpu(&options)).drain(..9).collect();
+    drop(loader);
+    let kept: Vec<_> =
+        kept.iter().map(|batch| if let Placed::Device(batch) = batch { device(batch) } else { panic!() }).collect();
+    assert!(kept == expected, "they outlive the loader");
+}
+
+#[test]
+fn options_of_devices_are_checked_where_they_are_given() {
+    let files = TempDir::new().unwrap();
+    let options = rows(&files);
+    let refused = |options: LoaderOptions| Loader::open(options).unwrap_err();
+    let error = refused(LoaderOptions { device: "gpu".to_owned(), ..options.clone() });
+    assert!(matches!(error, Error::Config { option: "device", .. }), "{error}");
+    let error = refused(LoaderOptions { device_slots: 1, ..options.clone() });
+    assert!(matches!(error, Error::Config { option: "device_slots", .. }), "{error}");
+    let json =
+        r#"{"urls": ["x"], "device": "cuda:1", "device_slots": 6, "device_fence": "context", "device_overflow": true}"#;
+    let read: LoaderOptions = serde_json::from_str(json).unwrap();
+    assert_eq!((&*read.device, read.device_slots, read.device_fence), ("cuda:1", 6, Fence::Context));
+    // Batches on a device are not given out as if they were on the host.
+    let mut loader = Loader::open_on(&options, Sim::new(0)).unwrap();
+    assert!(matches!(loader.next(), Err(Error::Config { option: "device", .. })));
+    let Some(Placed::Device(batch)) = loader.next_placed().unwrap() else { panic!("no batch") };
+    batch.tensor("id").unwrap().give_to(Consumer::Unordered).unwrap();
+}

@@ -1,0 +1,472 @@
+//! What every device must do, and the means to see it: contents that are checked late, by slow readers, right when memory is used
+//! again. `all` is the whole suite; whoever has a device implements [`Bench`].
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bowstring::device::{
+    Address, Consumer, Conversion, Device, DeviceBatch, Feeding, Fence, Normalisation, Pulled, Recipes, Source, Stream,
+    Taken, Transfer,
+};
+use bowstring::memory::Pool;
+use bowstring::schema::DType;
+use bowstring::tensor::{Batch, BatchBuilder, TensorSpec};
+use bowstring::{Error, Result};
+
+use crate::support::soak;
+
+/// Rows, and height and width of a photo.
+const ROWS: usize = 4;
+const SIDE: usize = 5;
+/// Elements of the plain tensor.
+const LEN: usize = 700;
+/// Long enough for any machine: only what hangs gets there.
+const LONG: Duration = Duration::from_secs(120);
+
+/// A device under test, and its consumers.
+pub(crate) trait Bench {
+    /// The device.
+    fn device(&self) -> Arc<dyn Device>;
+    /// A new stream of a consumer.
+    fn stream(&self) -> Stream;
+    /// Appends a slow read of device memory to `stream`.
+    fn read_later(&self, stream: Stream, at: Address, bytes: usize) -> Box<dyn FnOnce() -> Vec<u8>>;
+    /// Whether reads and copies run later than they are appended, so that a missing fence can show.
+    fn is_asynchronous(&self) -> bool {
+        true
+    }
+    /// Whether `stream` records a graph from now on; false if that cannot be tried here.
+    fn capture(&self, _stream: Stream, _capturing: bool) -> bool {
+        false
+    }
+    /// Lets the `n`th of the coming calls fail, from 1; false if that cannot be done here.
+    fn fail_at(&self, _n: u64) -> bool {
+        false
+    }
+    /// Blocks of device memory and of page-locked memory allocated so far.
+    fn allocations(&self) -> (u64, u64);
+    /// What was taken and not given back, or done that must not be; None if all is well.
+    fn complaint(&self) -> Option<String>;
+}
+
+/// How many seeds a run takes.
+pub(crate) fn seeds() -> u64 {
+    if soak() { 200 } else { 20 }
+}
+
+/// The whole suite on devices that `make` makes, one for each seed. Returns how many batches were wrong without fences, over all
+/// seeds: for asynchronous devices it must not be 0.
+pub(crate) fn all<B: Bench>(name: &str, make: impl Fn(u64) -> B) -> usize {
+    let mut wrong = 0;
+    for seed in 0..seeds() {
+        println!("{name}: seed {seed}");
+        for fence in [Fence::Stream, Fence::Context, Fence::Sync] {
+            let bench = make(seed);
+            assert_eq!(reuse(&bench, fence, seed, 24), 0, "{name}: wrong batches with fence {fence:?}, seed {seed}");
+            well(&bench, name);
+        }
+        let bench = make(seed);
+        wrong += reuse(&bench, Fence::Off, seed, 24);
+        let bench = make(seed);
+        unordered(&bench);
+        well(&bench, name);
+        let bench = make(seed);
+        conversions(&bench, seed);
+        well(&bench, name);
+        let bench = make(seed);
+        capture(&bench);
+        well(&bench, name);
+    }
+    assert!(
+        wrong > 0 || !make(0).is_asynchronous(),
+        "{name}: without fences nothing went wrong, so this tests nothing"
+    );
+    for check in [steady, pressure, overflow, close_in_the_middle, restart, dropped_on_other_threads] {
+        let bench = make(7);
+        check(&bench);
+        well(&bench, name);
+    }
+    failures(name, &make);
+    wrong
+}
+
+fn well(bench: &impl Bench, name: &str) {
+    // The transfer thread gives things back; a consumer's last batch may be on its way there.
+    let deadline = Instant::now() + LONG;
+    while let Some(complaint) = bench.complaint() {
+        assert!(Instant::now() < deadline, "{name}: {complaint}");
+        std::thread::yield_now();
+    }
+}
+
+/// Batches whose every byte tells their number, in page-locked memory, `count` of them to an epoch.
+#[derive(Debug)]
+pub(crate) struct Numbered {
+    pool: Arc<Pool>,
+    next: u64,
+    count: u64,
+    generation: Arc<AtomicU64>,
+}
+
+impl Numbered {
+    pub(crate) fn new(device: &dyn Device, count: u64) -> Self {
+        let pool = Pool::new(device.staging(), 1 << 20);
+        Self { pool, next: 0, count, generation: Arc::default() }
+    }
+}
+
+impl Source<u64> for Numbered {
+    fn pull(&mut self, _wait: Duration) -> (u64, Result<Pulled<u64>>) {
+        let generation = self.generation.load(Ordering::SeqCst);
+        if self.next == self.count {
+            self.next = 0;
+            return (generation, Ok(Pulled::End(self.count)));
+        }
+        let batch = match batch(&self.pool, self.next) {
+            Ok(batch) => batch,
+            // Page-locked memory that does not come: the batch is made again.
+            Err(error) => return (generation, Err(error)),
+        };
+        // As the pipeline does: what was taken is off the budget.
+        batch.deliver();
+        self.next += 1;
+        (generation, Ok(Pulled::Batch(batch, self.next - 1)))
+    }
+}
+
+fn plain(number: u64) -> Vec<u8> {
+    (0..LEN as u64).flat_map(|at| (number * 1_000_003 + at).to_le_bytes()).collect()
+}
+
+fn pixels(number: u64) -> Vec<u8> {
+    (0..(ROWS * SIDE * SIDE * 3) as u64).map(|at| (number * 31 + at * 7) as u8).collect()
+}
+
+/// The last row is padding in every third batch.
+fn mask(number: u64) -> Vec<u8> {
+    (0..ROWS).map(|row| u8::from(row + 1 < ROWS || !number.is_multiple_of(3))).collect()
+}
+
+fn batch(pool: &Arc<Pool>, number: u64) -> Result<Batch> {
+    let spec = |name: &str, dtype, shape: &[usize]| TensorSpec { name: name.into(), dtype, shape: shape.to_vec() };
+    let specs = vec![
+        spec("x", DType::Uint64, &[LEN]),
+        spec("image", DType::Uint8, &[ROWS, SIDE, SIDE, 3]),
+        spec("none", DType::Float32, &[0]),
+        spec("_mask", DType::Bool, &[ROWS]),
+    ];
+    let mut builder = BatchBuilder::new(specs, pool.try_reserve(16 << 10).unwrap())?;
+    builder.tensor(0).copy_from_slice(&plain(number));
+    builder.tensor(1).copy_from_slice(&pixels(number));
+    builder.tensor(3).copy_from_slice(&mask(number));
+    Ok(builder.finish(0, number, ROWS, Vec::new()))
+}
+
+fn feeding(slots: usize, fence: Fence) -> Feeding {
+    Feeding { slots, fence, overflow: false, recipes: Recipes::default() }
+}
+
+fn start(bench: &impl Bench, feeding: Feeding, count: u64) -> Transfer<u64> {
+    let device = bench.device();
+    let source = Numbered::new(&*device, count);
+    Transfer::start(device, feeding, source).unwrap()
+}
+
+/// The next batch, and its number; None at the end.
+fn take(transfer: &mut Transfer<u64>) -> Option<(DeviceBatch, u64)> {
+    match transfer.next(LONG).unwrap() {
+        Taken::Batch(batch, number) => Some((batch, number)),
+        Taken::End(_) => None,
+        Taken::Pending => panic!("nothing came: {:?}", transfer.blocked()),
+    }
+}
+
+/// How many of `count` batches a slow reader found wrong, which lets go of each as soon as its reads are under way.
+fn reuse(bench: &impl Bench, fence: Fence, seed: u64, count: u64) -> usize {
+    let mut transfer = start(bench, feeding(2 + seed as usize % 3, fence), count);
+    let streams = [bench.stream(), bench.stream()];
+    let mut reads = VecDeque::new();
+    let mut wrong = 0;
+    let mut expected = 0;
+    while let Some((batch, number)) = take(&mut transfer) {
+        assert_eq!((number, batch.step), (expected, expected));
+        expected += 1;
+        let x = batch.tensor("x").unwrap().clone();
+        assert_eq!((x.dtype(), x.shape(), x.byte_len()), (DType::Uint64, &[LEN][..], LEN * 8));
+        // One or two consumers, and now and then a copy to the host as well.
+        for stream in &streams[..1 + (number + seed) as usize % 2] {
+            x.give_to(Consumer::Stream(*stream)).unwrap();
+            reads.push_back((number, bench.read_later(*stream, x.address(), x.byte_len())));
+        }
+        if number % 5 == 0 {
+            assert_eq!(batch.tensor("image").unwrap().to_host().unwrap(), pixels(number));
+        }
+        drop(batch);
+        drop(x);
+        while reads.len() > 6 {
+            let (number, read) = reads.pop_front().unwrap();
+            wrong += usize::from(read() != plain(number));
+        }
+    }
+    assert_eq!(expected, count);
+    for (number, read) in reads {
+        wrong += usize::from(read() != plain(number));
+    }
+    transfer.close();
+    wrong
+}
+
+/// A consumer that waits by other means and works where nobody knows.
+fn unordered(bench: &impl Bench) {
+    let mut transfer = start(bench, feeding(2, Fence::Stream), 12);
+    let stream = bench.stream();
+    let mut reads = Vec::new();
+    while let Some((batch, number)) = take(&mut transfer) {
+        let x = batch.tensor("x").unwrap();
+        x.give_to(Consumer::Unordered).unwrap();
+        x.synchronize().unwrap();
+        reads.push((number, bench.read_later(stream, x.address(), x.byte_len())));
+    }
+    reads.into_iter().for_each(|(number, read)| assert_eq!(read(), plain(number)));
+}
+
+/// Photos become planes of floats on the device, bit by bit as on the host, and padding rows zeros.
+fn conversions(bench: &impl Bench, seed: u64) {
+    let to = [DType::Float32, DType::Float16, DType::Bfloat16][seed as usize % 3];
+    let recipe = Normalisation { to, scale: [0.017, 0.0175, 0.0174, 0.0], bias: [-2.1, -2.0, -1.8, 0.0] };
+    let recipes = Recipes { photos: [("image".into(), recipe)].into(), mask: Some("_mask".into()) };
+    let mut transfer = start(bench, Feeding { recipes, ..feeding(3, Fence::Stream) }, 9);
+    let stream = bench.stream();
+    let mut reads = Vec::new();
+    while let Some((batch, number)) = take(&mut transfer) {
+        let image = batch.tensor("image").unwrap();
+        assert_eq!((image.dtype(), image.shape()), (to, &[ROWS, 3, SIDE, SIDE][..]));
+        image.give_to(Consumer::Stream(stream)).unwrap();
+        reads.push((number, bench.read_later(stream, image.address(), image.byte_len())));
+        assert_eq!(batch.tensor("_mask").unwrap().to_host().unwrap(), mask(number));
+        assert_eq!(batch.tensor("none").unwrap().to_host().unwrap(), [0_u8; 0]);
+    }
+    for (number, read) in reads {
+        let what = Conversion::Normalise {
+            images: ROWS as u64,
+            height: SIDE as u32,
+            width: SIDE as u32,
+            channels: 3,
+            to,
+            scale: recipe.scale,
+            bias: recipe.bias,
+            mask: Some(0),
+        };
+        let mut expected = vec![0xAA; what.to_bytes().unwrap()];
+        what.on_host(&pixels(number), &mut expected, Some(&mask(number)));
+        assert!(read() == expected, "batch {number} as {to}");
+    }
+}
+
+/// While a stream records a graph its batches are fenced later, and the graph is left alone.
+fn capture(bench: &impl Bench) {
+    for fence in [Fence::Stream, Fence::Context, Fence::Sync] {
+        let stream = bench.stream();
+        let mut transfer = start(bench, feeding(2, fence), 8);
+        let mut reads = Vec::new();
+        for _ in 0..2 {
+            let (batch, number) = take(&mut transfer).unwrap();
+            let x = batch.tensor("x").unwrap();
+            x.give_to(Consumer::Stream(stream)).unwrap();
+            reads.push((number, bench.read_later(stream, x.address(), x.byte_len())));
+            if number == 1 && !bench.capture(stream, true) {
+                return;
+            }
+        }
+        // Both were dropped; the first perhaps before, the second surely while the graph is recorded.
+        let early = take_within(&mut transfer, Duration::from_millis(30));
+        assert!(
+            early.is_none_or(|number| number == 2),
+            "the slot of batch 1 was written while its stream recorded a graph"
+        );
+        bench.capture(stream, false);
+        while take(&mut transfer).is_some() {}
+        reads.into_iter().for_each(|(number, read)| assert_eq!(read(), plain(number)));
+    }
+}
+
+fn take_within(transfer: &mut Transfer<u64>, wait: Duration) -> Option<u64> {
+    match transfer.next(wait).unwrap() {
+        Taken::Batch(_, number) => Some(number),
+        Taken::End(_) | Taken::Pending => None,
+    }
+}
+
+/// After the first batches nothing is allocated any more, epoch after epoch.
+fn steady(bench: &impl Bench) {
+    let mut transfer = start(bench, feeding(3, Fence::Stream), 40);
+    let stream = bench.stream();
+    let epoch = |transfer: &mut Transfer<u64>| {
+        while let Some((batch, _)) = take(transfer) {
+            batch.tensor("x").unwrap().give_to(Consumer::Stream(stream)).unwrap();
+        }
+    };
+    epoch(&mut transfer);
+    let warm = bench.allocations();
+    (0..3).for_each(|_| epoch(&mut transfer));
+    // How many batches are on their way at once is not the same every time: at most one for each slot, and one that waits.
+    assert!(warm.0 <= 3 && bench.allocations().0 == warm.0, "device memory: {warm:?}, then {:?}", bench.allocations());
+    assert!(bench.allocations().1 <= 5, "page-locked memory: {:?}", bench.allocations());
+    assert_eq!(transfer.stats().allocations, if bench.is_asynchronous() { warm.0 } else { 0 });
+}
+
+/// A consumer that keeps everything gets a word about it, and goes on when he lets go.
+fn pressure(bench: &impl Bench) {
+    let mut transfer = start(bench, feeding(3, Fence::Stream), 10);
+    let mut kept: Vec<_> = (0..3).map(|_| take(&mut transfer).unwrap().0).collect();
+    let deadline = Instant::now() + LONG;
+    let blocked = loop {
+        assert!(matches!(transfer.next(Duration::from_millis(5)).unwrap(), Taken::Pending));
+        match transfer.blocked() {
+            Some(blocked) => break blocked,
+            None => assert!(Instant::now() < deadline),
+        }
+    };
+    assert!(blocked.contains("3 batches are alive; raise device_slots or drop references"), "{blocked}");
+    assert_eq!(transfer.stats().held, 3);
+    let last = kept.pop();
+    let dropping = std::thread::spawn(move || drop(last));
+    assert_eq!(take(&mut transfer).unwrap().1, 3);
+    dropping.join().unwrap();
+    for (number, batch) in kept.iter().enumerate() {
+        assert_eq!(batch.tensor("x").unwrap().to_host().unwrap(), plain(number as u64));
+    }
+    let refused = Transfer::start(bench.device(), feeding(1, Fence::Stream), Numbered::new(&*bench.device(), 1));
+    assert!(matches!(refused, Err(Error::Config { option: "device_slots", .. })));
+}
+
+/// With an overflow he gets more, and the device gets it back.
+fn overflow(bench: &impl Bench) {
+    let mut transfer = start(bench, Feeding { overflow: true, ..feeding(2, Fence::Stream) }, 30);
+    let kept: Vec<_> = (0..7).map(|_| take(&mut transfer).unwrap()).collect();
+    assert!(transfer.stats().overflows >= 5);
+    for (batch, number) in &kept {
+        assert_eq!(batch.tensor("x").unwrap().to_host().unwrap(), plain(*number));
+    }
+    drop(kept);
+    let mut expected = 7;
+    while let Some((batch, number)) = take(&mut transfer) {
+        assert_eq!(number, expected);
+        assert_eq!(batch.tensor("x").unwrap().to_host().unwrap(), plain(number));
+        expected += 1;
+    }
+    assert_eq!(expected, 30);
+}
+
+/// What the consumer has outlives the loader; what is on its way is given back.
+fn close_in_the_middle(bench: &impl Bench) {
+    let stream = bench.stream();
+    for held in 0..3 {
+        let mut transfer = start(bench, feeding(4, Fence::Stream), 100);
+        let kept: Vec<_> = (0..held).map(|_| take(&mut transfer).unwrap()).collect();
+        for (batch, _) in &kept {
+            batch.tensor("x").unwrap().give_to(Consumer::Stream(stream)).unwrap();
+        }
+        transfer.close();
+        assert!(matches!(transfer.next(LONG), Err(Error::Closed { .. })));
+        for (batch, number) in &kept {
+            assert_eq!(batch.tensor("x").unwrap().to_host().unwrap(), plain(*number));
+        }
+        drop(transfer);
+        for (batch, number) in kept {
+            let x = batch.tensor("x").unwrap().clone();
+            drop(batch);
+            assert_eq!(x.to_host().unwrap(), plain(number));
+        }
+    }
+}
+
+/// What was made ahead is forgotten when the position changes, and nothing after it is lost.
+fn restart(bench: &impl Bench) {
+    let device = bench.device();
+    let source = Numbered::new(&*device, 50);
+    let generation = Arc::clone(&source.generation);
+    let mut transfer = Transfer::start(device, feeding(3, Fence::Stream), source).unwrap();
+    let mut last = None;
+    for round in 1..20 {
+        let (_, number) = take(&mut transfer).unwrap_or_else(|| take(&mut transfer).unwrap());
+        // The source goes on where it is: numbers never go back except at an epoch's end.
+        assert!(last.is_none_or(|last| number > last || number < 10), "{number} after {last:?}");
+        last = Some(number);
+        generation.store(round, Ordering::SeqCst);
+        transfer.restart(round);
+    }
+}
+
+/// Tensors of one batch are let go of on several threads, in any order.
+fn dropped_on_other_threads(bench: &impl Bench) {
+    let mut transfer = start(bench, feeding(2, Fence::Stream), 60);
+    let stream = bench.stream();
+    let stop = Arc::new(AtomicBool::new(false));
+    let (sender, receiver) = std::sync::mpsc::channel::<DeviceBatch>();
+    let receiver = Arc::new(std::sync::Mutex::new(receiver));
+    let droppers: Vec<_> = (0..3)
+        .map(|_| {
+            let (receiver, stop) = (Arc::clone(&receiver), Arc::clone(&stop));
+            std::thread::spawn(move || {
+                while !stop.load(Ordering::SeqCst) {
+                    let next = receiver.lock().unwrap().recv();
+                    let Ok(batch) = next else { return };
+                    drop(batch);
+                }
+            })
+        })
+        .collect();
+    let mut reads = Vec::new();
+    while let Some((batch, number)) = take(&mut transfer) {
+        let x = batch.tensor("x").unwrap();
+        x.give_to(Consumer::Stream(stream)).unwrap();
+        reads.push((number, bench.read_later(stream, x.address(), x.byte_len())));
+        sender.send(batch.clone()).unwrap();
+        sender.send(batch).unwrap();
+    }
+    drop(sender);
+    droppers.into_iter().for_each(|thread| thread.join().unwrap());
+    stop.store(true, Ordering::SeqCst);
+    assert_eq!(reads.len(), 60);
+    reads.into_iter().for_each(|(number, read)| assert_eq!(read(), plain(number)));
+}
+
+/// Every call fails once: the error has a type, every batch comes all the same and in order, and everything is given back.
+fn failures<B: Bench>(name: &str, make: &impl Fn(u64) -> B) {
+    let last = if soak() { 400 } else { 100 };
+    for n in 1..=last {
+        let bench = make(n);
+        if !bench.fail_at(n) {
+            return;
+        }
+        let mut expected = 0;
+        let mut errors = 0;
+        let stream = bench.stream();
+        let mut transfer = start(&bench, feeding(3, Fence::Stream), 12);
+        loop {
+            match transfer.next(LONG) {
+                Ok(Taken::Batch(batch, number)) => {
+                    assert_eq!(number, expected, "{name}: lost after call {n} failed");
+                    expected += 1;
+                    let x = batch.tensor("x").unwrap();
+                    match x.give_to(Consumer::Stream(stream)).and_then(|()| x.to_host()) {
+                        Ok(bytes) => assert!(bytes == plain(number), "{name}: batch {number} after call {n} failed"),
+                        Err(Error::Device { .. }) => errors += 1,
+                        Err(error) => panic!("{name}: call {n}: {error}"),
+                    }
+                }
+                Ok(Taken::End(_)) => break,
+                Ok(Taken::Pending) => panic!("{name}: nothing came after call {n} failed: {:?}", transfer.blocked()),
+                Err(Error::Device { .. }) => errors += 1,
+                Err(error) => panic!("{name}: call {n}: {error}"),
+            }
+        }
+        assert_eq!(expected, 12, "{name}: call {n}");
+        assert!(errors <= 1, "{name}: call {n} failed once, {errors} errors");
+        drop(transfer);
+        well(&bench, name);
+    }
+}
