@@ -9,6 +9,8 @@
 :mod:`bowstring.lightning` and :mod:`bowstring.ray` do for their frameworks what it does for torch.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from bowstring._native import ArrowArray, Tensor, __version__, doctor
 from bowstring.columns import Fill, Image, NGram, Pack, Padded
 from bowstring.convert import convert, verify
@@ -33,6 +35,9 @@ from bowstring.loader import Loader
 from bowstring.server import Server
 from bowstring.writer import DatasetWriter, Stored
 
+if TYPE_CHECKING:
+    from bowstring.inference import ModelClient, serve_model
+
 __all__ = [
     "ArrowArray",
     "ClosedError",
@@ -49,6 +54,7 @@ __all__ = [
     "Loader",
     "Member",
     "MismatchError",
+    "ModelClient",
     "NGram",
     "NotFoundError",
     "Pack",
@@ -64,5 +70,15 @@ __all__ = [
     "__version__",
     "convert",
     "doctor",
+    "serve_model",
     "verify",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # These two need pyarrow, which the rest does without.
+    if name in ("ModelClient", "serve_model"):
+        import bowstring.inference
+
+        return getattr(bowstring.inference, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -109,6 +109,7 @@ def serve(spark: Any, world_size: int = 4, **options: Any) -> Any:
         "seed": 5,
         "lists": {"pair": bowstring.Padded(2)},
         "timeout": WAIT,
+        "patience": WAIT,
         **options,
     }
     df = given.pop("df", None)
@@ -409,7 +410,7 @@ def test_ranks_that_do_not_come_and_ranks_that_fall_silent_end_it(spark: Any) ->
         lost = handle.loader(1)
         lost._closed = True  # its beats end, as if the process were gone
         with (
-            pytest.raises(bowstring.RemoteError, match=r"rank 1 was silent for .* \(option patience\)"),
+            pytest.raises(bowstring.RemoteError, match=r"rank \d was silent for .* \(option patience\)"),
             handle.loader(0) as loader,
         ):
             forever(loader)

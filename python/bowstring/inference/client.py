@@ -60,7 +60,7 @@ class ModelClient:
         stream: str | None = None,
         first: int = 0,
         window: int = 16_384,
-        timeout: float = 60.0,
+        timeout: float = 120.0,
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
         self.stream = stream or uuid.uuid4().hex

@@ -200,7 +200,7 @@ class RankLoader:
 
     def _newer(self, generation: int) -> bool:
         """Whether another generation comes, or this one is over: the driver hears of a lost executor a little later."""
-        end = time.monotonic() + 30
+        end = time.monotonic() + min(self._timeout, 120)
         with self._lock:
             while self._told["state"] == "ready" and self._told["generation"] == generation:
                 left = end - time.monotonic()
