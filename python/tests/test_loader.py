@@ -270,6 +270,9 @@ def test_every_option_is_looked_up_in_the_environment(monkeypatch: pytest.Monkey
         "partitioning": ("none", "none"),
         "stop": ("all_exhausted", "all_exhausted"),
         "limits": ('{"max_depth": 3}', {"max_depth": 3}),
+        "device": ("cuda:1", "cuda:1"),
+        "device_fence": ("sync", "sync"),
+        "device_overflow": ("true", True),
     }
     names = [name for name in inspect.signature(BaseLoader).parameters if name not in ("url", "gang")]
     texts |= {name: ("5", 5) for name in names if name not in texts}
