@@ -15,6 +15,7 @@ mod gang;
 mod loader;
 mod log;
 mod petastorm;
+mod rank;
 mod row_groups;
 mod server;
 mod tensor;
@@ -46,6 +47,8 @@ mod _native {
     use super::loader::PyLoader;
     #[pymodule_export]
     use super::petastorm::{petastorm_metadata, unischema_metadata};
+    #[pymodule_export]
+    use super::rank::rank;
     #[pymodule_export]
     use super::row_groups::PyRowGroups;
     #[pymodule_export]

@@ -420,12 +420,8 @@ impl<S: Send + 'static, F: Source<S>> Thread<S, F> {
 
     /// `batch` on its way to a slot; None if there is none free.
     fn bring(&mut self, batch: &Batch) -> Result<Option<DeviceBatch>> {
-        // Host memory that copies still read is not there for the next batches: no more of it than there are slots.
-        if self.queue.lock().len() >= self.feeding.slots || self.flying.len() >= self.feeding.slots {
-            return Ok(None);
-        }
         // Copies read page-locked memory that is off the budget: no more of it than there are slots.
-        if self.flying.len() >= self.feeding.slots {
+        if self.queue.lock().len() >= self.feeding.slots || self.flying.len() >= self.feeding.slots {
             return Ok(None);
         }
         let placement = Placement::new(batch, &self.feeding.recipes, self.in_place)?;

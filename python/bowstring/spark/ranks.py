@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import random
 import threading
 import time
@@ -13,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+from bowstring import _native
 from bowstring.base import BaseLoader
 from bowstring.errors import ClosedError, ConfigError, Error, MismatchError, RemoteError, TimeoutError
 from bowstring.flight import Connection
@@ -59,18 +59,6 @@ def sequence(seed: int, epoch: int, steps: Sequence[int], shuffle: bool) -> list
     return order
 
 
-# As the loaders look for them.
-_LAUNCHERS = ("RANK", "HOROVOD_RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
-
-
-def _launched() -> int:
-    """This rank, as the launcher has said."""
-    for name in _LAUNCHERS:
-        if name in os.environ:
-            return int(os.environ[name])
-    raise ConfigError(f"option rank: give it, or one of {', '.join(_LAUNCHERS)} in the environment", option="rank")
-
-
 class RankLoader:
     """One rank's batches: an iterable over the rest of the current epoch, like :class:`bowstring.Loader`.
 
@@ -87,6 +75,10 @@ class RankLoader:
         timeout: float,
         own: dict[str, Any],
     ) -> None:
+        self._launched: tuple[int, str] | None = None
+        if rank is None:
+            rank, world_size, why = _native.rank()
+            self._launched = (world_size, why)
         self._rank = rank
         self._kind = loader
         self._storage = storage
@@ -102,8 +94,6 @@ class RankLoader:
         self._closed = False
         self._epoch = self._step = 0
         self._asked: tuple[int, list[int]] = (-1, [])
-        if rank is None:
-            self._rank = _launched()
         self._beats = threading.Thread(target=self._beat, name="bowstring-beat", daemon=True)
         self._beats.start()
         try:
@@ -167,6 +157,11 @@ class RankLoader:
         """Opens the newest generation's parts."""
         while True:
             told = self._ready(self._opened)
+            if self._launched is not None and self._launched[0] != told["world_size"]:
+                problem = (
+                    f"Spark serves {told['world_size']} ranks, here there are {self._launched[0]}: {self._launched[1]}"
+                )
+                raise ConfigError(f"option rank: {problem}; give the rank", option="rank")
             rows = [(part["rows"], part["digest"]) for part in told["parts"]]
             if self._rows_known not in (None, rows):
                 raise MismatchError(
@@ -263,7 +258,6 @@ class RankLoader:
     @property
     def rank(self) -> int:
         """This rank."""
-        assert self._rank is not None
         return self._rank
 
     @property
