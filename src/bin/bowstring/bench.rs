@@ -8,7 +8,9 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
 use bowstring::codec::image;
-use bowstring::pipeline::{Ledger, Loader, Stats, machine};
+use bowstring::device::{DeviceBatch, DeviceValue};
+use bowstring::pipeline::{Ledger, Stats, machine};
+use bowstring::{Loader, Placed};
 
 use crate::args::LoaderArgs;
 use crate::out::{Out, Outcome};
@@ -37,6 +39,8 @@ pub(crate) struct Args {
 #[derive(Debug, Serialize)]
 struct Report {
     urls: Vec<String>,
+    /// Where batches were delivered.
+    device: String,
     steps: u64,
     rows: u64,
     /// Bytes of tensors delivered.
@@ -94,7 +98,11 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     let (mut steps, mut first) = (0, None);
     while steps < wanted {
         // `None` is the end of an epoch; the next call starts the next one.
-        if let Some(batch) = loader.next()? {
+        if let Some(batch) = loader.next_placed()? {
+            // A batch on a device counts when it is there.
+            if let Placed::Device(batch) = &batch {
+                arrived(batch)?;
+            }
             first.get_or_insert_with(|| started.elapsed().as_secs_f64());
             drop(batch);
             steps += 1;
@@ -112,6 +120,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     let per = |amount: u64, seconds: f64| if seconds > 0.0 { amount as f64 / seconds } else { 0.0 };
     out.report(&Report {
         urls,
+        device: loader.device().map_or_else(|| "cpu".to_owned(), |device| device.name()),
         steps,
         rows: stats.rows,
         bytes: stats.consumer.bytes,
@@ -129,6 +138,15 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
         bad_rows: bad_rows(&loader.ledger()),
         stats,
     })
+}
+
+/// Waits until a batch is on its device: one copy brings all of it.
+fn arrived(batch: &DeviceBatch) -> bowstring::Result<()> {
+    let tensor = batch.columns().iter().find_map(|(_, value)| match value {
+        DeviceValue::Tensor(tensor) => Some(tensor),
+        DeviceValue::Arrow(_) => None,
+    });
+    tensor.map_or(Ok(()), |tensor| tensor.synchronize())
 }
 
 fn bottleneck(stats: &Stats) -> Bottleneck {
@@ -177,9 +195,10 @@ impl fmt::Display for Report {
         let size = |per_second: f64| format!("{}/s", bytes(per_second as u64));
         writeln!(
             f,
-            "{} rows in {} steps, {} in {}",
+            "{} rows in {} steps to {}, {} in {}",
             count(self.rows),
             count(self.steps),
+            self.device,
             bytes(self.bytes),
             seconds(self.seconds)
         )?;
