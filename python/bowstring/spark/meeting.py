@@ -47,6 +47,8 @@ class Meeting:
     """When each rank was heard of last."""
     ready_at: float | None = None
     """When the rows were first there."""
+    posted: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+    """What the tasks of this generation serve, by task."""
 
     @property
     def over(self) -> bool:
@@ -55,12 +57,15 @@ class Meeting:
 
     def begin(self, generation: int) -> None:
         """A submission of the job begins; what the one before it served is gone."""
-        self.generation, self.parts = generation, None
+        self.generation, self.parts, self.posted = generation, None, {}
 
-    def post(self, generation: int, parts: list[dict[str, Any]], now: float) -> None:
-        """The tasks of a generation serve."""
-        if generation == self.generation:
-            self.parts = parts
+    def post(self, generation: int, task: int, tasks: int, parts: list[dict[str, Any]], now: float) -> None:
+        """One of a generation's tasks serves. The rows are there when all do."""
+        if generation != self.generation:
+            return
+        self.posted[task] = parts
+        if len(self.posted) == tasks:
+            self.parts = [part for task in sorted(self.posted) for part in self.posted[task]]
             self.ready_at = self.ready_at or now
 
     def rank(self, rank: int, now: float) -> dict[str, Any]:
@@ -145,7 +150,8 @@ class MeetingServer(Endpoint):
         return answer(calls[action.type](body))
 
     def _post(self, body: dict[str, Any]) -> dict[str, Any]:
-        self.change("post", int(body["generation"]), list(body["parts"]), time.monotonic())
+        task, tasks = int(body["task"]), int(body["tasks"])
+        self.change("post", int(body["generation"]), task, tasks, list(body["parts"]), time.monotonic())
         return {}
 
     def _task(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -167,7 +173,8 @@ class MeetingServer(Endpoint):
             while True:
                 found = self._meeting.rank(int(body["rank"]), time.monotonic())
                 left = end - time.monotonic()
-                if left <= 0 or (found.get("generation"), found["state"]) != known:
+                done = int(body["rank"]) in self._meeting.done
+                if done or left <= 0 or (found.get("generation"), found["state"]) != known:
                     return found
                 self._changed.wait(left)
 

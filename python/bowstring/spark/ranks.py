@@ -315,6 +315,8 @@ class RankLoader:
     def close(self) -> None:
         """Says that this rank needs no more: when all have, Spark's job ends."""
         if not self._closed:
+            # First, so that the beat which the driver answers at once is the last.
+            self._closed = True
             with contextlib.suppress(Error):
                 self._driver.action("spark.done", {"rank": self._rank}, timeout=10)
             self._end()
