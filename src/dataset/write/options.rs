@@ -127,14 +127,57 @@ impl WriterOptions {
             }
             fields.push(serde_json::json!({"name": field.name(), "stored": stored, "nullable": field.is_nullable()}));
         }
-        let path = |name: &String| ColumnPath::new(name.split('.').map(ToOwned::to_owned).collect());
         for name in &self.uncompressed {
-            properties = properties.set_column_compression(path(name), Codec::UNCOMPRESSED);
+            properties = properties.set_column_compression(path(schema, name), Codec::UNCOMPRESSED);
         }
         for name in &self.plain {
-            properties = properties.set_column_dictionary_enabled(path(name), false);
+            properties = properties.set_column_dictionary_enabled(path(schema, name), false);
         }
         let schema = serde_json::json!({ "fields": fields }).to_string();
         Ok(properties.set_key_value_metadata(Some(vec![KeyValue::new(SCHEMA_KEY.to_owned(), schema)])).build())
+    }
+}
+
+/// The column that the dotted path `name` means. A column's own name may have dots too: `image.jpg` in a tar file.
+fn path(schema: &SchemaRef, name: &str) -> ColumnPath {
+    let below = |column: &str| match name.strip_prefix(column) {
+        Some("") => Some(Vec::new()),
+        Some(rest) => rest.strip_prefix('.').map(|rest| rest.split('.').collect::<Vec<_>>()),
+        None => None,
+    };
+    let found = schema.fields().iter().filter_map(|field| Some((field.name().as_str(), below(field.name())?)));
+    // `a.b` means the column of that name rather than a member of the column `a`.
+    let (column, members) = found.max_by_key(|(column, _)| column.len()).unwrap_or((name, Vec::new()));
+    ColumnPath::new(std::iter::once(column).chain(members).map(ToOwned::to_owned).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow::datatypes::{Field, Schema};
+
+    use super::*;
+
+    #[test]
+    fn names_with_dots_mean_their_columns() {
+        let fields = ["image.jpg", "a", "a.b", "x"].map(|name| Field::new(name, DataType::Utf8, true));
+        let schema = Arc::new(Schema::new(fields.to_vec()));
+        let parts = |name| path(&schema, name).parts().to_vec();
+        assert_eq!(parts("image.jpg"), ["image.jpg"]);
+        assert_eq!(parts("a.b"), ["a.b"]);
+        assert_eq!(parts("a.c.d"), ["a", "c", "d"]);
+        assert_eq!(parts("image.jpg.bytes"), ["image.jpg", "bytes"]);
+        assert_eq!(parts("nothing"), ["nothing"]);
+        let options = WriterOptions {
+            uncompressed: vec!["image.jpg".into()],
+            plain: vec!["a.b".into()],
+            ..WriterOptions::default()
+        };
+        let properties = options.check(&schema).unwrap();
+        let column = |name: &str| ColumnPath::new(vec![name.to_owned()]);
+        assert_eq!(properties.compression(&column("image.jpg")), Codec::UNCOMPRESSED);
+        assert_ne!(properties.compression(&column("a")), Codec::UNCOMPRESSED);
+        assert!(!properties.dictionary_enabled(&column("a.b")) && properties.dictionary_enabled(&column("a")));
     }
 }
