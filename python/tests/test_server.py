@@ -132,3 +132,16 @@ def test_written_in_memory_and_read_back() -> None:
         found = pa.concat_tables(parts(server.url, "made", 2)).sort_by("id")
         assert found["id"].to_pylist() == list(range(50))
         assert found["name"].to_pylist() == table["name"].to_pylist()
+
+
+def test_rows_of_a_file_that_was_replaced_are_those_that_are_there_now(tmp_path: Path) -> None:
+    path = tmp_path / "changing.parquet"
+    pq.write_table(pa.table({"id": range(10)}), path)
+    with bowstring.Server({"n": path}) as server:
+        assert sum(table.num_rows for table in parts(server.url, "n", 1)) == 10
+        pq.write_table(pa.table({"id": range(25)}), tmp_path / "new.parquet")
+        (tmp_path / "new.parquet").replace(path)
+        # What is open is of the file that was: it says so, once.
+        with pytest.raises((pa.ArrowException, flight.FlightError), match="changing"):
+            parts(server.url, "n", 1)
+        assert sum(table.num_rows for table in parts(server.url, "n", 1)) == 25

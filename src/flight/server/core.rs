@@ -287,7 +287,10 @@ impl Core {
 
     async fn answer(self: &Arc<Self>, tenant: &Tenant, mut ticket: Ticket, outgoing: u64) -> Result<Answer> {
         match ticket.asked.rows.take() {
-            Some(rows) => self.rows(tenant, ticket, &rows).await.map(|sending| Answer::Rows(Box::new(sending))),
+            Some(rows) => {
+                let sending = self.rows(tenant, ticket, &rows).await?;
+                Ok(Answer::Rows(Arc::clone(self), Box::new(sending)))
+            }
             None => self.stream(tenant, ticket, outgoing).await.map(|streaming| Answer::Batches(Box::new(streaming))),
         }
     }
@@ -383,14 +386,19 @@ fn all(count: u32, what: &str, option: &'static str) -> Result<Range<u32>> {
 /// What a ticket is answered with.
 enum Answer {
     Batches(Box<Streaming>),
-    Rows(Box<Sending>),
+    Rows(Arc<Core>, Box<Sending>),
 }
 
 impl Answer {
     async fn next(&mut self) -> Result<Option<Message>, Status> {
         match self {
             Self::Batches(streaming) => streaming.next().await,
-            Self::Rows(sending) => sending.next().await,
+            Self::Rows(core, sending) => sending.next().await.inspect_err(|status| {
+                if status.code() == Code::FailedPrecondition {
+                    // As for batches: whoever asks next is to see what is there now.
+                    core.tables.forget(sending.stored());
+                }
+            }),
         }
     }
 }

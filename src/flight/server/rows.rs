@@ -87,6 +87,11 @@ impl Sending {
         Self { stored, groups, means, current: None, in_flight: None, begun: false }
     }
 
+    /// Where the rows are.
+    pub(super) fn stored(&self) -> &Arc<Stored> {
+        &self.stored
+    }
+
     /// The next message; `None` after the last.
     pub(super) async fn next(&mut self) -> Result<Option<Message>, Status> {
         if !self.begun {
