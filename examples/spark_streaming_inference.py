@@ -61,7 +61,7 @@ def main() -> None:
         for part in range(2):
             rows = session.range(part * 1000, part * 1000 + 1000, numPartitions=2).selectExpr("id", "id / 4 as x")
             rows.write.mode("append").parquet(source)
-            scored(session, source, sink, f"{directory}/checkpoint", server.address).awaitTermination()
+            scored(session, source, sink, f"{directory}/checkpoint", server.url).awaitTermination()
         with bowstring.Loader(sink, batch_size=2000, shuffle=False, rank=0, world_size=1) as loader:
             batch = next(iter(loader))
         assert sorted(batch["id"].tolist()) == list(range(2000)), "every row once"

@@ -91,13 +91,13 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]
         if token is not None:
             more["middleware"] = {"door": _Door(token)}
         super().__init__(f"{'grpc+tls' if encrypted else 'grpc+tcp'}://{shown}:{port}", **more)
-        self._address = f"{'grpc+tls' if encrypted else 'grpc'}://{shown}:{self.port}"
+        self._url = f"{'grpc+tls' if encrypted else 'grpc'}://{shown}:{self.port}"
         self._open = True
 
     @property
-    def address(self) -> str:
+    def url(self) -> str:
         """Where it is: ``grpc://host:port``."""
-        return self._address
+        return self._url
 
     def close(self) -> None:
         """Ends the server. Calls that are being answered end first, but a client that is stuck is not waited for."""

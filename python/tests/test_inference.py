@@ -57,7 +57,7 @@ def rows(first: int, count: int) -> Any:
 
 def test_answers_come_in_order_and_rows_go_to_the_model_together(server: ModelServer, model: Model) -> None:
     def ask(client: int) -> list[int]:
-        with ModelClient(server.address) as asking:
+        with ModelClient(server.url) as asking:
             futures = [asking.submit(rows(client * 1000 + number, 1)) for number in range(500)]
             return [future.result(60)["double"][0].as_py() for future in futures]
 
@@ -75,7 +75,7 @@ def test_answers_come_in_order_and_rows_go_to_the_model_together(server: ModelSe
 
 
 def test_large_batches_are_cut_and_put_together_again(server: ModelServer, model: Model) -> None:
-    with ModelClient(server.address, window=300) as client:
+    with ModelClient(server.url, window=300) as client:
         batches = [rows(0, 1000), rows(1000, 0), rows(1000, 1), rows(1001, 99)]
         found = list(client.map(batches))
         assert [batch.num_rows for batch in found] == [1000, 1, 99]
@@ -89,7 +89,7 @@ def test_each_row_once_through_broken_connections(server: ModelServer, model: Mo
     random_ = random.Random(run)
     print("seed", run)
     breaks = sorted(random_.sample(range(2000), 20))
-    with ModelClient(server.address, timeout=120) as client:
+    with ModelClient(server.url, timeout=120) as client:
         futures = []
         for number in range(2000):
             futures.append(client.submit(rows(number, 1)))
@@ -119,7 +119,7 @@ def test_each_id_once_through_kills_of_the_consumer(server: ModelServer, model: 
     """A consumer that is killed is followed by one that goes on after what the sink has; the model sees no row twice."""
     sink, random_ = tmp_path / "sink", random.Random(3)
     environment = {**os.environ, "PYTHONPATH": str(Path(bowstring.__file__).parents[1])}
-    command = [sys.executable, "-c", CONSUMER, server.address, str(sink)]
+    command = [sys.executable, "-c", CONSUMER, server.url, str(sink)]
     for _ in range(20 if SOAK else 2):
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         assert process.stdout is not None
@@ -136,11 +136,11 @@ def test_each_id_once_through_kills_of_the_consumer(server: ModelServer, model: 
 
 def test_a_server_that_comes_again_is_found(model: Model) -> None:
     first = serve_model(model)
-    with ModelClient(first.address, timeout=120) as client:
+    with ModelClient(first.url, timeout=120) as client:
         assert client.predict(rows(0, 1)).num_rows == 1
         first.close()
         future = client.submit(rows(1, 3))
-        with serve_model(model, listen=first.address.partition("://")[2]):
+        with serve_model(model, listen=first.url.partition("://")[2]):
             assert future.result(120)["double"].to_pylist() == [2, 4, 6]
 
 
@@ -152,21 +152,21 @@ def test_what_fails_is_told(model: Model) -> None:
 
     with serve_model(broken, batch_size=1, deadline_ms=0) as server:
         for number, word in [(13, "the model failed: ValueError: thirteen"), (14, "returned 0 values")]:
-            with ModelClient(server.address) as client:
+            with ModelClient(server.url) as client:
                 assert client.predict(rows(1, 1)).num_rows == 1
                 with pytest.raises(bowstring.RemoteError, match=word):
                     client.predict(rows(number, 1))
                 with pytest.raises(bowstring.RemoteError, match=word):
                     client.submit(rows(1, 1))
-        address = server.address
+        address = server.url
     with ModelClient(address, timeout=0.5) as client, pytest.raises(bowstring.TimeoutError, match="no answer for"):
         client.predict(rows(1, 1))
     with pytest.raises(bowstring.ConfigError, match="reached by others"):
         serve_model(model, listen="0.0.0.0:0")
     with serve_model(model, token="a-token-of-the-tests") as server:
-        with ModelClient(server.address) as client, pytest.raises(bowstring.RemoteError, match="token"):
+        with ModelClient(server.url) as client, pytest.raises(bowstring.RemoteError, match="token"):
             client.predict(rows(1, 1))
-        with ModelClient(server.address, storage_options={"token": "a-token-of-the-tests"}) as client:
+        with ModelClient(server.url, storage_options={"token": "a-token-of-the-tests"}) as client:
             assert client.predict(rows(1, 1)).num_rows == 1
 
 
@@ -232,7 +232,7 @@ def test_columns_as_tensors_and_back() -> None:
 
 def test_a_row_waits_no_longer_than_its_deadline(model: Model) -> None:
     """A lower bound only: a row alone waits for others, rows that fill a micro-batch do not."""
-    with serve_model(model, batch_size=4, deadline_ms=300) as server, ModelClient(server.address) as client:
+    with serve_model(model, batch_size=4, deadline_ms=300) as server, ModelClient(server.url) as client:
         client.predict(rows(0, 4))
         begun = time.monotonic()
         client.predict(rows(0, 1))

@@ -41,7 +41,7 @@ def serve_model(
     >>> def model(batch):
     ...     return {"score": batch["x"] * 2}
     >>> with serve_model(model, deadline_ms=5) as server:  # doctest: +SKIP
-    ...     print(server.address)
+    ...     print(server.url)
 
     Rows of all streams go to the model together, when there are ``batch_size`` or when the oldest has waited ``deadline_ms``. The
     answers of a stream come in the order of its rows, and each row goes to the model once, also if its client's connection breaks:
@@ -80,7 +80,7 @@ def serve_model(
 
 
 class ModelServer(Endpoint):
-    """What :func:`serve_model` returns: ``address``, ``stats()``, ``close()``, and a context manager."""
+    """What :func:`serve_model` returns: ``url``, ``stats()``, ``close()``, and a context manager."""
 
     def __init__(self, batcher: Batcher, streams: Streams, listen: str, **door: Any) -> None:
         self._batcher = batcher

@@ -124,7 +124,7 @@ class Handle:
     @property
     def url(self) -> str:
         """Where ranks connect to."""
-        return self._meeting.address
+        return self._meeting.url
 
     def loader(self, rank: int, **options: Any) -> RankLoader:
         """The batches of one rank, in this process. Options are those of :func:`bowstring.spark.connect`."""
@@ -170,7 +170,7 @@ class Handle:
         try:
             for generation in range(self._attempts):
                 self._meeting.change("begin", generation)
-                work = _task(self._meeting.address, generation, self._store, stored_schema(self._df.schema))
+                work = _task(self._meeting.url, generation, self._store, stored_schema(self._df.schema))
                 try:
                     self._df.mapInArrow(work, "parts int", barrier=True).collect()
                 except Exception as error:
