@@ -292,7 +292,8 @@ fn column(field: &Field, cells: &[Option<Vec<u8>>]) -> Result<ArrayRef, String> 
         |cell: &[u8]| std::str::from_utf8(cell).map(str::to_owned).map_err(|_| "a member is not UTF-8".to_owned());
     let array: ArrayRef = match field.data_type() {
         kind if is_binary(kind) => {
-            let mut builder = BinaryBuilder::new();
+            let bytes = cells.iter().flatten().map(Vec::len).sum();
+            let mut builder = BinaryBuilder::with_capacity(cells.len(), bytes);
             cells.iter().for_each(|cell| builder.append_option(cell.as_deref()));
             Arc::new(builder.finish())
         }

@@ -7,12 +7,13 @@ use std::sync::Arc;
 use arrow::array::{ArrayData, ArrayRef, FixedSizeListArray, ListArray, make_array};
 use arrow::buffer::{Buffer, OffsetBuffer};
 use arrow::datatypes::{ArrowNativeType, DataType};
+use parquet::basic::Compression;
 use parquet::file::serialized_reader::SerializedPageReader;
 
 use super::project::{Projection, Source};
 use super::read::Fetched;
 use super::{Dataset, selection::Selection};
-use crate::page::{Element, Source as Pages};
+use crate::page::{Element, Source as Pages, Stretches};
 
 impl Dataset {
     /// The pages of root column number `root`, if it is one flat column of plain numbers of which every row is wanted. Rows that
@@ -37,6 +38,20 @@ impl Dataset {
         }
     }
 
+    /// The rows of root column number `root` where they lie in its pages, if those hold nothing but fixed-size lists of numbers.
+    pub(crate) fn stretches(&self, fetched: &Fetched, projection: &Projection, root: usize) -> Option<Stretches> {
+        let DataType::FixedSizeList(item, length) = projection.roots().get(root)?.field().data_type() else {
+            return None;
+        };
+        let (length, width) = (usize::try_from(*length).ok()?, width(item.data_type())?);
+        let Whole { pages, rows, in_place, .. } = self.pages(fetched, projection, root, width)?;
+        let of = match width {
+            4 => pages.chunk::<u32>(None)?.stretches(rows, length)?,
+            _ => pages.chunk::<u64>(None)?.stretches(rows, length)?,
+        };
+        Some(Stretches { rows, width: length * width, of, in_place })
+    }
+
     fn flat<T: Element + ArrowNativeType>(
         &self,
         fetched: &Fetched,
@@ -44,7 +59,7 @@ impl Dataset {
         root: usize,
         data_type: &DataType,
     ) -> Option<ArrayRef> {
-        let Whole { pages, rows, values } = self.pages(fetched, projection, root, size_of::<T>())?;
+        let Whole { pages, rows, values, .. } = self.pages(fetched, projection, root, size_of::<T>())?;
         let mut chunk = pages.chunk::<T>(None)?;
         let mut found = Vec::with_capacity(values);
         chunk.read(values, &mut found)?;
@@ -60,7 +75,7 @@ impl Dataset {
         data_type: &DataType,
         item: &DataType,
     ) -> Option<ArrayRef> {
-        let Whole { pages, rows, values } = self.pages(fetched, projection, root, size_of::<T>())?;
+        let Whole { pages, rows, values, .. } = self.pages(fetched, projection, root, size_of::<T>())?;
         let found = pages.chunk::<T>(None)?.lists(rows, values)?;
         let items = array(item, found.values)?;
         match data_type {
@@ -91,11 +106,16 @@ impl Dataset {
             return None;
         }
         let column = file.metadata.row_groups().get(row_group.ordinal as usize)?.columns().get(leaf)?;
+        let nulls = column.statistics().and_then(|statistics| statistics.null_count_opt());
+        if nulls.is_some_and(|nulls| nulls > 0) {
+            return None;
+        }
         self.check_pages(fetched, leaf).ok()?;
         let rows = usize::try_from(row_group.rows).ok()?;
         let values = usize::try_from(column.num_values()).ok()?;
         let pages = SerializedPageReader::new(Arc::new(fetched.chunks.clone()), column, rows, None).ok()?;
-        Some(Whole { pages: Pages::new(Box::new(pages), column.column_descr(), width)?, rows, values })
+        let in_place = column.compression() == Compression::UNCOMPRESSED;
+        Some(Whole { pages: Pages::new(Box::new(pages), column.column_descr(), width)?, rows, values, in_place })
     }
 }
 
@@ -104,6 +124,8 @@ struct Whole {
     pages: Pages,
     rows: usize,
     values: usize,
+    /// Whether pages are parts of the fetched bytes.
+    in_place: bool,
 }
 
 /// Bytes of a number that is stored in the bits of its type. Times are not: some units are stored as others.
@@ -123,7 +145,7 @@ fn array<T: ArrowNativeType>(data_type: &DataType, values: Vec<T>) -> Option<Arr
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{Array, RecordBatch};
+    use arrow::array::{Array, AsArray, RecordBatch};
     use arrow::compute::cast;
     use arrow::datatypes::{Field, Schema};
     use parquet::arrow::ArrowWriter;
@@ -265,6 +287,17 @@ mod tests {
                 }
                 if let Some(direct) = direct {
                     prop_assert_eq!(direct.to_data(), written.to_data());
+                }
+                let stretches = dataset.stretches(&fetched, &projection, root);
+                let fixed = written.as_fixed_size_list_opt().map(|list| list.values().to_data());
+                prop_assert!(stretches.is_none() || (fixed.is_some() && !holes));
+                if !made.dictionary && !holes && made.version == WriterVersion::PARQUET_1_0 {
+                    prop_assert_eq!(stretches.is_some(), fixed.is_some(), "rows of {}", written.data_type());
+                }
+                if let (Some(stretches), Some(fixed)) = (stretches, fixed) {
+                    let bytes: Vec<u8> = stretches.of.iter().flat_map(|stretch| stretch.bytes.to_vec()).collect();
+                    prop_assert_eq!(&bytes[..], fixed.buffers()[0].as_slice());
+                    prop_assert_eq!(stretches.in_place, made.compression == Compression::UNCOMPRESSED);
                 }
             }
         }

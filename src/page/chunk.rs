@@ -9,6 +9,7 @@ use parquet::column::page::{Page, PageReader};
 use parquet::schema::types::ColumnDescriptor;
 
 use super::hybrid::{Numbers, Piece, Runs};
+use super::stretch::Stretch;
 
 /// Bits of an element as it is wanted.
 pub(crate) trait Element: Pod + Default + Send {}
@@ -159,6 +160,36 @@ impl<T: Element> Chunk<T> {
         (offsets.len() == rows + 1 && offsets[0] == 0).then_some(Lists { offsets, values: found })
     }
 
+    /// All of a column of `rows` lists of `each` values, none of them null, left in its pages; only a row that two pages share is
+    /// put together. `None` also where a page is not plain.
+    pub(crate) fn stretches(mut self, rows: usize, each: usize) -> Option<Vec<Stretch>> {
+        let row = each.checked_mul(self.source.width).filter(|row| *row > 0)?;
+        self.offsets.reserve_exact(rows);
+        let (mut found, mut first) = (Vec::new(), 0);
+        let mut split: Vec<u8> = Vec::new();
+        while self.turn()? {
+            let Values::Plain(page, _) = &self.page else { return None };
+            let mut page = page.get(..self.left * self.source.width).map(|values| page.slice_ref(values))?;
+            self.left = 0;
+            if !split.is_empty() {
+                split.extend_from_slice(&page.split_to(page.len().min(row - split.len())));
+                if split.len() == row {
+                    found.push(Stretch { first, bytes: std::mem::take(&mut split).into() });
+                    first += 1;
+                }
+            }
+            let whole = page.split_to(page.len() - page.len() % row);
+            if !whole.is_empty() {
+                let count = whole.len() / row;
+                found.push(Stretch { first, bytes: whole });
+                first += count;
+            }
+            split.extend_from_slice(&page);
+        }
+        let even = self.offsets.iter().enumerate().all(|(at, start)| at.checked_mul(each) == Some(*start as usize));
+        (split.is_empty() && first == rows && self.offsets.len() == rows && even).then_some(found)
+    }
+
     /// The next page with values; false at the end.
     fn turn(&mut self) -> Option<bool> {
         loop {
@@ -286,4 +317,94 @@ fn plain<T: Element>(
     let aligned = &mut cast_slice_mut(scratch)[..bytes.len()];
     aligned.copy_from_slice(bytes);
     convert(aligned, wanted).then_some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use parquet::column::page::PageMetadata;
+    use parquet::schema::parser::parse_message_type;
+    use parquet::schema::types::SchemaDescriptor;
+
+    use super::*;
+
+    /// Pages of version 2: their levels are not packed, and need not end where rows do.
+    struct Made(Vec<Page>);
+
+    impl Iterator for Made {
+        type Item = parquet::errors::Result<Page>;
+
+        fn next(&mut self) -> Option<Self::Item> {
+            self.get_next_page().transpose()
+        }
+    }
+
+    impl PageReader for Made {
+        fn get_next_page(&mut self) -> parquet::errors::Result<Option<Page>> {
+            Ok((!self.0.is_empty()).then(|| self.0.remove(0)))
+        }
+
+        fn peek_next_page(&mut self) -> parquet::errors::Result<Option<PageMetadata>> {
+            Ok(None)
+        }
+
+        fn skip_next_page(&mut self) -> parquet::errors::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// The values `0..` in lists of three, in pages of these many values.
+    fn lists(pages: &[usize], each: usize, encoding: Encoding) -> Chunk<u32> {
+        let schema =
+            parse_message_type("message m { required group l (LIST) { repeated group list { required int32 e; } } }");
+        let descriptor = SchemaDescriptor::new(std::sync::Arc::new(schema.unwrap()));
+        let mut value = 0_u32;
+        let page = |count: &usize| {
+            let numbers = value..value + *count as u32;
+            value = numbers.end;
+            // Runs of one level each: their length shifted, then the level.
+            let repetitions = numbers.clone().flat_map(|at| [2, u8::from(at as usize % each != 0)]);
+            let definitions = numbers.clone().flat_map(|_| [2, 1]);
+            let levels: Vec<u8> = repetitions.chain(definitions).collect();
+            let bytes: Vec<u8> = levels.iter().copied().chain(numbers.flat_map(u32::to_le_bytes)).collect();
+            Page::DataPageV2 {
+                buf: bytes.into(),
+                num_values: *count as u32,
+                encoding,
+                num_nulls: 0,
+                num_rows: 0,
+                def_levels_byte_len: *count as u32 * 2,
+                rep_levels_byte_len: *count as u32 * 2,
+                is_compressed: false,
+                statistics: None,
+            }
+        };
+        let pages = pages.iter().map(page).collect();
+        Source::new(Box::new(Made(pages)), &descriptor.column(0), 4).unwrap().chunk(None).unwrap()
+    }
+
+    #[test]
+    fn rows_stay_in_their_pages_and_split_ones_are_put_together() {
+        for pages in [&[12][..], &[3, 9], &[4, 8], &[1, 1, 1, 1, 8], &[2, 2, 2, 2, 2, 2], &[11, 1], &[5, 0, 7]] {
+            let found =
+                lists(pages, 3, Encoding::PLAIN).stretches(4, 3).unwrap_or_else(|| panic!("pages of {pages:?}"));
+            let mut next = 0;
+            let mut values: Vec<u32> = Vec::new();
+            for stretch in &found {
+                assert_eq!((stretch.first, stretch.bytes.len() % 12), (next, 0), "pages of {pages:?}");
+                next += stretch.bytes.len() / 12;
+                values.extend(stretch.bytes.chunks_exact(4).map(bytemuck::pod_read_unaligned::<u32>));
+            }
+            assert_eq!(values, (0..12).collect::<Vec<_>>(), "pages of {pages:?}");
+        }
+    }
+
+    #[test]
+    fn other_lists_and_other_pages_are_not_left() {
+        assert!(lists(&[12], 3, Encoding::PLAIN).stretches(3, 4).is_none(), "lists of three, not of four");
+        assert!(lists(&[12], 3, Encoding::PLAIN).stretches(5, 3).is_none(), "a row is missing");
+        assert!(lists(&[13], 3, Encoding::PLAIN).stretches(4, 3).is_none(), "a value too many");
+        assert!(lists(&[12], 3, Encoding::PLAIN).stretches(4, 0).is_none(), "rows without values");
+        assert!(lists(&[12], 3, Encoding::RLE_DICTIONARY).stretches(4, 3).is_none(), "indices are no values");
+        assert!(lists(&[2, 4, 6], 2, Encoding::PLAIN).stretches(4, 3).is_none(), "uneven lists");
+    }
 }

@@ -12,6 +12,8 @@
 
 mod chunk;
 mod hybrid;
+mod stretch;
 mod unpack;
 
 pub(crate) use chunk::{Chunk, Convert, Element, Source};
+pub(crate) use stretch::Stretches;

@@ -153,8 +153,14 @@ async fn read_and_decode(
             // One column of the whole row group at a time: on all cores when only one row group is wanted.
             let roots = left.into_par_iter().map(|root| {
                 let started = Instant::now();
-                let array = source.dataset.decode(&fetched, &source.projection, root)?;
-                let prepared = source.columns.prepare(root, array, &place)?;
+                let pages = || source.dataset.stretches(&fetched, &source.projection, root);
+                let prepared = match source.columns.in_pages(root, pages) {
+                    Some(prepared) => prepared,
+                    None => {
+                        let array = source.dataset.decode(&fetched, &source.projection, root)?;
+                        source.columns.prepare(root, array, &place)?
+                    }
+                };
                 job.counters.decode.worked(started.elapsed());
                 Ok(prepared)
             });
@@ -167,7 +173,7 @@ async fn read_and_decode(
         .await?;
     drop(decoding);
     // What stays: the cells, and the column chunks that views point into, of which the cells know only their own parts.
-    let pinned = if cost.held > cost.decoded { fetched_bytes } else { 0 };
+    let pinned = if cost.held > cost.decoded || cells.in_fetched() { fetched_bytes } else { 0 };
     let stays = cells.memory().saturating_add(pinned);
     reservation.grow(stays);
     reservation.shrink_to(stays);

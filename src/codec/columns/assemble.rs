@@ -12,7 +12,7 @@ use rayon::prelude::*;
 
 use super::cells::{Cells, Data};
 use super::faults::{self, BadRow};
-use super::gather::{self, Picks, Strided};
+use super::gather::{self, Picks, Pieces, Strided};
 use super::lists::{self, ListCell};
 use super::number::fill;
 use super::options::BadRows;
@@ -69,6 +69,8 @@ impl fmt::Debug for Rows<'_> {
 /// One output's values in each of the row groups.
 pub(super) enum Table<'a> {
     Fixed(Vec<Strided<'a>>),
+    /// As `Fixed`, where the rows of some row group were left in its pages.
+    Pieces(Vec<Pieces<'a>>),
     Lists(Vec<ListCell<'a>>),
     Bytes(Vec<&'a BinaryViewArray>),
     Nested(Vec<&'a ArrayRef>),
@@ -166,7 +168,9 @@ fn check(rows: &Rows<'_>) -> Result<()> {
 
 /// The values of output `at` in all row groups, which all have one form.
 fn table<'a>(output: &Output, at: usize, cells: &'a [Arc<Cells>]) -> Result<Table<'a>> {
+    let paged = |cell: &Arc<Cells>| matches!(cell.parts.get(at), Some(part) if matches!(part.data, Data::Pages(_)));
     let mut table = match output.form {
+        Form::Fixed if cells.iter().any(paged) => Table::Pieces(Vec::new()),
         Form::Fixed | Form::Pack => Table::Fixed(Vec::new()),
         Form::Ragged(_) | Form::Padded(_) => Table::Lists(Vec::new()),
         Form::Decoded(_) | Form::Shaped(_) | Form::Bytes(..) => Table::Bytes(Vec::new()),
@@ -183,6 +187,16 @@ fn table<'a>(output: &Output, at: usize, cells: &'a [Arc<Cells>]) -> Result<Tabl
         let fits = match (&mut table, part.map(|part| &part.data)) {
             (Table::Fixed(of), Some(Data::Fixed { bytes, width, stride })) if *width == output.width() => {
                 of.push(Strided { bytes, stride: *stride });
+                true
+            }
+            (Table::Pieces(of), Some(Data::Fixed { bytes, width, stride })) if *width == output.width() => {
+                of.push(vec![(0, Strided { bytes, stride: *stride })]);
+                true
+            }
+            (Table::Pieces(of), Some(Data::Pages(pages))) if pages.width == output.width() => {
+                let stride = pages.width;
+                let pieces = pages.of.iter().map(|stretch| (stretch.first, Strided { bytes: &stretch.bytes, stride }));
+                of.push(pieces.collect());
                 true
             }
             (Table::Lists(of), Some(Data::Lists { offsets, values, width }))
@@ -335,6 +349,9 @@ fn fill_tensors(
                 by_rows(&mut jobs, next(), *picks, width, &[0], move |to, rows| {
                     gather::fixed(to, rows, cells, width, picks.runs);
                 })
+            }
+            (Form::Fixed, Table::Pieces(cells)) => {
+                by_rows(&mut jobs, next(), *picks, width, &[0], move |to, rows| gather::pieces(to, rows, cells, width));
             }
             (Form::Ragged(levels), Table::Lists(cells)) => {
                 let starts = &layout.outputs[at].1;

@@ -11,6 +11,7 @@ use super::output::{Form, Member, Output};
 use super::{bytes, pack, rows};
 use crate::codec::npy::NpyDecoder;
 use crate::error::{Error, Place, Result};
+use crate::page::Stretches;
 use crate::schema::DType;
 
 /// Offsets of lists, as the file had them.
@@ -154,6 +155,8 @@ impl Bad {
 pub(super) enum Data {
     /// Rows of `width` bytes, `stride` bytes apart. As prepared the two are the same.
     Fixed { bytes: Buffer, width: usize, stride: usize },
+    /// Wide rows where they lie in their pages.
+    Pages(Stretches),
     /// Lists, outermost level first, of items of `width` bytes.
     Lists { offsets: Vec<Offsets>, values: Buffer, width: usize },
     /// Text, binary, encoded images: views, for images into the fetched bytes.
@@ -206,9 +209,15 @@ pub struct Cells {
 }
 
 impl Cells {
-    /// Bytes held, those shared with the fetched column chunks included; memory shared by several columns counts once.
+    /// Bytes held, those shared with the fetched column chunks included, unless those stay as a whole; memory shared by several
+    /// columns counts once.
     pub fn memory(&self) -> usize {
         self.memory
+    }
+
+    /// Whether rows were left in the fetched column chunks, which then stay as long as the cells do.
+    pub(crate) fn in_fetched(&self) -> bool {
+        self.parts.iter().any(|part| matches!(&part.data, Data::Pages(Stretches { in_place: true, .. })))
     }
 
     /// Rows; `usize::MAX` if no column was read.
@@ -278,6 +287,9 @@ fn memory(parts: &[Part]) -> usize {
         part.valid.iter().for_each(&mut count);
         match &part.data {
             Data::Fixed { bytes, .. } => count(bytes),
+            // What lies in the fetched bytes is theirs, see `in_fetched`.
+            Data::Pages(Stretches { in_place: true, .. }) => {}
+            Data::Pages(Stretches { of, .. }) => arrays += of.iter().map(|stretch| stretch.bytes.len()).sum::<usize>(),
             Data::Lists { offsets, values, .. } => {
                 count(values);
                 offsets.iter().for_each(|offsets| count(offsets.buffer()));

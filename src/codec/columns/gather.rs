@@ -27,6 +27,29 @@ pub(super) struct Strided<'a> {
     pub(super) stride: usize,
 }
 
+/// The rows of one row group in pieces, each with the number of its first row.
+pub(super) type Pieces<'a> = Vec<(usize, Strided<'a>)>;
+
+/// Copies row after row of `width` bytes out of pieces of row groups; `output` is as long as the rows.
+///
+/// Rows are wide, so that finding one costs little beside copying it.
+pub(super) fn pieces(mut output: &mut [u8], rows: &[(u32, u32)], cells: &[Pieces<'_>], width: usize) {
+    let mut at = 0;
+    while let Some((cell, row)) = rows.get(at) {
+        let (row, pieces) = (*row as usize, &cells[*cell as usize]);
+        let after = pieces.partition_point(|(first, _)| *first <= row);
+        let (first, piece) = pieces[after - 1];
+        let start = (row - first) * piece.stride;
+        // As many as follow each other in the piece.
+        let most = if piece.stride == width { (piece.bytes.len() - start) / width } else { 1 };
+        let follow = rows[at..].windows(2).take_while(|pair| follows(pair[0], pair[1])).take(most - 1).count();
+        let (now, later) = output.split_at_mut((1 + follow) * width);
+        now.copy_from_slice(&piece.bytes[start..start + now.len()]);
+        output = later;
+        at += 1 + follow;
+    }
+}
+
 /// Copies row after row of `width` bytes; `output` is as long as the rows.
 ///
 /// `cells` holds each row group's rows; every pick lies within them.

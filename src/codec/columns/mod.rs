@@ -7,6 +7,7 @@
 //!   array ─ prepare ─► Prepared ─┘  (packs become   ├─ assemble ─► Batch: rows gathered, images decoded in place
 //!                                    row-major)     │
 //!   pages ─ packs ─────► Prepared (row-major)       Cells, Cells ───┘
+//!   pages ─ in_pages ──► Prepared (left where they lie)
 //! ```
 //!
 //! Preparing settles everything that depends on values alone: nulls, casts, dictionaries, lengths. What is wrong with a row is
@@ -38,8 +39,8 @@ use arrow::datatypes::SchemaRef;
 use rayon::prelude::*;
 
 pub use self::assemble::Rows;
-use self::cells::Made;
 pub use self::cells::{Cells, Prepared};
+use self::cells::{Data, Made, Part};
 pub use self::faults::BadRow;
 use self::leaf::Leaf;
 pub use self::options::{BadRows, ColumnOptions, Lengths, Lists, Nulls, Pack, Padded, PerColumn, Scalar, Truncate};
@@ -48,6 +49,9 @@ pub use self::select::roots;
 use crate::error::{Error, Place, Result};
 use crate::page;
 use crate::schema::{DType, Dim, Field, Schema};
+
+/// Rows of fixed-size lists of this many bytes and more are left in their pages: finding one costs less than copying it twice.
+const WIDE: usize = 512;
 
 /// The columns of a job: which are read, and what each becomes. Built once, then shared by all threads.
 #[derive(Debug, Clone)]
@@ -188,6 +192,22 @@ impl Columns {
             Some((Prepared { name: Arc::clone(&output.name), rows, made: Made::Output(at, part) }, roots))
         });
         made.collect()
+    }
+
+    /// A root column of wide rows as it lies in its pages, in place of [`prepare`](Self::prepare); `None` unless its rows are
+    /// delivered as they are stored. `pages` is asked only if so.
+    pub(crate) fn in_pages(&self, root: usize, pages: impl FnOnce() -> Option<page::Stretches>) -> Option<Prepared> {
+        let (name, of) = self.roots.get(root)?;
+        let [at] = of.as_slice() else { return None };
+        let member = self.members.get(*at)?;
+        let width = self.outputs.iter().find(|output| output.members == [*at]).map(Output::width)?;
+        if width < WIDE || !member.stays() {
+            return None;
+        }
+        let pages = pages().filter(|pages| pages.width == width)?;
+        let rows = pages.rows;
+        let part = Part { data: Data::Pages(pages), dtype: member.dtype, valid: None, bad: Vec::new(), root: None };
+        Some(Prepared { name: Arc::clone(name), rows, made: Made::Members(vec![(*at, part)]) })
     }
 
     /// The rows of one row group from its root columns, in any order. Packs are made here, on the threads of the current pool.

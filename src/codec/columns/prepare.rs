@@ -320,6 +320,15 @@ impl Member {
         }
     }
 
+    /// Whether its rows are delivered as they are stored where none is null: one fixed-size list of numbers.
+    pub(super) fn stays(&self) -> bool {
+        let list = matches!(self.leaf.steps.as_slice(), [Step::Fixed(_)]) && self.leaf.levels == 0;
+        list && !self.packed
+            && !self.converts()
+            && matches!(self.held, Held::Values)
+            && !matches!(self.nulls, NullPlan::Mask)
+    }
+
     /// Bytes per row that preparing makes beside the array; nothing for text, which is copied into batches only.
     pub(super) fn copied_row_bytes(&self) -> u64 {
         let text = matches!(self.leaf.kind, Kind::Text | Kind::Binary);
