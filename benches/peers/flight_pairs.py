@@ -1,6 +1,6 @@
 """Batches from a server: bowstring over TCP and through shared memory, against C++ Arrow Flight, raw TCP and memcpy.
 
-    python benches/peers/flight_pairs.py [--repeats 3] [--mib 512]
+    python benches/peers/flight_pairs.py [--repeats 3] [--mib 512] [--payload photos]
 
 Every measurement has a server process and a client process of its own; contenders take turns, and medians are printed as JSON
 lines. bowstring reads and batches uncompressed Parquet while it serves; pyarrow.flight (C++) sends batches that are in memory
@@ -29,32 +29,37 @@ import pyarrow.flight as flight
 import pyarrow.parquet as pq
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-WIDTH = 4096
-"""Bytes of one row."""
+WIDTH = {"vectors": 4096, "photos": 224 * 224 * 3}
+"""Bytes of one row: 1,024 float32, or a decoded photo."""
 
 
-def dataset(directory: pathlib.Path, mib: int) -> pathlib.Path:
-    """`mib` MiB of rows of 1,024 float32, uncompressed."""
+def column(payload: str, rows: int, rng: np.random.Generator) -> pa.Array:
+    """Rows of a payload that do not compress."""
+    if payload == "photos":
+        bytes_ = rng.integers(0, 256, rows * WIDTH[payload], dtype=np.uint8)
+        return pa.Array.from_buffers(pa.binary(WIDTH[payload]), rows, [None, pa.py_buffer(bytes_)])
+    values = rng.random(rows * WIDTH[payload] // 4, dtype=np.float32)
+    kind = pa.list_(pa.field("item", pa.float32(), nullable=False), WIDTH[payload] // 4)
+    return pa.FixedSizeListArray.from_arrays(pa.array(values), type=kind)
+
+
+def dataset(directory: pathlib.Path, payload: str, mib: int) -> pathlib.Path:
+    """`mib` MiB of rows of a payload, uncompressed."""
     path = directory / "fixed.parquet"
-    rows = mib * (1 << 20) // WIDTH
-    group = (16 << 20) // WIDTH
-    schema = pa.schema(
-        [pa.field("x", pa.list_(pa.field("item", pa.float32(), nullable=False), WIDTH // 4), nullable=False)]
-    )
+    rows = mib * (1 << 20) // WIDTH[payload]
+    group = (16 << 20) // WIDTH[payload]
     rng = np.random.default_rng(0)
+    schema = pa.schema([pa.field("x", column(payload, 1, rng).type, nullable=False)])
     with pq.ParquetWriter(path, schema, compression="none", use_dictionary=False) as writer:
         for first in range(0, rows, group):
-            values = rng.random(min(group, rows - first) * WIDTH // 4, dtype=np.float32)
-            array = pa.FixedSizeListArray.from_arrays(pa.array(values), type=schema.field("x").type)
+            array = column(payload, min(group, rows - first), rng)
             writer.write_table(pa.table([array], schema=schema), row_group_size=group)
     return path
 
 
-def cpp_server(rows: int, batches: int) -> None:
+def cpp_server(payload: str, rows: int, batches: int) -> None:
     """A C++ Flight server that sends one batch so many times."""
-    values = np.random.default_rng(0).random(rows * WIDTH // 4, dtype=np.float32)
-    kind = pa.list_(pa.field("item", pa.float32(), nullable=False), WIDTH // 4)
-    batch = pa.record_batch([pa.FixedSizeListArray.from_arrays(pa.array(values), type=kind)], names=["x"])
+    batch = pa.record_batch([column(payload, rows, np.random.default_rng(0))], names=["x"])
 
     class Server(flight.FlightServerBase):
         def do_get(self, context: Any, ticket: Any) -> Any:
@@ -71,7 +76,7 @@ def cpp_client(address: str) -> dict[str, float]:
     started = time.perf_counter()
     received = 0
     for chunk in client.do_get(flight.Ticket(b"")):
-        received += chunk.data.column(0).values.nbytes
+        received += chunk.data.column(0).nbytes
     return {"bytes": received, "seconds": time.perf_counter() - started}
 
 
@@ -143,12 +148,12 @@ def cpu(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def measure(name: str, rows: int, path: pathlib.Path, mib: int) -> dict[str, float]:
+def measure(name: str, payload: str, rows: int, path: pathlib.Path, mib: int) -> dict[str, float]:
     """One run of one contender, in fresh processes."""
-    me = [sys.executable, __file__]
+    me = [sys.executable, __file__, "--payload", payload]
     total = mib << 20
     server: list[str] | None = {
-        "cpp": [*me, "--role", "cpp-server", "--rows", str(rows), "--count", str(total // (rows * WIDTH))],
+        "cpp": [*me, "--role", "cpp-server", "--rows", str(rows), "--count", str(total // (rows * WIDTH[payload]))],
         "raw": [*me, "--role", "raw-server", "--count", str(total)],
         "tcp": [
             str(ROOT / "target/release/bowstring"),
@@ -195,31 +200,38 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--mib", type=int, default=512)
     parser.add_argument("--batch-kib", type=int, nargs="*", default=[64, 512, 4096, 8192, 65536])
+    parser.add_argument("--payload", choices=list(WIDTH), default="vectors")
     parser.add_argument("--role")
     parser.add_argument("--rows", type=int, default=1)
     parser.add_argument("--count", type=int, default=0)
     parser.add_argument("--address", default="")
     arguments = parser.parse_args()
     if arguments.role == "cpp-server":
-        return cpp_server(arguments.rows, arguments.count)
+        return cpp_server(arguments.payload, arguments.rows, arguments.count)
     if arguments.role == "raw-server":
         return raw_server(arguments.count)
     if arguments.role:
         return client(arguments.role, arguments.rows, arguments.address)
     print(
         json.dumps(
-            {"pyarrow": pa.__version__, "cpus": os.cpu_count(), "machine": platform.machine(), "mib": arguments.mib}
+            {
+                "pyarrow": pa.__version__,
+                "cpus": os.cpu_count(),
+                "machine": platform.machine(),
+                "mib": arguments.mib,
+                "payload": arguments.payload,
+            }
         )
     )
     with tempfile.TemporaryDirectory() as directory:
-        path = dataset(pathlib.Path(directory), arguments.mib)
+        path = dataset(pathlib.Path(directory), arguments.payload, arguments.mib)
         for kib in arguments.batch_kib:
-            rows = max(1, kib * 1024 // WIDTH)
+            rows = max(1, kib * 1024 // WIDTH[arguments.payload])
             names = ["tcp", "cpp", "shared_memory", "local"] + (["raw", "memcpy"] if kib == 8192 else [])
             runs: dict[str, list[dict[str, float]]] = {name: [] for name in names}
             for _ in range(arguments.repeats):
                 for name in names:
-                    runs[name].append(measure(name, rows, path, arguments.mib))
+                    runs[name].append(measure(name, arguments.payload, rows, path, arguments.mib))
             medians = {
                 name: {key: round(statistics.median(run[key] for run in found), 3) for key in found[0]}
                 for name, found in runs.items()

@@ -38,18 +38,16 @@ impl Dataset {
         }
     }
 
-    /// The rows of root column number `root` where they lie in its pages, if those hold nothing but fixed-size lists of numbers.
+    /// The rows of root column number `root` where they lie in its pages, if those hold nothing but fixed-size lists of numbers, or
+    /// binary of one size.
     pub(crate) fn stretches(&self, fetched: &Fetched, projection: &Projection, root: usize) -> Option<Stretches> {
-        let DataType::FixedSizeList(item, length) = projection.roots().get(root)?.field().data_type() else {
-            return None;
+        let (each, width) = match projection.roots().get(root)?.field().data_type() {
+            DataType::FixedSizeList(item, length) => (usize::try_from(*length).ok()?, width(item.data_type())?),
+            DataType::FixedSizeBinary(length) => (1, usize::try_from(*length).ok()?),
+            _ => return None,
         };
-        let (length, width) = (usize::try_from(*length).ok()?, width(item.data_type())?);
         let Whole { pages, rows, in_place, .. } = self.pages(fetched, projection, root, width)?;
-        let of = match width {
-            4 => pages.chunk::<u32>(None)?.stretches(rows, length)?,
-            _ => pages.chunk::<u64>(None)?.stretches(rows, length)?,
-        };
-        Some(Stretches { rows, width: length * width, of, in_place })
+        Some(Stretches { rows, width: each * width, of: pages.stretches(rows, each)?, in_place })
     }
 
     fn flat<T: Element + ArrowNativeType>(
@@ -145,9 +143,9 @@ fn array<T: ArrowNativeType>(data_type: &DataType, values: Vec<T>) -> Option<Arr
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{Array, AsArray, RecordBatch};
+    use arrow::array::{Array, AsArray, FixedSizeBinaryArray, RecordBatch};
     use arrow::compute::cast;
-    use arrow::datatypes::{Field, Schema};
+    use arrow::datatypes::{Field, Int64Type, Schema};
     use parquet::arrow::ArrowWriter;
     use parquet::basic::{BrotliLevel, Compression, GzipLevel, ZstdLevel};
     use parquet::file::properties::{WriterProperties, WriterVersion};
@@ -228,6 +226,12 @@ mod tests {
                     let items = self.numbers(self.rows * *length as usize, item.data_type(), state);
                     Arc::new(FixedSizeListArray::new(Arc::clone(item), *length, items, None))
                 }
+                DataType::FixedSizeBinary(width) => {
+                    let numbers = self.numbers(self.rows, &DataType::Int64, state);
+                    let cells = numbers.as_primitive::<Int64Type>().iter();
+                    let cells = cells.map(|value| value.map(|value| value.to_le_bytes()[..*width as usize].to_vec()));
+                    Arc::new(FixedSizeBinaryArray::try_from_sparse_iter_with_size(cells, *width).unwrap())
+                }
                 _ => self.numbers(self.rows, data_type, state),
             }
         }
@@ -236,7 +240,8 @@ mod tests {
             let item = |data_type: &DataType| Arc::new(Field::new("item", data_type.clone(), self.nullable));
             let lists = NUMBERS.iter().map(|data_type| DataType::List(item(data_type)));
             let fixed = NUMBERS.iter().map(|data_type| DataType::FixedSizeList(item(data_type), 3));
-            let types: Vec<DataType> = NUMBERS.iter().cloned().chain(lists).chain(fixed).collect();
+            let blob = std::iter::once(DataType::FixedSizeBinary(5));
+            let types: Vec<DataType> = NUMBERS.iter().cloned().chain(lists).chain(fixed).chain(blob).collect();
             let mut state = self.seed;
             let columns = types.iter().map(|data_type| self.column(data_type, &mut state)).collect();
             let fields = types.iter().enumerate();
@@ -282,14 +287,16 @@ mod tests {
                 let list = matches!(written.data_type(), DataType::List(_));
                 let holes = made.nulls || (made.empty && list);
                 // Version 2 has encodings of its own for integers.
-                if !holes && made.version == WriterVersion::PARQUET_1_0 {
+                let blob = written.as_fixed_size_binary_opt();
+                if !holes && made.version == WriterVersion::PARQUET_1_0 && blob.is_none() {
                     prop_assert!(direct.is_some(), "{} did not come from its pages", written.data_type());
                 }
                 if let Some(direct) = direct {
                     prop_assert_eq!(direct.to_data(), written.to_data());
                 }
                 let stretches = dataset.stretches(&fetched, &projection, root);
-                let fixed = written.as_fixed_size_list_opt().map(|list| list.values().to_data());
+                let list = written.as_fixed_size_list_opt().map(|list| list.values().to_data());
+                let fixed = list.or_else(|| blob.map(|blob| blob.to_data()));
                 prop_assert!(stretches.is_none() || (fixed.is_some() && !holes));
                 if !made.dictionary && !holes && made.version == WriterVersion::PARQUET_1_0 {
                     prop_assert_eq!(stretches.is_some(), fixed.is_some(), "rows of {}", written.data_type());

@@ -43,12 +43,13 @@ impl std::fmt::Debug for Source {
 }
 
 impl Source {
-    /// The chunk of `column` that `pages` give from its first page on; `None` unless it stores numbers of `width` bytes, flat
-    /// or in one list.
+    /// The chunk of `column` that `pages` give from its first page on; `None` unless it stores numbers of `width` bytes, or binary
+    /// of just so many, flat or in one list.
     pub(crate) fn new(pages: Box<dyn PageReader>, column: &ColumnDescriptor, width: usize) -> Option<Self> {
         let stored = match column.physical_type() {
             Type::INT32 | Type::FLOAT => 4,
             Type::INT64 | Type::DOUBLE => 8,
+            Type::FIXED_LEN_BYTE_ARRAY => usize::try_from(column.type_length()).ok()?,
             _ => return None,
         };
         let max_definition = u8::try_from(column.max_def_level()).ok()?;
@@ -58,7 +59,11 @@ impl Source {
 
     /// Starts reading. Without `convert` the stored bits are wanted, and `T` has their width.
     pub(crate) fn chunk<T: Element>(self, convert: Option<Convert>) -> Option<Chunk<T>> {
-        (convert.is_some() || self.width == size_of::<T>()).then(|| Chunk {
+        (convert.is_some() || self.width == size_of::<T>()).then(|| self.open(convert))
+    }
+
+    fn open<T: Element>(self, convert: Option<Convert>) -> Chunk<T> {
+        Chunk {
             source: self,
             convert,
             dictionary: Vec::new(),
@@ -67,7 +72,13 @@ impl Source {
             before: 0,
             offsets: Vec::new(),
             scratch: Vec::new(),
-        })
+        }
+    }
+
+    /// All of a column of `rows` rows of `each` values, none of them null, left in its pages; only a row that two pages share is
+    /// put together. `None` also where a page is not plain.
+    pub(crate) fn stretches(self, rows: usize, each: usize) -> Option<Vec<Stretch>> {
+        self.open::<u8>(None).stretches(rows, each)
     }
 }
 
@@ -160,9 +171,8 @@ impl<T: Element> Chunk<T> {
         (offsets.len() == rows + 1 && offsets[0] == 0).then_some(Lists { offsets, values: found })
     }
 
-    /// All of a column of `rows` lists of `each` values, none of them null, left in its pages; only a row that two pages share is
-    /// put together. `None` also where a page is not plain.
-    pub(crate) fn stretches(mut self, rows: usize, each: usize) -> Option<Vec<Stretch>> {
+    /// See [`Source::stretches`].
+    fn stretches(mut self, rows: usize, each: usize) -> Option<Vec<Stretch>> {
         let row = each.checked_mul(self.source.width).filter(|row| *row > 0)?;
         self.offsets.reserve_exact(rows);
         let (mut found, mut first) = (Vec::new(), 0);
@@ -186,8 +196,12 @@ impl<T: Element> Chunk<T> {
             }
             split.extend_from_slice(&page);
         }
-        let even = self.offsets.iter().enumerate().all(|(at, start)| at.checked_mul(each) == Some(*start as usize));
-        (split.is_empty() && first == rows && self.offsets.len() == rows && even).then_some(found)
+        let starts = |(at, start): (usize, &i32)| at.checked_mul(each) == Some(*start as usize);
+        let even = match self.source.max_repetition {
+            0 => each == 1,
+            _ => self.offsets.len() == rows && self.offsets.iter().enumerate().all(starts),
+        };
+        (split.is_empty() && first == rows && even).then_some(found)
     }
 
     /// The next page with values; false at the end.
@@ -353,7 +367,7 @@ mod tests {
     }
 
     /// The values `0..` in lists of three, in pages of these many values.
-    fn lists(pages: &[usize], each: usize, encoding: Encoding) -> Chunk<u32> {
+    fn lists(pages: &[usize], each: usize, encoding: Encoding) -> Source {
         let schema =
             parse_message_type("message m { required group l (LIST) { repeated group list { required int32 e; } } }");
         let descriptor = SchemaDescriptor::new(std::sync::Arc::new(schema.unwrap()));
@@ -379,7 +393,7 @@ mod tests {
             }
         };
         let pages = pages.iter().map(page).collect();
-        Source::new(Box::new(Made(pages)), &descriptor.column(0), 4).unwrap().chunk(None).unwrap()
+        Source::new(Box::new(Made(pages)), &descriptor.column(0), 4).unwrap()
     }
 
     #[test]

@@ -320,10 +320,13 @@ impl Member {
         }
     }
 
-    /// Whether its rows are delivered as they are stored where none is null: one fixed-size list of numbers.
+    /// Whether its rows are delivered as they are stored where none is null: one fixed-size list of numbers, or binary of one size.
     pub(super) fn stays(&self) -> bool {
-        let list = matches!(self.leaf.steps.as_slice(), [Step::Fixed(_)]) && self.leaf.levels == 0;
-        list && !self.packed
+        let row = match (&self.leaf.kind, self.leaf.steps.as_slice()) {
+            (Kind::Number(_), [Step::Fixed(_)]) | (Kind::Blob(_), []) => self.leaf.levels == 0,
+            _ => false,
+        };
+        row && !self.packed
             && !self.converts()
             && matches!(self.held, Held::Values)
             && !matches!(self.nulls, NullPlan::Mask)
