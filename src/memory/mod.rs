@@ -10,8 +10,6 @@
 //! arrays are held under reservations, tensors under buffers. Waiting for a reservation is the only back-pressure there is.
 
 mod buffer;
-#[cfg(target_os = "linux")]
-mod huge;
 mod pool;
 mod recycler;
 #[cfg(target_os = "linux")]

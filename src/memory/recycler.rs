@@ -2,17 +2,13 @@
 //!
 //! Column chunks and decoded columns are large, short-lived and written once. The system's allocator maps each anew and unmaps
 //! it again, so that the kernel's page faults cost more than decoding. This keeps freed blocks of [`SMALLEST`] bytes and more,
-//! by size class, within what the pools' budgets leave unused and a sixteenth of it. Small blocks go to the system; large ones
-//! come from the kernel in huge pages where there are such.
+//! by size class, within what the pools' budgets leave unused and a sixteenth of it. Small blocks go to the system.
 
 #![expect(unsafe_code, reason = "a global allocator with intrusive free lists; the bounds are stated at each use")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicIsize, Ordering};
 use std::sync::{Mutex, MutexGuard, TryLockError};
-
-#[cfg(target_os = "linux")]
-use super::huge;
 
 /// Smallest block that is kept: below it, the system keeps freed blocks itself.
 const SMALLEST: usize = 1 << SMALLEST_LOG2;
@@ -71,46 +67,19 @@ pub(super) fn withdraw(bytes: usize) {
 fn trim() {
     let limit = LIMIT.load(Ordering::Relaxed).max(0) as usize;
     while let Some((block, layout)) = surplus(limit) {
-        // SAFETY: the block came from `provide` with its class's layout, and is no longer listed.
-        unsafe { give_back(block, layout) }
+        // SAFETY: the block came from the system with its class's layout, and is no longer listed.
+        unsafe { System.dealloc(block, layout) }
     }
 }
 
-/// Memory for a block of a class, when none is kept.
+/// Memory from the system for a block of a class, when none is kept.
 ///
 /// # Safety
-/// `whole` is a class's layout.
+/// `whole` has a size of [`SMALLEST`] at least.
 unsafe fn fresh(whole: Layout, zeroed: bool) -> *mut u8 {
     trim();
     // SAFETY: the caller's promise.
-    unsafe { provide(whole, zeroed) }
-}
-
-/// A block from the kernel if it is large, else from the system's allocator.
-///
-/// # Safety
-/// `whole` is a class's layout.
-unsafe fn provide(whole: Layout, zeroed: bool) -> *mut u8 {
-    #[cfg(target_os = "linux")]
-    if whole.size() >= huge::PAGE {
-        return huge::map(whole.size()).map_or(std::ptr::null_mut(), std::ptr::NonNull::as_ptr);
-    }
-    // SAFETY: a class's layout has a size of `SMALLEST` at least.
     unsafe { if zeroed { System.alloc_zeroed(whole) } else { System.alloc(whole) } }
-}
-
-/// Gives a block back to where it came from.
-///
-/// # Safety
-/// `block` came from [`provide`] with this layout, and nothing refers to it any more.
-unsafe fn give_back(block: *mut u8, whole: Layout) {
-    #[cfg(target_os = "linux")]
-    if whole.size() >= huge::PAGE {
-        // SAFETY: blocks of this size came from `map`.
-        return unsafe { huge::unmap(block, whole.size()) };
-    }
-    // SAFETY: smaller blocks came from the system, with this layout.
-    unsafe { System.dealloc(block, whole) }
 }
 
 /// A kept block, a large one first, while more than `limit` bytes are kept.
@@ -181,7 +150,7 @@ fn take(class: usize, size: usize) -> Option<*mut u8> {
 /// Keeps `block`; false if that is more than may be kept, or the lists are taken.
 ///
 /// # Safety
-/// `block` is a block of class `class`, of `size` bytes, that nothing refers to any more.
+/// `block` is a block of class `class` from the system, of `size` bytes, that nothing refers to any more.
 unsafe fn put(block: *mut u8, class: usize, size: usize) -> bool {
     let Some(mut free) = lock() else { return false };
     if free.bytes + size > LIMIT.load(Ordering::Relaxed).max(0) as usize {
@@ -194,13 +163,13 @@ unsafe fn put(block: *mut u8, class: usize, size: usize) -> bool {
     true
 }
 
-// SAFETY: blocks of a class are provided and given back with the class's own layout, at least as large and as aligned as asked,
-// and their size alone says where they are from; a block is on a free list or in use, never both; all others are forwarded.
+// SAFETY: blocks of a class are allocated from and freed to the system with the class's own layout, at least as large and as
+// aligned as asked; a block is on a free list or in use, never both; all others are forwarded as they came.
 unsafe impl GlobalAlloc for Recycler {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         match class(layout) {
             Some((number, whole)) => {
-                // SAFETY: `whole` is the class's layout.
+                // SAFETY: `whole` has a size of `SMALLEST` at least.
                 take(number, whole.size()).unwrap_or_else(|| unsafe { fresh(whole, false) })
             }
             // SAFETY: the caller's promises about `layout` are those that the system asks for.
@@ -219,7 +188,7 @@ unsafe impl GlobalAlloc for Recycler {
                 unsafe { block.write_bytes(0, layout.size()) };
                 block
             }
-            // SAFETY: `whole` is the class's layout.
+            // SAFETY: `whole` has a size of `SMALLEST` at least.
             None => unsafe { fresh(whole, true) },
         }
     }
@@ -227,10 +196,10 @@ unsafe impl GlobalAlloc for Recycler {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         match class(layout) {
             // SAFETY: `alloc` made this block with the class's layout, since `class` is a function of `layout`; the caller
-            // gives it up. What is not kept goes back with that layout.
+            // gives it up. What is not kept goes back to the system with that layout.
             Some((number, whole)) => unsafe {
                 if !put(block, number, whole.size()) {
-                    give_back(block, whole);
+                    System.dealloc(block, whole);
                 }
             },
             // SAFETY: `alloc` forwarded this layout.

@@ -50,7 +50,6 @@ const UNSAFE: &[&str] = &[
     "src/device/upload.rs",
     "src/flight/shm/fd.rs",
     "src/memory/buffer.rs",
-    "src/memory/huge.rs",
     "src/memory/recycler.rs",
     "src/memory/shared.rs",
 ];
