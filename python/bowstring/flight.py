@@ -227,15 +227,13 @@ class Connection:
         """Ends a write: what was staged vanishes, and later attempts are refused."""
         self.action("put.abort", {"dataset": dataset, "write": write})
 
-    def empty(self, dataset: str, schema: pa.Schema) -> None:
-        """Replaces a dataset by one without rows, so that its memory or files are given back.
+    def drop(self, dataset: str) -> bool:
+        """Removes a dataset that was written to the server, with all that it takes. ``False`` if there is none.
 
-        A server keeps the version before the current one for those who read it, hence twice.
+        Who reads it gets what is already on its way, then a :class:`bowstring.NotFoundError`. Writes under way go on: the next
+        commit makes the dataset anew.
         """
-        for _ in range(2):
-            write = f"empty-{os.urandom(8).hex()}"
-            staged = self.put(attempt_of(dataset, write, 0, 0), schema, [])
-            self.commit(dataset, write, "replace", [staged["token"]])
+        return bool(self.action("put.drop", {"dataset": dataset})["dropped"])
 
     def rows(
         self,

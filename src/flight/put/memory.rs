@@ -263,6 +263,15 @@ impl Memory {
         Ok(committed)
     }
 
+    /// Removes the dataset and gives its bytes back; false if there was none.
+    pub(super) async fn drop_dataset(&self, dataset: &str) -> bool {
+        let Some(gone) = self.datasets().remove(dataset) else { return false };
+        for version in [Some(gone.current), gone.before].iter().flatten() {
+            self.remove(version).await;
+        }
+        true
+    }
+
     async fn remove(&self, version: &Version) {
         for (name, _) in &version.files {
             // What is not there needs no removing.

@@ -4,6 +4,7 @@
 //!   stage(write, task, attempt, batches) ─► token ─┐
 //!   stage(write, task, attempt, batches) ─► token ─┼─ commit(write, mode, tokens) ─► a version of the dataset, by one rename
 //!   ...                                            └─ abort(write), or nothing for its time to live: all of it is gone
+//!   drop_dataset(dataset): all its versions are gone, by one removal
 //! ```
 //! This is what Spark's two-phase commit asks for: a task may be tried again or twice at once, and only the driver says which
 //! attempts count. Batches are written through as they come: an attempt holds one row group.

@@ -209,6 +209,26 @@ impl Staging {
         Ok(())
     }
 
+    /// Removes a dataset with all that it takes; false if there was none. Writes under way go on: the next commit makes it anew, with
+    /// its own rows only. Commits that were made stay made: repeating one brings nothing back. Who reads the dataset meanwhile finds
+    /// its files gone. Goes on to its end even if this future is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if this names no dataset, or one that was not written here; [`Error::Store`]: then it is as it was, or gone.
+    pub async fn drop_dataset(&self, dataset: &str) -> Result<bool> {
+        let name = WriteId::new(dataset, "drop")?;
+        let inner = Arc::clone(&self.inner);
+        blocking(move || {
+            // No commit builds on a version that is about to go.
+            let _alone = inner.committing.lock().unwrap_or_else(PoisonError::into_inner);
+            match &inner.target {
+                Target::Directory(directory) => directory.drop_dataset(name.dataset()),
+                Target::Memory(memory) => Ok(Handle::current().block_on(memory.drop_dataset(name.dataset()))),
+            }
+        })
+        .await
+    }
+
     /// The address of the version of a dataset that was committed last, for [`Dataset::open`](crate::dataset::Dataset::open); None
     /// if there is none. The version before it can be read until the next commit.
     pub fn url(&self, dataset: &str) -> Option<String> {
