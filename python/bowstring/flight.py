@@ -211,9 +211,23 @@ class Connection:
                     raise refusal
         raise error
 
-    def commit(self, dataset: str, write: str, mode: Mode, tokens: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-        """Makes the attempts visible, all at once. Repeating it changes nothing, so a lost answer is asked for again."""
+    def commit(
+        self,
+        dataset: str,
+        write: str,
+        mode: Mode,
+        tokens: Iterable[Mapping[str, Any]],
+        *,
+        once: str | None = None,
+    ) -> dict[str, int]:
+        """Makes the attempts visible, all at once. Repeating it changes nothing, so a lost answer is asked for again.
+
+        :param once: the name that the commit is remembered by; the write's own without. Of several writes with one, tries at the
+            same thing, the first to be committed counts: what the others staged is removed.
+        """
         body = {"dataset": dataset, "write": write, "mode": mode, "tokens": [dict(token) for token in tokens]}
+        if once is not None:
+            body["once"] = once
         for tried in range(_COMMIT_TRIES):
             try:
                 return self.action("put.commit", body)
@@ -226,6 +240,10 @@ class Connection:
     def abort(self, dataset: str, write: str) -> None:
         """Ends a write: what was staged vanishes, and later attempts are refused."""
         self.action("put.abort", {"dataset": dataset, "write": write})
+
+    def abort_all(self, dataset: str, prefix: str) -> int:
+        """Ends all open writes whose ids begin so, and says how many: for who does not know what was begun."""
+        return int(self.action("put.abort", {"dataset": dataset, "prefix": prefix})["aborted"])
 
     def drop(self, dataset: str) -> bool:
         """Removes a dataset that was written to the server, with all that it takes. ``False`` if there is none.

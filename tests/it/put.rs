@@ -271,6 +271,44 @@ fn a_write_that_is_not_committed_in_its_time_vanishes() {
 }
 
 #[test]
+fn tries_at_one_thing_are_committed_once_and_aborted_together() {
+    runtime().block_on(async {
+        let root = tempfile::tempdir().unwrap();
+        let memory = Staging::memory(MIB, StagingOptions::default()).unwrap();
+        let directory = Staging::directory(root.path(), StagingOptions::default()).await.unwrap();
+        for staging in [&memory, &directory] {
+            let mut committed = Vec::new();
+            for (number, run) in ["a", "b", "c"].into_iter().enumerate() {
+                let write = write("d", format!("q-1-{run}"));
+                let token = stage(staging, &write, 0, 0, &[number as i64]).await.unwrap().token;
+                committed.push(staging.commit_as(&write, "q-1", Mode::Append, &[token]).await.unwrap());
+                assert!(stage(staging, &write, 1, 0, &[9]).await.is_err(), "the write is over");
+            }
+            assert_eq!(committed[1..], [committed[0]; 2]);
+            assert_eq!(visible(staging, "d").await.unwrap(), [0]);
+            let used = staging.memory_used();
+            for run in ["a", "b"] {
+                stage(staging, &write("d", format!("q-2-{run}")), 0, 0, &[7]).await.unwrap();
+            }
+            assert_eq!(staging.abort_all("d", "q-2-").await.unwrap(), 2);
+            assert_eq!(staging.memory_used(), used);
+            let late = stage(staging, &write("d", "q-2-b"), 1, 0, &[7]).await.unwrap_err();
+            assert!(matches!(late, Error::Closed { .. }), "{late}");
+            let next = write("d", "q-2-c");
+            let token = stage(staging, &next, 0, 0, &[8]).await.unwrap().token;
+            staging.commit_as(&next, "q-2", Mode::Append, &[token]).await.unwrap();
+            assert_eq!(visible(staging, "d").await.unwrap(), [0, 8]);
+            for name in ["", "../x"] {
+                let error = staging.abort_all("d", name).await.unwrap_err();
+                assert!(matches!(error, Error::Config { .. }), "{error}");
+                assert!(staging.commit_as(&next, name, Mode::Append, &[token]).await.is_err());
+            }
+        }
+        assert_eq!(hidden(root.path())["_staged"], Vec::<String>::new());
+    });
+}
+
+#[test]
 fn a_dropped_dataset_takes_nothing_and_stays_away() {
     runtime().block_on(async {
         let root = tempfile::tempdir().unwrap();

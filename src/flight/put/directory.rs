@@ -160,15 +160,15 @@ impl Directory {
         Ok(self.current(write.dataset())?.and_then(|(_, record)| record.answer(write.id())))
     }
 
-    /// Makes `pieces` visible. On an error, nothing has changed for readers, and the pieces are as they were.
-    pub(super) fn publish(&self, write: &WriteId, mode: Mode, pieces: &[Arc<Piece>]) -> Result<Committed> {
+    /// Makes `pieces` visible, which is remembered as `once`. On an error, nothing has changed for readers, and the pieces are as they were.
+    pub(super) fn publish(&self, write: &WriteId, once: &str, mode: Mode, pieces: &[Arc<Piece>]) -> Result<Committed> {
         let current = self.current(write.dataset())?;
         let columns = same_columns(write, pieces.iter().map(|piece| piece.columns.as_slice()))?;
         let total = |of: fn(&Written) -> u64| pieces.iter().map(|piece| of(&piece.written)).sum();
         let files = total(|written| written.files as u64);
         let committed = Committed { rows: total(|written| written.rows), bytes: total(|written| written.bytes), files };
         let old = current.as_ref().map(|(_, record)| record);
-        let (record, keep) = Record::after(old, write, mode, columns, committed)?;
+        let (record, keep) = Record::after(old, (write.dataset(), once), mode, columns, committed)?;
         let versions = Path::new(HIDDEN).join(write.dataset());
         let own = versions.join(format!("{:08}-{}", record.version, write.id()));
         let directory = self.root.join(&own);

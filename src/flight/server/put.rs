@@ -39,16 +39,19 @@ struct Part {
 struct Commit {
     dataset: String,
     write: String,
+    /// The name that it is remembered by; that of the write without.
+    once: Option<String>,
     mode: Mode,
     tokens: Vec<Token>,
 }
 
-/// The body of `put.abort`.
+/// The body of `put.abort`: one write, or all those that are open and begin with a prefix.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Abort {
     dataset: String,
-    write: String,
+    write: Option<String>,
+    prefix: Option<String>,
 }
 
 /// The body of `put.drop`.
@@ -131,8 +134,9 @@ pub(super) async fn act(core: &Core, action: &str, body: &[u8]) -> Result<Vec<u8
     let staging = core.staging.as_ref().ok_or_else(refused)?;
     match action {
         "put.commit" => {
-            let Commit { dataset, write, mode, tokens } = read("put.commit", body)?;
-            let committed: Committed = staging.commit(&WriteId::new(&dataset, &write)?, mode, &tokens).await?;
+            let Commit { dataset, write, once, mode, tokens } = read("put.commit", body)?;
+            let once = once.as_deref().unwrap_or(&write);
+            let committed: Committed = staging.commit_as(&WriteId::new(&dataset, &write)?, once, mode, &tokens).await?;
             Ok(json(&committed))
         }
         "put.drop" => {
@@ -141,9 +145,13 @@ pub(super) async fn act(core: &Core, action: &str, body: &[u8]) -> Result<Vec<u8
             Ok(json(&serde_json::json!({ "dropped": dropped })))
         }
         _ => {
-            let Abort { dataset, write } = read("put.abort", body)?;
-            staging.abort(&WriteId::new(&dataset, &write)?).await?;
-            Ok(b"{}".to_vec())
+            let Abort { dataset, write, prefix } = read("put.abort", body)?;
+            let aborted = match (write, prefix) {
+                (Some(write), None) => staging.abort(&WriteId::new(&dataset, &write)?).await.map(|()| 1)?,
+                (None, Some(prefix)) => staging.abort_all(&dataset, &prefix).await?,
+                _ => return Err(Error::config("put.abort", "give a write, or the prefix of several")),
+            };
+            Ok(json(&serde_json::json!({ "aborted": aborted })))
         }
     }
 }
