@@ -211,9 +211,23 @@ class Connection:
                     raise refusal
         raise error
 
-    def commit(self, dataset: str, write: str, mode: Mode, tokens: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-        """Makes the attempts visible, all at once. Repeating it changes nothing, so a lost answer is asked for again."""
+    def commit(
+        self,
+        dataset: str,
+        write: str,
+        mode: Mode,
+        tokens: Iterable[Mapping[str, Any]],
+        *,
+        once: str | None = None,
+    ) -> dict[str, int]:
+        """Makes the attempts visible, all at once. Repeating it changes nothing, so a lost answer is asked for again.
+
+        :param once: the name that the commit is remembered by; the write's own without. Of several writes with one, tries at the
+            same thing, the first to be committed counts: what the others staged is removed.
+        """
         body = {"dataset": dataset, "write": write, "mode": mode, "tokens": [dict(token) for token in tokens]}
+        if once is not None:
+            body["once"] = once
         for tried in range(_COMMIT_TRIES):
             try:
                 return self.action("put.commit", body)
@@ -227,15 +241,17 @@ class Connection:
         """Ends a write: what was staged vanishes, and later attempts are refused."""
         self.action("put.abort", {"dataset": dataset, "write": write})
 
-    def empty(self, dataset: str, schema: pa.Schema) -> None:
-        """Replaces a dataset by one without rows, so that its memory or files are given back.
+    def abort_all(self, dataset: str, prefix: str) -> int:
+        """Ends all open writes whose ids begin so, and says how many: for who does not know what was begun."""
+        return int(self.action("put.abort", {"dataset": dataset, "prefix": prefix})["aborted"])
 
-        A server keeps the version before the current one for those who read it, hence twice.
+    def drop(self, dataset: str) -> bool:
+        """Removes a dataset that was written to the server, with all that it takes. ``False`` if there is none.
+
+        Who reads it gets what is already on its way, then a :class:`bowstring.NotFoundError`. Writes under way go on: the next
+        commit makes the dataset anew.
         """
-        for _ in range(2):
-            write = f"empty-{os.urandom(8).hex()}"
-            staged = self.put(attempt_of(dataset, write, 0, 0), schema, [])
-            self.commit(dataset, write, "replace", [staged["token"]])
+        return bool(self.action("put.drop", {"dataset": dataset})["dropped"])
 
     def rows(
         self,

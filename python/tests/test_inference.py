@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -196,6 +197,50 @@ def test_a_stream_remembers_what_may_be_asked_again() -> None:
     kept[0][0].detach(kept[0][1])
     streams.attach("c", 0)
     assert streams.attach("b", 0)[1] == 2, "the newest connection counts"
+
+
+def test_the_newest_answer_is_found_among_thousands() -> None:
+    """A client that uses answers without saying so has all of them remembered."""
+    looked: list[int] = []
+
+    class Counted(deque[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            return (looked.append(1) or one for one in super().__iter__())
+
+        def __reversed__(self) -> Iterator[Any]:
+            return (looked.append(1) or one for one in super().__reversed__())
+
+    stream = Stream("s", remember=100_000)
+    stream.attach(0)
+    stream._answers = Counted()
+    for number in range(5000):
+        stream.answer(number, rows(number, 1))
+        found = stream.after(number)
+        assert found is not None
+        assert found["id"].to_pylist() == [number]
+    assert len(looked) <= 10_000
+
+
+def test_a_stream_has_one_answer_of_each_micro_batch(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[tuple[str, int, int]] = []
+    whole = Stream.answer
+
+    def noted(stream: Stream, first: int, batch: Any) -> None:
+        answers.append((stream.name, first, batch.num_rows))
+        whole(stream, first, batch)
+
+    monkeypatch.setattr(Stream, "answer", noted)
+    with (
+        serve_model(model, batch_size=40, deadline_ms=60_000) as server,
+        ModelClient(server.url, stream="a") as a,
+        ModelClient(server.url, stream="b") as b,
+    ):
+        order = [(part, number) for number in range(20) for part in range(2)]
+        futures = [(a, b)[part].submit(rows(100 * part + number, 1)) for part, number in order]
+        found = [future.result(60)["double"][0].as_py() for future in futures]
+    assert found == [2 * (100 * part + number) for part, number in order]
+    assert sorted(answers) == [("a", 0, 20), ("b", 0, 20)]
+    assert model.sizes == [40]
 
 
 def test_columns_as_tensors_and_back() -> None:

@@ -145,3 +145,67 @@ def test_rows_of_a_file_that_was_replaced_are_those_that_are_there_now(tmp_path:
         with pytest.raises((pa.ArrowException, flight.FlightError), match="changing"):
             parts(server.url, "n", 1)
         assert sum(table.num_rows for table in parts(server.url, "n", 1)) == 25
+
+
+@pytest.mark.parametrize("where", ["memory", "directory"])
+def test_a_dropped_dataset_ends_its_streams_and_makes_room(where: str, tmp_path: Path) -> None:
+    from bowstring.flight import Connection, attempt_of
+
+    def written(connection: Connection, write: str, first: int) -> None:
+        tokens = []
+        for task in range(20):
+            rows = pa.record_batch({"id": pa.array(range(first + task * 1000, first + task * 1000 + 1000), pa.int64())})
+            command = attempt_of("made", write, task, 0)
+            tokens.append(connection.put(command, rows.schema, [rows])["token"])
+        connection.commit("made", write, "create", tokens)
+
+    def loader(url: str) -> Any:
+        options = {"batch_size": 10, "shuffle": True, "window_rows": 1000, "lanes": 1, "seed": 1}
+        return bowstring.Loader(f"{url}/made", rank=0, world_size=1, **options)
+
+    with (
+        bowstring.Server(put="memory" if where == "memory" else str(tmp_path)) as server,
+        Connection(server.url) as connection,
+    ):
+        written(connection, "w1", 0)
+        rows = iter(connection.rows("made", parts=20))
+        next(rows)
+        with loader(server.url) as batches:
+            running = iter(batches)
+            next(running)
+            assert connection.drop("made")
+            # What was under way comes, then the reason.
+            with pytest.raises(bowstring.NotFoundError, match="it was dropped while it was read"):
+                for _ in running:
+                    pass
+        with pytest.raises(bowstring.NotFoundError, match="made"):
+            list(rows)
+        with pytest.raises(bowstring.NotFoundError, match="made"):
+            loader(server.url)
+        assert not connection.exists("made")
+        assert not connection.drop("made")
+        assert connection.action("stats", {})["written_bytes"] == 0
+        assert not list(tmp_path.rglob("*.parquet"))
+        # Another one of that name is not mistaken for the old one.
+        written(connection, "w2", 50_000)
+        with loader(server.url) as batches:
+            assert sorted(int(x) for batch in batches for x in batch["id"]) == list(range(50_000, 70_000))
+        assert sum(batch.num_rows for batch in connection.rows("made")) == 20_000
+
+
+def test_only_what_was_written_can_be_dropped(numbers: Path) -> None:
+    from bowstring.flight import Connection
+
+    with bowstring.Server({"n": numbers}, put="memory") as server, Connection(server.url) as connection:
+        with pytest.raises(bowstring.ConfigError, match="catalogue"):
+            connection.drop("n")
+        with pytest.raises(bowstring.ConfigError, match="letter or digit"):
+            connection.drop("../n")
+        assert not connection.drop("nothing")
+        assert connection.rows("n").total == 100
+    with (
+        bowstring.Server({"n": numbers}) as server,
+        Connection(server.url) as connection,
+        pytest.raises(bowstring.UnsupportedError, match="--put"),
+    ):
+        connection.drop("n")

@@ -158,9 +158,10 @@ fn calls(ticket: &[u8]) -> Vec<(String, Bytes)> {
         "gang.leave" => json!({"caller": caller, "failure": null}),
         "put.commit" => json!({"dataset": "new", "write": "w", "mode": "create", "tokens": []}),
         "put.abort" => json!({"dataset": "new", "write": "w"}),
+        "put.drop" => json!({"dataset": "new"}),
         _ => json!({"caller": caller}),
     };
-    let own = ["stats", "state", "put.commit", "put.abort", "no.such.action"];
+    let own = ["stats", "state", "put.commit", "put.abort", "put.drop", "no.such.action"];
     let mut calls: Vec<(String, Bytes)> = own
         .into_iter()
         .chain(ACTIONS)

@@ -170,6 +170,11 @@ async fn interleavings(staging: &Staging, seed: u64) {
                 }
             }
         }
+        if random.below(6) == 0 {
+            let dropped = staging.drop_dataset(dataset).await.unwrap();
+            let was = expected.insert(dataset, None).flatten();
+            assert_eq!(dropped, was.is_some(), "seed {seed}, dataset {dataset}, write {number}");
+        }
         for (dataset, expected) in &expected {
             assert_eq!(visible(staging, dataset).await, *expected, "seed {seed}, dataset {dataset}, write {number}");
         }
@@ -266,6 +271,85 @@ fn a_write_that_is_not_committed_in_its_time_vanishes() {
 }
 
 #[test]
+fn tries_at_one_thing_are_committed_once_and_aborted_together() {
+    runtime().block_on(async {
+        let root = tempfile::tempdir().unwrap();
+        let memory = Staging::memory(MIB, StagingOptions::default()).unwrap();
+        let directory = Staging::directory(root.path(), StagingOptions::default()).await.unwrap();
+        for staging in [&memory, &directory] {
+            let mut committed = Vec::new();
+            for (number, run) in ["a", "b", "c"].into_iter().enumerate() {
+                let write = write("d", format!("q-1-{run}"));
+                let token = stage(staging, &write, 0, 0, &[number as i64]).await.unwrap().token;
+                committed.push(staging.commit_as(&write, "q-1", Mode::Append, &[token]).await.unwrap());
+                assert!(stage(staging, &write, 1, 0, &[9]).await.is_err(), "the write is over");
+            }
+            assert_eq!(committed[1..], [committed[0]; 2]);
+            assert_eq!(visible(staging, "d").await.unwrap(), [0]);
+            let used = staging.memory_used();
+            for run in ["a", "b"] {
+                stage(staging, &write("d", format!("q-2-{run}")), 0, 0, &[7]).await.unwrap();
+            }
+            assert_eq!(staging.abort_all("d", "q-2-").await.unwrap(), 2);
+            assert_eq!(staging.memory_used(), used);
+            let late = stage(staging, &write("d", "q-2-b"), 1, 0, &[7]).await.unwrap_err();
+            assert!(matches!(late, Error::Closed { .. }), "{late}");
+            let next = write("d", "q-2-c");
+            let token = stage(staging, &next, 0, 0, &[8]).await.unwrap().token;
+            staging.commit_as(&next, "q-2", Mode::Append, &[token]).await.unwrap();
+            assert_eq!(visible(staging, "d").await.unwrap(), [0, 8]);
+            for name in ["", "../x"] {
+                let error = staging.abort_all("d", name).await.unwrap_err();
+                assert!(matches!(error, Error::Config { .. }), "{error}");
+                assert!(staging.commit_as(&next, name, Mode::Append, &[token]).await.is_err());
+            }
+        }
+        assert_eq!(hidden(root.path())["_staged"], Vec::<String>::new());
+    });
+}
+
+#[test]
+fn a_dropped_dataset_takes_nothing_and_stays_away() {
+    runtime().block_on(async {
+        let root = tempfile::tempdir().unwrap();
+        let memory = Staging::memory(MIB, StagingOptions::default()).unwrap();
+        let directory = Staging::directory(root.path(), StagingOptions::default()).await.unwrap();
+        for staging in [&memory, &directory] {
+            let mut tokens = Vec::new();
+            for number in 0..3 {
+                tokens.push(stage(staging, &write("d", number), 0, 0, &[number]).await.unwrap().token);
+                staging.commit(&write("d", number), Mode::Append, &tokens[number as usize..]).await.unwrap();
+            }
+            let open = stage(staging, &write("d", "open"), 0, 0, &[7]).await.unwrap().token;
+            let url = staging.url("d").unwrap();
+            assert!(staging.drop_dataset("d").await.unwrap());
+            assert!(!staging.drop_dataset("d").await.unwrap(), "it is gone already");
+            assert_eq!(staging.url("d"), None);
+            let gone = Dataset::open(&[url], OpenOptions::default()).await.unwrap_err();
+            assert!(matches!(gone, Error::NotFound { .. }), "{gone}");
+            for number in 0..3 {
+                let again = staging.commit(&write("d", number), Mode::Append, &tokens[number as usize..]).await;
+                assert_eq!(again.unwrap().rows, 1, "a commit that was made stays made");
+            }
+            assert_eq!(staging.url("d"), None, "and brings nothing back");
+            let anew = staging.commit(&write("d", "open"), Mode::Create, &[open]).await;
+            assert_eq!((anew.unwrap().rows, visible(staging, "d").await.unwrap()), (1, vec![7]));
+            assert!(staging.drop_dataset("d").await.unwrap());
+            for name in ["..", "_staged", ".bowstring", "a/b", ""] {
+                let error = staging.drop_dataset(name).await.unwrap_err();
+                assert!(matches!(error, Error::Config { option: "dataset", .. }), "{name}: {error}");
+            }
+        }
+        assert_eq!(memory.memory_used(), 0);
+        assert_eq!(hidden(root.path()), BTreeMap::from([("_staged".to_owned(), Vec::new())]));
+        fs::create_dir(root.path().join("foreign")).unwrap();
+        let error = directory.drop_dataset("foreign").await.unwrap_err();
+        assert!(matches!(error, Error::Config { option: "dataset", .. }), "{error}");
+        assert!(root.path().join("foreign").exists());
+    });
+}
+
+#[test]
 fn what_does_not_belong_together_is_refused() {
     runtime().block_on(async {
         let root = tempfile::tempdir().unwrap();
@@ -308,19 +392,23 @@ fn what_does_not_belong_together_is_refused() {
 
 // ---- kills ---------------------------------------------------------------------------------------------------------
 
-/// Write `number` of a seed's sequence: its mode, and the rows of its tasks.
-fn planned(seed: u64, number: i64) -> (Mode, Vec<Vec<i64>>) {
+/// Step `number` of a seed's sequence: a write's mode and the rows of its tasks, or none to drop the dataset.
+fn planned(seed: u64, number: i64) -> Option<(Mode, Vec<Vec<i64>>)> {
     let mut random = Random(seed * 1000 + number as u64);
-    let mode = if random.below(4) == 0 { Mode::Replace } else { Mode::Append };
+    let mode = match random.below(5) {
+        0 => return None,
+        1 => Mode::Replace,
+        _ => Mode::Append,
+    };
     let tasks = 1 + random.below(3) as i64;
     let task = |task| (0..1 + random.below(20) as i64).map(|row| number * 1000 + task * 100 + row).collect();
-    (mode, (0..tasks).map(task).collect())
+    Some((mode, (0..tasks).map(task).collect()))
 }
 
-/// What is visible after the first `count` writes.
+/// What is visible after the first `count` steps.
 fn planned_rows(seed: u64, count: i64) -> Option<Vec<i64>> {
     (0..count).fold(None, |rows, number| {
-        let (mode, tasks) = planned(seed, number);
+        let (mode, tasks) = planned(seed, number)?;
         let before = if mode == Mode::Append { rows.unwrap_or_default() } else { Vec::new() };
         Some([before, tasks.concat()].concat())
     })
@@ -337,7 +425,11 @@ fn writer() {
         let staging = Staging::directory(Path::new(&root), StagingOptions::default()).await.unwrap();
         println!("begun");
         for number in first.. {
-            let (mode, tasks) = planned(seed, number);
+            let Some((mode, tasks)) = planned(seed, number) else {
+                staging.drop_dataset("d").await.unwrap();
+                println!("committed {number}");
+                continue;
+            };
             let write = write("d", number);
             // An attempt that does not count beside those that do.
             stage(&staging, &write, 0, 0, &[-1]).await.unwrap();
@@ -391,13 +483,12 @@ fn a_process_killed_in_a_commit_leaves_the_old_or_the_new() {
                 let staging = Staging::directory(root.path(), StagingOptions::default()).await.unwrap();
                 assert_eq!(visible(&staging, "d").await, seen, "seed {seed}: the start changed what readers see");
                 for (name, entries) in hidden(root.path()) {
-                    let expected = usize::from(name == "d" && done > 0);
+                    let expected = usize::from(name == "d" && seen.is_some());
                     assert_eq!(entries.len(), expected, "seed {seed}: {name} holds {entries:?}");
                 }
                 // Who did not hear of its commit asks again; who was not committed has to begin again.
                 let token = Token { task: 0, attempt: 1, number: 1 };
-                if done > 0 {
-                    let (mode, tasks) = planned(seed, done - 1);
+                if let Some((mode, tasks)) = (done > 0).then(|| planned(seed, done - 1)).flatten() {
                     let answer = staging.commit(&write("d", done - 1), mode, &[token]).await.unwrap();
                     assert_eq!(answer.rows, tasks.concat().len() as u64, "seed {seed}");
                 }

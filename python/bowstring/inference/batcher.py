@@ -62,7 +62,9 @@ class Batcher:
         with self._changed:
             self._waiting.append(_Waiting(stream, first, batch, time.monotonic()))
             self._rows += batch.num_rows
-            self._changed.notify_all()
+            # Between its first row and its last, a micro-batch waits for the clock.
+            if len(self._waiting) == 1 or self._rows >= self._batch_size:
+                self._changed.notify_all()
 
     def close(self) -> None:
         """Ends the thread; what waits is not predicted."""
@@ -105,7 +107,11 @@ class Batcher:
 
     def _run(self) -> None:
         while taken := self._gather():
-            batch = joined([one.batch for one in taken])
+            # Rows of one stream side by side, in their order, so that each stream has one answer of each micro-batch.
+            streams: dict[int, list[_Waiting]] = {}
+            for one in taken:
+                streams.setdefault(id(one.stream), []).append(one)
+            batch = joined([one.batch for of_stream in streams.values() for one in of_stream])
             self.batches += 1
             self.rows += batch.num_rows
             try:
@@ -115,6 +121,7 @@ class Batcher:
                     one.stream.fail(f"the model failed: {type(error).__name__}: {error}")
                 continue
             at = 0
-            for one in taken:
-                one.stream.answer(one.first, answers.slice(at, one.batch.num_rows))
-                at += one.batch.num_rows
+            for of_stream in streams.values():
+                rows = sum(one.batch.num_rows for one in of_stream)
+                of_stream[0].stream.answer(of_stream[0].first, answers.slice(at, rows))
+                at += rows

@@ -24,6 +24,9 @@ __all__ = ["ModelClient"]
 
 # Rows that are sent in one message, where they wait.
 _TOGETHER = 4096
+# Seconds between two messages while answers are outstanding: rows that follow one another closely go together, since a message
+# costs both sides far more than a row. Whoever waits for each answer is not held up.
+_APART = 0.001
 _TRANSIENT = (flight.FlightUnavailableError, flight.FlightTimedOutError, flight.FlightCancelledError)
 
 
@@ -70,6 +73,8 @@ class ModelClient:
         self._timeout = timeout
         self._changed = threading.Condition()
         self._waiting: deque[_Asked] = deque()
+        # Those of them that this connection has not sent.
+        self._unsent: deque[_Asked] = deque()
         self._next = self._sent = first
         self._used = first
         self._early: deque[tuple[int, pa.RecordBatch]] = deque()
@@ -102,6 +107,7 @@ class ModelClient:
             self._rows += batch.num_rows
             if batch.num_rows:
                 self._waiting.append(asked)
+                self._unsent.append(asked)
             else:
                 asked.future.set_result(batch)
             done = self._matched()
@@ -193,6 +199,7 @@ class ModelClient:
         with Connection(self._url, self._storage) as connection:
             with self._changed:
                 self._sent = self._waiting[0].first + self._waiting[0].answered
+                self._unsent = deque(self._waiting)
                 self._early.clear()
                 command = json.dumps({"stream": self.stream, "next": self._sent}).encode()
             descriptor = flight.FlightDescriptor.for_command(command)
@@ -224,13 +231,13 @@ class ModelClient:
         schema: pa.Schema | None = None
         while True:
             with self._changed:
-                while not (found := self._unsent(schema)):
+                while not (found := self._to_send(schema)):
                     if self._closed or self._broken is not None or self._failed is not None:
                         return
                     silent = time.monotonic() - self._heard
                     if self._waiting and silent > self._timeout:
                         raise flight.FlightTimedOutError(f"no answer for {silent:.0f} s")
-                    if self._other(schema) and not self._outstanding():
+                    if self._unsent and self._outstanding() <= 0:
                         return  # rows of another schema need another connection
                     self._changed.wait(min(1.0, self._timeout / 4))
                 first, batches = found
@@ -243,29 +250,30 @@ class ModelClient:
             writer.write_with_metadata(batch, json.dumps(said).encode())
             with self._changed:
                 self._sent = first + batch.num_rows
+                more = self._outstanding() > batch.num_rows
+            if more:
+                time.sleep(_APART)
 
-    def _outstanding(self) -> bool:
-        return bool(self._waiting) and self._waiting[0].first + self._waiting[0].answered < self._sent
+    def _outstanding(self) -> int:
+        """Rows that were sent and have no answers."""
+        return self._sent - self._waiting[0].first - self._waiting[0].answered if self._waiting else 0
 
-    def _other(self, schema: pa.Schema | None) -> bool:
-        waits = next((asked for asked in self._waiting if asked.first >= self._sent), None)
-        return schema is not None and waits is not None and not waits.batch.schema.equals(schema)
-
-    def _unsent(self, schema: pa.Schema | None) -> tuple[int, list[pa.RecordBatch]] | None:
-        """Rows to be sent, as far as they have one schema, and the number of the first."""
+    def _to_send(self, schema: pa.Schema | None) -> tuple[int, list[pa.RecordBatch]] | None:
+        """Takes rows to be sent, as far as they have one schema, and the number of the first. None if those left have another."""
         found: list[pa.RecordBatch] = []
         rows, first = 0, self._sent
-        for asked in self._waiting:
-            skip = max(0, self._sent - asked.first)
-            if skip >= asked.batch.num_rows:
-                continue
-            schema = schema or asked.batch.schema
-            if rows >= _TOGETHER or not asked.batch.schema.equals(schema):
-                break
-            if not found:
-                first = asked.first + skip  # rows before it were answered without being sent again
-            found.append(asked.batch.slice(skip))
-            rows += found[-1].num_rows
+        while self._unsent and rows < _TOGETHER:
+            asked = self._unsent[0]
+            skip = max(asked.answered, self._sent - asked.first)
+            if skip < asked.batch.num_rows:
+                schema = schema or asked.batch.schema
+                if not asked.batch.schema.equals(schema):
+                    break
+                if not found:
+                    first = asked.first + skip  # rows before it were answered without being sent again
+                found.append(asked.batch.slice(skip))
+                rows += found[-1].num_rows
+            self._unsent.popleft()
         return (first, found) if found else None
 
     def _receive(self, reader: Any) -> None:

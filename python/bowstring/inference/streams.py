@@ -111,9 +111,10 @@ class Stream:
         """The next answers from ``row`` on that there are."""
         if row < self._first:
             self.fail(f"answers before row {self._first} are forgotten: the client's window is above remember_rows")
-        for first, batch in self._answers:
-            if first <= row < first + batch.num_rows:
-                return batch.slice(row - first)
+        # What is asked for is mostly the newest of thousands.
+        for first, batch in reversed(self._answers):
+            if first <= row:
+                return batch.slice(row - first) if row < first + batch.num_rows else None
         return None
 
 

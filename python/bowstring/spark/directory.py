@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -26,13 +27,14 @@ from pyspark.sql.types import StructType
 
 from bowstring.errors import ClosedError, ConfigError, StoreError
 from bowstring.spark.options import SourceOptions
-from bowstring.spark.task import Attempt, new_write
+from bowstring.spark.task import Attempt, new_write, tries
 from bowstring.spark.types import conform, stored_schema
 from bowstring.writer import DatasetWriter
 
 __all__ = ["DirectoryStreamWriter", "DirectoryWriter", "Place", "local"]
 
 _OPEN = "_open"
+_REMOVALS = 20
 
 
 def local(url: str) -> Path:
@@ -58,20 +60,33 @@ class Written(WriterCommitMessage):
     """Where; empty if nothing is to be committed."""
     rows: int
     """Rows written."""
+    once: str | None = None
+    """The micro-batch, of which one try is to be committed."""
 
 
 class Place:
-    """Where one write gathers what it is made of, and where that is to appear."""
+    """Where one write gathers what it is made of, and where that is to appear.
 
-    def __init__(self, path: Path, write: str) -> None:
+    :param path: the dataset.
+    :param write: the write's name.
+    :param once: the name of what is committed once, where the write is one of several tries at it.
+    """
+
+    def __init__(self, path: Path, write: str, once: str | None = None) -> None:
         self.path = path
         self.write = write
-        self.hidden = path.parent / f".{path.name}.bowstring-{write}"
-
-    @property
-    def committed(self) -> Path:
+        self.hidden = path.parent / f"{_hidden(path)}{write}"
+        self.committed = path / f"write-{once or write}"
         """The write, once it is visible."""
-        return self.path / f"write-{self.write}"
+
+    @staticmethod
+    def remove_all(path: Path, prefix: str) -> None:
+        """Ends all writes to ``path`` whose names begin so, and removes what is hidden of them."""
+        begins = f"{_hidden(path)}{prefix}"
+        if path.parent.exists():
+            for found in path.parent.iterdir():
+                if found.name.startswith(begins):
+                    Place(path, found.name.removeprefix(_hidden(path))).remove()
 
     def open(self) -> None:
         """Begins the write; again if it was begun before."""
@@ -143,7 +158,16 @@ class Place:
         """Removes all that is hidden."""
         # First the sign for stragglers.
         (self.hidden / _OPEN).unlink(missing_ok=True)
-        shutil.rmtree(self.hidden, ignore_errors=True)
+        # An attempt that is just making a file keeps its directory from being removed.
+        for _ in range(_REMOVALS):
+            shutil.rmtree(self.hidden, ignore_errors=True)
+            if not self.hidden.exists():
+                return
+            time.sleep(0.05)
+
+
+def _hidden(path: Path) -> str:
+    return f".{path.name}.bowstring-"
 
 
 def _renamed(old: Path, new: Path) -> None:
@@ -183,6 +207,10 @@ class _Target:
 
 def _attempts(messages: Sequence[WriterCommitMessage | None]) -> list[Path]:
     return sorted(Path(message.directory) for message in messages if isinstance(message, Written) and message.directory)
+
+
+def _tried(messages: Sequence[WriterCommitMessage | None]) -> set[tuple[str, str | None]]:
+    return {(message.write, message.once) for message in messages if isinstance(message, Written)}
 
 
 class DirectoryWriter(DataSourceArrowWriter):
@@ -225,30 +253,45 @@ class DirectoryWriter(DataSourceArrowWriter):
 
 
 class DirectoryStreamWriter(DataSourceStreamArrowWriter):
-    """A micro-batch is one commit, whose name is made of the query and the batch's number: repeating it changes nothing."""
+    """A micro-batch is one commit, whose name is made of the query and the batch's number. Each try at it is a write of its own.
+
+    One of them becomes visible.
+    """
 
     def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
         if options.if_exists in ("error", "ignore"):
             raise ConfigError("option if_exists: a stream appends, or replaces in mode complete", option="if_exists")
         self.target = _Target(options, schema)
+        self.write_id = new_write(options.checkpoints)
         self.replace = options.exists(overwrite) == "replace"
+        # By the driver before there are tasks, so that none of them begins the write again after its end. Spark makes a writer
+        # of its own for `commit` and `abort`, which remove what that one opens here.
+        Place(self.target.path, self.write_id).open()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Writes one attempt at one task of a micro-batch."""
         attempt = Attempt.current()
-        write = attempt.stream_write()
-        place = Place(self.target.path, write)
-        if place.committed.exists():
-            return Written(write, "", 0)
-        place.open()
-        return self.target.stage(write, attempt, iterator)
+        once = attempt.once()
+        if Place(self.target.path, self.write_id, once).committed.exists():
+            return Written(self.write_id, "", 0, once)
+        return replace(self.target.stage(self.write_id, attempt, iterator), once=once)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Makes the micro-batch visible, unless it is already."""
-        for write in {message.write for message in messages if isinstance(message, Written)}:
-            Place(self.target.path, write).publish(_attempts(messages), replace=self.replace, create=False)
+        for write, once in _tried(messages):
+            place = Place(self.target.path, write, once)
+            place.publish(_attempts(messages), replace=self.replace, create=False)
+        self._end(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Removes what the tasks wrote; the next try at the micro-batch begins anew."""
-        for write in {message.write for message in messages if isinstance(message, Written)}:
-            Place(self.target.path, write).remove()
+        """Removes what this try, and those before it, wrote; the next one begins anew."""
+        self._end(messages)
+
+    def _end(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Ends this try, and those before it that a killed driver left."""
+        checkpoints = self.target.options.checkpoints
+        names = (
+            {self.write_id, *(write for write, _ in _tried(messages))} if checkpoints is None else {tries(checkpoints)}
+        )
+        for name in names:
+            Place.remove_all(self.target.path, name)

@@ -34,6 +34,8 @@ class SourceOptions:
     """Whether Spark's own filters are pushed down."""
     timeout: float
     """Seconds that a call to a server may take."""
+    checkpoints: str | None
+    """Where a streaming query keeps its checkpoints; ``None`` if only Spark's configuration says it."""
     storage: dict[str, str] = field(repr=False)
     """Token and certificates."""
     writer: dict[str, Any]
@@ -64,6 +66,7 @@ class SourceOptions:
             if_exists=exists,
             pushdown=options.get("pushdown", "false").lower() == "true",
             timeout=float(options.get("timeout", "600")),
+            checkpoints=options.get("checkpointlocation"),
             storage={name: options[name] for name in _OF_STORE if name in options},
             writer=writer,
         )

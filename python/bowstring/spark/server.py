@@ -7,17 +7,17 @@ nobody commits, so no row comes twice. An abort closes the write: stragglers of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from bowstring.errors import ClosedError, ConfigError
+from bowstring.errors import ConfigError
 from bowstring.flight import Address, Connection, attempt_of
 from bowstring.spark.options import SourceOptions
-from bowstring.spark.task import Attempt, new_write
+from bowstring.spark.task import Attempt, new_write, tries
 from bowstring.spark.types import conform, stored_schema
 
 __all__ = ["ServerStreamWriter", "ServerWriter"]
@@ -33,6 +33,8 @@ class Staged(WriterCommitMessage):
     """For the commit; ``None`` if nothing is to be committed."""
     rows: int
     """Rows staged."""
+    once: str | None = None
+    """The micro-batch, of which one try is to be committed."""
 
 
 class _Target:
@@ -58,6 +60,10 @@ class _Target:
 
 def _tokens(messages: Sequence[WriterCommitMessage | None]) -> list[dict[str, Any]]:
     return [message.token for message in messages if isinstance(message, Staged) and message.token is not None]
+
+
+def _tried(messages: Sequence[WriterCommitMessage | None]) -> set[tuple[str, str | None]]:
+    return {(message.write, message.once) for message in messages if isinstance(message, Staged)}
 
 
 class ServerWriter(DataSourceArrowWriter):
@@ -100,43 +106,43 @@ class ServerWriter(DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Removes what was staged, and refuses what stragglers stage yet."""
+        if self.skip:
+            return
         with self.target.connect() as connection:
             connection.abort(self.target.dataset, self.write_id)
 
 
 class ServerStreamWriter(DataSourceStreamArrowWriter):
-    """A micro-batch is one commit, whose name is made of the query and the batch's number: repeating it changes nothing."""
+    """A micro-batch is one commit, whose name is made of the query and the batch's number. Each try at it is a write of its own.
+
+    So a try can be ended without the next one being refused; the server commits one of them.
+    """
 
     def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
         if options.if_exists in ("error", "ignore"):
             raise ConfigError("option if_exists: a stream appends, or replaces in mode complete", option="if_exists")
         self.target = _Target(options, schema)
+        self.write_id = new_write(options.checkpoints)
         self.mode = options.mode(overwrite)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
         """Stages one attempt at one task of a micro-batch."""
         attempt = Attempt.current()
-        write = attempt.stream_write()
-        try:
-            return self.target.stage(write, attempt, iterator)
-        except ClosedError as error:
-            if "committed" not in str(error):
-                raise
-            # The micro-batch was committed, and its checkpoint lost.
-            return Staged(write, None, 0)
+        once = attempt.once()
+        return replace(self.target.stage(self.write_id, attempt, iterator), once=once)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Makes the micro-batch visible, unless it is already."""
-        writes = {message.write for message in messages if isinstance(message, Staged)}
-        tokens = _tokens(messages)
-        if len(tokens) < len(messages):  # committed before, see `write`
-            return
         with self.target.connect() as connection:
-            for write in writes:
-                connection.commit(self.target.dataset, write, self.mode, tokens)
+            for write, once in _tried(messages):
+                connection.commit(self.target.dataset, write, self.mode, _tokens(messages), once=once)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Leaves what was staged for the next try at this micro-batch, whose commit removes it; else it expires at the server.
-
-        Ending the write would refuse that next try, which must have the same name.
-        """
+        """Removes what this try, and those before it, staged, and refuses what stragglers of them stage yet."""
+        checkpoints = self.target.options.checkpoints
+        with self.target.connect() as connection:
+            if checkpoints is not None:
+                connection.abort_all(self.target.dataset, tries(checkpoints))
+                return
+            for write, _ in _tried(messages):
+                connection.abort(self.target.dataset, write)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import uuid
@@ -9,15 +10,27 @@ from dataclasses import dataclass
 
 from bowstring.errors import Error
 
-__all__ = ["Attempt", "new_write"]
+__all__ = ["Attempt", "new_write", "tries"]
 
 _QUERY = "sql.streaming.queryId"
 _BATCH = "streaming.sql.batchId"
 
 
-def new_write() -> str:
-    """A name for one write, new each time."""
-    return f"spark-{uuid.uuid4().hex}"
+def new_write(checkpoints: str | None = None) -> str:
+    """A name for one write, new each time.
+
+    :param checkpoints: of a streaming query; the names of its writes begin alike.
+    """
+    return f"{'spark-' if checkpoints is None else tries(checkpoints)}{uuid.uuid4().hex}"
+
+
+def tries(checkpoints: str) -> str:
+    """How the names of all writes of a streaming query begin.
+
+    Whoever ends a micro-batch is told neither its query nor what the tasks call their write. What he has in common with them is
+    where the query keeps its checkpoints, of which each query has its own; and a query has one micro-batch at a time.
+    """
+    return f"spark-{hashlib.sha256(checkpoints.encode()).hexdigest()[:16]}-"
 
 
 @dataclass(frozen=True)
@@ -43,8 +56,8 @@ class Attempt:
         micro_batch = None if query is None or batch is None else f"spark-{query}-{batch}"
         return cls(context.partitionId(), context.attemptNumber(), micro_batch)
 
-    def stream_write(self) -> str:
-        """The name of the write that a micro-batch is."""
+    def once(self) -> str:
+        """The name of the micro-batch that this task belongs to: of all tries at it, one is committed."""
         if self.micro_batch is None:
             raise Error("this task belongs to no streaming query: a streaming writer cannot tell its micro-batch")
         return self.micro_batch

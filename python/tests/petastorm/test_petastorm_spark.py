@@ -15,6 +15,7 @@ import pytest
 
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
+from bowstring.flight import Address, Connection
 from bowstring.petastorm import make_reader
 from bowstring.petastorm.codecs import CompressedNdarrayCodec, NdarrayCodec, ScalarCodec
 from bowstring.petastorm.etl.dataset_metadata import materialize_dataset
@@ -134,6 +135,10 @@ def test_converter_over_a_server(spark: Any) -> None:
         assert sorted(ids) == sorted([*range(100)] * 2)
         assert str(batch_dtype(converter)) == "torch.float32"
         converter.delete()
+        with Connection(server.url) as connection:
+            assert connection.action("stats", {})["written_bytes"] == 0
+            assert not connection.exists(Address.parse(converter.cache_dir_url).dataset)
+        converter.delete()  # it is gone, as a directory would be
         again = make_spark_converter(frame)
         assert len(again) == 100, "what was deleted is stored again"
         again.delete()

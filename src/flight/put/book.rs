@@ -170,6 +170,21 @@ impl<P: Clone> Book<P> {
         Ok(std::mem::take(&mut known.attempts).into_values().map(|(_, piece)| piece).collect())
     }
 
+    /// Ends all writes to `dataset` that are open and whose ids begin with `prefix`: those that are known, so that ones with ids not
+    /// seen before can begin. Returns how many, and what nobody needs any more.
+    pub(super) fn abort_all(&mut self, dataset: &str, prefix: &str, now: Instant) -> (usize, Vec<P>) {
+        let (mut count, mut gone) = (0, Vec::new());
+        for (write, known) in &mut self.writes {
+            if write.dataset() == dataset && write.id().starts_with(prefix) && matches!(known.phase, Phase::Open) {
+                known.phase = Phase::Aborted;
+                known.touched = now;
+                count += 1;
+                gone.extend(std::mem::take(&mut known.attempts).into_values().map(|(_, piece)| piece));
+            }
+        }
+        (count, gone)
+    }
+
     /// Forgets writes that nothing was done with for `ttl`. Returns what nobody needs any more.
     pub(super) fn expire(&mut self, ttl: Duration, now: Instant) -> Vec<P> {
         let mut gone = Vec::new();
@@ -245,6 +260,31 @@ mod tests {
         let Ok(Commit::Done(answer)) = book.begin_commit(&write, &[unknown], now) else { panic!() };
         assert_eq!(answer, committed);
         assert!(book.abort(&write, now).is_err() && book.begin(&write, 0, 0, now).is_err());
+    }
+
+    #[test]
+    fn all_tries_of_a_name_are_ended_and_the_next_may_begin() {
+        let now = Instant::now();
+        let mut book = Book::new(0, 10, 10);
+        let write = |dataset: &str, id: &str| WriteId::new(dataset, id).unwrap();
+        let first = stage(&mut book, &write("d", "q-1-a"), 0, 0, now);
+        let straggler = book.begin(&write("d", "q-1-a"), 1, 0, now).unwrap();
+        let second = stage(&mut book, &write("d", "q-1-b"), 0, 0, now);
+        let done = stage(&mut book, &write("d", "q-1-c"), 0, 0, now);
+        book.begin_commit(&write("d", "q-1-c"), &[done], now).unwrap();
+        stage(&mut book, &write("d", "q-10"), 0, 0, now);
+        stage(&mut book, &write("e", "q-1-a"), 0, 0, now);
+        let (count, mut gone) = book.abort_all("d", "q-1-", now);
+        gone.sort_unstable();
+        assert_eq!((count, gone), (2, vec![first.number, second.number]));
+        assert!(book.end(&write("d", "q-1-a"), Some(staged(straggler)), now).is_err(), "its attempt does not count");
+        assert!(book.begin(&write("d", "q-1-b"), 1, 0, now).is_err());
+        assert_eq!(book.abort_all("d", "q-1-", now), (0, Vec::new()));
+        for (dataset, id) in [("d", "q-1-d"), ("d", "q-10"), ("e", "q-1-a")] {
+            stage(&mut book, &write(dataset, id), 1, 0, now);
+        }
+        let committed = Committed { rows: 1, bytes: 1, files: 1 };
+        assert_eq!(book.end_commit(&write("d", "q-1-c"), Some(committed), now), [done.number]);
     }
 
     #[test]

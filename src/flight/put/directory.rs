@@ -8,6 +8,7 @@
 //!                                          _record.json, _SUCCESS
 //!   root/.bowstring/_staged/17/            part-00000.parquet, _SUCCESS        an attempt; hidden until it is whole
 //! ```
+//! A dataset is dropped by removing its link.
 //! A process killed at any point leaves the link at the old version or at the new one, both whole. The next start removes what no
 //! link leads to. The version before the current one stays until the next commit or start, for readers that have opened it.
 
@@ -129,19 +130,23 @@ impl Directory {
         Ok(Writer { directory, columns, writer })
     }
 
-    /// The version that readers see: its directory and its record.
-    fn current(&self, dataset: &str) -> Result<Option<(PathBuf, Record)>> {
+    /// The directory of the version that readers see.
+    fn version(&self, dataset: &str) -> Result<Option<PathBuf>> {
         let path = self.root.join(dataset);
-        let link = match fs::read_link(&path) {
-            Ok(link) => link,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        match fs::read_link(&path) {
+            Ok(link) => Ok(Some(self.root.join(link))),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 let problem = format!("{} was not written by a server and cannot be changed by one", path.display());
-                return Err(Error::config("dataset", problem));
+                Err(Error::config("dataset", problem))
             }
-            Err(error) => return Err(failed("read", &path, error)),
-        };
-        let directory = self.root.join(link);
+            Err(error) => Err(failed("read", &path, error)),
+        }
+    }
+
+    /// The version that readers see: its directory and its record.
+    fn current(&self, dataset: &str) -> Result<Option<(PathBuf, Record)>> {
+        let Some(directory) = self.version(dataset)? else { return Ok(None) };
         let record = directory.join(RECORD);
         let text = fs::read(&record).map_err(|error| failed("read", &record, error))?;
         let record = serde_json::from_slice(&text).map_err(|error| {
@@ -155,15 +160,15 @@ impl Directory {
         Ok(self.current(write.dataset())?.and_then(|(_, record)| record.answer(write.id())))
     }
 
-    /// Makes `pieces` visible. On an error, nothing has changed for readers, and the pieces are as they were.
-    pub(super) fn publish(&self, write: &WriteId, mode: Mode, pieces: &[Arc<Piece>]) -> Result<Committed> {
+    /// Makes `pieces` visible, which is remembered as `once`. On an error, nothing has changed for readers, and the pieces are as they were.
+    pub(super) fn publish(&self, write: &WriteId, once: &str, mode: Mode, pieces: &[Arc<Piece>]) -> Result<Committed> {
         let current = self.current(write.dataset())?;
         let columns = same_columns(write, pieces.iter().map(|piece| piece.columns.as_slice()))?;
         let total = |of: fn(&Written) -> u64| pieces.iter().map(|piece| of(&piece.written)).sum();
         let files = total(|written| written.files as u64);
         let committed = Committed { rows: total(|written| written.rows), bytes: total(|written| written.bytes), files };
         let old = current.as_ref().map(|(_, record)| record);
-        let (record, keep) = Record::after(old, write, mode, columns, committed)?;
+        let (record, keep) = Record::after(old, (write.dataset(), once), mode, columns, committed)?;
         let versions = Path::new(HIDDEN).join(write.dataset());
         let own = versions.join(format!("{:08}-{}", record.version, write.id()));
         let directory = self.root.join(&own);
@@ -186,6 +191,23 @@ impl Directory {
             }
         }
         Ok(committed)
+    }
+
+    /// Removes the dataset; false if there was none. The link goes first: with it all of the dataset is gone for readers, and what a
+    /// process that is killed here leaves is removed by the next start.
+    pub(super) fn drop_dataset(&self, dataset: &str) -> Result<bool> {
+        if self.version(dataset)?.is_none() {
+            return Ok(false);
+        }
+        let path = self.root.join(dataset);
+        fs::remove_file(&path).map_err(|error| failed("remove", &path, error))?;
+        // The link must not come back after a crash without what it led to.
+        flush(&self.root)?;
+        let versions = self.root.join(HIDDEN).join(dataset);
+        if let Err(error) = fs::remove_dir_all(&versions) {
+            tracing::warn!(%error, directory = %versions.display(), "files of a dropped dataset stay until the next start");
+        }
+        Ok(true)
     }
 
     /// Fills a version's directory and brings it to the disk.

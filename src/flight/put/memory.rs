@@ -226,14 +226,21 @@ impl Memory {
         self.datasets().get(write.dataset())?.current.record.answer(write.id())
     }
 
-    /// Makes `pieces` visible. On an error, nothing has changed for readers.
-    pub(super) async fn publish(&self, write: &WriteId, mode: Mode, pieces: &[Arc<Piece>]) -> Result<Committed> {
+    /// Makes `pieces` visible, which is remembered as `once`. On an error, nothing has changed for readers.
+    pub(super) async fn publish(
+        &self,
+        write: &WriteId,
+        once: &str,
+        mode: Mode,
+        pieces: &[Arc<Piece>],
+    ) -> Result<Committed> {
         let old = self.datasets().get(write.dataset()).map(|dataset| dataset.current.clone());
         let columns = same_columns(write, pieces.iter().map(|piece| piece.columns.as_slice()))?;
         let total = |of: fn(&Piece) -> u64| pieces.iter().map(|piece| of(piece)).sum();
         let (rows, bytes) = (total(|piece| piece.rows), total(|piece| piece.blob.bytes.len() as u64));
         let committed = Committed { rows, bytes, files: pieces.len() as u64 };
-        let (record, keep) = Record::after(old.as_ref().map(|old| &old.record), write, mode, columns, committed)?;
+        let (record, keep) =
+            Record::after(old.as_ref().map(|old| &old.record), (write.dataset(), once), mode, columns, committed)?;
         let mut files = old.filter(|_| keep).map(|old| old.files).unwrap_or_default();
         for (task, piece) in pieces.iter().enumerate() {
             let name = format!("{:08}-{task:06}-{}.parquet", record.version, write.id());
@@ -261,6 +268,15 @@ impl Memory {
             self.remove(&forgotten).await;
         }
         Ok(committed)
+    }
+
+    /// Removes the dataset and gives its bytes back; false if there was none.
+    pub(super) async fn drop_dataset(&self, dataset: &str) -> bool {
+        let Some(gone) = self.datasets().remove(dataset) else { return false };
+        for version in [Some(gone.current), gone.before].iter().flatten() {
+            self.remove(version).await;
+        }
+        true
     }
 
     async fn remove(&self, version: &Version) {

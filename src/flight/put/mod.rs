@@ -4,6 +4,7 @@
 //!   stage(write, task, attempt, batches) ─► token ─┐
 //!   stage(write, task, attempt, batches) ─► token ─┼─ commit(write, mode, tokens) ─► a version of the dataset, by one rename
 //!   ...                                            └─ abort(write), or nothing for its time to live: all of it is gone
+//!   drop_dataset(dataset): all its versions are gone, by one removal
 //! ```
 //! This is what Spark's two-phase commit asks for: a task may be tried again or twice at once, and only the driver says which
 //! attempts count. Batches are written through as they come: an attempt holds one row group.
@@ -132,25 +133,25 @@ impl Record {
         self.commits.iter().rev().find(|(known, _)| known == id).map(|(_, committed)| *committed)
     }
 
-    /// The record after `write`, and whether old files stay.
+    /// The record after the commit `once` to `dataset`, and whether old files stay.
     ///
     /// # Errors
     /// [`Error::Config`] if it must not be there; [`Error::Mismatch`] if rows of other columns are to be appended.
     fn after(
         old: Option<&Self>,
-        write: &WriteId,
+        (dataset, once): (&str, &str),
         mode: Mode,
         columns: &[String],
         committed: Committed,
     ) -> Result<(Self, bool)> {
         let (keep, mut record) = match (old, mode) {
             (Some(_), Mode::Create) => {
-                let problem = format!("dataset {:?} exists; commit with replace or append to change it", write.dataset);
+                let problem = format!("dataset {dataset:?} exists; commit with replace or append to change it");
                 return Err(Error::config("mode", problem));
             }
             (Some(old), Mode::Append) if old.columns != columns => {
                 return Err(Error::Mismatch {
-                    what: format!("columns of dataset {:?} and of what is appended", write.dataset),
+                    what: format!("columns of dataset {dataset:?} and of what is appended"),
                     expected: old.columns.join(", "),
                     found: columns.join(", "),
                     hint: "commit with replace, or write the same columns".to_owned(),
@@ -161,7 +162,7 @@ impl Record {
         };
         record.version += 1;
         record.columns = columns.to_vec();
-        record.commits.push((write.id.clone(), committed));
+        record.commits.push((once.to_owned(), committed));
         let forgotten = record.commits.len().saturating_sub(REMEMBERED);
         record.commits.drain(..forgotten);
         Ok((record, keep))
@@ -201,16 +202,16 @@ mod tests {
 
     #[test]
     fn modes_and_columns_are_judged() {
-        let write = WriteId::new("d", "w1").unwrap();
+        let write = ("d", "w1");
         let committed = Committed { rows: 1, bytes: 2, files: 3 };
         let columns = ["id Int64".to_owned()];
-        let (first, keep) = Record::after(None, &write, Mode::Append, &columns, committed).unwrap();
+        let (first, keep) = Record::after(None, write, Mode::Append, &columns, committed).unwrap();
         assert_eq!((first.version, keep, first.answer("w1")), (1, false, Some(committed)));
-        assert!(Record::after(Some(&first), &write, Mode::Create, &columns, committed).is_err());
-        assert!(Record::after(Some(&first), &write, Mode::Append, &["id Utf8".to_owned()], committed).is_err());
-        let (second, keep) = Record::after(Some(&first), &write, Mode::Append, &columns, committed).unwrap();
+        assert!(Record::after(Some(&first), write, Mode::Create, &columns, committed).is_err());
+        assert!(Record::after(Some(&first), write, Mode::Append, &["id Utf8".to_owned()], committed).is_err());
+        let (second, keep) = Record::after(Some(&first), write, Mode::Append, &columns, committed).unwrap();
         assert_eq!((second.version, keep), (2, true));
-        let (third, keep) = Record::after(Some(&second), &write, Mode::Replace, &[], committed).unwrap();
+        let (third, keep) = Record::after(Some(&second), write, Mode::Replace, &[], committed).unwrap();
         assert_eq!((third.version, keep, third.commits.len()), (3, false, 3));
     }
 }

@@ -179,10 +179,20 @@ impl Staging {
     /// columns; [`Error::Config`] if the dataset must not be there; [`Error::Closed`] after an abort; [`Error::Store`]. After any of
     /// them, readers see what they saw before, and the write can be committed again.
     pub async fn commit(&self, write: &WriteId, mode: Mode, tokens: &[Token]) -> Result<Committed> {
+        self.commit_as(write, write.id(), mode, tokens).await
+    }
+
+    /// [`commit`](Self::commit), remembered under the name `once` in place of the write's own id: of several writes with one name, the
+    /// tries at one thing, the first to be committed counts. The others have its answer, and what they staged is removed.
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit); [`Error::Config`] if `once` is no name.
+    pub async fn commit_as(&self, write: &WriteId, once: &str, mode: Mode, tokens: &[Token]) -> Result<Committed> {
+        let once = WriteId::new(write.dataset(), once)?;
         let (inner, write, tokens) = (Arc::clone(&self.inner), write.clone(), tokens.to_vec());
         blocking(move || {
             let _alone = inner.committing.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(committed) = inner.target.answer(&write)? {
+            if let Some(committed) = inner.target.answer(&once)? {
                 let gone = inner.book().end_commit(&write, Some(committed), Instant::now());
                 drop(gone);
                 return Ok(committed);
@@ -193,7 +203,8 @@ impl Staging {
             };
             // Ends the commit even if publishing panics.
             let mut ending = Ending { inner: &inner, write: &write, committed: None };
-            ending.committed = Some(inner.target.publish(&write, mode, pieces.into_iter().map(|(_, piece)| piece))?);
+            let pieces = pieces.into_iter().map(|(_, piece)| piece);
+            ending.committed = Some(inner.target.publish(&write, once.id(), mode, pieces)?);
             ending.committed.ok_or_else(|| Error::Closed { why: "the commit was not made".to_owned() })
         })
         .await
@@ -207,6 +218,38 @@ impl Staging {
         let gone = self.inner.book().abort(write, Instant::now())?;
         discard(gone).await;
         Ok(())
+    }
+
+    /// Ends all open writes to `dataset` whose ids begin with `prefix`, as [`abort`](Self::abort) does, and says how many: for a
+    /// writer that does not know what its tasks began. Ids that were not seen here before may begin afterwards.
+    ///
+    /// # Errors
+    /// [`Error::Config`] unless the prefix could be an id.
+    pub async fn abort_all(&self, dataset: &str, prefix: &str) -> Result<usize> {
+        let prefix = WriteId::new(dataset, prefix)?;
+        let (count, gone) = self.inner.book().abort_all(dataset, prefix.id(), Instant::now());
+        discard(gone).await;
+        Ok(count)
+    }
+
+    /// Removes a dataset with all that it takes; false if there was none. Writes under way go on: the next commit makes it anew, with
+    /// its own rows only. Commits that were made stay made: repeating one brings nothing back. Who reads the dataset meanwhile finds
+    /// its files gone. Goes on to its end even if this future is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if this names no dataset, or one that was not written here; [`Error::Store`]: then it is as it was, or gone.
+    pub async fn drop_dataset(&self, dataset: &str) -> Result<bool> {
+        let name = WriteId::new(dataset, "drop")?;
+        let inner = Arc::clone(&self.inner);
+        blocking(move || {
+            // No commit builds on a version that is about to go.
+            let _alone = inner.committing.lock().unwrap_or_else(PoisonError::into_inner);
+            match &inner.target {
+                Target::Directory(directory) => directory.drop_dataset(name.dataset()),
+                Target::Memory(memory) => Ok(Handle::current().block_on(memory.drop_dataset(name.dataset()))),
+            }
+        })
+        .await
     }
 
     /// The address of the version of a dataset that was committed last, for [`Dataset::open`](crate::dataset::Dataset::open); None
@@ -294,17 +337,23 @@ impl Target {
     }
 
     /// Runs on a thread that may block.
-    fn publish(&self, write: &WriteId, mode: Mode, pieces: impl Iterator<Item = Piece>) -> Result<Committed> {
+    fn publish(
+        &self,
+        write: &WriteId,
+        once: &str,
+        mode: Mode,
+        pieces: impl Iterator<Item = Piece>,
+    ) -> Result<Committed> {
         // A target only ever meets its own pieces: it made them.
         match self {
             Self::Directory(target) => {
                 let own = |piece| if let Piece::Directory(piece) = piece { Some(piece) } else { None };
-                target.publish(write, mode, &pieces.filter_map(own).collect::<Vec<_>>())
+                target.publish(write, once, mode, &pieces.filter_map(own).collect::<Vec<_>>())
             }
             Self::Memory(target) => {
                 let own = |piece| if let Piece::Memory(piece) = piece { Some(piece) } else { None };
                 let pieces: Vec<_> = pieces.filter_map(own).collect();
-                Handle::current().block_on(target.publish(write, mode, &pieces))
+                Handle::current().block_on(target.publish(write, once, mode, &pieces))
             }
         }
     }

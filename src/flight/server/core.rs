@@ -233,6 +233,37 @@ impl Core {
         Ok(state)
     }
 
+    /// Removes a dataset that was written here; false if there was none.
+    pub(super) async fn drop_dataset(&self, staging: &Staging, dataset: &str) -> Result<bool> {
+        let url = staging.url(dataset);
+        if url.is_none() && self.config.catalogue.get(dataset).is_ok() {
+            let problem =
+                format!("{dataset} is of the server's catalogue and was not written to it: its files are its owner's");
+            return Err(Error::config("dataset", problem));
+        }
+        let dropped = staging.drop_dataset(dataset).await?;
+        if let Some(url) = url {
+            // One of that name that is written later is another.
+            self.opened.forget_at(&url);
+            self.tables.forget_at(&url);
+        }
+        Ok(dropped)
+    }
+
+    /// What ended a stream of `dataset`: that it was dropped, if its files are missing for that.
+    fn ended(&self, dataset: &str, status: Status) -> Status {
+        let missing = matches!(status.code(), Code::FailedPrecondition | Code::NotFound);
+        match &self.staging {
+            Some(staging)
+                if missing && staging.url(dataset).is_none() && self.config.catalogue.get(dataset).is_err() =>
+            {
+                let hint = "it was dropped while it was read".to_owned();
+                to_status(&Error::NotFound { what: format!("dataset {dataset:?}"), hint })
+            }
+            _ => status,
+        }
+    }
+
     /// What the server does, as JSON.
     pub(super) fn stats(&self) -> Value {
         let (used, budget) = self.memory();
@@ -271,16 +302,18 @@ impl Core {
         if *self.draining.borrow() {
             return Err(draining(ticket.asked.step));
         }
+        let dataset = ticket.asked.dataset.clone();
         let stream = self.answer(&tenant, ticket, outgoing).await.map_err(|error| {
             self.config.admin.metrics().error(&error);
             to_status(&error)
         })?;
-        Ok(futures::stream::unfold(Some(stream), async |stream| {
-            let mut stream = stream?;
+        let core = Arc::clone(self);
+        Ok(futures::stream::unfold(Some((stream, core, dataset)), async |streaming| {
+            let (mut stream, core, dataset) = streaming?;
             match stream.next().await {
-                Ok(Some(message)) => Some((Ok(message), Some(stream))),
+                Ok(Some(message)) => Some((Ok(message), Some((stream, core, dataset)))),
                 Ok(None) => None,
-                Err(status) => Some((Err(status), None)),
+                Err(status) => Some((Err(core.ended(&dataset, status)), None)),
             }
         }))
     }

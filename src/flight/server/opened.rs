@@ -44,10 +44,18 @@ impl Offer {
 
 type Cell<T> = Arc<OnceCell<Arc<T>>>;
 
+/// What was asked for.
+#[derive(Debug, PartialEq, Eq)]
+struct Key {
+    urls: Vec<String>,
+    /// All options, as JSON.
+    options: String,
+}
+
 /// What is open by what was asked for, the one used last at the end.
 #[derive(Debug)]
 pub(super) struct Opened<T> {
-    cells: Mutex<VecDeque<(String, Cell<T>)>>,
+    cells: Mutex<VecDeque<(Key, Cell<T>)>>,
 }
 
 impl<T> Default for Opened<T> {
@@ -65,19 +73,19 @@ impl<T> Opened<T> {
     ) -> Result<Arc<T>> {
         // The world is the ticket's affair; the environment of the server says nothing about it.
         (options.rank, options.world_size) = (Some(0), Some(1));
-        let key = serde_json::to_string(&options).map_err(|error| Error::config("options", error.to_string()))?;
-        let cell = self.cell(&key);
+        let json = serde_json::to_string(&options).map_err(|error| Error::config("options", error.to_string()))?;
+        let cell = self.cell(Key { urls: options.urls.clone(), options: json });
         let offer = cell.get_or_try_init(async || open(options).await.map(Arc::new)).await;
         Ok(Arc::clone(offer?))
     }
 
-    fn cell(&self, key: &str) -> Cell<T> {
+    fn cell(&self, key: Key) -> Cell<T> {
         let mut cells = self.lock();
-        let cell = match cells.iter().position(|(found, _)| found == key).and_then(|at| cells.remove(at)) {
+        let cell = match cells.iter().position(|(found, _)| *found == key).and_then(|at| cells.remove(at)) {
             Some((_, cell)) => cell,
             None => Cell::default(),
         };
-        cells.push_back((key.to_owned(), Arc::clone(&cell)));
+        cells.push_back((key, Arc::clone(&cell)));
         while cells.len() > KEPT {
             cells.pop_front();
         }
@@ -89,7 +97,12 @@ impl<T> Opened<T> {
         self.lock().retain(|(_, cell)| cell.get().is_none_or(|found| !Arc::ptr_eq(found, offer)));
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<(String, Cell<T>)>> {
+    /// Forgets all that is at `url`: it is gone.
+    pub(super) fn forget_at(&self, url: &str) {
+        self.lock().retain(|(key, _)| key.urls.iter().all(|known| known != url));
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<(Key, Cell<T>)>> {
         self.cells.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

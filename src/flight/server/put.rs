@@ -1,7 +1,5 @@
 //! DoPut: attempts of tasks are staged as they come; an action makes them visible, all at once.
 
-use std::sync::Arc;
-
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use arrow_flight::decode::{DecodedPayload, FlightDataDecoder};
@@ -11,14 +9,16 @@ use futures::{Stream, StreamExt};
 use serde::Deserialize;
 use tonic::{Status, Streaming};
 
+use super::core::{Core, json};
 use crate::error::{Error, Result};
 use crate::flight::put::{Committed, Mode, Staged, Staging, Token, WriteId};
 use crate::flight::status::{from_status, to_status};
 
-/// Actions that end a write.
-pub(super) const ACTIONS: [(&str, &str); 2] = [
+/// Actions that end a write, or a dataset.
+pub(super) const ACTIONS: [(&str, &str); 3] = [
     ("put.commit", "makes attempts of a write visible, all at once"),
     ("put.abort", "ends a write; all that was staged for it vanishes"),
+    ("put.drop", "removes a dataset that was written to this server"),
 ];
 
 /// The command of a DoPut's descriptor.
@@ -39,16 +39,26 @@ struct Part {
 struct Commit {
     dataset: String,
     write: String,
+    /// The name that it is remembered by; that of the write without.
+    once: Option<String>,
     mode: Mode,
     tokens: Vec<Token>,
 }
 
-/// The body of `put.abort`.
+/// The body of `put.abort`: one write, or all those that are open and begin with a prefix.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Abort {
     dataset: String,
-    write: String,
+    write: Option<String>,
+    prefix: Option<String>,
+}
+
+/// The body of `put.drop`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Dropped {
+    dataset: String,
 }
 
 fn read<'a, T: Deserialize<'a>>(what: &'static str, json: &'a [u8]) -> Result<T> {
@@ -119,19 +129,29 @@ fn undecodable(error: FlightError) -> Error {
     }
 }
 
-/// Answers `put.commit` and `put.abort`.
-pub(super) async fn act(staging: Option<&Arc<Staging>>, action: &str, body: &[u8]) -> Result<Vec<u8>> {
-    let staging = staging.ok_or_else(refused)?;
+/// Answers the [`ACTIONS`].
+pub(super) async fn act(core: &Core, action: &str, body: &[u8]) -> Result<Vec<u8>> {
+    let staging = core.staging.as_ref().ok_or_else(refused)?;
     match action {
         "put.commit" => {
-            let Commit { dataset, write, mode, tokens } = read("put.commit", body)?;
-            let committed: Committed = staging.commit(&WriteId::new(&dataset, &write)?, mode, &tokens).await?;
-            Ok(super::core::json(&committed))
+            let Commit { dataset, write, once, mode, tokens } = read("put.commit", body)?;
+            let once = once.as_deref().unwrap_or(&write);
+            let committed: Committed = staging.commit_as(&WriteId::new(&dataset, &write)?, once, mode, &tokens).await?;
+            Ok(json(&committed))
+        }
+        "put.drop" => {
+            let Dropped { dataset } = read("put.drop", body)?;
+            let dropped = core.drop_dataset(staging, &dataset).await?;
+            Ok(json(&serde_json::json!({ "dropped": dropped })))
         }
         _ => {
-            let Abort { dataset, write } = read("put.abort", body)?;
-            staging.abort(&WriteId::new(&dataset, &write)?).await?;
-            Ok(b"{}".to_vec())
+            let Abort { dataset, write, prefix } = read("put.abort", body)?;
+            let aborted = match (write, prefix) {
+                (Some(write), None) => staging.abort(&WriteId::new(&dataset, &write)?).await.map(|()| 1)?,
+                (None, Some(prefix)) => staging.abort_all(&dataset, &prefix).await?,
+                _ => return Err(Error::config("put.abort", "give a write, or the prefix of several")),
+            };
+            Ok(json(&serde_json::json!({ "aborted": aborted })))
         }
     }
 }

@@ -139,7 +139,7 @@ impl FlightService for Service {
                 Ok(asked) => self.0.state(&asked).await.map(|state| state.to_json().into_bytes()),
                 Err(error) => Err(error),
             },
-            "put.commit" | "put.abort" => put::act(self.0.staging.as_ref(), &r#type, &body).await,
+            put if put::ACTIONS.iter().any(|(name, _)| *name == put) => put::act(&self.0, put, &body).await,
             gang => self.0.gangs.call(gang, &body).await,
         };
         let answer = answer.map_err(|error| self.failed(&error))?;

@@ -59,6 +59,8 @@ def register_delete_dir_handler(handler: Callable[[str], None] | None) -> None:
 
 
 def _delete_at_exit(url: str) -> None:
+    if url not in _known.values():
+        return  # deleted before
     try:
         _handler(url)
     except Exception as error:

@@ -37,10 +37,10 @@ def count(url: str) -> int:
 
 
 def delete(url: str) -> None:
-    """Frees what a dataset takes. Its name stays, with no rows."""
+    """Removes a dataset, if it is there."""
     connection, dataset = _connection(url)
     with connection:
-        connection.empty(dataset, connection.rows(dataset).schema)
+        connection.drop(dataset)
 
 
 def fetched(url: str) -> tuple[tempfile.TemporaryDirectory[str], list[str]]:
