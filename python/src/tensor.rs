@@ -72,7 +72,7 @@ impl Held {
 }
 
 /// Who will read, as DLPack's argument `stream` says: the number of a stream, or an object with `__cuda_stream__`.
-fn consumer(stream: Option<&Bound<'_, PyAny>>) -> PyResult<Consumer> {
+pub(crate) fn consumer(stream: Option<&Bound<'_, PyAny>>) -> PyResult<Consumer> {
     let Some(stream) = stream else { return Ok(Consumer::Stream(Stream::LegacyDefault)) };
     let number = match stream.extract::<i64>() {
         Ok(number) => number,

@@ -6,12 +6,10 @@ The fake's memory is the host's, so that what is "on the GPU" can be looked at b
 from __future__ import annotations
 
 import ctypes.util
-import hashlib
 import json
 import logging
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 from typing import Any
@@ -21,27 +19,10 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PHOTOS = ROOT / "fixtures" / "imagenet40.parquet"
-SOURCE = ROOT / "tests" / "fake_cuda" / "cuda.c"
-KERNELS = ROOT / "src" / "device" / "cuda"
 LAUNCHERS = ("CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "SLURM_LOCALID", "BOWSTRING_RESOURCES")
 
 HAS_DRIVER = ctypes.util.find_library("cuda") is not None
 no_gpu = pytest.mark.skipif(HAS_DRIVER, reason="this machine has a CUDA driver")
-
-
-@pytest.fixture(scope="session")
-def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A directory with `libcuda.so.1`."""
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
-    if compiler is None or sys.platform != "linux":
-        pytest.skip("no C compiler for Linux")
-    version = 13000
-    digest = hashlib.sha256(SOURCE.read_bytes() + (KERNELS / "kernels.cu").read_bytes()).hexdigest()[:16]
-    directory = tmp_path_factory.mktemp(f"fake-cuda-{digest}")
-    command = [compiler, "-std=gnu11", "-O2", "-ffp-contract=off", "-fvisibility=hidden", "-shared", "-fPIC"]
-    command += [f"-DFAKE_VERSION={version}", "-I", str(KERNELS), "-o", str(directory / "libcuda.so.1"), str(SOURCE)]
-    subprocess.run([*command, "-lpthread", "-lm"], check=True, capture_output=True)
-    return directory
 
 
 def run(text: str, library: pathlib.Path | None, **variables: str) -> Any:

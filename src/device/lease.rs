@@ -56,6 +56,14 @@ impl Lease {
         Ok(())
     }
 
+    /// The stream on which `consumer` may read from now on, which is let in; none if that is at once, since this waited for the batch.
+    pub(super) fn read_on(&self, consumer: Consumer) -> Result<Option<Stream>> {
+        match consumer {
+            Consumer::Stream(stream) => self.give_to(consumer).map(|()| Some(stream)),
+            Consumer::Unordered => self.synchronize().map(|()| None),
+        }
+    }
+
     /// Waits here until the batch is there.
     pub(super) fn synchronize(&self) -> Result<()> {
         self.core.check_process()?;
