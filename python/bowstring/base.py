@@ -161,7 +161,7 @@ class BaseLoader(ABC, Generic[A]):
         copied. What does not fit is an error before anything is written, and costs no batch.
 
         :param buffers: column -> a row-major tensor of the column's own type and shape that may be written: of torch, NumPy, CuPy,
-            or anything else with ``__dlpack__``. For a loader on the CPU in host memory, page-locked or not; for one on a GPU there.
+            or anything else with ``__dlpack__``. For a loader on the CPU in host memory, page-locked or not; on a GPU there.
         :param stream: on a GPU, the stream that the tensors are used on, as in DLPack (a number, or an object with
             ``__cuda_stream__``): the copy is queued there, and nobody waits. With ``-1`` it is done when this returns, and until
             then nobody may use the tensors. The default is the legacy default stream, for torch the current one.

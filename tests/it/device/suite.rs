@@ -89,7 +89,7 @@ pub(crate) fn all<B: Bench>(name: &str, make: impl Fn(u64) -> B) -> usize {
         wrong.min(wrong_copies) > 0 || !make(0).is_asynchronous(),
         "{name}: without fences nothing went wrong, so this tests nothing"
     );
-    for check in [steady, pressure, overflow, close_in_the_middle, restart, dropped_on_other_threads, misfits] {
+    for check in [steady, pressure, overflow, close_in_the_middle, restart, dropped_on_other_threads, misfits, copies] {
         let bench = make(7);
         check(&bench);
         well(&bench, name);
@@ -305,6 +305,60 @@ fn misfits(bench: &impl Bench) {
     drop(transfer);
     // SAFETY: allocated above; its stream is done with it.
     unsafe { device.free(at, 2 * LEN * 8) }
+}
+
+/// Copies of tensors outlive their batches and the loader, and their memory comes back behind their readers. Where a call fails, there
+/// is no copy, and nothing is lost.
+fn copies(bench: &impl Bench) {
+    let (stream, other) = (bench.stream(), bench.stream());
+    for n in 0..if soak() { 100 } else { 30 } {
+        let mut transfer = start(bench, feeding(3, Fence::Stream), 12);
+        let (mut reads, mut kept, mut errors) = (Vec::new(), None, 0);
+        loop {
+            let (batch, number) = match transfer.next(LONG) {
+                Ok(Taken::Batch(batch, number)) => (batch, number),
+                Ok(Taken::End(_)) => break,
+                Err(Error::Device { .. }) if n > 0 => {
+                    errors += 1;
+                    continue;
+                }
+                other => panic!("{other:?}"),
+            };
+            if number == 2 && n > 0 {
+                bench.fail_at(n);
+            }
+            let x = batch.tensor("x").unwrap();
+            let consumer = if number % 3 == 0 { Consumer::Unordered } else { Consumer::Stream(stream) };
+            let address = x.address();
+            let copy = x.copied(consumer).and_then(|copy| {
+                drop(batch);
+                // Done when it returned, or else behind the copy.
+                let reader = if number % 3 == 0 { Consumer::Unordered } else { Consumer::Stream(other) };
+                copy.give_to(reader).map(|()| copy)
+            });
+            match copy {
+                Ok(copy) => {
+                    assert!(copy.address() != address && (copy.dtype(), copy.shape()) == (DType::Uint64, &[LEN][..]));
+                    reads.push((number, bench.read_later(other, copy.address(), copy.byte_len())));
+                    kept = (number % 2 == 0).then_some((number, copy)).or(kept);
+                }
+                Err(Error::Device { .. }) if n > 0 => errors += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        // A call that failed may also have lost a slot, or a copy's memory until the end; never more than one thing.
+        assert!(errors <= 1 && reads.len() >= 11, "call {n}: {errors} errors, {} read", reads.len());
+        transfer.close();
+        reads
+            .into_iter()
+            .for_each(|(number, read)| assert_eq!(read(), plain(number), "copy of batch {number}, call {n}"));
+        if let Some((number, copy)) = kept {
+            match copy.to_host() {
+                Ok(found) => assert_eq!(found, plain(number)),
+                Err(error) => assert!(n > 0 && errors == 0, "{error}"),
+            }
+        }
+    }
 }
 
 /// A consumer that waits by other means and works where nobody knows.
