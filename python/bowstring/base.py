@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Literal, NoReturn, TypeVar
 
 from bowstring import _native
 from bowstring.columns import Fill, Image, NGram, Pack, Padded
-from bowstring.errors import UnsupportedError
+from bowstring.errors import ConfigError, UnsupportedError
 from bowstring.gang import Gang
 from bowstring.options import Filter, Url, document
 
@@ -149,6 +149,41 @@ class BaseLoader(ABC, Generic[A]):
         """
         # No frame of Python's stands between the native call and the loop: an interrupt there would cost the batch.
         return iter(partial(self._native.next, self._batch), None)
+
+    def next_into(self, buffers: Mapping[str, Any], *, stream: Any = None) -> dict[str, Any] | None:
+        """The next batch, copied into tensors of yours; ``None`` at the end of the epoch. See :meth:`into`."""
+        return self._into(buffers, stream)()
+
+    def into(self, buffers: Mapping[str, Any], *, stream: Any = None) -> Iterator[dict[str, Any]]:
+        """As ``iter()``, with each batch copied into tensors that you allocated: the static inputs of a CUDA graph, say.
+
+        In a batch, the columns in ``buffers`` are your own tensors; all others come as always. A batch counts as yielded once it is
+        copied. What does not fit is an error before anything is written, and costs no batch.
+
+        :param buffers: column -> a row-major tensor of the column's own type and shape that may be written: of torch, NumPy, CuPy,
+            or anything else with ``__dlpack__``. For a loader on the CPU in host memory, page-locked or not; on a GPU there.
+        :param stream: on a GPU, the stream that the tensors are used on, as in DLPack (a number, or an object with
+            ``__cuda_stream__``): the copy is queued there, and nobody waits. With ``-1`` it is done when this returns, and until
+            then nobody may use the tensors. The default is the legacy default stream, for torch the current one.
+        """
+        return iter(self._into(buffers, stream), None)
+
+    def _into(self, buffers: Mapping[str, Any], stream: Any) -> Callable[[], dict[str, Any] | None]:
+        given = dict(buffers)
+        if stream is not None and self.device == "cpu":
+            raise ConfigError("option stream: batches are in host memory, so it must be None", option="stream")
+        targets = _native.Buffers(given)
+
+        def filled(columns: dict[str, _native.Tensor | _native.ArrowArray]) -> dict[str, Any]:
+            rest = self._batch({name: value for name, value in columns.items() if name not in given})
+            return {name: given[name] if name in given else rest[name] for name in columns}
+
+        # As in `__iter__`, no frame of Python's stands between the native call and the loop.
+        return partial(self._native.next_into, targets, self._stream if stream is None else lambda: stream, filled)
+
+    def _stream(self) -> Any:
+        """The stream on which a consumer that names none uses tensors of a GPU, as in DLPack."""
+        return None
 
     def __len__(self) -> int:
         """Steps of one epoch: exact, and the same on every rank."""

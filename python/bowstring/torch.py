@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from torch.cuda import current_stream
 from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.dlpack import from_dlpack
 
@@ -27,6 +28,11 @@ class DataLoader(BaseLoader[Any]):
             return from_dlpack(tensor)
         # The capsule itself: torch asks an object three more questions, which for small tensors take as long as the answer.
         return from_dlpack(tensor.__dlpack__())
+
+    def _stream(self) -> Any:
+        device = self.device
+        # In torch's numbers the legacy default stream is 0.
+        return None if device == "cpu" else current_stream(device).cuda_stream or 1
 
 
 class Dataset(DataLoader, IterableDataset[dict[str, Any]]):

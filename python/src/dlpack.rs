@@ -27,55 +27,59 @@ pub(crate) const CUDA: i32 = 2;
 /// What consumers of the versioned kind are told: 1.0 has every type used here, and each later 1.x reads it.
 const VERSION: Version = Version { major: 1, minor: 0 };
 
+/// A flag of the versioned kind: the memory must not be written.
+pub(crate) const READ_ONLY: u64 = 1;
+
 const IS_COPIED: u64 = 1 << 1;
 
 #[repr(C)]
-struct Device {
-    kind: i32,
-    id: i32,
+pub(crate) struct Device {
+    pub(crate) kind: i32,
+    pub(crate) id: i32,
 }
 
 #[repr(C)]
-struct DataType {
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct DataType {
     code: u8,
     bits: u8,
     lanes: u16,
 }
 
 #[repr(C)]
-struct DlTensor {
-    data: *mut c_void,
-    device: Device,
-    ndim: i32,
-    dtype: DataType,
-    shape: *mut i64,
-    strides: *mut i64,
-    byte_offset: u64,
+pub(crate) struct DlTensor {
+    pub(crate) data: *mut c_void,
+    pub(crate) device: Device,
+    pub(crate) ndim: i32,
+    pub(crate) dtype: DataType,
+    pub(crate) shape: *mut i64,
+    pub(crate) strides: *mut i64,
+    pub(crate) byte_offset: u64,
 }
 
 /// `DLManagedTensor`.
 #[repr(C)]
-struct Legacy {
-    tensor: DlTensor,
+pub(crate) struct Legacy {
+    pub(crate) tensor: DlTensor,
     context: *mut c_void,
     deleter: Option<unsafe extern "C" fn(*mut Self)>,
 }
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Version {
-    major: u32,
+pub(crate) struct Version {
+    pub(crate) major: u32,
     minor: u32,
 }
 
 /// `DLManagedTensorVersioned`.
 #[repr(C)]
-struct Versioned {
-    version: Version,
+pub(crate) struct Versioned {
+    pub(crate) version: Version,
     context: *mut c_void,
     deleter: Option<unsafe extern "C" fn(*mut Self)>,
-    flags: u64,
-    tensor: DlTensor,
+    pub(crate) flags: u64,
+    pub(crate) tensor: DlTensor,
 }
 
 /// The struct that a consumer sees, first, and what it keeps alive.
@@ -87,7 +91,7 @@ struct Export<M> {
     owner: Owned<Held>,
 }
 
-trait Managed: Sized {
+pub(crate) trait Managed: Sized {
     const NAME: &'static CStr;
 
     fn new(tensor: DlTensor, copied: bool) -> Self;
@@ -121,7 +125,7 @@ impl Managed for Versioned {
 }
 
 /// Code and bits of `DLDataType`.
-fn data_type(dtype: DType) -> DataType {
+pub(crate) fn data_type(dtype: DType) -> DataType {
     let code = match dtype {
         DType::Int8 | DType::Int16 | DType::Int32 | DType::Int64 => 0,
         DType::Uint8 | DType::Uint16 | DType::Uint32 | DType::Uint64 => 1,

@@ -4,6 +4,7 @@
 //! the GIL.
 
 mod arrow;
+mod buffers;
 #[cfg(feature = "convert")]
 mod convert;
 mod dlpack;
@@ -36,6 +37,8 @@ mod _native {
 
     #[pymodule_export]
     use super::arrow::ArrowArray;
+    #[pymodule_export]
+    use super::buffers::PyBuffers;
     #[cfg(feature = "convert")]
     #[pymodule_export]
     use super::convert::{convert, convert_plan, verify};

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bowstring::device::DeviceValue;
+use bowstring::device::{Consumer, DeviceValue};
 use bowstring::error::Result;
 use bowstring::pipeline::LoaderOptions;
 use bowstring::plan::State;
@@ -16,11 +16,12 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::arrow::ArrowArray;
+use crate::buffers::PyBuffers;
 use crate::errors::raise;
 use crate::field;
 use crate::fork::Owned;
 use crate::gang::PyGang;
-use crate::tensor::PyTensor;
+use crate::tensor::{PyTensor, consumer};
 use crate::wait::{self, Source, Waited, opened};
 
 #[derive(Debug)]
@@ -123,6 +124,45 @@ impl Source for PyLoader {
     }
 }
 
+/// The loader, whose batches are copied into tensors of the caller's as well.
+struct Filling<'a> {
+    loader: &'a PyLoader,
+    buffers: &'a PyBuffers,
+    /// Asked for each batch.
+    stream: &'a Bound<'a, PyAny>,
+}
+
+impl Source for Filling<'_> {
+    type Item = Placed;
+
+    fn timeout(&self, py: Python<'_>) -> PyResult<Duration> {
+        self.loader.timeout(py)
+    }
+
+    fn wait(&self, py: Python<'_>, wait: Duration) -> PyResult<Waited<Placed>> {
+        self.loader.wait(py, wait)
+    }
+
+    fn timed_out(&self, py: Python<'_>, waited: Duration) -> PyErr {
+        self.loader.timed_out(py, waited)
+    }
+
+    fn convert<'py>(&self, batch: &Placed, convert: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        // Written last, so that what fails before leaves the caller's tensors as they were.
+        let converted = self.loader.convert(batch, convert)?;
+        let consumer = match batch {
+            Placed::Host(_) => Consumer::Unordered,
+            Placed::Device(_) => consumer(Some(&self.stream.call0()?).filter(|stream| !stream.is_none()))?,
+        };
+        self.loader.with(convert.py(), |loader| loader.fill(batch, self.buffers.targets(), consumer))?;
+        Ok(converted)
+    }
+
+    fn put_back(&self, py: Python<'_>, batch: Placed) -> PyResult<()> {
+        self.loader.put_back(py, batch)
+    }
+}
+
 #[pymethods]
 impl PyLoader {
     #[new]
@@ -145,6 +185,16 @@ impl PyLoader {
     /// Whatever is raised meanwhile, Ctrl-C above all, costs no batch: one that was not converted is the next one again.
     fn next<'py>(&self, convert: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
         wait::next(self, convert)
+    }
+
+    /// As `next`, with the batch copied into `buffers` too; on a GPU on the stream that `stream` returns, as in `Tensor.__dlpack__`.
+    fn next_into<'py>(
+        &self,
+        buffers: &PyBuffers,
+        stream: &Bound<'py, PyAny>,
+        convert: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        wait::next(&Filling { loader: self, buffers, stream }, convert)
     }
 
     #[getter]

@@ -72,7 +72,7 @@ impl Held {
 }
 
 /// Who will read, as DLPack's argument `stream` says: the number of a stream, or an object with `__cuda_stream__`.
-fn consumer(stream: Option<&Bound<'_, PyAny>>) -> PyResult<Consumer> {
+pub(crate) fn consumer(stream: Option<&Bound<'_, PyAny>>) -> PyResult<Consumer> {
     let Some(stream) = stream else { return Ok(Consumer::Stream(Stream::LegacyDefault)) };
     let number = match stream.extract::<i64>() {
         Ok(number) => number,
@@ -254,7 +254,8 @@ impl PyTensor {
     }
 
     /// The tensor as a capsule. On a device the consumer's stream waits for the batch, and nobody waits here: `stream` is None or 1 for
-    /// the legacy default stream, 2 for the per-thread one, a handle, or -1 if the consumer waits by other means.
+    /// the legacy default stream, 2 for the per-thread one, a handle, or -1 if the consumer waits by other means. With `copy` the
+    /// copy is made on that stream, in memory of its own; for -1 it is there when this returns.
     #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
     fn __dlpack__<'py>(
         &self,
@@ -281,11 +282,13 @@ impl PyTensor {
         if let Held::Device(tensor) = &*self.0
             && !to_host
         {
+            let consumer = consumer(stream)?;
             if copy == Some(true) {
-                let hint = "a copy on the device is the framework's: take the tensor without one and clone it there";
-                return Err(PyBufferError::new_err(hint));
+                self.0.checked().map_err(|error| raise(py, &error))?;
+                let copied = py.detach(|| tensor.copied(consumer)).map_err(|error| raise(py, &error))?;
+                return dlpack::capsule(py, Held::Device(copied), versioned, true);
             }
-            self.give_to(py, tensor, consumer(stream)?)?;
+            self.give_to(py, tensor, consumer)?;
             return dlpack::capsule(py, (*self.0).clone(), versioned, false);
         }
         if copy == Some(true) || matches!(&*self.0, Held::Device(_)) {

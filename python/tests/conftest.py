@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import http.server
 import json
 import os
@@ -53,6 +54,22 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name in others or (name.startswith(launchers) and name != "BOWSTRING_SOAK"):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture(scope="session")
+def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """A directory with `libcuda.so.1`."""
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
+    if compiler is None or sys.platform != "linux":
+        pytest.skip("no C compiler for Linux")
+    version = 13000
+    source, kernels = ROOT / "tests" / "fake_cuda" / "cuda.c", ROOT / "src" / "device" / "cuda"
+    digest = hashlib.sha256(source.read_bytes() + (kernels / "kernels.cu").read_bytes()).hexdigest()[:16]
+    directory = tmp_path_factory.mktemp(f"fake-cuda-{digest}")
+    command = [compiler, "-std=gnu11", "-O2", "-ffp-contract=off", "-fvisibility=hidden", "-shared", "-fPIC"]
+    command += [f"-DFAKE_VERSION={version}", "-I", str(kernels), "-o", str(directory / "libcuda.so.1"), str(source)]
+    subprocess.run([*command, "-lpthread", "-lm"], check=True, capture_output=True)
+    return directory
 
 
 @pytest.fixture

@@ -6,12 +6,10 @@ The fake's memory is the host's, so that what is "on the GPU" can be looked at b
 from __future__ import annotations
 
 import ctypes.util
-import hashlib
 import json
 import logging
 import os
 import pathlib
-import shutil
 import subprocess
 import sys
 from typing import Any
@@ -21,27 +19,10 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PHOTOS = ROOT / "fixtures" / "imagenet40.parquet"
-SOURCE = ROOT / "tests" / "fake_cuda" / "cuda.c"
-KERNELS = ROOT / "src" / "device" / "cuda"
 LAUNCHERS = ("CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "SLURM_LOCALID", "BOWSTRING_RESOURCES")
 
 HAS_DRIVER = ctypes.util.find_library("cuda") is not None
 no_gpu = pytest.mark.skipif(HAS_DRIVER, reason="this machine has a CUDA driver")
-
-
-@pytest.fixture(scope="session")
-def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """A directory with `libcuda.so.1`."""
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
-    if compiler is None or sys.platform != "linux":
-        pytest.skip("no C compiler for Linux")
-    version = 13000
-    digest = hashlib.sha256(SOURCE.read_bytes() + (KERNELS / "kernels.cu").read_bytes()).hexdigest()[:16]
-    directory = tmp_path_factory.mktemp(f"fake-cuda-{digest}")
-    command = [compiler, "-std=gnu11", "-O2", "-ffp-contract=off", "-fvisibility=hidden", "-shared", "-fPIC"]
-    command += [f"-DFAKE_VERSION={version}", "-I", str(KERNELS), "-o", str(directory / "libcuda.so.1"), str(SOURCE)]
-    subprocess.run([*command, "-lpthread", "-lm"], check=True, capture_output=True)
-    return directory
 
 
 def run(text: str, library: pathlib.Path | None, **variables: str) -> Any:
@@ -159,7 +140,7 @@ for stream in (None, -1, 1, 2):
     capsule = tensor.__dlpack__(stream=stream, max_version=(1, 1))
     said.append("dltensor_versioned" in repr(capsule))
 said.append('"dltensor"' in repr(tensor.__dlpack__(stream=1)))
-for wrong in (dict(stream=0), dict(stream=-2), dict(stream="x"), dict(copy=True), dict(dl_device=(2, 1)),
+for wrong in (dict(stream=0), dict(stream=-2), dict(stream="x"), dict(copy=True, stream=0), dict(dl_device=(2, 1)),
               dict(dl_device=(1, 0), copy=False)):
     try:
         tensor.__dlpack__(**wrong)
@@ -180,6 +161,98 @@ print(json.dumps(said))
         fake_driver,
     )
     assert found == [True] * len(found), found
+
+
+COPIES = '''
+class Wrapped:
+    """A consumer that keeps a capsule, as frameworks keep what they took out of it."""
+    def __init__(self, capsule):
+        get = ctypes.pythonapi.PyCapsule_GetPointer
+        get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+        self.capsule = capsule
+        self.versioned = "dltensor_versioned" in repr(capsule)
+        at = get(capsule, b"dltensor_versioned" if self.versioned else b"dltensor")
+        words = (ctypes.c_uint64 * 16).from_address(at)
+        self.flags = words[3] if self.versioned else None
+        tensor = at + 32 if self.versioned else at
+        self.data = ctypes.c_uint64.from_address(tensor).value
+        self.device = tuple((ctypes.c_int32 * 2).from_address(tensor + 8))
+
+    def labels(self):
+        return list((ctypes.c_int64 * 16).from_address(self.data))
+'''
+
+
+def test_copies_on_the_gpu_are_of_their_own_and_made_on_the_stream_asked_for(fake_driver: pathlib.Path) -> None:
+    found = run(
+        COPIES
+        + """
+cuda = ctypes.CDLL("libcuda.so.1")
+loader = bowstring.Loader(PHOTOS, **OPTIONS, device="cuda:0", device_slots=2, timeout=60)
+context, stream = ctypes.c_void_p(), ctypes.c_void_p()
+cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+cuda.cuCtxPushCurrent_v2(context)
+cuda.cuStreamCreate(ctypes.byref(stream), 1)
+said, copies = [], []
+expected = [batch["label"].tolist() for batch in bowstring.Loader(PHOTOS, **OPTIONS)]
+batches = iter(loader)
+for number, options in enumerate([
+    dict(stream=stream.value), dict(stream=stream.value, max_version=(1, 2), dl_device=(2, 0)),
+    dict(stream=stream.value, max_version=(0, 8)),
+]):
+    tensor = next(batches)["label"]
+    shared = Wrapped(tensor.__dlpack__(**options))
+    copy = Wrapped(tensor.__dlpack__(**options, copy=True))
+    said.append((copy.data != shared.data, copy.device == shared.device == (2, 0)))
+    said.append((copy.versioned == (number == 1), copy.flags == (2 if number == 1 else None), shared.flags in (None, 0)))
+    copies.append(copy)
+    # Copies hold no slot: with two of them, the third batch comes, and the next epoch.
+    del tensor, shared
+cuda.cuStreamSynchronize(stream)
+said.append([copy.labels() == labels for copy, labels in zip(copies, expected, strict=True)])
+assert next(batches, None) is None
+loader.set_epoch(0)
+tensor = next(iter(loader))["label"]
+# Nobody waits for a stream that stands still, and without one it is there at once.
+cuda.fakeHold(stream, 1)
+late = Wrapped(tensor.__dlpack__(stream=stream.value, copy=True))
+said.append((late.labels() != expected[0],))
+now = Wrapped(tensor.__dlpack__(stream=-1, copy=True))
+said.append((now.labels() == expected[0],))
+cuda.fakeHold(stream, 0)
+cuda.cuStreamSynchronize(stream)
+said.append((late.labels() == expected[0],))
+# To the host it is a copy, whether asked for or not.
+for options in (dict(dl_device=(1, 0)), dict(dl_device=(1, 0), copy=True, max_version=(1, 0))):
+    host = Wrapped(tensor.__dlpack__(**options))
+    said.append((host.device == (1, 0), host.labels() == expected[0], host.flags in (None, 2)))
+for wrong in (dict(dl_device=(2, 1), copy=True), dict(dl_device=(3, 0), copy=True), dict(dl_device=(1, 0), stream=1, copy=True)):
+    try:
+        tensor.__dlpack__(**wrong)
+        said.append(wrong)
+    except BufferError:
+        said.append((True,))
+assert cuda.cuStreamBeginCapture_v2(stream, 0) == 0
+try:
+    tensor.__dlpack__(stream=stream.value, copy=True)
+    said.append("a graph has a copy in it")
+except bowstring.DeviceError as error:
+    said.append(("graph" in str(error),))
+graph = ctypes.c_void_p()
+said.append((cuda.cuStreamEndCapture(stream, ctypes.byref(graph)) == 0,))
+balance = (ctypes.c_long * 8)()
+loader.close()
+del tensor, loader, batches, late, now, host, copies, copy
+import time
+deadline = time.monotonic() + 60
+while cuda.fakeBalance(balance) == 0 and balance[0] and time.monotonic() < deadline:
+    time.sleep(0.01)
+said.append((balance[0] == 0, balance[6] == 0))
+print(json.dumps(said))
+""",
+        fake_driver,
+    )
+    assert all(isinstance(one, list) and all(one) for one in found), found
 
 
 def test_batches_that_are_kept_are_named_when_no_slot_is_left(fake_driver: pathlib.Path) -> None:

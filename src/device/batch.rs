@@ -56,6 +56,18 @@ impl DeviceTensor {
         self.lease.give_to(consumer)
     }
 
+    /// A copy in memory of its own on the device, made on the stream of `consumer`, who may read it there; for
+    /// [`Consumer::Unordered`] it is there when this returns. It keeps nothing of the batch.
+    ///
+    /// # Errors
+    /// As [`give_to`](Self::give_to), and [`Error::Device`](crate::Error::Device) where there is not so much memory, or the stream
+    /// records a graph.
+    pub fn copied(&self, consumer: Consumer) -> Result<Self> {
+        let Self { dtype, bytes, .. } = *self;
+        let (lease, address) = self.lease.copy(self.address, bytes, consumer)?;
+        Ok(Self { dtype, shape: self.shape.clone(), address, bytes, lease })
+    }
+
     /// Waits until the tensor is there.
     ///
     /// # Errors

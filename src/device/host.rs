@@ -132,6 +132,12 @@ impl Device for Host {
         Ok(())
     }
 
+    unsafe fn copy_within(&self, _on: Option<Stream>, to: Address, from: Address, bytes: usize) -> Result<()> {
+        // SAFETY: the caller promises both sides, which do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(pointer(from).cast_const(), pointer(to), bytes) }
+        Ok(())
+    }
+
     unsafe fn read(&self, from: Address, to: &mut [u8]) -> Result<()> {
         // SAFETY: the caller promises that `from` has as many bytes as `to`, which nothing writes meanwhile.
         unsafe { std::ptr::copy_nonoverlapping(pointer(from).cast_const(), to.as_mut_ptr(), to.len()) }

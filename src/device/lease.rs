@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::port::{Address, Device, Stream, refused};
-use super::slot::{Core, Slot};
+use super::slot::{Board, Core, Slot};
 use crate::error::Result;
 
 /// Who reads a batch, as DLPack's `stream` says.
@@ -54,6 +54,48 @@ impl Lease {
             }
         }
         Ok(())
+    }
+
+    /// The stream on which `consumer` may read from now on, which is let in; none if that is at once, since this waited for the batch.
+    pub(super) fn read_on(&self, consumer: Consumer) -> Result<Option<Stream>> {
+        match consumer {
+            Consumer::Stream(stream) => self.give_to(consumer).map(|()| Some(stream)),
+            Consumer::Unordered => self.synchronize().map(|()| None),
+        }
+    }
+
+    /// `bytes` at `from`, which is the slot's, in memory of their own: a lease of that, and where they are. They are copied on the stream
+    /// of `consumer`, who is let in there; for [`Consumer::Unordered`] they are there when this returns.
+    pub(super) fn copy(&self, from: Address, bytes: usize, consumer: Consumer) -> Result<(Arc<Self>, Address)> {
+        let on = self.read_on(consumer)?;
+        // A slot of the ring like any other, so that its memory too comes back behind its readers, without anybody's waiting.
+        let slot = self.core.change(Board::temporary);
+        let mut body = slot.body();
+        let appended = self.core.prepare(&mut body, bytes).and_then(|()| {
+            // SAFETY: this lease keeps the source behind what the stream was told; the slot is nobody else's, and has as many bytes.
+            unsafe { self.core.device.copy_within(on, body.at, from, bytes) }
+        });
+        if let Err(error) = appended {
+            drop(body);
+            self.core.change(|board| board.ring.abandon(slot.number, false));
+            return Err(error);
+        }
+        match on {
+            Some(stream) => body.used_on(stream),
+            None => body.used_anywhere(),
+        }
+        let at = body.at;
+        drop(body);
+        self.core.change(|board| {
+            board.ring.fill(slot.number);
+            board.ring.hold(slot.number);
+        });
+        // From here on its drop gives the slot back behind the copy.
+        let lease = Arc::new(Self::new(Arc::clone(&self.core), Arc::clone(&slot)));
+        if let (Some(stream), Some(ready)) = (on, &slot.body().ready) {
+            self.core.device.fence(ready, stream)?;
+        }
+        Ok((lease, at))
     }
 
     /// Waits here until the batch is there.

@@ -12,6 +12,7 @@
 //! | `slot`, `placement` | the memory of slots, their events and fences; where a batch lies in one |
 //! | [`Transfer`] | the one thread per device that copies batches ahead of the consumer |
 //! | [`DeviceBatch`], [`DeviceTensor`] | what the consumer gets; the last of a batch to be dropped gives its slot back |
+//! | [`Target`], [`Targets`] | the consumer's own tensors, which a batch is copied into |
 
 mod batch;
 mod conversion;
@@ -24,6 +25,7 @@ mod ring;
 pub mod sim;
 mod slot;
 mod spec;
+mod target;
 mod upload;
 
 pub use batch::{DeviceBatch, DeviceTensor, DeviceValue};
@@ -34,6 +36,7 @@ pub use placement::{Normalisation, Recipes};
 pub use port::{Address, DEVICE_ALIGNMENT, Device, Event, Fenced, Kind, Stream, refused};
 pub use sim::Sim;
 pub use spec::{Fence, Gpu, Place};
+pub use target::{Target, Targets};
 pub use upload::{DeviceStats, Feeding, Pulled, Source, Taken, Transfer};
 
 /// The GPU that `which` means.

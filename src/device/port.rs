@@ -191,6 +191,16 @@ pub trait Device: fmt::Debug + Send + Sync + 'static {
     /// If the device failed meanwhile.
     fn synchronize(&self, event: &Event) -> Result<()>;
 
+    /// Appends a copy within the device's memory to the stream `on`; without one, does it now and waits for it.
+    ///
+    /// # Errors
+    /// If the device refuses, or `on` records a graph, of which the copy must not become a part; nothing was appended then.
+    ///
+    /// # Safety
+    /// Both sides are device memory of `bytes`, not overlapping; nothing writes to either, nor reads `to`, before what was appended is
+    /// done. Without `on`, nothing does from now on until this returns.
+    unsafe fn copy_within(&self, on: Option<Stream>, to: Address, from: Address, bytes: usize) -> Result<()>;
+
     /// Copies device memory to `to` and waits for it.
     ///
     /// # Errors

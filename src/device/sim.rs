@@ -85,6 +85,7 @@ unsafe impl Send for Source {}
 enum Command {
     Copy { to: Address, from: Source, bytes: usize },
     Convert { what: Conversion, from: Address, to: Address },
+    Move { to: Address, from: Address, bytes: usize },
     Read { at: Address, bytes: usize, to: Arc<Mutex<Option<Vec<u8>>>> },
     Signal(u64),
     Wait(u64),
@@ -95,6 +96,7 @@ impl fmt::Debug for Command {
         f.write_str(match self {
             Self::Copy { .. } => "copy",
             Self::Convert { .. } => "convert",
+            Self::Move { .. } => "move",
             Self::Read { .. } => "read",
             Self::Signal(_) => "signal",
             Self::Wait(_) => "wait",
@@ -297,6 +299,12 @@ impl State {
                 }
             }
             Command::Convert { what, from, to } => self.convert(&what, from, to),
+            Command::Move { to, from, bytes } => {
+                let found = self.bytes(from, bytes).map_or_else(|| vec![POISON; bytes], |bytes| bytes.to_vec());
+                if let Some(to) = self.bytes(to, bytes) {
+                    to.copy_from_slice(&found);
+                }
+            }
             Command::Read { at, bytes, to } => {
                 let found = self.bytes(at, bytes).map_or_else(|| vec![POISON; bytes], |bytes| bytes.to_vec());
                 *to.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
@@ -491,6 +499,20 @@ impl Device for Sim {
                 if !state.step(None) {
                     return Err(refused("sim:0", "waiting for an event", "the streams wait for each other"));
                 }
+            }
+            Ok(())
+        })
+    }
+
+    unsafe fn copy_within(&self, on: Option<Stream>, to: Address, from: Address, bytes: usize) -> Result<()> {
+        self.call("a copy within the device", |state| {
+            let command = Command::Move { to, from, bytes };
+            match on.map(number) {
+                Some(stream) if state.streams.get(&stream).is_some_and(|queue| queue.capturing) => {
+                    return Err(refused("sim:0", "a copy within the device", "the stream records a graph"));
+                }
+                Some(stream) => state.push(stream, command),
+                None => state.run(command),
             }
             Ok(())
         })

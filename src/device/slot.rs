@@ -152,13 +152,10 @@ impl Core {
             Some(number) => number,
             None if overflow(&board.ring) => {
                 self.counters.overflows.fetch_add(1, Ordering::Relaxed);
-                board.ring.overflow()
+                return Some(board.temporary());
             }
             None => return None,
         };
-        if number == board.slots.len() {
-            board.slots.push(Slot::new(number));
-        }
         Some(Arc::clone(&board.slots[number]))
     }
 
@@ -330,6 +327,17 @@ impl Core {
     /// Waits until the device has done all it was told, on whatever stream.
     fn quiet(&self, body: &Body) -> Result<()> {
         if body.capacity == 0 { Ok(()) } else { self.device.synchronize_all() }
+    }
+}
+
+impl Board {
+    /// A slot to fill beside the permanent ones, which is given up when nobody reads it any more.
+    pub(super) fn temporary(&mut self) -> Arc<Slot> {
+        let number = self.ring.overflow();
+        if number == self.slots.len() {
+            self.slots.push(Slot::new(number));
+        }
+        Arc::clone(&self.slots[number])
     }
 }
 

@@ -90,7 +90,7 @@ pub struct DeviceStats {
     pub allocations: u64,
     /// How often there was no slot and more memory was taken.
     pub overflows: u64,
-    /// Batches that the consumer has.
+    /// Batches that the consumer has, and copies of their tensors.
     pub held: usize,
     /// Slots that are lost because a fence failed.
     pub quarantined: usize,

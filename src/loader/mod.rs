@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use self::device::{NextOnDevice, OnDevice};
 use self::origin::Origin;
-use crate::device::{Device, DeviceBatch, DeviceStats, Gpu, Place};
+use crate::device::{Consumer, Device, DeviceBatch, DeviceStats, Gpu, Place, Targets};
 use crate::error::{Error, Result};
 #[cfg(feature = "flight")]
 use crate::flight::client::Gang;
 use crate::pipeline::{BatchMemory, Ledger, LoaderOptions, Next, Stats};
 use crate::plan::{Share, State};
-use crate::schema::Schema;
+use crate::schema::{Dim, Field, Schema};
 use crate::tensor::Batch;
 
 /// Batches of one rank, epoch after epoch: read here, or by a server (`grpc://host:port/dataset`). Both give the same batches in
@@ -258,6 +258,43 @@ impl Loader {
                 NextOnDevice::Pending => NextPlaced::Pending,
             },
         })
+    }
+
+    /// As [`next_placed`](Self::next_placed), with the batch copied into `targets` too: on the host here, on a device on the stream of
+    /// `consumer`, behind the batch's own copy. If that fails, the batch is the next one again.
+    ///
+    /// # Errors
+    /// As [`next_placed`](Self::next_placed) and [`fill`](Self::fill).
+    pub fn next_into(&mut self, targets: &Targets, consumer: Consumer) -> Result<Option<Placed>> {
+        let Some(batch) = self.next_placed()? else { return Ok(None) };
+        match self.fill(&batch, targets, consumer) {
+            Ok(()) => Ok(Some(batch)),
+            Err(error) => {
+                self.put_back(batch);
+                Err(error)
+            }
+        }
+    }
+
+    /// Copies `batch`, which this loader yielded, into `targets`. Of [`next_into`](Self::next_into), the part that does not wait.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], [`Error::Unsupported`] and [`Error::Mismatch`] for a target that no column fits, before anything is written;
+    /// [`Error::Device`] if a device refuses.
+    pub fn fill(&self, batch: &Placed, targets: &Targets, consumer: Consumer) -> Result<()> {
+        for column in targets.iter().map(|target| target.column()) {
+            let varies = |field: &&Field| field.dims.iter().any(|dim| matches!(dim, Dim::Ragged | Dim::Any));
+            let part = |field: &&Field| field.names().iter().any(|name| &**name == column);
+            if let Some(field) = self.schema().fields().iter().filter(varies).find(part) {
+                let what = format!("filling a tensor with {column}, whose length varies from batch to batch,");
+                let hint = format!("pad the lists: lists={{\"{}\": Padded(n)}}", field.name);
+                return Err(Error::Unsupported { what, hint });
+            }
+        }
+        match batch {
+            Placed::Host(batch) => targets.fill(batch),
+            Placed::Device(batch) => targets.fill_on_device(batch, consumer),
+        }
     }
 
     /// Takes back the batch that came last, because it reached nobody: it is the next one again.

@@ -641,6 +641,20 @@ API cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t bytes, void *stream) {
     LEAVE(OK);
 }
 
+API cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream) {
+    ENTER;
+    BOUND;
+    Stream *s = stream_of(stream);
+    if (!s)
+        LEAVE(INVALID_HANDLE);
+    if (s->capturing)
+        violation("a copy became a part of somebody's graph");
+    if (!find((void *)from, bytes, 1) || !find((void *)to, bytes, 1))
+        LEAVE(INVALID_VALUE);
+    append(s, (Op){.what = COPY, .to = (void *)to, .from = (void *)from, .bytes = bytes, .to_device = 1, .from_device = 1});
+    LEAVE(OK);
+}
+
 // ---- modules and kernels --------------------------------------------------------------------------------------------------------
 
 #define P(i, type) (*(type *)p[i])

@@ -34,6 +34,7 @@ const IMPURE: &[&str] = &["tokio", "object_store", "std::fs", "std::net", "std::
 /// The files that contain `unsafe`, all of them.
 const UNSAFE: &[&str] = &[
     "python/src/arrow.rs",
+    "python/src/buffers.rs",
     "python/src/dlpack.rs",
     "src/codec/image/simd.rs",
     "src/codec/image/turbo.rs",
@@ -47,6 +48,7 @@ const UNSAFE: &[&str] = &[
     "src/device/port.rs",
     "src/device/sim.rs",
     "src/device/slot.rs",
+    "src/device/target.rs",
     "src/device/upload.rs",
     "src/flight/shm/fd.rs",
     "src/memory/buffer.rs",

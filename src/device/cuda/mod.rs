@@ -110,6 +110,18 @@ impl Cuda {
         self.context.check(code, "recording an event")
     }
 
+    /// Waits for the copies on the stream of reads; the context is bound. What they write to must outlive them, so a wait that fails is
+    /// tried once more before it is given up.
+    fn finish_reads(&self, what: &str) -> Result<()> {
+        // SAFETY: the stream is this device's own, and lives.
+        let wait = || unsafe { (self.context.driver.call.cuStreamSynchronize)(self.reads) };
+        let code = wait();
+        if code != 0 {
+            wait();
+        }
+        self.context.check(code, what)
+    }
+
     /// Makes `stream` wait for `event`; the context is bound.
     fn wait_on(&self, event: &Event, stream: Handle) -> Result<()> {
         // SAFETY: as in `record_on`; the flags must be 0.
@@ -294,14 +306,21 @@ impl Device for Cuda {
         // SAFETY: the caller promises the source; `to` is exclusive for as long as this waits, which is until the copy is done.
         let code = unsafe { (call.cuMemcpyDtoHAsync_v2)(to.as_mut_ptr().cast(), from, to.len(), self.reads) };
         self.context.check(code, "a copy from it")?;
-        // The copy writes to `to` until it is done, so a wait that fails is tried once more before `to` is given up.
-        // SAFETY: the stream is this device's own, and lives.
-        let wait = || unsafe { (call.cuStreamSynchronize)(self.reads) };
-        let code = wait();
-        if code != 0 {
-            wait();
+        self.finish_reads("a copy from it")
+    }
+
+    unsafe fn copy_within(&self, on: Option<Stream>, to: Address, from: Address, bytes: usize) -> Result<()> {
+        let what = "a copy within its memory";
+        let _bound = self.context.bind()?;
+        let stream = on.map_or(self.reads, stream_of);
+        if on.is_some() && self.is_capturing(stream)? {
+            let why = "the stream records a graph, which must not have the copy in it: take the batch before the capture begins";
+            return Err(refused(self.name(), what, why));
         }
-        self.context.check(code, "a copy from it")
+        // SAFETY: the caller promises both sides until the copy is done; a consumer's stream lives as long as its tensors.
+        let code = unsafe { (self.context.driver.call.cuMemcpyDtoDAsync_v2)(to, from, bytes, stream) };
+        self.context.check(code, what)?;
+        if on.is_none() { self.finish_reads(what) } else { Ok(()) }
     }
 }
 

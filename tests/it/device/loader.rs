@@ -1,11 +1,13 @@
 //! The loader whose batches are on a device: bit by bit those of the CPU, at the same positions.
 
+#![expect(unsafe_code, reason = "tensors of a consumer, by address")]
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bowstring::codec::image::{Crop, ImageOptions, Normalize};
 use bowstring::codec::{BadRows, Nulls};
-use bowstring::device::{Consumer, DeviceBatch, DeviceValue, Fence, Host, Sim};
+use bowstring::device::{Consumer, Device, DeviceBatch, DeviceValue, Fence, Host, Kind, Sim, Target, Targets};
 use bowstring::pipeline::LoaderOptions;
 use bowstring::plan::Tail;
 use bowstring::schema::DType;
@@ -235,6 +237,61 @@ fn whoever_keeps_all_batches_is_told_so() {
     let kept: Vec<_> =
         kept.iter().map(|batch| if let Placed::Device(batch) = batch { device(batch) } else { panic!() }).collect();
     assert!(kept == expected, "they outlive the loader");
+}
+
+#[test]
+fn tensors_of_the_consumer_are_filled_at_the_positions_of_next() {
+    let files = TempDir::new().unwrap();
+    let options = rows(&files);
+    let ids = |held: &[Held]| -> Vec<Vec<u8>> { held.iter().map(|(_, _, columns)| columns[0].3.clone()).collect() };
+    let expected = ids(&epoch(&mut cpu(&options)));
+    assert_eq!(cpu(&options).schema().fields()[0].name.as_ref(), "id");
+    let len = options.global_batch_size.unwrap() as usize;
+
+    let mut memory = vec![0_u8; len * 8];
+    // SAFETY: the memory outlives the targets, and is only looked at between batches.
+    let target = unsafe { Target::on_host("id", DType::Int64, vec![len], memory.as_mut_ptr()).unwrap() };
+    let targets = Targets::new(vec![target]).unwrap();
+    let (mut loader, mut reference) = (cpu(&options), cpu(&options));
+    let mut found = Vec::new();
+    while loader.next_into(&targets, Consumer::Unordered).unwrap().is_some() {
+        reference.next().unwrap().unwrap();
+        assert_eq!(loader.state(), reference.state());
+        found.push(memory.clone());
+    }
+    assert!(found == expected);
+
+    // On a device whose calls fail now and then: the batch is the next one again.
+    for n in 1..if soak() { 200 } else { 40 } {
+        let sim = Sim::new(n);
+        let stream = sim.stream();
+        let mut loader = Loader::open_on(&options, Arc::clone(&sim) as _).unwrap();
+        let at = sim.allocate(len * 8).unwrap();
+        // SAFETY: allocated with this size, and freed last.
+        let target = unsafe { Target::on_device("id", DType::Int64, vec![len], (Kind::Sim, 0), at).unwrap() };
+        let targets = Targets::new(vec![target]).unwrap();
+        sim.fail_at(n);
+        let (mut found, mut step, mut errors) = (Vec::new(), 0, 0);
+        loop {
+            assert_eq!(loader.step(), step);
+            match loader.next_into(&targets, Consumer::Stream(stream)) {
+                Ok(Some(batch)) => drop(batch),
+                Ok(None) => break,
+                Err(Error::Device { .. }) => {
+                    errors += 1;
+                    continue;
+                }
+                Err(error) => panic!("{error}"),
+            }
+            step += 1;
+            found.push(sim.collect(&sim.read_on(stream, at, len * 8)).unwrap());
+        }
+        assert!(found == expected && errors <= 1, "call {n} failed");
+        drop(loader);
+        // SAFETY: allocated above; its stream is done with it.
+        unsafe { sim.free(at, len * 8) }
+        all_given_back(&sim);
+    }
 }
 
 #[test]

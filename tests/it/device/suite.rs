@@ -1,6 +1,8 @@
 //! What every device must do, and the means to see it: contents that are checked late, by slow readers, right when memory is used
 //! again. `all` is the whole suite; whoever has a device implements [`Bench`].
 
+#![expect(unsafe_code, reason = "tensors of a consumer, by address")]
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -8,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bowstring::device::{
     Address, Consumer, Conversion, Device, DeviceBatch, Feeding, Fence, Normalisation, Pulled, Recipes, Source, Stream,
-    Taken, Transfer,
+    Taken, Target, Targets, Transfer,
 };
 use bowstring::memory::Pool;
 use bowstring::schema::DType;
@@ -59,7 +61,7 @@ pub(crate) fn seeds() -> u64 {
 /// The whole suite on devices that `make` makes, one for each seed. Returns how many batches were wrong without fences, over all
 /// seeds: for asynchronous devices it must not be 0.
 pub(crate) fn all<B: Bench>(name: &str, make: impl Fn(u64) -> B) -> usize {
-    let mut wrong = 0;
+    let (mut wrong, mut wrong_copies) = (0, 0);
     for seed in 0..seeds() {
         println!("{name}: seed {seed}");
         for fence in [Fence::Stream, Fence::Context, Fence::Sync] {
@@ -69,6 +71,10 @@ pub(crate) fn all<B: Bench>(name: &str, make: impl Fn(u64) -> B) -> usize {
         }
         let bench = make(seed);
         wrong += reuse(&bench, Fence::Off, seed, 24);
+        let bench = make(seed);
+        assert_eq!(filling(&bench, Fence::Stream, seed), 0, "{name}: wrong copies, seed {seed}");
+        well(&bench, name);
+        wrong_copies += filling(&make(seed), Fence::Off, seed);
         let bench = make(seed);
         unordered(&bench);
         well(&bench, name);
@@ -80,10 +86,10 @@ pub(crate) fn all<B: Bench>(name: &str, make: impl Fn(u64) -> B) -> usize {
         well(&bench, name);
     }
     assert!(
-        wrong > 0 || !make(0).is_asynchronous(),
+        wrong.min(wrong_copies) > 0 || !make(0).is_asynchronous(),
         "{name}: without fences nothing went wrong, so this tests nothing"
     );
-    for check in [steady, pressure, overflow, close_in_the_middle, restart, dropped_on_other_threads] {
+    for check in [steady, pressure, overflow, close_in_the_middle, restart, dropped_on_other_threads, misfits, copies] {
         let bench = make(7);
         check(&bench);
         well(&bench, name);
@@ -216,6 +222,143 @@ fn reuse(bench: &impl Bench, fence: Fence, seed: u64, count: u64) -> usize {
     }
     transfer.close();
     wrong
+}
+
+/// A tensor of the consumer's in the device's memory, for the column `x` of [`batch`].
+fn target(bench: &impl Bench, column: &str, dtype: DType, len: usize, at: Address) -> Target {
+    let device = bench.device();
+    // SAFETY: whoever calls this allocated so many bytes, and frees them when its streams are done.
+    unsafe { Target::on_device(column, dtype, vec![len], (device.kind(), device.ordinal()), at).unwrap() }
+}
+
+/// How many of the consumer's copies a slow reader found wrong: batches are copied into one tensor, and dropped at once.
+fn filling(bench: &impl Bench, fence: Fence, seed: u64) -> usize {
+    let mut transfer = start(bench, feeding(2, fence), 16);
+    let (stream, device) = (bench.stream(), bench.device());
+    let at = device.allocate(LEN * 8).unwrap();
+    let targets = Targets::new(vec![target(bench, "x", DType::Uint64, LEN, at)]).unwrap();
+    let (mut reads, mut wrong) = (Vec::new(), 0);
+    while let Some((batch, number)) = take(&mut transfer) {
+        if (number + seed) % 4 == 0 {
+            // Nobody else uses it: what was queued is done.
+            reads.drain(..).for_each(|(number, read): (u64, Box<dyn FnOnce() -> Vec<u8>>)| {
+                wrong += usize::from(read() != plain(number));
+            });
+            targets.fill_on_device(&batch, Consumer::Unordered).unwrap();
+            let mut found = vec![0; LEN * 8];
+            // SAFETY: allocated above with this size; nothing writes there now.
+            unsafe { device.read(at, &mut found).unwrap() }
+            wrong += usize::from(found != plain(number));
+        } else {
+            targets.fill_on_device(&batch, Consumer::Stream(stream)).unwrap();
+            drop(batch);
+            reads.push((number, bench.read_later(stream, at, LEN * 8)));
+        }
+    }
+    reads.into_iter().for_each(|(number, read)| wrong += usize::from(read() != plain(number)));
+    // SAFETY: allocated above; its stream is done with it.
+    unsafe { device.free(at, LEN * 8) }
+    wrong
+}
+
+/// What does not fit is an error before anything is written, and a graph that is recorded never has the copy in it.
+fn misfits(bench: &impl Bench) {
+    let mut transfer = start(bench, feeding(2, Fence::Stream), 4);
+    let (stream, device) = (bench.stream(), bench.device());
+    let at = device.allocate(2 * LEN * 8).unwrap();
+    let (batch, number) = take(&mut transfer).unwrap();
+    let consumer = Consumer::Stream(stream);
+    let good = || target(bench, "x", DType::Uint64, LEN, at);
+    let beside = at + (LEN * 8) as Address;
+    let on_host = || {
+        // SAFETY: nothing is written to it.
+        unsafe { Target::on_host("x", DType::Uint64, vec![LEN], std::ptr::dangling_mut()).unwrap() }
+    };
+    let fill = |targets| Targets::new(targets).unwrap().fill_on_device(&batch, consumer);
+    // The last target is wrong: the first is not written either.
+    for wrong in [
+        target(bench, "image", DType::Uint64, LEN, beside),
+        target(bench, "none", DType::Float32, 1, beside),
+        target(bench, "y", DType::Uint64, LEN, beside),
+    ] {
+        let error = fill(vec![good(), wrong]).unwrap_err();
+        assert!(matches!(error, Error::Mismatch { .. } | Error::NotFound { .. }), "{error}");
+    }
+    if bench.is_asynchronous() {
+        let error = fill(vec![on_host()]).unwrap_err();
+        assert!(error.to_string().contains("on the host"), "{error}");
+    }
+    for twice in [target(bench, "x", DType::Uint64, LEN, beside), target(bench, "image", DType::Uint8, LEN, at + 5)] {
+        assert!(matches!(Targets::new(vec![good(), twice]), Err(Error::Config { option: "buffers", .. })));
+    }
+    let mut found = vec![1; LEN * 8];
+    // SAFETY: allocated above with more than this size; nothing writes there.
+    unsafe { device.read(at, &mut found).unwrap() }
+    assert!(found != plain(number));
+    if bench.capture(stream, true) {
+        assert!(matches!(fill(vec![good()]), Err(Error::Device { .. })));
+        bench.capture(stream, false);
+    }
+    fill(vec![good()]).unwrap();
+    assert_eq!(bench.read_later(stream, at, LEN * 8)(), plain(number));
+    drop(batch);
+    drop(transfer);
+    // SAFETY: allocated above; its stream is done with it.
+    unsafe { device.free(at, 2 * LEN * 8) }
+}
+
+/// Copies of tensors outlive their batches and the loader, and their memory comes back behind their readers. Where a call fails, there
+/// is no copy, and nothing is lost.
+fn copies(bench: &impl Bench) {
+    let (stream, other) = (bench.stream(), bench.stream());
+    for n in 0..if soak() { 100 } else { 30 } {
+        let mut transfer = start(bench, feeding(3, Fence::Stream), 12);
+        let (mut reads, mut kept, mut errors) = (Vec::new(), None, 0);
+        loop {
+            let (batch, number) = match transfer.next(LONG) {
+                Ok(Taken::Batch(batch, number)) => (batch, number),
+                Ok(Taken::End(_)) => break,
+                Err(Error::Device { .. }) if n > 0 => {
+                    errors += 1;
+                    continue;
+                }
+                other => panic!("{other:?}"),
+            };
+            if number == 2 && n > 0 {
+                bench.fail_at(n);
+            }
+            let x = batch.tensor("x").unwrap();
+            let consumer = if number % 3 == 0 { Consumer::Unordered } else { Consumer::Stream(stream) };
+            let address = x.address();
+            let copy = x.copied(consumer).and_then(|copy| {
+                drop(batch);
+                // Done when it returned, or else behind the copy.
+                let reader = if number % 3 == 0 { Consumer::Unordered } else { Consumer::Stream(other) };
+                copy.give_to(reader).map(|()| copy)
+            });
+            match copy {
+                Ok(copy) => {
+                    assert!(copy.address() != address && (copy.dtype(), copy.shape()) == (DType::Uint64, &[LEN][..]));
+                    reads.push((number, bench.read_later(other, copy.address(), copy.byte_len())));
+                    kept = (number % 2 == 0).then_some((number, copy)).or(kept);
+                }
+                Err(Error::Device { .. }) if n > 0 => errors += 1,
+                Err(error) => panic!("{error}"),
+            }
+        }
+        // A call that failed may also have lost a slot, or a copy's memory until the end; never more than one thing.
+        assert!(errors <= 1 && reads.len() >= 11, "call {n}: {errors} errors, {} read", reads.len());
+        transfer.close();
+        reads
+            .into_iter()
+            .for_each(|(number, read)| assert_eq!(read(), plain(number), "copy of batch {number}, call {n}"));
+        if let Some((number, copy)) = kept {
+            match copy.to_host() {
+                Ok(found) => assert_eq!(found, plain(number)),
+                Err(error) => assert!(n > 0 && errors == 0, "{error}"),
+            }
+        }
+    }
 }
 
 /// A consumer that waits by other means and works where nobody knows.
