@@ -1,9 +1,9 @@
 //! What can be asked of the writer, and the check that it makes sense.
 
-use arrow::datatypes::{DataType, SchemaRef};
+use arrow::datatypes::{DataType, Field, SchemaRef};
 use parquet::basic::{Compression as Codec, ZstdLevel};
 use parquet::file::metadata::KeyValue;
-use parquet::file::properties::WriterProperties;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::schema::types::ColumnPath;
 
 use super::SCHEMA_KEY;
@@ -29,6 +29,10 @@ pub struct WriterOptions {
     pub uncompressed: Vec<String>,
     /// Columns without a dictionary, by dotted path: what hardly repeats.
     pub plain: Vec<String>,
+    /// Whether what is written is read back soon, by bowstring, and then gone, as rows that a server keeps in memory are. Then pages are
+    /// as cheap to write and read as can be: dictionaries for strings only, no statistics of floats and lists, no index of pages,
+    /// and floats, which hardly shrink, as they are. `plain` and `uncompressed` go on top.
+    pub fleeting: bool,
     /// Whether the destination may have a dataset in it, which the new one replaces.
     pub overwrite: bool,
     /// The schema for Petastorm, written beside the data in `_common_metadata`. It also says what the cells of binary columns hold,
@@ -46,6 +50,7 @@ impl Default for WriterOptions {
             compression: Compression::default(),
             uncompressed: Vec::new(),
             plain: Vec::new(),
+            fleeting: false,
             overwrite: false,
             petastorm: None,
         }
@@ -73,6 +78,11 @@ impl Default for Compression {
 }
 
 impl WriterOptions {
+    /// For what is read back soon and then gone, see [`fleeting`](Self::fleeting).
+    pub fn fleeting() -> Self {
+        Self { fleeting: true, ..Self::default() }
+    }
+
     /// The properties of every file of `schema`, whose strings and bytes are plain.
     ///
     /// # Errors
@@ -108,6 +118,13 @@ impl WriterOptions {
             .set_compression(codec)
             .set_max_row_group_row_count(Some(self.rows_per_group))
             .set_max_row_group_bytes(Some(self.group_bytes));
+        if self.fleeting {
+            properties = properties
+                .set_dictionary_enabled(false)
+                .set_statistics_enabled(EnabledStatistics::None)
+                .set_offset_index_disabled(true)
+                .set_data_page_row_count_limit(usize::MAX);
+        }
         let mut fields = Vec::with_capacity(schema.fields().len());
         for field in schema.fields() {
             let stored = Stored::of(field.metadata()).transpose();
@@ -122,6 +139,17 @@ impl WriterOptions {
                 // Cells like arrays and images repeat so rarely that a dictionary only costs.
                 properties = properties.set_column_dictionary_enabled(path.clone(), false);
             }
+            if self.fleeting && is_compared(field.data_type()) {
+                properties = properties.set_column_statistics_enabled(path.clone(), EnabledStatistics::Chunk);
+            }
+            if self.fleeting && is_text(field.data_type()) {
+                properties = properties.set_column_dictionary_enabled(path.clone(), true);
+            }
+            if self.fleeting {
+                for path in floats(field, Vec::new()) {
+                    properties = properties.set_column_compression(path, Codec::UNCOMPRESSED);
+                }
+            }
             if stored.is_some() {
                 properties = properties.set_column_compression(path, Codec::UNCOMPRESSED);
             }
@@ -135,6 +163,29 @@ impl WriterOptions {
         }
         let schema = serde_json::json!({ "fields": fields }).to_string();
         Ok(properties.set_key_value_metadata(Some(vec![KeyValue::new(SCHEMA_KEY.to_owned(), schema)])).build())
+    }
+}
+
+fn is_text(kind: &DataType) -> bool {
+    matches!(kind, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
+}
+
+/// Whether a filter may skip row groups by what statistics say of such a column, at little cost to the writer.
+fn is_compared(kind: &DataType) -> bool {
+    is_text(kind) || kind.is_integer() || kind.is_temporal() || kind.is_decimal() || *kind == DataType::Boolean
+}
+
+/// The leaves below `field` that hold floats, as Parquet names them; `path` is what is above it.
+fn floats(field: &Field, mut path: Vec<String>) -> Vec<ColumnPath> {
+    path.push(field.name().clone());
+    match field.data_type() {
+        kind if kind.is_floating() => vec![ColumnPath::new(path)],
+        DataType::List(child) | DataType::LargeList(child) | DataType::FixedSizeList(child, _) => {
+            path.push("list".to_owned());
+            floats(child, path)
+        }
+        DataType::Struct(members) => members.iter().flat_map(|member| floats(member, path.clone())).collect(),
+        _ => Vec::new(),
     }
 }
 
@@ -155,9 +206,36 @@ fn path(schema: &SchemaRef, name: &str) -> ColumnPath {
 mod tests {
     use std::sync::Arc;
 
-    use arrow::datatypes::{Field, Schema};
+    use arrow::datatypes::Schema;
 
     use super::*;
+
+    #[test]
+    fn what_is_gone_soon_is_cheap_to_write() {
+        let numbers = DataType::List(Arc::new(Field::new("element", DataType::Float32, true)));
+        let kinds = [("x", DataType::Float64), ("id", DataType::Int64), ("word", DataType::Utf8), ("v", numbers)];
+        let fields: Vec<_> = kinds.map(|(name, kind)| Field::new(name, kind, true)).to_vec();
+        let schema = Arc::new(Schema::new(fields));
+        let properties = WriterOptions::fleeting().check(&schema).unwrap();
+        let column = |name: &str| ColumnPath::new(name.split('.').map(ToOwned::to_owned).collect());
+        for (name, dictionary, statistics) in [
+            ("x", false, EnabledStatistics::None),
+            ("v.list.element", false, EnabledStatistics::None),
+            ("id", false, EnabledStatistics::Chunk),
+            ("word", true, EnabledStatistics::Chunk),
+        ] {
+            assert_eq!(properties.dictionary_enabled(&column(name)), dictionary, "{name}");
+            assert_eq!(properties.statistics_enabled(&column(name)), statistics, "{name}");
+            assert_eq!(
+                properties.compression(&column(name)) == Codec::UNCOMPRESSED,
+                !dictionary && name != "id",
+                "{name}"
+            );
+        }
+        assert!(properties.offset_index_disabled());
+        let kept = WriterOptions::default().check(&schema).unwrap();
+        assert!(kept.dictionary_enabled(&column("x")) && !kept.offset_index_disabled());
+    }
 
     #[test]
     fn names_with_dots_mean_their_columns() {

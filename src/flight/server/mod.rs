@@ -65,6 +65,7 @@ use self::guard::Guard;
 use self::service::Service;
 use super::gang::{Registry, RegistryOptions};
 use super::put::{Staging, StagingOptions};
+use crate::dataset::WriterOptions;
 use crate::error::{Error, Result};
 use crate::memory::{SharedAllocator, SystemAllocator};
 
@@ -103,7 +104,10 @@ where
     let times = RegistryOptions { lease: config.gang_lease, grace: config.gang_lease, ..RegistryOptions::default() };
     let gangs = Registry::open(config.journal.clone(), times)?;
     let staging = match &config.put {
-        Some(Put::Memory) => Some(Arc::new(Staging::memory(config.memory_budget / 2, StagingOptions::default())?)),
+        Some(Put::Memory) => {
+            let options = StagingOptions { writer: WriterOptions::fleeting(), ..StagingOptions::default() };
+            Some(Arc::new(Staging::memory(config.memory_budget / 2, options)?))
+        }
         Some(Put::Directory(path)) => Some(Arc::new(Staging::directory(path, StagingOptions::default()).await?)),
         None => None,
     };
