@@ -1,13 +1,13 @@
 """The whole verification on a GPU, in two parts of at most ten minutes each.
 
-    python benches/gpu_session.py --part A --out gpu-out     facts, bits, reuse, graphs, the bus, compute-sanitizer, a full GPU
+    python benches/gpu_session.py --part A --out gpu-out     facts, bits, reuse, frameworks, graphs, bus, sanitizer, a full GPU
     python benches/gpu_session.py --part B --out gpu-out     decoding, ResNet-50 fed in several ways, plain batches, nvJPEG, a soak
     python benches/gpu_session.py --dry-run                  every stage on the CPU, on little data: whether it runs at all
     python benches/gpu_session.py --dry-run --fake DIR       the same with device="cuda:0" over the fake driver in DIR
 
-It needs bowstring's wheel, torch and NumPy; what else is there (JAX, torchvision, pyarrow, compute-sanitizer) is used. Each stage
-is a process of its own with a time limit, and writes JSON when it is done, so that what was measured is there whatever happens
-later; ``session.json`` holds all of it. Exit code 1: a stage failed or its figures do not pass.
+It needs bowstring's wheel, torch and NumPy; what else is there (JAX and TensorFlow with CUDA, torchvision, pyarrow,
+compute-sanitizer) is used. Each stage is a process of its own with a time limit, and writes JSON when it is done, so that what was
+measured is there whatever happens later; ``session.json`` holds all of it. Exit code 1: a stage failed or its figures do not pass.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ PLAN: tuple[tuple[str, str, str, int, dict[str, str]], ...] = (
     ("A", "facts", "facts", 20, {}),
     ("A", "bits", "bits", 70, {}),
     ("A", "reuse", "reuse", 130, {}),
+    ("A", "jax", "frameworks", 22, {"GPU_FRAMEWORK": "jax"}),
+    ("A", "tensorflow", "frameworks", 22, {"GPU_FRAMEWORK": "tensorflow"}),
     ("A", "capture", "capture", 25, {}),
     ("A", "h2d", "h2d", 70, {}),
     ("A", "crowded", "crowded", 20, {}),

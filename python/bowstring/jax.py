@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -16,9 +17,10 @@ import jax
 import numpy
 
 from bowstring import _native
+from bowstring.accelerator import placed, wanted
 from bowstring.arrays import columns_of, numpy_array
 from bowstring.base import BaseLoader, arrow
-from bowstring.errors import ConfigError
+from bowstring.errors import ConfigError, DeviceError
 from bowstring.options import Url
 
 __all__ = ["Loader"]
@@ -30,10 +32,12 @@ _STATE = "bowstring.json"
 class Loader(BaseLoader[Any]):
     """Yields ``dict[str, jax.Array]``; text and binary are ``pyarrow.Array``.
 
-    Without ``sharding`` and ``to``, arrays are on JAX's default device: on a CPU over the batch's own memory.
+    Without ``sharding`` and ``to``, arrays are on JAX's default device: on a CPU over the batch's own memory. With
+    ``device="cuda"`` they are on that GPU, over the memory that the loader copied the batch to ahead of time; ``device_fence`` is
+    then ``context``, since JAX does not name the streams that it reads on.
 
     Where JAX has no 64-bit types (``jax_enable_x64`` is off), integers become 32-bit ones after a check that every value fits, and
-    ``float64`` is rounded to ``float32``.
+    ``float64`` is rounded to ``float32``; for a GPU on the host, so that only 32 bits cross the bus.
 
     In a program that called ``jax.distributed.initialize``, rank and world size are JAX's process index and count.
 
@@ -61,13 +65,46 @@ class Loader(BaseLoader[Any]):
         told = ("rank", "world_size", "gang")
         if all(options.get(name) is None for name in told) and jax.distributed.is_initialized():
             options |= {"rank": jax.process_index(), "world_size": jax.process_count()}
+        if wanted(options).startswith("cuda") and (sharding is not None or to == "host"):
+            other = "sharding spreads" if sharding is not None else "to='host' keeps"
+            problem = f"{wanted(options)!r}: {other} batches from the host's memory; leave out one of the two"
+            raise ConfigError(f"option device: {problem}", option="device")
+        if sharding is None and to == "device":
+            options = placed(options, "JAX", lambda: bool(_gpus()))
         super().__init__(url, **options)
+        self._on_gpu = self.device != "cpu"
+        if self._on_gpu:
+            self._follow(url, options)
         self._sharding = sharding
         self._to = to
         # A copy is only saved where the default device is the host.
         self._share = sharding is None and jax.default_backend() == "cpu"
         if sharding is not None:
             self._check_global(sharding)
+
+    def _follow(self, url: Url | Sequence[Url], options: dict[str, Any]) -> None:
+        """Sees to it that what comes on the GPU is something that JAX can have there."""
+        ordinal = int(self.device.removeprefix("cuda:"))
+        if all(gpu.local_hardware_id != ordinal for gpu in _gpus()):
+            self.close()
+            raise DeviceError(f"device {self.device}: JAX uses {_gpus()}, and not this one")
+        settings: Any = jax.config  # JAX has not typed it
+        if settings.jax_enable_x64:
+            return
+        columns = columns_of(self._native)
+        if any(column.name == "_row_id" for column in columns):
+            self.close()
+            problem = (
+                "_row_id has 64 bits, and on a GPU JAX would cut them off; set jax_enable_x64, or leave out row_id"
+            )
+            raise ConfigError(f"option jax_enable_x64: {problem}", option="jax_enable_x64")
+        cast = options.get("cast")
+        cast = dict(json.loads(os.environ.get("BOWSTRING_CAST", "{}")) if cast is None else cast)
+        wide = {column.name: numpy.dtype(_WIDE[column.dtype]).name for column in columns if column.dtype in _WIDE}
+        if wide:
+            # On the host values are checked one by one, as `_narrowed` does; JAX would wrap them.
+            self.close()
+            super().__init__(url, **{**options, "cast": {**cast, **wide}})
 
     def _check_global(self, sharding: jax.sharding.Sharding) -> None:
         state = self._native.state()
@@ -81,6 +118,9 @@ class Loader(BaseLoader[Any]):
                 raise ConfigError(f"option sharding: {problem}; pad it: lists={{...: Padded(n)}}", option="sharding")
 
     def _array(self, tensor: _native.Tensor) -> Any:
+        if self._on_gpu:
+            # JAX says which stream is to wait for the batch; lengths and offsets fit 32 bits.
+            return jax.dlpack.from_dlpack(tensor)
         if self._to == "host":
             return numpy_array(tensor)
         settings: Any = jax.config  # JAX has not typed it
@@ -139,6 +179,14 @@ class Loader(BaseLoader[Any]):
             self.load_state_dict(json.loads((directory / _STATE).read_text()))
 
         return read()
+
+
+def _gpus() -> list[jax.Device]:
+    """The GPUs that JAX drives through CUDA in this process."""
+    try:
+        return list(jax.local_devices(backend="cuda"))
+    except RuntimeError:
+        return []
 
 
 class _TooWide(Exception):

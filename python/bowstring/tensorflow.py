@@ -24,12 +24,13 @@ from typing import Any
 import tensorflow as tf
 
 from bowstring import _native
+from bowstring.accelerator import placed, wanted
 from bowstring.arrays import Column, Text, columns_of, numpy_array, packs
 from bowstring.base import BaseLoader
 from bowstring.errors import ConfigError, LimitError, UnsupportedError
 from bowstring.options import Url
 
-__all__ = ["Dataset", "dataset"]
+__all__ = ["Dataset", "Loader", "dataset"]
 
 # What one message of Protocol Buffers may have.
 _MOST_TEXT = (1 << 31) - (1 << 20)
@@ -64,8 +65,36 @@ def dataset(
         padding, which Keras takes as weights; ``_mask`` itself is then left out.
     :param options: those of :class:`bowstring.Loader`.
     """
+    device = wanted(options)
+    if device == "auto":
+        options["device"] = "cpu"
+    elif device.startswith("cuda"):
+        problem = f"{device!r}: a tf.data.Dataset is on the host; take bowstring.tensorflow.Loader for batches on a GPU"
+        raise ConfigError(f"option device: {problem}", option="device")
     loader = _Loader(url, **options)
     return Dataset(loader, columns_of(loader._native, packs(url, options)), targets, weights_from_mask)
+
+
+class Loader(BaseLoader[Any]):
+    """Yields ``dict[str, tf.Tensor]``, eagerly, and with ``device="cuda"`` on that GPU, copied there ahead of time.
+
+    Such tensors are over the loader's own memory. TensorFlow waits for no stream, so a batch is waited for here, and its memory is
+    used again behind all that the GPU was told (``device_fence="context"``). Let TensorFlow leave room for it: it takes nearly all
+    of a GPU's memory unless ``tf.config.experimental.set_memory_growth`` says otherwise.
+
+    Lists are ``x__values`` and ``x__offsets``; text and binary are ``pyarrow.Array``. For ``model.fit`` see :func:`dataset`.
+    """
+
+    def __init__(self, url: Url | Sequence[Url], **options: Any) -> None:
+        super().__init__(url, **placed(options, "TensorFlow", lambda: bool(tf.config.list_physical_devices("GPU"))))
+
+    def _array(self, tensor: _native.Tensor) -> Any:
+        if tensor.device == "cpu":
+            return tf.convert_to_tensor(numpy_array(tensor))
+        capsule = tensor.__dlpack__(stream=-1)
+        # Whoever asks for the address gets it when the tensor is there: from_dlpack waits for nothing.
+        _ = tensor.data_ptr
+        return tf.experimental.dlpack.from_dlpack(capsule)
 
 
 class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
@@ -397,3 +426,6 @@ def _callback(data: Dataset) -> Any:
             data._start = self.origin = data._consumed
 
     return Follow()
+
+
+Loader.__doc__ = f"{Loader.__doc__}\n{BaseLoader.__doc__}"

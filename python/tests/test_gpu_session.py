@@ -33,7 +33,7 @@ def test_parts_fit_ten_minutes_and_every_stage_is_a_file():
 
 @pytest.mark.timeout(600)
 def test_a_dry_run_on_the_cpu_passes(tmp_path):
-    stages = ["bits", "reuse", "h2d", "train-ours-1", "soak"]
+    stages = ["bits", "reuse", "jax", "tensorflow", "h2d", "train-ours-1", "soak"]
     command = [sys.executable, str(SCRIPT), "--dry-run", "--out", str(tmp_path), "--only", ",".join(stages)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     session = json.loads((tmp_path / "session.json").read_text())
@@ -42,6 +42,8 @@ def test_a_dry_run_on_the_cpu_passes(tmp_path):
     assert session["stages"]["bits"]["compared"] > 50
     assert session["stages"]["bits"]["wrong"] == 0
     assert session["stages"]["h2d"]["skipped"]
+    for framework in ("jax", "tensorflow"):
+        assert session["stages"][framework].get("skipped") or session["stages"][framework]["compared"] >= 16
     assert all(seen > 0 and wrong == 0 for seen, wrong in session["stages"]["reuse"]["seen_and_wrong"].values())
     # Each stage's own file is the same.
     assert all(json.loads((tmp_path / f"{name}.json").read_text()) == session["stages"][name] for name in stages)
@@ -74,7 +76,7 @@ def test_a_dry_run_over_the_fake_driver_passes(tmp_path):
         "--out",
         str(tmp_path),
         "--only",
-        "facts,bits",
+        "facts,bits,jax",
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     stages = json.loads((tmp_path / "session.json").read_text())["stages"]
@@ -82,6 +84,8 @@ def test_a_dry_run_over_the_fake_driver_passes(tmp_path):
     assert stages["facts"]["doctor"]["gpu"]["devices"][0]["name"] == "Fake GPU 0"
     assert stages["bits"]["compared"] > 50
     assert stages["bits"]["wrong"] == 0
+    # What is missing is named, and no failure.
+    assert "JAX" in stages["jax"]["skipped"]
 
 
 def test_figures_over_a_fake_driver_are_refused(tmp_path):

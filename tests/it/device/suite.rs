@@ -239,7 +239,7 @@ fn filling(bench: &impl Bench, fence: Fence, seed: u64) -> usize {
     let targets = Targets::new(vec![target(bench, "x", DType::Uint64, LEN, at)]).unwrap();
     let (mut reads, mut wrong) = (Vec::new(), 0);
     while let Some((batch, number)) = take(&mut transfer) {
-        if (number + seed) % 4 == 0 {
+        if (number + seed).is_multiple_of(4) {
             // Nobody else uses it: what was queued is done.
             reads.drain(..).for_each(|(number, read): (u64, Box<dyn FnOnce() -> Vec<u8>>)| {
                 wrong += usize::from(read() != plain(number));

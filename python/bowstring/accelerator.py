@@ -1,0 +1,38 @@
+"""Batches on a GPU for frameworks that do not say on which streams they read them."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bowstring.errors import DeviceError
+
+__all__ = ["placed", "wanted"]
+
+_LOG = logging.getLogger("bowstring")
+
+
+def wanted(options: Mapping[str, Any]) -> str:
+    """The option ``device``, from the keyword or the environment."""
+    return options.get("device") or os.environ.get("BOWSTRING_DEVICE") or "cpu"
+
+
+def placed(options: Mapping[str, Any], framework: str, has_gpu: Callable[[], bool]) -> dict[str, Any]:
+    """``options`` for batches on the GPU if they ask for one and ``framework`` can follow there; ``auto`` is then the host.
+
+    Unless they say otherwise, memory is used again behind all that the GPU was told (``device_fence="context"``).
+    """
+    given, device = dict(options), wanted(options)
+    if device in ("cpu", "pinned"):
+        return given
+    if not has_gpu():
+        why = f"{framework} sees no GPU here (its package for CUDA is not installed, or no GPU is visible)"
+        if device != "auto":
+            raise DeviceError(f"device {device}: {why}; install that, or leave device as cpu")
+        _LOG.warning("device auto: batches stay on the CPU: %s", why)
+        return {**given, "device": "cpu"}
+    if given.get("device_fence") is None and "BOWSTRING_DEVICE_FENCE" not in os.environ:
+        given["device_fence"] = "context"
+    return given
