@@ -376,7 +376,7 @@ mod tests {
             let numbers = value..value + *count as u32;
             value = numbers.end;
             // Runs of one level each: their length shifted, then the level.
-            let repetitions = numbers.clone().flat_map(|at| [2, u8::from(at as usize % each != 0)]);
+            let repetitions = numbers.clone().flat_map(|at| [2, u8::from(!(at as usize).is_multiple_of(each))]);
             let definitions = numbers.clone().flat_map(|_| [2, 1]);
             let levels: Vec<u8> = repetitions.chain(definitions).collect();
             let bytes: Vec<u8> = levels.iter().copied().chain(numbers.flat_map(u32::to_le_bytes)).collect();
