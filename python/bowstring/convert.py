@@ -136,7 +136,7 @@ def convert(
     :param overwrite: replace what is at the destination.
     :param verify: read what was written before it appears, and compare.
     :param memory_budget: bytes for everything in flight (512 MiB).
-    :param storage_options: options of the store that Parquet is read from.
+    :param storage_options: options of the store that the source is in.
     :param limits: limits against hostile files, e.g. ``{"max_record_bytes": 1 << 30}``.
     """
     options = _options(

@@ -28,10 +28,12 @@ use super::shuffle;
 use super::sink::{self, Part, Sink, Writer};
 use super::source::{self, Opening, Source};
 use super::tasks::{parallel, tasks};
+use super::tree::Tree;
 use super::types::{schema_json, type_text};
 use super::verify;
 use crate::dataset::filter::Bound;
 use crate::error::{Error, Kind, Place, Result};
+use crate::store::directory::Destination;
 
 /// What was done.
 #[derive(Debug, Clone, Serialize)]
@@ -193,7 +195,7 @@ pub fn plan(src: &str, dst: &Path, options: &ConvertOptions) -> Result<Plan> {
 }
 
 fn finished(dst: &Path, job: &Job) -> Option<Value> {
-    let found = publish::success(dst, &job.options.limits)?;
+    let found = publish::success(&Tree::local(dst).ok()?, &job.options.limits)?;
     (found.get("fingerprint")?.as_str()? == job.fingerprint).then_some(found)
 }
 
@@ -227,6 +229,7 @@ fn apart(src: &str, dst: &Path) -> Result<()> {
 impl Job {
     fn new(src: &str, dst: &Path, options: &ConvertOptions) -> Result<Self> {
         options.check()?;
+        Destination::of(dst, "dst")?;
         apart(src, dst)?;
         let source = source::open(src, options)?;
         let to = match options.to.or_else(|| Format::of_destination(dst)) {

@@ -13,13 +13,15 @@ use arrow::util::display::{ArrayFormatter, FormatOptions};
 use serde_json::Value;
 
 use super::chain::unexpected;
-use super::files::{self, Found, Input, Limits};
+use super::files::{Found, Limits};
 use super::format::Format;
 use super::gate::Gate;
+use super::input::Input;
 use super::options::{ConvertOptions, Packing};
 use super::roll::{Output, Rolling, Rows};
 use super::sink::{Part, Sink, Writer, is_text, refused};
 use super::source::{BATCH_BYTES, BATCH_ROWS, Batches, Opening, Shard, Source, shards_of};
+use super::tree::Tree;
 use super::zone;
 use crate::error::{Error, Place, Result};
 
@@ -37,9 +39,8 @@ struct CsvSource {
     limits: Limits,
 }
 
-pub(super) fn open(path: &Path, opening: &Opening) -> Result<Box<dyn Source>> {
-    let single = path.is_file();
-    let files = files::list(path, &opening.limits, &|name| single || Format::of_name(name) == Some(Format::Csv))?;
+pub(super) fn open(tree: &Tree, opening: &Opening) -> Result<Box<dyn Source>> {
+    let files = tree.list(&opening.limits, &|name| Format::of_name(name) == Some(Format::Csv))?;
     let mut names: Option<Vec<String>> = None;
     let mut guesses: Vec<Guess> = Vec::new();
     for (number, found) in files.iter().enumerate() {

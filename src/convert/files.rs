@@ -1,16 +1,17 @@
-//! Local files: found in one order, opened with what packs them undone, and every failure named.
+//! Files of a source, on a disk or in a store.
 
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::UNIX_EPOCH;
 
-use flate2::read::{MultiGzDecoder, ZlibDecoder};
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Place, Result};
+use super::remote::{self, Stored};
+use super::source::{BATCH_BYTES, BATCH_ROWS};
+use crate::error::{Error, Result};
 use crate::store::directory::failed;
 
 /// What a source may ask for before it is refused.
@@ -53,19 +54,22 @@ impl Limits {
     }
 }
 
-/// Deepest directories that are looked into.
-const MAX_DEPTH: usize = 16;
-
 /// A file of a source.
 #[derive(Debug, Clone)]
 pub(super) struct Found {
-    /// Where it is.
-    pub(super) path: PathBuf,
+    place: Where,
     /// Its name below the source, with `/`.
     pub(super) name: Arc<str>,
     pub(super) bytes: u64,
     /// Size and time of change: what must stay for a conversion to be resumed.
     pub(super) stamp: String,
+}
+
+#[derive(Debug, Clone)]
+enum Where {
+    Local(PathBuf),
+    /// Boxed, since most files are local, and there are many.
+    Stored(Box<Stored>),
 }
 
 /// A file that should be there.
@@ -87,64 +91,101 @@ impl Found {
         let metadata = fs::metadata(path).map_err(|error| missing(path, error))?;
         let changed = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         let stamp = format!("{}-{}", metadata.len(), changed.map_or(0, |since| since.as_nanos()));
-        Ok(Self { path: path.to_owned(), name: name.into(), bytes: metadata.len(), stamp })
+        Ok(Self { place: Where::Local(path.to_owned()), name: name.into(), bytes: metadata.len(), stamp })
     }
-}
 
-/// The files below `root` whose names `accept` takes, by name; `root` itself if it is a file. Hidden names are passed over, and
-/// linked directories are not followed.
-pub(super) fn list(root: &Path, limits: &Limits, accept: &dyn Fn(&str) -> bool) -> Result<Vec<Found>> {
-    let metadata = fs::metadata(root).map_err(|error| missing(root, error))?;
-    if metadata.is_file() {
-        let name = root.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        return Ok(vec![Found::at(root, &name)?]);
+    /// The file at `path`, by its own name.
+    pub(super) fn of(path: &Path) -> Result<Self> {
+        Self::at(path, &path.file_name().unwrap_or_default().to_string_lossy())
     }
-    let mut found = Vec::new();
-    descend(root, "", 0, limits, accept, &mut found)?;
-    found.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(found)
-}
 
-fn descend(
-    directory: &Path,
-    prefix: &str,
-    depth: usize,
-    limits: &Limits,
-    accept: &dyn Fn(&str) -> bool,
-    found: &mut Vec<Found>,
-) -> Result<()> {
-    for entry in fs::read_dir(directory).map_err(|error| failed("list", directory, error))? {
-        let entry = entry.map_err(|error| failed("list", directory, error))?;
-        let Ok(name) = entry.file_name().into_string() else {
-            let what = format!("the file name {} below {}", entry.file_name().display(), directory.display());
-            return Err(Error::Unsupported { what, hint: "names must be UTF-8".into() });
-        };
-        if is_hidden(&name) {
-            continue;
-        }
-        let path = entry.path();
-        let kind = entry.file_type().map_err(|error| failed("list", &path, error))?;
-        let full = if prefix.is_empty() { name } else { format!("{prefix}/{name}") };
-        if kind.is_dir() {
-            if depth >= MAX_DEPTH {
-                let what = format!("directories below {}", path.display());
-                let (asked, limit) = (depth as u64 + 1, MAX_DEPTH as u64);
-                return Err(Error::Limit { what, asked, limit, option: "the depth of directories" });
+    /// An object of a store.
+    pub(super) fn stored(stored: Stored) -> Self {
+        let (name, version) = (Arc::clone(stored.object.name()), stored.object.stamp());
+        let (bytes, stamp) = (version.size, version.to_string());
+        Self { place: Where::Stored(Box::new(stored)), name, bytes, stamp }
+    }
+
+    /// All of a small file.
+    ///
+    /// # Errors
+    /// `Limit` beyond `most` bytes, `Store`.
+    pub(super) fn content(&self, most: u64) -> Result<Vec<u8>> {
+        match &self.place {
+            Where::Local(path) => read_small(path, most),
+            Where::Stored(stored) => {
+                if self.bytes > most {
+                    let (what, asked) = (self.shown(), self.bytes);
+                    return Err(Error::Limit { what, asked, limit: most, option: "limits.max_index_bytes" });
+                }
+                Ok(Stored::read(&[&**stored])?.into_iter().next().unwrap_or_default().into())
             }
-            descend(&path, &full, depth + 1, limits, accept, found)?;
-        } else if accept(&full) && fs::metadata(&path).is_ok_and(|metadata| metadata.is_file()) {
-            if found.len() >= limits.max_files {
-                let (asked, limit) = (found.len() as u64 + 1, limits.max_files as u64);
-                let what = format!("files below {}", directory.display());
-                return Err(Error::Limit { what, asked, limit, option: "limits.max_files" });
-            }
-            found.push(Found::at(&path, &full)?);
         }
     }
-    Ok(())
+
+    /// All of each of these files, which are records; those of a store are read at the same time.
+    ///
+    /// # Errors
+    /// `Limit`, `Store`.
+    pub(super) fn contents(all: &[Self], limits: &Limits) -> Result<Vec<Bytes>> {
+        all.iter().try_for_each(|found| limits.record(|| format!("file {}", found.name), found.bytes))?;
+        let stored = all.iter().map(|found| match &found.place {
+            Where::Local(_) => None,
+            Where::Stored(stored) => Some(&**stored),
+        });
+        match stored.collect::<Option<Vec<_>>>() {
+            Some(stored) => Stored::read(&stored),
+            None => all.iter().map(|found| Ok(found.content(limits.max_record_bytes)?.into())).collect(),
+        }
+    }
+
+    /// Its address, for people.
+    fn shown(&self) -> String {
+        match &self.place {
+            Where::Local(path) => path.display().to_string(),
+            Where::Stored(stored) => stored.object.url(),
+        }
+    }
+
+    /// Its first bytes, eight or all.
+    pub(super) fn start(&self) -> Result<Vec<u8>> {
+        self.reader(0)?.start().map_err(|error| self.failed("read", error))
+    }
+
+    /// The bytes from `start` on.
+    pub(super) fn reader(&self, start: u64) -> Result<Stream> {
+        match &self.place {
+            Where::Local(path) => {
+                let mut file = File::open(path).map_err(|error| missing(path, error))?;
+                if start > 0 {
+                    file.seek(SeekFrom::Start(start)).map_err(|error| failed("read", path, error))?;
+                }
+                Ok(Stream::File(file))
+            }
+            Where::Stored(stored) => Ok(Stream::Stored(Box::new(stored.reader(start)))),
+        }
+    }
+
+    pub(super) fn failed(&self, operation: &str, error: io::Error) -> Error {
+        match remote::unwrap(error) {
+            Ok(error) => Error::Store { operation: operation.to_owned(), url: self.shown(), source: error.into() },
+            Err(own) => own,
+        }
+    }
 }
 
-/// A small file as a whole.
+/// How many of `files`, from the first on, make a batch of rows that each are a file.
+pub(super) fn batch(files: &[Found]) -> usize {
+    let mut before = 0;
+    let fits = |file: &&Found| {
+        let begins = before < BATCH_BYTES as u64;
+        before += file.bytes;
+        begins
+    };
+    files.iter().take(BATCH_ROWS).take_while(fits).count()
+}
+
+/// A small file of this machine as a whole.
 pub(super) fn read_small(path: &Path, most: u64) -> Result<Vec<u8>> {
     let file = File::open(path).map_err(|error| missing(path, error))?;
     let bytes = file.metadata().map_err(|error| failed("read", path, error))?.len();
@@ -157,214 +198,32 @@ pub(super) fn read_small(path: &Path, most: u64) -> Result<Vec<u8>> {
     Ok(content)
 }
 
-/// How a file is packed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Packed {
-    Plain,
-    Gzip,
-    Zlib,
-    Zstd,
+/// Bytes of a file, forward.
+pub(super) enum Stream {
+    File(File),
+    Stored(Box<remote::Reader>),
 }
 
-impl Packed {
-    /// By the first bytes. `zlib` says whether its weak mark counts.
-    fn of(start: &[u8], zlib: bool) -> Self {
-        match start {
-            [0x1f, 0x8b, ..] => Self::Gzip,
-            [0x28, 0xb5, 0x2f, 0xfd, ..] => Self::Zstd,
-            [0x78, 0x01 | 0x5e | 0x9c | 0xda, ..] if zlib => Self::Zlib,
-            _ => Self::Plain,
+impl Stream {
+    /// The first bytes, eight or all, which stay to be read; before anything was.
+    pub(super) fn start(&mut self) -> io::Result<Vec<u8>> {
+        match self {
+            Self::File(file) => {
+                let mut start = Vec::with_capacity(8);
+                file.take(8).read_to_end(&mut start)?;
+                file.seek(SeekFrom::Start(0))?;
+                Ok(start)
+            }
+            Self::Stored(reader) => Ok(reader.peek()?.iter().take(8).copied().collect()),
         }
     }
 }
 
-/// Counts what is read of the file itself.
-struct Counted {
-    file: File,
-    count: Arc<AtomicU64>,
-}
-
-impl Read for Counted {
+impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let read = self.file.read(buffer)?;
-        self.count.fetch_add(read as u64, Ordering::Relaxed);
-        Ok(read)
-    }
-}
-
-/// A file that is read from its start to its end, unpacked on the way. Nothing of it is in memory but a buffer.
-pub(super) struct Input {
-    reader: BufReader<Box<dyn Read + Send>>,
-    count: Arc<AtomicU64>,
-    name: Arc<str>,
-    path: PathBuf,
-    /// Bytes given out, after unpacking.
-    offset: u64,
-}
-
-impl std::fmt::Debug for Input {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Input({} at byte {})", self.name, self.offset)
-    }
-}
-
-impl Input {
-    /// Opens a file; `zlib` says whether it may be packed with zlib, which other files can look like.
-    pub(super) fn open(found: &Found, zlib: bool) -> Result<Self> {
-        let mut start = [0; 4];
-        let mut file = File::open(&found.path).map_err(|error| missing(&found.path, error))?;
-        let mut len = 0;
-        while let Some(rest) = start.get_mut(len..).filter(|rest| !rest.is_empty()) {
-            match file.read(rest).map_err(|error| failed("read", &found.path, error))? {
-                0 => break,
-                read => len += read,
-            }
-        }
-        file.seek(SeekFrom::Start(0)).map_err(|error| failed("read", &found.path, error))?;
-        Self::packed(found, file, Packed::of(start.get(..len).unwrap_or_default(), zlib))
-    }
-
-    /// Opens a file that is packed in a known way.
-    pub(super) fn open_as(found: &Found, packed: Packed) -> Result<Self> {
-        let file = File::open(&found.path).map_err(|error| missing(&found.path, error))?;
-        Self::packed(found, file, packed)
-    }
-
-    fn packed(found: &Found, file: File, packed: Packed) -> Result<Self> {
-        let count = Arc::new(AtomicU64::new(0));
-        let counted = Counted { file, count: Arc::clone(&count) };
-        let reader: Box<dyn Read + Send> = match packed {
-            Packed::Plain => Box::new(counted),
-            Packed::Gzip => Box::new(MultiGzDecoder::new(BufReader::with_capacity(64 << 10, counted))),
-            Packed::Zlib => Box::new(ZlibDecoder::new(BufReader::with_capacity(64 << 10, counted))),
-            Packed::Zstd => {
-                let mut decoder = zstd::Decoder::new(counted).map_err(|error| failed("open", &found.path, error))?;
-                // A window beyond 128 MiB is a claim on memory.
-                decoder.window_log_max(27).map_err(|error| failed("open", &found.path, error))?;
-                Box::new(decoder)
-            }
-        };
-        let reader = BufReader::with_capacity(256 << 10, reader);
-        Ok(Self { reader, count, name: Arc::clone(&found.name), path: found.path.clone(), offset: 0 })
-    }
-
-    /// Goes on at `start`; only for files that are not packed.
-    pub(super) fn range(found: &Found, start: u64) -> Result<Self> {
-        let mut file = File::open(&found.path).map_err(|error| missing(&found.path, error))?;
-        file.seek(SeekFrom::Start(start)).map_err(|error| failed("read", &found.path, error))?;
-        let mut input = Self::packed(found, file, Packed::Plain)?;
-        input.offset = start;
-        Ok(input)
-    }
-
-    /// Bytes given out so far: where the next one is in the unpacked file.
-    pub(super) fn offset(&self) -> u64 {
-        self.offset
-    }
-
-    /// Bytes read of the file itself.
-    pub(super) fn consumed(&self) -> u64 {
-        self.count.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn name(&self) -> &Arc<str> {
-        &self.name
-    }
-
-    /// Damage at `offset`.
-    pub(super) fn corrupt(&self, offset: u64, what: impl std::fmt::Display) -> Error {
-        Error::corrupt(Place::file(Arc::clone(&self.name)), format!("byte {offset}: {what}"))
-    }
-
-    fn broken(&self, error: io::Error) -> Error {
-        match error.kind() {
-            // What the unpackers say of damaged bytes; the disk speaks otherwise.
-            io::ErrorKind::InvalidData
-            | io::ErrorKind::InvalidInput
-            | io::ErrorKind::UnexpectedEof
-            | io::ErrorKind::Other => {
-                let place = Place::file(Arc::clone(&self.name));
-                Error::corrupt_by(place, format!("byte {}: its compression is damaged", self.offset), error)
-            }
-            _ => failed("read", &self.path, error),
-        }
-    }
-
-    /// Fills `buffer`, or returns how much there was before the end.
-    pub(super) fn fill(&mut self, buffer: &mut [u8]) -> Result<usize> {
-        let mut len = 0;
-        while len < buffer.len() {
-            match self.reader.read(&mut buffer[len..]) {
-                Ok(0) => break,
-                Ok(read) => len += read,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(self.broken(error)),
-            }
-        }
-        self.offset += len as u64;
-        Ok(len)
-    }
-
-    /// Appends `bytes` bytes to `out`, growing it only by what is really there; returns how much there was before the end.
-    pub(super) fn append(&mut self, bytes: u64, out: &mut Vec<u8>) -> Result<u64> {
-        let read = (&mut self.reader).take(bytes).read_to_end(out).map_err(|error| self.broken(error))? as u64;
-        self.offset += read;
-        Ok(read)
-    }
-
-    /// Passes over `bytes` bytes; returns how much there was before the end.
-    pub(super) fn skip(&mut self, bytes: u64) -> Result<u64> {
-        let mut left = bytes;
-        while left > 0 {
-            let available = match self.reader.fill_buf() {
-                Ok(buffer) => buffer.len(),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(self.broken(error)),
-            };
-            if available == 0 {
-                break;
-            }
-            let step = usize::try_from(left).unwrap_or(usize::MAX).min(available);
-            self.reader.consume(step);
-            left -= step as u64;
-        }
-        self.offset += bytes - left;
-        Ok(bytes - left)
-    }
-
-    /// The bytes that are there without reading further; empty at the end.
-    pub(super) fn peek(&mut self) -> Result<&[u8]> {
-        // Two calls: the first one's error would hold the borrow that the second returns.
-        if let Err(error) = self.reader.fill_buf() {
-            return Err(self.broken(error));
-        }
-        Ok(self.reader.buffer())
-    }
-
-    /// Takes `bytes` of what [`peek`](Self::peek) showed.
-    pub(super) fn consume(&mut self, bytes: usize) {
-        self.reader.consume(bytes);
-        self.offset += bytes as u64;
-    }
-
-    /// Appends a line, its end included, to `out`; false at the end of the file.
-    pub(super) fn line(&mut self, limits: &Limits, out: &mut Vec<u8>) -> Result<bool> {
-        let started = self.offset;
-        loop {
-            let buffer = self.peek()?;
-            if buffer.is_empty() {
-                return Ok(self.offset > started);
-            }
-            let (step, ended) = match buffer.iter().position(|byte| *byte == b'\n') {
-                Some(at) => (at + 1, true),
-                None => (buffer.len(), false),
-            };
-            out.extend_from_slice(&buffer[..step]);
-            self.consume(step);
-            limits.record(|| format!("file {}, byte {started}: a line", self.name), self.offset - started)?;
-            if ended {
-                return Ok(true);
-            }
+        match self {
+            Self::File(file) => file.read(buffer),
+            Self::Stored(reader) => reader.read(buffer),
         }
     }
 }

@@ -5,8 +5,10 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::files;
+use super::files::{self, Found};
+use super::tree::{self, Tree};
 use crate::error::{Error, Result};
+use crate::store::Names;
 
 /// A format that datasets are converted from or to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -130,40 +132,31 @@ impl Format {
         })
     }
 
-    /// The format of what is at `path`, by its names and first bytes; URLs hold Parquet.
+    /// The format that an address tells before anything is looked at: that of a pattern, or of a file of a store.
+    pub(super) fn of_address(address: &str) -> Option<Self> {
+        let told = tree::is_remote(address) || tree::is_pattern(address);
+        // A shard of MDS is nothing without its index.
+        Self::of_name(address).filter(|format| told && *format != Self::Mds)
+    }
+
+    /// The format of what is at `tree`, by its names and first bytes.
     ///
     /// # Errors
-    /// `NotFound` if nothing is there; `Config` if its format cannot be told; `Unsupported` for Lance.
-    pub fn guess(path: &str) -> Result<Self> {
-        if path.contains("://") || path.contains(['*', '{']) {
-            return Ok(Self::of_name(path).filter(|format| *format != Self::Mds).unwrap_or(Self::Parquet));
-        }
-        let local = Path::new(path);
+    /// `Config` if its format cannot be told; `Unsupported` for Lance; `Store`.
+    pub(super) fn guess(tree: &Tree) -> Result<Self> {
+        let path = tree.shown();
         let unknown = || {
             let problem = format!("what {path} holds cannot be told from its names; give the format with --from");
             Error::config("from", problem)
         };
-        let metadata = std::fs::metadata(local).map_err(|error| files::missing(local, error))?;
         let lance = |name: &str| name.ends_with(".lance") || name == "_versions";
-        if metadata.is_file() {
-            if lance(path) {
+        if let Some(file) = tree.file()? {
+            if lance(&file.name) {
                 return Err(self::lance());
             }
-            return Self::of_name(path).or_else(|| Self::of_magic(local)).ok_or_else(unknown);
+            return Self::of_name(&file.name).or_else(|| Self::of_magic(&file)).ok_or_else(unknown);
         }
-        let mut names = Vec::new();
-        let mut directories = Vec::new();
-        for entry in std::fs::read_dir(local)
-            .map_err(|error| crate::store::directory::failed("list", local, error))?
-            .take(10_000)
-        {
-            let entry = entry.map_err(|error| crate::store::directory::failed("list", local, error))?;
-            let name = entry.file_name().to_string_lossy().into_owned();
-            match entry.file_type() {
-                Ok(kind) if kind.is_dir() => directories.push(name),
-                _ => names.push(name),
-            }
-        }
+        let Names { files: mut names, mut directories } = tree.names("")?;
         let has = |name: &str| names.iter().any(|found| found == name);
         if lance(path.trim_end_matches('/')) || directories.iter().any(|name| lance(name)) {
             return Err(self::lance());
@@ -185,13 +178,12 @@ impl Format {
         }
         directories.sort_unstable();
         for directory in &directories {
-            let Ok(inner) = std::fs::read_dir(local.join(directory)) else { continue };
-            for entry in inner.take(1000).filter_map(Result::ok) {
-                let name = entry.file_name().to_string_lossy().into_owned();
-                if super::images::is_image(&name) {
+            let Ok(inner) = tree.names(directory) else { continue };
+            for name in &inner.files {
+                if super::images::is_image(name) {
                     return Ok(Self::Images);
                 }
-                if let Some(format) = Self::of_name(&name).filter(|_| !files::is_hidden(&name)) {
+                if let Some(format) = Self::of_name(name).filter(|_| !files::is_hidden(name)) {
                     return Ok(format);
                 }
             }
@@ -201,11 +193,8 @@ impl Format {
     }
 
     /// By the first bytes of a file.
-    fn of_magic(path: &Path) -> Option<Self> {
-        let mut start = [0; 8];
-        let mut file = std::fs::File::open(path).ok()?;
-        std::io::Read::read_exact(&mut file, &mut start).ok()?;
-        match &start {
+    fn of_magic(file: &Found) -> Option<Self> {
+        match file.start().ok()?.as_slice() {
             [b'P', b'A', b'R', b'1', ..] => Some(Self::Parquet),
             [b'A', b'R', b'R', b'O', b'W', b'1', ..] => Some(Self::Arrow),
             [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => Some(Self::Numpy),

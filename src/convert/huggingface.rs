@@ -7,35 +7,35 @@ use arrow::datatypes::SchemaRef;
 use arrow::ipc::CompressionType;
 use serde_json::{Value, json};
 
-use super::files::{self, Found};
 use super::format::Format;
 use super::ipc::{IpcSource, StreamRows};
 use super::options::ConvertOptions;
 use super::roll::{Rolling, put_file};
 use super::sink::{Part, Sink, Writer};
 use super::source::{Opening, Source};
+use super::tree::Tree;
 use crate::error::{Error, Place, Result};
 
-pub(super) fn open(path: &Path, opening: &Opening) -> Result<Box<dyn Source>> {
-    if path.join("dataset_dict.json").is_file() {
+pub(super) fn open(tree: &Tree, opening: &Opening) -> Result<Box<dyn Source>> {
+    if matches!(tree.small("dataset_dict.json", opening.limits.max_index_bytes), Ok(_) | Err(Error::Limit { .. })) {
         return Err(Error::Unsupported {
-            what: format!("{}: a DatasetDict, which is several datasets,", path.display()),
+            what: format!("{}: a DatasetDict, which is several datasets,", tree.shown()),
             hint: "convert its splits, which are the directories in it, one by one".into(),
         });
     }
     let place = || Place::file("state.json");
-    let content = files::read_small(&path.join("state.json"), opening.limits.max_index_bytes)?;
+    let content = tree.small("state.json", opening.limits.max_index_bytes)?;
     let state: Value = serde_json::from_slice(&content)
         .map_err(|error| Error::corrupt_by(place(), "it is no state of a dataset", error))?;
     let names = state.get("_data_files").and_then(Value::as_array);
     let names = names.ok_or_else(|| Error::corrupt(place(), "it names no data files"))?;
     if state.get("_indices_data_files").and_then(Value::as_array).is_some_and(|files| !files.is_empty()) {
         return Err(Error::Unsupported {
-            what: format!("{}: a dataset with an order of its own", path.display()),
+            what: format!("{}: a dataset with an order of its own", tree.shown()),
             hint: "call flatten_indices() and save it again".into(),
         });
     }
-    let mut found = Vec::with_capacity(names.len());
+    let mut wanted = Vec::with_capacity(names.len());
     for name in names {
         let name = name.get("filename").and_then(Value::as_str);
         let name = name.ok_or_else(|| Error::corrupt(place(), "a data file has no name"))?;
@@ -43,8 +43,9 @@ pub(super) fn open(path: &Path, opening: &Opening) -> Result<Box<dyn Source>> {
             let shown: String = name.chars().take(80).collect();
             return Err(Error::corrupt(place(), format!("the name {shown:?} leads elsewhere")));
         }
-        found.push(Found::at(&path.join(name), name)?);
+        wanted.push(name.to_owned());
     }
+    let found = tree.find(&wanted)?;
     Ok(Box::new(IpcSource::new(Format::Datasets, found, opening)?))
 }
 

@@ -18,7 +18,8 @@ use super::gate::Gate;
 use super::options::ConvertOptions;
 use super::sample::{IMAGE_KEY, is_image as holds_images};
 use super::sink::{Part, Sink, Writer, is_binary, is_text, refused, refused_value};
-use super::source::{BATCH_BYTES, BATCH_ROWS, Batches, Opening, Shard, Source};
+use super::source::{Batches, Opening, Shard, Source};
+use super::tree::Tree;
 use super::webdataset::prefix;
 use crate::codec::image::probe;
 use crate::error::{Error, Place, Result};
@@ -64,14 +65,14 @@ struct FolderSource {
     limits: Limits,
 }
 
-pub(super) fn open(path: &Path, opening: &Opening) -> Result<Box<dyn Source>> {
-    if !path.is_dir() {
-        return Err(Error::config("src", format!("{} is no directory of classes", path.display())));
+pub(super) fn open(tree: &Tree, opening: &Opening) -> Result<Box<dyn Source>> {
+    if tree.file()?.is_some() {
+        return Err(Error::config("src", format!("{} is no directory of classes", tree.shown())));
     }
-    let files = files::list(path, &opening.limits, &is_image)?;
+    let files = tree.list(&opening.limits, &is_image)?;
     if files.is_empty() {
         let hint = format!("names end in {}", ENDINGS.join(", "));
-        return Err(Error::NotFound { what: format!("an image below {}", path.display()), hint });
+        return Err(Error::NotFound { what: format!("an image below {}", tree.shown()), hint });
     }
     let mut classes: Vec<String> = files.iter().filter_map(|file| class(&file.name)).map(str::to_owned).collect();
     // The files are sorted by path, in which "a-b/" may stand before "a/".
@@ -156,14 +157,14 @@ impl Batches for Reader<'_> {
         let pixels = self.schema.field_with_name(&self.source.image).is_ok();
         let mut images = BinaryBuilder::new();
         let (mut labels, mut names, mut paths) = (Vec::new(), StringBuilder::new(), StringBuilder::new());
-        let (mut rows, mut bytes) = (0, 0);
-        while rows < BATCH_ROWS && bytes < BATCH_BYTES as u64 {
-            let Some((file, rest)) = self.files.split_first() else { break };
-            self.files = rest;
-            if pixels {
-                self.source.limits.record(|| format!("file {}", file.name), file.bytes)?;
-                images.append_value(files::read_small(&file.path, self.source.limits.max_record_bytes)?);
+        let (files, rest) = self.files.split_at(files::batch(self.files));
+        self.files = rest;
+        if pixels {
+            for content in Found::contents(files, &self.source.limits)? {
+                images.append_value(content);
             }
+        }
+        for file in files {
             let class = class(&file.name);
             labels.push(match (class, self.source.label) {
                 (Some(class), Label::Digits) => Some(class.parse::<i64>().map_err(|_| {
@@ -178,13 +179,11 @@ impl Batches for Reader<'_> {
             });
             names.append_option(class);
             paths.append_value(&*file.name);
-            bytes += file.bytes;
-            rows += 1;
         }
-        if rows == 0 {
+        if files.is_empty() {
             return Ok(None);
         }
-        self.consumed += bytes;
+        self.consumed += files.iter().map(|file| file.bytes).sum::<u64>();
         let mut arrays: Vec<ArrayRef> = Vec::with_capacity(4);
         let names: ArrayRef = Arc::new(names.finish());
         for field in self.schema.fields() {
@@ -196,7 +195,7 @@ impl Batches for Reader<'_> {
                 _ => Arc::new(paths.finish()),
             });
         }
-        let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(rows));
+        let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(files.len()));
         RecordBatch::try_new_with_options(Arc::clone(&self.schema), arrays, &options).map(Some).map_err(unexpected)
     }
 

@@ -18,14 +18,16 @@ use arrow::ipc::{CompressionType, MessageHeader, root_as_message};
 use serde_json::Value;
 
 use super::chain::unexpected;
-use super::files::{self, Found, Input, Packed};
+use super::files::Found;
 use super::format::Format;
 use super::gate::{Gate, Permit};
+use super::input::{Input, Packed};
 use super::options::{ConvertOptions, Packing};
 use super::roll::{Output, Rolling, Rows};
 use super::sink::{Part, Sink, Writer};
 use super::source::slices;
 use super::source::{Batches, Opening, Shard, Source};
+use super::tree::Tree;
 use crate::error::{Error, Place, Result};
 
 /// Bytes of the metadata of one message: columns and buffers, no values.
@@ -39,10 +41,8 @@ pub(super) struct IpcSource {
     shards: Vec<Shard>,
 }
 
-pub(super) fn open(path: &Path, opening: &Opening) -> Result<Box<dyn Source>> {
-    let single = path.is_file();
-    let accept = |name: &str| single || Format::of_name(name) == Some(Format::Arrow);
-    let files = files::list(path, &opening.limits, &accept)?;
+pub(super) fn open(tree: &Tree, opening: &Opening) -> Result<Box<dyn Source>> {
+    let files = tree.list(&opening.limits, &|name| Format::of_name(name) == Some(Format::Arrow))?;
     Ok(Box::new(IpcSource::new(Format::Arrow, files, opening)?))
 }
 

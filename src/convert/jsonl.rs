@@ -14,13 +14,15 @@ use serde_json::Value;
 
 use super::chain::unexpected;
 use super::csv::ending;
-use super::files::{self, Found, Input, Limits};
+use super::files::{Found, Limits};
 use super::format::Format;
 use super::gate::Gate;
+use super::input::Input;
 use super::options::{ConvertOptions, Packing};
 use super::roll::{Output, Rolling, Rows};
 use super::sink::{Part, Sink, Writer, is_text, item, refused, refused_value};
 use super::source::{BATCH_BYTES, BATCH_ROWS, Batches, Opening, Shard, Source};
+use super::tree::Tree;
 use super::zone;
 use crate::error::{Error, Place, Result};
 
@@ -43,9 +45,8 @@ struct JsonSource {
     limits: Limits,
 }
 
-pub(super) fn open(path: &Path, opening: &Opening) -> Result<Box<dyn Source>> {
-    let single = path.is_file();
-    let files = files::list(path, &opening.limits, &|name| single || Format::of_name(name) == Some(Format::Jsonl))?;
+pub(super) fn open(tree: &Tree, opening: &Opening) -> Result<Box<dyn Source>> {
+    let files = tree.list(&opening.limits, &|name| Format::of_name(name) == Some(Format::Jsonl))?;
     if files.is_empty() {
         let hint = "names end in .jsonl, .ndjson or .json".to_owned();
         return Err(Error::NotFound { what: "a file of JSON Lines".into(), hint });

@@ -13,12 +13,13 @@
 //! | `webdataset`, `tar` | samples in tar files, read without extracting anything |
 //! | `mds` | MosaicML's shards, and the encodings of their columns |
 //! | `images`, `numpy` | directories of one file per row |
+//! | `tree`, `files`, `input`, `remote` | where a source is, its files, unpacked on the way, and those of a store, read ahead of need |
 //! | `chain`, `journal`, `publish` | what drives a source into a sink, survives kills, and lets the result appear at once |
 //! | `verify`, `digest` | whether two datasets have the same rows, in any order |
 //!
 //! Nothing in a source is believed before it was checked, nothing of it is run, no path in it is followed. What a format
 //! cannot hold is refused before anything is written, by column and type; what depends on the value, by column and row.
-//! Foreign formats are read and written on local disks; Parquet is read from any store.
+//! Every format is read from any store and written to local disks.
 
 mod cells;
 mod chain;
@@ -31,6 +32,7 @@ mod gate;
 mod hash;
 mod huggingface;
 mod images;
+mod input;
 mod ipc;
 mod journal;
 mod jsonl;
@@ -41,6 +43,7 @@ mod parquet;
 mod petastorm;
 mod pixels;
 mod publish;
+mod remote;
 mod roll;
 mod sample;
 mod shuffle;
@@ -49,6 +52,7 @@ mod source;
 mod tar;
 mod tasks;
 mod tfrecord;
+mod tree;
 mod types;
 mod verify;
 mod webdataset;

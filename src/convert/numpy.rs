@@ -17,7 +17,8 @@ use super::format::Format;
 use super::gate::Gate;
 use super::options::ConvertOptions;
 use super::sink::{Part, Sink, Writer, is_binary, is_text, item, refused, refused_value};
-use super::source::{BATCH_BYTES, BATCH_ROWS, Batches, Opening, Shard, Source};
+use super::source::{Batches, Opening, Shard, Source};
+use super::tree::Tree;
 use super::types::dtype;
 use super::webdataset::prefix;
 use crate::error::{Error, Place, Result};
@@ -36,9 +37,9 @@ struct ArraySource {
     limits: Limits,
 }
 
-pub(super) fn open(path: &Path, opening: &Opening) -> Result<Box<dyn Source>> {
+pub(super) fn open(tree: &Tree, opening: &Opening) -> Result<Box<dyn Source>> {
     let accept = |name: &str| name.ends_with(".npy") || name.ends_with(".npz");
-    let files = files::list(path, &opening.limits, &accept)?;
+    let files = tree.list(&opening.limits, &accept)?;
     let Some(first) = files.first() else {
         return Err(Error::NotFound { what: "a file of NumPy".into(), hint: "names end in .npy or .npz".into() });
     };
@@ -59,7 +60,7 @@ pub(super) fn open(path: &Path, opening: &Opening) -> Result<Box<dyn Source>> {
         Some(wanted) => Field::new(name, wanted.clone(), false).with_metadata(opening.metadata(name)),
         None => {
             // The first tells elements and axes; another one's lengths may differ.
-            let cell = files::read_small(&first.path, opening.limits.max_record_bytes)?;
+            let cell = first.content(opening.limits.max_record_bytes)?;
             let (found, shape, _) = npy_read(codec, &cell, || Place::file(Arc::clone(&first.name)))?;
             let stored = Stored { codec, element: Element::Number(found), shape: vec![None; shape.len()] };
             Field::new(name, DataType::Binary, false)
@@ -125,24 +126,20 @@ struct Reader<'a> {
 impl Batches for Reader<'_> {
     fn next(&mut self) -> Result<Option<RecordBatch>> {
         let (mut arrays, mut paths) = (BinaryBuilder::new(), StringBuilder::new());
-        let (mut rows, mut bytes) = (0, 0);
-        while rows < BATCH_ROWS && bytes < BATCH_BYTES as u64 {
-            let Some((file, rest)) = self.files.split_first() else { break };
-            self.files = rest;
-            self.source.limits.record(|| format!("file {}", file.name), file.bytes)?;
-            let cell = files::read_small(&file.path, self.source.limits.max_record_bytes)?;
+        let (files, rest) = self.files.split_at(files::batch(self.files));
+        self.files = rest;
+        let cells = Found::contents(files, &self.source.limits)?;
+        for (file, cell) in files.iter().zip(cells) {
             // A file that is no array is damage, whether or not its values are wanted.
             npy_read(self.source.codec, &cell, || Place::file(Arc::clone(&file.name)))?;
             arrays.append_value(&cell);
             let name = file.name.strip_suffix(".npy").or_else(|| file.name.strip_suffix(".npz"));
             paths.append_value(name.unwrap_or(&file.name));
-            bytes += file.bytes;
-            rows += 1;
         }
-        if rows == 0 {
+        if files.is_empty() {
             return Ok(None);
         }
-        self.consumed += bytes;
+        self.consumed += files.iter().map(|file| file.bytes).sum::<u64>();
         let cells = arrays.finish();
         let paths: ArrayRef = Arc::new(paths.finish());
         let mut columns = Vec::with_capacity(2);
@@ -153,7 +150,7 @@ impl Batches for Reader<'_> {
                 from_npy(&cells, self.source.codec, field)?
             });
         }
-        let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(rows));
+        let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(files.len()));
         let batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options);
         batch.map(Some).map_err(unexpected)
     }

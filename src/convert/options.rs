@@ -48,7 +48,7 @@ pub struct ConvertOptions {
     pub verify: bool,
     /// Bytes for everything in flight. Default 512 MiB.
     pub memory_budget: u64,
-    /// Options of the store that Parquet is read from, by object_store's names.
+    /// Options of the store that the source is in, by object_store's names.
     pub storage_options: BTreeMap<String, String>,
     /// Limits against hostile files.
     pub limits: Limits,

@@ -15,9 +15,10 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use super::files::{Limits, read_small};
+use super::files::Limits;
 use super::journal::{Done, Journal};
 use super::sink::Part;
+use super::tree::Tree;
 use crate::error::{Error, Result};
 use crate::store::directory::{Destination, failed, flush};
 
@@ -33,9 +34,9 @@ pub(super) struct Staging {
     pub(super) journal: Journal,
 }
 
-/// What `_SUCCESS` at `destination` says; `None` if it says nothing of ours.
-pub(super) fn success(destination: &Path, limits: &Limits) -> Option<Value> {
-    let content = read_small(&destination.join(SUCCESS), limits.max_index_bytes).ok()?;
+/// What `_SUCCESS` in `tree` says; `None` if it says nothing of ours.
+pub(super) fn success(tree: &Tree, limits: &Limits) -> Option<Value> {
+    let content = tree.small(SUCCESS, limits.max_index_bytes).ok()?;
     let value: Value = serde_json::from_slice(&content).ok()?;
     value.get("bowstring")?;
     Some(value)

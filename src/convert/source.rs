@@ -1,7 +1,6 @@
 //! What data comes from: shards with stable names, each a stream of record batches.
 
 use std::fmt::Debug;
-use std::path::Path;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
@@ -10,6 +9,7 @@ use super::files::{self, Limits};
 use super::format::Format;
 use super::gate::Gate;
 use super::options::ConvertOptions;
+use super::tree::{self, Tree, is_remote};
 use super::types::{self, Types};
 use super::{csv, huggingface, images, ipc, jsonl, mds, numpy, parquet, tfrecord, webdataset};
 use crate::error::Result;
@@ -93,42 +93,44 @@ impl Opening {
 /// # Errors
 /// As of [`Format::guess`]; `Corrupt`, `Unsupported`, `Limit` and `Store` for what cannot be read.
 pub fn open(src: &str, options: &ConvertOptions) -> Result<Box<dyn Source>> {
-    let format = options.from.map_or_else(|| Format::guess(src), Ok)?;
-    let path = Path::new(src);
-    let opening = Opening {
+    let mut opening = Opening {
         types: options.schema.clone().unwrap_or_default(),
         limits: options.limits.clone(),
         storage_options: options.storage_options.clone(),
-        written: super::publish::success(path, &options.limits)
-            .and_then(|success| types::schema_from_json(success.get("schema")?)),
+        written: None,
     };
-    open_as(format, src, &opening)
+    let known = options.from.or_else(|| Format::of_address(src));
+    if known == Some(Format::Parquet) && is_remote(src) || tree::is_pattern(src) {
+        return open_as(known.unwrap_or(Format::Parquet), src, &opening);
+    }
+    let tree = Tree::open(src, &options.storage_options)?;
+    let format = known.map_or_else(|| Format::guess(&tree), Ok)?;
+    opening.written = super::publish::success(&tree, &options.limits)
+        .and_then(|success| types::schema_from_json(success.get("schema")?));
+    open_in(Some(tree), format, src, &opening)
 }
 
 pub(super) fn open_as(format: Format, src: &str, opening: &Opening) -> Result<Box<dyn Source>> {
-    let path = Path::new(src);
-    let local = |open: fn(&Path, &Opening) -> Result<Box<dyn Source>>| {
-        if src.contains("://") && !src.starts_with("file://") {
-            return Err(crate::Error::Unsupported {
-                what: format!("reading {format} from {}", crate::store::display(src)),
-                hint: "copy it to a local disk first; Parquet is read from any store".to_owned(),
-            });
-        }
-        std::fs::metadata(path).map_err(|error| files::missing(path, error))?;
-        open(path, opening)
+    open_in(None, format, src, opening)
+}
+
+/// Opens `src`, which `tree` is, if somebody looked there before.
+fn open_in(tree: Option<Tree>, format: Format, src: &str, opening: &Opening) -> Result<Box<dyn Source>> {
+    let open = match format {
+        // The dataset finds its files itself.
+        Format::Parquet | Format::Petastorm => return parquet::open(src, opening),
+        Format::Arrow => ipc::open,
+        Format::Csv => csv::open,
+        Format::Jsonl => jsonl::open,
+        Format::Tfrecord => tfrecord::open,
+        Format::Webdataset => webdataset::open,
+        Format::Mds => mds::open,
+        Format::Images => images::open,
+        Format::Numpy => numpy::open,
+        Format::Datasets => huggingface::open,
     };
-    match format {
-        Format::Parquet | Format::Petastorm => parquet::open(src, opening),
-        Format::Arrow => local(ipc::open),
-        Format::Csv => local(csv::open),
-        Format::Jsonl => local(jsonl::open),
-        Format::Tfrecord => local(tfrecord::open),
-        Format::Webdataset => local(webdataset::open),
-        Format::Mds => local(mds::open),
-        Format::Images => local(images::open),
-        Format::Numpy => local(numpy::open),
-        Format::Datasets => local(huggingface::open),
-    }
+    let tree = tree.map_or_else(|| Tree::open(src, &opening.storage_options), Ok)?;
+    open(&tree, opening)
 }
 
 /// A shard without rows.

@@ -5,7 +5,8 @@
 
 use std::path::Path;
 
-use super::files::{Found, Input, Limits};
+use super::files::{Found, Limits};
+use super::input::Input;
 use crate::error::{Error, Result};
 
 const BLOCK: u64 = 512;
@@ -44,8 +45,7 @@ impl TarReader {
     /// # Errors
     /// `NotFound`, `Store`.
     pub fn open(path: &Path, limits: &Limits) -> Result<Self> {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Self::of(&Found::at(path, &name)?, limits)
+        Self::of(&Found::of(path)?, limits)
     }
 
     pub(super) fn of(found: &Found, limits: &Limits) -> Result<Self> {

@@ -17,13 +17,15 @@ use serde_json::Value;
 
 use super::chain::unexpected;
 use super::example::{self, Column, Encoder, Example, Guess};
-use super::files::{self, Found, Input, Limits};
+use super::files::{Found, Limits};
 use super::format::Format;
 use super::gate::Gate;
+use super::input::Input;
 use super::options::{ConvertOptions, Packing};
 use super::roll::{Output, Rolling, Rows};
 use super::sink::{Part, Sink, Writer};
 use super::source::{BATCH_BYTES, BATCH_ROWS, Batches, Opening, Shard, Source, shards_of};
+use super::tree::Tree;
 use crate::error::{Error, Place, Result};
 
 /// Records of each file that types are inferred from.
@@ -63,8 +65,7 @@ impl RecordReader {
     /// # Errors
     /// `NotFound`, `Store`.
     pub fn open(path: &Path, limits: &Limits) -> Result<Self> {
-        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        Self::of(&Found::at(path, &name)?, limits)
+        Self::of(&Found::of(path)?, limits)
     }
 
     fn of(found: &Found, limits: &Limits) -> Result<Self> {
@@ -134,9 +135,8 @@ struct RecordSource {
     limits: Limits,
 }
 
-pub(super) fn open(path: &Path, opening: &Opening) -> Result<Box<dyn Source>> {
-    let single = path.is_file();
-    let files = files::list(path, &opening.limits, &|name| single || of_name(name))?;
+pub(super) fn open(tree: &Tree, opening: &Opening) -> Result<Box<dyn Source>> {
+    let files = tree.list(&opening.limits, &of_name)?;
     if files.is_empty() {
         let hint = "names hold .tfrecord, or begin with part-r- as Spark's do".to_owned();
         return Err(Error::NotFound { what: "a TFRecord file".into(), hint });

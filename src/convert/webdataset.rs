@@ -13,7 +13,7 @@ use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use serde_json::Value;
 
 use super::chain::unexpected;
-use super::files::{self, Found, Limits};
+use super::files::{Found, Limits};
 use super::format::Format;
 use super::gate::Gate;
 use super::jsonl;
@@ -23,6 +23,7 @@ use super::sample::is_image;
 use super::sink::{Part, Sink, Writer, is_binary, is_number, is_text, item, refused, refused_value};
 use super::source::{BATCH_BYTES, BATCH_ROWS, Batches, Opening, Shard, Source, shards_of};
 use super::tar::{self, TarReader};
+use super::tree::Tree;
 use crate::codec::image::probe;
 use crate::error::{Error, Place, Result};
 
@@ -139,10 +140,8 @@ struct Guess {
     text: bool,
 }
 
-pub(super) fn open(path: &Path, opening: &Opening) -> Result<Box<dyn Source>> {
-    let single = path.is_file();
-    let files =
-        files::list(path, &opening.limits, &|name| single || Format::of_name(name) == Some(Format::Webdataset))?;
+pub(super) fn open(tree: &Tree, opening: &Opening) -> Result<Box<dyn Source>> {
+    let files = tree.list(&opening.limits, &|name| Format::of_name(name) == Some(Format::Webdataset))?;
     if files.is_empty() {
         return Err(Error::NotFound { what: "a tar file".into(), hint: "names end in .tar, .tar.gz or .tgz".into() });
     }

@@ -24,8 +24,13 @@ impl Destination {
     /// The destination that `path` means. Nothing has to be there.
     ///
     /// # Errors
-    /// [`Error::Config`] naming `option` if it is no name for a directory; [`Error::Store`].
+    /// [`Error::Config`] naming `option` if it is no name for a directory, as the address of a store is none; [`Error::Store`].
     pub(crate) fn of(path: &Path, option: &'static str) -> Result<Self> {
+        if let Some(address) = path.to_str().filter(|path| path.contains("://")) {
+            let shown = super::display(address);
+            let problem = format!("{shown} is not of this machine; give a path, and copy what is there to the store");
+            return Err(Error::config(option, problem));
+        }
         let path = match fs::canonicalize(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => path.to_owned(),
             outcome => outcome.map_err(|error| failed("open", path, error))?,

@@ -14,6 +14,8 @@ mod find;
 mod glob;
 mod object;
 mod stamp;
+#[cfg(feature = "convert")]
+mod tree;
 
 pub(crate) use address::display;
 #[cfg(feature = "flight")]
@@ -21,3 +23,5 @@ pub(crate) use address::mount;
 pub use find::{Found, Listing, find};
 pub use object::{Object, Tail};
 pub use stamp::Stamp;
+#[cfg(feature = "convert")]
+pub(crate) use tree::{Names, Tree};

@@ -21,10 +21,10 @@ const REQUESTS_AT_ONCE: usize = 16;
 /// An object of which one version is pinned.
 #[derive(Debug, Clone)]
 pub struct Object {
-    place: Place,
-    path: Path,
-    name: Arc<str>,
-    stamp: Stamp,
+    pub(super) place: Place,
+    pub(super) path: Path,
+    pub(super) name: Arc<str>,
+    pub(super) stamp: Stamp,
 }
 
 /// The end of an object, and the object as of that moment.

@@ -14,6 +14,8 @@ mod foreign;
 mod hostile;
 /// Every format there and back, and what each refuses.
 mod pairs;
+/// Sources in stores.
+mod remote;
 /// Appearing at once: kills, resumption, failing disks, destinations that are there.
 mod whole;
 

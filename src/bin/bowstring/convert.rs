@@ -68,7 +68,7 @@ pub(crate) struct Args {
     /// Memory for everything in flight [default: 512MiB]
     #[arg(long, env = "BOWSTRING_MEMORY_BUDGET", value_name = "BYTES", value_parser = crate::args::bytes, hide_env_values = true)]
     memory_budget: Option<u64>,
-    /// Options of the store that Parquet is read from, e.g. aws_region=eu-central-1; separated by commas
+    /// Options of the store that the source is in, e.g. aws_region=eu-central-1; separated by commas
     #[arg(long, env = "BOWSTRING_STORAGE_OPTIONS", value_name = "KEY=VALUE", value_delimiter = ',', value_parser = crate::args::pair, hide_env_values = true)]
     storage_options: Vec<(String, String)>,
     /// Go on with an interrupted conversion to the same place

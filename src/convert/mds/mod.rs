@@ -24,11 +24,12 @@ use self::encoding::Encoding;
 use self::shard::Samples;
 use self::take::Taker;
 use super::chain::unexpected;
-use super::files::{self, Found, Limits};
+use super::files::{Found, Limits};
 use super::format::Format;
 use super::gate::Gate;
 use super::source::drain;
 use super::source::{BATCH_BYTES, BATCH_ROWS, Batches, Opening, Shard, Source};
+use super::tree::Tree;
 use crate::error::{Error, Place, Result};
 
 pub(super) use self::write::sink;
@@ -67,6 +68,13 @@ struct File {
     hashes: std::collections::BTreeMap<String, String>,
 }
 
+impl Entry {
+    /// The file that is there.
+    fn stored(&self) -> &File {
+        self.zip_data.as_ref().filter(|_| self.compression.is_some()).unwrap_or(&self.raw_data)
+    }
+}
+
 #[derive(Debug)]
 struct MdsSource {
     entries: Vec<Entry>,
@@ -77,10 +85,11 @@ struct MdsSource {
     limits: Limits,
 }
 
-pub(super) fn open(path: &Path, opening: &Opening) -> Result<Box<dyn Source>> {
-    let (root, index) = if path.is_dir() { (path.to_owned(), path.join("index.json")) } else { parent(path)? };
+pub(super) fn open(tree: &Tree, opening: &Opening) -> Result<Box<dyn Source>> {
+    let above = directory(tree)?;
+    let tree = above.as_ref().unwrap_or(tree);
     let place = || Place::file("index.json");
-    let content = files::read_small(&index, opening.limits.max_index_bytes)?;
+    let content = tree.small("index.json", opening.limits.max_index_bytes)?;
     let index: Index =
         serde_json::from_slice(&content).map_err(|error| Error::corrupt_by(place(), "it is no index of MDS", error))?;
     if index.version != 2 {
@@ -97,8 +106,7 @@ pub(super) fn open(path: &Path, opening: &Opening) -> Result<Box<dyn Source>> {
         .zip(&first.column_encodings)
         .map(|(name, encoding)| Encoding::parse(name, encoding))
         .collect::<Result<Vec<_>>>()?;
-    let mut found = Vec::with_capacity(index.shards.len());
-    let mut shards = Vec::with_capacity(index.shards.len());
+    let mut names = Vec::with_capacity(index.shards.len());
     for (number, entry) in index.shards.iter().enumerate() {
         let wrong = |what: &str| Error::corrupt(place(), format!("shard {number}: {what}"));
         if entry.format != "mds" || entry.version != 2 {
@@ -115,7 +123,7 @@ pub(super) fn open(path: &Path, opening: &Opening) -> Result<Box<dyn Source>> {
         if encodings.iter().zip(&entry.column_sizes).any(|(encoding, size)| encoding.size() != *size) {
             return Err(wrong("a column's size is not that of its encoding"));
         }
-        let stored = entry.zip_data.as_ref().filter(|_| entry.compression.is_some()).unwrap_or(&entry.raw_data);
+        let stored = entry.stored();
         // A shard beside the index, or in a directory below: streams of several groups have such.
         let plain = !stored.basename.is_empty()
             && !stored.basename.starts_with('/')
@@ -125,22 +133,27 @@ pub(super) fn open(path: &Path, opening: &Opening) -> Result<Box<dyn Source>> {
             let shown: String = stored.basename.chars().take(80).collect();
             return Err(wrong(&format!("the name {shown:?} leads elsewhere")));
         }
-        let file = Found::at(&root.join(&stored.basename), &stored.basename)?;
-        if file.bytes != stored.bytes {
-            return Err(wrong(&format!("{} has {} bytes, {} are claimed", stored.basename, file.bytes, stored.bytes)));
-        }
         // Each sample takes an offset.
         if entry.raw_data.bytes > MAX_SHARD || entry.samples.saturating_mul(4).saturating_add(8) > entry.raw_data.bytes
         {
             return Err(wrong(&format!("{} samples are not in {} bytes", entry.samples, entry.raw_data.bytes)));
         }
-        let (id, stamp) = (stored.basename.clone(), file.stamp.clone());
+        names.push(stored.basename.clone());
+    }
+    let files = tree.find(&names)?;
+    let mut shards = Vec::with_capacity(files.len());
+    for (number, (file, entry)) in files.iter().zip(&index.shards).enumerate() {
+        let claimed = entry.stored().bytes;
+        if file.bytes != claimed {
+            let what = format!("shard {number}: {} has {} bytes, {claimed} are claimed", file.name, file.bytes);
+            return Err(Error::corrupt(place(), what));
+        }
+        let (id, stamp) = (file.name.to_string(), file.stamp.clone());
         shards.push(Shard { id, bytes: file.bytes, rows: Some(entry.samples), stamp });
-        found.push(file);
     }
     let mut source = MdsSource {
         entries: index.shards,
-        files: found,
+        files,
         encodings,
         schema: Arc::new(Schema::empty()),
         shards,
@@ -173,15 +186,16 @@ fn first_name(entries: &[Entry], number: usize) -> Option<&str> {
     entries.first()?.column_names.get(number).map(String::as_str)
 }
 
-fn parent(path: &Path) -> Result<(std::path::PathBuf, std::path::PathBuf)> {
-    if path.file_name().is_some_and(|name| name == "index.json") {
-        let root = path.parent().unwrap_or(Path::new(".")).to_owned();
-        return Ok((root, path.to_owned()));
+/// The directory of the index that `tree` is; `None` if it is the directory itself.
+fn directory(tree: &Tree) -> Result<Option<Tree>> {
+    match tree.file()? {
+        None => Ok(None),
+        Some(file) if &*file.name == "index.json" => Ok(Some(tree.parent())),
+        Some(_) => Err(Error::Unsupported {
+            what: format!("the single shard {}", tree.shown()),
+            hint: "give the directory with its index.json".into(),
+        }),
     }
-    Err(Error::Unsupported {
-        what: format!("the single shard {}", path.display()),
-        hint: "give the directory with its index.json".into(),
-    })
 }
 
 impl MdsSource {
@@ -287,7 +301,7 @@ pub fn fuzz_shard(directory: &Path, shard: &[u8], samples: u64) -> Result<u64> {
         storage_options: Default::default(),
         written: None,
     };
-    let source = open(directory, &opening)?;
+    let source = open(&Tree::local(directory)?, &opening)?;
     let gate = Gate::new(64 << 20);
     let columns: Vec<usize> = (0..source.schema().fields().len()).collect();
     let mut rows = 0;

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use super::super::files::{self, Found, Input, Limits, Packed};
+use super::super::files::{Found, Limits};
 use super::super::gate::{Gate, Permit};
 use super::super::hash::Hashing;
+use super::super::input::{Input, Packed};
 use super::{Entry, MAX_CONFIG};
 use crate::error::{Error, Place, Result};
 
@@ -65,7 +66,7 @@ impl<'a> Samples<'a> {
             Some("zstd") => Unpacked::Stream(Input::open_as(found, Packed::Zstd)?),
             Some("gz") => Unpacked::Stream(Input::open_as(found, Packed::Gzip)?),
             Some("snappy") => {
-                let packed = files::read_small(&found.path, found.bytes)?;
+                let packed = found.content(found.bytes)?;
                 let place = || Place::file(Arc::clone(&found.name));
                 let damaged = |error| Error::corrupt_by(place(), "its compression is damaged", error);
                 let len = snap::raw::decompress_len(&packed).map_err(damaged)?;

@@ -7,9 +7,10 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use serde_json::{Value, json};
 
-use super::super::files::{Found, Input, Packed};
+use super::super::files::Found;
 use super::super::format::Format;
 use super::super::hash::Hashing;
+use super::super::input::{Input, Packed};
 use super::super::options::{ConvertOptions, Packing};
 use super::super::roll::{Output, Rolling, Rows};
 use super::super::sink::{Part, Sink, Writer, refused_value};

@@ -102,14 +102,14 @@ fn column(name: &'static str, nulls: bool) -> (&'static str, ArrayRef) {
     (name, array)
 }
 
-fn table(names: &[&'static str], nulls: bool) -> RecordBatch {
+pub(super) fn table(names: &[&'static str], nulls: bool) -> RecordBatch {
     batch(names.iter().map(|name| column(name, nulls && *name != "id")).collect())
 }
 
 const SCALARS: [&str; 8] = ["id", "bool", "int8", "int32", "int64", "uint16", "float32", "text"];
 
 /// What each format holds, and whether it holds nulls.
-fn held(format: Format) -> (Vec<&'static str>, bool) {
+pub(super) fn held(format: Format) -> (Vec<&'static str>, bool) {
     let with = |more: &[&'static str]| SCALARS.iter().chain(more).copied().collect();
     match format {
         Format::Parquet | Format::Arrow => (
@@ -148,7 +148,7 @@ fn held(format: Format) -> (Vec<&'static str>, bool) {
     }
 }
 
-const FORMATS: [Format; 10] = [
+pub(super) const FORMATS: [Format; 10] = [
     Format::Parquet,
     Format::Petastorm,
     Format::Arrow,

@@ -1,4 +1,4 @@
-//! A server of objects that understands ranges and conditions, in a few lines, on its own thread.
+//! A server of objects that understands ranges, conditions and S3's listing, in a few lines, on its own thread.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -86,8 +86,13 @@ fn serve(mut stream: TcpStream, state: &State) -> std::io::Result<()> {
         let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
         let range = headers.get("range").map(String::as_str);
         state.requests.lock().unwrap().push(format!("{method} {path} {}", range.unwrap_or("all")));
-        let object = state.objects.lock().unwrap().get(path).cloned();
-        let (status, extra, body) = answer(object, range, headers.get("if-match"), state);
+        let (status, extra, body) = match path.split_once('?').filter(|(_, query)| query.contains("list-type=2")) {
+            Some((bucket, query)) => ("200 OK", String::new(), list(state, bucket, query)),
+            None => {
+                let object = state.objects.lock().unwrap().get(path).cloned();
+                answer(object, range, headers.get("if-match"), state)
+            }
+        };
         let mut head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n{extra}", body.len());
         head.push_str("\r\n");
         stream.write_all(head.as_bytes())?;
@@ -95,6 +100,32 @@ fn serve(mut stream: TcpStream, state: &State) -> std::io::Result<()> {
             stream.write_all(&body)?;
         }
     }
+}
+
+/// The objects of `bucket`, as S3 lists them: all below a prefix, or those up to the next delimiter.
+fn list(state: &State, bucket: &str, query: &str) -> Vec<u8> {
+    let value = |key: &str| {
+        let found = query.split('&').find_map(|pair| pair.strip_prefix(key)?.strip_prefix('='));
+        found.unwrap_or_default().replace("%2F", "/")
+    };
+    let (prefix, delimited) = (value("prefix"), query.contains("delimiter="));
+    let objects = state.objects.lock().unwrap();
+    let (mut contents, mut below) = (String::new(), std::collections::BTreeSet::new());
+    for (path, (bytes, marks)) in objects.iter() {
+        let Some(key) = path.strip_prefix(bucket).map(|key| key.trim_start_matches('/')) else { continue };
+        let Some(rest) = key.strip_prefix(prefix.as_str()) else { continue };
+        if let Some((directory, _)) = rest.split_once('/').filter(|_| delimited) {
+            below.insert(format!("<CommonPrefixes><Prefix>{prefix}{directory}/</Prefix></CommonPrefixes>"));
+            continue;
+        }
+        let (etag, size) = (marks.etag.unwrap_or_default().replace('"', "&quot;"), bytes.len());
+        contents.push_str(&format!(
+            "<Contents><Key>{key}</Key><LastModified>2026-11-21T00:00:00.000Z</LastModified>\
+             <ETag>{etag}</ETag><Size>{size}</Size></Contents>"
+        ));
+    }
+    let below: String = below.into_iter().collect();
+    format!("<ListBucketResult><IsTruncated>false</IsTruncated>{contents}{below}</ListBucketResult>").into_bytes()
 }
 
 fn answer(

@@ -1,0 +1,165 @@
+//! Everything below one address of a store, whatever its format.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures::{StreamExt, TryStreamExt};
+use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
+
+use super::address::{Place, Stores};
+use super::object::Object;
+use super::stamp::Stamp;
+use crate::error::{Error, Result};
+
+/// Objects that are looked up at once.
+const LOOKUPS_AT_ONCE: usize = 32;
+
+/// What an address of a store leads to: one object, or all that is below.
+#[derive(Debug, Clone)]
+pub(crate) struct Tree {
+    place: Place,
+    root: Path,
+    file: Option<Object>,
+}
+
+/// The next names below a directory.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    pub(crate) files: Vec<String>,
+    pub(crate) directories: Vec<String>,
+}
+
+impl Tree {
+    /// Looks at `url`. A directory need not have anything in it: stores know of none.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] where there is no such object and directories cannot be listed; [`Error::Config`], [`Error::Store`].
+    pub(crate) async fn open(url: &str, options: &BTreeMap<String, String>) -> Result<Self> {
+        let (place, root) = Stores::new(options).remote(url)?;
+        let mut tree = Self { place, root, file: None };
+        let name = tree.root.filename().unwrap_or_default().to_owned();
+        if !url.ends_with('/') && !name.is_empty() {
+            match tree.look(tree.root.clone(), &name).await {
+                Ok(object) => tree.file = Some(object),
+                Err(Error::NotFound { .. }) if tree.place.lists => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(tree)
+    }
+
+    /// The address, without credentials.
+    pub(crate) fn url(&self) -> String {
+        format!("{}{}", self.place.prefix, self.root)
+    }
+
+    /// The one object that this is; `None` for a directory.
+    pub(crate) fn file(&self) -> Option<&Object> {
+        self.file.as_ref()
+    }
+
+    /// The directory that the object is in.
+    pub(crate) fn parent(&self) -> Self {
+        let mut parts: Vec<_> = self.root.parts().collect();
+        parts.pop();
+        Self { place: self.place.clone(), root: parts.into_iter().collect(), file: None }
+    }
+
+    /// The objects below the directory with these names, as they are now.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] for the first that is not there; [`Error::Config`] for a name that is none, [`Error::Store`].
+    pub(crate) async fn objects(&self, names: &[String]) -> Result<Vec<Object>> {
+        futures::stream::iter(names)
+            .map(|name| async move { self.look(self.at(name)?, name).await })
+            .buffered(LOOKUPS_AT_ONCE)
+            .try_collect()
+            .await
+    }
+
+    async fn look(&self, path: Path, name: &str) -> Result<Object> {
+        match self.place.store.head(&path).await {
+            Ok(meta) => Ok(self.object(name, meta)),
+            Err(object_store::Error::NotFound { .. }) => {
+                let what = format!("{}{path}", self.place.prefix);
+                Err(Error::NotFound { what, hint: String::new() })
+            }
+            Err(error) => Err(self.failed("look up", &path, error)),
+        }
+    }
+
+    /// The objects at any depth whose names, relative to the directory, `accept` takes; by name, at most `most`.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where directories cannot be listed; [`Error::Limit`] names `option`; [`Error::Store`].
+    pub(crate) async fn list(
+        &self,
+        most: usize,
+        option: &'static str,
+        accept: impl Fn(&str) -> bool,
+    ) -> Result<Vec<Object>> {
+        self.lists()?;
+        let mut listing = self.place.store.list(Some(&self.root).filter(|root| !root.as_ref().is_empty()));
+        let mut found = Vec::new();
+        while let Some(meta) = listing.next().await {
+            let meta = meta.map_err(|error| self.failed("list", &self.root, error))?;
+            let name = self.below(&meta.location);
+            if name.is_empty() || !accept(&name) {
+                continue;
+            }
+            if found.len() >= most {
+                let (asked, limit) = (found.len() as u64 + 1, most as u64);
+                return Err(Error::Limit { what: format!("files below {}", self.url()), asked, limit, option });
+            }
+            found.push(self.object(&name, meta));
+        }
+        found.sort_by(|a, b| a.name().cmp(b.name()));
+        Ok(found)
+    }
+
+    /// What is in `directory`, which is relative to this one, and empty for itself.
+    ///
+    /// # Errors
+    /// As of [`list`](Self::list).
+    pub(crate) async fn names(&self, directory: &str) -> Result<Names> {
+        self.lists()?;
+        let at = self.at(directory)?;
+        let found = self.place.store.list_with_delimiter(Some(&at).filter(|at| !at.as_ref().is_empty())).await;
+        let found = found.map_err(|error| self.failed("list", &at, error))?;
+        let last = |path: &Path| path.filename().unwrap_or_default().to_owned();
+        Ok(Names {
+            files: found.objects.iter().map(|meta| last(&meta.location)).collect(),
+            directories: found.common_prefixes.iter().map(last).collect(),
+        })
+    }
+
+    fn lists(&self) -> Result<()> {
+        if self.place.lists {
+            return Ok(());
+        }
+        let hint = "give the address of one file; a plain HTTP server has no directories".to_owned();
+        Err(Error::Unsupported { what: format!("listing {}", self.url()), hint })
+    }
+
+    /// The path of `name` below the directory; of the directory itself, if it is empty.
+    fn at(&self, name: &str) -> Result<Path> {
+        let path = format!("{}/{name}", self.root);
+        let wrong = |error| Error::config("urls", format!("{name:?} below {}: {error}", self.url()));
+        Path::parse(path.trim_matches('/')).map_err(wrong)
+    }
+
+    fn below(&self, path: &Path) -> String {
+        path.as_ref().strip_prefix(self.root.as_ref()).unwrap_or_default().trim_start_matches('/').to_owned()
+    }
+
+    fn object(&self, name: &str, meta: ObjectMeta) -> Object {
+        let stamp = Stamp::of(&meta);
+        Object { place: self.place.clone(), path: meta.location, name: Arc::from(name), stamp }
+    }
+
+    fn failed(&self, operation: &str, path: &Path, error: object_store::Error) -> Error {
+        let url = format!("{}{path}", self.place.prefix);
+        Error::Store { operation: operation.to_owned(), url, source: error.into() }
+    }
+}

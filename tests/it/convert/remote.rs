@@ -1,0 +1,124 @@
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use bowstring::Error;
+use bowstring::convert::{ConvertOptions, Format, Gate, Progress, convert, open, verify};
+
+use super::pairs::{FORMATS, held, table};
+use super::{fixture, parquet, run, text, to};
+use crate::dataset::{Marks, Server};
+
+const PINNED: Marks = Marks { etag: Some("\"a\""), modified: None };
+
+/// Options for the server as a store like S3.
+fn store(server: &Server) -> BTreeMap<String, String> {
+    let endpoint = server.url("").trim_end_matches('/').to_owned();
+    let options = [
+        ("aws_endpoint", endpoint.as_str()),
+        ("aws_allow_http", "true"),
+        ("aws_access_key_id", "id"),
+        ("aws_secret_access_key", "secret"),
+        ("aws_region", "eu-west-1"),
+    ];
+    options.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
+}
+
+/// Puts all files below `path` into the bucket.
+fn upload(server: &Server, path: &Path, key: &str) {
+    if !path.is_dir() {
+        return server.put(&format!("bucket/{key}"), fs::read(path).unwrap(), PINNED);
+    }
+    for entry in fs::read_dir(path).unwrap() {
+        let entry = entry.unwrap();
+        upload(server, &entry.path(), &format!("{key}/{}", entry.file_name().to_str().unwrap()));
+    }
+}
+
+#[test]
+fn every_format_is_read_from_a_store() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let server = Server::start();
+    for format in FORMATS {
+        let (columns, nulls) = held(format);
+        parquet(&at("src.parquet"), &table(&columns, nulls));
+        let (local, key) = (at(&format!("{format}-there")), format!("some/{format}"));
+        run(&at("src.parquet"), &local, &ConvertOptions { target_file_size: 20_000, ..to(format) }).unwrap();
+        upload(&server, &local, &key);
+        let url = format!("s3://bucket/{key}");
+        // The format is told by names, as on a disk, also with a slash at the end.
+        for url in [url.clone(), format!("{url}/")] {
+            let options = ConvertOptions { storage_options: store(&server), ..ConvertOptions::default() };
+            let source = open(&url, &options).unwrap_or_else(|error| panic!("{url}: {}", error.chain()));
+            assert_eq!(source.format(), format, "{url}");
+        }
+        let options = ConvertOptions { storage_options: store(&server), overwrite: true, ..to(Format::Parquet) };
+        let report = convert(&url, &at("back"), &options, &Progress::default());
+        let report = report.unwrap_or_else(|error| panic!("{url}: {}", error.chain()));
+        assert_eq!(report.rows, 1000, "{url}");
+        let found = verify(&text(&local), &url, &ConvertOptions { storage_options: store(&server), ..to(format) });
+        let found = found.unwrap_or_else(|error| panic!("{url}: {}", error.chain()));
+        assert!(found.equal, "{url}: {found:#?}");
+    }
+    // A folder of photos, of which many are asked for at once.
+    run(&fixture("imagenet40.parquet"), &at("photos"), &to(Format::Images)).unwrap();
+    upload(&server, &at("photos"), "photos");
+    let options = ConvertOptions { storage_options: store(&server), ..ConvertOptions::default() };
+    let found = verify(&text(&at("photos")), "s3://bucket/photos", &options).unwrap();
+    assert!(found.equal && found.rows[0] > 10, "{found:#?}");
+}
+
+#[test]
+fn one_file_of_a_server_without_directories_is_read_ahead_of_need() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let server = Server::start();
+    // Larger than what is read ahead, plain and packed.
+    let line = |row: usize| format!("{{\"id\":{row},\"text\":\"{}\"}}\n", "lorem ipsum ".repeat(row % 700));
+    let lines: String = (0..4000).map(line).collect();
+    assert!(lines.len() > 14 << 20);
+    fs::write(at("x.jsonl"), &lines).unwrap();
+    server.put("data/x.jsonl", lines.into(), PINNED);
+    let url = server.url("data/x.jsonl");
+    let found = verify(&text(&at("x.jsonl")), &url, &ConvertOptions::default()).unwrap();
+    assert!(found.equal && found.rows == [4000, 4000], "{found:#?}");
+    for compression in ["gzip", "zstd"] {
+        let options = ConvertOptions { compression: Some(compression.into()), ..to(Format::Jsonl) };
+        let packed = at(compression);
+        run(&at("x.jsonl"), &packed, &options).unwrap();
+        let mut file = fs::read_dir(&packed).unwrap().map(|entry| entry.unwrap().path());
+        let file = file.find(|path| path.to_str().unwrap().contains(".jsonl")).unwrap();
+        let name = file.file_name().unwrap().to_str().unwrap();
+        server.put(&format!("data/{name}"), fs::read(&file).unwrap(), PINNED);
+        let found = verify(&url, &server.url(&format!("data/{name}")), &ConvertOptions::default()).unwrap();
+        assert!(found.equal, "{name}: {found:#?}");
+    }
+    let error = open(&server.url("data/"), &ConvertOptions::default()).unwrap_err();
+    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    let error = convert(&url, Path::new("s3://bucket/out"), &to(Format::Mds), &Progress::default()).unwrap_err();
+    assert!(matches!(&error, Error::Config { option, .. } if *option == "dst"), "{error}");
+    let error = open(&server.url("data/gone.jsonl"), &ConvertOptions::default()).unwrap_err();
+    assert!(matches!(error, Error::NotFound { .. }), "{error}");
+}
+
+#[test]
+fn a_source_that_changes_in_a_store_is_no_mixture_of_both() {
+    let server = Server::start();
+    let lines = |word: &str| format!("{{\"text\":\"{word}\"}}\n").repeat(200_000).into_bytes();
+    for (etag, packed) in [("\"b\"", false), ("\"c\"", true)] {
+        let content = |word| match packed {
+            true => zstd::encode_all(lines(word).as_slice(), 0).unwrap(),
+            false => lines(word),
+        };
+        server.put("x.jsonl", content("old"), PINNED);
+        let source = open(&server.url("x.jsonl"), &ConvertOptions::default()).unwrap();
+        server.put("x.jsonl", content("new"), Marks { etag: Some(etag), modified: None });
+        let gate = Gate::new(1 << 30);
+        let read = source.read(0, &[0], &gate).and_then(|mut batches| {
+            while batches.next()?.is_some() {}
+            Ok(())
+        });
+        assert!(matches!(read.unwrap_err(), Error::SourceChanged { .. }));
+    }
+}
