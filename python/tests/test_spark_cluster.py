@@ -14,8 +14,9 @@ import bowstring
 import bowstring.spark
 import pytest
 
-pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark", reason="PySpark is not installed")
+import pyarrow as pa
 from test_spark_serve import ROWS, SOAK, WAIT, epochs, exact, frame, parts, ranks, serve
 from test_spark_source import executor, failing, ids, read, write
 
