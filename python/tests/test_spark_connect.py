@@ -76,7 +76,8 @@ def test_a_stream_writes_its_rows(spark: Any, tmp_path: pathlib.Path) -> None:
 
 
 def test_rows_to_ranks_through_a_killed_task(spark: Any) -> None:
-    with serve(spark, 2) as handle:
+    with serve(spark, 2, listen="0.0.0.0:0", insecure=True) as handle:
+        assert "0.0.0.0" not in handle.url, "the server's tasks find their client"
         victim = int(parts(handle)[0]["process"].rpartition(":")[2])
         here = threading.Barrier(2, action=lambda: os.kill(victim, signal.SIGKILL))
 
