@@ -43,7 +43,7 @@ def connect(
     :param url: where the driver listens: ``listen`` of ``serve()``.
     :param rank: this rank; the default comes from the launcher's environment.
     :param loader: whose batches they are: :class:`bowstring.Loader`, ``bowstring.torch.DataLoader``.
-    :param storage_options: ``token`` (or ``BOWSTRING_TOKEN``), ``ca``.
+    :param storage_options: ``token`` (or ``BOWSTRING_TOKEN``), ``ca``, ``server_name``.
     :param timeout: seconds to wait for Spark, at the start and when it computes the rows again.
     :param options: what is this rank's own: ``threads``, ``memory_budget``, ``prefetch``.
     """
