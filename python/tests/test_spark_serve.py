@@ -255,7 +255,10 @@ class Rank:
 
     def kill(self) -> None:
         self.process.kill()
-        out, _ = self.process.communicate()
+        # `line` has read ahead: `communicate` alone would pass over lines that lie in the stream's buffer.
+        assert self.process.stdout is not None
+        out = self.process.stdout.read()
+        self.process.communicate()
         # The last line may be half a line.
         self.lines += [line for line in out.splitlines(keepends=True) if line.endswith("\n")]
 
