@@ -14,7 +14,7 @@ import pyarrow.flight as flight
 
 from bowstring.errors import ConfigError
 
-__all__ = ["Endpoint", "is_loopback", "split_listen"]
+__all__ = ["Endpoint", "is_everywhere", "is_loopback", "split_listen"]
 
 E = TypeVar("E", bound="Endpoint")
 _MIN_TOKEN = 16
@@ -36,6 +36,14 @@ def is_loopback(host: str) -> bool:
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_everywhere(host: str) -> bool:
+    """Whether ``host`` stands for all addresses of its machine, so that nobody can connect to it as it is."""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
     except ValueError:
         return False
 
@@ -82,6 +90,9 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]
         tls_key: str | None = None,
     ) -> None:
         host, port = split_listen(listen)
+        if (tls_cert is None) != (tls_key is None):
+            lacking = "tls_key" if tls_key is None else "tls_cert"
+            raise ConfigError(f"option {lacking}: TLS needs tls_cert and tls_key", option=lacking)
         encrypted = tls_cert is not None and tls_key is not None
         check_open(host, token=token, encrypted=encrypted, insecure=insecure)
         shown = f"[{host}]" if ":" in host else host

@@ -326,14 +326,20 @@ def spark_directory(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @pytest.fixture(scope="session")
-def spark(spark_directory: pathlib.Path) -> Iterator[Any]:
-    """The one Spark session of this process: 4 task slots, 3 tries of each task."""
-    pytest.importorskip("pyspark", reason="PySpark is not installed")
+def spark_sessions(spark_directory: pathlib.Path) -> Iterator[Callable[..., Any]]:
+    """Gives Spark's session of a master and settings. A process has one at a time: another one ends the one before."""
+    pyspark = pytest.importorskip("pyspark", reason="PySpark is not installed")
     from pyspark.sql import SparkSession
 
+    # Workers of local-cluster write to a directory below Spark's own, which tests leave as it is.
+    home = spark_directory / "home"
+    home.mkdir()
+    for part in pathlib.Path(pyspark.__file__).parent.iterdir():
+        (home / part.name).symlink_to(part)
     packages = [str(pathlib.Path(bowstring.__file__).parents[1]), str(pathlib.Path(__file__).parent)]
     before = dict(os.environ)
     os.environ["JAVA_HOME"] = java_home()
+    os.environ["SPARK_HOME"] = str(home)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["TMPDIR"] = str(spark_directory)
@@ -348,12 +354,28 @@ def spark(spark_directory: pathlib.Path) -> Iterator[Any]:
         "spark.sql.session.timeZone": "Europe/Berlin",
         "spark.sql.warehouse.dir": str(spark_directory / "warehouse"),
     }
-    builder = SparkSession.builder.master("local[4,3]").appName("bowstring")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("OFF")
+    running: dict[str, Any] = {}
+
+    def session(master: str, **more: str) -> Any:
+        asked = json.dumps([master, more])
+        if asked not in running:
+            for _, one in [running.popitem() for _ in list(running)]:
+                one.stop()
+            builder = SparkSession.builder.master(master).appName("bowstring")
+            for name, value in {**settings, **more}.items():
+                builder = builder.config(name, value)
+            running[asked] = builder.getOrCreate()
+            running[asked].sparkContext.setLogLevel("OFF")
+        return running[asked]
+
     yield session
-    session.stop()
+    for one in running.values():
+        one.stop()
     os.environ.clear()
     os.environ.update(before)
+
+
+@pytest.fixture(scope="module")
+def spark(spark_sessions: Callable[..., Any]) -> Any:
+    """Spark within this machine's one process: 4 task slots, 3 tries of each task."""
+    return spark_sessions("local[4,3]")

@@ -25,6 +25,7 @@ pytestmark = [
 ]
 
 SOAK = os.environ.get("BOWSTRING_SOAK") == "1"
+WAIT = 200.0
 EVERYTHING = """
     id, cast(id % 7 as tinyint) tiny, cast(id as smallint) small, cast(id as int) plain, cast(id as float) / 3 real,
     id / 7 as fine, id % 2 = 0 as even, if(id % 3 = 0, null, concat('row ', id)) word, cast(concat('b', id) as binary) bytes,
@@ -78,21 +79,33 @@ def until(true: Callable[[], bool], seconds: float = 120.0) -> bool:
     return true()
 
 
+def executor(worker: int) -> int:
+    """The JVM whose daemon started a Python worker, where executors are processes of their own."""
+    process = worker
+    for _ in range(2):
+        status = pathlib.Path(f"/proc/{process}/status").read_text()
+        process = int(status.partition("PPid:")[2].split()[0])
+    assert b"CoarseGrainedExecutorBackend" in pathlib.Path(f"/proc/{process}/cmdline").read_bytes()
+    return process
+
+
 def failing(how: str, always: bool) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """Tasks 1 and 3 end in the midst of their rows: in their first attempt, or in all."""
+    """Tasks 1 and 3 end in the midst of their rows: in their first attempt, or in all. Of executors, task 1 ends its own."""
 
     def work(batches: Iterator[Any]) -> Iterator[Any]:
         from pyspark import TaskContext
 
         context = TaskContext.get()
         assert context is not None
-        fails = context.partitionId() in (1, 3) and (always or context.attemptNumber() == 0)
+        those = (1,) if how == "executor" else (1, 3)
+        fails = context.partitionId() in those and (always or context.attemptNumber() == 0)
         for batch in batches:
             yield batch.slice(0, batch.num_rows // 2)
             if fails and how == "raise":
                 raise RuntimeError("this task was to fail")
             if fails:
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(executor(os.getpid()) if how == "executor" else os.getpid(), signal.SIGKILL)
+                time.sleep(WAIT)  # until the daemon hears that its executor is gone
             yield batch.slice(batch.num_rows // 2)
 
     return work

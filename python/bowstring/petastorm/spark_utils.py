@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from bowstring.errors import UnsupportedError
 from bowstring.petastorm.etl.dataset_metadata import get_schema_from_dataset_url
 from bowstring.petastorm.unischema import UnischemaField
 from bowstring.petastorm.utils import decode_row
@@ -25,6 +26,11 @@ def dataset_as_rdd(
     :param schema_fields: fields to read; all by default.
     :param hdfs_driver: deprecated, without effect.
     """
+    if not hasattr(spark_session, "_jsc"):
+        raise UnsupportedError(
+            "dataset_as_rdd needs a classic Spark session: Spark Connect has no RDDs; "
+            "read the dataset with spark.read.parquet(), and decode rows in mapInArrow()"
+        )
     schema = get_schema_from_dataset_url(dataset_url, hdfs_driver=hdfs_driver)
     frame = spark_session.read.parquet(dataset_url)
     if schema_fields is not None:

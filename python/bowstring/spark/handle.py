@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from bowstring.endpoint import is_loopback, split_listen
+from bowstring.endpoint import is_everywhere, is_loopback, split_listen
 from bowstring.errors import ConfigError, Error, RemoteError, TimeoutError
 from bowstring.flight import Connection
 from bowstring.options import Url, plain, size
@@ -53,6 +53,7 @@ def serve(
     tls_cert: Url | None = None,
     tls_key: Url | None = None,
     ca: Url | None = None,
+    server_name: str | None = None,
     insecure: bool = False,
     timeout: float = 600.0,
     patience: float = 60.0,
@@ -80,6 +81,7 @@ def serve(
     :param tls_cert: certificate of driver and executors, a file on all of them.
     :param tls_key: its private key.
     :param ca: who signed it, a file on all of them.
+    :param server_name: the name that the certificate is for, where that is not each host's address.
     :param insecure: be open to other machines without TLS.
     :param timeout: seconds for all ranks to come, once the rows are there.
     :param patience: seconds that a rank may be silent before it counts as dead; a new process may take its place until then.
@@ -98,20 +100,36 @@ def serve(
     server: dict[str, Any] = {"insecure": insecure, "shared_memory": not wide, "tls_cert": tls_cert, "tls_key": tls_key}
     if token is not None:
         server["tokens"] = [f"ranks:{token}"]
-    storage = {name: str(value) for name, value in (("token", token), ("ca", ca)) if value is not None}
+    client = {"token": token, "ca": ca, "server_name": server_name}
+    storage = {name: str(value) for name, value in client.items() if value is not None}
     store = StoreOptions(size(memory), spill, "0.0.0.0:0" if wide else "127.0.0.1:0", server, storage)
     if tasks is not None:
         df = df.repartition(tasks)
     meeting = Meeting(world_size, plain(options), timeout, patience)
-    return Handle(df, MeetingServer(meeting, listen, **door), store, attempts)
+    place = MeetingServer(meeting, listen, **door)
+    return Handle(df, place, _reached(place.url, df.sparkSession), store, attempts)
+
+
+def _reached(url: str, session: Any) -> str:
+    """The URL of this process by an address that executors can connect to, where it listens on all it has."""
+    scheme, _, at = url.partition("://")
+    host, port = split_listen(at)
+    if not is_everywhere(host):
+        return url
+    # Under Spark Connect Spark's driver is the server, and this is one of its clients.
+    classic = hasattr(session, "_jsc")
+    host = session.conf.get("spark.driver.host") if classic else own_address(session.client.host.strip("[]"))
+    shown = f"[{host}]" if ":" in host else host
+    return f"{scheme}://{shown}:{port}"
 
 
 class Handle:
     """A hand-off under way."""
 
-    def __init__(self, df: Any, meeting: MeetingServer, store: StoreOptions, attempts: int) -> None:
+    def __init__(self, df: Any, meeting: MeetingServer, url: str, store: StoreOptions, attempts: int) -> None:
         self._df = df
         self._meeting = meeting
+        self._url = url
         self._attempts = attempts
         self._store = store
         self._tag = f"bowstring-{uuid.uuid4().hex}"
@@ -124,7 +142,7 @@ class Handle:
     @property
     def url(self) -> str:
         """Where ranks connect to."""
-        return self._meeting.url
+        return self._url
 
     def loader(self, rank: int, **options: Any) -> RankLoader:
         """The batches of one rank, in this process. Options are those of :func:`bowstring.spark.connect`."""
@@ -170,7 +188,7 @@ class Handle:
         try:
             for generation in range(self._attempts):
                 self._meeting.change("begin", generation)
-                work = _task(self._meeting.url, generation, self._store, stored_schema(self._df.schema))
+                work = _task(self._url, generation, self._store, stored_schema(self._df.schema))
                 try:
                     self._df.mapInArrow(work, "parts int", barrier=True).collect()
                 except Exception as error:
@@ -204,10 +222,11 @@ def _task(
         from pyspark import BarrierTaskContext
 
         context = BarrierTaskContext.get()
-        host, _ = split_listen(meeting.partition("://")[2])
-        with Store(options) as store, Connection(meeting, options.storage, timeout=60) as driver:
+        driver_host, _ = split_listen(meeting.partition("://")[2])
+        host = "127.0.0.1" if is_loopback(driver_host) else own_address(driver_host)
+        with Store(options, host) as store, Connection(meeting, options.storage, timeout=60) as driver:
             store.fill(schema, (conform(batch, schema) for batch in batches))
-            mine = store.parts("127.0.0.1" if is_loopback(host) else own_address(host))
+            mine = store.parts()
             # Not by Spark's own barrier, which takes a second.
             place = {"task": context.partitionId(), "tasks": len(context.getTaskInfos())}
             driver.action("spark.post", {"generation": generation, **place, "parts": mine})

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
+import pyarrow.flight as flight
+
 from bowstring import _native
 from bowstring.base import BaseLoader
 from bowstring.errors import ClosedError, ConfigError, Error, MismatchError, RemoteError, TimeoutError
@@ -41,7 +43,7 @@ def connect(
     :param url: where the driver listens: ``listen`` of ``serve()``.
     :param rank: this rank; the default comes from the launcher's environment.
     :param loader: whose batches they are: :class:`bowstring.Loader`, ``bowstring.torch.DataLoader``.
-    :param storage_options: ``token`` (or ``BOWSTRING_TOKEN``), ``ca``.
+    :param storage_options: ``token`` (or ``BOWSTRING_TOKEN``), ``ca``, ``server_name``.
     :param timeout: seconds to wait for Spark, at the start and when it computes the rows again.
     :param options: what is this rank's own: ``threads``, ``memory_budget``, ``prefetch``.
     """
@@ -87,6 +89,7 @@ class RankLoader:
         self._driver = Connection(url, storage, timeout=60)
         self._lock = threading.Condition()
         self._told: dict[str, Any] = {"state": "waiting"}
+        self._unheard = ""  # why the driver was not reached when it was asked last
         self._loaders: list[BaseLoader[Any]] = []
         self._streams: list[Iterator[dict[str, Any]]] = []
         self._opened = -1
@@ -113,15 +116,18 @@ class RankLoader:
             asked = time.monotonic()
             try:
                 told = self._driver.action("spark.rank", {"rank": self._rank, "wait": wait, **known})
-                silent = 0.0
+                silent, self._unheard = 0.0, ""
             except Error as error:
-                # Before Spark has started, nobody is there yet.
+                # Before Spark has started, nobody is there yet. Who asks for a token is, and will go on asking.
                 silent += max(time.monotonic() - asked, 0.2)
-                if silent < self._timeout:
+                refused = isinstance(error.__cause__, flight.FlightUnauthenticatedError)
+                if silent < self._timeout and not refused:
+                    self._unheard = f" ({error})"
                     if not self._closed:
                         time.sleep(0.2)
                     continue
-                told = {"state": "failed", "why": f"the driver has not answered for {silent:.0f} s: {error}"}
+                why = str(error) if refused else f"the driver has not answered for {silent:.0f} s: {error}"
+                told = {"state": "failed", "why": why}
             with self._lock:
                 self._told = told
                 changed = self._opened >= 0 and told.get("generation", self._opened) != self._opened
@@ -148,7 +154,8 @@ class RankLoader:
                 if self._closed:
                     raise ClosedError("the loader was closed")
                 if left <= 0:
-                    raise TimeoutError(f"Spark did not serve within {self._timeout:.0f} s at {self._driver.server}")
+                    problem = f"Spark did not serve within {self._timeout:.0f} s at {self._driver.server}"
+                    raise TimeoutError(problem + self._unheard)
                 self._lock.wait(min(left, 1.0))
 
     # ---- the executors' batches -------------------------------------------------------------------------------------------

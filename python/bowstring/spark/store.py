@@ -38,7 +38,7 @@ class StoreOptions:
     server: dict[str, Any] = field(repr=False)
     """Options of :class:`bowstring.Server`: TLS, tokens."""
     storage: dict[str, str] = field(repr=False)
-    """How the task reaches its own server: token, certificate."""
+    """How tasks reach the driver and their own server: token, certificate."""
 
 
 def own_address(peer: str) -> str:
@@ -51,13 +51,15 @@ def own_address(peer: str) -> str:
 class _Shelf:
     """One server with one dataset."""
 
-    def __init__(self, options: StoreOptions, put: str, budget: int | None) -> None:
-        self._server = Server(listen=options.listen, put=put, memory_budget=budget, drain_grace=1.0, **options.server)
+    def __init__(self, options: StoreOptions, host: str, put: str) -> None:
+        self._server = Server(
+            listen=options.listen, put=put, memory_budget=options.memory, drain_grace=1.0, **options.server
+        )
         scheme, _, at = self._server.url.partition("://")
-        self.port = int(at.rpartition(":")[2])
-        reached = "127.0.0.1" if at.startswith("0.0.0.0") else at.rpartition(":")[0]
-        self._connection = Connection(f"{scheme}://{reached}:{self.port}", options.storage)
-        self.scheme = scheme
+        shown = f"[{host}]" if ":" in host else host
+        self.url = f"{scheme}://{shown}:{at.rpartition(':')[2]}"
+        # By the address that ranks use, which is the one that a certificate holds for.
+        self._connection = Connection(self.url, options.storage)
         self.tokens: list[dict[str, Any]] = []
         self.rows = 0
 
@@ -78,17 +80,22 @@ class _Shelf:
 
 
 class Store:
-    """The rows of one partition."""
+    """The rows of one partition.
 
-    def __init__(self, options: StoreOptions) -> None:
+    :param options: how they are kept and served.
+    :param host: the address by which ranks reach this host.
+    """
+
+    def __init__(self, options: StoreOptions, host: str) -> None:
         self._options = options
+        self._host = host
         self._shelves: list[_Shelf] = []
         self._spilled: str | None = None
         self.digest = 0
 
     def fill(self, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
         """Takes all rows; they can be read when it returns."""
-        self._shelves = [_Shelf(self._options, "memory", self._options.memory)]
+        self._shelves = [_Shelf(self._options, self._host, "memory")]
         for chunk in _chunks(batches, min(_CHUNK, max(self._options.memory // 16, 1 << 16))):
             for batch in chunk:
                 self.digest = digest(batch, self.digest)
@@ -99,17 +106,16 @@ class Store:
                     problem = f"rows of a task do not fit into {self._options.memory} bytes: raise memory, or set spill"
                     raise LimitError(f"{problem} ({error})", option="memory") from error
                 self._spilled = tempfile.mkdtemp(prefix="bowstring-", dir=self._options.spill)
-                self._shelves.append(_Shelf(self._options, self._spilled, self._options.memory))
+                self._shelves.append(_Shelf(self._options, self._host, self._spilled))
                 self._shelves[-1].add(schema, chunk)
         for shelf in self._shelves:
             shelf.open()
 
-    def parts(self, host: str) -> list[dict[str, Any]]:
+    def parts(self) -> list[dict[str, Any]]:
         """Where the rows are: of each part its URL, its rows, a number for all rows of this store, and the process."""
-        shown = f"[{host}]" if ":" in host else host
         return [
             {
-                "url": f"{shelf.scheme}://{shown}:{shelf.port}/{_NAME}",
+                "url": f"{shelf.url}/{_NAME}",
                 "rows": shelf.rows,
                 "digest": self.digest,
                 "process": f"{socket.gethostname()}:{os.getpid()}",

@@ -13,20 +13,16 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from bowstring.errors import UnsupportedError
 from bowstring.petastorm._lazy import needed
 from bowstring.petastorm.spark import _served
 
-__all__ = ["cached", "forget", "local_path", "register_delete_dir_handler", "session"]
+__all__ = ["cached", "forget", "local_path", "register_delete_dir_handler"]
 
 _LOG = logging.getLogger(__name__)
 _lock = threading.Lock()
 # What the frame and the settings are -> the directory that holds them.
 _known: dict[tuple[Any, ...], str] = {}
-
-
-def session() -> Any:
-    """The current Spark session."""
-    return needed("pyspark.sql", "make_spark_converter()").SparkSession.builder.getOrCreate()
 
 
 def local_path(url: str) -> str | None:
@@ -44,7 +40,12 @@ def _delete(url: str) -> None:
     if _served.is_server(url):
         _served.delete(url)
         return
-    spark = session()
+    spark = needed("pyspark.sql", "make_spark_converter()").SparkSession.builder.getOrCreate()
+    if not hasattr(spark, "_jvm"):
+        raise UnsupportedError(
+            f"{url} was not deleted: that needs Hadoop's file systems, which Spark Connect does not give its clients; "
+            "delete it yourself, in a function given to register_delete_dir_handler()"
+        )
     at = spark._jvm.org.apache.hadoop.fs.Path(url)
     at.getFileSystem(spark._jsc.hadoopConfiguration()).delete(at, True)
 
@@ -89,7 +90,7 @@ def _written(frame: Any, parent: str, row_group_bytes: int, codec: str) -> str:
     parsed = urllib.parse.urlparse(parent)
     if not parsed.scheme:
         raise ValueError(f"cache directory {parent!r} has no scheme: write file://{parent} for a local one")
-    application = getattr(getattr(session(), "sparkContext", None), "applicationId", "connect")
+    application = getattr(getattr(frame.sparkSession, "sparkContext", None), "applicationId", "connect")
     stamp = datetime.datetime.now().strftime("%Y%m%d%H%M%S")
     # As Petastorm names them, so that directories left behind show whose they are.
     url = f"{parent.rstrip('/')}/{stamp}-appid-{application}-{uuid.uuid4()}"

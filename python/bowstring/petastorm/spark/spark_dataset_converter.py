@@ -49,19 +49,18 @@ def make_spark_converter(
     codec = (compression_codec or "uncompressed").lower()
     if codec not in _CODECS:
         raise RuntimeError(f"compression_codec must be None or one of {', '.join(_CODECS)}, got {compression_codec!r}")
-    url = _materialize.cached(df, _cache_dir(), parquet_row_group_size_bytes, codec, dtype)
+    url = _materialize.cached(df, _cache_dir(df.sparkSession), parquet_row_group_size_bytes, codec, dtype)
     if _served.is_server(url):
         return SparkDatasetConverter(url, [url], _served.count(url))
-    stored = _materialize.session().read.parquet(url)
+    stored = df.sparkSession.read.parquet(url)
     files = sorted(stored.inputFiles())
     _hint_at_size(files)
     return SparkDatasetConverter(url, files, stored.count())
 
 
-def _cache_dir() -> str:
-    conf = _materialize.session().conf
+def _cache_dir(session: Any) -> str:
     for name in (SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF, "bowstring.converter.cacheDir"):
-        url = conf.get(name, None)
+        url = session.conf.get(name, None)
         if url:
             return str(url)
     raise ValueError(f"set Spark's option {SparkDatasetConverter.PARENT_CACHE_DIR_URL_CONF} to a directory's URL")
