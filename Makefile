@@ -135,13 +135,18 @@ bench-peers: build-release .venv-peers/ready ## Python peers against bowstring, 
 soak: ## the full counts of every random and fault test
 	BOWSTRING_SOAK=1 NEXTEST_PROFILE=soak $(MAKE) test-rust test-python
 
+# make fuzz FUZZ_TARGETS=pickle FUZZ_SECONDS=600
+FUZZ_SECONDS ?= 60
+FUZZ_TARGETS ?= $$(cargo +nightly fuzz list)
+
 .PHONY: fuzz
 fuzz: ## each fuzz target for 60 s (needs nightly and cargo-fuzz)
 	@cargo +nightly fuzz --version >/dev/null 2>&1 || \
 		{ echo "make fuzz needs: rustup toolchain install nightly; cargo install cargo-fuzz" >&2; exit 1; }
-	for target in $$(cargo +nightly fuzz list); do \
+	for target in $(FUZZ_TARGETS); do \
 		mkdir -p fuzz/corpus/$$target; \
-		cargo +nightly fuzz run $$target fuzz/corpus/$$target fuzz/seeds/$$target -- -max_total_time=60; \
+		cargo +nightly fuzz run $$target fuzz/corpus/$$target fuzz/seeds/$$target -- \
+			-max_total_time=$(FUZZ_SECONDS) -timeout=10 || exit 1; \
 	done
 
 .PHONY: clean
