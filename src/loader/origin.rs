@@ -32,10 +32,18 @@ impl Origin {
     /// The dataset that `options.urls` name, with batches in `memory`.
     pub(super) fn open(options: &LoaderOptions, memory: BatchMemory) -> Result<Self> {
         #[cfg(feature = "flight")]
-        if options.urls.iter().any(|url| Address::is_one(url)) {
+        if Self::is_remote(options) {
             return Ok(Self::Remote(Box::new(Remote::open_to(options, None, memory.allocator)?)));
         }
         Ok(Self::Local(Box::new(Loader::open_in(options.clone(), memory)?)))
+    }
+
+    /// Whether a server has the dataset that `options.urls` name.
+    pub(super) fn is_remote(options: &LoaderOptions) -> bool {
+        #[cfg(feature = "flight")]
+        return options.urls.iter().any(|url| Address::is_one(url));
+        #[cfg(not(feature = "flight"))]
+        return false;
     }
 
     /// A dataset that a server has, for a member of `gang`.

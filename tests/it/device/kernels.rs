@@ -4,7 +4,7 @@
 
 use bowstring::Error;
 use bowstring::device::cuda::Cuda;
-use bowstring::device::{Address, Conversion, Device};
+use bowstring::device::{Address, Conversion, Device, Lists};
 use bowstring::schema::DType;
 
 use super::fake::{Fake, build, child, is_child};
@@ -43,6 +43,28 @@ fn conversions() {
         let shift = [0, 0, 1, 2, 4][dice.below(5) as usize];
         compare(&cuda, &what, &pixels, (round % 2 == 0).then_some(&rows[..]), shift);
     }
+    for _ in 0..rounds {
+        // Also lists that share their threads, and rows that the blocks share; offsets of which some are wrong.
+        let width = [1_u8, 2, 4, 8][dice.below(4) as usize];
+        let (item, length, count) = (1 + dice.below(3), 1 + dice.below(700), dice.below(40));
+        let (fill, left) = (dice.next(), dice.below(2) == 0);
+        let mut ends = vec![0];
+        (0..count).for_each(|_| ends.push(ends[ends.len() - 1] + dice.below(length + length / 4 + 2)));
+        let items = ends[ends.len() - 1];
+        if dice.below(4) == 0 {
+            let (wrong, at) = (dice.next() >> dice.below(64), dice.below(count + 1) as usize);
+            ends[at] = wrong;
+        }
+        let values: Vec<u8> = (0..items * item * u64::from(width)).map(|_| dice.next() as u8).collect();
+        let offsets: Vec<u8> = ends.iter().flat_map(|end| end.to_le_bytes()).collect();
+        let lists = Lists { count, items, length };
+        let pad = |offsets: Option<Address>| {
+            let offsets = offsets.unwrap();
+            Conversion::Pad { lists, item, width, fill, left, offsets }
+        };
+        compare(&cuda, &pad, &values, Some(&offsets), [0, 8, 24][dice.below(3) as usize]);
+        compare(&cuda, &|_| Conversion::Lengths(lists), &offsets, None, 0);
+    }
     for from in DType::ALL {
         for to in DType::ALL.into_iter().filter(|to| Conversion::casts(from, *to)) {
             let bytes = interesting(from, &mut dice);
@@ -51,6 +73,12 @@ fn conversions() {
         }
     }
     // What no kernel does is an error, and appends nothing.
+    let lists = Lists { count: 1, items: 1, length: 1 };
+    for width in [3, 16] {
+        let bad = Conversion::Pad { lists, item: 1, width, fill: 0, left: false, offsets: 0 };
+        // SAFETY: it is refused before any address is used.
+        assert!(matches!(unsafe { cuda.convert(&bad, 0, 0) }, Err(Error::Device { .. })));
+    }
     let bad = Conversion::Cast { from: DType::Float64, to: DType::Uint8, elements: 1 };
     // SAFETY: it is refused before any address is used.
     assert!(matches!(unsafe { cuda.convert(&bad, 0, 0) }, Err(Error::Device { .. })));
@@ -78,6 +106,8 @@ fn compare(cuda: &Cuda, what: &dyn Fn(Option<Address>) -> Conversion, from: &[u8
     conversion.on_host(from, &mut expected, mask);
     let size = match conversion {
         Conversion::Normalise { to, .. } | Conversion::Cast { to, .. } => to.size(),
+        Conversion::Pad { width, .. } => width.into(),
+        Conversion::Lengths(_) => 8,
     };
     for (at, (found, expected)) in found.chunks(size).zip(expected.chunks(size)).enumerate() {
         assert_eq!(found, expected, "element {at} of {conversion:?}");
