@@ -39,11 +39,15 @@ impl Origin {
     }
 
     /// Whether a server has the dataset that `options.urls` name.
+    #[cfg(feature = "flight")]
     pub(super) fn is_remote(options: &LoaderOptions) -> bool {
-        #[cfg(feature = "flight")]
-        return options.urls.iter().any(|url| Address::is_one(url));
-        #[cfg(not(feature = "flight"))]
-        return false;
+        options.urls.iter().any(|url| Address::is_one(url))
+    }
+
+    /// No server has any dataset.
+    #[cfg(not(feature = "flight"))]
+    pub(super) fn is_remote(_: &LoaderOptions) -> bool {
+        false
     }
 
     /// A dataset that a server has, for a member of `gang`.

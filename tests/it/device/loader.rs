@@ -186,6 +186,7 @@ fn lists_are_padded_on_the_device_with_the_bits_of_the_cpu() {
         for round in 0..3 {
             let expected = epoch(&mut reference);
             assert!(epoch(&mut loader) == expected, "{length} {truncate:?} left {left}, {bad_rows:?}, epoch {round}");
+            assert_eq!(loader.state(), reference.state());
             let (steps, stats) = (expected.len() as u64, loader.device_stats().unwrap());
             assert_eq!(sim.counters().conversions, 8 * steps * (round + 1), "lists and lengths of four columns");
             let all: usize = expected.iter().flat_map(|(.., columns)| columns).map(|column| column.3.len()).sum();
@@ -211,6 +212,16 @@ fn lists_are_padded_on_the_device_with_the_bits_of_the_cpu() {
         }
     };
     assert_eq!(said(Loader::open_on(&options, Sim::new(1)).unwrap()), said(cpu(&options)));
+    // Whoever asks for cut lists gets them.
+    let cut = Padded { truncate: Truncate::Right, ..Padded::new(20) };
+    options.columns.lists.0.insert("words".to_owned(), Lists::Cut(cut.clone()));
+    options.columns.lists.0.insert("*".to_owned(), Lists::Padded(cut));
+    let sim = Sim::new(3);
+    let mut loader = Loader::open_on(&options, Arc::clone(&sim) as _).unwrap();
+    assert_eq!(loader.schema(), cpu(&options).schema());
+    let expected = epoch(&mut cpu(&options));
+    assert!(epoch(&mut loader) == expected && expected[0].2.iter().any(|column| column.0 == "words__offsets"));
+    assert_eq!(sim.counters().conversions, 6 * expected.len() as u64);
     // Short lists stay with the host.
     padded(&mut options, 15, Truncate::Left, false);
     let sim = Sim::new(2);
