@@ -247,8 +247,16 @@ impl BatchBuilder {
     /// # Errors
     /// [`Error::Limit`] or [`Error::Config`] if the sizes overflow or memory is refused.
     pub fn new(specs: Vec<TensorSpec>, reservation: Reservation) -> Result<Self> {
+        Self::with_room(specs, 0, reservation)
+    }
+
+    /// As [`new`](Self::new), in memory of at least `room` bytes: batches of many sizes then share theirs.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_room(specs: Vec<TensorSpec>, room: usize, reservation: Reservation) -> Result<Self> {
         let layout = Layout::new(&specs)?;
-        let mut slab = reservation.allocate(layout.total)?;
+        let mut slab = reservation.allocate_in(layout.total, room)?;
         for (offset, len) in &layout.places {
             // A slab is sent as it is: what lies between tensors must not be left over from another batch.
             let end = offset + len;

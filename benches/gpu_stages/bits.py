@@ -1,11 +1,11 @@
-"""Every element type, and photos as normalised planes: on the device bit for bit what the loader gives on the CPU."""
+"""Every element type, padded lists, and photos as normalised planes: on the device bit for bit what the loader gives on the CPU."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import bowstring
-from common import Settings, busy, loader, numbers, photos, stage
+from common import Settings, busy, lists, loader, numbers, photos, stage
 
 DTYPES = ("uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
 
@@ -50,6 +50,16 @@ def run(settings: Settings) -> dict[str, Any]:
                 pair = [loader(one, data, batch, **options) for one in (settings, cpu)]
                 compared, wrong = compare(*pair, epochs=1, more=more)
                 cases[f"{dtype}, batch {batch}"] = {"compared": compared, "wrong": wrong}
+        # Lists of a part of a block, of several blocks, and of many.
+        for length in settings.pick((17, 32, 300, 5000), (17, 300)):
+            data = lists(settings, settings.pick(256, 24), length + length // 8)
+            for dtype in DTYPES:
+                for cut in ("right", "left"):
+                    padded = bowstring.Padded(length, fill=101, truncate=cut, left=cut == "left")
+                    options = {"lists": padded, "cast": {"list": dtype}, "tail": "pad", "shuffle": True}
+                    pair = [loader(one, data, settings.pick(48, 7), **options) for one in (settings, cpu)]
+                    compared, wrong = compare(*pair, epochs=1, more=more)
+                    cases[f"{dtype}, {cut} padded to {length}"] = {"compared": compared, "wrong": wrong}
         folder = photos(settings, settings.pick(3, 1))
         for size in settings.pick((32, 33, 224, (97, 131)), (8, 9)):
             for dtype in ("uint8", "float16", "bfloat16", "float32"):

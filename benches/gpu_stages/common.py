@@ -128,6 +128,22 @@ def numbers(settings: Settings, rows: int, width: int, dtype: str, *, random: bo
     return folder
 
 
+def lists(settings: Settings, rows: int, longest: int) -> Path:
+    """A dataset with a column ``list`` of up to ``longest`` integers below 100 a row, a seventh of them empty."""
+    import bowstring
+
+    folder = settings.data / f"lists-{rows}-{longest}"
+    if not folder.exists():
+        source = Path(f"{folder}.{os.getpid()}.jsonl")
+        dice = np.random.default_rng(7)
+        lengths = dice.integers(1, longest + 1, rows) * (np.arange(rows) % 7 != 3)
+        lines = [json.dumps({"list": dice.integers(0, 100, int(length)).tolist()}) for length in lengths]
+        source.write_text("".join(f"{line}\n" for line in lines))
+        bowstring.convert(source, folder, from_format="jsonl", to="parquet", compression="none", rows_per_group=64)
+        source.unlink()
+    return folder
+
+
 # ---- loaders -------------------------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ fn document(field: &Field) -> Value {
     let dim = |dim: &Dim| match dim {
         Dim::Batch => json!("batch"),
         Dim::Fixed(n) => json!(n),
-        Dim::Ragged => json!("ragged"),
+        Dim::Ragged | Dim::Cut(_) => json!("ragged"),
         Dim::Any => json!("any"),
         Dim::Padded(n) => json!({ "padded": n }),
     };

@@ -15,6 +15,8 @@ import sys
 from typing import Any
 
 import bowstring
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -106,6 +108,42 @@ print(json.dumps(equal))
             fake_driver,
         )
         assert found == 6
+
+
+def test_lists_are_padded_on_the_gpu(fake_driver: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    lengths = [row * 7 % 65 for row in range(90)]
+    tokens = [[row * 1000 + at for at in range(length)] for row, length in enumerate(lengths)]
+    small = [[at - row % 5 for at in range(length // 2)] if row % 6 else None for row, length in enumerate(lengths)]
+    table = pa.table(
+        {"tokens": pa.array(tokens, pa.list_(pa.int32())), "small": pa.array(small, pa.large_list(pa.int8()))}
+    )
+    pq.write_table(table, tmp_path / "lists.parquet", row_group_size=17)
+    found = run(
+        f"""
+from bowstring import Padded
+URL = {str(tmp_path / "lists.parquet")!r}
+said = []
+for padded in (Padded(64, fill=-1), Padded(40, fill=-1, truncate="left", left=True)):
+    options = dict(batch_size=16, lists=padded, nulls="mask", shuffle=True, seed=5, tail="pad")
+    ours = bowstring.Loader(URL, **options)
+    theirs = bowstring.Loader(URL, **options, device="cuda:0", device_slots=2)
+    said.append(str(ours.schema) == str(theirs.schema))
+    moved = 0
+    for epoch in range(2):
+        for mine, batch in zip(ours, theirs, strict=True):
+            assert list(mine) == list(batch) and batch["tokens"].shape == (16, padded.length)
+            assert batch["tokens"].device == batch["small__lengths"].device == "cuda:0"
+            said.append(rows(batch) == rows(mine))
+            moved += sum(len(value) // 2 for value in rows(mine).values())
+            del batch
+    said.append(theirs.stats()["device"]["bytes"] < moved)
+    theirs.close()
+print(json.dumps(said))
+""",
+        fake_driver,
+    )
+    assert found == [True] * len(found), found
+    assert len(found) == 2 * (2 + 2 * 6)
 
 
 def test_a_loader_goes_on_where_a_state_says(fake_driver: pathlib.Path) -> None:

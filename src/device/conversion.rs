@@ -1,5 +1,7 @@
 //! What a device may do to a tensor on its way into place, and the definition of the result, bit by bit.
 //!
+//! Padded lists cross the bus as values and offsets, without their padding.
+//!
 //! Photos cross the bus as u8, a quarter of the bytes of f32. The arithmetic is that of the host's own normalisation: one fused
 //! multiply-add for each value, `fma(x, scale, bias)`, then one rounding to the nearest, ties to even. [`Conversion::on_host`] is
 //! what a device's kernel is compared with.
@@ -40,6 +42,46 @@ pub enum Conversion {
         /// How many there are.
         elements: u64,
     },
+    /// Values of lists, one list after another, become `[lists, length]` items: of each list the first `length`, and padding.
+    Pad {
+        /// The lists.
+        lists: Lists,
+        /// Elements of one item.
+        item: u64,
+        /// Bytes of one element: 1, 2, 4 or 8.
+        width: u8,
+        /// The bits of the element that stands where a list has none, in the lower bytes.
+        fill: u64,
+        /// Whether the padding stands before the values instead of after them.
+        left: bool,
+        /// Where the offsets lie.
+        offsets: Address,
+    },
+    /// Offsets of lists, int64 `[lists + 1]`, become how many items [`Pad`](Self::Pad) keeps of each, int64 `[lists]`.
+    Lengths(Lists),
+}
+
+/// Lists that are padded to one length.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lists {
+    /// How many there are; they have one offset more, int64, ascending from 0.
+    pub count: u64,
+    /// Items of all of them. Offsets beyond are as this.
+    pub items: u64,
+    /// Items of one list once padded.
+    pub length: u64,
+}
+
+impl Lists {
+    /// Where list `number` begins among the items, and how many of them are kept. `offsets` is what lies there.
+    fn kept(&self, offsets: &[u8], number: u64) -> (u64, u64) {
+        let offset = |at: u64| {
+            let found = usize::try_from(at).ok().and_then(|at| offsets.chunks_exact(8).nth(at)?.try_into().ok());
+            u64::from_le_bytes(found.unwrap_or_default()).min(self.items)
+        };
+        let (first, end) = (offset(number), offset(number + 1));
+        (first, end.saturating_sub(first).min(self.length))
+    }
 }
 
 impl Conversion {
@@ -66,35 +108,51 @@ impl Conversion {
             }
     }
 
-    /// Bytes that it reads, without a mask; `None` if they are more than any memory has.
+    /// Bytes that it reads, without those [`beside`](Self::beside); `None` if they are more than any memory has.
     pub fn from_bytes(&self) -> Option<usize> {
         match self {
-            Self::Normalise { .. } => self.elements(),
-            Self::Cast { from, .. } => self.elements()?.checked_mul(from.size()),
+            Self::Normalise { images, height, width, channels, .. } => pixels(*images, *height, *width, *channels),
+            Self::Cast { from, elements, .. } => product(&[*elements, from.size() as u64]),
+            Self::Pad { lists, item, width, .. } => product(&[lists.items, *item, u64::from(*width)]),
+            Self::Lengths(lists) => product(&[lists.count.checked_add(1)?, 8]),
         }
     }
 
     /// Bytes that it writes; `None` if they are more than any memory has.
     pub fn to_bytes(&self) -> Option<usize> {
         match self {
-            Self::Normalise { to, .. } | Self::Cast { to, .. } => self.elements()?.checked_mul(to.size()),
+            Self::Normalise { images, height, width, channels, to, .. } => {
+                pixels(*images, *height, *width, *channels)?.checked_mul(to.size())
+            }
+            Self::Cast { to, elements, .. } => product(&[*elements, to.size() as u64]),
+            Self::Pad { lists, item, width, .. } => product(&[lists.count, lists.length, *item, u64::from(*width)]),
+            Self::Lengths(lists) => product(&[lists.count, 8]),
         }
     }
 
-    fn elements(&self) -> Option<usize> {
-        let elements = match self {
-            Self::Normalise { images, height, width, channels, .. } => {
-                let image = u64::from(*height).checked_mul(u64::from(*width))?.checked_mul(u64::from(*channels))?;
-                images.checked_mul(image)?
-            }
-            Self::Cast { elements, .. } => *elements,
-        };
-        usize::try_from(elements).ok()
+    /// What else it reads, if it does: where the mask or the offsets lie, and their bytes.
+    pub fn beside(&self) -> Option<(Address, usize)> {
+        match self {
+            Self::Normalise { mask, images, .. } => Some(((*mask)?, product(&[*images])?)),
+            Self::Pad { offsets, lists, .. } => Some((*offsets, Self::Lengths(*lists).from_bytes()?)),
+            Self::Cast { .. } | Self::Lengths(_) => None,
+        }
+    }
+
+    /// The same with its mask or its offsets at another address.
+    #[must_use]
+    pub fn with_beside(mut self, at: Address) -> Self {
+        match &mut self {
+            Self::Normalise { mask, .. } => *mask = Some(at),
+            Self::Pad { offsets, .. } => *offsets = at,
+            Self::Cast { .. } | Self::Lengths(_) => {}
+        }
+        self
     }
 
     /// Does it on the host: `from` becomes `to`, which have [`from_bytes`](Self::from_bytes) and [`to_bytes`](Self::to_bytes).
-    /// `mask` is what lies at the mask's address. What a device does not do is left as it was.
-    pub fn on_host(&self, from: &[u8], to: &mut [u8], mask: Option<&[u8]>) {
+    /// `beside` is what lies [`beside`](Self::beside) it. What a device does not do is left as it was.
+    pub fn on_host(&self, from: &[u8], to: &mut [u8], beside: Option<&[u8]>) {
         match *self {
             Self::Normalise { height, width, channels, to: dtype, scale, bias, .. } => {
                 let image = height as usize * width as usize * usize::from(channels);
@@ -103,7 +161,7 @@ impl Conversion {
                 }
                 let rows = from.chunks_exact(image).zip(to.chunks_exact_mut(image * dtype.size()));
                 for (number, (pixels, row)) in rows.enumerate() {
-                    if mask.is_some_and(|mask| mask.get(number) == Some(&0)) {
+                    if beside.is_some_and(|mask| mask.get(number) == Some(&0)) {
                         row.fill(0);
                         continue;
                     }
@@ -116,8 +174,38 @@ impl Conversion {
                     pairs.for_each(|(from, to)| put(get(old, from), new, to));
                 }
             }
+            Self::Pad { lists, item, width, fill, left, .. } => {
+                let (width, item) = (usize::from(width), item as usize * usize::from(width));
+                let row = lists.length as usize * item;
+                let (Some(offsets), 1..) = (beside, row) else { return };
+                let fill = &fill.to_le_bytes()[..width];
+                for (number, out) in (0..).zip(to.chunks_exact_mut(row)) {
+                    let (first, kept) = lists.kept(offsets, number);
+                    let (first, kept) = (first as usize * item, kept as usize * item);
+                    let start = if left { row - kept } else { 0 };
+                    out.chunks_exact_mut(width).for_each(|element| element.copy_from_slice(fill));
+                    out[start..start + kept].copy_from_slice(&from[first..first + kept]);
+                }
+            }
+            Self::Lengths(lists) => {
+                for (number, out) in (0..).zip(to.chunks_exact_mut(8)) {
+                    out.copy_from_slice(&lists.kept(from, number).1.to_le_bytes());
+                }
+            }
         }
     }
+}
+
+fn product(factors: &[u64]) -> Option<usize> {
+    // A factor of 0 makes the product 0, wherever it stands.
+    if factors.contains(&0) {
+        return Some(0);
+    }
+    usize::try_from(factors.iter().try_fold(1_u64, |product, factor| product.checked_mul(*factor))?).ok()
+}
+
+fn pixels(images: u64, height: u32, width: u32, channels: u8) -> Option<usize> {
+    product(&[images, height.into(), width.into(), channels.into()])
 }
 
 fn normalise(pixels: &[u8], row: &mut [u8], channels: usize, dtype: DType, scale: &[f32; 4], bias: &[f32; 4]) {
@@ -242,6 +330,39 @@ mod tests {
         assert_eq!(cast(DType::Float32, DType::Float16, &1.000_488_3_f32.to_le_bytes()), [0, 0x3C]);
         assert_eq!(cast(DType::Bool, DType::Bfloat16, &[1]), bf16::ONE.to_le_bytes());
         assert_eq!(cast(DType::Float64, DType::Int8, &0_f64.to_le_bytes()), [0], "not a cast: left as it was");
+    }
+
+    #[test]
+    fn lists_are_filled_up_or_cut_and_offsets_beyond_the_items_are_their_end() {
+        let pad = |length: u64, left: bool, offsets: &[u64]| {
+            let lists = Lists { count: offsets.len() as u64 - 1, items: 5, length };
+            let what = Conversion::Pad { lists, item: 2, width: 2, fill: 0xABCD_0107, left, offsets: 0 };
+            let offsets: Vec<u8> = offsets.iter().flat_map(|offset| offset.to_le_bytes()).collect();
+            assert_eq!(what.beside(), Some((0, offsets.len())));
+            let values: Vec<u8> = (1..=10_u16).flat_map(u16::to_le_bytes).collect();
+            assert_eq!(what.from_bytes(), Some(values.len()));
+            let (mut to, mut lengths) = (vec![0xAA; what.to_bytes().unwrap()], vec![0xAA; 8 * lists.count as usize]);
+            what.on_host(&values, &mut to, Some(&offsets));
+            Conversion::Lengths(lists).on_host(&offsets, &mut lengths, None);
+            let elements: Vec<u16> = to.chunks_exact(2).map(|x| u16::from_le_bytes(x.try_into().unwrap())).collect();
+            let lengths: Vec<u8> = lengths.chunks_exact(8).map(|x| x[0]).collect();
+            (elements, lengths)
+        };
+        const F: u16 = 0x0107;
+        assert_eq!(pad(2, false, &[0, 1, 1, 4]), (vec![1, 2, F, F, F, F, F, F, 3, 4, 5, 6], vec![1, 0, 2]));
+        assert_eq!(pad(2, true, &[0, 1, 1, 3]), (vec![F, F, 1, 2, F, F, F, F, 3, 4, 5, 6], vec![1, 0, 2]));
+        assert_eq!(pad(1, false, &[4, 9, u64::MAX, 2]), (vec![9, 10, F, F, F, F], vec![1, 0, 0]));
+        let nothing = Conversion::Pad {
+            lists: Lists { count: 2, items: 0, length: 1 },
+            item: 1,
+            width: 8,
+            fill: u64::MAX,
+            left: false,
+            offsets: 0,
+        };
+        let mut to = [0; 16];
+        nothing.on_host(&[], &mut to, Some(&[0; 24]));
+        assert_eq!((nothing.from_bytes(), to), (Some(0), [0xFF; 16]));
     }
 
     #[test]

@@ -83,15 +83,12 @@ impl Device for Host {
         let (Some(read), Some(written)) = (what.from_bytes(), what.to_bytes()) else {
             return Err(refused(self.name(), "a conversion", "its size overflows memory"));
         };
-        let mask = match what {
-            Conversion::Normalise { mask: Some(mask), images, .. } => Some((*mask, *images as usize)),
-            _ => None,
-        };
-        // SAFETY: the caller promises sides of these sizes, which do not overlap, and a mask of a byte for each image.
+        // SAFETY: the caller promises sides of these sizes, which do not overlap, and what is beside them.
         unsafe {
-            let mask = mask.map(|(mask, images)| std::slice::from_raw_parts(pointer(mask).cast_const(), images));
+            let beside = what.beside();
+            let beside = beside.map(|(at, bytes)| std::slice::from_raw_parts(pointer(at).cast_const(), bytes));
             let from = std::slice::from_raw_parts(pointer(from).cast_const(), read);
-            what.on_host(from, std::slice::from_raw_parts_mut(pointer(to), written), mask);
+            what.on_host(from, std::slice::from_raw_parts_mut(pointer(to), written), beside);
         }
         Ok(())
     }

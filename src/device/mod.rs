@@ -29,10 +29,10 @@ mod target;
 mod upload;
 
 pub use batch::{DeviceBatch, DeviceTensor, DeviceValue};
-pub use conversion::Conversion;
+pub use conversion::{Conversion, Lists};
 pub use host::Host;
 pub use lease::Consumer;
-pub use placement::{Normalisation, Recipes};
+pub use placement::{Normalisation, Padding, Recipes};
 pub use port::{Address, DEVICE_ALIGNMENT, Device, Event, Fenced, Kind, Stream, refused};
 pub use sim::Sim;
 pub use spec::{Fence, Gpu, Place};

@@ -4,15 +4,18 @@
 //!   slot │ slab as it is on the host ............ │ another slab ... │ what conversions make │
 //!          one copy                                 (windows: one)     kernels, after the copies
 //! ```
+//!
+//! A slab takes the room of its whole memory, of which the copy is the part that is used: with lists that are cut, batches differ in
+//! size, and their slots do not.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::conversion::Conversion;
+use super::conversion::{Conversion, Lists};
 use super::port::{Address, DEVICE_ALIGNMENT};
 use crate::error::{Error, Result};
 use crate::memory::HostBuffer;
-use crate::schema::DType;
+use crate::schema::{DType, part_name};
 use crate::tensor::{Batch, Tensor, Value};
 
 /// What a device does to tensors on their way into place.
@@ -20,6 +23,8 @@ use crate::tensor::{Batch, Tensor, Value};
 pub struct Recipes {
     /// For columns of photos, u8 `[B, height, width, channels]`: how they are normalised.
     pub photos: BTreeMap<Arc<str>, Normalisation>,
+    /// For columns of lists, `name__values` and `name__offsets`: how they become `name` and `name__lengths`.
+    pub lists: BTreeMap<Arc<str>, Padding>,
     /// The column that says which rows are padding, if there is one.
     pub mask: Option<Arc<str>>,
 }
@@ -33,6 +38,17 @@ pub struct Normalisation {
     pub scale: [f32; 4],
     /// A summand for each channel.
     pub bias: [f32; 4],
+}
+
+/// How the lists of a column are padded: see [`Conversion::Pad`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Padding {
+    /// Items of every list.
+    pub length: usize,
+    /// The bits of the element that stands where a list has none.
+    pub fill: u64,
+    /// Whether the padding stands before the values.
+    pub left: bool,
 }
 
 /// Where everything of one batch lies, in bytes from the slot's beginning.
@@ -49,14 +65,16 @@ pub(super) struct Placement {
 /// One tensor in a slot.
 #[derive(Debug)]
 pub(super) struct Part {
+    /// The column of the batch that it is delivered as.
+    pub(super) name: Arc<str>,
     pub(super) dtype: DType,
     pub(super) shape: Vec<usize>,
     /// Where it lies as it was on the host.
     pub(super) from: Spot,
-    /// What it becomes, and where, if it does not stay.
-    pub(super) becomes: Option<(Normalisation, usize)>,
-    /// The mask of its rows, if it has one and becomes something.
-    pub(super) mask: Option<Spot>,
+    /// What makes it, and where, if it does not stay.
+    pub(super) becomes: Option<(Conversion, usize)>,
+    /// What the conversion reads beside it: the mask of its rows, or its offsets.
+    pub(super) beside: Option<Spot>,
     /// Bytes that the consumer gets.
     pub(super) bytes: usize,
 }
@@ -81,35 +99,32 @@ impl Placement {
             option: "batch_size",
         };
         let mut placement = Self { slabs: Vec::new(), tensors: Vec::new(), total: 0 };
-        let tensors: Vec<(&str, &Tensor)> = batch.columns().iter().filter_map(named).collect();
+        let tensors: Vec<(&Arc<str>, &Tensor)> = batch.columns().iter().filter_map(named).collect();
         for (_, tensor) in &tensors {
             if placement.slab(tensor).is_none() {
                 let at = placement.total;
                 placement.slabs.push((Arc::clone(tensor.slab()), at));
                 if !in_place {
-                    placement.total = after(at, tensor.slab().len()).ok_or_else(overflow)?;
+                    placement.total = after(at, tensor.slab().capacity()).ok_or_else(overflow)?;
                 }
             }
         }
-        let mask = recipes.mask.as_ref().and_then(|name| batch.tensor(name));
         for (name, tensor) in tensors {
             let Some(from) = placement.spot(tensor) else { continue };
             let mut part = Part {
+                name: Arc::clone(name),
                 dtype: tensor.dtype(),
                 shape: tensor.shape().to_vec(),
                 from,
                 becomes: None,
-                mask: None,
+                beside: None,
                 bytes: tensor.bytes().len(),
             };
-            if let (Some(recipe), DType::Uint8, &[rows, height, width, channels]) =
-                (recipes.photos.get(name), tensor.dtype(), tensor.shape())
-            {
-                part.dtype = recipe.to;
-                part.shape = vec![rows, channels, height, width];
-                part.bytes = part.bytes.checked_mul(recipe.to.size()).ok_or_else(overflow)?;
-                part.becomes = Some((*recipe, placement.total));
-                part.mask = mask.filter(|mask| mask.bytes().len() == rows).and_then(|mask| placement.spot(mask));
+            if let Some(made) = recipes.made(name, tensor, batch) {
+                part.bytes = made.what.to_bytes().ok_or_else(overflow)?;
+                part.becomes = Some((made.what, placement.total));
+                part.beside = made.beside.and_then(|beside| placement.spot(beside));
+                (part.name, part.dtype, part.shape) = (made.name, made.dtype, made.shape);
                 placement.total = after(placement.total, part.bytes).ok_or_else(overflow)?;
             }
             placement.tensors.push(part);
@@ -134,26 +149,89 @@ impl Placement {
 }
 
 impl Part {
-    /// What makes this part, if it does not stay as it is; `mask` is where its mask lies.
-    pub(super) fn conversion(&self, mask: Option<Address>) -> Option<(Conversion, usize)> {
-        let (Normalisation { to, scale, bias }, at) = self.becomes?;
-        let &[images, channels, height, width] = self.shape.as_slice() else { return None };
+    /// What makes this part, and where, if it does not stay as it is; `beside` is where that lies.
+    pub(super) fn conversion(&self, beside: Option<Address>) -> Option<(Conversion, usize)> {
+        let (what, at) = self.becomes?;
+        Some((beside.map_or(what, |beside| what.with_beside(beside)), at))
+    }
+}
+
+/// What a recipe makes of a tensor.
+struct Made<'a> {
+    name: Arc<str>,
+    dtype: DType,
+    shape: Vec<usize>,
+    /// Without the address of what it reads beside the tensor.
+    what: Conversion,
+    beside: Option<&'a Tensor>,
+}
+
+impl Recipes {
+    /// What becomes of the column `name`; `None` if it stays as it is.
+    fn made<'a>(&self, name: &Arc<str>, tensor: &Tensor, batch: &'a Batch) -> Option<Made<'a>> {
+        let lists = |suffix: &str| name.strip_suffix(suffix).and_then(|column| self.lists.get_key_value(column));
+        if let Some(recipe) = self.photos.get(name) {
+            self.normalised(name, *recipe, tensor, batch)
+        } else if let Some((column, recipe)) = lists("__values") {
+            padded(column, *recipe, tensor, batch.tensor(&part_name(column, "offsets", 0))?)
+        } else if let Some((column, recipe)) = lists("__offsets") {
+            let lists = lists_of(*recipe, batch.tensor(&part_name(column, "values", 0))?, tensor)?;
+            let (name, shape) = (part_name(column, "lengths", 0), vec![usize::try_from(lists.count).ok()?]);
+            Some(Made { name, dtype: DType::Int64, shape, what: Conversion::Lengths(lists), beside: None })
+        } else {
+            None
+        }
+    }
+
+    fn normalised<'a>(
+        &self,
+        name: &Arc<str>,
+        Normalisation { to, scale, bias }: Normalisation,
+        tensor: &Tensor,
+        batch: &'a Batch,
+    ) -> Option<Made<'a>> {
+        let (DType::Uint8, &[rows, height, width, channels]) = (tensor.dtype(), tensor.shape()) else { return None };
+        let mask = self.mask.as_ref().and_then(|name| batch.tensor(name));
         let what = Conversion::Normalise {
-            images: images as u64,
+            images: rows as u64,
             height: u32::try_from(height).ok()?,
             width: u32::try_from(width).ok()?,
             channels: u8::try_from(channels).ok()?,
             to,
             scale,
             bias,
-            mask,
+            mask: None,
         };
-        Some((what, at))
+        let beside = mask.filter(|mask| mask.bytes().len() == rows);
+        Some(Made { name: Arc::clone(name), dtype: to, shape: vec![rows, channels, height, width], what, beside })
     }
 }
 
-fn named((name, value): &(Arc<str>, Value)) -> Option<(&str, &Tensor)> {
-    value.tensor().map(|tensor| (&**name, tensor))
+/// `values`, `[items, ...]`, and `offsets` as `[lists, length, ...]`.
+fn padded<'a>(column: &Arc<str>, recipe: Padding, values: &Tensor, offsets: &'a Tensor) -> Option<Made<'a>> {
+    let lists = lists_of(recipe, values, offsets)?;
+    let rest = values.shape().get(1..)?;
+    let what = Conversion::Pad {
+        lists,
+        item: rest.iter().map(|axis| *axis as u64).product(),
+        width: u8::try_from(values.dtype().size()).ok()?,
+        fill: recipe.fill,
+        left: recipe.left,
+        offsets: 0,
+    };
+    let shape = [usize::try_from(lists.count).ok()?, recipe.length].iter().chain(rest).copied().collect();
+    Some(Made { name: Arc::clone(column), dtype: values.dtype(), shape, what, beside: Some(offsets) })
+}
+
+/// The lists of these tensors.
+fn lists_of(recipe: Padding, values: &Tensor, offsets: &Tensor) -> Option<Lists> {
+    let (DType::Int64, &[ends]) = (offsets.dtype(), offsets.shape()) else { return None };
+    let (count, items) = (ends.checked_sub(1)? as u64, *values.shape().first()? as u64);
+    Some(Lists { count, items, length: recipe.length as u64 })
+}
+
+fn named((name, value): &(Arc<str>, Value)) -> Option<(&Arc<str>, &Tensor)> {
+    value.tensor().map(|tensor| (name, tensor))
 }
 
 /// The first aligned byte after `len` bytes at `at`.
@@ -182,31 +260,43 @@ mod tests {
     fn parts_are_aligned_and_disjoint_and_each_slab_lies_there_once() {
         let photos =
             BTreeMap::from([("image".into(), Normalisation { to: DType::Float32, scale: [1.0; 4], bias: [0.0; 4] })]);
-        let recipes = Recipes { photos, mask: Some("_mask".into()) };
+        let lists = BTreeMap::from([("words".into(), Padding { length: 3, fill: 7, left: true })]);
+        let recipes = Recipes { photos, lists, mask: Some("_mask".into()) };
         let mut batch = batch(&[
             ("image", DType::Uint8, &[2, 5, 3, 3]),
             ("label", DType::Int64, &[2]),
             ("_mask", DType::Bool, &[2]),
         ]);
-        batch.add_frames(self::batch(&[("x", DType::Float16, &[7])]), 1, &["x".into()]);
+        let more: [(&str, DType, &[usize]); 3] = [
+            ("x", DType::Float16, &[7]),
+            ("words__values", DType::Float16, &[5, 2]),
+            ("words__offsets", DType::Int64, &[3]),
+        ];
+        batch.add_frames(self::batch(&more), 1, &more.map(|(name, ..)| name.into()));
         let placement = Placement::new(&batch, &recipes, false).unwrap();
         assert_eq!(placement.slabs.len(), 2);
         let image = &placement.tensors[0];
         assert_eq!((image.dtype, &*image.shape, image.bytes), (DType::Float32, &[2, 3, 5, 3][..], 360));
-        let (what, at) = image.conversion(image.mask.map(|mask| placement.address(mask, 1 << 20, false))).unwrap();
+        let (what, at) = image.conversion(image.beside.map(|mask| placement.address(mask, 1 << 20, false))).unwrap();
         let Conversion::Normalise { images, height, width, channels, mask, .. } = what else { panic!("{what:?}") };
         assert_eq!((images, height, width, channels), (2, 5, 3, 3));
         assert_eq!(mask, Some((1 << 20) + 512), "image and label take 256 bytes each");
         let slabs = placement.slabs.iter().map(|(slab, at)| (*at, slab.len()));
-        let mut parts: Vec<(usize, usize)> = slabs.chain([(at, image.bytes)]).collect();
+        let [words, lengths] = &placement.tensors[placement.tensors.len() - 2..] else { panic!() };
+        assert_eq!((&*words.name, &*words.shape, words.bytes), ("words", &[2, 3, 2][..], 24));
+        assert_eq!((&*lengths.name, &*lengths.shape, lengths.dtype), ("words__lengths", &[2][..], DType::Int64));
+        let beside = words.beside.map(|beside| placement.address(beside, 0, false));
+        assert_eq!(beside, Some(placement.address(lengths.from, 0, false)), "the offsets");
+        let made = |part: &Part| (part.conversion(beside).unwrap().1, part.bytes);
+        let mut parts: Vec<(usize, usize)> = slabs.chain([(at, image.bytes), made(words), made(lengths)]).collect();
         parts.sort_unstable();
         assert!(parts.iter().all(|(at, _)| at % DEVICE_ALIGNMENT == 0));
         assert!(parts.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0));
         assert!(parts.last().is_some_and(|(at, len)| at + len <= placement.total));
-        assert!(placement.tensors[1].becomes.is_none() && placement.tensors[1].mask.is_none());
+        assert!(placement.tensors[1].becomes.is_none() && placement.tensors[1].beside.is_none());
 
         let in_place = Placement::new(&batch, &recipes, true).unwrap();
-        assert_eq!(in_place.total, 512, "only what is made");
+        assert_eq!(in_place.total, 512 + 256 + 256, "only what is made");
         let label = batch.tensor("label").unwrap();
         assert_eq!(in_place.address(in_place.tensors[1].from, 0, true), label.as_ptr() as Address);
     }

@@ -128,7 +128,7 @@ pub trait Device: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Safety
     /// As for [`copy`](Self::copy), both sides in device memory: `from` of [`Conversion::from_bytes`], `to` of
-    /// [`Conversion::to_bytes`], not overlapping; a mask of as many bytes as there are images.
+    /// [`Conversion::to_bytes`], not overlapping; and what is read [beside](Conversion::beside) it, of as many bytes as that says.
     unsafe fn convert(&self, what: &Conversion, from: Address, to: Address) -> Result<()>;
 
     /// Records `event` on the copy stream. Only the transfer thread calls this.

@@ -319,15 +319,10 @@ impl State {
     fn convert(&mut self, what: &Conversion, from: Address, to: Address) {
         self.counters.conversions += 1;
         let (read, written) = (what.from_bytes().unwrap_or(0), what.to_bytes().unwrap_or(0));
-        let mask = match what {
-            Conversion::Normalise { mask: Some(mask), images, .. } => {
-                self.bytes(*mask, *images as usize).map(|mask| mask.to_vec())
-            }
-            _ => None,
-        };
+        let beside = what.beside().and_then(|(at, bytes)| self.bytes(at, bytes).map(|beside| beside.to_vec()));
         let Some(from) = self.bytes(from, read).map(|from| from.to_vec()) else { return };
         if let Some(to) = self.bytes(to, written) {
-            what.on_host(&from, to, mask.as_deref());
+            what.on_host(&from, to, beside.as_deref());
         }
     }
 

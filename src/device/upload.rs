@@ -453,15 +453,18 @@ impl<S: Send + 'static, F: Source<S>> Thread<S, F> {
         drop(body);
         self.core.change(|board| board.ring.fill(slot.number));
         let lease = Arc::new(Lease::new(Arc::clone(&self.core), Arc::clone(&slot)));
-        let tensor = |part: &Part| DeviceTensor {
-            dtype: part.dtype,
-            shape: part.shape.clone(),
-            address: match part.becomes {
-                Some((_, at)) => base + at as Address,
-                None => placement.address(part.from, base, self.in_place),
-            },
-            bytes: part.bytes,
-            lease: Arc::clone(&lease),
+        let tensor = |part: &Part| {
+            let tensor = DeviceTensor {
+                dtype: part.dtype,
+                shape: part.shape.clone(),
+                address: match part.becomes {
+                    Some((_, at)) => base + at as Address,
+                    None => placement.address(part.from, base, self.in_place),
+                },
+                bytes: part.bytes,
+                lease: Arc::clone(&lease),
+            };
+            (Arc::clone(&part.name), tensor)
         };
         let tensors = placement.tensors.iter().map(tensor).collect();
         if !self.in_place {
@@ -488,9 +491,9 @@ impl<S: Send + 'static, F: Source<S>> Thread<S, F> {
         }
         for part in placement.tensors.iter().filter(|part| part.bytes > 0) {
             let address = |spot| placement.address(spot, body.at, self.in_place);
-            if let Some((what, at)) = part.conversion(part.mask.map(address)) {
+            if let Some((what, at)) = part.conversion(part.beside.map(address)) {
                 *appended = true;
-                // SAFETY: both sides and the mask lie in the slot (or in slabs that stay where they are), where the placement put
+                // SAFETY: both sides and what is beside them lie in the slot (or in slabs that stay where they are), where the placement put
                 // them without overlap, with the sizes that the conversion has.
                 unsafe { device.convert(&what, address(part.from), body.at + at as Address)? }
             }
@@ -541,15 +544,12 @@ impl<S: Send + 'static, F: Source<S>> Thread<S, F> {
     }
 }
 
-/// `batch` with these tensors in place of its own.
-fn delivered(batch: &Batch, tensors: Vec<DeviceTensor>) -> DeviceBatch {
+/// `batch` with these tensors, and their names, in place of its own.
+fn delivered(batch: &Batch, tensors: Vec<(Arc<str>, DeviceTensor)>) -> DeviceBatch {
     let mut tensors = tensors.into_iter();
-    let columns = batch.columns().iter().filter_map(|(name, value)| {
-        let value = match value {
-            Value::Tensor(_) => DeviceValue::Tensor(tensors.next()?),
-            Value::Arrow(array) => DeviceValue::Arrow(Arc::clone(array)),
-        };
-        Some((Arc::clone(name), value))
+    let columns = batch.columns().iter().filter_map(|(name, value)| match value {
+        Value::Tensor(_) => tensors.next().map(|(name, tensor)| (name, DeviceValue::Tensor(tensor))),
+        Value::Arrow(array) => Some((Arc::clone(name), DeviceValue::Arrow(Arc::clone(array)))),
     });
     DeviceBatch { epoch: batch.epoch, step: batch.step, rows: batch.rows, columns: columns.collect() }
 }

@@ -8,14 +8,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::Origin;
-use crate::codec::BadRows;
+use crate::codec::{BadRows, Lists};
 use crate::device::{
-    Device, DeviceBatch, DeviceStats, Feeding, Normalisation, Pulled, Recipes, Source, Taken, Transfer,
+    Device, DeviceBatch, DeviceStats, Feeding, Normalisation, Padding, Pulled, Recipes, Source, Taken, Transfer,
 };
 use crate::error::{Error, Result};
 use crate::pipeline::{LoaderOptions, Next};
 use crate::plan::{Share, State};
 use crate::schema::{DType, Dim, Field, Schema, Type};
+
+/// Lists padded to fewer items are padded on the host: the bytes that the bus is spared are not worth two kernels.
+const SHORTEST: usize = 16;
 
 /// A position, with what the plan says there.
 #[derive(Debug, Clone)]
@@ -105,9 +108,10 @@ impl OnDevice {
             origin = open(options)?;
             photos.clear();
         }
-        let schema = finished(origin.schema(), &photos);
+        let lists = paddings(origin.schema(), options);
+        let recipes = Recipes { photos, lists, mask: Some(crate::codec::MASK.into()) };
+        let schema = finished(origin.schema(), &recipes);
         let (share, timeout, now) = (origin.share(), origin.timeout(), Position::of(&origin));
-        let recipes = Recipes { photos, mask: Some(crate::codec::MASK.into()) };
         let feeding = Feeding {
             slots: options.device_slots,
             fence: options.device_fence,
@@ -219,11 +223,20 @@ impl OnDevice {
 }
 
 /// The options with which the host leaves to the device what it does better: photos cross the bus as u8, a quarter of the bytes, and
-/// are normalised there. And what is left to do, by column.
+/// are normalised there; padded lists cross it without their padding. And what is left to do with photos, by column: of lists the
+/// schema tells which are cut.
 fn shared_work(options: &LoaderOptions) -> (LoaderOptions, BTreeMap<Arc<str>, Normalisation>) {
     let (mut asked, mut photos) = (options.clone(), BTreeMap::new());
-    // Zeros stand for bad rows after normalising, which the device could not tell from black. Windows have axes of their own.
-    if options.bad_rows == BadRows::Zero || options.ngram.is_some() {
+    // Windows have axes of their own.
+    if options.ngram.is_some() {
+        return (asked, photos);
+    }
+    // What a server sends lies in page-locked memory of the size of each message: with lists that are cut, none would fit the next one.
+    if !Origin::is_remote(options) {
+        asked.columns.lists.0.values_mut().for_each(cut);
+    }
+    // Zeros stand for bad rows after normalising, which the device could not tell from black.
+    if options.bad_rows == BadRows::Zero {
         return (asked, photos);
     }
     for (name, image) in &mut asked.columns.images {
@@ -250,11 +263,36 @@ fn is_pixels(schema: &Schema, name: &str) -> bool {
     schema.get(name).is_some_and(fits) && !schema.fields().iter().any(below)
 }
 
+/// Leaves the padding of plain lists to the device, where it spares the bus enough.
+fn cut(lists: &mut Lists) {
+    if let Lists::Padded(padded) = lists
+        && padded.plain_length().is_some_and(|length| length >= SHORTEST)
+    {
+        *lists = Lists::Cut(padded.clone());
+    }
+}
+
+/// How the device pads the lists that the host cut, though `options` ask for padded ones.
+fn paddings(schema: &Schema, options: &LoaderOptions) -> BTreeMap<Arc<str>, Padding> {
+    let padding = |field: &Field| {
+        let (Some(Dim::Cut(length)), Some(dtype)) = (field.dims.get(1), field.dtype()) else { return None };
+        let (padded, element) = options.columns.padding(&field.name, dtype)?;
+        let mut fill = [0; 8];
+        fill[..element.len()].copy_from_slice(&element);
+        let padding = Padding { length: *length, fill: u64::from_le_bytes(fill), left: padded.left };
+        Some((Arc::clone(&field.name), padding))
+    };
+    schema.fields().iter().filter_map(padding).collect()
+}
+
 /// The schema once the device is done.
-fn finished(schema: &Schema, photos: &BTreeMap<Arc<str>, Normalisation>) -> Schema {
+fn finished(schema: &Schema, recipes: &Recipes) -> Schema {
     let field = |field: &Field| {
         let mut field = field.clone();
-        if let Some(recipe) = photos.get(&field.name) {
+        if let (Some(padding), Some(axis)) = (recipes.lists.get(&field.name), field.dims.get_mut(1)) {
+            *axis = Dim::Padded(padding.length);
+        }
+        if let Some(recipe) = recipes.photos.get(&field.name) {
             field.ty = Type::Tensor(recipe.to);
             // Channels first.
             if let Some(axes) = field.dims.get_mut(1..4) {

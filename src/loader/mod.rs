@@ -283,7 +283,8 @@ impl Loader {
     /// [`Error::Device`] if a device refuses.
     pub fn fill(&self, batch: &Placed, targets: &Targets, consumer: Consumer) -> Result<()> {
         for column in targets.iter().map(|target| target.column()) {
-            let varies = |field: &&Field| field.dims.iter().any(|dim| matches!(dim, Dim::Ragged | Dim::Any));
+            let varies =
+                |field: &&Field| field.dims.iter().any(|dim| matches!(dim, Dim::Ragged | Dim::Cut(_) | Dim::Any));
             let part = |field: &&Field| field.names().iter().any(|name| &**name == column);
             if let Some(field) = self.schema().fields().iter().filter(varies).find(part) {
                 let what = format!("filling a tensor with {column}, whose length varies from batch to batch,");

@@ -32,10 +32,22 @@ impl Origin {
     /// The dataset that `options.urls` name, with batches in `memory`.
     pub(super) fn open(options: &LoaderOptions, memory: BatchMemory) -> Result<Self> {
         #[cfg(feature = "flight")]
-        if options.urls.iter().any(|url| Address::is_one(url)) {
+        if Self::is_remote(options) {
             return Ok(Self::Remote(Box::new(Remote::open_to(options, None, memory.allocator)?)));
         }
         Ok(Self::Local(Box::new(Loader::open_in(options.clone(), memory)?)))
+    }
+
+    /// Whether a server has the dataset that `options.urls` name.
+    #[cfg(feature = "flight")]
+    pub(super) fn is_remote(options: &LoaderOptions) -> bool {
+        options.urls.iter().any(|url| Address::is_one(url))
+    }
+
+    /// No server has any dataset.
+    #[cfg(not(feature = "flight"))]
+    pub(super) fn is_remote(_: &LoaderOptions) -> bool {
+        false
     }
 
     /// A dataset that a server has, for a member of `gang`.

@@ -130,6 +130,11 @@ impl HostBuffer {
         self.ptr.as_ptr()
     }
 
+    /// Bytes of its memory, of which the buffer is the first part.
+    pub fn capacity(&self) -> usize {
+        self.raw.as_ref().map_or(self.len, Raw::capacity)
+    }
+
     /// Takes the bytes off the budget: from now on they are the consumer's.
     pub fn deliver(&self) {
         if let Some(charge) = &self.charge {

@@ -250,8 +250,16 @@ impl Reservation {
     ///
     /// # Errors
     /// [`Error::Limit`] if the allocator has no memory.
-    pub fn allocate(mut self, len: usize) -> Result<HostBuffer> {
-        let capacity = buffer_bytes(len);
+    pub fn allocate(self, len: usize) -> Result<HostBuffer> {
+        self.allocate_in(len, len)
+    }
+
+    /// As [`allocate`](Self::allocate), with a capacity of at least `room` bytes.
+    ///
+    /// # Errors
+    /// As [`allocate`](Self::allocate).
+    pub fn allocate_in(mut self, len: usize, room: usize) -> Result<HostBuffer> {
+        let capacity = buffer_bytes(len.max(room));
         let kept = {
             let mut state = self.pool.lock();
             let raw = state.kept.get_mut(&capacity).and_then(Vec::pop);

@@ -16,6 +16,8 @@ pub enum Dim {
     Fixed(usize),
     /// As many as each list has: the column comes as `__values` and `__offsets`.
     Ragged,
+    /// As [`Ragged`](Self::Ragged), and never more than this: longer lists were cut or refused.
+    Cut(usize),
     /// As many as each value has, where other axes than the first vary: the column comes as `__values`, one value after another,
     /// with `__offsets`, and `__shape` tells the axes.
     Any,
@@ -75,7 +77,7 @@ impl Field {
             let part = name.strip_prefix(&*self.name).unwrap_or_default();
             part == "__values" || part.starts_with("__offsets")
         };
-        let ragged = self.dims.iter().any(|dim| matches!(dim, Dim::Ragged | Dim::Any));
+        let ragged = self.dims.iter().any(|dim| matches!(dim, Dim::Ragged | Dim::Cut(_) | Dim::Any));
         if ragged { self.names().into_iter().filter(flat).collect() } else { Vec::new() }
     }
 
@@ -83,7 +85,8 @@ impl Field {
     pub fn names(&self) -> Vec<Arc<str>> {
         let name = &self.name;
         let count = |wanted: fn(&Dim) -> bool| self.dims.iter().filter(|dim| wanted(dim)).count();
-        let (ragged, padded) = (count(|d| matches!(d, Dim::Ragged)), count(|d| matches!(d, Dim::Padded(_))));
+        let ragged = count(|d| matches!(d, Dim::Ragged | Dim::Cut(_)));
+        let padded = count(|d| matches!(d, Dim::Padded(_)));
         if count(|d| matches!(d, Dim::Any)) > 0 {
             let mut names: Vec<Arc<str>> = ["values", "offsets", "shape"].map(|part| part_name(name, part, 0)).into();
             names.extend(self.valid.then(|| part_name(name, "valid", 0)));
@@ -122,6 +125,7 @@ impl fmt::Display for Field {
                 Dim::Batch => write!(f, "{separator}B")?,
                 Dim::Fixed(n) => write!(f, "{separator}{n}")?,
                 Dim::Ragged => write!(f, "{separator}ragged")?,
+                Dim::Cut(n) => write!(f, "{separator}ragged<={n}")?,
                 Dim::Any => write!(f, "{separator}any")?,
                 Dim::Padded(n) => write!(f, "{separator}<={n}")?,
             }

@@ -666,16 +666,26 @@ API cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void *stream)
 RUN(normalise_1_float16) RUN(normalise_3_float16) RUN(normalise_4_float16)
 RUN(normalise_1_bfloat16) RUN(normalise_3_bfloat16) RUN(normalise_4_bfloat16)
 RUN(normalise_1_float32) RUN(normalise_3_float32) RUN(normalise_4_float32)
+#define RUN_PAD(name, type) \
+    static void run_##name(void **p) { \
+        name(P(0, const type *), P(1, type *), P(2, const u64 *), P(3, u64), P(4, u64), P(5, u64), P(6, u64), P(7, u64), P(8, int), \
+             P(9, int)); \
+    }
+RUN_PAD(pad_1, u8) RUN_PAD(pad_2, u16) RUN_PAD(pad_4, u32) RUN_PAD(pad_8, u64)
+static void run_lengths(void **p) { lengths(P(0, const u64 *), P(1, u64 *), P(2, u64), P(3, u64), P(4, u64)); }
 static void run_cast(void **p) { cast(P(0, void *), P(1, void *), P(2, u64), P(3, int), P(4, int)); }
 
 // A parameter is q: 8 bytes, i: an integer of 4, f: a float.
 #define NORM "qqqqqffffffff"
+#define PADDING "qqqqqqqqii"
 static const Kernel KERNELS[] = {
     {"normalise_1_float16", NORM, run_normalise_1_float16}, {"normalise_3_float16", NORM, run_normalise_3_float16},
     {"normalise_4_float16", NORM, run_normalise_4_float16}, {"normalise_1_bfloat16", NORM, run_normalise_1_bfloat16},
     {"normalise_3_bfloat16", NORM, run_normalise_3_bfloat16}, {"normalise_4_bfloat16", NORM, run_normalise_4_bfloat16},
     {"normalise_1_float32", NORM, run_normalise_1_float32}, {"normalise_3_float32", NORM, run_normalise_3_float32},
     {"normalise_4_float32", NORM, run_normalise_4_float32}, {"cast", "qqqii", run_cast},
+    {"pad_1", PADDING, run_pad_1}, {"pad_2", PADDING, run_pad_2}, {"pad_4", PADDING, run_pad_4}, {"pad_8", PADDING, run_pad_8},
+    {"lengths", "qqqqq", run_lengths},
 };
 
 API cuModuleLoadData(char **module, const char *image) {

@@ -379,6 +379,37 @@ fn lists_are_padded() {
     assert!(text.ends_with("[1, 2, 3]"), "{text}");
 }
 
+#[test]
+fn lists_are_cut_as_padded_ones_are_in_memory_of_one_size() {
+    let of = list(&[&[1, 2, 3], &[], &[4], &[5, 6, 7, 8]]);
+    let run = |json: &str, rows: &[(u32, u32)], bad_rows| picked(&[("x", Arc::clone(&of))], json, rows, 5, bad_rows);
+    let room = |batch: &Batch| batch.tensor("x__values").unwrap().slab().capacity();
+    for (truncate, expected) in [("right", [1, 2, 5, 6, 4]), ("left", [2, 3, 7, 8, 4])] {
+        let json = format!(r#"{{"lists": {{"cut": {{"length": 2, "truncate": "{truncate}"}}}}}}"#);
+        assert_eq!(delivered(Arc::clone(&of), &json), "x int64 [B, ragged<=2]");
+        let batch = run(&json, &[(0, 0), (0, 1), (0, 3), (0, 2)], BadRows::Error).unwrap().0;
+        assert_eq!(names(&batch), ["x__values", "x__offsets"]);
+        assert_eq!(values::<i64>(&batch, "x__values"), expected);
+        assert_eq!(values::<i64>(&batch, "x__offsets"), [0, 2, 2, 4, 5, 5]);
+        let empty = run(&json, &[(0, 1)], BadRows::Error).unwrap().0;
+        assert_eq!((values::<i64>(&empty, "x__values"), room(&empty)), (vec![], room(&batch)));
+    }
+    // 5 rows of 1000 numbers, whatever they have.
+    let batch = run(r#"{"lists": {"cut": {"length": 1000}}}"#, &[(0, 0)], BadRows::Error).unwrap().0;
+    assert!(room(&batch) >= 40_000 && batch.tensor("x__values").unwrap().slab().len() < 1000);
+    let json = r#"{"lists": {"cut": {"length": 2}}}"#;
+    let error = run(json, &[(0, 2), (0, 3)], BadRows::Error).unwrap_err();
+    assert!(error.to_string().contains("row 3: a list longer than the padded length 2"), "{error}");
+    let (batch, bad) = run(json, &[(0, 2), (0, 3), (0, 2)], BadRows::Zero).unwrap();
+    assert_eq!((values::<i64>(&batch, "x__values"), bad.len()), (vec![4, 4], 1));
+    for wrong in ["0", "[2, 3]"] {
+        let json = format!(r#"{{"lists": {{"x": {{"cut": {{"length": {wrong}}}}}}}}}"#);
+        assert!(matches!(whole(&[("x", Arc::clone(&of))], &json), Err(Error::Config { option: "lists", .. })));
+    }
+    let error = whole(&[("x", list_of_lists())], r#"{"lists": {"cut": {"length": [2, 3]}}}"#).unwrap_err();
+    assert!(error.to_string().contains("lists of lists"), "{error}");
+}
+
 fn list_of_lists() -> ArrayRef {
     // [[1, 2], []], [], [[3], [4, 5, 6], [7]]
     let inner = list(&[&[1, 2], &[], &[3], &[4, 5, 6], &[7]]);

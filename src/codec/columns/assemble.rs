@@ -80,6 +80,9 @@ pub(super) enum Table<'a> {
 /// Where an output's tensors begin among those of the batch, and its ragged rows.
 pub(super) struct Layout {
     specs: Vec<TensorSpec>,
+    /// Bytes that the slab has at least: those of the batch with all lists as long as they may be. So slabs of lists that are cut have
+    /// one size, and their memory is used again, page-locked or a device's.
+    room: usize,
     /// By output: index of its first tensor, and where rows start: [`lists::starts`], or those of [`Shapes`].
     pub(super) outputs: Vec<(usize, Vec<Vec<usize>>)>,
     /// By output, for those whose values have shapes of their own.
@@ -103,10 +106,10 @@ pub(super) fn assemble(
     let limit = faults.first().filter(|_| rows.bad_rows == BadRows::Error).map_or(rows.rows.len(), |fault| fault.index);
     let mut picked = Cow::Borrowed(rows.rows);
     let shapes = shaped::shapes(outputs, &tables, rows, &picked, limit, Some(&mut faults));
-    let mut layout = lay_out(outputs, &tables, &picked, rows, row_id, shapes);
+    let mut layout = lay_out(outputs, &tables, &picked, rows, row_id, shapes)?;
     within(&layout, rows)?;
     let spare = reservation.split(0);
-    let mut builder = BatchBuilder::new(layout.specs.clone(), reservation)?;
+    let mut builder = BatchBuilder::with_room(layout.specs.clone(), layout.room, reservation)?;
     faults::decode(outputs, &tables, rows, limit, &layout, &mut builder, &mut faults);
     shaped::decode(outputs, &tables, rows, (&picked, limit), &layout, &mut builder, &mut faults);
     faults.sort_by_key(|fault| (fault.index, fault.output));
@@ -117,7 +120,7 @@ pub(super) fn assemble(
     let bad = if faults.is_empty() { Vec::new() } else { faults::settle(faults, rows, picked.to_mut(), stand_in)? };
     if bad.iter().any(|bad| bad.replaced_by.is_some()) {
         let shapes = shaped::shapes(outputs, &tables, rows, &picked, picked.len(), None);
-        let decoded = std::mem::replace(&mut layout, lay_out(outputs, &tables, &picked, rows, row_id, shapes));
+        let decoded = std::mem::replace(&mut layout, lay_out(outputs, &tables, &picked, rows, row_id, shapes)?);
         within(&layout, rows)?;
         builder = with_decoded(outputs, builder, &decoded, &layout, spare)?;
         let all = (&*picked, picked.len());
@@ -137,7 +140,7 @@ pub(super) fn assemble(
 
 /// That the batch is no larger than it may be, before there is memory for it.
 fn within(layout: &Layout, rows: &Rows<'_>) -> Result<()> {
-    let asked = BatchBuilder::slab_bytes(&layout.specs)?;
+    let asked = layout.room;
     if asked <= rows.max_bytes {
         return Ok(());
     }
@@ -172,14 +175,14 @@ fn table<'a>(output: &Output, at: usize, cells: &'a [Arc<Cells>]) -> Result<Tabl
     let mut table = match output.form {
         Form::Fixed if cells.iter().any(paged) => Table::Pieces(Vec::new()),
         Form::Fixed | Form::Pack => Table::Fixed(Vec::new()),
-        Form::Ragged(_) | Form::Padded(_) => Table::Lists(Vec::new()),
+        Form::Ragged(..) | Form::Padded(_) => Table::Lists(Vec::new()),
         Form::Decoded(_) | Form::Shaped(_) | Form::Bytes(..) => Table::Bytes(Vec::new()),
         Form::Nested(..) | Form::Arrow(_) => Table::Nested(Vec::new()),
         Form::Absent => return Ok(Table::Absent),
     };
     let levels = match &output.form {
-        Form::Ragged(levels) => *levels,
-        Form::Padded(padding) => padding.lengths.len(),
+        Form::Ragged(levels, _) => *levels,
+        Form::Padded(padding) => padding.limit.lengths.len(),
         _ => 0,
     };
     for cell in cells {
@@ -239,7 +242,7 @@ fn with_decoded(
     if old.specs == new.specs {
         return Ok(builder);
     }
-    let mut bigger = BatchBuilder::new(new.specs.clone(), spare)?;
+    let mut bigger = BatchBuilder::with_room(new.specs.clone(), new.room, spare)?;
     for (at, _) in outputs.iter().enumerate().filter(|(_, output)| matches!(output.form, Form::Decoded(_))) {
         bigger.tensor(new.outputs[at].0).copy_from_slice(builder.tensor(old.outputs[at].0));
     }
@@ -253,15 +256,16 @@ fn lay_out(
     rows: &Rows<'_>,
     row_id: bool,
     mut shapes: Vec<Shapes>,
-) -> Layout {
+) -> Result<Layout> {
     let size = rows.size;
     let mut starts = |at: usize, output: &Output| match (&output.form, &tables[at]) {
-        (Form::Ragged(levels), Table::Lists(cells)) => lists::starts(cells, picked, *levels),
+        (Form::Ragged(levels, limit), Table::Lists(cells)) => lists::starts(cells, picked, *levels, limit.as_ref()),
         (Form::Shaped(_), _) => vec![std::mem::take(&mut shapes[at].starts)],
         _ => Vec::new(),
     };
     let starts: Vec<_> = outputs.iter().enumerate().map(|(at, output)| starts(at, output)).collect();
-    let mut layout = Layout { specs: Vec::new(), outputs: Vec::with_capacity(outputs.len()), shapes };
+    let mut layout = Layout { specs: Vec::new(), room: 0, outputs: Vec::with_capacity(outputs.len()), shapes };
+
     for (output, starts) in outputs.iter().zip(starts) {
         let totals: Vec<usize> = starts.iter().map(|starts| starts.last().copied().unwrap_or(0)).collect();
         let first = layout.specs.len();
@@ -269,7 +273,30 @@ fn lay_out(
         layout.outputs.push((first, starts));
     }
     own_specs(size, row_id, rows.masked, &mut layout.specs);
-    layout
+    layout.room = BatchBuilder::slab_bytes(&layout.specs)?;
+    if outputs.iter().any(|output| most(output, size).is_some()) {
+        let mut longest = layout.specs.clone();
+        for (output, (first, _)) in outputs.iter().zip(&layout.outputs) {
+            // The values come first.
+            if let (Some(most), Some(items)) =
+                (most(output, size), longest.get_mut(*first).and_then(|spec| spec.shape.first_mut()))
+            {
+                *items = most;
+            }
+        }
+        layout.room = BatchBuilder::slab_bytes(&longest)?;
+    }
+    Ok(layout)
+}
+
+/// The most items that a ragged output has in a batch of `size` rows, if its lists are cut.
+fn most(output: &Output, size: usize) -> Option<usize> {
+    match &output.form {
+        Form::Ragged(_, Some(limit)) => {
+            Some(limit.lengths.iter().fold(size, |most, length| most.saturating_mul(*length)))
+        }
+        _ => None,
+    }
 }
 
 /// The tensors of one output; `totals` are the items of each ragged level.
@@ -279,7 +306,7 @@ fn specs(output: &Output, size: usize, totals: &[usize], specs: &mut Vec<TensorS
     let name = &output.name;
     match &output.form {
         Form::Fixed | Form::Pack | Form::Decoded(_) => add(Arc::clone(name), output.dtype, shape(&[size])),
-        Form::Ragged(levels) => {
+        Form::Ragged(levels, _) => {
             let total = |level: usize| totals.get(level).copied().unwrap_or(0);
             add(part_name(name, "values", 0), output.dtype, shape(&[total(levels - 1)]));
             add(part_name(name, "offsets", 0), DType::Int64, vec![size.saturating_add(1)]);
@@ -288,9 +315,9 @@ fn specs(output: &Output, size: usize, totals: &[usize], specs: &mut Vec<TensorS
             }
         }
         Form::Padded(padding) => {
-            let axes: Vec<usize> = std::iter::once(size).chain(padding.lengths.iter().copied()).collect();
+            let axes: Vec<usize> = std::iter::once(size).chain(padding.limit.lengths.iter().copied()).collect();
             add(Arc::clone(name), output.dtype, shape(&axes));
-            for level in 0..padding.lengths.len() {
+            for level in 0..padding.limit.lengths.len() {
                 add(part_name(name, "lengths", level), DType::Int64, axes[..=level].to_vec());
             }
         }
@@ -353,9 +380,11 @@ fn fill_tensors(
             (Form::Fixed, Table::Pieces(cells)) => {
                 by_rows(&mut jobs, next(), *picks, width, &[0], move |to, rows| gather::pieces(to, rows, cells, width));
             }
-            (Form::Ragged(levels), Table::Lists(cells)) => {
+            (Form::Ragged(levels, limit), Table::Lists(cells)) => {
                 let starts = &layout.outputs[at].1;
-                ragged_values(&mut jobs, next(), cells, picks.rows, &starts[levels - 1], width);
+                let copy =
+                    move |to: &mut [u8], rows: &[(u32, u32)]| lists::ragged(to, cells, rows, limit.as_ref(), width);
+                ragged_values(&mut jobs, next(), picks.rows, &starts[levels - 1], width, copy);
                 let offsets = integers(next())?;
                 jobs.push((0, Box::new(move || lists::offsets(offsets, &starts[0]))));
                 for level in 1..*levels {
@@ -448,10 +477,10 @@ fn by_rows<'a>(
 fn ragged_values<'a>(
     jobs: &mut Vec<Job<'a>>,
     mut tensor: &'a mut [u8],
-    cells: &'a [ListCell<'a>],
     rows: &'a [(u32, u32)],
     starts: &'a [usize],
     width: usize,
+    copy: impl Fn(&mut [u8], &[(u32, u32)]) + Clone + Send + 'a,
 ) {
     let mut first = 0;
     while first < rows.len() {
@@ -459,7 +488,8 @@ fn ragged_values<'a>(
         let more = (first + 1..=rows.len()).take_while(|end| *end == first + 1 || bytes(*end) <= PIECE).count();
         let (now, later) = tensor.split_at_mut(bytes(first + more));
         let picked = &rows[first..first + more];
-        jobs.push((first, Box::new(move || lists::ragged(now, cells, picked, width))));
+        let copy = copy.clone();
+        jobs.push((first, Box::new(move || copy(now, picked))));
         (tensor, first) = (later, first + more);
     }
 }
@@ -472,9 +502,10 @@ fn padded<'a>(
     padding: &'a Padding,
     width: usize,
 ) -> Result<()> {
-    let row = padding.lengths.iter().product::<usize>() * width;
+    let levels = padding.limit.lengths.len();
+    let row = padding.limit.lengths.iter().product::<usize>() * width;
     by_rows(jobs, next(), picks, row, &padding.fill, move |to, rows| lists::padded(to, cells, rows, padding, width));
-    for level in 0..padding.lengths.len() {
+    for level in 0..levels {
         let lengths = integers(next())?;
         jobs.push((0, Box::new(move || lists::lengths(lengths, cells, picks.rows, padding, level))));
     }
@@ -499,13 +530,13 @@ fn arrow_column(output: &Output, table: &Table<'_>, picks: &Picks<'_>) -> Result
 
 pub(super) fn batch_bytes(outputs: &[Output], row_id: bool, rows: usize, mean_row_bytes: u64) -> usize {
     let mut all = Vec::new();
-    outputs.iter().for_each(|output| specs(output, rows, &[], &mut all));
+    outputs.iter().for_each(|output| specs(output, rows, most(output, rows).as_slice(), &mut all));
     own_specs(rows, row_id, true, &mut all);
     let fixed = BatchBuilder::slab_bytes(&all).unwrap_or(usize::MAX);
     // Arrow columns lie outside the slab, but their bytes live as long as the batch does.
     let factor = |output: &Output| match &output.form {
         Form::Shaped(shaped) => shaped.expansion,
-        Form::Ragged(_) => 2,
+        Form::Ragged(_, None) => 2,
         _ => {
             if output.is_arrow() {
                 2
@@ -522,7 +553,7 @@ pub(super) fn batch_bytes(outputs: &[Output], row_id: bool, rows: usize, mean_ro
 /// Bytes of an output's values in a batch.
 pub(super) fn value_bytes(output: &Output, batch: &Batch) -> usize {
     let name = match output.form {
-        Form::Ragged(_) | Form::Shaped(_) => part_name(&output.name, "values", 0),
+        Form::Ragged(..) | Form::Shaped(_) => part_name(&output.name, "values", 0),
         _ => Arc::clone(&output.name),
     };
     match batch.get(&name) {

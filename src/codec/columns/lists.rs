@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::cells::Offsets;
 use super::number::fill;
 use super::options::Truncate;
-use super::output::Padding;
+use super::output::{Limit, Padding};
 
 /// The lists of one row group.
 #[derive(Debug, Clone, Copy)]
@@ -28,15 +28,21 @@ impl ListCell<'_> {
     }
 }
 
-/// For each level, where each row's items start among those of the batch, and the end: `rows + 1` numbers.
-pub(super) fn starts(cells: &[ListCell<'_>], rows: &[(u32, u32)], levels: usize) -> Vec<Vec<usize>> {
+/// For each level, where each row's items start among those of the batch, and the end: `rows + 1` numbers. Only plain lists have a
+/// `limit`.
+pub(super) fn starts(
+    cells: &[ListCell<'_>],
+    rows: &[(u32, u32)],
+    levels: usize,
+    limit: Option<&Limit>,
+) -> Vec<Vec<usize>> {
     let mut starts: Vec<Vec<usize>> = (0..levels).map(|_| Vec::with_capacity(rows.len() + 1)).collect();
     let mut sums = vec![0usize; levels];
     starts.iter_mut().for_each(|starts| starts.push(0));
     for (cell, row) in rows {
         let mut range = *row as usize..*row as usize + 1;
         for (level, (starts, sum)) in starts.iter_mut().zip(&mut sums).enumerate() {
-            range = cells[*cell as usize].below(level, range);
+            range = kept(limit, level, cells[*cell as usize].below(level, range));
             // A sum beyond memory is refused when the tensor is laid out.
             *sum = sum.saturating_add(range.len());
             starts.push(*sum);
@@ -69,13 +75,20 @@ pub(super) fn inner_offsets(output: &mut [i64], cells: &[ListCell<'_>], rows: &[
 }
 
 /// Copies the items of these rows one after another; `output` is as long as they are.
-pub(super) fn ragged(mut output: &mut [u8], cells: &[ListCell<'_>], rows: &[(u32, u32)], width: usize) {
+pub(super) fn ragged(
+    mut output: &mut [u8],
+    cells: &[ListCell<'_>],
+    rows: &[(u32, u32)],
+    limit: Option<&Limit>,
+    width: usize,
+) {
     let mut at = 0;
     while let Some((cell, row)) = rows.get(at) {
         let follows = |pair: &&[(u32, u32)]| pair[0].0 == pair[1].0 && pair[0].1.checked_add(1) == Some(pair[1].1);
-        let run = 1 + rows[at..].windows(2).take_while(follows).count();
+        // What is cut lies between the rows.
+        let run = 1 + rows[at..].windows(2).take_while(|pair| limit.is_none() && follows(pair)).count();
         let cell = &cells[*cell as usize];
-        let items = cell.innermost(*row as usize..*row as usize + run);
+        let items = kept(limit, 0, cell.innermost(*row as usize..*row as usize + run));
         let (now, later) = output.split_at_mut(items.len() * width);
         now.copy_from_slice(&cell.values[items.start * width..items.end * width]);
         output = later;
@@ -83,7 +96,16 @@ pub(super) fn ragged(mut output: &mut [u8], cells: &[ListCell<'_>], rows: &[(u32
     }
 }
 
-impl Padding {
+/// The part of a list of `level` that is delivered.
+#[inline]
+fn kept(limit: Option<&Limit>, level: usize, items: Range<usize>) -> Range<usize> {
+    match limit {
+        Some(limit) => limit.keep(level, items),
+        None => items,
+    }
+}
+
+impl Limit {
     /// The part of a list that is delivered. A list that is too long under `error` only gets here as a bad row made zero.
     #[inline]
     fn keep(&self, level: usize, items: Range<usize>) -> Range<usize> {
@@ -97,26 +119,29 @@ impl Padding {
             Truncate::Error => items.start..items.start,
         }
     }
+}
 
+impl Padding {
     /// The place of the first of `kept` items among the padded ones.
     #[inline]
     fn shift(&self, level: usize, kept: usize) -> usize {
-        if self.left { self.lengths[level] - kept } else { 0 }
+        if self.left { self.limit.lengths[level] - kept } else { 0 }
     }
 }
 
 /// Writes padded rows; `output` is as long as they are.
 pub(super) fn padded(output: &mut [u8], cells: &[ListCell<'_>], rows: &[(u32, u32)], padding: &Padding, width: usize) {
-    let row_bytes = padding.lengths.iter().product::<usize>() * width;
+    let lengths = &padding.limit.lengths;
+    let row_bytes = lengths.iter().product::<usize>() * width;
     if row_bytes == 0 {
         return;
     }
-    let flat = padding.lengths.len() == 1;
+    let flat = lengths.len() == 1;
     for (output, (cell, row)) in output.chunks_exact_mut(row_bytes).zip(rows) {
         let cell = &cells[*cell as usize];
         let items = cell.below(0, *row as usize..*row as usize + 1);
         if flat {
-            let kept = padding.keep(0, items);
+            let kept = padding.limit.keep(0, items);
             let start = padding.shift(0, kept.len()) * width;
             let end = start + kept.len() * width;
             fill(&mut output[..start], &padding.fill);
@@ -125,8 +150,8 @@ pub(super) fn padded(output: &mut [u8], cells: &[ListCell<'_>], rows: &[(u32, u3
         } else {
             fill(output, &padding.fill);
             visit(cell, padding, 0, items, 0, &mut |level, at, kept| {
-                if level + 1 == padding.lengths.len() {
-                    let start = (at * padding.lengths[level] + padding.shift(level, kept.len())) * width;
+                if level + 1 == lengths.len() {
+                    let start = (at * lengths[level] + padding.shift(level, kept.len())) * width;
                     let values = &cell.values[kept.start * width..kept.end * width];
                     output[start..start + values.len()].copy_from_slice(values);
                 }
@@ -143,13 +168,13 @@ pub(super) fn lengths(
     padding: &Padding,
     level: usize,
 ) {
-    let per_row = padding.lengths[..level].iter().product::<usize>();
+    let per_row = padding.limit.lengths[..level].iter().product::<usize>();
     output.fill(0);
     for (output, (cell, row)) in output.chunks_exact_mut(per_row).zip(rows) {
         let cell = &cells[*cell as usize];
         let items = cell.below(0, *row as usize..*row as usize + 1);
         if level == 0 {
-            output[0] = padding.keep(0, items).len() as i64;
+            output[0] = padding.limit.keep(0, items).len() as i64;
             continue;
         }
         visit(cell, padding, 0, items, 0, &mut |at_level, at, kept| {
@@ -169,13 +194,13 @@ fn visit(
     at: usize,
     each: &mut dyn FnMut(usize, usize, Range<usize>),
 ) {
-    let kept = padding.keep(level, items);
+    let kept = padding.limit.keep(level, items);
     each(level, at, kept.clone());
-    if level + 1 < padding.lengths.len() {
+    if level + 1 < padding.limit.lengths.len() {
         let shift = padding.shift(level, kept.len());
         for (index, list) in kept.enumerate() {
             let items = cell.below(level + 1, list..list + 1);
-            visit(cell, padding, level + 1, items, at * padding.lengths[level] + shift + index, each);
+            visit(cell, padding, level + 1, items, at * padding.limit.lengths[level] + shift + index, each);
         }
     }
 }

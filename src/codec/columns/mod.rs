@@ -170,7 +170,7 @@ impl Columns {
         let mut parts = Vec::with_capacity(members.len());
         for at in members {
             let member = &self.members[*at];
-            let part = prepare::part(member, &array, self.padding(*at))
+            let part = prepare::part(member, &array, self.limit(*at))
                 .map_err(|what| Error::corrupt(place.clone().column(Arc::clone(&member.name)), what))?;
             parts.push((*at, part));
         }
@@ -271,10 +271,9 @@ impl Columns {
         if self.shuffled { rows::chosen(&self.outputs) } else { Vec::new() }
     }
 
-    /// The padding of the output that member `at` alone makes.
-    fn padding(&self, at: usize) -> Option<&output::Padding> {
-        let output = self.outputs.iter().find(|output| output.members.contains(&at))?;
-        if let Form::Padded(padding) = &output.form { Some(padding) } else { None }
+    /// How long the lists may be of the output that member `at` alone makes.
+    fn limit(&self, at: usize) -> Option<&output::Limit> {
+        self.outputs.iter().find(|output| output.members.contains(&at))?.limit()
     }
 }
 

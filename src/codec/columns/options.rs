@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use super::number::element;
 use super::select;
 use crate::codec::ImageOptions;
 use crate::schema::DType;
@@ -40,6 +41,14 @@ impl ColumnOptions {
     /// Whether a null in a column called `name` can be nothing but an error.
     pub(crate) fn nulls_are_errors(&self, name: &str) -> bool {
         select::lookup(&self.nulls.0, name).is_none_or(|(nulls, _)| *nulls == Nulls::Error)
+    }
+
+    /// How the lists of a column called `name` are padded, if they are, and one element of `dtype` to pad with.
+    pub(crate) fn padding(&self, name: &str, dtype: DType) -> Option<(&Padded, Vec<u8>)> {
+        match select::lookup(&self.lists.0, name)? {
+            (Lists::Padded(padded), _) => Some((padded, element(&padded.fill, dtype)?)),
+            _ => None,
+        }
     }
 }
 
@@ -113,6 +122,9 @@ pub enum Lists {
     Ragged,
     /// `name` of shape `[B, length, ...]` and `name__lengths` (`int64 [B]`), with `name__lengths_1` for lists of lists.
     Padded(Padded),
+    /// As [`Padded`](Self::Padded) with what was cut or refused, but without the padding: `name__values` and `name__offsets`. A device
+    /// that pads by itself asks for this. Not for lists of lists.
+    Cut(Padded),
 }
 
 /// Padding of lists to one length.
@@ -133,6 +145,11 @@ pub struct Padded {
 }
 
 impl Padded {
+    /// The length of plain lists; `None` for lists of lists.
+    pub(crate) fn plain_length(&self) -> Option<usize> {
+        if let [length] = self.length.as_slice() { Some(*length) } else { None }
+    }
+
     /// Padding at the end to `length` with zeros; longer lists are errors.
     pub fn new(length: usize) -> Self {
         Self { length: Lengths::One(length), fill: zero(), truncate: Truncate::Error, left: false }

@@ -77,7 +77,8 @@ pub(super) struct Output {
 pub(super) enum Form {
     Fixed,
     Pack,
-    Ragged(usize),
+    /// Lists so many levels deep; plain ones may be cut.
+    Ragged(usize, Option<Limit>),
     Padded(Padding),
     /// Each cell is decoded to a value of one shape: images, arrays.
     Decoded(Arc<dyn Decode>),
@@ -93,19 +94,34 @@ pub(super) enum Form {
     Absent,
 }
 
+/// How long lists may be, by level, and what becomes of longer ones.
+#[derive(Debug, Clone)]
+pub(super) struct Limit {
+    pub(super) lengths: Vec<usize>,
+    pub(super) truncate: Truncate,
+}
+
 /// Padding of lists.
 #[derive(Debug, Clone)]
 pub(super) struct Padding {
-    pub(super) lengths: Vec<usize>,
+    pub(super) limit: Limit,
     /// One element.
     pub(super) fill: Vec<u8>,
-    pub(super) truncate: Truncate,
     pub(super) left: bool,
 }
 
 impl Output {
     pub(super) fn is_arrow(&self) -> bool {
         matches!(self.form, Form::Bytes(..) | Form::Nested(..) | Form::Arrow(_))
+    }
+
+    /// How long its lists may be, if that is limited.
+    pub(super) fn limit(&self) -> Option<&Limit> {
+        match &self.form {
+            Form::Ragged(_, limit) => limit.as_ref(),
+            Form::Padded(padding) => Some(&padding.limit),
+            _ => None,
+        }
     }
 
     /// Bytes of one innermost item: the fixed axes times the element.
@@ -116,8 +132,9 @@ impl Output {
     pub(super) fn field(&self) -> Field {
         let mut dims = vec![Dim::Batch];
         match &self.form {
-            Form::Ragged(levels) | Form::Nested(_, levels) => dims.extend((0..*levels).map(|_| Dim::Ragged)),
-            Form::Padded(padding) => dims.extend(padding.lengths.iter().map(|length| Dim::Padded(*length))),
+            Form::Ragged(_, Some(limit)) => dims.extend(limit.lengths.iter().map(|length| Dim::Cut(*length))),
+            Form::Ragged(levels, None) | Form::Nested(_, levels) => dims.extend((0..*levels).map(|_| Dim::Ragged)),
+            Form::Padded(padding) => dims.extend(padding.limit.lengths.iter().map(|length| Dim::Padded(*length))),
             Form::Shaped(shaped) if shaped.list => dims.push(Dim::Ragged),
             Form::Shaped(shaped) => dims.extend((0..shaped.axes).map(|_| Dim::Any)),
             _ => {}
@@ -202,8 +219,8 @@ pub(super) fn single(leaf: &Leaf, at: usize, options: &ColumnOptions) -> Result<
         _ => Held::Values,
     };
     let list = select::lookup(&options.lists.0, &name);
-    let padded = matches!(list, Some((Lists::Padded(_), true)));
-    if padded && (leaf.levels == 0 || is_bytes) {
+    let named = matches!(list, Some((Lists::Padded(_) | Lists::Cut(_), true)));
+    if named && (leaf.levels == 0 || is_bytes) {
         return wrong("lists", "only lists of numbers, of varying length, are padded".to_owned());
     }
     let null_plan = null_plan(leaf, &name, &nulls, dtype, !matches!(cells, Cells::Plain))?;
@@ -230,7 +247,13 @@ pub(super) fn single(leaf: &Leaf, at: usize, options: &ColumnOptions) -> Result<
         (Cells::Plain, levels, Some((Lists::Padded(padded), _))) => {
             Form::Padded(padding(padded, &name, dtype, levels)?)
         }
-        (Cells::Plain, levels, _) => Form::Ragged(levels),
+        (Cells::Plain, 1, Some((Lists::Cut(padded), _))) => {
+            Form::Ragged(1, Some(padding(padded, &name, dtype, 1)?.limit))
+        }
+        (Cells::Plain, _, Some((Lists::Cut(_), _))) => {
+            return wrong("lists", "lists of lists are padded or left as they are, not cut".to_owned());
+        }
+        (Cells::Plain, levels, _) => Form::Ragged(levels, None),
     };
     let valid = (null_plan == NullPlan::Mask).then_some(1);
     let output = Output { name: Arc::clone(&name), form, dtype, dims, valid, members: vec![at], unit };
@@ -329,7 +352,7 @@ fn padding(padded: &Padded, name: &str, dtype: DType, levels: usize) -> Result<P
         return wrong("a padded length must be at least 1".to_owned());
     }
     match element(&padded.fill, dtype) {
-        Some(fill) => Ok(Padding { lengths, fill, truncate: padded.truncate, left: padded.left }),
+        Some(fill) => Ok(Padding { limit: Limit { lengths, truncate: padded.truncate }, fill, left: padded.left }),
         None => wrong(format!("fill {:?} is no {dtype}", padded.fill)),
     }
 }

@@ -15,7 +15,7 @@ use super::bytes;
 use super::cells::{Bad, Cause, Data, Offsets, Part, RowSet};
 use super::leaf::{Kind, Step, kind};
 use super::number::{self, convert, misfits};
-use super::output::{Held, Member, NullPlan, Padding};
+use super::output::{Held, Limit, Member, NullPlan};
 use super::strings::Lists;
 use crate::schema::DType;
 
@@ -77,7 +77,7 @@ fn union(first: Option<NullBuffer>, second: Option<&NullBuffer>) -> Option<NullB
 }
 
 /// Prepares one leaf of the root column `root`.
-pub(super) fn part(member: &Member, root: &ArrayRef, padding: Option<&Padding>) -> Checked<Part> {
+pub(super) fn part(member: &Member, root: &ArrayRef, limit: Option<&Limit>) -> Checked<Part> {
     let mut walk = Walk { rows: root.len(), levels: Vec::new(), nulls: None };
     let mut array = Arc::clone(root);
     let mut nulls: Option<NullBuffer> = None;
@@ -128,8 +128,8 @@ pub(super) fn part(member: &Member, root: &ArrayRef, padding: Option<&Padding>) 
         NullPlan::Mask => part.valid = Some(mask(walk.rows, null_rows.as_ref())),
         NullPlan::Error => part.bad.extend(null_rows.map(|rows| bad(member, rows, Cause::Null, root))),
     }
-    if let (Some(padding), Data::Lists { offsets, .. }) = (padding, &part.data) {
-        part.bad.extend(long(member, &walk, offsets, padding, root));
+    if let (Some(limit), Data::Lists { offsets, .. }) = (limit, &part.data) {
+        part.bad.extend(long(member, &walk, offsets, limit, root));
     }
     Ok(part)
 }
@@ -191,23 +191,23 @@ fn emptied(offsets: Offsets, items: ArrayRef, nulls: &NullBuffer) -> Checked<(Of
     Ok((Offsets::Large(OffsetBuffer::from_lengths(lengths)), items))
 }
 
-/// Rows with a list longer than `padding` allows, by level.
-fn long(member: &Member, walk: &Walk, offsets: &[Offsets], padding: &Padding, root: &ArrayRef) -> Vec<Bad> {
-    if padding.truncate != super::options::Truncate::Error {
+/// Rows with a list longer than `limit` allows, by level.
+fn long(member: &Member, walk: &Walk, offsets: &[Offsets], limit: &Limit, root: &ArrayRef) -> Vec<Bad> {
+    if limit.truncate != super::options::Truncate::Error {
         return Vec::new();
     }
     let mut found = Vec::new();
-    for (level, (lists, limit)) in offsets.iter().zip(&padding.lengths).enumerate() {
+    for (level, (lists, most)) in offsets.iter().zip(&limit.lengths).enumerate() {
         let mut rows = RowSet::new(walk.rows);
         for list in 0..lists.lists() {
-            if lists.at(list + 1) - lists.at(list) > *limit
+            if lists.at(list + 1) - lists.at(list) > *most
                 && let Some(row) = offsets[..level].iter().rev().try_fold(list, |at, outer| outer.owner(at))
             {
                 rows.insert(row);
             }
         }
         if !rows.is_empty() {
-            found.push(bad(member, rows, Cause::Long(*limit), root));
+            found.push(bad(member, rows, Cause::Long(*most), root));
         }
     }
     found

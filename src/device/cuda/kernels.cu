@@ -1,4 +1,5 @@
-// What the device does to a batch after the copy: photos from bytes to normalised planes, and casts between element types.
+// What the device does to a batch after the copy: photos from bytes to normalised planes, lists padded to one length, and casts
+// between element types.
 //
 // scripts/kernels.py makes kernels.ptx from this file. It is written in the part of the language that C has too: the fake driver of
 // the tests (tests/fake_cuda) includes it, and so every index and every formula runs without a GPU; what a compiler for GPUs makes of
@@ -171,6 +172,48 @@ NORMALISE(normalise_4_bfloat16, 4, BFLOAT16)
 NORMALISE(normalise_1_float32, 1, FLOAT32)
 NORMALISE(normalise_3_float32, 3, FLOAT32)
 NORMALISE(normalise_4_float32, 4, FLOAT32)
+
+// ---- lists ----------------------------------------------------------------------------------------------------------------------
+
+INLINE u64 least(u64 a, u64 b) {
+    return a < b ? a : b;
+}
+
+// How many items of list `list` are kept, and where they begin. Offsets beyond the items are as their end.
+INLINE u64 kept(const u64 *offsets, u64 list, u64 items, u64 length, u64 *first) {
+    const u64 from = least(offsets[list], items), end = least(offsets[list + 1], items);
+    *first = from;
+    return end > from ? least(end - from, length) : 0;
+}
+
+// in: [items, item]; out: [lists, length, item]; `lanes_log2`: threads for one list, a power of two that divides those of a block;
+// the blocks in y share a list among them.
+#define PAD(name, type) \
+    KERNEL name(const type *in, type *out, const u64 *offsets, u64 lists, u64 items, u64 length, u64 item, u64 fill, int left, \
+                int lanes_log2) { \
+        const u64 lane = THREAD & ((1ull << lanes_log2) - 1), row = length * item; \
+        for (u64 list = THREAD >> lanes_log2; list < lists; list += THREADS >> lanes_log2) { \
+            u64 first; \
+            const u64 values = kept(offsets, list, items, length, &first) * item; \
+            const u64 shift = left ? row - values : 0; \
+            const type *from = in + first * item; \
+            for (u64 at = (ROW << lanes_log2) + lane; at < row; at += ROWS << lanes_log2) \
+                /* Before the values, the difference wraps. */ \
+                out[list * row + at] = at - shift < values ? from[at - shift] : (type)fill; \
+        } \
+    }
+
+PAD(pad_1, u8)
+PAD(pad_2, u16)
+PAD(pad_4, u32)
+PAD(pad_8, u64)
+
+// in: the offsets of lists; out: for each how many items are kept of it.
+KERNEL lengths(const u64 *in, u64 *out, u64 lists, u64 items, u64 length) {
+    u64 first;
+    for (u64 list = THREAD; list < lists; list += THREADS)
+        out[list] = kept(in, list, items, length, &first);
+}
 
 // ---- casts ----------------------------------------------------------------------------------------------------------------------
 

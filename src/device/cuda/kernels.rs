@@ -6,7 +6,7 @@ use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::sync::Arc;
 
 use super::driver::{Bound, Context, Handle};
-use crate::device::conversion::Conversion;
+use crate::device::conversion::{Conversion, Lists};
 use crate::device::port::{Address, refused};
 use crate::error::Result;
 use crate::schema::DType;
@@ -29,6 +29,9 @@ const NORMALISE: [[&CStr; 3]; 3] = [
     [c"normalise_4_float16", c"normalise_4_bfloat16", c"normalise_4_float32"],
 ];
 
+/// By the bytes of an element: 1, 2, 4, 8.
+const PAD: [&CStr; 4] = [c"pad_1", c"pad_2", c"pad_4", c"pad_8"];
+
 /// The kernels, loaded in one context.
 #[derive(Debug)]
 pub(super) struct Kernels {
@@ -37,6 +40,9 @@ pub(super) struct Kernels {
     /// By number of channels, then by type.
     normalise: [[Handle; 3]; 3],
     cast: Handle,
+    /// By the logarithm of the element's bytes.
+    pad: [Handle; 4],
+    lengths: Handle,
 }
 
 /// One launch: which kernel, over how many blocks, with which parameters.
@@ -64,7 +70,9 @@ impl Kernels {
         let code = unsafe { (call.cuModuleLoadData)(&raw mut module, PTX.as_ptr().cast()) };
         context.check(code, "loading the kernels, which need a GPU of compute capability 7.5 or newer")?;
         // From here on the drop unloads it.
-        let mut kernels = Self { context: Arc::clone(context), module, normalise: [[0; 3]; 3], cast: 0 };
+        let context_of = Arc::clone(context);
+        let mut kernels =
+            Self { context: context_of, module, normalise: [[0; 3]; 3], cast: 0, pad: [0; 4], lengths: 0 };
         let find = |name: &CStr| -> Result<Handle> {
             let mut function = 0;
             // SAFETY: as above; the name ends with a zero.
@@ -77,7 +85,11 @@ impl Kernels {
                 *function = find(name)?;
             }
         }
+        for (name, function) in PAD.iter().zip(&mut kernels.pad) {
+            *function = find(name)?;
+        }
         kernels.cast = find(c"cast")?;
+        kernels.lengths = find(c"lengths")?;
         Ok(kernels)
     }
 
@@ -125,7 +137,7 @@ impl Kernels {
         if what.from_bytes().is_none() || what.to_bytes().is_none() {
             return Err(unknown());
         }
-        if what.from_bytes() == Some(0) {
+        if what.to_bytes() == Some(0) {
             return Ok(None);
         }
         Ok(Some(match *what {
@@ -146,8 +158,19 @@ impl Kernels {
                     return Err(unknown());
                 }
                 let given = [Wide(from), Wide(to), Wide(elements), Int(number(old)), Int(number(new))];
-                let parameters = std::array::from_fn(|at| given.get(at).copied().unwrap_or(Wide(0)));
-                Launch { function: self.cast, grid: (blocks(elements), 1), parameters }
+                Launch { function: self.cast, grid: (blocks(elements), 1), parameters: filled(&given) }
+            }
+            Conversion::Pad { lists: Lists { count, items, length }, item, width, fill, left, offsets } => {
+                let (row, log2) = (length.saturating_mul(item), width.trailing_zeros());
+                let function = self.pad.get(log2 as usize).filter(|_| width.is_power_of_two()).ok_or_else(unknown)?;
+                let (grid, lanes_log2) = padding_grid(count, row);
+                let (sides, sizes) = ([from, to, offsets].map(Wide), [count, items, length, item, fill].map(Wide));
+                let flags = [Int(left.into()), Int(lanes_log2)];
+                Launch { function: *function, grid, parameters: filled(&[&sides[..], &sizes, &flags].concat()) }
+            }
+            Conversion::Lengths(Lists { count, items, length }) => {
+                let parameters = filled(&[from, to, count, items, length].map(Wide));
+                Launch { function: self.lengths, grid: (blocks(count), 1), parameters }
             }
         }))
     }
@@ -174,6 +197,20 @@ impl Parameter {
     }
 }
 
+/// `given`, and zeros behind them.
+fn filled(given: &[Parameter]) -> [Parameter; 13] {
+    std::array::from_fn(|at| given.get(at).copied().unwrap_or(Parameter::Wide(0)))
+}
+
+/// Blocks in x and y for `lists` lists of `row` elements once padded, and the logarithm of the threads for one list: as many as it has
+/// elements, at most a block. Long lists are shared by the blocks in y.
+fn padding_grid(lists: u64, row: u64) -> ((u32, u32), c_int) {
+    let lanes = row.clamp(1, BLOCK.into()).next_power_of_two();
+    let x = blocks(lists.saturating_mul(lanes));
+    let y = row.div_ceil(lanes).clamp(1, (MOST_BLOCKS / u64::from(x)).clamp(1, MOST_ROWS));
+    ((x, u32::try_from(y).unwrap_or(1)), c_int::try_from(lanes.ilog2()).unwrap_or(0))
+}
+
 /// Blocks for `threads` threads, 1 to [`MOST_BLOCKS`].
 fn blocks(threads: u64) -> u32 {
     u32::try_from(threads.div_ceil(BLOCK.into()).clamp(1, MOST_BLOCKS)).unwrap_or(1)
@@ -196,7 +233,7 @@ mod tests {
         let first = PTX.lines().next().unwrap();
         assert_eq!(first, format!("// kernels.cu sha256 {hash}"), "run python scripts/kernels.py");
         assert!(PTX.contains(".version 8.0\n.target sm_75\n"));
-        for name in NORMALISE.iter().flatten().chain(&[c"cast"]) {
+        for name in NORMALISE.iter().flatten().chain(&PAD).chain(&[c"cast", c"lengths"]) {
             assert!(PTX.contains(&format!(".visible .entry {}(", name.to_str().unwrap())), "{name:?}");
         }
     }
@@ -209,5 +246,9 @@ mod tests {
         assert_eq!(names, DType::ALL.map(|dtype| dtype.name().to_owned()));
         assert_eq!((number(DType::Bool), number(DType::Float64)), (0, 12));
         assert_eq!((blocks(0), blocks(257), blocks(u64::MAX)), (1, 2, 16384));
+        assert_eq!(padding_grid(100, 17), ((13, 1), 5));
+        assert_eq!(padding_grid(3, 1000), ((3, 4), 8));
+        assert_eq!(padding_grid(u64::MAX, u64::MAX), ((16384, 1), 8));
+        assert_eq!(padding_grid(0, 0), ((1, 1), 0));
     }
 }

@@ -22,7 +22,7 @@ use crate::tensor::{Batch, Value};
 
 /// Metadata key of an Arrow field: element type of the tensor, by NumPy's name.
 pub const DTYPE_KEY: &str = "bowstring.tensor_dtype";
-/// Metadata key of an Arrow field: the axes of the column, as JSON: `["batch", 3, "ragged", "any", {"padded": 8}]`.
+/// Metadata key of an Arrow field: the axes of the column, as JSON: `["batch", 3, "ragged", "any", {"padded": 8}, {"cut": 8}]`.
 pub const DIMS_KEY: &str = "bowstring.dims";
 /// Metadata key of an Arrow field: unit of dates and times.
 pub const UNIT_KEY: &str = "bowstring.unit";
@@ -50,6 +50,7 @@ enum Axis {
     Fixed(usize),
     Named(Named),
     Padded { padded: usize },
+    Cut { cut: usize },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,6 +69,7 @@ impl From<Dim> for Axis {
             Dim::Ragged => Self::Named(Named::Ragged),
             Dim::Any => Self::Named(Named::Any),
             Dim::Padded(padded) => Self::Padded { padded },
+            Dim::Cut(cut) => Self::Cut { cut },
         }
     }
 }
@@ -80,6 +82,7 @@ impl From<Axis> for Dim {
             Axis::Named(Named::Ragged) => Self::Ragged,
             Axis::Named(Named::Any) => Self::Any,
             Axis::Padded { padded } => Self::Padded(padded),
+            Axis::Cut { cut } => Self::Cut(cut),
         }
     }
 }

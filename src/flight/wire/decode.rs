@@ -262,17 +262,22 @@ mod tests {
             spec("m", DType::Float32, &[4, 3]),
             spec("r__values", DType::Int64, &[5]),
             spec("r__offsets", DType::Int64, &[5]),
+            spec("c__values", DType::Uint8, &[3, 2]),
+            spec("c__offsets", DType::Int64, &[5]),
         ];
         let mut builder = BatchBuilder::new(specs, pool.try_reserve(4096).unwrap()).unwrap();
         builder.tensor(0).fill(1);
         builder.tensor(1).fill(2);
         builder.tensor(2).copy_from_slice(bytemuck::cast_slice(&[0_i64, 2, 2, 4, 5]));
+        builder.tensor(3).fill(4);
+        builder.tensor(4).copy_from_slice(bytemuck::cast_slice(&[0_i64, 0, 1, 3, 3]));
         let text: ArrayRef = Arc::new(LargeStringArray::from(vec![Some("a"), None, Some("ccc"), Some("")]));
         let batch = builder.finish(2, 7, 4, vec![("t".into(), text)]);
         let ty = Type::Arrow(DataType::LargeUtf8);
         let schema = Schema::new(vec![
             Field::tensor("m", DType::Float32, vec![Dim::Batch, Dim::Fixed(3)]),
             Field::tensor("r", DType::Int64, vec![Dim::Batch, Dim::Ragged]),
+            Field::tensor("c", DType::Uint8, vec![Dim::Batch, Dim::Cut(2), Dim::Fixed(2)]),
             Field { name: "t".into(), ty, dims: vec![Dim::Batch], unit: None, valid: false },
         ]);
         let columns = Columns::of(&schema, &batch);

@@ -4,7 +4,7 @@
 
 use bowstring::Error;
 use bowstring::device::cuda::Cuda;
-use bowstring::device::{Address, Conversion, Device};
+use bowstring::device::{Address, Conversion, Device, Lists};
 use bowstring::schema::DType;
 
 use super::fake::{Fake, build, child, is_child};
@@ -43,6 +43,14 @@ fn conversions() {
         let shift = [0, 0, 1, 2, 4][dice.below(5) as usize];
         compare(&cuda, &what, &pixels, (round % 2 == 0).then_some(&rows[..]), shift);
     }
+    for _ in 0..rounds {
+        let width = [1, 2, 4, 8][dice.below(4) as usize];
+        let (item, length, count) = (1 + dice.below(3), 1 + dice.below(700), dice.below(40));
+        pad(&cuda, &mut dice, width, item, length, count);
+    }
+    // More than the largest grid has threads: in one list, and in many.
+    pad(&cuda, &mut dice, 1, 1, (1 << 22) + 300, 1);
+    pad(&cuda, &mut dice, 1, 1, 200, (1 << 14) + 90);
     for from in DType::ALL {
         for to in DType::ALL.into_iter().filter(|to| Conversion::casts(from, *to)) {
             let bytes = interesting(from, &mut dice);
@@ -51,12 +59,36 @@ fn conversions() {
         }
     }
     // What no kernel does is an error, and appends nothing.
+    let lists = Lists { count: 1, items: 1, length: 1 };
+    for width in [3, 16] {
+        let bad = Conversion::Pad { lists, item: 1, width, fill: 0, left: false, offsets: 0 };
+        // SAFETY: it is refused before any address is used.
+        assert!(matches!(unsafe { cuda.convert(&bad, 0, 0) }, Err(Error::Device { .. })));
+    }
     let bad = Conversion::Cast { from: DType::Float64, to: DType::Uint8, elements: 1 };
     // SAFETY: it is refused before any address is used.
     assert!(matches!(unsafe { cuda.convert(&bad, 0, 0) }, Err(Error::Device { .. })));
     drop(cuda);
     settled(&fake);
     fake.finish();
+}
+
+/// Pads `count` lists of random lengths, some too long, to `length` items of `item` elements; now and then an offset is wrong.
+fn pad(cuda: &Cuda, dice: &mut Dice, width: u8, item: u64, length: u64, count: u64) {
+    let (fill, left) = (dice.next(), dice.below(2) == 0);
+    let mut ends = vec![0];
+    (0..count).for_each(|_| ends.push(ends[ends.len() - 1] + dice.below(length + length / 4 + 2)));
+    let items = ends[ends.len() - 1];
+    if dice.below(4) == 0 {
+        let (wrong, at) = (dice.next() >> dice.below(64), dice.below(count + 1) as usize);
+        ends[at] = wrong;
+    }
+    let values: Vec<u8> = (0..items * item * u64::from(width)).map(|_| dice.next() as u8).collect();
+    let offsets: Vec<u8> = ends.iter().flat_map(|end| end.to_le_bytes()).collect();
+    let lists = Lists { count, items, length };
+    let what = |offsets: Option<Address>| Conversion::Pad { lists, item, width, fill, left, offsets: offsets.unwrap() };
+    compare(cuda, &what, &values, Some(&offsets), [0, 8, 24][dice.below(3) as usize]);
+    compare(cuda, &|_| Conversion::Lengths(lists), &offsets, None, 0);
 }
 
 /// Runs a conversion on the device with its input `shift` bytes into an allocation, and on the host.
@@ -78,9 +110,13 @@ fn compare(cuda: &Cuda, what: &dyn Fn(Option<Address>) -> Conversion, from: &[u8
     conversion.on_host(from, &mut expected, mask);
     let size = match conversion {
         Conversion::Normalise { to, .. } | Conversion::Cast { to, .. } => to.size(),
+        Conversion::Pad { width, .. } => width.into(),
+        Conversion::Lengths(_) => 8,
     };
-    for (at, (found, expected)) in found.chunks(size).zip(expected.chunks(size)).enumerate() {
-        assert_eq!(found, expected, "element {at} of {conversion:?}");
+    if found[..len] != expected[..] {
+        for (at, (found, expected)) in found.chunks(size).zip(expected.chunks(size)).enumerate() {
+            assert_eq!(found, expected, "element {at} of {conversion:?}");
+        }
     }
     assert_eq!(found[len..], [0xDD; 4], "nothing is written behind the end");
 }

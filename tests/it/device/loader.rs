@@ -2,20 +2,25 @@
 
 #![expect(unsafe_code, reason = "tensors of a consumer, by address")]
 
+use std::fs::File;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use arrow::array::{ArrayRef, FixedSizeListBuilder, Float64Builder, Int8Builder, Int16Builder, Int32Builder};
+use arrow::array::{Int64Array, ListBuilder, RecordBatch};
 use bowstring::codec::image::{Crop, ImageOptions, Normalize};
-use bowstring::codec::{BadRows, Nulls};
+use bowstring::codec::{BadRows, Lengths, Lists, Nulls, Padded, Scalar, Truncate};
 use bowstring::device::{Consumer, Device, DeviceBatch, DeviceValue, Fence, Host, Kind, Sim, Target, Targets};
 use bowstring::pipeline::LoaderOptions;
 use bowstring::plan::Tail;
 use bowstring::schema::DType;
 use bowstring::tensor::{Batch, Value};
 use bowstring::{Error, Loader, NextPlaced, Placed};
+use parquet::arrow::ArrowWriter;
+use parquet::file::properties::WriterProperties;
 use tempfile::TempDir;
 
-use crate::support::{fixture, options, soak, write};
+use crate::support::{Random, fixture, options, soak, write};
 
 pub(super) fn photos(dtype: DType) -> LoaderOptions {
     let image = ImageOptions {
@@ -36,6 +41,62 @@ pub(super) fn photos(dtype: DType) -> LoaderOptions {
 fn rows(files: &TempDir) -> LoaderOptions {
     write(files.path(), &[vec![70, 31], vec![53]], 3);
     options(files.path(), 8, 0, 1)
+}
+
+/// The longest list of [`lists`].
+const LONGEST: u64 = 40;
+
+/// 200 rows of lists of up to [`LONGEST`] items of every width: some empty, some null, some of pairs, and lists of lists.
+fn lists(files: &TempDir) -> LoaderOptions {
+    let mut dice = Random(5);
+    let mut bytes = ListBuilder::new(Int8Builder::new());
+    let mut shorts = ListBuilder::new(Int16Builder::new());
+    let mut words = ListBuilder::new(Int32Builder::new());
+    let mut pairs = ListBuilder::new(FixedSizeListBuilder::new(Float64Builder::new(), 2));
+    let mut deep = ListBuilder::new(ListBuilder::new(Int32Builder::new()));
+    for row in 0..200 {
+        let mut length = || if dice.chance(20) { 0 } else { dice.below(LONGEST + 1) };
+        bytes.append_value((0..length()).map(|at| Some((row + at) as i8)));
+        let values: Vec<_> = (0..length()).map(|at| Some((row * at) as i16)).collect();
+        shorts.append_option((row % 9 != 0).then_some(values));
+        words.append_value((0..length()).map(|at| Some((row << 16 | at) as i32)));
+        for at in 0..length() {
+            pairs.values().values().append_slice(&[at as f64, -(row as f64)]);
+            pairs.values().append(true);
+        }
+        pairs.append(true);
+        for at in 0..row % 3 {
+            deep.values().append_value((0..at + row % 2).map(|value| Some(value as i32)));
+        }
+        deep.append(true);
+    }
+    let id: ArrayRef = Arc::new(Int64Array::from_iter_values(0..200));
+    let of = |name, array: ArrayRef| (name, array, true);
+    let columns = [
+        of("id", id),
+        of("bytes", Arc::new(bytes.finish())),
+        of("shorts", Arc::new(shorts.finish())),
+        of("words", Arc::new(words.finish())),
+        of("pairs", Arc::new(pairs.finish())),
+        of("deep", Arc::new(deep.finish())),
+    ];
+    let batch = RecordBatch::try_from_iter_with_nullable(columns).unwrap();
+    let file = File::create(files.path().join("lists.parquet")).unwrap();
+    let properties = WriterProperties::builder().set_max_row_group_row_count(Some(37)).build();
+    let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    let mut options = options(files.path(), 24, 0, 1);
+    options.columns.nulls = Nulls::Mask.into();
+    options.tail = Tail::Pad;
+    options
+}
+
+/// The plain lists padded to `length`, lists of lists to one much smaller.
+fn padded(options: &mut LoaderOptions, length: usize, truncate: Truncate, left: bool) {
+    let one = Padded { fill: Scalar::Int(-7), truncate, left, ..Padded::new(length) };
+    let two = Padded { length: Lengths::Each(vec![2, 2]), truncate: Truncate::Right, ..one.clone() };
+    options.columns.lists.0 = [("*".to_owned(), Lists::Padded(one)), ("deep".to_owned(), Lists::Padded(two))].into();
 }
 
 /// What a batch holds: names, element types, shapes and bytes.
@@ -101,6 +162,72 @@ fn photos_are_normalised_on_the_device_with_the_bits_of_the_cpu() {
             all_given_back(&sim);
         }
     }
+}
+
+#[test]
+fn lists_are_padded_on_the_device_with_the_bits_of_the_cpu() {
+    let files = TempDir::new().unwrap();
+    let whole = lists(&files);
+    let cases = [
+        (LONGEST as usize, Truncate::Error, false, BadRows::Error),
+        (LONGEST as usize + 3, Truncate::Error, true, BadRows::Skip),
+        (17, Truncate::Right, false, BadRows::Error),
+        (17, Truncate::Left, true, BadRows::Error),
+        (33, Truncate::Error, false, BadRows::Zero),
+        (33, Truncate::Error, true, BadRows::Skip),
+    ];
+    for (seed, (length, truncate, left, bad_rows)) in cases.into_iter().enumerate() {
+        let mut options = LoaderOptions { bad_rows, shuffle: seed % 2 == 0, ..whole.clone() };
+        padded(&mut options, length, truncate, left);
+        let mut reference = cpu(&options);
+        let sim = Sim::new(seed as u64);
+        let mut loader = Loader::open_on(&options, Arc::clone(&sim) as _).unwrap();
+        assert_eq!(loader.schema(), reference.schema());
+        for round in 0..3 {
+            let expected = epoch(&mut reference);
+            assert!(epoch(&mut loader) == expected, "{length} {truncate:?} left {left}, {bad_rows:?}, epoch {round}");
+            assert_eq!(loader.state(), reference.state());
+            let (steps, stats) = (expected.len() as u64, loader.device_stats().unwrap());
+            assert_eq!(sim.counters().conversions, 8 * steps * (round + 1), "lists and lengths of four columns");
+            let all: usize = expected.iter().flat_map(|(.., columns)| columns).map(|column| column.3.len()).sum();
+            assert!(stats.bytes < (round + 1) * all as u64, "{} bytes instead of {all} an epoch", stats.bytes);
+            assert!(stats.allocations <= options.device_slots as u64, "slots of one size, taken once: {stats:?}");
+        }
+        assert!(
+            sim.counters().pinned <= options.prefetch as u64 + options.device_slots as u64 + 3,
+            "{:?}",
+            sim.counters()
+        );
+        drop(loader);
+        all_given_back(&sim);
+        let mut on_host = Loader::open_on(&options, Arc::new(Host::default())).unwrap();
+        assert!(epoch(&mut on_host) == epoch(&mut cpu(&options)), "the host as a device");
+    }
+    // Too long for `error`: the same words.
+    let mut options = whole.clone();
+    padded(&mut options, 20, Truncate::Error, false);
+    let said = |mut loader: Loader| loop {
+        if let Err(error) = loader.next_placed() {
+            return error.to_string();
+        }
+    };
+    assert_eq!(said(Loader::open_on(&options, Sim::new(1)).unwrap()), said(cpu(&options)));
+    // Whoever asks for cut lists gets them.
+    let cut = Padded { truncate: Truncate::Right, ..Padded::new(20) };
+    options.columns.lists.0.insert("words".to_owned(), Lists::Cut(cut.clone()));
+    options.columns.lists.0.insert("*".to_owned(), Lists::Padded(cut));
+    let sim = Sim::new(3);
+    let mut loader = Loader::open_on(&options, Arc::clone(&sim) as _).unwrap();
+    assert_eq!(loader.schema(), cpu(&options).schema());
+    let expected = epoch(&mut cpu(&options));
+    assert!(epoch(&mut loader) == expected && expected[0].2.iter().any(|column| column.0 == "words__offsets"));
+    assert_eq!(sim.counters().conversions, 6 * expected.len() as u64);
+    // Short lists stay with the host.
+    padded(&mut options, 15, Truncate::Left, false);
+    let sim = Sim::new(2);
+    let mut loader = Loader::open_on(&options, Arc::clone(&sim) as _).unwrap();
+    assert!(epoch(&mut loader) == epoch(&mut cpu(&options)));
+    assert_eq!(sim.counters().conversions, 0);
 }
 
 #[test]

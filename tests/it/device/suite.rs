@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bowstring::device::{
-    Address, Consumer, Conversion, Device, DeviceBatch, Feeding, Fence, Normalisation, Pulled, Recipes, Source, Stream,
-    Taken, Target, Targets, Transfer,
+    Address, Consumer, Conversion, Device, DeviceBatch, Feeding, Fence, Normalisation, Padding, Pulled, Recipes,
+    Source, Stream, Taken, Target, Targets, Transfer,
 };
 use bowstring::memory::Pool;
 use bowstring::schema::DType;
@@ -22,6 +22,10 @@ use crate::support::soak;
 /// Rows, and height and width of a photo.
 const ROWS: usize = 4;
 const SIDE: usize = 5;
+/// Items of a list once padded; batches have lists of one more.
+const LENGTH: usize = 3;
+/// Room for any batch: their lists differ.
+const ROOM: usize = 12 << 10;
 /// Elements of the plain tensor.
 const LEN: usize = 700;
 /// Long enough for any machine: only what hangs gets there.
@@ -155,18 +159,40 @@ fn mask(number: u64) -> Vec<u8> {
     (0..ROWS).map(|row| u8::from(row + 1 < ROWS || !number.is_multiple_of(3))).collect()
 }
 
+/// How many pairs each list has.
+fn lengths(number: u64) -> Vec<usize> {
+    (0..ROWS as u64).map(|row| ((number * 3 + row * number) % (LENGTH as u64 + 2)) as usize).collect()
+}
+
+/// The element of list `row` at `at`, of which the last fill it up.
+fn word(number: u64, row: usize, at: usize) -> u16 {
+    (number * 1009 + row as u64 * 97 + at as u64) as u16
+}
+
+fn words(number: u64) -> (Vec<u8>, Vec<u8>) {
+    let (lengths, mut offsets) = (lengths(number), vec![0_u64]);
+    lengths.iter().for_each(|length| offsets.push(offsets[offsets.len() - 1] + *length as u64));
+    let values = lengths.iter().enumerate().flat_map(|(row, length)| (0..2 * length).map(move |at| (row, at)));
+    let values = values.flat_map(|(row, at)| word(number, row, at).to_le_bytes()).collect();
+    (values, offsets.into_iter().flat_map(u64::to_le_bytes).collect())
+}
+
 fn batch(pool: &Arc<Pool>, number: u64) -> Result<Batch> {
     let spec = |name: &str, dtype, shape: &[usize]| TensorSpec { name: name.into(), dtype, shape: shape.to_vec() };
     let specs = vec![
         spec("x", DType::Uint64, &[LEN]),
         spec("image", DType::Uint8, &[ROWS, SIDE, SIDE, 3]),
         spec("none", DType::Float32, &[0]),
+        spec("words__values", DType::Uint16, &[words(number).0.len() / 4, 2]),
+        spec("words__offsets", DType::Int64, &[ROWS + 1]),
         spec("_mask", DType::Bool, &[ROWS]),
     ];
-    let mut builder = BatchBuilder::new(specs, pool.try_reserve(16 << 10).unwrap())?;
+    let mut builder = BatchBuilder::with_room(specs, ROOM, pool.try_reserve(16 << 10).unwrap())?;
     builder.tensor(0).copy_from_slice(&plain(number));
     builder.tensor(1).copy_from_slice(&pixels(number));
-    builder.tensor(3).copy_from_slice(&mask(number));
+    builder.tensor(3).copy_from_slice(&words(number).0);
+    builder.tensor(4).copy_from_slice(&words(number).1);
+    builder.tensor(5).copy_from_slice(&mask(number));
     Ok(builder.finish(0, number, ROWS, Vec::new()))
 }
 
@@ -375,11 +401,16 @@ fn unordered(bench: &impl Bench) {
     reads.into_iter().for_each(|(number, read)| assert_eq!(read(), plain(number)));
 }
 
-/// Photos become planes of floats on the device, bit by bit as on the host, and padding rows zeros.
+/// Photos become planes of floats on the device, bit by bit as on the host, and padding rows zeros; lists are filled up and cut.
 fn conversions(bench: &impl Bench, seed: u64) {
     let to = [DType::Float32, DType::Float16, DType::Bfloat16][seed as usize % 3];
     let recipe = Normalisation { to, scale: [0.017, 0.0175, 0.0174, 0.0], bias: [-2.1, -2.0, -1.8, 0.0] };
-    let recipes = Recipes { photos: [("image".into(), recipe)].into(), mask: Some("_mask".into()) };
+    let padding = Padding { length: LENGTH, fill: 0xBEEF, left: seed % 2 == 1 };
+    let recipes = Recipes {
+        photos: [("image".into(), recipe)].into(),
+        lists: [("words".into(), padding)].into(),
+        mask: Some("_mask".into()),
+    };
     let mut transfer = start(bench, Feeding { recipes, ..feeding(3, Fence::Stream) }, 9);
     let stream = bench.stream();
     let mut reads = Vec::new();
@@ -387,11 +418,17 @@ fn conversions(bench: &impl Bench, seed: u64) {
         let image = batch.tensor("image").unwrap();
         assert_eq!((image.dtype(), image.shape()), (to, &[ROWS, 3, SIDE, SIDE][..]));
         image.give_to(Consumer::Stream(stream)).unwrap();
-        reads.push((number, bench.read_later(stream, image.address(), image.byte_len())));
+        let words = batch.tensor("words").unwrap();
+        assert_eq!((words.dtype(), words.shape()), (DType::Uint16, &[ROWS, LENGTH, 2][..]));
+        let lengths = batch.tensor("words__lengths").unwrap();
+        assert_eq!((lengths.dtype(), lengths.shape()), (DType::Int64, &[ROWS][..]));
+        assert!(batch.get("words__values").is_none() && batch.get("words__offsets").is_none());
+        let tensors = [image, words, lengths];
+        reads.push((number, tensors.map(|tensor| bench.read_later(stream, tensor.address(), tensor.byte_len()))));
         assert_eq!(batch.tensor("_mask").unwrap().to_host().unwrap(), mask(number));
         assert_eq!(batch.tensor("none").unwrap().to_host().unwrap(), [0_u8; 0]);
     }
-    for (number, read) in reads {
+    for (number, [image, words, found]) in reads {
         let what = Conversion::Normalise {
             images: ROWS as u64,
             height: SIDE as u32,
@@ -404,7 +441,19 @@ fn conversions(bench: &impl Bench, seed: u64) {
         };
         let mut expected = vec![0xAA; what.to_bytes().unwrap()];
         what.on_host(&pixels(number), &mut expected, Some(&mask(number)));
-        assert!(read() == expected, "batch {number} as {to}");
+        assert!(image() == expected, "batch {number} as {to}");
+        let (mut padded, mut kept) = (Vec::new(), Vec::new());
+        for (row, length) in lengths(number).into_iter().enumerate() {
+            let length = length.min(LENGTH);
+            let shift = if padding.left { 2 * (LENGTH - length) } else { 0 };
+            let element = |at: usize| {
+                let at = at.checked_sub(shift).filter(|at| *at < 2 * length);
+                at.map_or(padding.fill as u16, |at| word(number, row, at))
+            };
+            padded.extend((0..2 * LENGTH).flat_map(|at| element(at).to_le_bytes()));
+            kept.extend((length as u64).to_le_bytes());
+        }
+        assert_eq!((words(), found()), (padded, kept), "lists of batch {number}");
     }
 }
 
