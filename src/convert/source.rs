@@ -91,7 +91,8 @@ impl Opening {
 /// Opens the dataset at `src`, in the format that the options give or its names tell.
 ///
 /// # Errors
-/// As of [`Format::guess`]; `Corrupt`, `Unsupported`, `Limit` and `Store` for what cannot be read.
+/// `NotFound` if nothing is there; `Config` names `from` if its format cannot be told; `Corrupt`, `Unsupported`, `Limit` and `Store` for
+/// what cannot be read.
 pub fn open(src: &str, options: &ConvertOptions) -> Result<Box<dyn Source>> {
     let mut opening = Opening {
         types: options.schema.clone().unwrap_or_default(),
