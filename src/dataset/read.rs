@@ -58,6 +58,11 @@ impl Fetched {
         self.chunks.parts.iter().map(|(_, bytes)| bytes.len()).sum()
     }
 
+    /// Whether `address` is that of one of these bytes.
+    pub(crate) fn holds(&self, address: *const u8) -> bool {
+        self.chunks.parts.iter().any(|(_, bytes)| bytes.as_ptr_range().contains(&address))
+    }
+
     /// The row group's number in the manifest.
     pub fn group(&self) -> usize {
         self.group

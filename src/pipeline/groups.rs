@@ -139,7 +139,7 @@ async fn read_and_decode(
     job.counters.decode.waited(asked.elapsed());
     // Only now may another row group be read: where decoding is slower, fetched bytes would pile up for nothing.
     drop(permit);
-    let cells = job
+    let (cells, shared) = job
         .on_cpu(move |job| {
             let Some(source) = job.sources.get(source) else { return Err(closed()) };
             let place = source.dataset.place(group);
@@ -168,13 +168,16 @@ async fn read_and_decode(
             prepared.extend(packs.into_iter().map(|(pack, _)| pack));
             let cells = source.columns.cells(prepared, place)?;
             job.counters.decode.done(cells.memory() as u64, std::time::Duration::ZERO);
-            Ok(cells)
+            let shared = cells.shared(|address| fetched.holds(address));
+            Ok((cells, shared))
         })
         .await?;
     drop(decoding);
     // What stays: the cells, and the column chunks that views point into, of which the cells know only their own parts.
     let pinned = if cost.held > cost.decoded || cells.in_fetched() { fetched_bytes } else { 0 };
-    let stays = cells.memory().saturating_add(pinned);
+    // What they share with those counts once.
+    let own = cells.memory().saturating_sub(if pinned > 0 { shared } else { 0 });
+    let stays = own.saturating_add(pinned);
     reservation.grow(stays);
     reservation.shrink_to(stays);
     Ok((Arc::new(cells), reservation))

@@ -215,6 +215,17 @@ impl Cells {
         self.memory
     }
 
+    /// Of [`memory`](Self::memory), the bytes that lie where `holds` says yes: parts of what was fetched that views point into.
+    pub(crate) fn shared(&self, holds: impl Fn(*const u8) -> bool) -> usize {
+        let views = self.parts.iter().filter_map(|part| match &part.data {
+            Data::Bytes(array) => Some(array.data_buffers()),
+            _ => None,
+        });
+        let mut seen = HashSet::new();
+        let once = views.flat_map(|buffers| buffers.iter()).filter(|buffer| seen.insert(buffer.data_ptr()));
+        once.filter(|buffer| holds(buffer.data_ptr().as_ptr())).map(Buffer::capacity).sum()
+    }
+
     /// Whether rows were left in the fetched column chunks, which then stay as long as the cells do.
     pub(crate) fn in_fetched(&self) -> bool {
         self.parts.iter().any(|part| matches!(&part.data, Data::Pages(Stretches { in_place: true, .. })))
