@@ -24,6 +24,8 @@ const FIRST_HANDLE: u64 = 0x1000;
 const COPIES: u64 = 0;
 /// The copy stream is so many times as likely to go on as another one.
 const HASTE: u64 = 4;
+/// Where nobody waits, only every so manieth command may be one of a consumer's stream: fewer than are appended, so that they pile up.
+const SLOWNESS: u64 = 4;
 
 /// A device made of this process's memory; see the module.
 #[derive(Debug)]
@@ -261,21 +263,26 @@ impl State {
         Ok(())
     }
 
-    /// Runs a few commands.
+    /// Runs a few commands, most of them copies.
     fn progress(&mut self) {
         for _ in 0..self.draw() % 4 {
-            self.step(None);
+            let others = u64::from(self.draw().is_multiple_of(SLOWNESS));
+            self.step_by(|stream| if stream == COPIES { HASTE } else { others });
         }
     }
 
     /// Runs one command of some stream, of `wanted` more often than of others; false if none can run.
     fn step(&mut self, wanted: Option<u64>) -> bool {
+        self.step_by(|stream| if stream == COPIES || Some(stream) == wanted { HASTE } else { 1 })
+    }
+
+    /// Runs one command of some stream, each as often as its weight says; false if none can run.
+    fn step_by(&mut self, weight: impl Fn(u64) -> u64) -> bool {
         let waits = |command: &Command| matches!(command, Command::Wait(ticket) if !self.is_done(*ticket));
         let heads = self.streams.iter().filter_map(|(number, queue)| Some((*number, queue.commands.front()?)));
         let mut able = Vec::new();
         for (number, _) in heads.filter(|(_, head)| !waits(head)) {
-            let weight = if number == COPIES || Some(number) == wanted { HASTE } else { 1 };
-            able.extend(std::iter::repeat_n(number, weight as usize));
+            able.extend(std::iter::repeat_n(number, weight(number) as usize));
         }
         if able.is_empty() {
             return false;
