@@ -173,11 +173,9 @@ async fn read_and_decode(
         })
         .await?;
     drop(decoding);
-    // What stays: the cells, and the column chunks that views point into, of which the cells know only their own parts.
-    let pinned = if cost.held > cost.decoded || cells.in_fetched() { fetched_bytes } else { 0 };
-    // What they share with those counts once.
-    let own = cells.memory().saturating_sub(if pinned > 0 { shared } else { 0 });
-    let stays = own.saturating_add(pinned);
+    // What stays: the cells, and the column chunks that views point into as a whole, of which the cells know only their own parts.
+    let is_pinned = cost.held > cost.decoded || shared > 0 || cells.in_fetched();
+    let stays = (cells.memory() - shared).saturating_add(if is_pinned { fetched_bytes } else { 0 });
     reservation.grow(stays);
     reservation.shrink_to(stays);
     Ok((Arc::new(cells), reservation))

@@ -12,7 +12,7 @@ use arrow::array::{
 use arrow::buffer::NullBuffer;
 use arrow::datatypes::{DataType, Field, Schema};
 use bowstring::Error;
-use bowstring::codec::{BadRows, Nulls, Pack, Scalar};
+use bowstring::codec::{BadRows, ColumnOptions, Nulls, Pack, Scalar};
 use bowstring::pipeline::{Loader, LoaderOptions, Next};
 use bowstring::plan::{State, Tail};
 use bowstring::schema::DType;
@@ -227,6 +227,31 @@ fn a_tight_budget_slows_but_never_hangs() {
     println!("budget {} MiB, peak {} KiB", memory.budget >> 20, memory.peak >> 10);
     assert_eq!(rows, 64_000);
     assert!(memory.peak <= memory.budget);
+}
+
+#[test]
+fn what_a_loader_says_it_needs_is_enough_for_every_kind_of_column() {
+    let fixtures = [
+        "imagenet40.parquet",
+        "petastorm/petastorm_legacy_0.7.6",
+        "petastorm/petastorm_allcodecs_0.13.1",
+        "spark43_parquet/flat_snappy",
+        "spark43_parquet/flat_nodict",
+        "spark43_parquet/many_rowgroups",
+    ];
+    for fixture in fixtures {
+        let open = |memory_budget| {
+            let columns = ColumnOptions { nulls: Nulls::Mask.into(), ..ColumnOptions::default() };
+            let data = support::fixture(fixture).display().to_string();
+            Loader::open(LoaderOptions { memory_budget, timeout: 20.0, columns, ..LoaderOptions::new(data, 4) })
+        };
+        let need = open(None).unwrap().memory_need();
+        let mut loader = open(Some(need.row_groups + need.batches)).unwrap();
+        let rows: usize = loader.iter().map(|batch| batch.unwrap().rows).sum();
+        let memory = loader.stats().memory;
+        println!("{fixture}: {rows} rows, budget {}, peak {}", memory.budget, memory.peak);
+        assert!(rows > 0 && memory.peak <= memory.budget, "{fixture}: {memory:?}");
+    }
 }
 
 #[test]

@@ -265,7 +265,6 @@ fn lay_out(
     };
     let starts: Vec<_> = outputs.iter().enumerate().map(|(at, output)| starts(at, output)).collect();
     let mut layout = Layout { specs: Vec::new(), room: 0, outputs: Vec::with_capacity(outputs.len()), shapes };
-
     for (output, starts) in outputs.iter().zip(starts) {
         let totals: Vec<usize> = starts.iter().map(|starts| starts.last().copied().unwrap_or(0)).collect();
         let first = layout.specs.len();

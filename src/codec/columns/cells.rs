@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, BinaryViewArray};
+use arrow::array::{Array, ArrayData, ArrayRef, BinaryViewArray};
 use arrow::buffer::{Buffer, OffsetBuffer};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 
@@ -217,13 +217,7 @@ impl Cells {
 
     /// Of [`memory`](Self::memory), the bytes that lie where `holds` says yes: parts of what was fetched that views point into.
     pub(crate) fn shared(&self, holds: impl Fn(*const u8) -> bool) -> usize {
-        let views = self.parts.iter().filter_map(|part| match &part.data {
-            Data::Bytes(array) => Some(array.data_buffers()),
-            _ => None,
-        });
-        let mut seen = HashSet::new();
-        let once = views.flat_map(|buffers| buffers.iter()).filter(|buffer| seen.insert(buffer.data_ptr()));
-        once.filter(|buffer| holds(buffer.data_ptr().as_ptr())).map(Buffer::capacity).sum()
+        distinct(&self.parts, |buffer| holds(buffer.data_ptr().as_ptr()))
     }
 
     /// Whether rows were left in the fetched column chunks, which then stay as long as the cells do.
@@ -281,40 +275,55 @@ pub(super) fn cells(
     for entry in made.iter().flat_map(|part| &part.bad) {
         bad.get_or_insert_default().add(&entry.rows);
     }
-    let memory = memory(&made);
+    let memory = distinct(&made, |_| true) + beside(&made);
     Ok(Cells { rows, place, parts: made, bad, memory })
 }
 
-fn memory(parts: &[Part]) -> usize {
+/// Bytes of the buffers of `parts` that `counts` takes, each once.
+fn distinct(parts: &[Part], counts: impl Fn(&Buffer) -> bool) -> usize {
     let mut seen = HashSet::new();
     let mut sum = 0;
-    let mut count = |buffer: &Buffer| {
-        if seen.insert(buffer.data_ptr()) {
+    let mut visit = |buffer: &Buffer| {
+        if seen.insert(buffer.data_ptr()) && counts(buffer) {
             sum += buffer.capacity();
         }
     };
-    let mut arrays = 0;
     for part in parts {
-        part.valid.iter().for_each(&mut count);
+        part.valid.iter().for_each(&mut visit);
         match &part.data {
-            Data::Fixed { bytes, .. } => count(bytes),
-            // What lies in the fetched bytes is theirs, see `in_fetched`.
-            Data::Pages(Stretches { in_place: true, .. }) => {}
-            Data::Pages(Stretches { of, .. }) => arrays += of.iter().map(|stretch| stretch.bytes.len()).sum::<usize>(),
+            Data::Fixed { bytes, .. } => visit(bytes),
+            Data::Pages(_) => {}
             Data::Lists { offsets, values, .. } => {
-                count(values);
-                offsets.iter().for_each(|offsets| count(offsets.buffer()));
+                visit(values);
+                offsets.iter().for_each(|offsets| visit(offsets.buffer()));
             }
             Data::Bytes(array) => {
-                count(array.views().inner());
-                array.data_buffers().iter().for_each(&mut count);
+                visit(array.views().inner());
+                array.data_buffers().iter().for_each(&mut visit);
             }
-            Data::Nested(array) => arrays += array.get_array_memory_size(),
+            Data::Nested(array) => buffers(&array.to_data(), &mut visit),
         }
-        for bad in &part.bad {
-            arrays += bad.rows.bytes();
-            bad.array.iter().for_each(|array| array.to_data().buffers().iter().for_each(&mut count));
-        }
+        part.bad.iter().flat_map(|bad| &bad.array).for_each(|array| buffers(&array.to_data(), &mut visit));
     }
-    sum + arrays
+    sum
+}
+
+/// Every buffer of an array, its children's too.
+fn buffers(data: &ArrayData, visit: &mut impl FnMut(&Buffer)) {
+    data.buffers().iter().for_each(&mut *visit);
+    data.nulls().iter().for_each(|nulls| visit(nulls.buffer()));
+    data.child_data().iter().for_each(|child| buffers(child, visit));
+}
+
+/// Bytes that are in no buffer: copies of pages, and which rows are bad.
+fn beside(parts: &[Part]) -> usize {
+    let sizes = parts.iter().map(|part| {
+        let pages = match &part.data {
+            // What lies in the fetched bytes is theirs, see `in_fetched`.
+            Data::Pages(Stretches { in_place: false, of, .. }) => of.iter().map(|stretch| stretch.bytes.len()).sum(),
+            _ => 0,
+        };
+        pages + part.bad.iter().map(|bad| bad.rows.bytes()).sum::<usize>()
+    });
+    sizes.sum()
 }

@@ -146,8 +146,12 @@ impl Claims {
         Arc::clone(&self.free).try_acquire_many_owned(permits).ok().map(Claim)
     }
 
-    /// Keeps the pool of a line that ended, with the claim on what it holds, unless somebody waits for memory.
-    pub(super) fn keep(&self, pool: Arc<Pool>, claim: Claim) {
+    /// Keeps the pool of a line that ended, with as much of the line's claim as the pool can hold; the rest of it is free at once.
+    /// Nothing is kept while somebody waits for memory.
+    pub(super) fn keep(&self, pool: Arc<Pool>, mut claim: Claim) {
+        let held = claim.split(pool.budget() as u64);
+        // Without the rest, which was for reading; or all of it, where it is less.
+        let claim = held.unwrap_or(claim);
         let mut kept = self.kept();
         if kept.waiting > 0 {
             drop(kept);
@@ -210,6 +214,13 @@ mod tests {
         drop(all);
         assert_eq!(claims.used(), 40 * UNIT);
         drop(part);
-        assert!(matches!(claims.claim(101 * UNIT).await, Err(Error::Limit { .. })));
+        // Of a line that read far ahead only the pool's own part is kept, so that the next one can read ahead too.
+        let claims = Claims::new(1000 * UNIT);
+        for _ in 0..3 {
+            claims.keep(pool(), claims.claim(900 * UNIT).await.unwrap());
+            assert_eq!(claims.free.available_permits(), 744);
+            claims.reuse(1 << 20).unwrap();
+        }
+        assert!(matches!(claims.claim(1001 * UNIT).await, Err(Error::Limit { .. })));
     }
 }
