@@ -71,14 +71,15 @@ class Comparison:
         return self.equal
 
 
-def _options(
+def options_json(
     *,
-    from_format: str | None,
-    to: str | None,
-    columns: Sequence[str] | None,
-    schema: Mapping[str, str] | str | None,
+    from_format: str | None = None,
+    to: str | None = None,
+    columns: Sequence[str] | None = None,
+    schema: Mapping[str, str] | str | None = None,
     **more: Any,
 ) -> str:
+    """The options of a conversion as the library reads them."""
     options = {name: value for name, value in more.items() if value is not None}
     if from_format is not None:
         options["from"] = from_format
@@ -139,7 +140,7 @@ def convert(
     :param storage_options: options of the store that the source is in.
     :param limits: limits against hostile files, e.g. ``{"max_record_bytes": 1 << 30}``.
     """
-    options = _options(
+    options = options_json(
         from_format=from_format,
         to=to,
         columns=columns,
@@ -160,7 +161,12 @@ def convert(
         storage_options=dict(storage_options) if storage_options is not None else None,
         limits=dict(limits) if limits is not None else None,
     )
-    report = json.loads(_native.convert(os.fspath(src), dst, options))
+    return report_of(_native.convert(os.fspath(src), dst, options))
+
+
+def report_of(text: str) -> Report:
+    """The report that the library gives."""
+    report = json.loads(text)
     report["from_format"], report["to_format"] = report.pop("from"), report.pop("to")
     report["schema"] = dict(report["schema"])
     return Report(**report)
@@ -177,7 +183,7 @@ def plan(
     filter: str | None = None,
 ) -> dict[str, Any]:
     """What :func:`convert` would do: formats, columns and types, the first rows. Nothing is written."""
-    options = _options(from_format=from_format, to=to, columns=columns, schema=schema, filter=filter)
+    options = options_json(from_format=from_format, to=to, columns=columns, schema=schema, filter=filter)
     found: dict[str, Any] = json.loads(_native.convert_plan(os.fspath(src), dst, options))
     return found
 
@@ -202,7 +208,7 @@ def verify(
     :param jobs: threads.
     :param memory_budget: bytes for everything in flight (512 MiB).
     """
-    options = _options(
+    options = options_json(
         from_format=a_format, to=b_format, columns=columns, schema=schema, jobs=jobs, memory_budget=memory_budget
     )
     found = json.loads(_native.verify(os.fspath(a), os.fspath(b), options))

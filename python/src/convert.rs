@@ -1,12 +1,12 @@
-//! `bowstring._native.convert` and `verify`: datasets from one format into another, outside of the GIL.
+//! `bowstring._native.convert`, `verify` and `Conversion`: datasets from one format into another, outside of the GIL.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bowstring::Error;
-use bowstring::convert::{ConvertOptions, Progress};
+use bowstring::convert::{Begun, Conversion, ConvertOptions, Progress};
 use bowstring::error::Result;
 use pyo3::prelude::*;
 
@@ -83,4 +83,136 @@ pub(crate) fn convert_plan(py: Python<'_>, src: String, dst: PathBuf, options_js
 pub(crate) fn verify(py: Python<'_>, a: String, b: String, options_json: &str) -> PyResult<String> {
     let options = options(options_json).map_err(|error| raise(py, &error))?;
     run(py, || {}, move || Ok(serde_json::json!(bowstring::convert::verify(&a, &b, &options)?).to_string()))
+}
+
+/// A conversion whose tasks run in other processes. Without `finish`, what is done stays for `resume`.
+#[pyclass(frozen, name = "Conversion", module = "bowstring._native")]
+#[derive(Debug)]
+pub(crate) struct PyConversion {
+    begun: Arc<Mutex<Option<Begun>>>,
+}
+
+impl PyConversion {
+    /// Calls `work`, which gives back what is to be kept, outside of the GIL.
+    fn with<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(Begun) -> (Option<Begun>, Result<T>) + Send + 'static,
+    ) -> PyResult<T> {
+        let begun = Arc::clone(&self.begun);
+        let over = || Error::Closed { why: "the conversion is over".to_owned() };
+        run(
+            py,
+            || {},
+            move || {
+                let mut kept = begun.lock().unwrap_or_else(PoisonError::into_inner);
+                let (left, outcome) = work(kept.take().ok_or_else(over)?);
+                *kept = left;
+                outcome
+            },
+        )
+    }
+
+    fn open<T: Send + 'static>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut Conversion) -> Result<T> + Send + 'static,
+    ) -> PyResult<T> {
+        self.with(py, |begun| match begun {
+            Begun::Open(mut conversion) => {
+                let outcome = work(&mut conversion);
+                (Some(Begun::Open(conversion)), outcome)
+            }
+            Begun::Unchanged(report) => {
+                let why = "the destination is there already; finish() says what it is".to_owned();
+                (Some(Begun::Unchanged(report)), Err(Error::Closed { why }))
+            }
+        })
+    }
+}
+
+#[pymethods]
+impl PyConversion {
+    /// Begins to convert `src` to `dst` with options as JSON.
+    #[new]
+    fn new(py: Python<'_>, src: String, dst: PathBuf, options_json: &str) -> PyResult<Self> {
+        let options = options(options_json).map_err(|error| raise(py, &error))?;
+        let begun = run(py, || {}, move || Conversion::begin(&src, &dst, &options))?;
+        Ok(Self { begun: Arc::new(Mutex::new(Some(begun))) })
+    }
+
+    /// The tasks that are left; none if the destination is there already.
+    fn tasks(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
+        self.with(py, |begun| {
+            let tasks = match &begun {
+                Begun::Open(conversion) => conversion.tasks(),
+                Begun::Unchanged(_) => Ok(Vec::new()),
+            };
+            (Some(begun), tasks)
+        })
+    }
+
+    /// The format that is written.
+    fn to(&self, py: Python<'_>) -> PyResult<String> {
+        self.open(py, |conversion| Ok(conversion.to().name().to_owned()))
+    }
+
+    /// What tells the source and the options.
+    fn fingerprint(&self, py: Python<'_>) -> PyResult<String> {
+        self.open(py, |conversion| Ok(conversion.fingerprint().to_owned()))
+    }
+
+    /// A new directory in which tasks are given theirs.
+    fn attempts(&self, py: Python<'_>) -> PyResult<PathBuf> {
+        self.open(py, |conversion| conversion.attempts())
+    }
+
+    /// Takes what `convert_task` did in `directory`.
+    fn adopt(&self, py: Python<'_>, worked: String, directory: PathBuf) -> PyResult<()> {
+        self.open(py, move |conversion| conversion.adopt(&worked, &directory))
+    }
+
+    /// Lets everything appear: the report, as JSON.
+    fn finish(&self, py: Python<'_>) -> PyResult<String> {
+        self.with(py, |begun| {
+            let report = match begun {
+                Begun::Open(conversion) => conversion.finish(),
+                Begun::Unchanged(report) => Ok(report),
+            };
+            (None, report.map(|report| serde_json::json!(report).to_string()))
+        })
+    }
+
+    /// Ends it; what is finished stays for `resume`.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let begun = Arc::clone(&self.begun);
+        run(
+            py,
+            || {},
+            move || {
+                drop(begun.lock().unwrap_or_else(PoisonError::into_inner).take());
+                Ok(())
+            },
+        )
+    }
+}
+
+/// Does one task of a conversion in `directory`: what `Conversion.adopt` wants to know.
+#[pyfunction]
+pub(crate) fn convert_task(
+    py: Python<'_>,
+    src: String,
+    directory: PathBuf,
+    options_json: &str,
+    fingerprint: String,
+    task: usize,
+) -> PyResult<String> {
+    let options = options(options_json).map_err(|error| raise(py, &error))?;
+    let progress = Arc::new(Progress::default());
+    let watched = Arc::clone(&progress);
+    run(
+        py,
+        move || progress.stop(),
+        move || bowstring::convert::work(&src, &directory, &options, &fingerprint, task, &watched),
+    )
 }

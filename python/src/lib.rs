@@ -41,7 +41,7 @@ mod _native {
     use super::buffers::PyBuffers;
     #[cfg(feature = "convert")]
     #[pymodule_export]
-    use super::convert::{convert, convert_plan, verify};
+    use super::convert::{PyConversion, convert, convert_plan, convert_task, verify};
     #[pymodule_export]
     use super::doctor::doctor;
     #[pymodule_export]

@@ -6,7 +6,6 @@ import os
 import pathlib
 import random
 import signal
-import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,7 +16,7 @@ import pytest
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 import pyarrow as pa
-from test_spark_serve import ROWS, SOAK, WAIT, epochs, exact, frame, parts, ranks, serve
+from test_spark_serve import ROWS, SOAK, WAIT, epochs, exact, frame, parts, ranks, serve, through
 from test_spark_source import executor, failing, ids, read, write
 
 pytestmark = [
@@ -52,28 +51,15 @@ def test_rows_are_exact_after_an_executor_is_killed(spark: Any, run: int) -> Non
     with serve(spark, 2, df=frame(spark, 4)) as handle:
         executors = {executor(int(part["process"].rpartition(":")[2])) for part in parts(handle)}
         assert len(executors) == 2
-        at, here = random_.randrange(1, 15), threading.Barrier(3)
 
-        def work(rank: int) -> Any:
-            with handle.loader(rank, timeout=WAIT) as loader:
-                steps = []
-                for batch in loader:
-                    steps.append(batch["id"][batch["_mask"]].tolist())
-                    if len(steps) == at:
-                        here.wait(WAIT)  # all ranks are in the epoch's midst
-                        here.wait(WAIT)  # and the executor is dead
-                parts(handle, generation=1)  # the tasks ran a second time
-                return [steps]
+        def again(_: Any) -> list[Any]:
+            parts(handle, generation=1)  # the tasks ran a second time
+            return []
 
         def kill() -> None:
-            here.wait(WAIT)
             os.kill(random_.choice(sorted(executors)), signal.SIGKILL)
-            here.wait(WAIT)
 
-        killing = threading.Thread(target=kill, daemon=True)
-        killing.start()
-        found = ranks(2, work)
-        killing.join(10)
+        found = through(handle, 2, random_.randrange(1, 15), kill, again)
         handle.wait(WAIT)
     exact(found)
 
@@ -111,9 +97,9 @@ def test_models_and_shards(spark: Any, tmp_path: pathlib.Path) -> None:
         rows, lambda: lambda batch: {"double": batch["x"] * 2}, batch_size=50, columns=["x"], schema="double float"
     )
     assert [(row.id, row.double) for row in scored.collect()] == [(number, float(number)) for number in range(ROWS)]
-    report = bowstring.spark.convert(rows, str(tmp_path / "shards"), format="arrow")
+    report = bowstring.spark.convert(spark, rows, str(tmp_path / "shards"), to="mds", shards=4)
     assert (report.rows, report.files) == (ROWS, 4)
-    assert bowstring.convert(tmp_path / "shards", tmp_path / "again", from_format="arrow", to="parquet").rows == ROWS
+    assert bowstring.convert(tmp_path / "shards", tmp_path / "again", from_format="mds", to="parquet").rows == ROWS
 
 
 def test_epochs_from_two_executors(spark: Any) -> None:

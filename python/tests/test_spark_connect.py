@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 import pyarrow as pa
-from test_spark_serve import ROWS, WAIT, epochs, exact, frame, parts, ranks, serve
+from test_spark_serve import ROWS, WAIT, epochs, exact, frame, parts, serve, through
 from test_spark_source import ids, read, write
 
 pytestmark = [
@@ -79,19 +79,12 @@ def test_rows_to_ranks_through_a_killed_task(spark: Any) -> None:
     with serve(spark, 2, listen="0.0.0.0:0", insecure=True) as handle:
         assert "0.0.0.0" not in handle.url, "the server's tasks find their client"
         victim = int(parts(handle)[0]["process"].rpartition(":")[2])
-        here = threading.Barrier(2, action=lambda: os.kill(victim, signal.SIGKILL))
 
-        def work(rank: int) -> Any:
-            with handle.loader(rank, timeout=WAIT) as loader:
-                steps = []
-                for batch in loader:
-                    steps.append(batch["id"][batch["_mask"]].tolist())
-                    if len(steps) == 3:
-                        here.wait(WAIT)
-                parts(handle, generation=1)  # the tasks ran a second time
-                return [steps, *epochs(loader, 1)]
+        def again(loader: Any) -> list[Any]:
+            parts(handle, generation=1)  # the tasks ran a second time
+            return epochs(loader, 1)
 
-        found = ranks(2, work)
+        found = through(handle, 2, 3, lambda: os.kill(victim, signal.SIGKILL), again)
         handle.wait(WAIT)
     exact(found)
 
@@ -129,9 +122,9 @@ def test_gangs_models_and_shards(spark: Any, tmp_path: pathlib.Path) -> None:
         rows, lambda: lambda batch: {"double": batch["x"] * 2}, batch_size=50, columns=["x"], schema="double float"
     )
     assert [(row.id, row.double) for row in scored.collect()] == [(number, float(number)) for number in range(ROWS)]
-    report = bowstring.spark.convert(rows, str(tmp_path / "shards"), format="arrow")
+    report = bowstring.spark.convert(spark, rows, str(tmp_path / "shards"), to="mds", shards=3)
     assert (report.rows, report.files) == (ROWS, 3)
-    assert bowstring.convert(tmp_path / "shards", tmp_path / "again", from_format="arrow", to="parquet").rows == ROWS
+    assert bowstring.convert(tmp_path / "shards", tmp_path / "again", from_format="mds", to="parquet").rows == ROWS
 
 
 def test_what_needs_a_classic_session_says_so(spark: Any, tmp_path: pathlib.Path) -> None:

@@ -1,8 +1,7 @@
-"""Models over frames, gangs of barrier tasks, TorchDistributor, and shards of other formats."""
+"""Models over frames, gangs of barrier tasks, TorchDistributor."""
 
 from __future__ import annotations
 
-import os
 import pathlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -120,31 +119,3 @@ def test_torch_distributor(spark: Any, tmp_path: pathlib.Path, monkeypatch: pyte
     steps, seen = TorchDistributor(num_processes=2, local_mode=True, use_gpu=False).run(train, url)
     assert steps == 7
     assert seen == [1] * 101
-
-
-@pytest.mark.parametrize("format", ["tfrecord", "webdataset", "parquet"])
-def test_shards_of_other_formats(spark: Any, tmp_path: pathlib.Path, format: str) -> None:
-    frame = spark.range(0, 90, numPartitions=3).selectExpr("id", "cast(id as float) x", "concat('row ', id) word")
-    url = tmp_path / "shards"
-    report = bowstring.spark.convert(frame, str(url), format=format)
-    assert (report.rows, report.files) == (90, 3)
-    assert bowstring.convert(url, tmp_path / "again", from_format=format, to="parquet").rows == 90
-    with bowstring.Loader(
-        tmp_path / "again", batch_size=90, columns=["id"], shuffle=False, rank=0, world_size=1
-    ) as loader:
-        assert sorted(next(iter(loader))["id"].tolist()) == list(range(90))
-    with pytest.raises(bowstring.ConfigError, match="exists"):
-        bowstring.spark.convert(frame, str(url), format=format)
-    with pytest.raises(bowstring.ConfigError, match="none of"):
-        bowstring.spark.convert(frame, str(url), format="lance")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["again", "shards"]
-
-
-def test_shards_leave_nothing_when_a_task_fails(spark: Any, tmp_path: pathlib.Path) -> None:
-    frame = spark.range(0, 90, numPartitions=3).selectExpr("id", "assert_true(id < 80) x").select("id", "x")
-    with pytest.raises(Exception, match="is not true"):
-        bowstring.spark.convert(frame, str(tmp_path / "shards"), format="jsonl")
-    end = 1000
-    while os.listdir(tmp_path) and (end := end - 1):
-        __import__("time").sleep(0.05)
-    assert os.listdir(tmp_path) == []

@@ -321,33 +321,31 @@ def test_a_killed_rank_goes_on_where_it_was(spark: Any, tmp_path: pathlib.Path, 
     exact_steps(found)
 
 
+def through(
+    handle: Any, world: int, at: int, kill: Callable[[], None], then: Callable[[Any], Any] = lambda _: []
+) -> Any:
+    """What each rank takes in an epoch, in whose midst, after `at` steps of all, somebody is killed; and what `then` adds."""
+    here = threading.Barrier(world, action=kill)
+
+    def work(rank: int) -> Any:
+        with handle.loader(rank, timeout=WAIT) as loader:
+            steps = []
+            for batch in loader:
+                steps.append(batch["id"][batch["_mask"]].tolist())
+                if len(steps) == at:
+                    here.wait(WAIT)
+            return [steps, *then(loader)]
+
+    return ranks(world, work)
+
+
 @pytest.mark.parametrize("run", range(20 if SOAK else 2))
 def test_rows_are_exact_after_a_task_is_killed(spark: Any, run: int) -> None:
     random_ = random.Random(run)
     print("seed", run)
     with serve(spark) as handle:
         victim = int(random_.choice(parts(handle))["process"].rpartition(":")[2])
-        at, here = random_.randrange(1, 9), threading.Barrier(5)
-
-        def work(rank: int) -> Any:
-            with handle.loader(rank) as loader:
-                steps = []
-                for batch in loader:
-                    steps.append(batch["id"][batch["_mask"]].tolist())
-                    if len(steps) == at:
-                        here.wait(WAIT)  # all ranks are in the epoch's midst
-                        here.wait(WAIT)  # and the task is dead
-                return [steps]
-
-        def kill() -> None:
-            here.wait(WAIT)
-            os.kill(victim, signal.SIGKILL)
-            here.wait(WAIT)
-
-        killing = threading.Thread(target=kill, daemon=True)
-        killing.start()
-        found = ranks(4, work)
-        killing.join(10)
+        found = through(handle, 4, random_.randrange(1, 9), lambda: os.kill(victim, signal.SIGKILL))
         handle.wait(WAIT)
     exact(found)
 

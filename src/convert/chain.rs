@@ -1,68 +1,40 @@
-//! What drives a source into a sink: tasks in parallel, each finished or not, and one moment in which everything appears.
+//! What drives a source into a sink: the columns that are written, the tasks, and what each does.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use arrow::array::RecordBatch;
 use arrow::compute::{CastOptions, cast_with_options, filter_record_batch};
 use arrow::datatypes::{Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
+use super::conversion::finished;
 use super::digest::{Digest, Summing};
 use super::format::Format;
 use super::gate::{Gate, Progress};
 use super::journal::Done;
 use super::options::ConvertOptions;
 use super::pixels::Pixels;
-use super::publish::{self, Staging};
+use super::publish::Staging;
+use super::remote;
 use super::roll::Dealt;
 use super::sample;
 use super::shuffle;
 use super::sink::{self, Part, Sink, Writer};
 use super::source::{self, Opening, Source};
 use super::tasks::{parallel, tasks};
-use super::tree::Tree;
+use super::tree::is_remote;
 use super::types::{schema_json, type_text};
 use super::verify;
 use crate::dataset::filter::Bound;
-use crate::error::{Error, Kind, Place, Result};
+use crate::error::{Error, Place, Result};
 use crate::store::directory::Destination;
-
-/// What was done.
-#[derive(Debug, Clone, Serialize)]
-pub struct Report {
-    /// The source's format.
-    pub from: Format,
-    /// The destination's format.
-    pub to: Format,
-    /// Rows written.
-    pub rows: u64,
-    /// Files of data written.
-    pub files: usize,
-    /// Their bytes.
-    pub bytes: u64,
-    /// Bytes of the source.
-    pub source_bytes: u64,
-    /// Tasks.
-    pub tasks: usize,
-    /// Tasks that had been finished before.
-    pub resumed_tasks: usize,
-    /// Whether the destination was there already, made from the same source with the same options.
-    pub unchanged: bool,
-    /// Whether what was written was read again and found equal.
-    pub verified: bool,
-    /// Seconds it took.
-    pub seconds: f64,
-    /// The columns written: name and type.
-    pub schema: Vec<(String, String)>,
-}
 
 /// What would be done.
 #[derive(Debug, Clone, Serialize)]
@@ -95,8 +67,9 @@ pub(super) fn unexpected(error: ArrowError) -> Error {
 }
 
 /// A conversion that is ready to run: nothing has been written.
+#[derive(Debug)]
 pub(super) struct Job {
-    source: Box<dyn Source>,
+    pub(super) source: Box<dyn Source>,
     pub(super) sink: Box<dyn Sink>,
     /// Ascending numbers of the source's columns to read.
     read: Vec<usize>,
@@ -107,66 +80,17 @@ pub(super) struct Job {
     pub(super) tasks: Vec<Range<usize>>,
     /// Files of each task, where their number is given.
     files: Option<Vec<usize>>,
-    fingerprint: String,
+    pub(super) fingerprint: String,
     sample: RecordBatch,
+    /// Bytes that a task has read of a store beyond what it looks at.
+    read_ahead: u64,
     pub(super) options: ConvertOptions,
 }
 
-/// Converts the dataset at `src` into a directory at `dst`. Blocks; must not be called on a thread of an async runtime.
-///
-/// Nothing can be seen at `dst` before all of it is there. What was finished before a failure is kept in a hidden directory beside
-/// it, where [`resume`](ConvertOptions::resume) goes on. If `dst` was made from the same source with the same options, nothing
-/// is done.
+/// What [`convert`](super::convert) would do: opens the source, infers its columns, asks the sink, reads the first rows, and writes nothing.
 ///
 /// # Errors
-/// Whatever opening the source, its data, the sink's refusal, or the disk gives; `Closed` if `progress` was asked to stop.
-pub fn convert(src: &str, dst: &Path, options: &ConvertOptions, progress: &Progress) -> Result<Report> {
-    let started = Instant::now();
-    let job = Job::new(src, dst, options)?;
-    let source_bytes = job.source.shards().iter().map(|shard| shard.bytes).sum();
-    progress.total.store(source_bytes, Ordering::Relaxed);
-    if let Some(found) = finished(dst, &job) {
-        publish::sweep(dst)?;
-        let number = |name: &str| found.get(name).and_then(Value::as_u64).unwrap_or_default();
-        let (rows, files, bytes) = (number("rows"), number("files") as usize, number("bytes"));
-        return Ok(job.report(rows, files, bytes, source_bytes, started).unchanged());
-    }
-    let (staging, mut done) = Staging::open(dst, &job.fingerprint, options.resume, options.overwrite, &options.limits)?;
-    done.retain(|done| done.task < job.tasks.len());
-    let resumed = done.len();
-    let outcome = job.run(&staging, &mut done, progress).and_then(|()| job.name_and_check(&staging, &mut done));
-    let (named, verified) = match outcome {
-        Ok(outcome) => outcome,
-        Err(error) => {
-            // What the source or the options are to blame for happens again; what the disk is, may not.
-            let passing = matches!(error.kind(), Kind::Store | Kind::Closed | Kind::Timeout | Kind::Remote);
-            staging.abandon(passing && !done.is_empty());
-            return Err(error);
-        }
-    };
-    let rows = done.iter().map(|done| done.rows).sum();
-    let bytes = named.iter().map(|part| part.bytes).sum();
-    let success = json!({
-        "bowstring": env!("CARGO_PKG_VERSION"),
-        "fingerprint": job.fingerprint,
-        "format": job.sink.format(),
-        "source": crate::store::display(src),
-        "rows": rows,
-        "files": named.len(),
-        "bytes": bytes,
-        "schema": schema_json(&job.schema),
-    });
-    staging.publish(&success)?;
-    let mut report = job.report(rows, named.len(), bytes, source_bytes, started);
-    report.resumed_tasks = resumed;
-    report.verified = verified;
-    Ok(report)
-}
-
-/// What [`convert`] would do: opens the source, infers its columns, asks the sink, reads the first rows, and writes nothing.
-///
-/// # Errors
-/// As of [`convert`], as far as it comes.
+/// As of [`convert`](super::convert), as far as it comes.
 pub fn plan(src: &str, dst: &Path, options: &ConvertOptions) -> Result<Plan> {
     let job = Job::new(src, dst, options)?;
     let shown = job.transform(job.sample.slice(0, job.sample.num_rows().min(5)), 0)?;
@@ -186,24 +110,12 @@ pub fn plan(src: &str, dst: &Path, options: &ConvertOptions) -> Result<Plan> {
         to: job.sink.format(),
         schema: job.schema.fields().iter().map(column).collect(),
         shards: shards.len(),
-        bytes: shards.iter().map(|shard| shard.bytes).sum(),
+        bytes: job.source_bytes(),
         rows: shards.iter().map(|shard| shard.rows).sum(),
         tasks: job.tasks.len(),
         sample,
         unchanged: finished(dst, &job).is_some(),
     })
-}
-
-fn finished(dst: &Path, job: &Job) -> Option<Value> {
-    let found = publish::success(&Tree::local(dst).ok()?, &job.options.limits)?;
-    (found.get("fingerprint")?.as_str()? == job.fingerprint).then_some(found)
-}
-
-impl Report {
-    fn unchanged(mut self) -> Self {
-        self.unchanged = true;
-        self
-    }
 }
 
 /// Refuses a destination that is the source, or in it.
@@ -227,7 +139,7 @@ fn apart(src: &str, dst: &Path) -> Result<()> {
 }
 
 impl Job {
-    fn new(src: &str, dst: &Path, options: &ConvertOptions) -> Result<Self> {
+    pub(super) fn new(src: &str, dst: &Path, options: &ConvertOptions) -> Result<Self> {
         options.check()?;
         Destination::of(dst, "dst")?;
         apart(src, dst)?;
@@ -279,57 +191,54 @@ impl Job {
         let sink = sink::make_with(to, &schema, options, &sample)?;
         let (tasks, files) = tasks(&*source, options);
         let fingerprint = fingerprint(&*source, to, &schema, options);
+        let ahead = is_remote(src) && !source.format().is_dataset();
+        let read_ahead = if ahead { remote::READS * options.read_bytes() } else { 0 };
         let options = options.clone();
-        Ok(Self { source, sink, read, filter, pixels, schema, tasks, files, fingerprint, sample, options })
-    }
-
-    fn report(&self, rows: u64, files: usize, bytes: u64, source_bytes: u64, started: Instant) -> Report {
-        let column = |field: &Arc<Field>| (field.name().clone(), type_text(field.data_type()));
-        Report {
-            from: self.source.format(),
-            to: self.sink.format(),
-            rows,
-            files,
-            bytes,
-            source_bytes,
-            tasks: self.tasks.len(),
-            resumed_tasks: 0,
-            unchanged: false,
-            verified: false,
-            seconds: started.elapsed().as_secs_f64(),
-            schema: self.schema.fields().iter().map(column).collect(),
-        }
+        Ok(Self { source, sink, read, filter, pixels, schema, tasks, files, fingerprint, sample, read_ahead, options })
     }
 
     /// Runs the tasks that are not done yet.
-    fn run(&self, staging: &Staging, done: &mut Vec<Done>, progress: &Progress) -> Result<()> {
-        let threads = self.options.threads();
-        let reserved = self.options.sink_bytes() * threads as u64;
-        let gate = Gate::lending(self.options.memory_budget - reserved.min(self.options.memory_budget / 2));
+    pub(super) fn run(&self, staging: &Staging, done: &mut Vec<Done>, progress: &Progress) -> Result<()> {
+        let gate = self.gate();
         if let Some(seed) = self.options.shuffle {
             return shuffle::run(self, seed, staging, done, &gate, progress);
         }
         let left = self.left(done, self.tasks.len());
-        parallel(threads, &left, progress, done, |task| {
-            let directory = staging.task(task)?;
-            let mut writer =
-                self.writer(&directory, self.files.as_ref().map(|files| files.get(task).copied().unwrap_or(1)))?;
-            let mut digest = self.summing();
-            let mut rows = 0;
-            self.feed(task, &gate, progress, &mut |batch| {
-                if let Some(digest) = &mut digest {
-                    digest.add(batch)?;
-                }
-                writer.write(batch)?;
-                rows += batch.num_rows() as u64;
-                progress.rows.fetch_add(batch.num_rows() as u64, Ordering::Relaxed);
-                Ok(())
-            })?;
-            let parts = writer.finish()?;
-            let finished = Done { task, parts, digest: digest.map(|digest| digest.digest()), rows };
+        parallel(self.options.threads(), &left, progress, done, |task| {
+            let finished = self.work(task, &staging.task(task)?, &gate, progress)?;
             staging.journal.done(&finished)?;
             Ok(finished)
         })
+    }
+
+    /// Bytes of the source.
+    pub(super) fn source_bytes(&self) -> u64 {
+        self.source.shards().iter().map(|shard| shard.bytes).sum()
+    }
+
+    /// The budget of all tasks here, without what they take beside it.
+    pub(super) fn gate(&self) -> Gate {
+        let reserved = (self.options.sink_bytes() + self.read_ahead) * self.options.threads() as u64;
+        Gate::lending(self.options.memory_budget - reserved.min(self.options.memory_budget / 2))
+    }
+
+    /// Does one task in `directory`, which is empty.
+    pub(super) fn work(&self, task: usize, directory: &Path, gate: &Gate, progress: &Progress) -> Result<Done> {
+        let files = self.files.as_ref().map(|files| files.get(task).copied().unwrap_or(1));
+        let mut writer = self.writer(directory, files)?;
+        let mut digest = self.summing();
+        let mut rows = 0;
+        self.feed(task, gate, progress, &mut |batch| {
+            if let Some(digest) = &mut digest {
+                digest.add(batch)?;
+            }
+            writer.write(batch)?;
+            rows += batch.num_rows() as u64;
+            progress.rows.fetch_add(batch.num_rows() as u64, Ordering::Relaxed);
+            Ok(())
+        })?;
+        let parts = writer.finish()?;
+        Ok(Done { task, parts, digest: digest.map(|digest| digest.digest()), rows })
     }
 
     /// Numbers of tasks that are not done.
@@ -428,7 +337,7 @@ impl Job {
     }
 
     /// Names the files, writes what stands beside them, and reads everything again if that was asked for.
-    fn name_and_check(&self, staging: &Staging, done: &mut Vec<Done>) -> Result<(Vec<Part>, bool)> {
+    pub(super) fn name_and_check(&self, staging: &Staging, done: &mut Vec<Done>) -> Result<(Vec<Part>, bool)> {
         done.sort_by_key(|done| done.task);
         if done.iter().all(|done| done.parts.is_empty()) {
             // Without rows there is still a schema.
@@ -477,6 +386,7 @@ impl Job {
             types: Default::default(),
             limits: self.options.limits.clone(),
             storage_options: Default::default(),
+            read_bytes: self.options.read_bytes(),
             written: Some(Arc::clone(&self.schema)),
         };
         let source = source::open_as(self.sink.format(), &data.to_string_lossy(), &opening)?;
@@ -548,6 +458,7 @@ fn fingerprint(source: &dyn Source, to: Format, schema: &Schema, options: &Conve
         "resize": options.resize,
         "shuffle": options.shuffle,
         "shards": options.shards,
+        "tasks": options.tasks,
         "filter": options.filter.as_ref().map(ToString::to_string),
         "verify": options.verify,
     });

@@ -111,16 +111,14 @@ impl Found {
     /// # Errors
     /// `Limit` beyond `most` bytes, `Store`.
     pub(super) fn content(&self, most: u64) -> Result<Vec<u8>> {
-        match &self.place {
-            Where::Local(path) => read_small(path, most),
-            Where::Stored(stored) => {
-                if self.bytes > most {
-                    let (what, asked) = (self.shown(), self.bytes);
-                    return Err(Error::Limit { what, asked, limit: most, option: "limits.max_index_bytes" });
-                }
-                Ok(Stored::read(&[&**stored])?.into_iter().next().unwrap_or_default().into())
-            }
+        if self.bytes > most {
+            let (what, asked) = (self.shown(), self.bytes);
+            return Err(Error::Limit { what, asked, limit: most, option: "limits.max_index_bytes" });
         }
+        let mut content = Vec::with_capacity(usize::try_from(self.bytes).unwrap_or(0));
+        let read = self.reader(0)?.take(most).read_to_end(&mut content);
+        read.map_err(|error| self.failed("read", error))?;
+        Ok(content)
     }
 
     /// All of each of these files, which are records; those of a store are read at the same time.
@@ -183,19 +181,6 @@ pub(super) fn batch(files: &[Found]) -> usize {
         begins
     };
     files.iter().take(BATCH_ROWS).take_while(fits).count()
-}
-
-/// A small file of this machine as a whole.
-pub(super) fn read_small(path: &Path, most: u64) -> Result<Vec<u8>> {
-    let file = File::open(path).map_err(|error| missing(path, error))?;
-    let bytes = file.metadata().map_err(|error| failed("read", path, error))?.len();
-    if bytes > most {
-        let what = path.display().to_string();
-        return Err(Error::Limit { what, asked: bytes, limit: most, option: "limits.max_index_bytes" });
-    }
-    let mut content = Vec::with_capacity(usize::try_from(bytes).unwrap_or(0));
-    file.take(most).read_to_end(&mut content).map_err(|error| failed("read", path, error))?;
-    Ok(content)
 }
 
 /// Bytes of a file, forward.

@@ -115,7 +115,8 @@ impl Format {
     /// The format that a file of this name has.
     pub(super) fn of_name(name: &str) -> Option<Self> {
         let lower = name.to_ascii_lowercase();
-        let bare = [".gz", ".zst", ".zstd", ".zz"].iter().find_map(|end| lower.strip_suffix(end)).unwrap_or(&lower);
+        let bare =
+            [".gz", ".zst", ".zstd", ".zz", ".bz2"].iter().find_map(|end| lower.strip_suffix(end)).unwrap_or(&lower);
         // Names such as `train.tfrecord-00000-of-00010`, and Spark's `part-r-00000` below `x.tfrecord`.
         if bare.contains(".tfrecord") || bare.starts_with("part-r-") {
             return Some(Self::Tfrecord);
@@ -130,6 +131,11 @@ impl Format {
             "npy" | "npz" => Self::Numpy,
             _ => return None,
         })
+    }
+
+    /// Whether it is read as training reads it: a dataset that finds its files itself.
+    pub(super) fn is_dataset(self) -> bool {
+        matches!(self, Self::Parquet | Self::Petastorm)
     }
 
     /// The format that an address tells before anything is looked at: that of a pattern, or of a file of a store.

@@ -4,6 +4,8 @@ use std::io::{self, BufRead, BufReader, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use brotli_decompressor::Decompressor;
+use bzip2::bufread::MultiBzDecoder;
 use flate2::read::{MultiGzDecoder, ZlibDecoder};
 
 use super::files::{Found, Limits, Stream};
@@ -17,6 +19,9 @@ pub(super) enum Packed {
     Gzip,
     Zlib,
     Zstd,
+    Bzip2,
+    /// Has no mark of its own.
+    Brotli,
 }
 
 impl Packed {
@@ -25,6 +30,7 @@ impl Packed {
         match start {
             [0x1f, 0x8b, ..] => Self::Gzip,
             [0x28, 0xb5, 0x2f, 0xfd, ..] => Self::Zstd,
+            [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41, 0x59, 0x26, ..] => Self::Bzip2,
             [0x78, 0x01 | 0x5e | 0x9c | 0xda, ..] if zlib => Self::Zlib,
             _ => Self::Plain,
         }
@@ -80,6 +86,8 @@ impl Input {
             Packed::Plain => Box::new(counted),
             Packed::Gzip => Box::new(MultiGzDecoder::new(BufReader::with_capacity(64 << 10, counted))),
             Packed::Zlib => Box::new(ZlibDecoder::new(BufReader::with_capacity(64 << 10, counted))),
+            Packed::Bzip2 => Box::new(MultiBzDecoder::new(BufReader::with_capacity(64 << 10, counted))),
+            Packed::Brotli => Box::new(Decompressor::new(counted, 64 << 10)),
             Packed::Zstd => {
                 let mut decoder = zstd::Decoder::new(counted).map_err(|error| found.failed("open", error))?;
                 // A window beyond 128 MiB is a claim on memory.

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use super::digest::Digest;
-use super::files::read_small;
+use super::files::Found;
 use super::sink::Part;
 use crate::error::Result;
 use crate::store::directory::failed;
@@ -56,7 +56,7 @@ impl Journal {
         if !path.is_file() {
             return Ok(None);
         }
-        let content = read_small(path, most)?;
+        let content = Found::of(path)?.content(most)?;
         // What follows the last line end was cut short.
         let whole = content.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         let mut lines = content.get(..whole).unwrap_or_default().split(|byte| *byte == b'\n');

@@ -14,7 +14,8 @@
 //! | `mds` | MosaicML's shards, and the encodings of their columns |
 //! | `images`, `numpy` | directories of one file per row |
 //! | `tree`, `files`, `input`, `remote` | where a source is, its files, unpacked on the way, and those of a store, read ahead of need |
-//! | `chain`, `journal`, `publish` | what drives a source into a sink, survives kills, and lets the result appear at once |
+//! | `chain`, `tasks` | what drives a source into a sink, a task at a time |
+//! | `conversion`, `journal`, `publish` | what survives kills, and lets the result appear at once; tasks in other processes |
 //! | `verify`, `digest` | whether two datasets have the same rows, in any order |
 //!
 //! Nothing in a source is believed before it was checked, nothing of it is run, no path in it is followed. What a format
@@ -23,6 +24,7 @@
 
 mod cells;
 mod chain;
+mod conversion;
 mod csv;
 mod digest;
 mod example;
@@ -58,7 +60,8 @@ mod verify;
 mod webdataset;
 mod zone;
 
-pub use chain::{Plan, Report, convert, plan};
+pub use chain::{Plan, plan};
+pub use conversion::{Begun, Conversion, Report, convert, work};
 pub use digest::{ColumnDigest, Digest};
 pub use example::{Example, Feature, Kind};
 pub use files::Limits;

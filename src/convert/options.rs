@@ -36,6 +36,8 @@ pub struct ConvertOptions {
     pub shuffle: Option<u64>,
     /// Output files, exactly.
     pub shards: Option<usize>,
+    /// Tasks at most, where the number of files is not given; each writes files of its own. Default 16.
+    pub tasks: Option<usize>,
     /// Rows to take.
     pub filter: Option<Expr>,
     /// Threads. Default: the number of CPUs.
@@ -68,6 +70,7 @@ impl Default for ConvertOptions {
             resize: None,
             shuffle: None,
             shards: None,
+            tasks: None,
             filter: None,
             jobs: None,
             resume: false,
@@ -96,6 +99,7 @@ impl ConvertOptions {
             ("rows_per_group", self.rows_per_group == Some(0)),
             ("target_file_size", self.target_file_size == 0),
             ("shards", self.shards == Some(0)),
+            ("tasks", self.tasks == Some(0)),
             ("jobs", self.jobs == Some(0)),
             ("resize", self.resize == Some(0)),
         ] {
@@ -124,6 +128,11 @@ impl ConvertOptions {
     /// What a task may take for what it writes: a quarter of its share.
     pub(super) fn sink_bytes(&self) -> u64 {
         (self.memory_budget / self.threads() as u64 / 4).clamp(1 << 20, 64 << 20)
+    }
+
+    /// What a task reads of a store at once: a sixteenth of its share, since it has some such reads under way.
+    pub(super) fn read_bytes(&self) -> u64 {
+        (self.memory_budget / self.threads() as u64 / 16).clamp(256 << 10, 4 << 20)
     }
 }
 

@@ -5,6 +5,7 @@
 //!     lock           who works here
 //!     journal        which tasks are finished
 //!     tasks/3/...    files of task 3
+//!     attempts/...   what other processes do for tasks, until it is adopted
 //!     data/          all files under their names; renamed to NAME at the end
 //!     old/           what was at NAME, for a moment, where it is replaced
 //! ```
@@ -12,6 +13,7 @@
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -24,6 +26,10 @@ use crate::store::directory::{Destination, failed, flush};
 
 /// The file that says that a dataset is whole, and what it was made from.
 const SUCCESS: &str = "_SUCCESS";
+
+/// How often the hidden directory is tried to be removed, and how long is waited between.
+const REMOVALS: usize = 20;
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// The hidden directory, locked for this process.
 #[derive(Debug)]
@@ -108,6 +114,23 @@ impl Staging {
         Ok(path)
     }
 
+    /// The directory for what other processes do, without what they did before.
+    pub(super) fn attempts(&self) -> Result<PathBuf> {
+        let path = self.directory.join("attempts");
+        remove(&path)?;
+        fs::create_dir_all(&path).map_err(|error| failed("create", &path, error))?;
+        Ok(path)
+    }
+
+    /// Takes what another process did for a task in `directory`.
+    pub(super) fn adopt(&self, done: &Done, directory: &Path) -> Result<()> {
+        let path = self.task(done.task)?;
+        remove(&path)?;
+        fs::rename(directory, &path).map_err(|error| failed("adopt", directory, error))?;
+        flush(&self.directory.join("tasks"))?;
+        self.journal.done(done)
+    }
+
     /// A directory for what is in the way of being sorted.
     pub(super) fn scratch(&self) -> PathBuf {
         self.directory.join("scratch")
@@ -165,15 +188,27 @@ impl Staging {
             return Err(failed("publish", destination, error));
         }
         flush(&self.destination.parent)?;
-        remove(&self.directory)
+        self.clear_away();
+        Ok(())
+    }
+
+    /// Removes the hidden directory. Whoever still works in it may be making a file just now; what stays is hidden, and removed by the
+    /// next conversion to the same place.
+    fn clear_away(&self) {
+        for _ in 0..REMOVALS {
+            match remove(&self.directory) {
+                Ok(()) => return,
+                Err(error) => tracing::debug!("{}", error.chain()),
+            }
+            std::thread::sleep(PAUSE);
+        }
     }
 
     /// Leaves what is finished for `resume`, or nothing if nothing is.
     pub(super) fn abandon(self, worth: bool) {
         unlock(&self.directory);
         if !worth {
-            // What stays is hidden, and no reader takes it for data.
-            let _ = fs::remove_dir_all(&self.directory);
+            self.clear_away();
         }
     }
 }

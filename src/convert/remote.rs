@@ -16,11 +16,11 @@ use crate::store::{self, Names, Object};
 /// Bytes of the first read: samples and marks need no more.
 const FIRST: u64 = 256 << 10;
 
-/// Bytes of each read after it.
-const NEXT: u64 = 4 << 20;
-
-/// Such reads that are under way while one is used.
+/// Reads that are under way while one is used.
 const AHEAD: usize = 2;
+
+/// Reads that a reader has in memory at most.
+pub(super) const READS: u64 = AHEAD as u64 + 1;
 
 /// Small files that are read at once.
 const AT_ONCE: usize = 16;
@@ -30,6 +30,7 @@ const AT_ONCE: usize = 16;
 pub(super) struct Remote {
     runtime: Arc<Runtime>,
     tree: store::Tree,
+    read_bytes: u64,
 }
 
 /// One object of it, of one version.
@@ -37,18 +38,20 @@ pub(super) struct Remote {
 pub(super) struct Stored {
     runtime: Arc<Runtime>,
     pub(super) object: Object,
+    /// Bytes of each read but the first.
+    read_bytes: u64,
 }
 
 impl Remote {
-    /// What is at `url`.
+    /// What is at `url`, whose files are read so many bytes at once.
     ///
     /// # Errors
     /// `NotFound`, `Config`, `Store`.
-    pub(super) fn open(url: &str, options: &BTreeMap<String, String>) -> Result<Self> {
+    pub(super) fn open(url: &str, options: &BTreeMap<String, String>, read_bytes: u64) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         let runtime = runtime.map_err(|error| Error::Closed { why: format!("no runtime can be started: {error}") })?;
         let tree = runtime.block_on(store::Tree::open(url, options))?;
-        Ok(Self { runtime: Arc::new(runtime), tree })
+        Ok(Self { runtime: Arc::new(runtime), tree, read_bytes })
     }
 
     pub(super) fn url(&self) -> String {
@@ -60,11 +63,11 @@ impl Remote {
     }
 
     pub(super) fn parent(&self) -> Self {
-        Self { runtime: Arc::clone(&self.runtime), tree: self.tree.parent() }
+        Self { runtime: Arc::clone(&self.runtime), tree: self.tree.parent(), read_bytes: self.read_bytes }
     }
 
     pub(super) fn list(&self, limits: &Limits, accept: impl Fn(&str) -> bool) -> Result<Vec<Stored>> {
-        let found = self.runtime.block_on(self.tree.list(limits.max_files, "limits.max_files", accept))?;
+        let found = self.runtime.block_on(self.tree.list(limits.max_files, accept))?;
         Ok(found.into_iter().map(|object| self.stored(object)).collect())
     }
 
@@ -78,7 +81,7 @@ impl Remote {
     }
 
     fn stored(&self, object: Object) -> Stored {
-        Stored { runtime: Arc::clone(&self.runtime), object }
+        Stored { runtime: Arc::clone(&self.runtime), object, read_bytes: self.read_bytes }
     }
 }
 
@@ -93,6 +96,7 @@ impl Stored {
             end,
             ahead: VecDeque::new(),
             step: FIRST,
+            went_on: false,
         }
     }
 
@@ -121,7 +125,10 @@ pub(super) struct Reader {
     end: u64,
     /// Reads under way, in order.
     ahead: VecDeque<JoinHandle<Result<Bytes>>>,
+    /// Bytes of the next read.
     step: u64,
+    /// Whether the first read was not enough.
+    went_on: bool,
 }
 
 impl Reader {
@@ -141,8 +148,8 @@ impl Reader {
         let read = self.stored.runtime.block_on(read);
         let bytes = read.map_err(|error| Error::Closed { why: format!("a read was given up: {error}") })??;
         // Only who goes on gets large reads, and some ahead.
-        let went_on = self.step == NEXT;
-        self.step = NEXT;
+        let went_on = std::mem::replace(&mut self.went_on, true);
+        self.step = self.stored.read_bytes;
         while went_on && self.asked < self.end && self.ahead.len() < AHEAD {
             self.ask();
         }

@@ -9,7 +9,7 @@ use super::files::{self, Limits};
 use super::format::Format;
 use super::gate::Gate;
 use super::options::ConvertOptions;
-use super::tree::{self, Tree, is_remote};
+use super::tree::{Tree, is_pattern, is_remote};
 use super::types::{self, Types};
 use super::{csv, huggingface, images, ipc, jsonl, mds, numpy, parquet, tfrecord, webdataset};
 use crate::error::Result;
@@ -70,6 +70,8 @@ pub(super) struct Opening {
     pub(super) types: Types,
     pub(super) limits: Limits,
     pub(super) storage_options: std::collections::BTreeMap<String, String>,
+    /// Bytes that are read of a store at once.
+    pub(super) read_bytes: u64,
     /// What a finished conversion says of the columns at this place.
     pub(super) written: Option<SchemaRef>,
 }
@@ -98,13 +100,15 @@ pub fn open(src: &str, options: &ConvertOptions) -> Result<Box<dyn Source>> {
         types: options.schema.clone().unwrap_or_default(),
         limits: options.limits.clone(),
         storage_options: options.storage_options.clone(),
+        read_bytes: options.read_bytes(),
         written: None,
     };
     let known = options.from.or_else(|| Format::of_address(src));
-    if known == Some(Format::Parquet) && is_remote(src) || tree::is_pattern(src) {
+    // The dataset finds its files itself. (Of Petastorm's, `_SUCCESS` says which arrays were lists.)
+    if known == Some(Format::Parquet) && is_remote(src) || is_pattern(src) {
         return open_as(known.unwrap_or(Format::Parquet), src, &opening);
     }
-    let tree = Tree::open(src, &options.storage_options)?;
+    let tree = Tree::open(src, &opening.storage_options, opening.read_bytes)?;
     let format = known.map_or_else(|| Format::guess(&tree), Ok)?;
     opening.written = super::publish::success(&tree, &options.limits)
         .and_then(|success| types::schema_from_json(success.get("schema")?));
@@ -118,7 +122,6 @@ pub(super) fn open_as(format: Format, src: &str, opening: &Opening) -> Result<Bo
 /// Opens `src`, which `tree` is, if somebody looked there before.
 fn open_in(tree: Option<Tree>, format: Format, src: &str, opening: &Opening) -> Result<Box<dyn Source>> {
     let open = match format {
-        // The dataset finds its files itself.
         Format::Parquet | Format::Petastorm => return parquet::open(src, opening),
         Format::Arrow => ipc::open,
         Format::Csv => csv::open,
@@ -130,7 +133,7 @@ fn open_in(tree: Option<Tree>, format: Format, src: &str, opening: &Opening) -> 
         Format::Numpy => numpy::open,
         Format::Datasets => huggingface::open,
     };
-    let tree = tree.map_or_else(|| Tree::open(src, &opening.storage_options), Ok)?;
+    let tree = tree.map_or_else(|| Tree::open(src, &opening.storage_options, opening.read_bytes), Ok)?;
     open(&tree, opening)
 }
 

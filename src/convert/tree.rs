@@ -34,13 +34,13 @@ pub(super) fn is_remote(src: &str) -> bool {
 }
 
 impl Tree {
-    /// What is at `src`.
+    /// What is at `src`; of a store, that many bytes are read at once.
     ///
     /// # Errors
     /// `NotFound` if nothing is there, `Config`, `Store`.
-    pub(super) fn open(src: &str, storage_options: &BTreeMap<String, String>) -> Result<Self> {
+    pub(super) fn open(src: &str, storage_options: &BTreeMap<String, String>, read_bytes: u64) -> Result<Self> {
         if is_remote(src) {
-            return Ok(Self::Remote(Remote::open(src, storage_options)?));
+            return Ok(Self::Remote(Remote::open(src, storage_options, read_bytes)?));
         }
         match url::Url::parse(src).ok().filter(|url| url.scheme() == "file") {
             Some(url) => {

@@ -9,18 +9,8 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreScheme};
 use url::{Position, Url};
 
+use super::place::Place;
 use crate::error::{Error, Result};
-
-/// A store, and how its objects are addressed in messages.
-#[derive(Debug, Clone)]
-pub(super) struct Place {
-    pub(super) store: Arc<dyn ObjectStore>,
-    /// What stands before an object's path in its address, without credentials: `s3://bucket/`, or `/` for local files.
-    pub(super) prefix: Arc<str>,
-    pub(super) local: bool,
-    /// Whether directories can be listed without trouble; plain HTTP servers have none.
-    pub(super) lists: bool,
-}
 
 /// An address, taken apart but not looked up.
 #[derive(Debug)]

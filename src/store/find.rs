@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path as FsPath;
 use std::sync::Arc;
 
-use futures::StreamExt;
+use object_store::ObjectStoreExt;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt};
 
-use super::address::{Address, Place, Stores, display};
+use super::address::{Address, Stores, display};
 use super::glob::{self, Pattern};
+use super::place::{Place, check_count};
 use crate::error::{Error, Result};
 
 /// An object that was found; which version of it is read is decided by its first read.
@@ -26,7 +26,7 @@ pub struct Found {
 impl Found {
     /// The full address, without credentials.
     pub fn url(&self) -> String {
-        format!("{}{}", self.place.prefix, self.path)
+        self.place.url(&self.path)
     }
 }
 
@@ -88,7 +88,7 @@ pub async fn find(urls: &[String], options: &BTreeMap<String, String>, max_files
                 Some(root) => {
                     path.as_ref().strip_prefix(root.as_str()).unwrap_or(path.as_ref()).trim_start_matches('/').into()
                 }
-                None => format!("{}{path}", hits.place.prefix).into(),
+                None => hits.place.url(path).into(),
             };
             if seen.insert(Arc::clone(&name)) {
                 found.push(Found { place: hits.place.clone(), path: path.clone(), name, size: *size });
@@ -198,11 +198,7 @@ async fn remote(stores: &mut Stores<'_>, text: &str, max_files: usize) -> Result
         return match place.store.head(&path).await {
             Ok(meta) => Ok(file(place, path, Some(meta.size))),
             Err(object_store::Error::NotFound { .. }) => Ok(hits),
-            Err(error) => Err(Error::Store {
-                operation: "look up".to_owned(),
-                url: format!("{}{path}", place.prefix),
-                source: error.into(),
-            }),
+            Err(error) => Err(place.failed("look up", &path, error)),
         };
     }
     Ok(hits)
@@ -215,40 +211,13 @@ fn file(place: Place, path: Path, size: Option<u64>) -> Hits {
 
 /// Lists what is below `base`, keeping what `pattern` names, if there is one.
 async fn directory(place: Place, base: Path, pattern: Option<&Pattern>, max_files: usize) -> Result<Hits> {
-    let mut listing = place.store.list(Some(&base).filter(|base| !base.as_ref().is_empty()));
-    let mut files = Vec::new();
-    while let Some(next) = listing.next().await {
-        let meta = next.map_err(|error| Error::Store {
-            operation: "list".to_owned(),
-            url: format!("{}{base}", place.prefix),
-            source: error.into(),
-        })?;
-        let below = meta.location.as_ref().strip_prefix(base.as_ref()).unwrap_or_default().trim_start_matches('/');
-        let named = match pattern {
-            Some(pattern) => match pattern.matches(below) {
-                Some(parts) => parts,
-                None => continue,
-            },
-            None => 0,
-        };
-        if is_data(below, named) {
-            files.push((meta.location, Some(meta.size)));
-            check_count(files.len(), max_files)?;
-        }
-    }
-    drop(listing);
-    // Some tools mark a directory by an empty object of its name.
-    let parents: BTreeSet<String> = files
-        .iter()
-        .filter_map(|(path, _)| path.as_ref().rsplit_once('/'))
-        .flat_map(|(parent, _)| ancestors(parent))
-        .collect();
-    files.retain(|(path, size)| *size != Some(0) || !parents.contains(path.as_ref()));
+    let accept = |name: &str| {
+        let named = pattern.map_or(Some(0), |pattern| pattern.matches(name));
+        named.is_some_and(|named| is_data(name, named))
+    };
+    let found = place.list(&base, max_files, accept).await?;
+    let files = found.into_iter().map(|meta| (meta.location, Some(meta.size))).collect();
     Ok(Hits { place, base: base.to_string(), files })
-}
-
-fn ancestors(path: &str) -> impl Iterator<Item = String> {
-    path.match_indices('/').map(|(at, _)| at).chain([path.len()]).filter_map(|end| path.get(..end)).map(str::to_owned)
 }
 
 /// Whether a file below a directory is data. The first `named` parts were named by a pattern and are not judged.
@@ -268,18 +237,6 @@ fn is_parquet(extension: &str) -> bool {
     ["parquet", "parq", "pq"].iter().any(|known| extension.eq_ignore_ascii_case(known))
 }
 
-fn check_count(count: usize, max_files: usize) -> Result<()> {
-    if count <= max_files {
-        return Ok(());
-    }
-    Err(Error::Limit {
-        what: "the number of files".to_owned(),
-        asked: count as u64,
-        limit: max_files as u64,
-        option: "limits.max_files",
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -295,6 +252,5 @@ mod tests {
             assert!(!is_data(other, 0), "{other}");
         }
         assert!(is_data("_tmp/a.dat", 2), "what a pattern names is taken");
-        assert_eq!(ancestors("a/b/c").collect::<Vec<_>>(), ["a", "a/b", "a/b/c"]);
     }
 }

@@ -13,6 +13,7 @@ pub(crate) mod directory;
 mod find;
 mod glob;
 mod object;
+mod place;
 mod stamp;
 #[cfg(feature = "convert")]
 mod tree;

@@ -10,8 +10,8 @@ use futures::stream::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, GetResult, GetResultPayload, ObjectStore, ObjectStoreExt};
 
-use super::address::Place;
 use super::find::Found;
+use super::place::Place;
 use super::stamp::Stamp;
 use crate::error::{Error, Result};
 
@@ -101,7 +101,7 @@ impl Object {
 
     /// The full address, without credentials.
     pub fn url(&self) -> String {
-        format!("{}{}", self.place.prefix, self.path)
+        self.place.url(&self.path)
     }
 
     /// The pinned version.

@@ -7,8 +7,9 @@ use futures::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
-use super::address::{Place, Stores};
+use super::address::Stores;
 use super::object::Object;
+use super::place::{Place, below};
 use super::stamp::Stamp;
 use crate::error::{Error, Result};
 
@@ -51,7 +52,7 @@ impl Tree {
 
     /// The address, without credentials.
     pub(crate) fn url(&self) -> String {
-        format!("{}{}", self.place.prefix, self.root)
+        self.place.url(&self.root)
     }
 
     /// The one object that this is; `None` for a directory.
@@ -80,40 +81,22 @@ impl Tree {
 
     async fn look(&self, path: Path, name: &str) -> Result<Object> {
         match self.place.store.head(&path).await {
-            Ok(meta) => Ok(self.object(name, meta)),
+            Ok(meta) => Ok(self.named(name.into(), meta)),
             Err(object_store::Error::NotFound { .. }) => {
-                let what = format!("{}{path}", self.place.prefix);
-                Err(Error::NotFound { what, hint: String::new() })
+                Err(Error::NotFound { what: self.place.url(&path), hint: String::new() })
             }
-            Err(error) => Err(self.failed("look up", &path, error)),
+            Err(error) => Err(self.place.failed("look up", &path, error)),
         }
     }
 
     /// The objects at any depth whose names, relative to the directory, `accept` takes; by name, at most `most`.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] where directories cannot be listed; [`Error::Limit`] names `option`; [`Error::Store`].
-    pub(crate) async fn list(
-        &self,
-        most: usize,
-        option: &'static str,
-        accept: impl Fn(&str) -> bool,
-    ) -> Result<Vec<Object>> {
+    /// [`Error::Unsupported`] where directories cannot be listed; [`Error::Limit`] names `limits.max_files`; [`Error::Store`].
+    pub(crate) async fn list(&self, most: usize, accept: impl Fn(&str) -> bool) -> Result<Vec<Object>> {
         self.lists()?;
-        let mut listing = self.place.store.list(Some(&self.root).filter(|root| !root.as_ref().is_empty()));
-        let mut found = Vec::new();
-        while let Some(meta) = listing.next().await {
-            let meta = meta.map_err(|error| self.failed("list", &self.root, error))?;
-            let name = self.below(&meta.location);
-            if name.is_empty() || !accept(&name) {
-                continue;
-            }
-            if found.len() >= most {
-                let (asked, limit) = (found.len() as u64 + 1, most as u64);
-                return Err(Error::Limit { what: format!("files below {}", self.url()), asked, limit, option });
-            }
-            found.push(self.object(&name, meta));
-        }
+        let found = self.place.list(&self.root, most, |name| !name.is_empty() && accept(name)).await?;
+        let mut found: Vec<Object> = found.into_iter().map(|meta| self.object(meta)).collect();
         found.sort_by(|a, b| a.name().cmp(b.name()));
         Ok(found)
     }
@@ -126,7 +109,7 @@ impl Tree {
         self.lists()?;
         let at = self.at(directory)?;
         let found = self.place.store.list_with_delimiter(Some(&at).filter(|at| !at.as_ref().is_empty())).await;
-        let found = found.map_err(|error| self.failed("list", &at, error))?;
+        let found = found.map_err(|error| self.place.failed("list", &at, error))?;
         let last = |path: &Path| path.filename().unwrap_or_default().to_owned();
         Ok(Names {
             files: found.objects.iter().map(|meta| last(&meta.location)).collect(),
@@ -149,17 +132,13 @@ impl Tree {
         Path::parse(path.trim_matches('/')).map_err(wrong)
     }
 
-    fn below(&self, path: &Path) -> String {
-        path.as_ref().strip_prefix(self.root.as_ref()).unwrap_or_default().trim_start_matches('/').to_owned()
+    /// What was listed, by its name below the directory.
+    fn object(&self, meta: ObjectMeta) -> Object {
+        self.named(below(&self.root, &meta.location).into(), meta)
     }
 
-    fn object(&self, name: &str, meta: ObjectMeta) -> Object {
+    fn named(&self, name: Arc<str>, meta: ObjectMeta) -> Object {
         let stamp = Stamp::of(&meta);
-        Object { place: self.place.clone(), path: meta.location, name: Arc::from(name), stamp }
-    }
-
-    fn failed(&self, operation: &str, path: &Path, error: object_store::Error) -> Error {
-        let url = format!("{}{path}", self.place.prefix);
-        Error::Store { operation: operation.to_owned(), url, source: error.into() }
+        Object { place: self.place.clone(), path: meta.location, name, stamp }
     }
 }

@@ -4,7 +4,7 @@
 * :func:`serve`: a data frame to training ranks, straight from the executors' memory.
 * :func:`gang`: rank, peers and GPUs of a barrier task.
 * :func:`predict`: a model over a data frame.
-* :func:`convert`: a data frame to TFRecord, WebDataset or other shards.
+* :func:`convert`: ``bowstring.convert`` on executors: a dataset or a data frame into any format.
 
 PySpark is imported when one of them is called. ``docs/spark.md`` is the guide.
 """
@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bowstring.spark.barrier import SparkGang, gang
+    from bowstring.spark.conversion import convert
     from bowstring.spark.handle import Handle, serve
     from bowstring.spark.inference import predict
     from bowstring.spark.ranks import RankLoader, connect
-    from bowstring.spark.shards import convert
     from bowstring.spark.source import register
 
 __all__ = ["Handle", "RankLoader", "SparkGang", "connect", "convert", "gang", "predict", "register", "serve"]
@@ -29,7 +29,7 @@ _HOMES = {
     "RankLoader": "ranks",
     "SparkGang": "barrier",
     "connect": "ranks",
-    "convert": "shards",
+    "convert": "conversion",
     "gang": "barrier",
     "predict": "inference",
     "register": "source",

@@ -129,11 +129,9 @@ class Place:
         (gathered.parent / "_SUCCESS").touch()
         return self._appear(gathered.parent, replace)
 
-    def publish_flat(self, attempts: Sequence[Path], success: str, replace: bool) -> bool:
-        """The same for files that lie in the dataset's own directory, beside a ``_SUCCESS`` that says what they are."""
-        gathered = self._gather(attempts, self.hidden / "dataset")
-        (gathered / "_SUCCESS").write_text(success)
-        return self._appear(gathered, replace)
+    def gathered(self, attempts: Sequence[Path]) -> Path:
+        """The files of ``attempts`` in a directory that stays hidden, until the write is removed."""
+        return self._gather(attempts, self.hidden / "dataset")
 
     def _gather(self, attempts: Sequence[Path], into: Path) -> Path:
         into.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ use crate::table::{Table, bytes, count, plural, rate, seconds};
 /// Options of `convert`.
 #[derive(Debug, Parser)]
 pub(crate) struct Args {
-    /// The dataset: a file or directory; for Parquet also a glob or URL
+    /// The dataset: a file, a directory, or an address in a store; for Parquet also a glob
     #[arg(value_name = "SRC")]
     src: String,
     /// The directory to be made; its name may tell the format: out.tfrecord, photos-mds

@@ -178,11 +178,38 @@ mod tests {
         {
             assert_eq!(Encoding::parse("x", text).unwrap().to_string(), text);
         }
-        for text in ["pkl", "ndarray:complex64", "ndarray:int8:0", "ndarray:int8:2:3", "list[pil]", "bool", ""] {
+        for text in
+            ["pkl", "ndarray:complex64", "ndarray:int8:0", "ndarray:int8:2:3", "jpeg:101", "list[pkl]", "bool", ""]
+        {
             let error = Encoding::parse("x", text).unwrap_err();
             assert!(matches!(error, Error::Unsupported { .. }), "{error}");
         }
         assert_eq!(Encoding::parse("x", "ndarray:int16:2,3").unwrap().size(), Some(12));
+        assert_eq!(Encoding::parse("x", "jpeg:90").unwrap(), Encoding::Image("jpeg"));
+    }
+
+    #[test]
+    fn lists_of_raw_pixels_become_lists_of_png() {
+        let encoding = Encoding::parse("x", "list[pil]").unwrap();
+        let field = Arc::new(encoding.field("x", None).unwrap());
+        let pixels = |value: u8| [&[2, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0][..], b"L", &[value, 255 - value]].concat();
+        let images = [pixels(7), pixels(250)];
+        let sizes = images.iter().flat_map(|image| (image.len() as u32).to_le_bytes());
+        let head = [0, 0, 0, 0, 2, 0, 0, 0].into_iter().chain(sizes);
+        let cell: Vec<u8> = head.chain(images.concat()).collect();
+        let mut taker = Taker::new(encoding, &field);
+        taker.push(&cell).unwrap();
+        assert!(taker.push(&cell[..cell.len() - 1]).is_err());
+        let array = taker.finish().unwrap();
+        let found = array.as_list::<i32>().value(0);
+        for (png, value) in found.as_binary::<i32>().iter().zip([7, 250]) {
+            let image = image::load_from_memory_with_format(png.unwrap(), image::ImageFormat::Png).unwrap();
+            assert_eq!(
+                (image.width(), image.height(), image.into_luma8().into_raw()),
+                (2, 1, vec![value, 255 - value])
+            );
+        }
+        assert_eq!(Encoding::of(&field).unwrap().to_string(), "list[png]");
     }
 
     #[test]

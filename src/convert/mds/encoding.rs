@@ -15,6 +15,9 @@ use crate::schema::{Codec, DType, Element, Stored};
 /// Key of a field's metadata: the encoding of MDS that it was read from, where Arrow's type does not tell.
 pub(super) const ENCODING_KEY: &str = "bowstring.mds";
 
+/// The list of images whose pixels are raw.
+pub(super) const PIXELS: &str = "list[pil]";
+
 /// How a column of MDS is encoded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Encoding {
@@ -96,11 +99,17 @@ impl Encoding {
             "pil" => Self::Pixels,
             "list[jpeg]" => Self::Images("list[jpeg]", true),
             "list[png]" => Self::Images("list[png]", true),
+            "list[pil]" => Self::Images(PIXELS, true),
             "jpeg_array" | "jpegarray" => Self::Images("jpeg_array", false),
             "pkl" => return Err(unsupported("it holds pickles, which run code when they are read")),
             _ => {
                 if let Some(dtype) = scalar(text) {
                     return Ok(Self::Number(dtype, false));
+                }
+                // The quality that it was written with.
+                if let Some(quality) = text.strip_prefix("jpeg:") {
+                    let known = quality.parse::<u8>().is_ok_and(|quality| quality <= 100);
+                    return if known { Ok(Self::Image("jpeg")) } else { Err(unsupported("its quality is none")) };
                 }
                 let mut parts = text.split(':');
                 if parts.next() != Some("ndarray") {
@@ -162,7 +171,13 @@ impl Encoding {
                 let note = std::iter::once((IMAGE_KEY.to_owned(), "png".to_owned()));
                 Field::new(name, DataType::Binary, false).with_metadata(note.collect::<Metadata>())
             }
-            Self::Images(..) => noted(Field::new(name, DataType::new_list(DataType::Binary, true), false)),
+            Self::Images(encoding, word) => {
+                // Pixels have become files of images.
+                let encoding = if *encoding == PIXELS { Self::Images("list[png]", *word) } else { self.clone() };
+                let note = std::iter::once((ENCODING_KEY.to_owned(), encoding.to_string()));
+                let field = Field::new(name, DataType::new_list(DataType::Binary, true), false);
+                field.with_metadata(note.collect::<Metadata>())
+            }
             Self::Array { dtype, shape } => {
                 let sample = sample.and_then(|sample| self.array(sample).ok());
                 let found = (*dtype).or(sample.as_ref().map(|(dtype, ..)| *dtype));

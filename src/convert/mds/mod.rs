@@ -299,6 +299,7 @@ pub fn fuzz_shard(directory: &Path, shard: &[u8], samples: u64) -> Result<u64> {
         types: Default::default(),
         limits: Limits::default(),
         storage_options: Default::default(),
+        read_bytes: 4 << 20,
         written: None,
     };
     let source = open(&Tree::local(directory)?, &opening)?;

@@ -65,6 +65,8 @@ impl<'a> Samples<'a> {
             None => Unpacked::Stream(Input::open_as(found, Packed::Plain)?),
             Some("zstd") => Unpacked::Stream(Input::open_as(found, Packed::Zstd)?),
             Some("gz") => Unpacked::Stream(Input::open_as(found, Packed::Gzip)?),
+            Some("bz2") => Unpacked::Stream(Input::open_as(found, Packed::Bzip2)?),
+            Some("br") => Unpacked::Stream(Input::open_as(found, Packed::Brotli)?),
             Some("snappy") => {
                 let packed = found.content(found.bytes)?;
                 let place = || Place::file(Arc::clone(&found.name));
@@ -79,7 +81,7 @@ impl<'a> Samples<'a> {
             Some(other) => {
                 return Err(Error::Unsupported {
                     what: format!("file {}: the compression {other:?} of MDS", found.name),
-                    hint: "zstd, gz, snappy and none are supported".into(),
+                    hint: "br, bz2, gz, snappy, zstd and none are supported".into(),
                 });
             }
         };

@@ -13,7 +13,7 @@ use super::super::cells::{from_npy, npy_bytes, numbers};
 use super::super::jsonl;
 
 use super::super::sink::is_text;
-use super::encoding::Encoding;
+use super::encoding::{Encoding, PIXELS};
 use crate::error::{Error, Place, Result};
 use crate::schema::Codec;
 
@@ -65,7 +65,7 @@ impl Taker {
                 self.bytes.append_value(npy);
             }
             Encoding::Pixels => self.bytes.append_value(png(cell)?),
-            Encoding::Images(_, word) => {
+            Encoding::Images(name, word) => {
                 let mut rest = if *word { cell.get(4..).ok_or("the list is cut short")? } else { cell };
                 let count =
                     rest.first_chunk().map(|count| u32::from_le_bytes(*count)).ok_or("the list is cut short")?;
@@ -76,7 +76,10 @@ impl Taker {
                 for four in sizes.chunks_exact(4) {
                     let size = u32::from_le_bytes([four[0], four[1], four[2], four[3]]) as usize;
                     let (image, left) = rest.split_at_checked(size).ok_or("the list is cut short")?;
-                    self.lists.values().append_value(image);
+                    match *name {
+                        PIXELS => self.lists.values().append_value(png(image)?),
+                        _ => self.lists.values().append_value(image),
+                    }
                     rest = left;
                 }
                 if !rest.is_empty() {

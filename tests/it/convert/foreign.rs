@@ -1,10 +1,13 @@
+use std::io::Read;
 use std::path::Path;
 
 use arrow::array::{Array, ArrayRef, AsArray};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Float32Type, Int64Type};
-use bowstring::convert::{ConvertOptions, Format};
-use serde_json::Value;
+use bowstring::Error;
+use bowstring::convert::{ConvertOptions, Format, verify};
+use bzip2::read::BzEncoder;
+use serde_json::{Value, json};
 
 use super::{fixture, rows, run, to};
 
@@ -125,6 +128,54 @@ fn steps_of_sequences_are_lists_of_lists() {
             let wanted: Vec<Vec<i64>> = (0..=row as i64).map(|k| vec![row as i64, k]).collect();
             assert_eq!(found, wanted);
         }
+    }
+}
+
+#[test]
+fn files_in_bzip2_and_brotli_are_the_same() {
+    let directory = tempfile::tempdir().unwrap();
+    let plain = fixture("convert/mds/plain");
+    let bz2 = |bytes: &[u8]| {
+        let mut packed = Vec::new();
+        BzEncoder::new(bytes, bzip2::Compression::best()).read_to_end(&mut packed).unwrap();
+        packed
+    };
+    let br = |bytes: &[u8]| {
+        let mut packed = Vec::new();
+        brotli::BrotliCompress(&mut &*bytes, &mut packed, &brotli::enc::BrotliEncoderParams::default()).unwrap();
+        packed
+    };
+    let lines: String = (0..5000).map(|row| format!("{{\"id\":{row},\"word\":\"row {row}\"}}\n")).collect();
+    let [whole, packed] = ["x.jsonl", "y.jsonl.bz2"].map(|name| directory.path().join(name));
+    std::fs::write(&whole, &lines).unwrap();
+    // Two streams, as parallel packers write them.
+    let (first, second) = lines.as_bytes().split_at(lines.len() / 2);
+    std::fs::write(&packed, [bz2(first), bz2(second)].concat()).unwrap();
+    let found = verify(whole.to_str().unwrap(), packed.to_str().unwrap(), &ConvertOptions::default()).unwrap();
+    assert!(found.equal && found.rows == [5000, 5000], "{found:?}");
+    for name in ["bz2:9", "br"] {
+        let pack = |bytes: &[u8]| if name == "br" { br(bytes) } else { bz2(bytes) };
+        let (extension, src) = (name.split(':').next().unwrap(), directory.path().join(name));
+        std::fs::create_dir(&src).unwrap();
+        let mut index: Value = serde_json::from_slice(&std::fs::read(plain.join("index.json")).unwrap()).unwrap();
+        for shard in index["shards"].as_array_mut().unwrap() {
+            let raw = shard["raw_data"]["basename"].as_str().unwrap().to_owned();
+            let (zip, packed) = (format!("{raw}.{extension}"), pack(&std::fs::read(plain.join(&raw)).unwrap()));
+            std::fs::write(src.join(&zip), &packed).unwrap();
+            shard["zip_data"] = json!({"basename": zip, "bytes": packed.len(), "hashes": {}});
+            shard["compression"] = json!(name);
+        }
+        std::fs::write(src.join("index.json"), index.to_string()).unwrap();
+        let options = ConvertOptions::default();
+        assert!(verify(plain.to_str().unwrap(), src.to_str().unwrap(), &options).unwrap().equal, "{name}");
+        // Damage is named.
+        let victim = src.join(format!("shard.00001.mds.{extension}"));
+        let mut bytes = std::fs::read(&victim).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 0x55;
+        std::fs::write(&victim, &bytes).unwrap();
+        let error = rows(&src, &options).unwrap_err();
+        assert!(matches!(error, Error::Corrupt { .. }) && error.to_string().contains("shard.00001"), "{name}: {error}");
     }
 }
 

@@ -1,0 +1,165 @@
+"""`bowstring.convert` whose tasks run on executors: each does its part of the source, the driver publishes all at once.
+
+```text
+  .clicks-mds.bowstring-convert/      beside the destination, as of every conversion
+    attempts/000003x0x9f3a/           what one attempt at one task writes
+    attempts/000003x0x9f3a.done       what is to be known of it: it is whole
+  .clicks-mds.bowstring-spark-77ab/   the rows of a data frame, until they are converted
+```
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bowstring import _native
+from bowstring.convert import Report, options_json, report_of
+from bowstring.errors import ConfigError
+from bowstring.spark.directory import Place, local
+from bowstring.spark.task import Attempt, new_write
+from bowstring.spark.types import conform, stored_schema
+from bowstring.writer import DatasetWriter
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+__all__ = ["convert"]
+
+_DONE = ".done"
+
+
+def convert(
+    spark: SparkSession,
+    src: Any,
+    dst: str,
+    *,
+    to: str | None = None,
+    from_format: str | None = None,
+    tasks: int | None = None,
+    resume: bool = False,
+    **options: Any,
+) -> Report:
+    """Converts ``src`` into a directory at ``dst``, which appears at once or not at all, as :func:`bowstring.convert` does.
+
+    >>> bowstring.spark.convert(spark, "s3://bucket/shards", "/data/photos", to="parquet")  # doctest: +SKIP
+    >>> bowstring.spark.convert(spark, df, "/data/clicks-mds", to="mds")  # doctest: +SKIP
+
+    Tasks that fail are tried again by Spark. If the job fails, ``resume=True`` does only what is left; not for data frames.
+
+    :param spark: the session.
+    :param src: a dataset of any format, which the driver and all executors see; or a data frame, whose rows are first written
+        beside ``dst``.
+    :param dst: a directory that the driver and all executors see.
+    :param to: the format of the destination, where its name does not tell it.
+    :param from_format: the format of the source, where its names do not tell it.
+    :param tasks: tasks at most; four for each of Spark's slots without. Without ``shards``, each writes files of its own.
+    :param resume: go on with an interrupted conversion to the same place.
+    :param options: other options of :func:`bowstring.convert`, but ``jobs`` and ``shuffle``. ``memory_budget`` is that of each
+        task (256 MiB).
+    """
+    path = local(dst)
+    if refused := {"jobs", "shuffle"} & options.keys():
+        why = {
+            "jobs": "a task is one thread; give tasks",
+            "shuffle": "rows are sorted on one machine; shuffle while training",
+        }
+        raise ConfigError(f"option {min(refused)}: {why[min(refused)]}", option=min(refused))
+    options = {"memory_budget": 256 << 20, "tasks": tasks or 4 * _slots(spark), **options}
+    if not hasattr(src, "mapInArrow"):
+        src = os.fspath(src)
+        src = src if "://" in src else os.path.abspath(src)
+        return _converted(spark, src, path, resume, from_format=from_format, to=to, **options)
+    if resume or from_format is not None:
+        name = "resume" if resume else "from_format"
+        raise ConfigError(f"option {name}: the source is a data frame", option=name)
+    with _staged(src, path) as rows:
+        return _converted(spark, str(rows), path, None, from_format="parquet", to=to, **options)
+
+
+def _slots(spark: SparkSession) -> int:
+    """How many tasks run at once: Spark cuts a range so, also where there is no SparkContext to ask."""
+    return spark.range(1 << 20).selectExpr("spark_partition_id() task").distinct().count()
+
+
+def _converted(
+    spark: SparkSession, src: str, path: Path, resume: bool | None, *, to: str | None, **options: Any
+) -> Report:
+    """``resume`` is None where nobody could go on."""
+    conversion = _native.Conversion(src, path, options_json(to=to, resume=bool(resume), **options))
+    try:
+        if left := conversion.tasks():
+            attempts = Path(conversion.attempts())
+            # Each task is one thread.
+            text = options_json(to=conversion.to(), jobs=1, **options)
+            work = _task(src, text, conversion.fingerprint(), str(attempts), left)
+            try:
+                found = spark.range(0, len(left), numPartitions=len(left)).mapInArrow(work, "at string, worked string")
+                for at, worked in found.collect():
+                    conversion.adopt(worked, at)
+            except BaseException:
+                if resume is not None:
+                    for done in attempts.glob(f"*{_DONE}"):
+                        conversion.adopt(done.read_text(), done.with_suffix(""))
+                raise
+        return report_of(conversion.finish())
+    finally:
+        conversion.close()
+
+
+def _task(
+    src: str, options: str, fingerprint: str, attempts: str, left: list[int]
+) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """What one task does, for the number in its rows."""
+
+    def work(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                at = Path(attempts, Attempt.current().unique())
+                worked = _native.convert_task(src, at, options, fingerprint, left[number])
+                part = at.with_suffix(".part")
+                part.write_text(worked)
+                part.rename(at.with_suffix(_DONE))
+                yield pa.record_batch({"at": [str(at)], "worked": [worked]})
+
+    return work
+
+
+@contextmanager
+def _staged(df: Any, path: Path) -> Iterator[Path]:
+    """The rows of ``df`` as a Parquet dataset that executors see, as long as this lasts."""
+    place = Place(path, new_write())
+    place.open()
+    try:
+        schema = stored_schema(df.schema)
+        work = _stage(str(path), place.write, schema)
+        attempts = [Path(at) for (at,) in df.mapInArrow(work, "at string").collect()]
+        if not attempts:
+            # Without partitions there is still a schema.
+            attempts = [place.attempt("empty")]
+            with DatasetWriter(attempts[0], schema) as writer:
+                writer.write(schema.empty_table())
+        yield place.gathered(sorted(attempts))
+    finally:
+        place.remove()
+
+
+def _stage(path: str, write: str, schema: pa.Schema) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    def work(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        place = Place(local(path), write)
+        at = place.attempt(Attempt.current().unique())
+        # Read once and removed: not worth packing.
+        with place.guarded(), DatasetWriter(at, schema, compression="none") as writer:
+            for batch in batches:
+                writer.write(conform(batch, schema))
+        yield pa.record_batch({"at": [str(at)]})
+
+    return work

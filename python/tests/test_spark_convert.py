@@ -1,0 +1,185 @@
+"""Conversions whose tasks run on executors: every format, the same result as here, and nothing lost or torn by kills."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import bowstring
+import bowstring.spark
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark", reason="PySpark is not installed")
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # PySpark's own
+    pytest.mark.timeout(400),
+]
+
+FIXTURES = pathlib.Path(__file__).resolve().parents[2] / "fixtures"
+SOAK = "BOWSTRING_SOAK" in os.environ
+
+
+def hidden(directory: pathlib.Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir() if path.name.startswith("."))
+
+
+def frame(spark: Any) -> Any:
+    return spark.range(0, 90, numPartitions=3).selectExpr("id", "cast(id as float) x", "concat('row ', id) word")
+
+
+@pytest.mark.parametrize(
+    "to", ["parquet", "petastorm", "arrow", "csv", "jsonl", "tfrecord", "webdataset", "mds", "datasets"]
+)
+def test_a_frame_into_every_format_of_rows(spark: Any, tmp_path: pathlib.Path, to: str) -> None:
+    url = tmp_path / "rows"
+    report = bowstring.spark.convert(spark, frame(spark), str(url), to=to, shards=3, verify=True)
+    assert (report.rows, report.files, report.to_format, report.verified) == (90, 3, to, True)
+    frame(spark).write.parquet(str(tmp_path / "spark"))
+    assert bowstring.verify(tmp_path / "spark", url, a_format="parquet", b_format=to)
+    with pytest.raises(bowstring.ConfigError, match="overwrite"):
+        bowstring.spark.convert(spark, frame(spark), str(url), to=to)
+    again = bowstring.spark.convert(spark, frame(spark).where("id < 10"), str(url), to=to, overwrite=True)
+    assert (again.rows, again.unchanged) == (10, False)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["rows", "spark"]
+
+
+@pytest.mark.parametrize(
+    ("source", "format"),
+    [
+        ("convert/webdataset", "webdataset"),
+        ("convert/mds/zstd", "mds"),
+        ("spark43_parquet/many_rowgroups", "parquet"),
+        ("petastorm/petastorm_legacy_0.7.6", "petastorm"),
+    ],
+)
+def test_a_dataset_of_another_format_as_here(spark: Any, tmp_path: pathlib.Path, source: str, format: str) -> None:
+    src, there, here = FIXTURES / source, tmp_path / "there", tmp_path / "here"
+    report = bowstring.spark.convert(spark, src, str(there), to="arrow", shards=2)
+    assert report.from_format == format
+    assert bowstring.convert(src, here, to="arrow", shards=2).rows == report.rows > 0
+    names = sorted(path.name for path in here.iterdir())
+    assert sorted(path.name for path in there.iterdir()) == names
+    for name in names:
+        if not name.startswith("_"):
+            assert (here / name).read_bytes() == (there / name).read_bytes(), name
+    # Run again, it does nothing.
+    assert bowstring.spark.convert(spark, str(src), str(there), to="arrow", shards=2).unchanged
+    assert hidden(tmp_path) == []
+
+
+def test_what_cannot_be_is_refused_before_there_are_tasks(spark: Any, tmp_path: pathlib.Path) -> None:
+    to = str(tmp_path / "rows")
+    for options, match in [
+        ({"to": "lance"}, "lance"),
+        ({"to": "csv", "jobs": 2}, "jobs"),
+        ({"to": "csv", "shuffle": 1}, "shuffle"),
+        ({"to": "csv", "resume": True}, "resume"),
+        ({"to": "csv", "from_format": "csv"}, "from_format"),
+        ({"to": "csv", "shards": 0}, "shards"),
+        ({"to": "csv", "nonsense": 1}, "nonsense"),
+    ]:
+        with pytest.raises(bowstring.ConfigError, match=match):
+            bowstring.spark.convert(spark, frame(spark), to, **options)
+    with pytest.raises(bowstring.UnsupportedError, match="pair"):
+        bowstring.spark.convert(spark, frame(spark).selectExpr("array(id) pair"), to, to="csv")
+    with pytest.raises(bowstring.NotFoundError):
+        bowstring.spark.convert(spark, tmp_path / "nothing", to, to="csv")
+    with pytest.raises(bowstring.ConfigError, match="directory that all executors see"):
+        bowstring.spark.convert(spark, frame(spark), "s3://bucket/rows", to="csv")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_frame_without_rows_has_its_columns(spark: Any, tmp_path: pathlib.Path) -> None:
+    for number, rows in enumerate([frame(spark).where("id < 0"), spark.createDataFrame([], "id long, word string")]):
+        report = bowstring.spark.convert(spark, rows, str(tmp_path / str(number)), to="parquet")
+        assert report.rows == 0
+        assert set(report.schema) == set(rows.columns)
+
+
+def test_nothing_is_left_when_a_task_fails(spark: Any, tmp_path: pathlib.Path) -> None:
+    rows = frame(spark).selectExpr("id", "assert_true(id < 80) x")
+    with pytest.raises(Exception, match="is not true"):
+        bowstring.spark.convert(spark, rows, str(tmp_path / "rows"), to="jsonl")
+    # Attempts that Spark did not wait for find no place to write to.
+    end = time.monotonic() + 30
+    while os.listdir(tmp_path) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert os.listdir(tmp_path) == []
+
+
+def writers(attempts: pathlib.Path) -> Iterator[int]:
+    """Processes that have a file open below ``attempts``."""
+    for process in pathlib.Path("/proc").iterdir():
+        try:
+            files = [os.readlink(file) for file in (process / "fd").iterdir()] if process.name.isdigit() else []
+        except OSError:
+            continue
+        if any(file.startswith(f"{attempts}/") for file in files):
+            yield int(process.name)
+
+
+def lines(directory: pathlib.Path, files: int) -> pathlib.Path:
+    """JSON Lines that take a task a while."""
+    directory.mkdir()
+    for number in range(files):
+        rows = range(number * 20_000, (number + 1) * 20_000)
+        text = "".join(f'{{"id": {row}, "word": "row {row}", "x": [{row}.5, 2.0, 3.0]}}\n' for row in rows)
+        (directory / f"{number}.jsonl").write_text(text)
+    return directory
+
+
+@pytest.mark.parametrize("_run", range(20 if SOAK else 1))
+def test_rows_are_exact_after_a_task_is_killed(spark: Any, tmp_path: pathlib.Path, _run: int) -> None:
+    src, to = lines(tmp_path / "lines", 4), tmp_path / "rows"
+    attempts = tmp_path / ".rows.bowstring-convert" / "attempts"
+    killed: list[int] = []
+
+    def kill() -> None:
+        end = time.monotonic() + 60
+        while not killed and time.monotonic() < end:
+            for victim in writers(attempts):
+                # The driver has none of them open: only workers do.
+                assert victim != os.getpid()
+                os.kill(victim, signal.SIGKILL)
+                killed.append(victim)
+                break
+
+    killing = threading.Thread(target=kill, daemon=True)
+    killing.start()
+    report = bowstring.spark.convert(spark, src, str(to), to="mds", shards=4)
+    killing.join(60)
+    assert killed
+    assert report.rows == 80_000
+    assert bowstring.verify(src, to, a_format="jsonl", b_format="mds")
+    assert hidden(tmp_path) == []
+
+
+def test_resume_does_what_is_left(spark: Any, tmp_path: pathlib.Path) -> None:
+    src, to = lines(tmp_path / "lines", 4), str(tmp_path / "rows")
+    bad, good = src / "3.jsonl", (src / "3.jsonl").read_text()
+    at = os.stat(bad).st_mtime_ns
+
+    def put(text: str) -> None:
+        bad.write_text(text)
+        # As if it had always been so: what is done counts for this source only.
+        os.utime(bad, ns=(at, at))
+
+    put(f"{good[:-2]}#\n")
+    for resume in (False, True):
+        with pytest.raises(Exception, match=r"3\.jsonl"):
+            bowstring.spark.convert(spark, src, to, to="arrow", shards=4, resume=resume)
+        assert not (tmp_path / "rows").exists()
+    put(good)
+    with pytest.raises(bowstring.ConfigError, match="an interrupted conversion"):
+        bowstring.spark.convert(spark, src, to, to="arrow", shards=4)
+    report = bowstring.spark.convert(spark, src, to, to="arrow", shards=4, resume=True)
+    assert (report.rows, report.tasks, report.resumed_tasks) == (80_000, 4, 3)
+    assert bowstring.verify(src, to, a_format="jsonl", b_format="arrow")
+    assert hidden(tmp_path) == []

@@ -1,0 +1,98 @@
+//! A store under its address, and what it lists.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use futures::StreamExt;
+use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStore};
+
+use crate::error::{Error, Result};
+
+/// A store, and how its objects are addressed in messages.
+#[derive(Debug, Clone)]
+pub(super) struct Place {
+    pub(super) store: Arc<dyn ObjectStore>,
+    /// What stands before an object's path in its address, without credentials: `s3://bucket/`, or `/` for local files.
+    pub(super) prefix: Arc<str>,
+    pub(super) local: bool,
+    /// Whether directories can be listed without trouble; plain HTTP servers have none.
+    pub(super) lists: bool,
+}
+
+impl Place {
+    /// The full address of `path`, without credentials.
+    pub(super) fn url(&self, path: &Path) -> String {
+        format!("{}{path}", self.prefix)
+    }
+
+    /// What the store said when it was to `operation` what is at `path`.
+    pub(super) fn failed(&self, operation: &str, path: &Path, error: object_store::Error) -> Error {
+        Error::Store { operation: operation.to_owned(), url: self.url(path), source: error.into() }
+    }
+
+    /// The objects at any depth below `base` whose names relative to it `accept` takes, at most `most` of them, in no order.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] names `limits.max_files`; [`Error::Store`].
+    pub(super) async fn list(
+        &self,
+        base: &Path,
+        most: usize,
+        accept: impl Fn(&str) -> bool,
+    ) -> Result<Vec<ObjectMeta>> {
+        let mut listing = self.store.list(Some(base).filter(|base| !base.as_ref().is_empty()));
+        let mut found = Vec::new();
+        while let Some(next) = listing.next().await {
+            let meta = next.map_err(|error| self.failed("list", base, error))?;
+            if accept(below(base, &meta.location)) {
+                found.push(meta);
+                check_count(found.len(), most)?;
+            }
+        }
+        // Some tools mark a directory by an empty object of its name.
+        let parents: BTreeSet<&str> = found
+            .iter()
+            .filter_map(|meta| meta.location.as_ref().rsplit_once('/'))
+            .flat_map(|(parent, _)| ancestors(parent))
+            .collect();
+        let is_mark = |meta: &ObjectMeta| meta.size == 0 && parents.contains(meta.location.as_ref());
+        let keep: Vec<bool> = found.iter().map(|meta| !is_mark(meta)).collect();
+        let mut keep = keep.into_iter();
+        found.retain(|_| keep.next().unwrap_or(true));
+        Ok(found)
+    }
+}
+
+/// `path` relative to `base`, which it is below.
+pub(super) fn below<'a>(base: &Path, path: &'a Path) -> &'a str {
+    path.as_ref().strip_prefix(base.as_ref()).unwrap_or_default().trim_start_matches('/')
+}
+
+/// # Errors
+/// [`Error::Limit`] names `limits.max_files`.
+pub(super) fn check_count(count: usize, most: usize) -> Result<()> {
+    if count <= most {
+        return Ok(());
+    }
+    Err(Error::Limit {
+        what: "the number of files".to_owned(),
+        asked: count as u64,
+        limit: most as u64,
+        option: "limits.max_files",
+    })
+}
+
+fn ancestors(path: &str) -> impl Iterator<Item = &str> {
+    path.match_indices('/').map(|(at, _)| at).chain([path.len()]).filter_map(|end| path.get(..end))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn directories_above_a_file() {
+        assert_eq!(ancestors("a/b/c").collect::<Vec<_>>(), ["a", "a/b", "a/b/c"]);
+    }
+}
