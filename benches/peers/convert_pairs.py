@@ -196,6 +196,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--copies", type=int, default=50)
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--only", choices=TASKS)
     parser.add_argument("--data", type=pathlib.Path, default=pathlib.Path("/tmp/bowstring-convert-pairs"))
     parser.add_argument("--run", nargs=4)
     arguments = parser.parse_args()
@@ -207,7 +208,7 @@ def main() -> None:
     arguments.data.mkdir(parents=True)
     prepare(theirs, arguments.photos, arguments.rows, arguments.copies, arguments.data)
     print(f"disk: {disk_rate(arguments.data):.0f} MB/s of flushed writes")
-    for task in TASKS:
+    for task in [arguments.only] if arguments.only else TASKS:
         seconds: dict[str, list[float]] = {"script": [], "bowstring": []}
         for _ in range(arguments.turns):
             for side, python in (("script", theirs), ("bowstring", sys.executable)):

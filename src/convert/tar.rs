@@ -14,6 +14,9 @@ const BLOCK: u64 = 512;
 /// Bytes of a long name or an extended header.
 const MAX_HEADER: u64 = 1 << 20;
 
+/// Bytes that a member is given at once.
+const TRUSTED: usize = 1 << 20;
+
 /// Extended headers one after another.
 const MAX_EXTENDED: usize = 16;
 
@@ -150,6 +153,8 @@ impl TarReader {
         let at = self.input.offset();
         self.limits.record(|| format!("file {}, byte {at}: a member", self.input.name()), self.left)?;
         let left = std::mem::take(&mut self.left);
+        // No more on its word than is soon there.
+        out.reserve_exact(usize::try_from(left).unwrap_or(usize::MAX).min(TRUSTED));
         if self.input.append(left, out)? < left {
             return Err(self.input.corrupt(at, format!("it ends within a member of {left} bytes")));
         }

@@ -7,7 +7,8 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, BinaryBuilder, Int64Builder, RecordBatch, StringBuilder};
+use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, Int64Builder, RecordBatch, StringBuilder};
+use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::compute::{CastOptions, cast, cast_with_options};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use serde_json::Value;
@@ -45,7 +46,7 @@ const BYTES: [&str; 28] = [
 const SAMPLES: usize = 500;
 
 /// Bytes of each file that types are inferred from.
-const SAMPLE_BYTES: u64 = 16 << 20;
+const SAMPLE_BYTES: u64 = 4 << 20;
 
 /// Files that types are inferred from.
 const SAMPLE_FILES: usize = 16;
@@ -63,63 +64,108 @@ fn split(name: &str) -> Option<(&str, &str)> {
     (dot > base).then(|| (&name[..dot], &name[dot + 1..])).filter(|(_, column)| !column.is_empty())
 }
 
-/// One sample: its key and its members.
-#[derive(Debug, Default)]
-struct Sample {
+/// A member before its bytes are read.
+struct Head {
     key: String,
-    members: Vec<(String, Vec<u8>)>,
+    column: String,
+    /// Where its header is.
     at: u64,
 }
 
-/// A member: the key of its sample, its column, its bytes, and where its header is.
-type MemberOf = (String, String, Vec<u8>, u64);
-
-/// Reads the samples of one file.
-struct Samples {
+/// Reads the members of one file that are parts of samples.
+struct Members {
     reader: TarReader,
     limits: Limits,
-    next: Option<MemberOf>,
+    next: Option<Head>,
+    /// Of the sample that is read: its key, where it begins, its columns, and their bytes.
+    key: String,
+    at: u64,
+    columns: Vec<String>,
+    bytes: u64,
 }
 
-impl Samples {
+impl Members {
     fn open(found: &Found, limits: &Limits) -> Result<Self> {
-        Ok(Self { reader: TarReader::of(found, limits)?, limits: limits.clone(), next: None })
+        let (reader, limits) = (TarReader::of(found, limits)?, limits.clone());
+        Ok(Self { reader, limits, next: None, key: String::new(), at: 0, columns: Vec::new(), bytes: 0 })
     }
 
-    fn member(&mut self) -> Result<Option<MemberOf>> {
-        if let Some(member) = self.next.take() {
-            return Ok(Some(member));
+    fn head(&mut self) -> Result<Option<Head>> {
+        if let Some(next) = self.next.take() {
+            return Ok(Some(next));
         }
         while let Some(entry) = self.reader.entry()? {
             let Some((key, column)) = split(&entry.name) else { continue };
-            let mut content = Vec::new();
-            self.reader.read(&mut content)?;
-            return Ok(Some((key.to_owned(), column.to_owned(), content, entry.offset)));
+            return Ok(Some(Head { key: key.to_owned(), column: column.to_owned(), at: entry.offset }));
         }
         Ok(None)
     }
 
-    fn sample(&mut self) -> Result<Option<Sample>> {
-        let mut sample = Sample::default();
-        let mut bytes = 0;
-        while let Some((key, column, content, at)) = self.member()? {
-            if sample.members.is_empty() {
-                (sample.key, sample.at) = (key.clone(), at);
-            } else if sample.key != key {
-                self.next = Some((key, column, content, at));
-                break;
-            }
-            let name = self.reader.input().name();
-            if sample.members.iter().any(|(other, _)| *other == column) {
-                let what = format!("the sample {key:?} has two members {column:?}");
-                return Err(self.reader.input().corrupt(at, what));
-            }
-            bytes += content.len() as u64;
-            self.limits.record(|| format!("file {name}, byte {at}: the sample {key:?}"), bytes)?;
-            sample.members.push((column, content));
-            self.limits.columns(|| format!("file {name}, byte {at}: the sample {key:?}"), sample.members.len())?;
+    /// Goes on to the next sample, of which there is a member; false at the end.
+    fn sample(&mut self) -> Result<bool> {
+        self.columns.clear();
+        self.bytes = 0;
+        let Some(head) = self.head()? else { return Ok(false) };
+        (self.key, self.at) = (head.key.clone(), head.at);
+        self.next = Some(head);
+        Ok(true)
+    }
+
+    /// The column of the sample's next member; `None` after its last. Bytes that are not read are passed over.
+    fn member(&mut self) -> Result<Option<String>> {
+        let Some(head) = self.head()? else { return Ok(None) };
+        if head.key != self.key {
+            self.next = Some(head);
+            return Ok(None);
         }
-        Ok((!sample.members.is_empty()).then_some(sample))
+        let Head { key, column, at } = head;
+        let name = self.reader.input().name();
+        if self.columns.contains(&column) {
+            let what = format!("the sample {key:?} has two members {column:?}");
+            return Err(self.reader.input().corrupt(at, what));
+        }
+        self.columns.push(column.clone());
+        self.limits.columns(|| format!("file {name}, byte {at}: the sample {key:?}"), self.columns.len())?;
+        Ok(Some(column))
+    }
+
+    /// Appends the bytes of the member to `out`.
+    fn read(&mut self, out: &mut Vec<u8>) -> Result<()> {
+        let before = out.len();
+        self.reader.read(out)?;
+        self.bytes += (out.len() - before) as u64;
+        let (key, at, name) = (&self.key, self.at, self.reader.input().name());
+        self.limits.record(|| format!("file {name}, byte {at}: the sample {key:?}"), self.bytes)
+    }
+}
+
+/// The values of one column, one after another.
+#[derive(Default)]
+struct Cells {
+    values: Vec<u8>,
+    /// Where each ends; `None` for a null.
+    ends: Vec<Option<usize>>,
+}
+
+impl Cells {
+    /// Makes nulls of what is missing before row `row`; false if that has a value already.
+    fn is_free(&mut self, row: usize) -> bool {
+        let free = self.ends.len() <= row;
+        self.ends.resize(row.max(self.ends.len()), None);
+        free
+    }
+
+    /// The value that was appended ends here.
+    fn end(&mut self) {
+        self.ends.push(Some(self.values.len()));
+    }
+
+    fn iter(&self) -> impl Iterator<Item = Option<&[u8]>> {
+        let mut start = 0;
+        self.ends.iter().map(move |end| {
+            let end = (*end)?;
+            self.values.get(std::mem::replace(&mut start, end)..end)
+        })
     }
 }
 
@@ -157,18 +203,23 @@ pub(super) fn open(tree: &Tree, opening: &Opening) -> Result<Box<dyn Source>> {
 fn infer(files: &[Found], opening: &Opening) -> Result<SchemaRef> {
     let mut guesses: BTreeMap<String, Guess> = BTreeMap::new();
     for found in files.iter().step_by(files.len().div_ceil(SAMPLE_FILES)) {
-        let mut samples = Samples::open(found, &opening.limits)?;
+        let mut members = Members::open(found, &opening.limits)?;
+        let mut content = Vec::new();
         for _ in 0..SAMPLES {
-            if samples.reader.input().offset() > SAMPLE_BYTES {
+            if members.reader.input().offset() > SAMPLE_BYTES || !members.sample()? {
                 break;
             }
-            let Some(sample) = samples.sample()? else { break };
-            for (column, content) in &sample.members {
+            while let Some(column) = members.member()? {
                 let column = column.to_ascii_lowercase();
                 let end = ending(&column);
                 let (integer, text) = (INTEGERS.contains(&end), TEXTS.contains(&end));
                 let guess = guesses.entry(column).or_insert(Guess { integer, text: integer || text });
-                let content = std::str::from_utf8(content);
+                if !guess.text {
+                    continue;
+                }
+                content.clear();
+                members.read(&mut content)?;
+                let content = std::str::from_utf8(&content);
                 guess.text &= content.is_ok();
                 guess.integer &= content.is_ok_and(|text| text.trim().parse::<i64>().is_ok());
             }
@@ -208,14 +259,14 @@ impl Source for TarSource {
 
     fn read<'a>(&'a self, shard: usize, columns: &[usize], _: &'a Gate) -> Result<Box<dyn Batches + 'a>> {
         let Some(found) = self.files.get(shard) else { return Ok(Box::new(super::source::Nothing)) };
-        let samples = Samples::open(found, &self.limits)?;
+        let members = Members::open(found, &self.limits)?;
         let schema = Arc::new(self.schema.project(columns).map_err(unexpected)?);
-        Ok(Box::new(Reader { samples, schema, source: self }))
+        Ok(Box::new(Reader { members, schema, source: self }))
     }
 }
 
 struct Reader<'a> {
-    samples: Samples,
+    members: Members,
     schema: SchemaRef,
     source: &'a TarSource,
 }
@@ -233,98 +284,117 @@ impl TarSource {
     }
 }
 
+impl Reader<'_> {
+    /// What is wrong with the sample that is read.
+    fn wrong(&self, what: &str) -> Error {
+        let what = format!("the sample {:?} {what}; give its type with --schema", self.members.key);
+        self.members.reader.input().corrupt(self.members.at, what)
+    }
+}
+
 impl Batches for Reader<'_> {
     fn next(&mut self) -> Result<Option<RecordBatch>> {
-        let mut columns: BTreeMap<&str, Vec<Option<Vec<u8>>>> = BTreeMap::new();
+        let fields = Arc::clone(&self.schema);
+        let mut columns: Vec<Cells> = fields.fields().iter().map(|_| Cells::default()).collect();
         let (mut rows, mut bytes) = (0, 0);
-        while rows < BATCH_ROWS && bytes < BATCH_BYTES {
-            let Some(sample) = self.samples.sample()? else { break };
-            let mut put = |name: &str, content: Vec<u8>| -> bool {
-                let Ok(field) = self.schema.field_with_name(name) else { return true };
-                let cells = columns.entry(field.name().as_str()).or_default();
-                let free = cells.len() <= rows;
-                cells.resize(rows, None);
-                bytes += content.len();
-                cells.push(Some(content));
-                free
-            };
-            for (member, content) in sample.members {
-                let known = self.source.column(&member);
-                let wrong = match known {
-                    None => format!("has a member {member:?}, which the sample of the first ones had not"),
-                    Some(name) if !put(name, content) => format!("has two members for the column {name:?}"),
-                    Some(_) => continue,
-                };
-                let what = format!("the sample {:?} {wrong}; give its type with --schema", sample.key);
-                return Err(self.samples.reader.input().corrupt(sample.at, what));
+        while rows < BATCH_ROWS && bytes < BATCH_BYTES && self.members.sample()? {
+            if let Ok(number) = fields.index_of(KEY) {
+                let cells = &mut columns[number];
+                cells.is_free(rows);
+                cells.values.extend_from_slice(self.members.key.as_bytes());
+                bytes += self.members.key.len();
+                cells.end();
             }
-            put(KEY, sample.key.into_bytes());
+            while let Some(member) = self.members.member()? {
+                let Some(name) = self.source.column(&member) else {
+                    let what = format!("has a member {member:?}, which the sample of the first ones had not");
+                    return Err(self.wrong(&what));
+                };
+                // What is not asked for is passed over.
+                let Ok(number) = fields.index_of(name) else { continue };
+                let cells = &mut columns[number];
+                if !cells.is_free(rows) {
+                    return Err(self.wrong(&format!("has two members for the column {name:?}")));
+                }
+                let before = cells.values.len();
+                if before == 0 && is_binary(fields.field(number).data_type()) {
+                    // A batch of files: room for all of them, of a size that is had again for the next.
+                    cells.values.reserve_exact(BATCH_BYTES + BATCH_BYTES / 4);
+                }
+                self.members.read(&mut cells.values)?;
+                bytes += cells.values.len() - before;
+                cells.end();
+            }
             rows += 1;
         }
         if rows == 0 {
             return Ok(None);
         }
-        let mut arrays = Vec::with_capacity(self.schema.fields().len());
-        for field in self.schema.fields() {
-            let mut cells = columns.remove(field.name().as_str()).unwrap_or_default();
-            cells.resize(rows, None);
-            arrays.push(column(field, &cells).map_err(|what| {
-                let place = Place::file(Arc::clone(self.samples.reader.input().name())).column(field.name().as_str());
-                Error::corrupt(
-                    place,
-                    format!("in the samples before byte {}: {what}", self.samples.reader.input().offset()),
-                )
+        let mut arrays = Vec::with_capacity(columns.len());
+        for (field, mut cells) in fields.fields().iter().zip(columns) {
+            cells.is_free(rows);
+            arrays.push(column(field, cells).map_err(|what| {
+                let input = self.members.reader.input();
+                let place = Place::file(Arc::clone(input.name())).column(field.name().as_str());
+                Error::corrupt(place, format!("in the samples before byte {}: {what}", input.offset()))
             })?);
         }
         let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(rows));
-        RecordBatch::try_new_with_options(Arc::clone(&self.schema), arrays, &options).map(Some).map_err(unexpected)
+        RecordBatch::try_new_with_options(fields, arrays, &options).map(Some).map_err(unexpected)
     }
 
     fn consumed(&self) -> u64 {
-        self.samples.reader.input().consumed()
+        self.members.reader.input().consumed()
     }
 }
 
 /// The array of a column's members, as the type says.
-fn column(field: &Field, cells: &[Option<Vec<u8>>]) -> Result<ArrayRef, String> {
+fn column(field: &Field, cells: Cells) -> Result<ArrayRef, String> {
     let text =
         |cell: &[u8]| std::str::from_utf8(cell).map(str::to_owned).map_err(|_| "a member is not UTF-8".to_owned());
     let array: ArrayRef = match field.data_type() {
         kind if is_binary(kind) => {
-            let bytes = cells.iter().flatten().map(Vec::len).sum();
-            let mut builder = BinaryBuilder::with_capacity(cells.len(), bytes);
-            cells.iter().for_each(|cell| builder.append_option(cell.as_deref()));
-            Arc::new(builder.finish())
+            let Cells { values, ends } = cells;
+            let nulls: NullBuffer = ends.iter().map(Option::is_some).collect();
+            let mut offsets = Vec::with_capacity(ends.len() + 1);
+            offsets.push(0);
+            for end in ends {
+                let end = end.map_or(Ok(offsets[offsets.len() - 1]), i32::try_from);
+                offsets.push(end.map_err(|_| "members of more than 2 GiB in one batch".to_owned())?);
+            }
+            let offsets = OffsetBuffer::new(offsets.into());
+            let nulls = Some(nulls).filter(|nulls| nulls.null_count() > 0);
+            Arc::new(BinaryArray::try_new(offsets, values.into(), nulls).map_err(|error| error.to_string())?)
         }
         kind if is_text(kind) => {
             let mut builder = StringBuilder::new();
-            for cell in cells {
-                builder.append_option(cell.as_deref().map(text).transpose()?);
+            for cell in cells.iter() {
+                builder.append_option(cell.map(text).transpose()?);
             }
             Arc::new(builder.finish())
         }
         kind if kind.is_integer() && *kind != DataType::UInt64 || *kind == DataType::Boolean => {
             let mut builder = Int64Builder::new();
-            for cell in cells {
+            for cell in cells.iter() {
                 let number = |cell: &[u8]| {
                     let text = text(cell)?;
                     text.trim().parse::<i64>().map_err(|_| format!("a member of {} bytes is no integer", text.len()))
                 };
-                builder.append_option(cell.as_deref().map(number).transpose()?);
+                builder.append_option(cell.map(number).transpose()?);
             }
             Arc::new(builder.finish())
         }
         kind => {
             let inner: SchemaRef = Arc::new(Schema::new(vec![Field::new("c", kind.clone(), true)]));
             let mut lines = Vec::new();
-            for cell in cells {
+            for cell in cells.iter() {
                 lines.extend_from_slice(b"{\"c\":");
-                lines.extend_from_slice(cell.as_deref().unwrap_or(b"null").trim_ascii());
+                lines.extend_from_slice(cell.unwrap_or(b"null").trim_ascii());
                 lines.extend_from_slice(b"}\n");
             }
             let batch =
                 jsonl::decode(&inner, &lines).map_err(|error| format!("a member is no {kind} as JSON ({error})"))?;
-            if batch.num_rows() != cells.len() {
+            if batch.num_rows() != cells.ends.len() {
                 return Err("a member is more than one value of JSON".to_owned());
             }
             Arc::clone(batch.column(0))
