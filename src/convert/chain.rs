@@ -25,6 +25,7 @@ use super::publish::Staging;
 use super::remote;
 use super::roll::Dealt;
 use super::sample;
+use super::settle::settle;
 use super::shuffle;
 use super::sink::{self, Part, Sink, Writer};
 use super::source::{self, Opening, Source};
@@ -204,10 +205,9 @@ impl Job {
             return shuffle::run(self, seed, staging, done, &gate, progress);
         }
         let left = self.left(done, self.tasks.len());
-        parallel(self.options.threads(), &left, progress, done, |task| {
-            let finished = self.work(task, &staging.task(task)?, &gate, progress)?;
-            staging.journal.done(&finished)?;
-            Ok(finished)
+        settle(staging, self.sink.flushes(), done, |give| {
+            let work = |task| give(self.work(task, &staging.task(task)?, &gate, progress)?);
+            parallel(self.options.threads(), &left, progress, work)
         })
     }
 

@@ -21,6 +21,7 @@ use super::gate::Progress;
 use super::journal::Done;
 use super::options::ConvertOptions;
 use super::publish::{self, Staging};
+use super::settle::flush;
 use super::tree::Tree;
 use super::types::{schema_json, type_text};
 use crate::error::{Error, Kind, Result};
@@ -117,6 +118,9 @@ pub fn work(
     // The one above was made when the conversion began: after its end nothing is written any more.
     fs::create_dir(directory).map_err(|error| failed("create", directory, error))?;
     let done = job.work(task, directory, &job.gate(), progress)?;
+    if job.sink.flushes() {
+        flush(directory, &done.parts)?;
+    }
     serde_json::to_string(&done).map_err(|error| failed("describe", directory, std::io::Error::from(error)))
 }
 

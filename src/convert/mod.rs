@@ -15,7 +15,7 @@
 //! | `images`, `numpy` | directories of one file per row |
 //! | `tree`, `files`, `input`, `remote` | where a source is, its files, unpacked on the way, and those of a store, read ahead of need |
 //! | `chain`, `tasks` | what drives a source into a sink, a task at a time |
-//! | `conversion`, `journal`, `publish` | what survives kills, and lets the result appear at once; tasks in other processes |
+//! | `conversion`, `settle`, `journal`, `publish` | what survives kills, and lets the result appear at once; tasks in other processes |
 //! | `verify`, `digest` | whether two datasets have the same rows, in any order |
 //!
 //! Nothing in a source is believed before it was checked, nothing of it is run, no path in it is followed. What a format
@@ -48,6 +48,7 @@ mod publish;
 mod remote;
 mod roll;
 mod sample;
+mod settle;
 mod shuffle;
 mod sink;
 mod source;

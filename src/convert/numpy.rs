@@ -195,6 +195,10 @@ impl Sink for ArraySink {
         Format::Numpy
     }
 
+    fn flushes(&self) -> bool {
+        false
+    }
+
     fn writer(&self, directory: &Path) -> Result<Box<dyn Writer>> {
         let prefix = prefix(&directory.join("x"));
         let prefix = prefix.strip_suffix("_x").unwrap_or(&prefix).to_owned();

@@ -18,10 +18,9 @@ use super::sample;
 use super::sink::{Part, Sink, Writer, is_binary, item, refused};
 use super::source::slices;
 use super::source::{Batches, Opening, Shard, Source};
-use crate::dataset::{Compression, Dataset, DatasetWriter, OpenOptions, WriterOptions};
-use crate::error::{Error, Place, Result};
+use crate::dataset::{Compression, Dataset, DatasetWriter, Finished, OpenOptions, WriterOptions};
+use crate::error::{Error, Result};
 use crate::schema::Codec;
-use crate::store::directory::failed;
 
 #[derive(Debug)]
 struct ParquetSource {
@@ -207,10 +206,9 @@ impl Sink for ParquetSink {
     }
 
     fn writer(&self, directory: &Path) -> Result<Box<dyn Writer>> {
-        let inner = directory.join("files");
-        let writer = DatasetWriter::create(&inner, Arc::clone(&self.schema), self.options.clone())?;
+        let writer = DatasetWriter::create(&directory.join("files"), Arc::clone(&self.schema), self.options.clone())?;
         let cells = self.described.clone();
-        Ok(Box::new(ParquetWriter { directory: directory.to_owned(), inner, writer, cells, rows: 0, written: false }))
+        Ok(Box::new(ParquetWriter { directory: directory.to_owned(), writer, cells, rows: 0, written: false }))
     }
 
     fn name(&self, _: &Part, number: usize, _: usize) -> String {
@@ -226,10 +224,9 @@ impl Sink for ParquetSink {
     }
 }
 
-/// A [`DatasetWriter`] of its own, whose files are taken out of its directory at the end.
+/// A [`DatasetWriter`] whose files are moved out of its directory at the end.
 struct ParquetWriter {
     directory: PathBuf,
-    inner: PathBuf,
     writer: DatasetWriter,
     cells: Option<Described>,
     rows: u64,
@@ -248,31 +245,17 @@ impl Writer for ParquetWriter {
     }
 
     fn finish(self: Box<Self>) -> Result<Vec<Part>> {
-        let Self { directory, inner, writer, written, .. } = *self;
-        if !written {
+        if !self.written {
             // Without as much as an empty batch there is no file.
             return Ok(Vec::new());
         }
-        writer.finish()?;
-        let mut parts = Vec::new();
-        for number in 0.. {
-            let name = format!("part-{number:05}.parquet");
-            let from = inner.join(&name);
-            if !from.is_file() {
-                break;
-            }
-            let to = directory.join(&name);
-            std::fs::rename(&from, &to).map_err(|error| failed("rename", &from, error))?;
-            let file = std::fs::File::open(&to).map_err(|error| failed("open", &to, error))?;
-            let bytes = file.metadata().map_err(|error| failed("open", &to, error))?.len();
-            let footer = parquet::file::metadata::ParquetMetaDataReader::new().parse_and_finish(&file);
-            let footer = footer.map_err(|error| {
-                Error::corrupt_by(Place::file(to.display().to_string()), "what was written cannot be read", error)
-            })?;
-            let rows = footer.file_metadata().num_rows().max(0) as u64;
-            parts.push(Part { name, rows, bytes, extra: json!({ "row_groups": footer.num_row_groups() }) });
-        }
-        super::publish::remove(&inner)?;
-        Ok(parts)
+        let files = self.writer.finish_into(&self.directory)?.into_iter();
+        let part = |file: Finished| Part {
+            name: file.name,
+            rows: file.rows,
+            bytes: file.bytes,
+            extra: json!({ "row_groups": file.row_groups }),
+        };
+        Ok(files.map(part).collect())
     }
 }

@@ -106,9 +106,14 @@ impl Staging {
         Ok((Self { directory, destination, overwrite, journal }, Vec::new()))
     }
 
-    /// The empty directory of task `task`.
+    /// The directory of task `task`.
+    pub(super) fn files(&self, task: usize) -> PathBuf {
+        self.directory.join("tasks").join(task.to_string())
+    }
+
+    /// The same, new and empty.
     pub(super) fn task(&self, task: usize) -> Result<PathBuf> {
-        let path = self.directory.join("tasks").join(task.to_string());
+        let path = self.files(task);
         remove(&path)?;
         fs::create_dir_all(&path).map_err(|error| failed("create", &path, error))?;
         Ok(path)
@@ -146,7 +151,7 @@ impl Staging {
         let data = self.data();
         let parts = done.iter().flat_map(|done| done.parts.iter().map(|part| (done.task, part)));
         for ((task, part), target) in parts.zip(named) {
-            let from = self.directory.join("tasks").join(task.to_string()).join(&part.name);
+            let from = self.files(task).join(&part.name);
             let to = data.join(&target.name);
             if to.exists() && !from.exists() {
                 continue;

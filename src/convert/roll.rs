@@ -180,8 +180,17 @@ impl Output {
         self.given
     }
 
-    /// Ends the file and brings it to the disk: its bytes.
+    /// Ends the file: its bytes. It need not be on the disk.
     pub(super) fn close(self) -> Result<u64> {
+        self.end(|_| Ok(()))
+    }
+
+    /// Ends the file and brings it to the disk: its bytes.
+    pub(super) fn close_on_disk(self) -> Result<u64> {
+        self.end(|file| file.sync_all())
+    }
+
+    fn end(self, last: impl FnOnce(&File) -> io::Result<()>) -> Result<u64> {
         let path = self.path;
         let finish = || -> io::Result<u64> {
             let counting = match self.writer {
@@ -190,7 +199,7 @@ impl Output {
                 Packer::Zstd(writer) => writer.finish()?,
             };
             let bytes = counting.bytes;
-            counting.file.into_inner().map_err(|error| error.into_error())?.sync_all()?;
+            last(&counting.file.into_inner().map_err(|error| error.into_error())?)?;
             Ok(bytes)
         };
         finish().map_err(|error| failed("write", &path, error))
@@ -213,9 +222,9 @@ impl Write for Output {
     }
 }
 
-/// Writes a small file whole.
+/// Writes a small file whole, and brings it to the disk.
 pub(super) fn put_file(path: &Path, content: &[u8]) -> Result<()> {
     let mut output = Output::create(path, Packing::None)?;
     output.put(content)?;
-    output.close().map(drop)
+    output.close_on_disk().map(drop)
 }

@@ -26,6 +26,7 @@ use super::journal::Done;
 use super::options::Packing;
 use super::publish::{Staging, remove};
 use super::roll::{Output, put_file};
+use super::settle::settle;
 use super::tasks::parallel;
 use crate::error::{Error, Result};
 use crate::store::directory::failed;
@@ -60,7 +61,7 @@ pub(super) fn run(
         return Ok(());
     }
     let tasks: Vec<usize> = (0..job.tasks.len()).collect();
-    parallel(threads, &tasks, progress, &mut Vec::new(), |task| {
+    parallel(threads, &tasks, progress, |task| {
         let directory = scratch.join(task.to_string());
         if directory.join("whole").exists() {
             return Ok(());
@@ -71,7 +72,7 @@ pub(super) fn run(
         put_file(&directory.join("whole"), b"")
     })?;
     let most = share / 3;
-    parallel(threads, &left, progress, done, |bucket| {
+    let work = |bucket| -> Result<Done> {
         let batch = gather(&scratch, job.tasks.len(), bucket, &schema, most)?;
         let directory = staging.task(bucket)?;
         let files = files.map(|files| files / buckets + usize::from(bucket < files % buckets));
@@ -89,10 +90,9 @@ pub(super) fn run(
         }
         let parts = writer.finish()?;
         progress.rows.fetch_add(rows, Ordering::Relaxed);
-        let finished = Done { task: bucket, parts, digest: digest.map(|digest| digest.digest()), rows };
-        staging.journal.done(&finished)?;
-        Ok(finished)
-    })
+        Ok(Done { task: bucket, parts, digest: digest.map(|digest| digest.digest()), rows })
+    };
+    settle(staging, job.sink.flushes(), done, |give| parallel(threads, &left, progress, |bucket| give(work(bucket)?)))
 }
 
 /// A number for a row: the same whenever it is drawn.
@@ -143,7 +143,7 @@ fn scatter(
     })?;
     for (mut writer, path) in writers {
         writer.finish().map_err(|error| super::ipc::broken(&path, error))?;
-        writer.into_inner().map_err(|error| super::ipc::broken(&path, error))?.close()?;
+        writer.into_inner().map_err(|error| super::ipc::broken(&path, error))?.close_on_disk()?;
     }
     Ok(())
 }

@@ -42,6 +42,11 @@ pub trait Sink: Send + Sync + Debug {
     /// The name in the dataset of file number `number` of `total`.
     fn name(&self, part: &Part, number: usize, total: usize) -> String;
 
+    /// Whether its files are few enough to be brought to the disk one by one.
+    fn flushes(&self) -> bool {
+        true
+    }
+
     /// Writes what stands beside the files, all of which are in `directory` under their names.
     ///
     /// # Errors
@@ -60,7 +65,7 @@ pub trait Writer: Send {
     /// `Unsupported` for values that the format cannot hold, by column and row; `Store` if the disk fails.
     fn write(&mut self, batch: &RecordBatch) -> Result<()>;
 
-    /// Ends the files and brings them to the disk.
+    /// Ends the files. They need not be on the disk.
     ///
     /// # Errors
     /// `Store` if the disk fails.

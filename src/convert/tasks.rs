@@ -51,15 +51,13 @@ pub(super) fn tasks(source: &dyn Source, options: &ConvertOptions) -> (Vec<Range
 }
 
 /// Runs `work` for every number, on some threads, until one fails.
-pub(super) fn parallel<T: Send>(
+pub(super) fn parallel(
     threads: usize,
     numbers: &[usize],
     progress: &Progress,
-    done: &mut Vec<T>,
-    work: impl Fn(usize) -> Result<T> + Sync,
+    work: impl Fn(usize) -> Result<()> + Sync,
 ) -> Result<()> {
     let next = AtomicUsize::new(0);
-    let finished = Mutex::new(Vec::new());
     let failure = Mutex::new(None);
     std::thread::scope(|scope| {
         for _ in 0..threads.min(numbers.len()) {
@@ -73,17 +71,13 @@ pub(super) fn parallel<T: Send>(
                     } else {
                         work(*number)
                     };
-                    match outcome {
-                        Ok(one) => finished.lock().unwrap_or_else(PoisonError::into_inner).push(one),
-                        Err(error) => {
-                            failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
-                            return;
-                        }
+                    if let Err(error) = outcome {
+                        failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                        return;
                     }
                 }
             });
         }
     });
-    done.extend(finished.into_inner().unwrap_or_else(PoisonError::into_inner));
     failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }

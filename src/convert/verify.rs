@@ -128,8 +128,7 @@ pub(super) fn digest<'a>(
     let gate = Gate::new(options.memory_budget);
     let shards: Vec<usize> = (0..source.shards().len()).collect();
     let sum = Mutex::new(Summing::new(names.iter().copied()));
-    let mut done = Vec::new();
-    parallel(options.threads(), &shards, &Progress::default(), &mut done, |shard| {
+    parallel(options.threads(), &shards, &Progress::default(), |shard| {
         let mut own = Summing::new(names.iter().copied());
         drain(&mut *source.read(shard, &columns, &gate)?, |batch| own.add(&batch).map(drop))?;
         sum.lock().unwrap_or_else(PoisonError::into_inner).merge(&own.digest());

@@ -45,6 +45,8 @@ pub use open::OpenOptions;
 pub use project::{Projection, Root};
 pub use read::{Cost, Fetched};
 pub use selector::Selector;
+#[cfg(feature = "convert")]
+pub(crate) use write::Finished;
 pub use write::{Compression, DatasetWriter, SCHEMA_KEY, WriterOptions, Written};
 
 use crate::error::{Error, Place, Result};

@@ -1,7 +1,7 @@
 //! Local directories that are made to appear at once: where they go, whether there is room for them, and what is on the disk.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -63,6 +63,12 @@ impl Destination {
             }
         }
     }
+}
+
+/// Brings the content of the file at `path` to the disk.
+pub(crate) fn flush_file(path: &Path) -> Result<()> {
+    let file = OpenOptions::new().write(true).open(path);
+    file.and_then(|file| file.sync_all()).map_err(|error| failed("flush", path, error))
 }
 
 /// Brings the names in `directory` to the disk; only Unix can open one, and only there is it needed.

@@ -10,7 +10,6 @@
 mod options;
 mod staging;
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::path::Path;
@@ -30,7 +29,7 @@ pub use options::{Compression, WriterOptions};
 use super::petastorm::{ROW_GROUP_COUNTS_KEY, UNISCHEMA_KEY, Unischema, row_group_counts_to_json};
 use crate::error::{Error, Place, Result};
 use crate::schema::STORED_KEY;
-use crate::store::directory::failed;
+use crate::store::directory::{failed, flush_file};
 use staging::Staging;
 
 /// Key of a footer's metadata: `{"fields": [{"name", "stored", "nullable"}]}` as JSON, where `stored` is a
@@ -83,10 +82,18 @@ pub struct DatasetWriter {
     /// Before `staging`: a file is closed before its directory is removed.
     open: Option<Open>,
     staging: Staging,
-    /// Row groups of each file.
-    row_groups: BTreeMap<String, usize>,
-    written: Written,
+    /// The files that are closed.
+    files: Vec<Finished>,
     failed: bool,
+}
+
+/// A file that is closed.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub(crate) name: String,
+    pub(crate) rows: u64,
+    pub(crate) row_groups: u64,
+    pub(crate) bytes: u64,
 }
 
 /// The file that is being written.
@@ -123,8 +130,7 @@ impl DatasetWriter {
         ArrowWriter::try_new(io::sink(), Arc::clone(&schema), Some(properties.clone()))
             .map_err(|error| refused(path, error))?;
         let staging = Staging::create(path, options.overwrite)?;
-        let (row_groups, written) = (BTreeMap::new(), Written::default());
-        Ok(Self { options, properties, schema, open: None, staging, row_groups, written, failed: false })
+        Ok(Self { options, properties, schema, open: None, staging, files: Vec::new(), failed: false })
     }
 
     /// The schema as it is written: with plain strings and bytes.
@@ -164,17 +170,40 @@ impl DatasetWriter {
     /// that is to be replaced is taken away a moment before the new one appears; `Store` of operation `remove` means that it could not be
     /// deleted, while the new one is there.
     pub fn finish(mut self) -> Result<Written> {
-        self.usable()?;
-        if self.open.is_none() && self.written.files == 0 {
-            // Without rows there is still a schema.
-            self.open()?;
-        }
-        self.close()?;
+        self.end()?;
+        self.files.iter().try_for_each(|file| flush_file(&self.staging.path(&file.name)))?;
         if let Some(petastorm) = self.options.petastorm.take() {
             self.common_metadata(&petastorm)?;
         }
         self.staging.publish()?;
-        Ok(self.written)
+        let sum = |of: fn(&Finished) -> u64| self.files.iter().map(of).sum();
+        Ok(Written {
+            files: self.files.len(),
+            rows: sum(|file| file.rows),
+            row_groups: sum(|file| file.row_groups),
+            bytes: sum(|file| file.bytes),
+        })
+    }
+
+    /// Closes the files and moves them into `directory` on the same disk. They are no dataset then, and need not be on the disk.
+    #[cfg(feature = "convert")]
+    pub(crate) fn finish_into(mut self, directory: &Path) -> Result<Vec<Finished>> {
+        self.end()?;
+        for file in &self.files {
+            let from = self.staging.path(&file.name);
+            std::fs::rename(&from, directory.join(&file.name)).map_err(|error| failed("rename", &from, error))?;
+        }
+        Ok(self.files)
+    }
+
+    /// Closes all files, of which there is one at least.
+    fn end(&mut self) -> Result<()> {
+        self.usable()?;
+        if self.open.is_none() && self.files.is_empty() {
+            // Without rows there is still a schema.
+            self.open()?;
+        }
+        self.close()
     }
 
     fn usable(&self) -> Result<()> {
@@ -248,26 +277,22 @@ impl DatasetWriter {
         let open = match self.open.take() {
             Some(open) => open,
             None => {
-                let name = format!("part-{:05}.parquet", self.written.files);
+                let name = format!("part-{:05}.parquet", self.files.len());
                 let file = self.staging.file(&name)?;
                 let (schema, properties) = (Arc::clone(&self.schema), self.properties.clone());
                 let writer = ArrowWriter::try_new(file, schema, Some(properties));
                 let writer = writer.map_err(|error| refused(&self.staging.path(&name), error))?;
-                self.written.files += 1;
                 Open { name, rows: 0, writer }
             }
         };
         Ok(self.open.insert(open))
     }
 
-    /// Ends the open file, if there is one, and brings it to the disk.
+    /// Ends the open file, if there is one.
     fn close(&mut self) -> Result<()> {
         let Some(Open { name, rows, writer }) = self.open.take() else { return Ok(()) };
-        let (groups, bytes) = end(writer, &self.staging.path(&name))?;
-        self.written.rows += rows as u64;
-        self.written.row_groups += groups;
-        self.written.bytes += bytes;
-        self.row_groups.insert(name, usize::try_from(groups).unwrap_or(usize::MAX));
+        let (row_groups, bytes) = end(writer, &self.staging.path(&name))?;
+        self.files.push(Finished { name, rows: rows as u64, row_groups, bytes });
         Ok(())
     }
 
@@ -278,13 +303,15 @@ impl DatasetWriter {
         let file = self.staging.file(name)?;
         let writer = ArrowWriter::try_new(file, Arc::clone(&self.schema), Some(self.properties.clone()));
         let mut writer = writer.map_err(|error| refused(&path, error))?;
-        let counts = row_group_counts_to_json(&self.row_groups);
+        let counts = self.files.iter().map(|file| (file.name.clone(), file.row_groups as usize)).collect();
+        let counts = row_group_counts_to_json(&counts);
         // The pickle is ASCII, as all metadata of footers are text.
         let pickle = String::from_utf8(petastorm.to_pickle()?)
             .map_err(|error| Error::corrupt_by(Place::file(name), "the schema's pickle is no text", error))?;
         writer.append_key_value_metadata(KeyValue::new(UNISCHEMA_KEY.to_owned(), pickle));
         writer.append_key_value_metadata(KeyValue::new(ROW_GROUP_COUNTS_KEY.to_owned(), counts));
-        end(writer, &path).map(drop)
+        end(writer, &path)?;
+        flush_file(&path)
     }
 }
 
@@ -318,11 +345,10 @@ fn describe(fields: &mut [Field], unischema: &Unischema) -> Result<()> {
     }
 }
 
-/// Writes the footer and flushes: row groups and bytes.
+/// Writes the footer: row groups and bytes.
 fn end(mut writer: ArrowWriter<File>, path: &Path) -> Result<(u64, u64)> {
     let metadata = writer.finish().map_err(|error| refused(path, error))?;
-    let synced = writer.inner().sync_all().and_then(|()| writer.inner().metadata());
-    let bytes = synced.map_err(|error| failed("flush", path, error))?.len();
+    let bytes = writer.inner().metadata().map_err(|error| failed("look up", path, error))?.len();
     Ok((metadata.num_row_groups() as u64, bytes))
 }
 
