@@ -210,3 +210,26 @@ def test_numpy_and_pillow_read_our_folders(photos: pathlib.Path, tmp_path: pathl
     bowstring.convert(tmp_path / "z.npz", tmp_path / "z", to="parquet", from_format="numpy")
     cell = pq.read_table(tmp_path / "z")["array"][0].as_py()
     assert np.load(io.BytesIO(cell))["arr_0"].tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_images_and_packings_of_streaming(tmp_path: pathlib.Path) -> None:
+    streaming, image = needs("streaming"), needs("PIL.Image")
+    random = np.random.default_rng(3)
+    pictures = [
+        [random.integers(0, 256, (row % 3 + 1, 4, 3), np.uint8) for _ in range(row % 4 + 1)] for row in range(ROWS)
+    ]
+    columns = {"id": "int", "pictures": "list[pil]", "photo": "jpeg"}
+    for compression in ["br:3", "bz2:9"]:
+        src, out = tmp_path / compression, tmp_path / f"{compression}.parquet"
+        with streaming.MDSWriter(
+            out=str(src), columns=columns, compression=compression, hashes=["sha1"], size_limit=4096
+        ) as writer:
+            for row, arrays in enumerate(pictures):
+                images = [image.fromarray(array) for array in arrays]
+                writer.write({"id": row, "pictures": images, "photo": images[0]})
+        assert bowstring.convert(src, out, to="parquet").rows == ROWS
+        for row in read(out).to_pylist():
+            found = [np.asarray(image.open(io.BytesIO(png))) for png in row["pictures"]]
+            assert len(found) == len(pictures[row["id"]])
+            assert all((a == b).all() for a, b in zip(found, pictures[row["id"]], strict=True))
+            assert image.open(io.BytesIO(row["photo"])).size == (4, row["id"] % 3 + 1)
