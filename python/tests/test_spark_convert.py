@@ -87,8 +87,16 @@ def test_what_cannot_be_is_refused_before_there_are_tasks(spark: Any, tmp_path: 
     ]:
         with pytest.raises(bowstring.ConfigError, match=match):
             bowstring.spark.convert(spark, frame(spark), to, **options)
+    never = "assert_true(false, 'no row is computed') never"
     with pytest.raises(bowstring.UnsupportedError, match="pair"):
-        bowstring.spark.convert(spark, frame(spark).selectExpr("array(id) pair"), to, to="csv")
+        bowstring.spark.convert(spark, frame(spark).selectExpr("array(id) pair", never), to, to="csv")
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "file").touch()
+    with pytest.raises(bowstring.ConfigError, match="overwrite"):
+        bowstring.spark.convert(spark, frame(spark).selectExpr("id", never), str(full), to="csv")
+    (full / "file").unlink()
+    full.rmdir()
     with pytest.raises(bowstring.NotFoundError):
         bowstring.spark.convert(spark, tmp_path / "nothing", to, to="csv")
     with pytest.raises(bowstring.ConfigError, match="directory that all executors see"):
@@ -104,7 +112,7 @@ def test_a_frame_without_rows_has_its_columns(spark: Any, tmp_path: pathlib.Path
 
 
 def test_nothing_is_left_when_a_task_fails(spark: Any, tmp_path: pathlib.Path) -> None:
-    rows = frame(spark).selectExpr("id", "assert_true(id < 80) x")
+    rows = frame(spark).selectExpr("id", "assert_true(id < 80) is null x")
     with pytest.raises(Exception, match="is not true"):
         bowstring.spark.convert(spark, rows, str(tmp_path / "rows"), to="jsonl")
     # Attempts that Spark did not wait for find no place to write to.

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -77,7 +78,7 @@ def convert(
     if resume or from_format is not None:
         name = "resume" if resume else "from_format"
         raise ConfigError(f"option {name}: the source is a data frame", option=name)
-    with _staged(src, path) as rows:
+    with _staged(src, path, options_json(from_format="parquet", to=to, **options)) as rows:
         return _converted(spark, str(rows), path, None, from_format="parquet", to=to, **options)
 
 
@@ -132,20 +133,23 @@ def _task(
 
 
 @contextmanager
-def _staged(df: Any, path: Path) -> Iterator[Path]:
-    """The rows of ``df`` as a Parquet dataset that executors see, as long as this lasts."""
+def _staged(df: Any, path: Path, options: str) -> Iterator[Path]:
+    """The rows of ``df`` as a Parquet dataset that executors see, as long as this lasts; if ``options`` can be had with them."""
+    if not json.loads(options).get("overwrite") and path.exists() and any(path.iterdir()):
+        problem = f"{path} is not empty; set overwrite to replace what is there"
+        raise ConfigError(f"option overwrite: {problem}", option="overwrite")
     place = Place(path, new_write())
     place.open()
     try:
         schema = stored_schema(df.schema)
+        # Rows without any: what the format cannot hold is known before Spark computes one.
+        empty = place.attempt("empty")
+        with DatasetWriter(empty, schema) as writer:
+            writer.write(schema.empty_table())
+        _native.convert_plan(str(empty), path, options)
         work = _stage(str(path), place.write, schema)
         attempts = [Path(at) for (at,) in df.mapInArrow(work, "at string").collect()]
-        if not attempts:
-            # Without partitions there is still a schema.
-            attempts = [place.attempt("empty")]
-            with DatasetWriter(attempts[0], schema) as writer:
-                writer.write(schema.empty_table())
-        yield place.gathered(sorted(attempts))
+        yield place.gathered(sorted(attempts) or [empty])
     finally:
         place.remove()
 
