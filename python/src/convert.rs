@@ -55,20 +55,24 @@ fn run<T: Send + 'static>(
     }
 }
 
+/// The same for work that Ctrl-C stops through its progress.
+fn run_to_stop<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce(&Progress) -> Result<T> + Send + 'static,
+) -> PyResult<T> {
+    let progress = Arc::new(Progress::default());
+    let watched = Arc::clone(&progress);
+    run(py, move || progress.stop(), move || work(&watched))
+}
+
 /// Converts `src` to `dst` with options as JSON: the report, as JSON.
 #[pyfunction]
 pub(crate) fn convert(py: Python<'_>, src: String, dst: PathBuf, options_json: &str) -> PyResult<String> {
     let options = options(options_json).map_err(|error| raise(py, &error))?;
-    let progress = Arc::new(Progress::default());
-    let watched = Arc::clone(&progress);
-    run(
-        py,
-        move || progress.stop(),
-        move || {
-            let report = bowstring::convert::convert(&src, &dst, &options, &watched)?;
-            Ok(serde_json::json!(report).to_string())
-        },
-    )
+    run_to_stop(py, move |progress| {
+        let report = bowstring::convert::convert(&src, &dst, &options, progress)?;
+        Ok(serde_json::json!(report).to_string())
+    })
 }
 
 /// What `convert` would do, as JSON.
@@ -208,11 +212,5 @@ pub(crate) fn convert_task(
     task: usize,
 ) -> PyResult<String> {
     let options = options(options_json).map_err(|error| raise(py, &error))?;
-    let progress = Arc::new(Progress::default());
-    let watched = Arc::clone(&progress);
-    run(
-        py,
-        move || progress.stop(),
-        move || bowstring::convert::work(&src, &directory, &options, &fingerprint, task, &watched),
-    )
+    run_to_stop(py, move |progress| bowstring::convert::work(&src, &directory, &options, &fingerprint, task, progress))
 }

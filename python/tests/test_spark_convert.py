@@ -95,6 +95,8 @@ def test_what_cannot_be_is_refused_before_there_are_tasks(spark: Any, tmp_path: 
     (full / "file").touch()
     with pytest.raises(bowstring.ConfigError, match="overwrite"):
         bowstring.spark.convert(spark, frame(spark).selectExpr("id", never), str(full), to="csv")
+    with pytest.raises(bowstring.Error):
+        bowstring.spark.convert(spark, frame(spark).selectExpr("id", never), str(full / "file"), to="csv")
     (full / "file").unlink()
     full.rmdir()
     with pytest.raises(bowstring.NotFoundError):

@@ -458,7 +458,6 @@ fn fingerprint(source: &dyn Source, to: Format, schema: &Schema, options: &Conve
         "resize": options.resize,
         "shuffle": options.shuffle,
         "shards": options.shards,
-        "tasks": options.tasks,
         "filter": options.filter.as_ref().map(ToString::to_string),
         "verify": options.verify,
     });

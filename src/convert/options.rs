@@ -36,8 +36,6 @@ pub struct ConvertOptions {
     pub shuffle: Option<u64>,
     /// Output files, exactly.
     pub shards: Option<usize>,
-    /// Tasks at most, where the number of files is not given; each writes files of its own. Default 16.
-    pub tasks: Option<usize>,
     /// Rows to take.
     pub filter: Option<Expr>,
     /// Threads. Default: the number of CPUs.
@@ -70,7 +68,6 @@ impl Default for ConvertOptions {
             resize: None,
             shuffle: None,
             shards: None,
-            tasks: None,
             filter: None,
             jobs: None,
             resume: false,
@@ -99,7 +96,6 @@ impl ConvertOptions {
             ("rows_per_group", self.rows_per_group == Some(0)),
             ("target_file_size", self.target_file_size == 0),
             ("shards", self.shards == Some(0)),
-            ("tasks", self.tasks == Some(0)),
             ("jobs", self.jobs == Some(0)),
             ("resize", self.resize == Some(0)),
         ] {

@@ -9,7 +9,7 @@ use super::options::ConvertOptions;
 use super::source::Source;
 use crate::error::{Error, Result};
 
-/// Tasks of a conversion at most, where neither their number nor that of the files is given.
+/// Tasks of a conversion at most, where the number of files is not given, unless they would write more than one file each.
 const MOST_TASKS: u64 = 16;
 
 /// Least bytes of a task: less is not worth a file.
@@ -23,8 +23,7 @@ pub(super) fn tasks(source: &dyn Source, options: &ConvertOptions) -> (Vec<Range
     let count = match options.shards {
         Some(files) => files.min(shards.len()),
         None => {
-            let most = options.tasks.map_or(MOST_TASKS, |tasks| tasks as u64);
-            let task = total.div_ceil(most).max(LEAST_TASK).min(options.target_file_size.max(1));
+            let task = (total / MOST_TASKS).max(LEAST_TASK).min(options.target_file_size.max(1));
             usize::try_from(total.div_ceil(task)).unwrap_or(usize::MAX).min(shards.len())
         }
     }

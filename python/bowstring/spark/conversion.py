@@ -10,7 +10,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -41,7 +40,6 @@ def convert(
     *,
     to: str | None = None,
     from_format: str | None = None,
-    tasks: int | None = None,
     resume: bool = False,
     **options: Any,
 ) -> Report:
@@ -58,19 +56,18 @@ def convert(
     :param dst: a directory that the driver and all executors see.
     :param to: the format of the destination, where its name does not tell it.
     :param from_format: the format of the source, where its names do not tell it.
-    :param tasks: tasks at most; four for each of Spark's slots without. Without ``shards``, each writes files of its own.
     :param resume: go on with an interrupted conversion to the same place.
     :param options: other options of :func:`bowstring.convert`, but ``jobs`` and ``shuffle``. ``memory_budget`` is that of each
-        task (256 MiB).
+        task (256 MiB). Tasks write a file each: a smaller ``target_file_size`` makes more of them. ``verify`` reads on the driver.
     """
     path = local(dst)
     if refused := {"jobs", "shuffle"} & options.keys():
         why = {
-            "jobs": "a task is one thread; give tasks",
+            "jobs": "a task is one thread; a smaller target_file_size makes more tasks",
             "shuffle": "rows are sorted on one machine; shuffle while training",
         }
         raise ConfigError(f"option {min(refused)}: {why[min(refused)]}", option=min(refused))
-    options = {"memory_budget": 256 << 20, "tasks": tasks or 4 * _slots(spark), **options}
+    options = {"memory_budget": 256 << 20, **options}
     if not hasattr(src, "mapInArrow"):
         src = os.fspath(src)
         src = src if "://" in src else os.path.abspath(src)
@@ -80,11 +77,6 @@ def convert(
         raise ConfigError(f"option {name}: the source is a data frame", option=name)
     with _staged(src, path, options_json(from_format="parquet", to=to, **options)) as rows:
         return _converted(spark, str(rows), path, None, from_format="parquet", to=to, **options)
-
-
-def _slots(spark: SparkSession) -> int:
-    """How many tasks run at once: Spark cuts a range so, also where there is no SparkContext to ask."""
-    return spark.range(1 << 20).selectExpr("spark_partition_id() task").distinct().count()
 
 
 def _converted(
@@ -135,18 +127,15 @@ def _task(
 @contextmanager
 def _staged(df: Any, path: Path, options: str) -> Iterator[Path]:
     """The rows of ``df`` as a Parquet dataset that executors see, as long as this lasts; if ``options`` can be had with them."""
-    if not json.loads(options).get("overwrite") and path.exists() and any(path.iterdir()):
-        problem = f"{path} is not empty; set overwrite to replace what is there"
-        raise ConfigError(f"option overwrite: {problem}", option="overwrite")
     place = Place(path, new_write())
     place.open()
     try:
         schema = stored_schema(df.schema)
-        # Rows without any: what the format cannot hold is known before Spark computes one.
+        # A dataset without rows: what is there already, and what the format cannot hold, is known before Spark computes one.
         empty = place.attempt("empty")
         with DatasetWriter(empty, schema) as writer:
             writer.write(schema.empty_table())
-        _native.convert_plan(str(empty), path, options)
+        _native.Conversion(str(empty), path, options).close()
         work = _stage(str(path), place.write, schema)
         attempts = [Path(at) for (at,) in df.mapInArrow(work, "at string").collect()]
         yield place.gathered(sorted(attempts) or [empty])
