@@ -87,7 +87,7 @@ def test_what_cannot_be_is_refused_before_there_are_tasks(spark: Any, tmp_path: 
     ]:
         with pytest.raises(bowstring.ConfigError, match=match):
             bowstring.spark.convert(spark, frame(spark), to, **options)
-    never = "assert_true(false, 'no row is computed') never"
+    never = "assert_true(false, 'no row is computed') is null never"
     with pytest.raises(bowstring.UnsupportedError, match="pair"):
         bowstring.spark.convert(spark, frame(spark).selectExpr("array(id) pair", never), to, to="csv")
     full = tmp_path / "full"

@@ -10,7 +10,7 @@
 //! | `ipc`, `huggingface` | Arrow files and streams, Feather; directories of Hugging Face `datasets` |
 //! | `csv`, `jsonl` | text, with types inferred from a sample or given |
 //! | `tfrecord`, `example` | the framing, and what `tf.train.Example` and `SequenceExample` hold |
-//! | `webdataset`, `tar` | samples in tar files, read without extracting anything |
+//! | `webdataset`, `members`, `tar` | samples in tar files, read without extracting anything |
 //! | `mds` | MosaicML's shards, and the encodings of their columns |
 //! | `images`, `numpy` | directories of one file per row |
 //! | `tree`, `files`, `input`, `remote` | where a source is, its files, unpacked on the way, and those of a store, read ahead of need |
@@ -39,6 +39,7 @@ mod ipc;
 mod journal;
 mod jsonl;
 mod mds;
+mod members;
 mod numpy;
 mod options;
 mod parquet;

@@ -18,12 +18,13 @@ use super::files::{Found, Limits};
 use super::format::Format;
 use super::gate::Gate;
 use super::jsonl;
+use super::members::Members;
 use super::options::{ConvertOptions, Packing};
 use super::roll::{Output, Rolling, Rows};
 use super::sample::is_image;
 use super::sink::{Part, Sink, Writer, is_binary, is_number, is_text, item, refused, refused_value};
 use super::source::{BATCH_BYTES, BATCH_ROWS, Batches, Opening, Shard, Source, shards_of};
-use super::tar::{self, TarReader};
+use super::tar;
 use super::tree::Tree;
 use crate::codec::image::probe;
 use crate::error::{Error, Place, Result};
@@ -54,89 +55,6 @@ const SAMPLE_FILES: usize = 16;
 /// The ending after the last dot.
 fn ending(column: &str) -> &str {
     column.rsplit('.').next().unwrap_or(column)
-}
-
-/// Key and column of a member; `None` for what is no part of a sample.
-fn split(name: &str) -> Option<(&str, &str)> {
-    let base = name.rfind('/').map_or(0, |slash| slash + 1);
-    let dot = base + name.get(base..)?.find('.')?;
-    // Names that begin with a dot, and those of no ending, are no samples.
-    (dot > base).then(|| (&name[..dot], &name[dot + 1..])).filter(|(_, column)| !column.is_empty())
-}
-
-/// A member before its bytes are read.
-struct Head {
-    key: String,
-    column: String,
-    /// Where its header is.
-    at: u64,
-}
-
-/// Reads the members of one file that are parts of samples.
-struct Members {
-    reader: TarReader,
-    limits: Limits,
-    next: Option<Head>,
-    /// Of the sample that is read: its key, where it begins, its columns, and their bytes.
-    key: String,
-    at: u64,
-    columns: Vec<String>,
-    bytes: u64,
-}
-
-impl Members {
-    fn open(found: &Found, limits: &Limits) -> Result<Self> {
-        let (reader, limits) = (TarReader::of(found, limits)?, limits.clone());
-        Ok(Self { reader, limits, next: None, key: String::new(), at: 0, columns: Vec::new(), bytes: 0 })
-    }
-
-    fn head(&mut self) -> Result<Option<Head>> {
-        if let Some(next) = self.next.take() {
-            return Ok(Some(next));
-        }
-        while let Some(entry) = self.reader.entry()? {
-            let Some((key, column)) = split(&entry.name) else { continue };
-            return Ok(Some(Head { key: key.to_owned(), column: column.to_owned(), at: entry.offset }));
-        }
-        Ok(None)
-    }
-
-    /// Goes on to the next sample, of which there is a member; false at the end.
-    fn sample(&mut self) -> Result<bool> {
-        self.columns.clear();
-        self.bytes = 0;
-        let Some(head) = self.head()? else { return Ok(false) };
-        (self.key, self.at) = (head.key.clone(), head.at);
-        self.next = Some(head);
-        Ok(true)
-    }
-
-    /// The column of the sample's next member; `None` after its last. Bytes that are not read are passed over.
-    fn member(&mut self) -> Result<Option<String>> {
-        let Some(head) = self.head()? else { return Ok(None) };
-        if head.key != self.key {
-            self.next = Some(head);
-            return Ok(None);
-        }
-        let Head { key, column, at } = head;
-        let name = self.reader.input().name();
-        if self.columns.contains(&column) {
-            let what = format!("the sample {key:?} has two members {column:?}");
-            return Err(self.reader.input().corrupt(at, what));
-        }
-        self.columns.push(column.clone());
-        self.limits.columns(|| format!("file {name}, byte {at}: the sample {key:?}"), self.columns.len())?;
-        Ok(Some(column))
-    }
-
-    /// Appends the bytes of the member to `out`.
-    fn read(&mut self, out: &mut Vec<u8>) -> Result<()> {
-        let before = out.len();
-        self.reader.read(out)?;
-        self.bytes += (out.len() - before) as u64;
-        let (key, at, name) = (&self.key, self.at, self.reader.input().name());
-        self.limits.record(|| format!("file {name}, byte {at}: the sample {key:?}"), self.bytes)
-    }
 }
 
 /// The values of one column, one after another.
@@ -206,7 +124,7 @@ fn infer(files: &[Found], opening: &Opening) -> Result<SchemaRef> {
         let mut members = Members::open(found, &opening.limits)?;
         let mut content = Vec::new();
         for _ in 0..SAMPLES {
-            if members.reader.input().offset() > SAMPLE_BYTES || !members.sample()? {
+            if members.input().offset() > SAMPLE_BYTES || !members.sample()? {
                 break;
             }
             while let Some(column) = members.member()? {
@@ -288,7 +206,7 @@ impl Reader<'_> {
     /// What is wrong with the sample that is read.
     fn wrong(&self, what: &str) -> Error {
         let what = format!("the sample {:?} {what}; give its type with --schema", self.members.key);
-        self.members.reader.input().corrupt(self.members.at, what)
+        self.members.input().corrupt(self.members.at, what)
     }
 }
 
@@ -334,7 +252,7 @@ impl Batches for Reader<'_> {
         for (field, mut cells) in fields.fields().iter().zip(columns) {
             cells.is_free(rows);
             arrays.push(column(field, cells).map_err(|what| {
-                let input = self.members.reader.input();
+                let input = self.members.input();
                 let place = Place::file(Arc::clone(input.name())).column(field.name().as_str());
                 Error::corrupt(place, format!("in the samples before byte {}: {what}", input.offset()))
             })?);
@@ -344,7 +262,7 @@ impl Batches for Reader<'_> {
     }
 
     fn consumed(&self) -> u64 {
-        self.members.reader.input().consumed()
+        self.members.input().consumed()
     }
 }
 
