@@ -1,10 +1,11 @@
 """What a model's server adds to a row's way: 5,000 requests of one row each second, micro-batches by size or deadline.
 
-    python benches/stream_latency.py [--rate 5000] [--seconds 20] [--deadline-ms 20] [--batch-size 256] [--repeats 3]
+    python benches/stream_latency.py [--rate 5000] [--seconds 20] [--deadline-ms 20] [--batch-size 256] [--repeats 3] [--frozen]
 
 The server is a process of its own, whose model costs nothing, so that all there is was added. Requests leave at a steady pace; a
 row's latency (`latency_ms`) runs from the moment that it was due until its answer is there, so that a client that falls behind is
-not taken for a fast server; how late it was sent and how long its answer took from there is told too (`sent_late_ms`, `answer_ms`).
+not taken for a fast server; how late it was sent and how long its answer took from there is told too (`sent_late_ms`, `answer_ms`),
+and for how long Python's garbage collector held up the client each time (`collector_ms`); `--frozen` spares it what was imported.
 
 What the machine itself adds is measured beside it. In the same seconds, by another process: how much later than asked a sleep of
 1 ms ends (`sleep_ms`), and the round trip of a byte over loopback (`loopback_ms`). Right afterwards: how late somebody is who keeps
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import json
 import os
 import socket
@@ -24,6 +26,7 @@ import subprocess
 import sys
 import threading
 import time
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -108,27 +111,55 @@ def said(running: subprocess.Popen[str]) -> dict[str, Any]:
     return dict(json.loads(running.communicate()[0]))
 
 
-def client(url: str, rate: float, count: int) -> dict[str, Any]:
+@contextlib.contextmanager
+def collected() -> Iterator[list[float]]:
+    """Seconds for which Python's garbage collector held up all threads, for each time that it ran."""
+    pauses: list[float] = []
+    begun = 0.0
+
+    def note(phase: str, _: dict[str, int]) -> None:
+        nonlocal begun
+        if phase == "start":
+            begun = time.perf_counter()
+        else:
+            pauses.append(time.perf_counter() - begun)
+
+    gc.callbacks.append(note)
+    try:
+        yield pauses
+    finally:
+        gc.callbacks.remove(note)
+
+
+def client(url: str, rate: float, count: int, frozen: bool) -> dict[str, Any]:
     """Sends ``count`` rows to the server, one request each, and tells how long they took."""
     import pyarrow as pa
     from bowstring.inference import ModelClient
 
-    rows = [pa.record_batch({"id": pa.array([number], pa.int64())}) for number in range(count)]
-    answers: list[tuple[float, int]] = [(0.0, -1)] * count
+    def row(number: int) -> Any:
+        return pa.record_batch({"id": pa.array([number], pa.int64())})
+
+    at, sent = array("d", bytes(8 * count)), array("d", bytes(8 * count))
+    answers = array("q", [-1]) * count
 
     def answered(number: int) -> Callable[[Any], None]:
         def note(future: Any) -> None:
-            answers[number] = (time.perf_counter(), future.result()["id"][0].as_py())
+            at[number] = time.perf_counter()
+            answers[number] = future.result()["id"][0].as_py()
 
         return note
 
-    sent = [0.0] * count
-    with ModelClient(url) as asking:
-        for batch in rows[:20]:  # the connection, and what is imported late
-            asking.predict(batch)
+    with ModelClient(url) as asking, collected() as pauses:
+        for number in range(20):  # the connection, and what is imported late
+            asking.predict(row(number))
+        if frozen:
+            gc.collect()
+            gc.freeze()
+        pauses.clear()
         begun, used = time.perf_counter() + 0.01, time.process_time()
-        due = [begun + number / rate for number in range(count)]
-        for number, batch in enumerate(rows):
+        due = array("d", (begun + number / rate for number in range(count)))
+        for number in range(count):
+            batch = row(number)
             wait = due[number] - time.perf_counter()
             if wait > 0:
                 time.sleep(wait)
@@ -137,8 +168,7 @@ def client(url: str, rate: float, count: int) -> dict[str, Any]:
             future.add_done_callback(answered(number))
         future.result(60)
         taken, used = time.perf_counter() - begun, time.process_time() - used
-    at = [when for when, _ in answers]
-    assert [number for _, number in answers] == list(range(count)), "each row has its own answer"
+    assert list(answers) == list(range(count)), "each row has its own answer"
     added, late, answer = ([b - a for a, b in zip(*pair, strict=True)] for pair in ((due, at), (due, sent), (sent, at)))
     costs = {"rows_s": round(count / taken), "client_cpu": round(used / taken, 2)}
     return {
@@ -146,6 +176,7 @@ def client(url: str, rate: float, count: int) -> dict[str, Any]:
         "latency_ms": percentiles(added),
         "sent_late_ms": percentiles(late),
         "answer_ms": percentiles(answer),
+        "collector_ms": percentiles(pauses or [0.0]),
     }
 
 
@@ -156,6 +187,7 @@ def run(arguments: argparse.Namespace) -> dict[str, Any]:
         assert server.stdout is not None
         url = server.stdout.readline().strip()
         asked = ["--rate", str(arguments.rate), "--seconds", str(arguments.seconds)]
+        asked += ["--frozen"] if arguments.frozen else []
         with process("--part", "client", "--url", url, *asked) as asking:
             found = said(asking)
         found = {**found, **said(server), **said(machine)}
@@ -169,6 +201,7 @@ def main() -> None:
     parser.add_argument("--deadline-ms", type=float, default=20)
     parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--frozen", action="store_true", help="the client calls gc.freeze() once it is warm")
     parser.add_argument("--part", choices=["serve", "noise", "client"], help=argparse.SUPPRESS)
     parser.add_argument("--url", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -177,7 +210,9 @@ def main() -> None:
     elif arguments.part == "noise":
         noise()
     elif arguments.part == "client":
-        print(json.dumps(client(arguments.url, arguments.rate, int(arguments.rate * arguments.seconds))))
+        print(
+            json.dumps(client(arguments.url, arguments.rate, int(arguments.rate * arguments.seconds), arguments.frozen))
+        )
     else:
         for _ in range(arguments.repeats):
             load = os.getloadavg()[0]

@@ -47,6 +47,9 @@ class ModelClient:
     >>> with ModelClient("grpc://models:8816") as client:  # doctest: +SKIP
     ...     scores = client.predict(pyarrow.record_batch({"x": [1.0, 2.0]}))
 
+    Where the slowest answers count, call ``gc.collect(); gc.freeze()`` once the client is warm: Python's garbage collector
+    otherwise stops all threads now and then, for 30 ms and more, to look at everything that was imported.
+
     :param url: ``grpc://host:port``.
     :param stream: this client's name at the server; a new one by default. A process that takes the place of one that was killed
         gives the same name, and ``first``.
