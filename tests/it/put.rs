@@ -249,6 +249,27 @@ fn a_full_memory_refuses_and_keeps_nothing_half() {
 }
 
 #[test]
+fn each_version_has_an_address_of_its_own_until_the_next_but_one() {
+    runtime().block_on(async {
+        let root = tempfile::tempdir().unwrap();
+        let memory = Staging::memory(MIB, StagingOptions::default()).unwrap();
+        let directory = Staging::directory(root.path(), StagingOptions::default()).await.unwrap();
+        for staging in [&memory, &directory] {
+            let mut urls = Vec::new();
+            for (number, mode) in (0..3).zip([Mode::Create, Mode::Append, Mode::Replace]) {
+                let token = stage(staging, &write("d", number), 0, 0, &[number]).await.unwrap().token;
+                staging.commit(&write("d", number), mode, &[token]).await.unwrap();
+                urls.push(staging.url("d").unwrap());
+            }
+            assert_eq!(ids(&urls[2]).await, [2]);
+            assert_eq!(ids(&urls[1]).await, [0, 1], "who has opened the version before reads on");
+            let gone = Dataset::open(&[urls[0].clone()], OpenOptions::default()).await.unwrap_err();
+            assert!(matches!(gone, Error::NotFound { .. }), "{gone}");
+        }
+    });
+}
+
+#[test]
 fn a_write_that_is_not_committed_in_its_time_vanishes() {
     runtime().block_on(async {
         let root = tempfile::tempdir().unwrap();

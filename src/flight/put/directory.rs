@@ -117,9 +117,13 @@ impl Directory {
         fs::create_dir_all(&staged).map_err(|error| failed("create", &staged, error))
     }
 
-    /// Where readers find the dataset.
+    /// Where readers find the version that is current now: not by the dataset's name, which leads to another one after the next commit.
     pub(super) fn url(&self, dataset: &str) -> Option<String> {
-        let path = self.root.join(dataset);
+        let path = match self.version(dataset) {
+            Ok(version) => version?,
+            // Somebody else put it there.
+            Err(_) => self.root.join(dataset),
+        };
         path.exists().then(|| path.to_string_lossy().into_owned())
     }
 
