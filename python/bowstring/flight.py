@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -30,10 +30,9 @@ from bowstring.errors import (
     TimeoutError,
     UnsupportedError,
 )
+from bowstring.options import Mode
 
-__all__ = ["Address", "Connection", "Mode", "Rows", "attempt_of", "is_server", "pieces"]
-
-Mode = Literal["create", "replace", "append"]
+__all__ = ["Address", "Connection", "Rows", "attempt_of", "is_server", "pieces"]
 
 PORT = 8815
 _SCHEMES = {"grpc": "grpc+tcp", "grpc+tcp": "grpc+tcp", "grpc+tls": "grpc+tls"}

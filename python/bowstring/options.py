@@ -13,14 +13,15 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from bowstring.columns import Fill, Image, NGram, Pack, Padded
 from bowstring.errors import ConfigError
 
-__all__ = ["Filter", "Url", "document", "plain", "size"]
+__all__ = ["Filter", "Mode", "Url", "document", "plain", "size"]
 
 Url: TypeAlias = "str | os.PathLike[str]"
+Mode: TypeAlias = Literal["create", "replace", "append"]
 Filter: TypeAlias = "str | Sequence[tuple[str, str, Any]] | Sequence[Sequence[tuple[str, str, Any]]]"
 
 # Options that Rust keeps in a struct of their own.

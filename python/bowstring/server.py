@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from bowstring import _native
-from bowstring.options import Url, size
+from bowstring.options import Mode, Url, size
 
-__all__ = ["Server"]
+__all__ = ["Server", "Write"]
 
 
 class Server:
@@ -71,6 +72,36 @@ class Server:
         """Where it listens, e.g. ``grpc://127.0.0.1:41234``; datasets are below it."""
         return self._native.url
 
+    def put(self, name: str, data: Any, *, mode: Mode = "create") -> dict[str, int]:
+        """Puts rows of this process into the server, without a connection: they appear at once or not at all.
+
+        >>> with Server(put="memory") as server:  # doctest: +SKIP
+        ...     server.put("train", pyarrow.table({"x": [1.0, 2.0]}))
+        ...     loader = bowstring.Loader(f"{server.url}/train", batch_size=2)
+
+        The same as a client's DoPut and commit; the server needs ``put=``.
+
+        :param name: the dataset.
+        :param data: anything with ``__arrow_c_stream__`` or ``__arrow_c_array__``: a table, a record batch, a reader, a frame of polars.
+        :param mode: what becomes of a dataset that is there: an error (``create``), or its rows go (``replace``) or stay (``append``).
+        :returns: ``rows``, ``bytes`` as stored, and ``files``.
+        """
+        with self.write(name, mode) as write:
+            write.stage(data)
+        return write.committed
+
+    def write(self, name: str, mode: Mode = "create") -> Write:
+        """Rows in several parts, for a ``with`` statement: they appear together at its end, or not at all if it ends with an error.
+
+        >>> with server.write("train") as write:  # doctest: +SKIP
+        ...     for table in tables:
+        ...         write.stage(table)
+
+        :param name: the dataset.
+        :param mode: as for :meth:`put`.
+        """
+        return Write(self._native, name, mode)
+
     def close(self) -> None:
         """Drains and ends. Closing again does nothing."""
         self._native.close()
@@ -82,6 +113,43 @@ class Server:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class Write:
+    """Rows on their way into a server of this process: see :meth:`Server.write`."""
+
+    def __init__(self, native: _native.Server, dataset: str, mode: Mode) -> None:
+        self._native = native
+        self._dataset = dataset
+        self._mode = mode
+        self._id = uuid.uuid4().hex
+        self._tokens: list[dict[str, int]] = []
+        self.rows = 0
+        """Rows that were staged."""
+        self.committed: dict[str, int] = {}
+        """``rows``, ``bytes`` as stored, and ``files``, once they are there."""
+
+    def stage(self, data: Any) -> None:
+        """Takes the rows of ``data``, or none of them: see :meth:`Server.put`."""
+        staged = json.loads(self._native.stage(self._dataset, self._id, len(self._tokens), data))
+        self._tokens.append(staged["token"])
+        self.rows += staged["rows"]
+
+    def commit(self) -> None:
+        """Makes what was staged visible; the end of the ``with`` statement does it."""
+        tokens, mode = json.dumps(self._tokens), json.dumps(self._mode)
+        self.committed = json.loads(self._native.commit(self._dataset, self._id, mode, tokens))
+
+    def __enter__(self) -> Write:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.commit()
+        elif self._tokens:
+            self._native.abort(self._dataset, self._id)
 
 
 def _path(path: Url | None) -> str | None:

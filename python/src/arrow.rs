@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use arrow::array::{
     Array, ArrayData, ArrayRef, AsArray, FixedSizeListArray, GenericByteArray, GenericListArray, OffsetSizeTrait,
-    RecordBatch, make_array,
+    RecordBatch, RecordBatchReader, make_array,
 };
 use arrow::buffer::Buffer;
-use arrow::datatypes::{ByteArrayType, DataType, Field, GenericBinaryType, GenericStringType, Schema};
+use arrow::datatypes::{ByteArrayType, DataType, Field, GenericBinaryType, GenericStringType, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use arrow::ffi::{FFI_ArrowArray, FFI_ArrowSchema, from_ffi};
 use arrow::ffi_stream::{FFI_ArrowArrayStream, RecordBatchStreamReader};
@@ -224,6 +224,16 @@ pub(crate) fn batches(py: Python<'_>, object: &Bound<'_, PyAny>) -> PyResult<Bat
 pub(crate) enum Batches {
     One(Option<RecordBatch>),
     Stream(RecordBatchStreamReader),
+}
+
+impl Batches {
+    /// The schema of all of them.
+    pub(crate) fn schema(&self) -> SchemaRef {
+        match self {
+            Self::One(batch) => batch.as_ref().map_or_else(|| Arc::new(Schema::empty()), RecordBatch::schema),
+            Self::Stream(reader) => reader.schema(),
+        }
+    }
 }
 
 impl Iterator for Batches {

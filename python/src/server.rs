@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use bowstring::Error;
+use bowstring::error::Result;
+use bowstring::flight::put::{Mode, Token, WriteId};
 use bowstring::flight::server::config::ServerOptions;
-use bowstring::flight::server::{Background, Catalogue, Config, Tokens};
+use bowstring::flight::server::{Background, Catalogue, Config, Tokens, Writes};
+use bowstring::{Error, Place};
 use pyo3::prelude::*;
 use serde::Deserialize;
 
+use crate::arrow::batches;
 use crate::errors::raise;
 use crate::fork::Owned;
 
@@ -55,6 +58,42 @@ impl PyServer {
         &self.url
     }
 
+    /// Stages the rows of anything that has `__arrow_c_stream__` as a task of a write: its token, rows and bytes, as JSON.
+    fn stage(
+        &self,
+        py: Python<'_>,
+        dataset: &str,
+        write: &str,
+        task: u32,
+        data: &Bound<'_, PyAny>,
+    ) -> PyResult<String> {
+        let batches = batches(py, data)?;
+        let staged = py.detach(|| {
+            let schema = batches.schema();
+            let batches = batches.map(|batch| {
+                batch.map_err(|error| Error::corrupt_by(Place::default(), "the data cannot be taken over", error))
+            });
+            self.writes()?.stage(&WriteId::new(dataset, write)?, task, schema, batches)
+        });
+        staged.map(|staged| serde_json::json!(staged).to_string()).map_err(|error| raise(py, &error))
+    }
+
+    /// Makes what was staged visible, all at once: rows, bytes and files, as JSON. `mode` and `tokens` are JSON.
+    fn commit(&self, py: Python<'_>, dataset: &str, write: &str, mode: &str, tokens: &str) -> PyResult<String> {
+        let committed = py.detach(|| {
+            let wrong = |option| move |error: serde_json::Error| Error::config(option, error.to_string());
+            let mode: Mode = serde_json::from_str(mode).map_err(wrong("mode"))?;
+            let tokens: Vec<Token> = serde_json::from_str(tokens).map_err(wrong("tokens"))?;
+            self.writes()?.commit(&WriteId::new(dataset, write)?, mode, &tokens)
+        });
+        committed.map(|committed| serde_json::json!(committed).to_string()).map_err(|error| raise(py, &error))
+    }
+
+    /// Ends a write: what was staged for it vanishes.
+    fn abort(&self, py: Python<'_>, dataset: &str, write: &str) -> PyResult<()> {
+        py.detach(|| self.writes()?.abort(&WriteId::new(dataset, write)?)).map_err(|error| raise(py, &error))
+    }
+
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let running = self.running.checked().map_err(|error| raise(py, &error))?;
         let closed = py.detach(|| {
@@ -62,5 +101,17 @@ impl PyServer {
             server.map_or(Ok(()), |mut server| server.close())
         });
         closed.map_err(|error| raise(py, &error))
+    }
+}
+
+impl PyServer {
+    /// The way in for this process. It is not kept from others while somebody writes.
+    fn writes(&self) -> Result<Writes> {
+        let running = self.running.checked()?.lock().unwrap_or_else(PoisonError::into_inner);
+        let server = running.as_ref().ok_or_else(|| Error::Closed { why: "the server was closed".to_owned() })?;
+        server.writes().cloned().ok_or_else(|| Error::Unsupported {
+            what: "writing to this server".to_owned(),
+            hint: "start it with put=\"memory\" or a directory".to_owned(),
+        })
     }
 }

@@ -209,3 +209,57 @@ def test_only_what_was_written_can_be_dropped(numbers: Path) -> None:
         pytest.raises(bowstring.UnsupportedError, match="--put"),
     ):
         connection.drop("n")
+
+
+@pytest.mark.parametrize("where", ["memory", "directory"])
+def test_a_process_puts_rows_into_its_own_server(where: str, tmp_path: Path) -> None:
+    from bowstring.flight import Connection
+
+    def ids(connection: Connection) -> list[int]:
+        return sorted(number for batch in connection.rows("made") for number in batch["id"].to_pylist())
+
+    table = pa.table({"id": range(50), "x": [[float(n), None] for n in range(50)]})
+    with (
+        bowstring.Server(put="memory" if where == "memory" else str(tmp_path)) as server,
+        Connection(server.url) as connection,
+    ):
+        committed = server.put("made", table)
+        assert (committed["rows"], committed["files"]) == (50, 1) and committed["bytes"] > 0
+        with pytest.raises(bowstring.ConfigError, match="made"):
+            server.put("made", table)
+        assert server.put("made", table.to_batches()[0], mode="append")["rows"] == 50
+        assert ids(connection) == sorted(2 * list(range(50)))
+        with server.write("made", "replace") as write:
+            for first in range(0, 40, 10):
+                write.stage(table.slice(first, 10))
+            # Nothing of it is seen before its end.
+            assert len(ids(connection)) == 100
+        assert write.rows == 40 and write.committed["files"] == 4
+        assert ids(connection) == list(range(40))
+        with pytest.raises(RuntimeError, match="half way"), server.write("made", "replace") as write:
+            write.stage(table)
+            raise RuntimeError("half way")
+        with pytest.raises(bowstring.MismatchError, match="other"), server.write("made", "append") as write:
+            write.stage(table.rename_columns(["id", "other"]))
+        assert ids(connection) == list(range(40))
+        options = {"batch_size": 8, "rank": 0, "world_size": 1, "shuffle": False, "lists": bowstring.Padded(2)}
+        with bowstring.Loader(f"{server.url}/made", nulls=bowstring.Fill(-1), **options) as batches:
+            assert [list(batch["x"][0]) for batch in batches] == [[float(first), -1.0] for first in range(0, 40, 8)]
+        used = connection.action("stats", {})["written_bytes"]
+        assert (used > 0) == (where == "memory")
+    with pytest.raises(bowstring.ClosedError, match="closed"):
+        server.put("made", table)
+
+
+def test_rows_that_a_server_has_no_room_for_leave_nothing(numbers: Path) -> None:
+    from bowstring.flight import Connection
+
+    rows = pa.table({"x": pa.array([float(n) for n in range(1 << 19)])})
+    with bowstring.Server(put="memory", memory_budget=4 << 20) as server, Connection(server.url) as connection:
+        with pytest.raises(bowstring.LimitError, match="memory"):
+            server.put("large", rows)
+        assert not connection.exists("large")
+        assert connection.action("stats", {})["written_bytes"] == 0
+        assert server.put("large", rows.slice(0, 1000))["rows"] == 1000
+    with bowstring.Server({"n": numbers}) as server, pytest.raises(bowstring.UnsupportedError, match="put="):
+        server.put("x", rows)

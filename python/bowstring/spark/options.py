@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bowstring.errors import ConfigError
-from bowstring.flight import Mode, is_server
+from bowstring.flight import is_server
+from bowstring.options import Mode
 
 __all__ = ["SourceOptions"]
 

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from bowstring.errors import LimitError
-from bowstring.flight import Connection, attempt_of, pieces
+from bowstring.flight import pieces
 from bowstring.server import Server
 from bowstring.spark.digest import digest
 
@@ -38,7 +38,7 @@ class StoreOptions:
     server: dict[str, Any] = field(repr=False)
     """Options of :class:`bowstring.Server`: TLS, tokens."""
     storage: dict[str, str] = field(repr=False)
-    """How tasks reach the driver and their own server: token, certificate."""
+    """How tasks reach the driver: token, certificate."""
 
 
 def own_address(peer: str) -> str:
@@ -49,7 +49,7 @@ def own_address(peer: str) -> str:
 
 
 class _Shelf:
-    """One server with one dataset."""
+    """One server with one dataset, which this process puts into it."""
 
     def __init__(self, options: StoreOptions, host: str, put: str) -> None:
         self._server = Server(
@@ -58,24 +58,23 @@ class _Shelf:
         scheme, _, at = self._server.url.partition("://")
         shown = f"[{host}]" if ":" in host else host
         self.url = f"{scheme}://{shown}:{at.rpartition(':')[2]}"
-        # By the address that ranks use, which is the one that a certificate holds for.
-        self._connection = Connection(self.url, options.storage)
-        self.tokens: list[dict[str, Any]] = []
-        self.rows = 0
+        self._write = self._server.write(_NAME)
+
+    @property
+    def rows(self) -> int:
+        """Rows that were added."""
+        return self._write.rows
 
     def add(self, schema: pa.Schema, batches: list[pa.RecordBatch]) -> None:
         """Keeps ``batches``, or none of them."""
-        staged = self._connection.put(attempt_of(_NAME, _NAME, len(self.tokens), 0), schema, batches)
-        self.tokens.append(staged["token"])
-        self.rows += staged["rows"]
+        self._write.stage(pa.RecordBatchReader.from_batches(schema, batches))
 
     def open(self) -> None:
         """What was added can be read."""
-        if self.tokens:
-            self._connection.commit(_NAME, _NAME, "create", self.tokens)
+        if self.rows:
+            self._write.commit()
 
     def close(self) -> None:
-        self._connection.close()
         self._server.close()
 
 

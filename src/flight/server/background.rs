@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::config::Config;
-use super::serve;
+use super::config::{Config, Put};
+use super::{Writes, serve};
 use crate::error::{Error, Result};
 
 /// How long dropping waits beyond the grace time for the server to have ended.
@@ -20,6 +20,7 @@ pub struct Background {
     address: SocketAddr,
     tls: bool,
     grace: Duration,
+    writes: Option<Writes>,
     running: Option<Running>,
 }
 
@@ -35,9 +36,9 @@ impl Background {
     /// returns.
     ///
     /// # Errors
-    /// [`Error::Config`] if the address cannot be bound or the server may not listen there; [`Error::Closed`] if no threads can be
-    /// started.
-    pub fn start(config: Config, listen: &str) -> Result<Self> {
+    /// [`Error::Config`] if the address cannot be bound or the server may not listen there, or if another server has the directory
+    /// for writes; [`Error::Store`] if that cannot be used; [`Error::Closed`] if no threads can be started.
+    pub fn start(mut config: Config, listen: &str) -> Result<Self> {
         let refused = |error: std::io::Error| Error::config("listen", format!("{listen}: {error}"));
         let addresses: Vec<SocketAddr> = listen.to_socket_addrs().map_err(refused)?.collect();
         // Asked before the port is bound: nobody shall connect in between.
@@ -53,6 +54,12 @@ impl Background {
             .enable_all()
             .build()
             .map_err(no_threads)?;
+        let mut writes = None;
+        if let Some(put) = &config.put {
+            let staging = runtime.block_on(put.open(config.memory_budget))?;
+            writes = Some(Writes::new(staging.clone(), runtime.handle().clone()));
+            config.put = Some(Put::Shared(staging));
+        }
         let (stop, stopped) = oneshot::channel::<()>();
         let (told, ended) = mpsc::channel();
         let work = move || {
@@ -70,7 +77,7 @@ impl Background {
             let _ = told.send(served);
         };
         let thread = std::thread::Builder::new().name("bowstring-serve".to_owned()).spawn(work).map_err(no_threads)?;
-        Ok(Self { address, tls, grace, running: Some(Running { stop, ended, thread }) })
+        Ok(Self { address, tls, grace, writes, running: Some(Running { stop, ended, thread }) })
     }
 
     /// Where it listens.
@@ -81,6 +88,11 @@ impl Background {
     /// The address as clients write it, e.g. `grpc://127.0.0.1:41234`.
     pub fn url(&self) -> String {
         format!("{}://{}", if self.tls { "grpc+tls" } else { "grpc" }, self.address)
+    }
+
+    /// The way into it for this process, if it takes writes.
+    pub fn writes(&self) -> Option<&Writes> {
+        self.writes.as_ref()
     }
 
     /// Drains: streams have the configured grace time to end. Closing again does nothing.

@@ -14,7 +14,9 @@ use super::catalogue::Catalogue;
 use super::limits::Limits;
 use super::quota::{QuotaOptions, Quotas};
 use super::tls::{TlsFiles, may_listen};
+use crate::dataset::WriterOptions;
 use crate::error::{Error, Result};
+use crate::flight::put::{Staging, StagingOptions};
 use crate::pipeline::machine;
 
 /// Where a server listens if nothing is said.
@@ -108,18 +110,35 @@ pub struct Config {
 }
 
 /// Where datasets that clients write go.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub enum Put {
     /// Into this process, until it ends; they take up to half of the memory budget beside what streams take.
     Memory,
     /// Into a directory, as Parquet.
     Directory(PathBuf),
+    /// Where somebody else in this process writes too.
+    Shared(Staging),
 }
 
 impl Put {
     /// `memory`, or a directory.
     fn parse(text: &str) -> Self {
         if text == "memory" { Self::Memory } else { Self::Directory(text.into()) }
+    }
+
+    /// The place itself. Needs a runtime.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if another server has the directory; [`Error::Store`].
+    pub(super) async fn open(&self, memory_budget: u64) -> Result<Staging> {
+        match self {
+            Self::Memory => {
+                let options = StagingOptions { writer: WriterOptions::fleeting(), ..StagingOptions::default() };
+                Staging::memory(memory_budget / 2, options)
+            }
+            Self::Directory(path) => Staging::directory(path, StagingOptions::default()).await,
+            Self::Shared(staging) => Ok(staging.clone()),
+        }
     }
 }
 

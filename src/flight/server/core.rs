@@ -54,7 +54,7 @@ pub(super) struct Core {
     pub(super) config: Config,
     pub(super) gangs: Arc<Registry>,
     /// Where writes go.
-    pub(super) staging: Option<Arc<Staging>>,
+    pub(super) staging: Option<Staging>,
     /// The socket for ranks of this host.
     socket: Option<String>,
     opened: Opened<Offer>,
@@ -68,7 +68,7 @@ pub(super) struct Core {
 /// What a core is made of beside its configuration.
 pub(super) struct Parts {
     pub(super) gangs: Arc<Registry>,
-    pub(super) staging: Option<Arc<Staging>>,
+    pub(super) staging: Option<Staging>,
     pub(super) socket: Option<String>,
     /// Where batches are built.
     pub(super) allocator: Arc<dyn HostAllocator>,

@@ -10,7 +10,7 @@
 //! | [`admin`](mod@admin), [`metrics`] | what operators see |
 //! | `guard`, `service`, `body` | the protocol: who may call, the calls, batches as messages |
 //! | `local`, `put`, `rows` | batches through shared memory; datasets that are written; rows as they are stored |
-//! | [`Background`] | a server within a process that does other things |
+//! | [`Background`], [`Writes`] | a server within a process that does other things, and what that puts into it |
 //! | `core`, `opened`, `hub`, `claims` | what is offered, what is open, who shares the decoding of it, in which memory |
 
 pub mod admin;
@@ -37,6 +37,7 @@ mod rows;
 pub mod secret;
 mod service;
 pub mod tls;
+mod writes;
 
 use std::future::Future;
 use std::io;
@@ -59,13 +60,12 @@ pub use config::{Config, Put};
 pub use entry::{ClientLimits, Entry};
 pub use limits::Limits;
 pub use quota::Quotas;
+pub use writes::Writes;
 
 use self::core::{Core, Parts};
 use self::guard::Guard;
 use self::service::Service;
 use super::gang::{Registry, RegistryOptions};
-use super::put::{Staging, StagingOptions};
-use crate::dataset::WriterOptions;
 use crate::error::{Error, Result};
 use crate::memory::{SharedAllocator, SystemAllocator};
 
@@ -104,11 +104,7 @@ where
     let times = RegistryOptions { lease: config.gang_lease, grace: config.gang_lease, ..RegistryOptions::default() };
     let gangs = Registry::open(config.journal.clone(), times)?;
     let staging = match &config.put {
-        Some(Put::Memory) => {
-            let options = StagingOptions { writer: WriterOptions::fleeting(), ..StagingOptions::default() };
-            Some(Arc::new(Staging::memory(config.memory_budget / 2, options)?))
-        }
-        Some(Put::Directory(path)) => Some(Arc::new(Staging::directory(path, StagingOptions::default()).await?)),
+        Some(put) => Some(put.open(config.memory_budget).await?),
         None => None,
     };
     let (admin, grace, limits) = (Arc::clone(&config.admin), config.drain_grace, config.limits.clone());
