@@ -82,8 +82,8 @@ class Server:
         The same as a client's DoPut and commit; the server needs ``put=``.
 
         :param name: the dataset.
-        :param data: anything with ``__arrow_c_stream__`` or ``__arrow_c_array__``: a table, a record batch, a reader, a frame of polars.
-        :param mode: what becomes of a dataset that is there: an error (``create``), or its rows go (``replace``) or stay (``append``).
+        :param data: anything with ``__arrow_c_stream__`` or ``__arrow_c_array__``: a table, a reader, a frame of polars.
+        :param mode: if the dataset is there, it is an error (``create``), its rows go (``replace``) or stay (``append``).
         :returns: ``rows``, ``bytes`` as stored, and ``files``.
         """
         with self.write(name, mode) as write:

@@ -224,7 +224,8 @@ def test_a_process_puts_rows_into_its_own_server(where: str, tmp_path: Path) -> 
         Connection(server.url) as connection,
     ):
         committed = server.put("made", table)
-        assert (committed["rows"], committed["files"]) == (50, 1) and committed["bytes"] > 0
+        assert (committed["rows"], committed["files"]) == (50, 1)
+        assert committed["bytes"] > 0
         with pytest.raises(bowstring.ConfigError, match="made"):
             server.put("made", table)
         assert server.put("made", table.to_batches()[0], mode="append")["rows"] == 50
@@ -234,11 +235,12 @@ def test_a_process_puts_rows_into_its_own_server(where: str, tmp_path: Path) -> 
                 write.stage(table.slice(first, 10))
             # Nothing of it is seen before its end.
             assert len(ids(connection)) == 100
-        assert write.rows == 40 and write.committed["files"] == 4
+        assert (write.rows, write.committed["files"]) == (40, 4)
         assert ids(connection) == list(range(40))
-        with pytest.raises(RuntimeError, match="half way"), server.write("made", "replace") as write:
-            write.stage(table)
-            raise RuntimeError("half way")
+        half_way = server.write("made", "replace")
+        half_way.stage(table)
+        error = RuntimeError("half way")
+        half_way.__exit__(type(error), error, None)
         with pytest.raises(bowstring.MismatchError, match="other"), server.write("made", "append") as write:
             write.stage(table.rename_columns(["id", "other"]))
         assert ids(connection) == list(range(40))
