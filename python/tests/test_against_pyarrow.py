@@ -245,6 +245,7 @@ def case(seed: int, directory: pathlib.Path) -> None:
         raise AssertionError(f"{note}: {error}") from error
 
 
+@pytest.mark.timeout(1800 if SOAK else 120)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_tables_are_delivered_as_pyarrow_wrote_them(part: int, tmp_path: pathlib.Path) -> None:
     given = os.environ.get("BOWSTRING_TEST_SEED")

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path as FsPath;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use object_store::ObjectStoreExt;
 use object_store::path::Path;
@@ -10,6 +10,7 @@ use object_store::path::Path;
 use super::address::{Address, Stores, display};
 use super::glob::{self, Pattern};
 use super::place::{Place, check_count};
+use super::table::Table;
 use crate::error::{Error, Result};
 
 /// An object that was found; which version of it is read is decided by its first read.
@@ -64,7 +65,8 @@ struct Hits {
 /// taken. More than `max_files` files are an error.
 ///
 /// # Errors
-/// [`Error::NotFound`] if an address leads to nothing, [`Error::Limit`], [`Error::Config`], [`Error::Store`].
+/// [`Error::NotFound`] if an address leads to nothing, [`Error::Unsupported`] if a directory holds a table of Delta Lake, Iceberg or
+/// Hudi, whose files are not its rows; [`Error::Limit`], [`Error::Config`], [`Error::Store`].
 pub async fn find(urls: &[String], options: &BTreeMap<String, String>, max_files: usize) -> Result<Listing> {
     let mut stores = Stores::new(options);
     let mut all = Vec::new();
@@ -209,13 +211,22 @@ fn file(place: Place, path: Path, size: Option<u64>) -> Hits {
     Hits { place, base, files: vec![(path, size)] }
 }
 
-/// Lists what is below `base`, keeping what `pattern` names, if there is one.
+/// Lists what is below `base`, keeping what `pattern` names, if there is one. Without, it must not be a [`Table`].
 async fn directory(place: Place, base: Path, pattern: Option<&Pattern>, max_files: usize) -> Result<Hits> {
-    let accept = |name: &str| {
-        let named = pattern.map_or(Some(0), |pattern| pattern.matches(name));
-        named.is_some_and(|named| is_data(name, named))
+    let table = OnceLock::new();
+    let accept = |name: &str| match pattern {
+        Some(pattern) => pattern.matches(name).is_some_and(|named| is_data(name, named)),
+        None => {
+            if let Some(kind) = Table::of(name) {
+                table.get_or_init(|| kind);
+            }
+            is_data(name, 0)
+        }
     };
     let found = place.list(&base, max_files, accept).await?;
+    if let Some(kind) = table.into_inner() {
+        return Err(kind.refused(&place.url(&base)));
+    }
     let files = found.into_iter().map(|meta| (meta.location, Some(meta.size))).collect();
     Ok(Hits { place, base: base.to_string(), files })
 }

@@ -15,6 +15,7 @@ mod glob;
 mod object;
 mod place;
 mod stamp;
+mod table;
 #[cfg(feature = "convert")]
 mod tree;
 

@@ -95,6 +95,28 @@ fn addresses_lead_to_sorted_files() {
 }
 
 #[test]
+fn a_table_with_a_log_is_not_taken_for_the_sum_of_its_files() {
+    for (log, kind) in [
+        ("_delta_log/00000000000000000001.json", "Delta Lake"),
+        ("nested/_delta_log/00000000000000000001.json", "Delta Lake"),
+        ("metadata/00001-7.metadata.json", "Iceberg"),
+        (".hoodie/hoodie.properties", "Hudi"),
+    ] {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |path: &str| folder.path().join(path).to_str().unwrap().to_owned();
+        tree(folder.path());
+        assert!(open(&[&at("")], OpenOptions::default()).is_ok());
+        fs::create_dir_all(folder.path().join(log).parent().unwrap()).unwrap();
+        fs::write(folder.path().join(log), "{}").unwrap();
+        let error = open(&[&at("")], OpenOptions::default()).unwrap_err();
+        assert!(matches!(&error, Error::Unsupported { what, .. } if what.contains(kind)), "{error}");
+        // Whoever knows which files are rows names them.
+        assert_eq!(names(&open(&[&at("a.parquet"), &at("b/c.parquet")], OpenOptions::default()).unwrap()).len(), 2);
+        assert_eq!(names(&open(&[&at("b/*.p*")], OpenOptions::default()).unwrap()), ["c.parquet", "d.pq"]);
+    }
+}
+
+#[test]
 fn a_copy_elsewhere_has_the_same_fingerprint() {
     let folder = tempfile::tempdir().unwrap();
     tree(&folder.path().join("x"));

@@ -1,0 +1,65 @@
+//! Tables of other systems, told by the files of their logs: what is in their directories is more than their rows.
+
+use crate::error::Error;
+
+/// A kind of table whose directory also holds rows that were deleted or replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Table {
+    Delta,
+    Iceberg,
+    Hudi,
+}
+
+impl Table {
+    /// The kind whose log `name`, a path relative to a directory, is a part of.
+    pub(super) fn of(name: &str) -> Option<Self> {
+        let mut parts = name.split('/').rev();
+        let (file, parent) = (parts.next()?, parts.next()?);
+        if name.split('/').any(|part| part == ".hoodie") {
+            Some(Self::Hudi)
+        } else if parent == "_delta_log" {
+            Some(Self::Delta)
+        } else {
+            (parent == "metadata" && file.ends_with(".metadata.json")).then_some(Self::Iceberg)
+        }
+    }
+
+    /// That the directory at `url` has such a table in it.
+    pub(super) fn refused(self, url: &str) -> Error {
+        let (name, files) = match self {
+            Self::Delta => ("Delta Lake", "deltalake.DeltaTable(path).file_uris()"),
+            Self::Iceberg => ("Iceberg", "the scan's plan_files() in PyIceberg"),
+            Self::Hudi => ("Hudi", "the files of its latest snapshot"),
+        };
+        Error::Unsupported {
+            what: format!(
+                "{url}, which has a table of {name} in it: its files also hold rows that were deleted or replaced,"
+            ),
+            hint: format!(
+                "give the list of files of the version that you want ({files}), or, if all files are meant, a pattern: **/*.parquet"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_tells_the_kind() {
+        for (name, kind) in [
+            ("_delta_log/00000000000000000000.json", Some(Table::Delta)),
+            ("tables/a/_delta_log/_last_checkpoint", Some(Table::Delta)),
+            ("metadata/00001-6a.metadata.json", Some(Table::Iceberg)),
+            (".hoodie/hoodie.properties", Some(Table::Hudi)),
+            (".hoodie/timeline/20260101.commit", Some(Table::Hudi)),
+            ("metadata/part-0.parquet", None),
+            ("_delta_log", None),
+            ("x_delta_log/a.parquet", None),
+            ("a.metadata.json", None),
+        ] {
+            assert_eq!(Table::of(name), kind, "{name}");
+        }
+    }
+}
