@@ -22,6 +22,7 @@ use super::{described, filter, hive, ngram, select, unify};
 use crate::error::{Error, Place, Result};
 use crate::manifest::{FileEntry, Manifest, RowGroup};
 use crate::schema::{DTYPE_KEY, STORED_KEY};
+use crate::store::Found;
 
 /// How a dataset is opened.
 #[derive(Clone)]
@@ -180,6 +181,26 @@ impl Dataset {
             }
         }
         Ok(dataset)
+    }
+
+    /// Whether `urls` still lead to the files that this dataset was opened with, by their names and lengths. Reads none of them.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] and [`Error::Store`] if they cannot be listed, and as [`open`](Self::open) for what is no dataset any more.
+    pub async fn is_current(&self, urls: &[String], options: &OpenOptions) -> Result<bool> {
+        let shown: Vec<String> = urls.iter().map(|url| crate::store::display(url)).collect();
+        let listing = crate::store::find(urls, &options.storage_options, options.limits.max_files);
+        match within(options.timeout, format!("the files at {}", shown.join(", ")), listing).await {
+            Ok(listing) => {
+                let files = &self.manifest().files;
+                let same = |(found, file): (&Found, &FileEntry)| {
+                    found.name == file.path && found.size.is_none_or(|size| size == file.version.size)
+                };
+                Ok(listing.files.len() == files.len() && listing.files.iter().zip(files).all(same))
+            }
+            Err(Error::NotFound { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 use super::gang::wire::Caller;
 use crate::codec::ImageOptions;
 use crate::error::{Error, Result};
+use crate::manifest::Fingerprint;
 use crate::pipeline::LoaderOptions;
 use crate::plan::Share;
 
@@ -58,6 +59,10 @@ pub struct Asked {
     /// How many ranks there are.
     #[serde(default = "one")]
     pub world_size: u32,
+    /// What the data were when the stream was first described, in hexadecimal: whoever goes on says it, and gets these files although
+    /// there may be others by now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<Fingerprint>,
     /// The gang that the stream belongs to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gang: Option<Caller>,
@@ -129,6 +134,7 @@ impl Asked {
             step: 0,
             rank: Some(share.rank),
             world_size: share.world,
+            fingerprint: None,
             gang: None,
             rows: None,
         })
@@ -137,7 +143,17 @@ impl Asked {
     /// All of `dataset`, as the catalogue says.
     pub fn all(dataset: &str) -> Self {
         let dataset = dataset.to_owned();
-        Self { dataset, options: Map::new(), epoch: 0, step: 0, rank: None, world_size: 1, gang: None, rows: None }
+        Self {
+            dataset,
+            options: Map::new(),
+            epoch: 0,
+            step: 0,
+            rank: None,
+            world_size: 1,
+            fingerprint: None,
+            gang: None,
+            rows: None,
+        }
     }
 
     /// Reads the command of a descriptor.

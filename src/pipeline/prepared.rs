@@ -65,6 +65,20 @@ impl Prepared {
         Ok(Self { sources, manifests, spec, bad_rows: options.bad_rows })
     }
 
+    /// Whether `options`, those that it was opened with, still lead to the same files: see [`Dataset::is_current`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn is_current(&self, options: &LoaderOptions) -> Result<bool> {
+        let settings = options.settings()?;
+        for (dataset, urls) in self.datasets().zip(&settings.datasets) {
+            if !dataset.is_current(urls, &settings.open).await? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
     /// What comes out: one field per column, before suffixes.
     pub fn schema(&self) -> &Schema {
         self.sources[0].maker.fields()

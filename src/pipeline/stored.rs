@@ -43,6 +43,14 @@ impl Stored {
         Ok(Self { dataset, projection, schema })
     }
 
+    /// Whether `options`, those that it was opened with, still lead to the same files: see [`Dataset::is_current`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn is_current(&self, options: &LoaderOptions) -> Result<bool> {
+        self.dataset.is_current(&options.urls, &options.open_options()?).await
+    }
+
     /// The columns: as stored, except that views of strings and bytes are plain, which every reader of Arrow knows.
     pub fn schema(&self) -> &SchemaRef {
         &self.schema

@@ -237,6 +237,45 @@ fn eight_ranks_and_two_jobs_decode_each_row_once() {
     assert_eq!(stats["rows_decoded"], 2 * 640, "{stats}");
 }
 
+#[test]
+fn who_begins_gets_the_files_that_are_there_and_who_has_begun_keeps_his() {
+    let directory = tempfile::tempdir().unwrap();
+    support::write(directory.path(), &[vec![40; 2]], 2);
+    let served = |refresh| {
+        let options = ServerOptions { refresh: Some(refresh), ..hasty() };
+        Served::start(&[("numbers", directory.path().to_str().unwrap())], &options)
+    };
+    let (fresh, patient) = (served(0.0), served(3600.0));
+    let open = |server: &Served, rank| {
+        let urls = vec![server.url("numbers")];
+        Loader::open(LoaderOptions { urls, ..support::options(directory.path(), 16, rank, 2) }).unwrap()
+    };
+    let (mut first, mut second) = (open(&fresh, 0), open(&fresh, 1));
+    assert_eq!((first.rows(), second.rows(), open(&patient, 0).rows()), (80, 80, 80));
+    first.next().unwrap().unwrap();
+    let part = tempfile::tempdir().unwrap();
+    support::write(part.path(), &[vec![40; 3]], 2);
+    let added = std::fs::read_dir(part.path()).unwrap().next().unwrap().unwrap().path();
+    std::fs::copy(added, directory.path().join("z-later.parquet")).unwrap();
+    for loader in [&mut first, &mut second] {
+        while loader.next().unwrap().is_some() {}
+    }
+    // Nobody reads now. Who begins sees what was added, beside those who go on without it into the next epoch, in as many steps.
+    let mut third = open(&fresh, 0);
+    assert_eq!((third.rows(), first.rows()), (200, 80));
+    let mut steps = [0_u64; 2];
+    for (loader, steps) in [&mut first, &mut second].into_iter().zip(&mut steps) {
+        while let Some(batch) = loader.next().unwrap() {
+            assert_eq!(batch.epoch, 1);
+            *steps += 1;
+        }
+    }
+    assert_eq!(steps, [first.steps(); 2]);
+    assert!(third.next().unwrap().is_some());
+    assert_eq!(open(&fresh, 1).rows(), 200);
+    assert_eq!(open(&patient, 1).rows(), 80);
+}
+
 /// Forwards connections to a server, and cuts each after a random number of bytes.
 struct Cutter {
     address: SocketAddr,

@@ -86,6 +86,9 @@ pub(crate) struct Args {
     /// Seconds after which a rank of a gang that was not heard of is lost [default: 10]
     #[arg(long, env = "BOWSTRING_GANG_LEASE", value_name = "SECONDS", hide_env_values = true)]
     gang_lease: Option<f64>,
+    /// Seconds for which the files of a dataset that nobody reads are taken for the same [default: 60]
+    #[arg(long, env = "BOWSTRING_REFRESH", value_name = "SECONDS", hide_env_values = true)]
+    refresh: Option<f64>,
     /// Let clients write datasets: into this directory as Parquet, or `memory`
     #[arg(long, env = "BOWSTRING_PUT", value_name = "DIRECTORY", hide_env_values = true)]
     put: Option<String>,
@@ -153,6 +156,7 @@ impl Args {
         over(&mut server.drain_grace, &self.drain_grace);
         over(&mut server.journal, &self.journal);
         over(&mut server.gang_lease, &self.gang_lease);
+        over(&mut server.refresh, &self.refresh);
         over(&mut server.put, &self.put);
         over(&mut server.shared_memory, &self.shared_memory);
         server.insecure |= self.insecure;

@@ -241,7 +241,8 @@ impl Remote {
             Some(receiving) => receiving,
             None => {
                 let (sender, receiver) = mpsc::channel(self.prefetch);
-                let asked = Asked { epoch: self.epoch, step: self.step, ..self.asked.clone() };
+                let fingerprint = Some(self.announced.fingerprint);
+                let asked = Asked { epoch: self.epoch, step: self.step, fingerprint, ..self.asked.clone() };
                 let work = Receiver {
                     source: Arc::clone(&self.source),
                     asked,

@@ -27,6 +27,10 @@ pub const DRAIN_GRACE: f64 = 30.0;
 const MAX_GRACE: f64 = 86_400.0;
 /// Seconds of a gang's lease if nothing is said.
 const GANG_LEASE: f64 = 10.0;
+/// Seconds for which the files of a dataset that nobody reads are taken for the same, if nothing is said.
+const REFRESH: f64 = 60.0;
+/// Longest such time: a day.
+const MAX_REFRESH: f64 = 86_400.0;
 /// What a lease may be: below it, a busy machine is taken for a dead one.
 const LEASES: std::ops::RangeInclusive<f64> = 0.1..=86_400.0;
 
@@ -60,6 +64,8 @@ pub struct ServerOptions {
     pub journal: Option<PathBuf>,
     /// Seconds after which a rank of a gang that was not heard of is lost; 10 by default, 0.1 to 86,400.
     pub gang_lease: Option<f64>,
+    /// Seconds for which the files of a dataset that nobody reads are taken for the same; 60 by default, up to 86,400.
+    pub refresh: Option<f64>,
     /// Where datasets that clients write go: `memory`, or a directory. Without, clients cannot write.
     pub put: Option<String>,
     /// Whether ranks on this host get their batches through shared memory; they do by default.
@@ -101,6 +107,8 @@ pub struct Config {
     pub journal: Option<PathBuf>,
     /// A rank of a gang that was not heard of for so long is lost. After a restart of the server ranks have twice as long.
     pub gang_lease: Duration,
+    /// For how long the files of a dataset that nobody reads are taken for the same.
+    pub refresh: Duration,
     /// Where datasets that clients write go; none takes no writes.
     pub put: Option<Put>,
     /// Whether ranks on this host get their batches through shared memory.
@@ -169,6 +177,10 @@ impl Config {
             let problem = format!("{lease} is not from {} to {} seconds", LEASES.start(), LEASES.end());
             return Err(Error::config("gang_lease", problem));
         }
+        let refresh = options.refresh.unwrap_or(REFRESH);
+        if !(0.0..=MAX_REFRESH).contains(&refresh) {
+            return Err(Error::config("refresh", format!("{refresh} is not from 0 to {MAX_REFRESH} seconds")));
+        }
         Ok(Self {
             catalogue,
             tokens: options.tokens.as_ref().map(Tokens::from_file).transpose()?,
@@ -186,6 +198,7 @@ impl Config {
             admin: Arc::new(AdminState::new()),
             journal: options.journal.clone(),
             gang_lease: Duration::from_secs_f64(lease),
+            refresh: Duration::from_secs_f64(refresh),
             put: options.put.as_deref().map(Put::parse),
             shared_memory: options.shared_memory.unwrap_or(true),
             quotas: Quotas::new(options.quotas.clone(), limits.max_streams)?,
@@ -281,6 +294,7 @@ mod tests {
             (ServerOptions { drain_grace: Some(f64::NAN), ..none() }, "drain_grace"),
             (ServerOptions { gang_lease: Some(0.01), ..none() }, "gang_lease"),
             (ServerOptions { gang_lease: Some(f64::NAN), ..none() }, "gang_lease"),
+            (ServerOptions { refresh: Some(-1.0), ..none() }, "refresh"),
             (ServerOptions { threads: Some(0), ..none() }, "threads"),
             (ServerOptions { max_streams: Some(0), ..none() }, "max_streams"),
             (ServerOptions { replicas: vec!["10.0.0.2:8815".into()], ..none() }, "replicas"),

@@ -2,17 +2,22 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::OnceCell;
+use tokio::time::Instant;
 
 use crate::error::{Error, Result};
 use crate::flight::wire::Columns;
 use crate::manifest::Fingerprint;
-use crate::pipeline::{LoaderOptions, Prepared};
+use crate::pipeline::{LoaderOptions, Prepared, Stored};
 use crate::plan::Plan;
 
 /// Datasets that are kept open although no stream reads them.
 const KEPT: usize = 64;
+
+/// How often the files may be listed for those who go on with data that are not open.
+const SOON: Duration = Duration::from_secs(1);
 
 /// Batches made ahead for each stream.
 pub(super) const PREFETCH: usize = 4;
@@ -42,7 +47,34 @@ impl Offer {
     }
 }
 
-type Cell<T> = Arc<OnceCell<Arc<T>>>;
+impl Source for Offer {
+    fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
+    }
+
+    fn is_current(&self, options: &LoaderOptions) -> impl Future<Output = Result<bool>> + Send {
+        self.prepared.is_current(options)
+    }
+}
+
+impl Source for Stored {
+    fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint()
+    }
+
+    fn is_current(&self, options: &LoaderOptions) -> impl Future<Output = Result<bool>> + Send {
+        self.is_current(options)
+    }
+}
+
+/// What is kept open.
+pub(super) trait Source {
+    /// What identifies its data.
+    fn fingerprint(&self) -> Fingerprint;
+
+    /// Whether `options` would still open the same.
+    fn is_current(&self, options: &LoaderOptions) -> impl Future<Output = Result<bool>> + Send;
+}
 
 /// What was asked for.
 #[derive(Debug, PartialEq, Eq)]
@@ -52,57 +84,206 @@ struct Key {
     options: String,
 }
 
-/// What is open by what was asked for, the one used last at the end.
+/// One opening.
+#[derive(Debug)]
+struct Entry<T> {
+    key: Arc<Key>,
+    cell: OnceCell<Arc<T>>,
+    /// When it was last known to be what there is. Held while somebody looks.
+    looked: tokio::sync::Mutex<Instant>,
+}
+
+/// What is open by what was asked for, the one used last at the end. Of one key several may be open, of files as they were and as they
+/// are: the newest is the one behind.
 #[derive(Debug)]
 pub(super) struct Opened<T> {
-    cells: Mutex<VecDeque<(Key, Cell<T>)>>,
+    entries: Mutex<VecDeque<Arc<Entry<T>>>>,
 }
 
 impl<T> Default for Opened<T> {
     fn default() -> Self {
-        Self { cells: Mutex::default() }
+        Self { entries: Mutex::default() }
     }
 }
 
-impl<T> Opened<T> {
+impl<T: Source> Opened<T> {
     /// What `options` ask for; opened once by `open`, however many ask at the same time.
+    ///
+    /// With a `fingerprint` it is that of these data, if it is open: whoever has begun with them goes on with them. Who begins gets what
+    /// others read just now, or what was there less than `refresh` ago, so that ranks that begin together have one plan; or else what there
+    /// is now.
     pub(super) async fn get<F: Future<Output = Result<T>>>(
         &self,
         mut options: LoaderOptions,
-        open: impl FnOnce(LoaderOptions) -> F,
+        fingerprint: Option<Fingerprint>,
+        refresh: Duration,
+        open: impl Fn(LoaderOptions) -> F,
     ) -> Result<Arc<T>> {
         // The world is the ticket's affair; the environment of the server says nothing about it.
         (options.rank, options.world_size) = (Some(0), Some(1));
         let json = serde_json::to_string(&options).map_err(|error| Error::config("options", error.to_string()))?;
-        let cell = self.cell(Key { urls: options.urls.clone(), options: json });
-        let offer = cell.get_or_try_init(async || open(options).await.map(Arc::new)).await;
-        Ok(Arc::clone(offer?))
+        let key = Arc::new(Key { urls: options.urls.clone(), options: json });
+        if let Some(found) = fingerprint.and_then(|fingerprint| self.known(&key, fingerprint)) {
+            return Ok(found);
+        }
+        loop {
+            let entry = self.newest(&key);
+            let found = entry.cell.get_or_try_init(async || open(options.clone()).await.map(Arc::new)).await?;
+            let mut looked = entry.looked.lock().await;
+            // Somebody goes on with data that are not open: perhaps they are newer than these.
+            let (patience, used) = match fingerprint {
+                Some(_) => (refresh.min(SOON), false),
+                None => (refresh, Arc::strong_count(found) > 1),
+            };
+            if looked.elapsed() < patience {
+                return Ok(Arc::clone(found));
+            }
+            if used || found.is_current(&options).await? {
+                *looked = Instant::now();
+                return Ok(Arc::clone(found));
+            }
+            self.renew(&entry);
+        }
     }
 
-    fn cell(&self, key: Key) -> Cell<T> {
-        let mut cells = self.lock();
-        let cell = match cells.iter().position(|(found, _)| *found == key).and_then(|at| cells.remove(at)) {
-            Some((_, cell)) => cell,
-            None => Cell::default(),
+    /// What is open of the data `fingerprint`.
+    fn known(&self, key: &Key, fingerprint: Fingerprint) -> Option<Arc<T>> {
+        let mut entries = self.lock();
+        let is = |entry: &Arc<Entry<T>>| {
+            *entry.key == *key && entry.cell.get().is_some_and(|found| found.fingerprint() == fingerprint)
         };
-        cells.push_back((key, Arc::clone(&cell)));
-        while cells.len() > KEPT {
-            cells.pop_front();
+        let at = entries.iter().position(is)?;
+        let newer = entries.range(at + 1..).any(|entry| *entry.key == *key);
+        // The newest of its key stays behind the others.
+        let entry = if newer { entries.get(at).cloned() } else { entries.remove(at) }?;
+        if !newer {
+            entries.push_back(Arc::clone(&entry));
         }
-        cell
+        entry.cell.get().cloned()
+    }
+
+    /// The newest entry of `key`, which is made if there is none.
+    fn newest(&self, key: &Arc<Key>) -> Arc<Entry<T>> {
+        let mut entries = self.lock();
+        let at = entries.iter().rposition(|entry| entry.key == *key);
+        let entry = at.and_then(|at| entries.remove(at)).unwrap_or_else(|| Arc::new(Entry::new(key)));
+        entries.push_back(Arc::clone(&entry));
+        while entries.len() > KEPT {
+            entries.pop_front();
+        }
+        entry
+    }
+
+    /// Puts a new entry behind `old`, unless somebody has.
+    fn renew(&self, old: &Arc<Entry<T>>) {
+        let mut entries = self.lock();
+        let newest = entries.iter().rfind(|entry| entry.key == old.key);
+        if newest.is_none_or(|newest| Arc::ptr_eq(newest, old)) {
+            entries.push_back(Arc::new(Entry::new(&old.key)));
+        }
     }
 
     /// Forgets `offer`: its data has changed.
     pub(super) fn forget(&self, offer: &Arc<T>) {
-        self.lock().retain(|(_, cell)| cell.get().is_none_or(|found| !Arc::ptr_eq(found, offer)));
+        self.lock().retain(|entry| entry.cell.get().is_none_or(|found| !Arc::ptr_eq(found, offer)));
     }
 
     /// Forgets all that is at `url`: it is gone.
     pub(super) fn forget_at(&self, url: &str) {
-        self.lock().retain(|(key, _)| key.urls.iter().all(|known| known != url));
+        self.lock().retain(|entry| entry.key.urls.iter().all(|known| known != url));
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<(Key, Cell<T>)>> {
-        self.cells.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Arc<Entry<T>>>> {
+        // Entries are put in whole.
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> Entry<T> {
+    fn new(key: &Arc<Key>) -> Self {
+        Self { key: Arc::clone(key), cell: OnceCell::new(), looked: tokio::sync::Mutex::new(Instant::now()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU8, Ordering};
+
+    use super::*;
+
+    /// What the files are, and how often they were opened.
+    #[derive(Debug, Default)]
+    struct Files {
+        now: AtomicU8,
+        opened: AtomicU8,
+    }
+
+    #[derive(Debug)]
+    struct Data(Arc<Files>, u8);
+
+    fn data(version: u8) -> Fingerprint {
+        Fingerprint::from_bytes([version; 32])
+    }
+
+    impl Source for Data {
+        fn fingerprint(&self) -> Fingerprint {
+            data(self.1)
+        }
+
+        async fn is_current(&self, _: &LoaderOptions) -> Result<bool> {
+            // Others come in between.
+            tokio::task::yield_now().await;
+            Ok(self.0.now.load(Ordering::Relaxed) == self.1)
+        }
+    }
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    async fn get(opened: &Opened<Data>, files: &Arc<Files>, fingerprint: Option<u8>) -> (Arc<Data>, u8) {
+        let open = async |_| {
+            tokio::task::yield_now().await;
+            files.opened.fetch_add(1, Ordering::Relaxed);
+            Ok(Data(Arc::clone(files), files.now.load(Ordering::Relaxed)))
+        };
+        let found = opened.get(LoaderOptions::default(), fingerprint.map(data), MINUTE, open).await.unwrap();
+        let version = found.1;
+        (found, version)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_begins_has_the_plan_of_those_who_read_or_what_is_there() {
+        let (opened, files) = (Opened::default(), Arc::new(Files::default()));
+        let (first, _) = get(&opened, &files, None).await;
+        files.now.store(1, Ordering::Relaxed);
+        tokio::time::advance(10 * MINUTE).await;
+        assert_eq!(get(&opened, &files, None).await.1, 0, "somebody reads it");
+        drop(first);
+        assert_eq!(get(&opened, &files, None).await.1, 0, "somebody joined just now");
+        tokio::time::advance(2 * MINUTE).await;
+        let asked = futures::future::join_all((0..8).map(|_| get(&opened, &files, None))).await;
+        assert!(asked.iter().all(|(_, version)| *version == 1));
+        assert_eq!(files.opened.load(Ordering::Relaxed), 2, "opened once for all");
+        assert_eq!(get(&opened, &files, Some(0)).await.1, 0, "who has begun goes on");
+        assert_eq!(get(&opened, &files, None).await.1, 1, "which makes them nobody else's");
+        tokio::time::advance(2 * MINUTE).await;
+        assert_eq!(
+            (get(&opened, &files, None).await.1, files.opened.load(Ordering::Relaxed)),
+            (1, 2),
+            "nothing changed"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_that_knows_older_files_than_the_ticket_looks_at_once() {
+        let (opened, files) = (Opened::default(), Arc::new(Files::default()));
+        let (reading, _) = get(&opened, &files, None).await;
+        files.now.store(1, Ordering::Relaxed);
+        tokio::time::advance(2 * SOON).await;
+        assert_eq!(get(&opened, &files, Some(1)).await.1, 1);
+        assert_eq!(get(&opened, &files, Some(0)).await.1, 0);
+        files.now.store(2, Ordering::Relaxed);
+        assert_eq!(get(&opened, &files, Some(7)).await.1, 1, "but not more often than each second");
+        opened.forget(&reading);
+        assert_eq!(opened.lock().len(), 1);
     }
 }
