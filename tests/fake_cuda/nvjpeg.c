@@ -5,7 +5,8 @@
 // comes to it, from the bytes that are there by then. A state that is used while it is busy, a picture without room and a call without a
 // context are violations.
 //
-// Calls fail as planned with the driver's fakeFail(). FAKE_NVJPEG_ENGINES: engines of the GPU, 7 if not given.
+// Calls fail as planned with the driver's fakeFail(). FAKE_NVJPEG_ENGINES: engines of the GPU, 7 if not given. Compiled with FAKE_OLD it is
+// a release that cannot tell how many there are.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -340,12 +341,14 @@ API nvjpegCreateEx(int backend, void *device, void *pinned, unsigned flags, Hand
 
 API nvjpegDestroy(Handle *handle) { return unmade(handle), driver.planned(__func__); }
 
+#ifndef FAKE_OLD
 API nvjpegGetHardwareDecoderInfo(Handle *handle, unsigned *count, unsigned *cores) {
     ENTER;
     (void)handle;
     *count = engines(), *cores = 1;
     return OK;
 }
+#endif
 
 API nvjpegJpegStateCreate(Handle *handle, State **state) {
     ENTER;

@@ -39,6 +39,8 @@ macro_rules! functions {
         #[derive(Debug)]
         struct Functions {
             $($name: unsafe extern "C" fn($($argument),*) -> c_int,)*
+            /// Missing in older releases.
+            nvjpegGetHardwareDecoderInfo: Option<unsafe extern "C" fn(Handle, *mut c_uint, *mut c_uint) -> c_int>,
         }
 
         impl Functions {
@@ -47,6 +49,8 @@ macro_rules! functions {
                 Ok(Self {
                     // SAFETY: the types are those of the library's header (nvjpeg.h of 12.0 to 13.0); handles are pointers there.
                     $($name: *unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) }.map_err(|_| stringify!($name))?,)*
+                    // SAFETY: as above.
+                    nvjpegGetHardwareDecoderInfo: unsafe { library.get(b"nvjpegGetHardwareDecoderInfo\0") }.ok().map(|symbol| *symbol),
                 })
             }
         }
@@ -56,7 +60,6 @@ functions! {
     nvjpegGetProperty(c_int, *mut c_int);
     nvjpegCreateEx(c_int, *mut c_void, *mut c_void, c_uint, *mut Handle);
     nvjpegDestroy(Handle);
-    nvjpegGetHardwareDecoderInfo(Handle, *mut c_uint, *mut c_uint);
     nvjpegJpegStateCreate(Handle, *mut Handle);
     nvjpegJpegStateDestroy(Handle);
     nvjpegJpegStreamCreate(Handle, *mut Handle);
@@ -229,10 +232,7 @@ impl Nvjpeg {
         let [usual, hardware] = BACKENDS;
         match Self::with(library, hardware) {
             Ok(on_engines) if on_engines.engines > 0 => Ok(on_engines),
-            _ => Self::with(library, usual).map(|mut nvjpeg| {
-                nvjpeg.engines = 0;
-                nvjpeg
-            }),
+            _ => Self::with(library, usual),
         }
     }
 
@@ -253,14 +253,20 @@ impl Nvjpeg {
             nvjpeg.header = 0;
         }
         checked(code, "memory for headers")?;
-        let mut cores = 0;
-        // SAFETY: the handle lives; the pointers are valid for the numbers that are written.
-        let code =
-            unsafe { (call.nvjpegGetHardwareDecoderInfo)(nvjpeg.handle, &raw mut nvjpeg.engines, &raw mut cores) };
-        if code != 0 {
-            nvjpeg.engines = 0;
+        if backend == BACKENDS[1] {
+            nvjpeg.engines = nvjpeg.count();
         }
         Ok(nvjpeg)
+    }
+
+    /// Engines of the GPU, for a handle that would use them.
+    fn count(&self) -> c_uint {
+        // A release that cannot tell makes no such handle where there are none.
+        let Some(ask) = self.library.call.nvjpegGetHardwareDecoderInfo else { return 1 };
+        let (mut engines, mut cores) = (0, 0);
+        // SAFETY: the handle lives; the pointers are valid for the numbers that are written.
+        let code = unsafe { ask(self.handle, &raw mut engines, &raw mut cores) };
+        if code == 0 { engines } else { 0 }
     }
 
     /// What decodes, for people to read.

@@ -11,7 +11,7 @@ use bowstring::device::{Device, Host, Sim};
 use bowstring::pipeline::LoaderOptions;
 use bowstring::plan::Tail;
 use bowstring::schema::DType;
-use bowstring::{Error, Loader};
+use bowstring::{Error, Loader, Placed};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 
@@ -219,6 +219,36 @@ fn every_kind_of_image_comes_through_and_positions_are_kept() {
             resumed.load_state(&state).unwrap();
             assert!(epoch(&mut resumed) == whole[0][3..]);
         }
+        drop(loader);
+        all_given_back(&sim);
+    }
+}
+
+#[test]
+fn a_device_that_fails_now_and_then_costs_no_batch() {
+    let folder = tempfile::tempdir().unwrap();
+    let cells: Vec<_> = zoo().into_iter().map(|(_, cell)| cell).take(20).collect();
+    let image = ImageOptions { size: Some(8.into()), flip: 0.5, ..ImageOptions::default() };
+    let options = dataset(folder.path(), &cells, image);
+    let expected = epoch(&mut cpu(&options));
+    for n in 1..if soak() { 120 } else { 40 } {
+        let sim = Sim::new(n);
+        let mut loader = Loader::open_on(&by_device(&options), Arc::clone(&sim) as _).unwrap();
+        sim.fail_at(n);
+        let (mut found, mut errors) = (Vec::new(), 0);
+        loop {
+            match loader.next_placed() {
+                Ok(Some(Placed::Device(batch))) => {
+                    let tensor = batch.tensor("image").unwrap();
+                    // Reading it may be what fails.
+                    found.push(tensor.to_host().or_else(|_| tensor.to_host()).unwrap());
+                }
+                Ok(None) => break,
+                Err(Error::Device { .. }) => errors += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(errors <= 1 && found.iter().eq(expected.iter().map(|batch| &batch.2[0].3)), "call {n} failed");
         drop(loader);
         all_given_back(&sim);
     }

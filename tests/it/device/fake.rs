@@ -28,6 +28,11 @@ pub(crate) fn build_nvjpeg() -> PathBuf {
     compile("nvjpeg.c", "libnvjpeg.so.12", &[], &[])
 }
 
+/// An older one, that cannot tell how many engines there are.
+pub(crate) fn build_old_nvjpeg() -> PathBuf {
+    compile("nvjpeg.c", "libnvjpeg.so.12", &["-DFAKE_OLD".to_owned()], &[])
+}
+
 /// Compiles `source` of tests/fake_cuda with these options to a library called `name`, in a directory for what it is made of.
 fn compile(source: &str, name: &str, options: &[String], others: &[PathBuf]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_cuda").join(source);

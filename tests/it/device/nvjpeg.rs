@@ -17,7 +17,7 @@ use bowstring::schema::DType;
 use bowstring::{Error, Loader, Placed, Result};
 
 use super::deferred::{by_device, damaged, dataset, real_photos, zoo};
-use super::fake::{Fake, build, build_nvjpeg, child, is_child};
+use super::fake::{Fake, build, build_nvjpeg, build_old_nvjpeg, child, is_child};
 use super::held::{Dice, Held, fresh_seed, seed_of_parent, settled, upload};
 use super::loader::{cpu, epoch, next};
 use crate::support::soak;
@@ -507,6 +507,13 @@ fn without_nvjpeg_it_is_said_where_it_was_looked_for() {
     let wrong = driver.join("libcuda.so.1");
     let said = child("device::nvjpeg::missing", Some(&driver), &[("BOWSTRING_NVJPEG", wrong.to_str().unwrap())]);
     assert!(said.contains("lacks nvjpegGetProperty"), "{said}");
+    // An older release, on a GPU with engines and on one without.
+    let old = build_old_nvjpeg();
+    for (engines, expected) in [("7", "1 engines"), ("0", "without engines")] {
+        let variables = [("BOWSTRING_NVJPEG", old.to_str().unwrap()), ("FAKE_NVJPEG_ENGINES", engines)];
+        let said = child("device::nvjpeg::described", Some(&driver), &variables);
+        assert!(said.contains(&format!("nvJPEG 12.3.1 ({}), {expected}", old.display())), "{said}");
+    }
     // On the CPU for want of a GPU, and so decoded there.
     child("device::nvjpeg::no_gpu", None, &[]);
     // In a folder that is named, as those of Python's wheels are.
@@ -538,6 +545,22 @@ fn missing() {
         println!("{error}");
     }
     assert!(nvjpeg::inventory().is_err());
+    settled(&fake);
+    fake.finish();
+}
+
+#[test]
+#[ignore = "a child"]
+fn described() {
+    if !is_child() {
+        return;
+    }
+    let fake = Fake::consumer();
+    let folder = tempfile::tempdir().unwrap();
+    let mut loader = Loader::open(on_gpu(&small(folder.path()))).unwrap();
+    assert_eq!(epoch(&mut loader).len(), 2);
+    println!("{}", loader.device().unwrap().decoder().unwrap());
+    drop(loader);
     settled(&fake);
     fake.finish();
 }
