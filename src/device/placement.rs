@@ -48,6 +48,8 @@ pub struct Normalisation {
 pub struct Developing {
     /// Reads the rows.
     pub photos: Arc<dyn Photos>,
+    /// Bytes of one row.
+    pub row_bytes: usize,
     /// Height, width and channels.
     pub shape: [usize; 3],
     /// Whether one channel comes after the other.
@@ -269,6 +271,9 @@ impl Recipes {
 /// Rows of photos that are not decoded, `[rows, bytes]`, as photos.
 fn decoded<'a>(name: &Arc<str>, recipe: &Developing, tensor: &Tensor) -> Option<Made<'a>> {
     let (DType::Uint8, &[rows, row_bytes]) = (tensor.dtype(), tensor.shape()) else { return None };
+    if row_bytes != recipe.row_bytes {
+        return None;
+    }
     let [height, width, channels] = recipe.shape;
     let Normalisation { to, scale, bias } = recipe.values;
     let what = Decoding {

@@ -81,19 +81,17 @@ pub(super) fn deferred(options: &LoaderOptions) -> Result<(LoaderOptions, BTreeM
 }
 
 /// That the columns are what the device was told.
-pub(super) fn check(schema: &Schema, columns: &BTreeMap<Arc<str>, Developing>, asked: &LoaderOptions) -> Result<()> {
-    for name in columns.keys().filter(|name| schema.get(name).is_some()) {
-        let bytes = asked
-            .columns
-            .images
-            .get(&**name)
-            .and_then(|image| Deferred::new(image).ok())
-            .map(|photos| photos.row_bytes());
+pub(super) fn check(schema: &Schema, columns: &BTreeMap<Arc<str>, Developing>) -> Result<()> {
+    for (name, developing) in columns {
+        let below = |field: &Field| field.name.strip_prefix(&**name).is_some_and(|rest| rest.starts_with('.'));
+        if schema.fields().iter().any(below) {
+            return Err(refused(name, "it stands for those below it; give each by its own name"));
+        }
         let fits = |field: &Field| {
-            let row = matches!(&*field.dims, [Dim::Batch, Dim::Fixed(found)] if Some(*found) == bytes);
+            let row = matches!(&*field.dims, [Dim::Batch, Dim::Fixed(found)] if *found == developing.row_bytes);
             row && field.dtype() == Some(DType::Uint8) && !field.valid
         };
-        if !schema.get(name).is_some_and(fits) {
+        if !schema.get(name).is_none_or(fits) {
             return Err(refused(name, "it is no plain column of encoded photos"));
         }
     }
@@ -104,10 +102,11 @@ pub(super) fn check(schema: &Schema, columns: &BTreeMap<Arc<str>, Developing>, a
 fn developing(image: &ImageOptions) -> Result<(ImageOptions, Developing)> {
     let (deferred, scale, bias) = image.deferred()?;
     let photos = Deferred::new(&deferred)?;
+    let row_bytes = photos.row_bytes();
     let shape = *photos.shape().first_chunk().unwrap_or(&[0; 3]);
     let values = Normalisation { to: image.dtype, scale, bias };
     let planes = image.layout == Layout::Chw;
-    Ok((deferred, Developing { photos: Arc::new(Rows(photos)), shape, planes, values }))
+    Ok((deferred, Developing { photos: Arc::new(Rows(photos)), row_bytes, shape, planes, values }))
 }
 
 fn refused(column: &str, problem: &str) -> Error {

@@ -112,7 +112,7 @@ impl OnDevice {
             origin = open(&options)?;
             photos.clear();
         }
-        decoding::check(origin.schema(), &decoded, &options)?;
+        decoding::check(origin.schema(), &decoded)?;
         let lists = paddings(origin.schema(), &options);
         let recipes = Recipes { photos, decoded, lists, mask: Some(crate::codec::MASK.into()) };
         let schema = finished(origin.schema(), &recipes);

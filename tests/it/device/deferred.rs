@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, BinaryArray, Int64Array, RecordBatch};
+use arrow::array::{Array, ArrayRef, BinaryArray, Int64Array, RecordBatch, StructArray};
 use bowstring::codec::image::{Crop, Decoder, Deferred, Held, ImageDecoder, ImageOptions, Layout, Normalize, Size};
 use bowstring::codec::{BadRows, Decode, Nulls};
 use bowstring::device::{Device, Host, Sim};
@@ -322,6 +322,21 @@ fn what_no_device_can_decode_is_refused_when_it_is_asked_for() {
         let said = refused(&|options| options.urls = vec!["grpc://127.0.0.1:1/x".to_owned()]);
         assert!(said.contains("a server decodes what it sends"), "{said}");
     }
+    // A name that stands for a column below it.
+    let folder = tempfile::tempdir().unwrap();
+    let inner: ArrayRef = Arc::new(BinaryArray::from_iter_values(real_photos()));
+    let field = Arc::new(arrow::datatypes::Field::new("front", inner.data_type().clone(), false));
+    let outer: ArrayRef = Arc::new(StructArray::from(vec![(field, inner)]));
+    let batch = RecordBatch::try_from_iter([("image", outer)]).unwrap();
+    let file = File::create(folder.path().join("a.parquet")).unwrap();
+    let mut writer = ArrowWriter::try_new(file, batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    let said = refused(&|options| {
+        options.urls = vec![folder.path().to_str().unwrap().to_owned()];
+        options.columns.columns.clear();
+    });
+    assert!(said.starts_with("decoder: column image: it stands for those below it"), "{said}");
     // Without a device.
     for device in ["cpu", "pinned"] {
         let error = Loader::open(LoaderOptions { device: device.to_owned(), ..asked.clone() }).unwrap_err();
