@@ -23,8 +23,8 @@ use crate::device::port::{Address, DEVICE_ALIGNMENT};
 use crate::error::Result;
 use crate::memory::HostAllocator;
 
-/// Photos that nvJPEG is given at once.
-const MOST_PHOTOS: usize = 32;
+/// Photos that nvJPEG is given at once: where there are no engines, it leaves fewer than 50 to the host.
+const MOST_PHOTOS: usize = 64;
 /// Bytes of the whole images of a group, unless one alone has more.
 const MOST_SCRATCH: usize = 128 << 20;
 /// Bytes of an entry of the kernel's table.

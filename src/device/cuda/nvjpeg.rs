@@ -47,7 +47,7 @@ macro_rules! functions {
             /// All of them, or the name of the first that is missing.
             fn load(library: &libloading::Library) -> Result<Self, &'static str> {
                 Ok(Self {
-                    // SAFETY: the types are those of the library's header (nvjpeg.h of 12.0 to 13.0); handles are pointers there.
+                    // SAFETY: the types are those of the library's header (nvjpeg.h of 12.4 and 13.3); handles are pointers there.
                     $($name: *unsafe { library.get(concat!(stringify!($name), "\0").as_bytes()) }.map_err(|_| stringify!($name))?,)*
                     // SAFETY: as above.
                     nvjpegGetHardwareDecoderInfo: unsafe { library.get(b"nvjpegGetHardwareDecoderInfo\0") }.ok().map(|symbol| *symbol),
@@ -246,7 +246,7 @@ impl Nvjpeg {
             // Whatever was written there is none.
             nvjpeg.handle = 0;
         }
-        checked(code, "a handle of it")?;
+        checked(code, "a handle of it, which needs a driver for the library's CUDA or newer")?;
         // SAFETY: the handle lives; the pointer is valid for the one handle that is written.
         let code = unsafe { (call.nvjpegJpegStreamCreate)(nvjpeg.handle, &raw mut nvjpeg.header) };
         if code != 0 {
