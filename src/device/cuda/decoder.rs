@@ -187,6 +187,7 @@ impl Decoder {
         lane.wait(context, stream)?;
         lane.scratch.grow(context, None, group.scratch)?;
         lane.table.grow(context, Some(staging), group.photos.len() * ENTRY)?;
+        let mut refusal = "nvJPEG does not take it".to_owned();
         let jobs: Vec<Job<'_>> = group.photos.iter().filter_map(|photo| job(photo, lane.scratch.at)).collect();
         if !jobs.is_empty() {
             lane.under_way = UnderWay::Unknown;
@@ -198,14 +199,16 @@ impl Decoder {
             // photo was accepted with the size that its part of the scratch has room for, and no other part overlaps it.
             let decoded = state.and_then(|state| unsafe { nvjpeg.decode(state, &jobs, what.channels, stream) });
             if let Err(why) = decoded {
-                if !std::mem::replace(told, true) {
-                    tracing::warn!("cuda:{}: {why}: {} photos are decoded on the CPU", context.ordinal, jobs.len());
-                }
+                refusal = why;
                 // What the library thinks of its memory now, nobody knows. Whatever it appended must be over first.
                 lane.wait(context, stream)?;
                 lane.state = None;
                 group.photos.iter_mut().for_each(|(.., place)| *place = None);
             }
+        }
+        let on_host = group.photos.iter().filter(|photo| is_refused(photo)).count();
+        if on_host > 0 && !std::mem::replace(told, true) {
+            tracing::warn!("cuda:{}: {refusal}: {on_host} of a batch's photos are decoded on the CPU", context.ordinal);
         }
         // SAFETY: the rows of the caller, and memory of this lane, which was waited for before anything was appended.
         unsafe { lane.place(what, rows, &group, from, staging, context, stream)? }
@@ -216,7 +219,7 @@ impl Decoder {
         let code = unsafe { (context.driver.call.cuEventRecord)(lane.done, stream) };
         context.check(code, "recording an event")?;
         lane.under_way = UnderWay::Recorded;
-        Ok(group.photos.iter().filter(|photo| is_refused(photo)).count() as u64)
+        Ok(on_host as u64)
     }
 }
 
