@@ -46,7 +46,7 @@ PLAN: tuple[tuple[str, str, str, int, dict[str, str]], ...] = (
     ("B", "train-ours-2", "train", 50, {"GPU_FEED": "ours"}),
     ("B", "train-ours-host", "train", 40, {"GPU_FEED": "ours_host"}),
     ("B", "tabular", "tabular", 40, {}),
-    ("B", "nvjpeg", "nvjpeg", 25, {}),
+    ("B", "nvjpeg", "nvjpeg", 30, {}),
     ("B", "soak", "soak", 60, {}),
 )
 # A stage works for its seconds; importing, opening and writing data take some more, and then it is killed.
@@ -138,7 +138,9 @@ def main() -> int:
     parser.add_argument("--photos", type=Path, default=PHOTOS, help="a Parquet file with a column `image` of JPEGs")
     parser.add_argument("--device", help="cuda:0, or cpu in a dry run")
     parser.add_argument("--dry-run", action="store_true", help="little data, no figures that mean anything")
-    parser.add_argument("--fake", type=Path, help="with --dry-run: a directory with a fake libcuda.so.1")
+    parser.add_argument(
+        "--fake", type=Path, help="with --dry-run: a directory with a fake libcuda.so.1, perhaps libnvjpeg.so.12"
+    )
     args = parser.parse_args()
     if args.fake and not args.dry_run:
         parser.error("--fake is for --dry-run: no figure over a fake driver means anything")

@@ -2,7 +2,7 @@
 #![no_main]
 
 use bowstring::codec::Decode;
-use bowstring::codec::image::{Crop, ImageDecoder, ImageOptions, Layout, Limits, Normalize, probe};
+use bowstring::codec::image::{Crop, Decoder, Deferred, ImageDecoder, ImageOptions, Layout, Limits, Normalize, probe};
 use bowstring::schema::DType;
 use libfuzzer_sys::fuzz_target;
 
@@ -28,7 +28,16 @@ fuzz_target!(|data: &[u8]| {
     };
     let decoder = ImageDecoder::new(&options).expect("the options are possible");
     let mut row = vec![0xa5; decoder.shape().iter().product::<usize>() * decoder.dtype().size()];
-    let decoded = decoder.decode_into(cell, u64::from(*draw).wrapping_mul(0x9e37_79b9_7f4a_7c15), &mut row);
+    let random = u64::from(*draw).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let decoded = decoder.decode_into(cell, random, &mut row);
     // What decodes has a header that can be read.
     assert!(decoded.is_err() || probe(cell).is_ok());
+
+    // Left to a device and then decoded here: the same outcome, and the same pixels.
+    let later = ImageOptions { decoder: Decoder::Deferred, encoded_room: 4096, ..options.clone() };
+    let deferred = Deferred::new(&later).expect("the options are possible");
+    let (mut held, mut pixels) = (vec![0xa5; deferred.row_bytes()], vec![0xa5; 24 * 24 * 3]);
+    let outcome = deferred.decode_into(cell, random, &mut held).and_then(|()| deferred.pixels(&held, &mut pixels));
+    assert_eq!(outcome.is_ok(), decoded.is_ok());
+    assert!(float || options.layout == Layout::Chw || outcome.is_err() || pixels == row);
 });

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from bowstring.errors import DeviceError
@@ -32,6 +33,7 @@ def placed(options: Mapping[str, Any], framework: str, has_gpu: Callable[[], boo
         if device != "auto":
             raise DeviceError(f"device {device}: {why}; install that, or leave device as cpu")
         _LOG.warning("device auto: batches stay on the CPU: %s", why)
+        given["images"] = {name: replace(image, decoder="cpu") for name, image in (given.get("images") or {}).items()}
         return {**given, "device": "cpu"}
     if given.get("device_fence") is None and "BOWSTRING_DEVICE_FENCE" not in os.environ:
         given["device_fence"] = "context"

@@ -47,6 +47,10 @@ class Image:
     """Whether JPEG may be decoded at 1/2, 1/4 or 1/8 where that is still not smaller than the output."""
     limits: Mapping[str, int] | None = None
     """What an image may cost: ``max_pixels``, ``max_side``, ``max_bytes``, ``max_scans``."""
+    decoder: Literal["cpu", "nvjpeg"] = "cpu"
+    """Who decodes JPEG: ``nvjpeg`` is the GPU of ``device="cuda"``, close to the CPU's pixels, not equal (``docs/gpu.md``)."""
+    encoded_room: int = 256 << 10
+    """With ``nvjpeg``: bytes of a photo that the GPU is given; the CPU decodes larger ones."""
 
     def options(self) -> dict[str, Any]:
         """The options as the library reads them."""
@@ -61,6 +65,8 @@ class Image:
             "channels": self.channels,
             "orient": self.orient,
             "draft": self.draft,
+            "decoder": self.decoder,
+            "encoded_room": self.encoded_room,
         }
         if self.crop == "random_resized":
             options["crop"] = {"random_resized": {"scale": list(self.scale), "ratio": list(self.ratio)}}

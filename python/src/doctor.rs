@@ -1,10 +1,12 @@
 //! `bowstring._native.doctor()`: what this build and this machine offer, and who this process is.
 
 use bowstring::codec::image;
-use bowstring::device::cuda::visible;
+use bowstring::device::cuda::{nvjpeg, visible};
 use bowstring::pipeline::{machine, rank};
 use pyo3::prelude::*;
 use serde_json::json;
+
+use crate::nvidia;
 
 /// What was found, and why, as a document. Asks the CUDA driver where there is one, which starts it in this process.
 #[pyfunction]
@@ -15,6 +17,11 @@ pub(crate) fn doctor(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     };
     let launcher: serde_json::Map<_, _> =
         rank::variables().filter_map(|name| Some((name.to_owned(), json!(std::env::var(name).ok()?)))).collect();
+    let gpu = visible::inventory();
+    let nvjpeg = gpu.driver.is_some().then(|| {
+        nvidia::look(py);
+        nvjpeg::inventory().map_or_else(|problem| json!({ "problem": problem }), |found| json!(found))
+    });
     let report = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "jpeg_decoder": image::backend(),
@@ -25,7 +32,8 @@ pub(crate) fn doctor(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         "rank": found,
         "rank_problem": problem,
         "launcher_variables": launcher,
-        "gpu": visible::inventory(),
+        "gpu": gpu,
+        "nvjpeg": nvjpeg,
     });
     py.import("json")?.call_method1("loads", (report.to_string(),))
 }

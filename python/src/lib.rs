@@ -15,6 +15,7 @@ mod fork;
 mod gang;
 mod loader;
 mod log;
+mod nvidia;
 mod petastorm;
 mod rank;
 mod row_groups;

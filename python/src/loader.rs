@@ -21,6 +21,7 @@ use crate::errors::raise;
 use crate::field;
 use crate::fork::Owned;
 use crate::gang::PyGang;
+use crate::nvidia;
 use crate::tensor::{PyTensor, consumer};
 use crate::wait::{self, Source, Waited, opened};
 
@@ -170,6 +171,7 @@ impl PyLoader {
     fn new(py: Python<'_>, options: &str, gang: Option<&PyGang>) -> PyResult<Self> {
         let options: LoaderOptions = serde_json::from_str(options)
             .map_err(|error| raise(py, &Error::Config { option: "options", problem: error.to_string() }))?;
+        nvidia::prepare(py, &options);
         let loader = match gang {
             Some(gang) => {
                 let gang = gang.handle(py)?;
@@ -268,6 +270,8 @@ impl PyLoader {
                     "bytes": device.bytes,
                     "allocations": device.allocations,
                     "overflows": device.overflows,
+                    "refused": device.refused,
+                    "decoder": loader.device().and_then(|device| device.decoder()),
                     "held": device.held,
                     "quarantined": device.quarantined,
                 });

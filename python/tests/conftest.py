@@ -72,6 +72,21 @@ def fake_driver(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     return directory
 
 
+@pytest.fixture(scope="session")
+def fake_nvjpeg(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
+    """The library of nvJPEG that works on the streams of the fake driver, in a folder like that of a wheel."""
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
+    if compiler is None or sys.platform != "linux":
+        pytest.skip("no C compiler for Linux")
+    folder = tmp_path_factory.mktemp("wheels") / "nvidia" / "nvjpeg" / "lib"
+    folder.mkdir(parents=True)
+    (folder.parents[1] / "__init__.py").touch()
+    library, source = folder / "libnvjpeg.so.12", ROOT / "tests" / "fake_cuda" / "nvjpeg.c"
+    options = ["-std=gnu11", "-O2", "-fvisibility=hidden", "-shared", "-fPIC", "-o", str(library), str(source)]
+    subprocess.run([compiler, *options, "-lm", "-ldl"], check=True, capture_output=True)
+    return library
+
+
 @pytest.fixture
 def photos() -> pathlib.Path:
     return PHOTOS

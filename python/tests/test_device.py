@@ -396,3 +396,73 @@ print(json.dumps(same))
                 fake_driver,
             )
             assert found == [True] * 3, (dtype, layout)
+
+
+NVJPEG = """
+def photos(loader):
+    arrays = (batch["image"] for batch in loader)
+    arrays = (array.cpu().numpy() if isinstance(array, bowstring.Tensor) else array for array in arrays)
+    return np.concatenate([array.astype(np.int32) for array in arrays])
+
+image = Image(48, crop="random_resized", flip=True, draft=False)
+options = dict(batch_size=16, columns=["image", "label"], shuffle=True, seed=5)
+ours = bowstring.Loader(PHOTOS, images={"image": image}, **options)
+"""
+
+
+def test_nvjpeg_decodes_close_to_the_cpu(fake_driver: pathlib.Path, fake_nvjpeg: pathlib.Path) -> None:
+    program = f"""
+{NVJPEG}
+from dataclasses import replace
+theirs = bowstring.Loader(PHOTOS, images={{"image": replace(image, decoder="nvjpeg")}}, device="cuda:0", **options)
+mine = photos(ours)
+differ = np.abs(mine - photos(theirs)).mean(axis=(1, 2, 3))
+refused = theirs.stats()["device"]["refused"]
+theirs.close()
+print(json.dumps([len(mine), float(differ.min()), float(differ.max()), refused, bowstring.doctor()["nvjpeg"]]))
+"""
+    # By its path, and where the interpreter has NVIDIA's wheels.
+    wheels = str(fake_nvjpeg.parents[3])
+    for variables in ({"BOWSTRING_NVJPEG": str(fake_nvjpeg)}, {"FAKE_WHEELS": wheels}):
+        given = f"import os, sys\nsys.path.insert(0, os.environ.get('FAKE_WHEELS', '.'))\n{program}"
+        count, least, most, refused, found = run(given, fake_driver, **variables)
+        assert (count, refused) == (48, 0)
+        # Padding is the same, and photos are not.
+        assert least == 0
+        assert 0 < most <= 1.5
+        if "FAKE_WHEELS" not in variables or ctypes.util.find_library("nvjpeg") is None:
+            assert found == {"path": str(fake_nvjpeg), "version": "12.3.1"}
+
+
+def test_nvjpeg_is_never_left_out_in_silence(fake_driver: pathlib.Path, numbers: pathlib.Path) -> None:
+    images = {"image": bowstring.Image(8, decoder="nvjpeg")}
+    with pytest.raises(bowstring.ConfigError, match='option decoder: column image: device is "cpu"'):
+        bowstring.Loader(PHOTOS, batch_size=4, images=images)
+    with pytest.raises(bowstring.ConfigError, match="unknown variant `gpu`"):
+        bowstring.Loader(PHOTOS, batch_size=4, images={"image": bowstring.Image(8, decoder="gpu")})  # type: ignore[arg-type]
+    said = run(
+        f"""
+{NVJPEG}
+try:
+    bowstring.Loader(PHOTOS, images={{"image": Image(8, decoder="nvjpeg")}}, device="cuda", **options)
+except bowstring.DeviceError as error:
+    print(json.dumps(str(error)))
+""",
+        fake_driver,
+        BOWSTRING_NVJPEG="/nowhere/libnvjpeg.so",
+    )
+    assert "tried /nowhere/libnvjpeg.so (not found)" in said
+    assert "pip install nvidia-nvjpeg-cu12" in said
+
+
+@no_gpu
+def test_nvjpeg_falls_back_with_its_device(caplog: pytest.LogCaptureFixture) -> None:
+    from bowstring.accelerator import placed
+
+    images = {"image": bowstring.Image(8, decoder="nvjpeg")}
+    with caplog.at_level(logging.WARNING):
+        found = list(bowstring.Loader(PHOTOS, batch_size=20, columns="image", images=images, device="auto"))
+    assert len(found) == 2
+    assert [record.getMessage().startswith("device auto") for record in caplog.records] == [True]
+    given = placed({"device": "auto", "images": images}, "a framework", lambda: False)
+    assert given == {"device": "cpu", "images": {"image": bowstring.Image(8)}}

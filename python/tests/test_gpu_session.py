@@ -67,6 +67,8 @@ def test_a_dry_run_over_the_fake_driver_passes(tmp_path):
     source, kernels = root / "tests/fake_cuda/cuda.c", root / "src/device/cuda"
     library = ["-o", tmp_path / "libcuda.so.1", "-I", kernels, source, "-lpthread", "-lm"]
     subprocess.run(["cc", *options, *library], check=True)
+    nvjpeg = ["-o", tmp_path / "libnvjpeg.so.12", root / "tests/fake_cuda/nvjpeg.c", "-lm", "-ldl"]
+    subprocess.run(["cc", *options, *nvjpeg], check=True)
     command = [
         sys.executable,
         str(SCRIPT),
@@ -76,7 +78,7 @@ def test_a_dry_run_over_the_fake_driver_passes(tmp_path):
         "--out",
         str(tmp_path),
         "--only",
-        "facts,bits,jax",
+        "facts,bits,jax,nvjpeg",
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     stages = json.loads((tmp_path / "session.json").read_text())["stages"]
@@ -84,6 +86,11 @@ def test_a_dry_run_over_the_fake_driver_passes(tmp_path):
     assert stages["facts"]["doctor"]["gpu"]["devices"][0]["name"] == "Fake GPU 0"
     assert stages["bits"]["compared"] > 50
     assert stages["bits"]["wrong"] == 0
+    assert stages["nvjpeg"]["decoded_by"].startswith("nvJPEG 12.3.1 (")
+    assert stages["nvjpeg"]["decoded_by"].endswith("7 engines")
+    assert 0 < stages["nvjpeg"]["differ"] <= 1.5
+    assert stages["nvjpeg"]["refused"] == 0
+    assert all(rate > 0 for rate in stages["nvjpeg"]["photos_per_s"].values())
     # What is missing is named, and no failure.
     assert "JAX" in stages["jax"]["skipped"]
 

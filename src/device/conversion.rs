@@ -209,13 +209,33 @@ fn pixels(images: u64, height: u32, width: u32, channels: u8) -> Option<usize> {
 }
 
 fn normalise(pixels: &[u8], row: &mut [u8], channels: usize, dtype: DType, scale: &[f32; 4], bias: &[f32; 4]) {
-    let plane = pixels.len() / channels;
+    finish(pixels, row, channels, true, dtype, scale, bias);
+}
+
+/// The pixels of one image, `[height, width, channels]`, as values of `dtype` in `row`: bytes stay, floats are normalised. `planes`: one
+/// channel after the other.
+pub(super) fn finish(
+    pixels: &[u8],
+    row: &mut [u8],
+    channels: usize,
+    planes: bool,
+    dtype: DType,
+    scale: &[f32; 4],
+    bias: &[f32; 4],
+) {
+    let (plane, size) = (pixels.len() / channels, dtype.size());
     for channel in 0..channels {
         // 256 values, as the host's own normalisation has them.
         let table: [f32; 256] = std::array::from_fn(|x| f32::from(x as u8).mul_add(scale[channel], bias[channel]));
-        let out = &mut row[channel * plane * dtype.size()..][..plane * dtype.size()];
-        let values = pixels[channel..].iter().step_by(channels).map(|pixel| table[usize::from(*pixel)]);
-        values.zip(out.chunks_exact_mut(dtype.size())).for_each(|(value, out)| put(Number::Single(value), dtype, out));
+        let (first, step) = if planes { (channel * plane, 1) } else { (channel, channels) };
+        let values = pixels[channel..].iter().step_by(channels);
+        for (value, out) in values.zip(row.chunks_exact_mut(size).skip(first).step_by(step)) {
+            if dtype == DType::Uint8 {
+                out[0] = *value;
+            } else {
+                put(Number::Single(table[usize::from(*value)]), dtype, out);
+            }
+        }
     }
 }
 

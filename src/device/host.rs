@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::conversion::Conversion;
+use super::decoding::Decoding;
 use super::port::{Address, DEVICE_ALIGNMENT, Device, Event, Fenced, Kind, Stream, refused};
 use crate::error::Result;
 use crate::memory::{HostAllocator, SystemAllocator};
@@ -91,6 +92,18 @@ impl Device for Host {
             what.on_host(from, std::slice::from_raw_parts_mut(pointer(to), written), beside);
         }
         Ok(())
+    }
+
+    unsafe fn decode(&self, what: &Decoding, _rows: *const u8, from: Address, to: Address) -> Result<u64> {
+        let (Some(read), Some(written)) = (what.from_bytes(), what.to_bytes()) else {
+            return Err(refused(self.name(), "decoding photos", "their size overflows memory"));
+        };
+        // SAFETY: the caller promises sides of these sizes, which do not overlap.
+        let (from, to) = unsafe {
+            let from = std::slice::from_raw_parts(pointer(from).cast_const(), read);
+            (from, std::slice::from_raw_parts_mut(pointer(to), written))
+        };
+        what.on_host(from, to).map(|()| 0)
     }
 
     fn record(&self, _event: &Event) -> Result<()> {

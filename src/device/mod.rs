@@ -6,6 +6,7 @@
 //! | [`Device`] | what a device must offer: memory, a copy stream, events, fences |
 //! | [`Host`], [`Sim`] | the host's own memory, where nothing is copied; a simulation that the tests run |
 //! | [`Conversion`] | what a device does to a tensor on its way into place, defined bit by bit |
+//! | [`Decoding`], [`Photos`] | photos that a device decodes |
 //! | [`cuda`] | a GPU |
 //! | [`Place`], [`Fence`] | what the options say |
 //! | `ring` | which slot is whose: a pure state machine |
@@ -17,6 +18,7 @@
 mod batch;
 mod conversion;
 pub mod cuda;
+mod decoding;
 mod host;
 mod lease;
 mod placement;
@@ -30,9 +32,10 @@ mod upload;
 
 pub use batch::{DeviceBatch, DeviceTensor, DeviceValue};
 pub use conversion::{Conversion, Lists};
+pub use decoding::{Decoding, Photo, Photos, View};
 pub use host::Host;
 pub use lease::Consumer;
-pub use placement::{Normalisation, Padding, Recipes};
+pub use placement::{Developing, Normalisation, Padding, Recipes};
 pub use port::{Address, DEVICE_ALIGNMENT, Device, Event, Fenced, Kind, Stream, refused};
 pub use sim::Sim;
 pub use spec::{Fence, Gpu, Place};

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::conversion::{Conversion, Lists};
+use super::decoding::{Decoding, Photos};
 use super::port::{Address, DEVICE_ALIGNMENT};
 use crate::error::{Error, Result};
 use crate::memory::HostBuffer;
@@ -23,6 +24,8 @@ use crate::tensor::{Batch, Tensor, Value};
 pub struct Recipes {
     /// For columns of photos, u8 `[B, height, width, channels]`: how they are normalised.
     pub photos: BTreeMap<Arc<str>, Normalisation>,
+    /// For columns of photos that are not decoded, u8 `[B, bytes]`: how they are.
+    pub decoded: BTreeMap<Arc<str>, Developing>,
     /// For columns of lists, `name__values` and `name__offsets`: how they become `name` and `name__lengths`.
     pub lists: BTreeMap<Arc<str>, Padding>,
     /// The column that says which rows are padding, if there is one.
@@ -38,6 +41,29 @@ pub struct Normalisation {
     pub scale: [f32; 4],
     /// A summand for each channel.
     pub bias: [f32; 4],
+}
+
+/// How the photos of a column are decoded: see [`Decoding`].
+#[derive(Debug, Clone)]
+pub struct Developing {
+    /// Reads the rows.
+    pub photos: Arc<dyn Photos>,
+    /// Bytes of one row.
+    pub row_bytes: usize,
+    /// Height, width and channels.
+    pub shape: [usize; 3],
+    /// Whether one channel comes after the other.
+    pub planes: bool,
+    /// The type, a factor and a summand for each channel.
+    pub values: Normalisation,
+}
+
+impl Developing {
+    /// The axes of one photo as it is delivered.
+    pub fn axes(&self) -> [usize; 3] {
+        let [height, width, channels] = self.shape;
+        if self.planes { [channels, height, width] } else { [height, width, channels] }
+    }
 }
 
 /// How the lists of a column are padded: see [`Conversion::Pad`].
@@ -72,11 +98,28 @@ pub(super) struct Part {
     /// Where it lies as it was on the host.
     pub(super) from: Spot,
     /// What makes it, and where, if it does not stay.
-    pub(super) becomes: Option<(Conversion, usize)>,
+    pub(super) becomes: Option<(Work, usize)>,
     /// What the conversion reads beside it: the mask of its rows, or its offsets.
     pub(super) beside: Option<Spot>,
     /// Bytes that the consumer gets.
     pub(super) bytes: usize,
+}
+
+/// What makes a tensor.
+#[derive(Debug, Clone)]
+pub(super) enum Work {
+    Convert(Conversion),
+    Decode(Decoding),
+}
+
+impl Work {
+    /// Bytes that it writes; `None` if they are more than any memory has.
+    fn to_bytes(&self) -> Option<usize> {
+        match self {
+            Self::Convert(what) => what.to_bytes(),
+            Self::Decode(what) => what.to_bytes(),
+        }
+    }
 }
 
 /// A place in a slab.
@@ -121,8 +164,8 @@ impl Placement {
                 bytes: tensor.bytes().len(),
             };
             if let Some(made) = recipes.made(name, tensor, batch) {
-                part.bytes = made.what.to_bytes().ok_or_else(overflow)?;
-                part.becomes = Some((made.what, placement.total));
+                part.bytes = made.work.to_bytes().ok_or_else(overflow)?;
+                part.becomes = Some((made.work, placement.total));
                 part.beside = made.beside.and_then(|beside| placement.spot(beside));
                 (part.name, part.dtype, part.shape) = (made.name, made.dtype, made.shape);
                 placement.total = after(placement.total, part.bytes).ok_or_else(overflow)?;
@@ -146,13 +189,22 @@ impl Placement {
         let start = if in_place { slab.as_ptr().expose_provenance() as Address } else { base + *at as Address };
         start + spot.offset as Address
     }
+
+    /// Where `spot` lies on the host.
+    pub(super) fn on_host(&self, spot: Spot) -> *const u8 {
+        // A spot is that of a tensor within the slab.
+        self.slabs[spot.slab].0.as_ptr().wrapping_add(spot.offset)
+    }
 }
 
 impl Part {
     /// What makes this part, and where, if it does not stay as it is; `beside` is where that lies.
-    pub(super) fn conversion(&self, beside: Option<Address>) -> Option<(Conversion, usize)> {
-        let (what, at) = self.becomes?;
-        Some((beside.map_or(what, |beside| what.with_beside(beside)), at))
+    pub(super) fn work(&self, beside: Option<Address>) -> Option<(Work, usize)> {
+        let (work, at) = self.becomes.clone()?;
+        Some(match (work, beside) {
+            (Work::Convert(what), Some(beside)) => (Work::Convert(what.with_beside(beside)), at),
+            (work, _) => (work, at),
+        })
     }
 }
 
@@ -162,7 +214,7 @@ struct Made<'a> {
     dtype: DType,
     shape: Vec<usize>,
     /// Without the address of what it reads beside the tensor.
-    what: Conversion,
+    work: Work,
     beside: Option<&'a Tensor>,
 }
 
@@ -172,12 +224,20 @@ impl Recipes {
         let lists = |suffix: &str| name.strip_suffix(suffix).and_then(|column| self.lists.get_key_value(column));
         if let Some(recipe) = self.photos.get(name) {
             self.normalised(name, *recipe, tensor, batch)
+        } else if let Some(recipe) = self.decoded.get(name) {
+            decoded(name, recipe, tensor)
         } else if let Some((column, recipe)) = lists("__values") {
             padded(column, *recipe, tensor, batch.tensor(&part_name(column, "offsets", 0))?)
         } else if let Some((column, recipe)) = lists("__offsets") {
             let lists = lists_of(*recipe, batch.tensor(&part_name(column, "values", 0))?, tensor)?;
             let (name, shape) = (part_name(column, "lengths", 0), vec![usize::try_from(lists.count).ok()?]);
-            Some(Made { name, dtype: DType::Int64, shape, what: Conversion::Lengths(lists), beside: None })
+            Some(Made {
+                name,
+                dtype: DType::Int64,
+                shape,
+                work: Work::Convert(Conversion::Lengths(lists)),
+                beside: None,
+            })
         } else {
             None
         }
@@ -203,8 +263,33 @@ impl Recipes {
             mask: None,
         };
         let beside = mask.filter(|mask| mask.bytes().len() == rows);
-        Some(Made { name: Arc::clone(name), dtype: to, shape: vec![rows, channels, height, width], what, beside })
+        let (name, shape) = (Arc::clone(name), vec![rows, channels, height, width]);
+        Some(Made { name, dtype: to, shape, work: Work::Convert(what), beside })
     }
+}
+
+/// Rows of photos that are not decoded, `[rows, bytes]`, as photos.
+fn decoded<'a>(name: &Arc<str>, recipe: &Developing, tensor: &Tensor) -> Option<Made<'a>> {
+    let (DType::Uint8, &[rows, row_bytes]) = (tensor.dtype(), tensor.shape()) else { return None };
+    if row_bytes != recipe.row_bytes {
+        return None;
+    }
+    let [height, width, channels] = recipe.shape;
+    let Normalisation { to, scale, bias } = recipe.values;
+    let what = Decoding {
+        photos: Arc::clone(&recipe.photos),
+        rows,
+        row_bytes,
+        height: u32::try_from(height).ok()?,
+        width: u32::try_from(width).ok()?,
+        channels: u8::try_from(channels).ok()?,
+        planes: recipe.planes,
+        to,
+        scale,
+        bias,
+    };
+    let shape = std::iter::once(rows).chain(recipe.axes()).collect();
+    Some(Made { name: Arc::clone(name), dtype: to, shape, work: Work::Decode(what), beside: None })
 }
 
 /// `values`, `[items, ...]`, and `offsets` as `[lists, length, ...]`.
@@ -220,7 +305,13 @@ fn padded<'a>(column: &Arc<str>, recipe: Padding, values: &Tensor, offsets: &'a 
         offsets: 0,
     };
     let shape = [usize::try_from(lists.count).ok()?, recipe.length].iter().chain(rest).copied().collect();
-    Some(Made { name: Arc::clone(column), dtype: values.dtype(), shape, what, beside: Some(offsets) })
+    Some(Made {
+        name: Arc::clone(column),
+        dtype: values.dtype(),
+        shape,
+        work: Work::Convert(what),
+        beside: Some(offsets),
+    })
 }
 
 /// The lists of these tensors.
@@ -261,7 +352,7 @@ mod tests {
         let photos =
             BTreeMap::from([("image".into(), Normalisation { to: DType::Float32, scale: [1.0; 4], bias: [0.0; 4] })]);
         let lists = BTreeMap::from([("words".into(), Padding { length: 3, fill: 7, left: true })]);
-        let recipes = Recipes { photos, lists, mask: Some("_mask".into()) };
+        let recipes = Recipes { photos, lists, mask: Some("_mask".into()), ..Recipes::default() };
         let mut batch = batch(&[
             ("image", DType::Uint8, &[2, 5, 3, 3]),
             ("label", DType::Int64, &[2]),
@@ -277,8 +368,10 @@ mod tests {
         assert_eq!(placement.slabs.len(), 2);
         let image = &placement.tensors[0];
         assert_eq!((image.dtype, &*image.shape, image.bytes), (DType::Float32, &[2, 3, 5, 3][..], 360));
-        let (what, at) = image.conversion(image.beside.map(|mask| placement.address(mask, 1 << 20, false))).unwrap();
-        let Conversion::Normalise { images, height, width, channels, mask, .. } = what else { panic!("{what:?}") };
+        let (work, at) = image.work(image.beside.map(|mask| placement.address(mask, 1 << 20, false))).unwrap();
+        let Work::Convert(Conversion::Normalise { images, height, width, channels, mask, .. }) = work else {
+            panic!("{work:?}")
+        };
         assert_eq!((images, height, width, channels), (2, 5, 3, 3));
         assert_eq!(mask, Some((1 << 20) + 512), "image and label take 256 bytes each");
         let slabs = placement.slabs.iter().map(|(slab, at)| (*at, slab.len()));
@@ -287,7 +380,7 @@ mod tests {
         assert_eq!((&*lengths.name, &*lengths.shape, lengths.dtype), ("words__lengths", &[2][..], DType::Int64));
         let beside = words.beside.map(|beside| placement.address(beside, 0, false));
         assert_eq!(beside, Some(placement.address(lengths.from, 0, false)), "the offsets");
-        let made = |part: &Part| (part.conversion(beside).unwrap().1, part.bytes);
+        let made = |part: &Part| (part.work(beside).unwrap().1, part.bytes);
         let mut parts: Vec<(usize, usize)> = slabs.chain([(at, image.bytes), made(words), made(lengths)]).collect();
         parts.sort_unstable();
         assert!(parts.iter().all(|(at, _)| at % DEVICE_ALIGNMENT == 0));

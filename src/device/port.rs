@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::conversion::Conversion;
+use super::decoding::Decoding;
 use crate::error::{Error, Result};
 use crate::memory::HostAllocator;
 
@@ -130,6 +131,30 @@ pub trait Device: fmt::Debug + Send + Sync + 'static {
     /// As for [`copy`](Self::copy), both sides in device memory: `from` of [`Conversion::from_bytes`], `to` of
     /// [`Conversion::to_bytes`], not overlapping; and what is read [beside](Conversion::beside) it, of as many bytes as that says.
     unsafe fn convert(&self, what: &Conversion, from: Address, to: Address) -> Result<()>;
+
+    /// Makes ready for [`decode`](Self::decode), which is not called without it.
+    ///
+    /// # Errors
+    /// If the device has no decoder, with what to do about it.
+    fn open_decoder(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// What decodes photos, for people to read, once it is open.
+    fn decoder(&self) -> Option<String> {
+        None
+    }
+
+    /// Appends the decoding of photos to the copy stream, and tells how many of them the host had to decode because the device refused. It
+    /// may take as long as that does. Only the transfer thread calls this.
+    ///
+    /// # Errors
+    /// If the device refuses; [`Error::Corrupt`] for a photo that neither decodes. Something may have been appended even then.
+    ///
+    /// # Safety
+    /// As for [`copy`](Self::copy): `rows` is readable and `from`, to which a copy of them was appended, is memory of the device, both of
+    /// [`Decoding::from_bytes`]; `to` of [`Decoding::to_bytes`], not overlapping.
+    unsafe fn decode(&self, what: &Decoding, rows: *const u8, from: Address, to: Address) -> Result<u64>;
 
     /// Records `event` on the copy stream. Only the transfer thread calls this.
     ///

@@ -12,6 +12,7 @@ use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::conversion::Conversion;
+use super::decoding::Decoding;
 use super::port::{Address, DEVICE_ALIGNMENT, Device, Event, Fenced, Kind, Stream, refused};
 use crate::error::Result;
 use crate::memory::{HostAllocator, SystemAllocator};
@@ -51,6 +52,8 @@ pub struct Counters {
     pub copied: u64,
     /// Conversions run.
     pub conversions: u64,
+    /// Columns of photos decoded.
+    pub decoded: u64,
     /// Blocks of page-locked memory allocated.
     pub pinned: u64,
     /// Blocks of page-locked memory freed.
@@ -87,6 +90,7 @@ unsafe impl Send for Source {}
 enum Command {
     Copy { to: Address, from: Source, bytes: usize },
     Convert { what: Conversion, from: Address, to: Address },
+    Decode { what: Decoding, from: Address, to: Address },
     Move { to: Address, from: Address, bytes: usize },
     Read { at: Address, bytes: usize, to: Arc<Mutex<Option<Vec<u8>>>> },
     Signal(u64),
@@ -98,6 +102,7 @@ impl fmt::Debug for Command {
         f.write_str(match self {
             Self::Copy { .. } => "copy",
             Self::Convert { .. } => "convert",
+            Self::Decode { .. } => "decode",
             Self::Move { .. } => "move",
             Self::Read { .. } => "read",
             Self::Signal(_) => "signal",
@@ -306,6 +311,7 @@ impl State {
                 }
             }
             Command::Convert { what, from, to } => self.convert(&what, from, to),
+            Command::Decode { what, from, to } => self.decode(&what, from, to),
             Command::Move { to, from, bytes } => {
                 let found = self.bytes(from, bytes).map_or_else(|| vec![POISON; bytes], |bytes| bytes.to_vec());
                 if let Some(to) = self.bytes(to, bytes) {
@@ -330,6 +336,17 @@ impl State {
         let Some(from) = self.bytes(from, read).map(|from| from.to_vec()) else { return };
         if let Some(to) = self.bytes(to, written) {
             what.on_host(&from, to, beside.as_deref());
+        }
+    }
+
+    fn decode(&mut self, what: &Decoding, from: Address, to: Address) {
+        self.counters.decoded += 1;
+        let (read, written) = (what.from_bytes().unwrap_or(0), what.to_bytes().unwrap_or(0));
+        let Some(from) = self.bytes(from, read).map(|from| from.to_vec()) else { return };
+        if let Some(to) = self.bytes(to, written)
+            && what.on_host(&from, to).is_err()
+        {
+            to.fill(POISON);
         }
     }
 
@@ -414,6 +431,20 @@ impl Device for Sim {
         self.call("a conversion", |state| {
             state.push(COPIES, Command::Convert { what: *what, from, to });
             Ok(())
+        })
+    }
+
+    unsafe fn decode(&self, what: &Decoding, rows: *const u8, from: Address, to: Address) -> Result<u64> {
+        let (Some(read), Some(written)) = (what.from_bytes(), what.to_bytes()) else {
+            return Err(refused("sim:0", "decoding photos", "their size overflows memory"));
+        };
+        // SAFETY: the caller promises that so many bytes are readable, and not written.
+        let now = unsafe { std::slice::from_raw_parts(rows, read) };
+        // What is damaged is said now; the pixels come when the command runs, of what is in the device's memory by then.
+        what.on_host(now, &mut vec![0; written])?;
+        self.call("decoding photos", |state| {
+            state.push(COPIES, Command::Decode { what: what.clone(), from, to });
+            Ok(0)
         })
     }
 

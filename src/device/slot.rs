@@ -77,6 +77,7 @@ pub(super) struct Counters {
     pub(super) bytes: AtomicU64,
     pub(super) allocations: AtomicU64,
     pub(super) overflows: AtomicU64,
+    pub(super) refused: AtomicU64,
 }
 
 impl Core {

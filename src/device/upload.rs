@@ -20,8 +20,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::batch::{DeviceBatch, DeviceTensor, DeviceValue};
+use super::decoding::in_column;
 use super::lease::Lease;
-use super::placement::{Part, Placement, Recipes};
+use super::placement::{Part, Placement, Recipes, Work};
 use super::port::{Address, Device, Kind, refused};
 use super::ring::{Counts, State};
 use super::slot::{Board, Body, Core, Slot};
@@ -90,6 +91,8 @@ pub struct DeviceStats {
     pub allocations: u64,
     /// How often there was no slot and more memory was taken.
     pub overflows: u64,
+    /// Photos that the device should have decoded, and refused, so that the host did.
+    pub refused: u64,
     /// Batches that the consumer has, and copies of their tensors.
     pub held: usize,
     /// Slots that are lost because a fence failed.
@@ -264,6 +267,7 @@ impl<S: Send + 'static> Transfer<S> {
             bytes: counters.bytes.load(Ordering::Relaxed),
             allocations: counters.allocations.load(Ordering::Relaxed),
             overflows: counters.overflows.load(Ordering::Relaxed),
+            refused: counters.refused.load(Ordering::Relaxed),
             held: counts.held,
             quarantined: counts.quarantined,
         }
@@ -457,8 +461,8 @@ impl<S: Send + 'static, F: Source<S>> Thread<S, F> {
             let tensor = DeviceTensor {
                 dtype: part.dtype,
                 shape: part.shape.clone(),
-                address: match part.becomes {
-                    Some((_, at)) => base + at as Address,
+                address: match &part.becomes {
+                    Some((_, at)) => base + *at as Address,
                     None => placement.address(part.from, base, self.in_place),
                 },
                 bytes: part.bytes,
@@ -491,11 +495,19 @@ impl<S: Send + 'static, F: Source<S>> Thread<S, F> {
         }
         for part in placement.tensors.iter().filter(|part| part.bytes > 0) {
             let address = |spot| placement.address(spot, body.at, self.in_place);
-            if let Some((what, at)) = part.conversion(part.beside.map(address)) {
-                *appended = true;
+            let Some((work, at)) = part.work(part.beside.map(address)) else { continue };
+            *appended = true;
+            let (from, to) = (address(part.from), body.at + at as Address);
+            match work {
                 // SAFETY: both sides and what is beside them lie in the slot (or in slabs that stay where they are), where the placement put
                 // them without overlap, with the sizes that the conversion has.
-                unsafe { device.convert(&what, address(part.from), body.at + at as Address)? }
+                Work::Convert(what) => unsafe { device.convert(&what, from, to)? },
+                Work::Decode(what) => {
+                    // SAFETY: as above; the rows on the host are those that were copied to `from`, and live as long.
+                    let refused = unsafe { device.decode(&what, placement.on_host(part.from), from, to) };
+                    let refused = refused.map_err(|error| in_column(error, &part.name))?;
+                    self.core.counters.refused.fetch_add(refused, Ordering::Relaxed);
+                }
             }
         }
         body.ready.as_ref().map_or(Ok(()), |ready| device.record(ready))

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::Origin;
+use super::{Origin, decoding};
 use crate::codec::{BadRows, Lists};
 use crate::device::{
     Device, DeviceBatch, DeviceStats, Feeding, Normalisation, Padding, Pulled, Recipes, Source, Taken, Transfer,
@@ -102,14 +102,19 @@ impl OnDevice {
         device: Arc<dyn Device>,
         open: impl Fn(&LoaderOptions) -> Result<Origin>,
     ) -> Result<Self> {
-        let (asked, mut photos) = shared_work(options);
+        let (options, decoded) = decoding::deferred(options)?;
+        if !decoded.is_empty() {
+            device.open_decoder()?;
+        }
+        let (asked, mut photos) = shared_work(&options);
         let mut origin = open(&asked)?;
         if !photos.keys().all(|name| is_pixels(origin.schema(), name)) {
-            origin = open(options)?;
+            origin = open(&options)?;
             photos.clear();
         }
-        let lists = paddings(origin.schema(), options);
-        let recipes = Recipes { photos, lists, mask: Some(crate::codec::MASK.into()) };
+        decoding::check(origin.schema(), &decoded)?;
+        let lists = paddings(origin.schema(), &options);
+        let recipes = Recipes { photos, decoded, lists, mask: Some(crate::codec::MASK.into()) };
         let schema = finished(origin.schema(), &recipes);
         let (share, timeout, now) = (origin.share(), origin.timeout(), Position::of(&origin));
         let feeding = Feeding {
@@ -298,6 +303,10 @@ fn finished(schema: &Schema, recipes: &Recipes) -> Schema {
             if let Some(axes) = field.dims.get_mut(1..4) {
                 axes.rotate_right(1);
             }
+        }
+        if let Some(recipe) = recipes.decoded.get(&field.name) {
+            field.ty = Type::Tensor(recipe.values.to);
+            field.dims = std::iter::once(Dim::Batch).chain(recipe.axes().map(Dim::Fixed)).collect();
         }
         field
     };

@@ -1,5 +1,6 @@
 //! The loader that people use: batches of a dataset, wherever it is, delivered where they are wanted.
 
+mod decoding;
 mod device;
 mod origin;
 
@@ -106,8 +107,12 @@ impl Loader {
 
     fn open_at(options: &LoaderOptions, open: impl Fn(&LoaderOptions, BatchMemory) -> Result<Origin>) -> Result<Self> {
         let device = match options.place()? {
-            Place::Cpu => None,
+            Place::Cpu => {
+                decoding::check_host(options)?;
+                None
+            }
             Place::Pinned => {
+                decoding::check_host(options)?;
                 let allocator = crate::device::gpu(&Gpu::Default)?.staging();
                 let memory = BatchMemory { allocator, returning: options.device_slots };
                 return Ok(Self(Way::Host(open(options, memory)?)));
@@ -119,7 +124,7 @@ impl Loader {
         };
         match device {
             Some(device) => on_device(options, device, open),
-            None => Ok(Self(Way::Host(open(options, BatchMemory::default())?))),
+            None => Ok(Self(Way::Host(open(&decoding::on_host(options), BatchMemory::default())?))),
         }
     }
 

@@ -90,7 +90,7 @@ typedef struct Context { int ordinal, retained; } Context;
 typedef struct { const char *name, *signature; void (*run)(void **); } Kernel;
 
 typedef struct Op {
-    enum { COPY, RECORD, WAIT, LAUNCH } what;
+    enum { COPY, RECORD, WAIT, LAUNCH, CALL } what;
     struct Op *next;
     void *to;
     const void *from;
@@ -103,6 +103,8 @@ typedef struct Op {
     unsigned grid[2], block;
     char values[16][8];
     int parameters;
+    void (*call)(void *);
+    void *argument;
 } Op;
 
 typedef struct Stream {
@@ -255,6 +257,11 @@ static void execute(Stream *s, Op *op) {
             }
             memcpy((char *)op->to + from, (const char *)op->from + from, to - from);
         }
+    } else if (op->what == CALL) {
+        wait_a_moment(s);
+        pthread_mutex_unlock(&lock);
+        op->call(op->argument);
+        pthread_mutex_lock(&lock);
     } else {
         void *parameters[16];
         for (int i = 0; i < op->parameters; i++)
@@ -675,6 +682,11 @@ RUN_PAD(pad_1, u8) RUN_PAD(pad_2, u16) RUN_PAD(pad_4, u32) RUN_PAD(pad_8, u64)
 static void run_lengths(void **p) { lengths(P(0, const u64 *), P(1, u64 *), P(2, u64), P(3, u64), P(4, u64)); }
 static void run_cast(void **p) { cast(P(0, void *), P(1, void *), P(2, u64), P(3, int), P(4, int)); }
 
+static void run_resample(void **p) {
+    resample(P(0, const Photo *), P(1, void *), P(2, u64), P(3, u32), P(4, u32), P(5, int), P(6, int), P(7, int), P(8, float), P(9, float),
+             P(10, float), P(11, float), P(12, float), P(13, float));
+}
+
 // A parameter is q: 8 bytes, i: an integer of 4, f: a float.
 #define NORM "qqqqqffffffff"
 #define PADDING "qqqqqqqqii"
@@ -685,7 +697,7 @@ static const Kernel KERNELS[] = {
     {"normalise_1_float32", NORM, run_normalise_1_float32}, {"normalise_3_float32", NORM, run_normalise_3_float32},
     {"normalise_4_float32", NORM, run_normalise_4_float32}, {"cast", "qqqii", run_cast},
     {"pad_1", PADDING, run_pad_1}, {"pad_2", PADDING, run_pad_2}, {"pad_4", PADDING, run_pad_4}, {"pad_8", PADDING, run_pad_8},
-    {"lengths", "qqqqq", run_lengths},
+    {"lengths", "qqqqq", run_lengths}, {"resample", "qqqiiiiiffffff", run_resample},
 };
 
 API cuModuleLoadData(char **module, const char *image) {
@@ -773,6 +785,27 @@ API cuStreamEndCapture(void *stream, void **graph) {
     *graph = NULL;
     LEAVE(code);
 }
+
+// ---- for other fake libraries of CUDA, which work on its streams ----------------------------------------------------------------
+
+// What call of `function` is to return, as it counts; 0: nothing was planned.
+API fakePlanned(const char *function) { pthread_mutex_lock(&lock); LEAVE(planned(function)); }
+
+API fakeViolation(const char *what) { pthread_mutex_lock(&lock); violation(what); LEAVE(OK); }
+
+// Calls `call` with `argument` when the stream comes to it.
+API fakeAppend(void *stream, void (*call)(void *), void *argument) {
+    pthread_mutex_lock(&lock);
+    BOUND;
+    Stream *s = stream_of(stream);
+    if (!s)
+        LEAVE(INVALID_HANDLE);
+    append(s, (Op){.what = CALL, .call = call, .argument = argument});
+    LEAVE(OK);
+}
+
+// Whether all `bytes` at `at` are memory of a device that was not freed.
+API fakeHolds(const void *at, size_t bytes) { pthread_mutex_lock(&lock); LEAVE(find(at, bytes, 1) != NULL); }
 
 // ---- the test's own -------------------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 #[cfg(target_os = "linux")]
 mod cuda;
+mod deferred;
 #[cfg(target_os = "linux")]
 mod driven;
 #[cfg(target_os = "linux")]
@@ -12,5 +13,7 @@ mod host;
 #[cfg(target_os = "linux")]
 mod kernels;
 mod loader;
+#[cfg(target_os = "linux")]
+mod nvjpeg;
 mod sim;
 mod suite;

@@ -6,6 +6,7 @@ use clap::Parser;
 use serde::Serialize;
 
 use bowstring::codec::image;
+use bowstring::device::cuda::nvjpeg;
 use bowstring::device::cuda::visible::{self, Inventory};
 use bowstring::pipeline::machine;
 use bowstring::pipeline::rank::{self, Found};
@@ -33,6 +34,8 @@ struct Report {
     /// Variables of launchers that are set.
     launcher_variables: Vec<(String, String)>,
     gpu: Inventory,
+    /// The decoder for `decoder: nvjpeg`, where there is a driver.
+    nvjpeg: Option<nvjpeg::Found>,
 }
 
 pub(crate) fn run(_: &Args, out: &mut Out) -> Outcome {
@@ -46,7 +49,7 @@ fn examine() -> Report {
         Ok(found) => (Some(found), None),
         Err(error) => (None, Some(error.chain())),
     };
-    let names = rank::variables();
+    let (names, gpu) = (rank::variables(), visible::inventory());
     let mut stores = vec!["local files"];
     if cfg!(feature = "cloud") {
         stores.extend(["s3://", "gs://", "az://", "http(s)://"]);
@@ -62,7 +65,8 @@ fn examine() -> Report {
         rank,
         rank_problem,
         launcher_variables: names.filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?))).collect(),
-        gpu: visible::inventory(),
+        nvjpeg: gpu.driver.as_ref().and_then(|_| nvjpeg::inventory().ok()),
+        gpu,
     }
 }
 
@@ -118,6 +122,12 @@ impl Report {
         if let Some(problem) = problem {
             writeln!(f, "              {}", table::plain(problem))?;
         }
-        Ok(())
+        match (&self.nvjpeg, driver) {
+            (Some(found), _) => writeln!(f, "nvJPEG        {}, {}", found.version, table::plain(&found.path)),
+            (None, Some(_)) => {
+                writeln!(f, "nvJPEG        none that this program finds; Python looks in its packages too")
+            }
+            (None, None) => Ok(()),
+        }
     }
 }

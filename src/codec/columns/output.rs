@@ -9,6 +9,7 @@ use super::number::element;
 use super::options::{ColumnOptions, Lists, Nulls, Padded, Scalar, Truncate};
 use super::select;
 use super::shaped::Shaped;
+use crate::codec::image::{Decoder, Deferred};
 use crate::codec::{Decode, ImageDecoder, NpyDecoder, StoredDecoder};
 use crate::error::{Error, Result};
 use crate::schema::{DType, Dim, Element, Field, Stored, Type};
@@ -154,6 +155,8 @@ impl Output {
 enum Cells {
     Plain,
     Image(ImageDecoder),
+    /// Images that a device will decode.
+    Deferred(Deferred),
     Stored(StoredDecoder, Vec<Option<usize>>),
     /// Arrays of text (true) or bytes, with this many axes.
     Strings(bool, usize),
@@ -172,9 +175,10 @@ impl Cells {
             _ if as_arrow && matches!(leaf.kind, Kind::Text | Kind::Binary) => Ok(Self::Plain),
             _ if as_arrow && leaf.is_scalar() => Ok(Self::Arrow(super::bytes::decoded(&leaf.ty))),
             _ if exactly => wrong("arrow", "lists and fixed-size lists are not delivered as they are stored"),
-            (Some((image, _)), _) if leaf.kind == Kind::Binary && leaf.levels == 0 => {
-                Ok(Self::Image(ImageDecoder::new(image)?))
-            }
+            (Some((image, _)), _) if leaf.kind == Kind::Binary && leaf.levels == 0 => Ok(match image.decoder {
+                Decoder::Deferred => Self::Deferred(Deferred::new(image)?),
+                Decoder::Cpu | Decoder::Nvjpeg => Self::Image(ImageDecoder::new(image)?),
+            }),
             (Some((_, true)), _) => wrong("images", "only a binary column holds images"),
             (_, Some(Stored { element: element @ (Element::Text | Element::Bytes), shape, .. })) => {
                 Ok(Self::Strings(*element == Element::Text, shape.len()))
@@ -190,7 +194,7 @@ impl Cells {
             Self::Plain => None,
             Self::Image(decoder) => Some(decoder.dtype()),
             Self::Stored(decoder, _) => Some(decoder.dtype()),
-            Self::Strings(..) | Self::Arrow(_) => Some(DType::Uint8),
+            Self::Deferred(_) | Self::Strings(..) | Self::Arrow(_) => Some(DType::Uint8),
         }
     }
 }
@@ -232,6 +236,10 @@ pub(super) fn single(leaf: &Leaf, at: usize, options: &ColumnOptions) -> Result<
         (Cells::Image(decoder), ..) => {
             dims = decoder.shape().to_vec();
             Form::Decoded(Arc::new(decoder))
+        }
+        (Cells::Deferred(photos), ..) => {
+            dims = vec![photos.row_bytes()];
+            Form::Decoded(Arc::new(photos))
         }
         (Cells::Stored(decoder, shape), ..) => {
             unit = decoder.unit().map(Arc::from);

@@ -149,9 +149,9 @@ mod tests {
 
     #[test]
     fn an_end_marker_in_the_header_does_not_count() {
-        let jpeg = Jpeg { scan: Some(4), progressive: false };
+        let jpeg = Jpeg { scan: Some(4), progressive: false, plain: false };
         assert!(check_complete(&[0xff, 0xd9, 0, 0, 1, 0xff, 0xd9, 7], &jpeg).is_ok());
         assert!(check_complete(&[0xff, 0xd9, 0, 0, 1, 0xff], &jpeg).is_err());
-        assert!(check_complete(&[0xff, 0xd9], &Jpeg { scan: None, progressive: false }).is_err());
+        assert!(check_complete(&[0xff, 0xd9], &Jpeg { scan: None, progressive: false, plain: false }).is_err());
     }
 }

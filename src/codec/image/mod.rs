@@ -13,12 +13,14 @@
 //! | `jpeg`, `turbo`, `zune` | what to decode of a JPEG; by libjpeg-turbo, or in pure Rust |
 //! | `raster`, `colour` | PNG, WebP, GIF, BMP; channels and bits |
 //! | `normalise`, `simd` | pixels to values in place |
+//! | `deferred` | photos that a device will decode: their bytes, and what is wanted of them |
 //! | `stored` | images that are arrays: delivered pixel for pixel, as they were stored |
 //!
 //! Resizing is bilinear with antialiasing, as Pillow's and torchvision's. A damaged image is an error, never a picture with grey in it.
 
 mod colour;
 mod crop;
+mod deferred;
 mod exif;
 mod jpeg;
 mod normalise;
@@ -42,6 +44,7 @@ use turbo as backend;
 #[cfg(not(feature = "turbo"))]
 use zune as backend;
 
+pub use deferred::{Decoder, Deferred, Held, Stored};
 pub use exif::Orientation;
 pub use options::{Crop, ImageOptions, Layout, Limits, Normalize, Size};
 pub use probe::{Format, Info, probe};
@@ -108,19 +111,24 @@ impl ImageDecoder {
         self.options.channels.into()
     }
 
-    fn decode(&self, cell: &[u8], random: u64, row: &mut [u8], scratch: &mut Scratch) -> Result<()> {
+    /// Reads the header of `cell` and draws.
+    fn draw(&self, cell: &[u8], random: u64) -> Result<Drawn> {
         let (info, jpeg) = probe::header(cell)?;
-        let channels = self.channels();
-        self.options.limits.check(info.width, info.height, cost(&info, jpeg.as_ref(), channels))?;
-
+        self.options.limits.check(info.width, info.height, cost(&info, jpeg.as_ref(), self.channels()))?;
         let orientation = if self.options.orient { info.orientation } else { Orientation::default() };
         let (width, height) = orientation.apply(info.width, info.height);
         let sample = crop::sample(&self.options, self.size, width, height, random)?;
-        let turn = orientation.then_flip(sample.flip);
         // From here to the last step everything is as stored: the turn is undone for the box and the output size.
-        let (width, height) = orientation.apply(self.size.width, self.size.height);
         let rect = sample.rect.stored(orientation, info.width, info.height);
-        let want = Want { rect, sealed: sample.sealed, width, height };
+        Ok(Drawn { info, jpeg, rect, sealed: sample.sealed, turn: orientation.then_flip(sample.flip) })
+    }
+
+    /// Decodes what was drawn of `cell` to `row`.
+    fn decode(&self, cell: &[u8], drawn: &Drawn, row: &mut [u8], scratch: &mut Scratch) -> Result<()> {
+        let Drawn { info, jpeg, rect, sealed, turn } = *drawn;
+        let channels = self.channels();
+        let (width, height) = turn.apply(self.size.width, self.size.height);
+        let want = Want { rect, sealed, width, height };
 
         let source = match jpeg {
             Some(jpeg) => {
@@ -177,8 +185,20 @@ impl Decode for ImageDecoder {
                 hint: String::new(),
             });
         }
-        with_scratch(|scratch| self.decode(cell, random, row, scratch))
+        with_scratch(|scratch| self.decode(cell, &self.draw(cell, random)?, row, scratch))
     }
+}
+
+/// What becomes of one image, before any of it is decoded.
+#[derive(Debug, Clone, Copy)]
+struct Drawn {
+    info: Info,
+    jpeg: Option<probe::Jpeg>,
+    /// The box, in the image as stored.
+    rect: Rect,
+    sealed: bool,
+    /// What is done to the box once resized.
+    turn: Orientation,
 }
 
 /// Runs a decoder with this thread's memory. The decoders are made by others, and fed by strangers.

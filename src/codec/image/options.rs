@@ -1,5 +1,6 @@
 //! What the user asks of an image column, as plain fields, and the check that it makes sense.
 
+use super::deferred::Decoder;
 use crate::error::{Error, Result};
 use crate::schema::DType;
 
@@ -43,6 +44,11 @@ pub struct ImageOptions {
     pub draft: bool,
     /// What an image may cost.
     pub limits: Limits,
+    /// Who decodes JPEG.
+    pub decoder: Decoder,
+    /// With [`Decoder::Nvjpeg`]: room for the bytes of one photo, at least that of its pixels once decoded. A photo of more is decoded on
+    /// the CPU. So many bytes of each photo cross the bus.
+    pub encoded_room: u32,
 }
 
 impl Default for ImageOptions {
@@ -60,9 +66,14 @@ impl Default for ImageOptions {
             orient: true,
             draft: true,
             limits: Limits::default(),
+            decoder: Decoder::Cpu,
+            encoded_room: 256 << 10,
         }
     }
 }
+
+/// Most that [`ImageOptions::encoded_room`] may be.
+const MOST_ROOM: u32 = 64 << 20;
 
 /// Height and width in pixels. In JSON one number (a square) or `[height, width]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
@@ -266,7 +277,7 @@ impl ImageOptions {
     /// and a summand, then the layout [`Layout::Chw`] and [`dtype`](Self::dtype). None if that is not the outcome that is asked for.
     pub(crate) fn undone(&self) -> Option<(Self, [f32; 4], [f32; 4])> {
         let float = matches!(self.dtype, DType::Float16 | DType::Bfloat16 | DType::Float32);
-        if !float || self.layout != Layout::Chw || self.check().is_err() {
+        if !float || self.layout != Layout::Chw || self.decoder != Decoder::Cpu || self.check().is_err() {
             return None;
         }
         let (scale, bias) = super::normalise::factors(self);
@@ -274,8 +285,25 @@ impl ImageOptions {
         Some((pixels, scale, bias))
     }
 
+    /// The same with the decoding of JPEG left to a device, with what is then left to do: for each channel a factor and a summand, which
+    /// count where the type is a float.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for an option that is impossible, or that a device cannot follow.
+    pub(crate) fn deferred(&self) -> Result<(Self, [f32; 4], [f32; 4])> {
+        let deferred = Self { decoder: Decoder::Deferred, ..self.clone() };
+        deferred.check()?;
+        let (scale, bias) = super::normalise::factors(self);
+        Ok((deferred, scale, bias))
+    }
+
     /// The output size, after a check of every option.
     pub(super) fn check(&self) -> Result<Size> {
+        if self.decoder == Decoder::Nvjpeg {
+            let problem =
+                "nvjpeg decodes on the GPU that a loader delivers to: give device=\"cuda\", or decoder=\"cpu\"";
+            return Err(Error::config("decoder", problem));
+        }
         let Some(size) = self.size else {
             return Err(Error::config(
                 "size",
@@ -331,6 +359,14 @@ impl ImageOptions {
     }
 
     fn check_values(&self) -> Result<()> {
+        if self.decoder == Decoder::Deferred && !matches!(self.channels, 1 | 3) {
+            let problem = format!("nvjpeg gives 1 or 3 channels, not {}; give cpu", self.channels);
+            return Err(Error::config("decoder", problem));
+        }
+        if self.encoded_room > MOST_ROOM {
+            let problem = format!("{} bytes; give at most {MOST_ROOM}", self.encoded_room);
+            return Err(Error::config("encoded_room", problem));
+        }
         if !(0.0..=1.0).contains(&self.flip) {
             return Err(Error::config("flip", format!("probability {}; give 0 to 1", self.flip)));
         }
@@ -409,12 +445,15 @@ mod tests {
         assert_eq!(parse(r#"{"size": 8}"#).unwrap().size, Some(Size { height: 8, width: 8 }));
         assert_eq!(parse(r#"{"size": [8, 9]}"#).unwrap().size, Some(Size { height: 8, width: 9 }));
         assert_eq!(parse(r#"{"flip": true}"#).unwrap().flip, 0.5);
+        assert_eq!(parse(r#"{"decoder": "nvjpeg"}"#).unwrap().decoder, Decoder::Nvjpeg);
         assert_eq!(parse(r#"{"crop": {"random_resized": {}}}"#).unwrap().crop, Crop::RANDOM_RESIZED);
         for wrong in [
             r#"{"sise": 8}"#,
             r#"{"crop": "top"}"#,
             r#"{"crop": {"random_resized": {"scal": 1}}}"#,
             r#"{"flip": "no"}"#,
+            r#"{"decoder": "gpu"}"#,
+            r#"{"decoder": "deferred"}"#,
         ] {
             assert!(parse(wrong).is_err(), "{wrong}");
         }
@@ -438,6 +477,9 @@ mod tests {
         assert_eq!(refused(&|o| o.flip = 1.5), "flip");
         assert_eq!(refused(&|o| o.flip = f64::NAN), "flip");
         assert_eq!(refused(&|o| o.channels = 2), "channels");
+        assert_eq!(refused(&|o| o.decoder = Decoder::Nvjpeg), "decoder");
+        assert_eq!(refused(&|o| (o.decoder, o.channels) = (Decoder::Deferred, 4)), "decoder");
+        assert_eq!(refused(&|o| o.encoded_room = u32::MAX), "encoded_room");
         assert_eq!(refused(&|o| o.dtype = DType::Int8), "dtype");
         assert_eq!(refused(&|o| o.normalize = Some(Normalize::imagenet())), "normalize");
         assert_eq!(refused(&|o| o.resize_shorter = Some(256)), "resize_shorter");

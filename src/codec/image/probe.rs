@@ -72,6 +72,8 @@ pub(super) struct Jpeg {
     /// Where the entropy-coded data starts, if the header is whole.
     pub(super) scan: Option<usize>,
     pub(super) progressive: bool,
+    /// What every decoder of JPEG reads alike: baseline, one scan, grey or YCbCr with colours at full or half resolution.
+    pub(super) plain: bool,
 }
 
 pub(super) fn header(bytes: &[u8]) -> Result<(Info, Option<Jpeg>)> {
@@ -144,6 +146,7 @@ fn jpeg(bytes: &[u8]) -> Result<(Info, Jpeg)> {
     let mut frame = None;
     let mut orientation = None;
     let mut scan = None;
+    let (mut plain, mut adobe) = (false, None);
     // Markers until the first scan; bytes that are no marker are passed over, as libjpeg does.
     while let Some(offset) = bytes.get(at..).and_then(|rest| rest.iter().position(|byte| *byte == 0xff)) {
         let Some(fill) = bytes.get(at + offset..).and_then(|rest| rest.iter().position(|byte| *byte != 0xff)) else {
@@ -173,12 +176,18 @@ fn jpeg(bytes: &[u8]) -> Result<(Info, Jpeg)> {
                 if bits != 8 {
                     return Err(unsupported_jpeg(&format!("JPEG of {bits} bits")));
                 }
+                plain = code == 0xc0 && is_plain_frame(body);
                 frame = Some((code, u16::from_be_bytes([w0, w1]), u16::from_be_bytes([h0, h1]), channels, bits));
             }
             0xe1 if orientation.is_none() => {
                 orientation = body.strip_prefix(b"Exif\0\0").map(Orientation::from_tiff);
             }
+            // Its last byte is how the colours were made.
+            0xee => adobe = body.strip_prefix(b"Adobe").and_then(|body| body.get(6)).or(adobe),
             0xda => {
+                let all = frame.is_some_and(|(.., channels, _)| body.first() == Some(&channels));
+                // Adobe's 1 is YCbCr.
+                plain &= all && adobe.is_none_or(|transform| *transform == 1);
                 scan = Some(at);
                 break;
             }
@@ -191,7 +200,20 @@ fn jpeg(bytes: &[u8]) -> Result<(Info, Jpeg)> {
     }
     let orientation = orientation.unwrap_or_default();
     let info = info(Format::Jpeg, width.into(), height.into(), channels, bits, orientation)?;
-    Ok((info, Jpeg { scan, progressive: matches!(code, 0xc2 | 0xca) }))
+    Ok((info, Jpeg { scan, progressive: matches!(code, 0xc2 | 0xca), plain: plain && scan.is_some() }))
+}
+
+/// Whether the body of a frame header is of one component, or of YCbCr with 4:4:4, 4:2:2, 4:2:0 or 4:4:0.
+fn is_plain_frame(body: &[u8]) -> bool {
+    let components = body.get(6..).map(|rest| rest.as_chunks::<3>().0);
+    match components {
+        Some([_]) => body.get(5) == Some(&1),
+        // Without another word of it, components called R, G, B are these.
+        Some([[y, luma, _], [_, 0x11, _], [_, 0x11, _]]) => {
+            body.get(5) == Some(&3) && matches!(luma, 0x11 | 0x12 | 0x21 | 0x22) && *y != b'R'
+        }
+        _ => false,
+    }
 }
 
 fn unsupported_jpeg(what: &str) -> Error {
@@ -300,7 +322,36 @@ mod tests {
         assert_eq!((info.width, info.height, info.channels, info.bits), (9, 5, 1, 8));
         bytes.extend([0xff, 0xda, 0, 4, 0, 0, 1, 2, 3]);
         let (_, jpeg) = header(&bytes).unwrap();
-        assert_eq!(jpeg, Some(Jpeg { scan: Some(bytes.len() - 3), progressive: true }));
+        assert_eq!(jpeg, Some(Jpeg { scan: Some(bytes.len() - 3), progressive: true, plain: false }));
+    }
+
+    #[test]
+    fn a_plain_jpeg_is_baseline_in_one_scan_of_usual_colours() {
+        let plain = |code: u8, components: &[[u8; 3]], adobe: Option<u8>, in_scan: u8| {
+            let mut bytes = vec![0xff, 0xd8];
+            if let Some(transform) = adobe {
+                bytes.extend([0xff, 0xee, 0, 14]);
+                bytes.extend(b"Adobe\0\x64\0\0\0\0");
+                bytes.push(transform);
+            }
+            let count = components.len() as u8;
+            bytes.extend([0xff, code, 0, 8 + 3 * count, 8, 0, 5, 0, 9, count]);
+            bytes.extend(components.as_flattened());
+            bytes.extend([0xff, 0xda, 0, 6 + 2 * in_scan, in_scan]);
+            bytes.extend(vec![0; usize::from(2 * in_scan) + 3]);
+            header(&bytes).unwrap().1.unwrap().plain
+        };
+        let colours = |luma| [[1, luma, 0], [2, 0x11, 1], [3, 0x11, 1]];
+        for luma in [0x11, 0x21, 0x12, 0x22] {
+            assert!(plain(0xc0, &colours(luma), None, 3) && plain(0xc0, &colours(luma), Some(1), 3));
+        }
+        assert!(plain(0xc0, &[[1, 0x11, 0]], None, 1) && plain(0xc0, &[[1, 0x22, 0]], None, 1));
+        assert!(!plain(0xc0, &colours(0x41), None, 3), "4:1:1");
+        assert!(!plain(0xc0, &colours(0x22), Some(0), 3), "RGB, as Adobe says");
+        assert!(!plain(0xc0, &[[b'R', 0x11, 0], [b'G', 0x11, 0], [b'B', 0x11, 0]], None, 3), "RGB by name");
+        assert!(!plain(0xc0, &colours(0x22), None, 1), "several scans");
+        assert!(!plain(0xc1, &colours(0x22), None, 3) && !plain(0xc2, &colours(0x22), None, 3));
+        assert!(!plain(0xc0, &[[1, 0x11, 0]; 4], None, 4), "inks");
     }
 
     #[test]

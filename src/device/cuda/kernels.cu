@@ -1,9 +1,9 @@
-// What the device does to a batch after the copy: photos from bytes to normalised planes, lists padded to one length, and casts
-// between element types.
+// What the device does to a batch after the copy: photos from bytes to normalised planes, boxes of decoded photos to photos of one size,
+// lists padded to one length, and casts between element types.
 //
 // scripts/kernels.py makes kernels.ptx from this file. It is written in the part of the language that C has too: the fake driver of
 // the tests (tests/fake_cuda) includes it, and so every index and every formula runs without a GPU; what a compiler for GPUs makes of
-// it does not. Every result is bit-equal to that of `Conversion::on_host`.
+// it does not. Every result is bit-equal to that of `Conversion::on_host`, or `View::resample`.
 //
 // Nothing here shares memory between threads or waits: a thread reads and writes its own elements, over a grid of any size.
 
@@ -172,6 +172,107 @@ NORMALISE(normalise_4_bfloat16, 4, BFLOAT16)
 NORMALISE(normalise_1_float32, 1, FLOAT32)
 NORMALISE(normalise_3_float32, 3, FLOAT32)
 NORMALISE(normalise_4_float32, 4, FLOAT32)
+
+// ---- boxes of decoded photos ----------------------------------------------------------------------------------------------------
+
+// A photo, decoded: where its pixels are, `[height, width, channels]` bytes (nowhere: it becomes zeros); which row of the batch it is; what
+// of it is wanted. As `Entry` in decoder.rs.
+typedef struct {
+    u64 pixels;
+    u32 width, height, row, flags;
+    double x, y, box_width, box_height;
+} Photo;
+
+enum { SEALED = 1, TRANSPOSE = 2, FLIP_X = 4, FLIP_Y = 8 };
+
+// The pixels of one axis that count for one of the result: from `first` to before `end`; the distance of the first from the middle.
+typedef struct {
+    u32 first, end;
+    float distance, shrink;
+} Taps;
+
+INLINE u32 bounded(double x, u32 low, u32 high) {
+    const u32 whole = x > 0.0 ? (u32)x : 0;
+    const u32 least = whole < low ? low : whole;
+    return least > high ? high : least;
+}
+
+// For pixel `at` of `size`, of `length` pixels from `start` on, of `whole`: a triangle as wide as the scale, and at least two pixels.
+INLINE Taps taps(double start, double length, u32 at, u32 size, u32 whole, int sealed) {
+    const double scale = length / (double)size, support = scale > 1.0 ? scale : 1.0;
+    const double middle = start + ((double)at + 0.5) * scale, end = start + length;
+    const u32 last = (u32)end, above = last < end ? last + 1 : last;
+    const u32 low = sealed && start > 0.0 ? (u32)start : 0, high = sealed && above < whole ? above : whole;
+    Taps found;
+    found.first = bounded(middle - support + 0.5, low, high - 1);
+    found.end = bounded(middle + support + 0.5, found.first + 1, high);
+    found.distance = (float)((double)found.first + 0.5 - middle);
+    found.shrink = (float)(1.0 / support);
+    return found;
+}
+
+INLINE float weight_of(const Taps *taps, u32 at) {
+    const float distance = taps->distance + (float)(at - taps->first);
+    const float weight = 1.0f - (distance < 0.0f ? -distance : distance) * taps->shrink;
+    return weight > 0.0f ? weight : 0.0f;
+}
+
+// table: `photos` photos; out: rows of `height` x `width` pixels of `channels` (1 or 3) values of `to`, one channel after the other if
+// `planes`. Bytes stay bytes; floats are normalised as above.
+KERNEL resample(const Photo *table, void *out, u64 photos, u32 height, u32 width, int channels, int to, int planes, float s0,
+                float s1, float s2, float b0, float b1, float b2) {
+    const float scale[3] = {s0, s1, s2}, bias[3] = {b0, b1, b2};
+    const u64 plane = (u64)height * width;
+    for (u64 number = ROW; number < photos; number += ROWS) {
+        const Photo photo = table[number];
+        const u8 *pixels = (const u8 *)photo.pixels;
+        const int turned = (photo.flags & TRANSPOSE) != 0, sealed = (photo.flags & SEALED) != 0;
+        const u32 across = turned ? height : width, down = turned ? width : height;
+        const u64 first = photo.row * plane * channels;
+        for (u64 pixel = THREAD; pixel < plane; pixel += THREADS) {
+            float sums[3] = {0.0f, 0.0f, 0.0f}, total = 0.0f;
+            if (pixels) {
+                const u32 seen_x = (u32)(pixel % width), seen_y = (u32)(pixel / width);
+                u32 x = turned ? seen_y : seen_x, y = turned ? seen_x : seen_y;
+                if (photo.flags & FLIP_X)
+                    x = across - 1 - x;
+                if (photo.flags & FLIP_Y)
+                    y = down - 1 - y;
+                const Taps columns = taps(photo.x, photo.box_width, x, across, photo.width, sealed);
+                const Taps rows = taps(photo.y, photo.box_height, y, down, photo.height, sealed);
+                for (u32 row = rows.first; row < rows.end; row++) {
+                    float line[3] = {0.0f, 0.0f, 0.0f}, weights = 0.0f;
+                    for (u32 column = columns.first; column < columns.end; column++) {
+                        const float weight = weight_of(&columns, column);
+                        const u8 *at = pixels + ((u64)row * photo.width + column) * channels;
+                        UNROLL
+                        for (int c = 0; c < 3; c++)
+                            if (c < channels)
+                                line[c] += weight * (float)at[c];
+                        weights += weight;
+                    }
+                    const float weight = weight_of(&rows, row);
+                    UNROLL
+                    for (int c = 0; c < 3; c++)
+                        sums[c] += weight * line[c];
+                    total += weight * weights;
+                }
+            }
+            UNROLL
+            for (int c = 0; c < 3; c++) {
+                if (c >= channels)
+                    break;
+                const float mean = pixels ? sums[c] / total + 0.5f : 0.0f;
+                const u8 byte = mean < 255.0f ? (u8)mean : 255;
+                const u64 at = first + (planes ? c * plane + pixel : pixel * channels + c);
+                if (to == UINT8)
+                    ((u8 *)out)[at] = byte;
+                else
+                    store(to, out, at, pixels ? FMA((float)byte, scale[c], bias[c]) : 0.0f);
+            }
+        }
+    }
+}
 
 // ---- lists ----------------------------------------------------------------------------------------------------------------------
 

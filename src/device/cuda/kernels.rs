@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use super::driver::{Bound, Context, Handle};
 use crate::device::conversion::{Conversion, Lists};
+use crate::device::decoding::Decoding;
 use crate::device::port::{Address, refused};
 use crate::error::Result;
 use crate::schema::DType;
@@ -43,7 +44,11 @@ pub(super) struct Kernels {
     /// By the logarithm of the element's bytes.
     pad: [Handle; 4],
     lengths: Handle,
+    resample: Handle,
 }
+
+/// Parameters of the longest list.
+const PARAMETERS: usize = 14;
 
 /// One launch: which kernel, over how many blocks, with which parameters.
 #[derive(Debug)]
@@ -51,7 +56,7 @@ struct Launch {
     function: Handle,
     grid: (u32, u32),
     /// As many as the longest list; a kernel that declares fewer leaves the rest alone.
-    parameters: [Parameter; 13],
+    parameters: [Parameter; PARAMETERS],
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -72,7 +77,7 @@ impl Kernels {
         // From here on the drop unloads it.
         let context_of = Arc::clone(context);
         let mut kernels =
-            Self { context: context_of, module, normalise: [[0; 3]; 3], cast: 0, pad: [0; 4], lengths: 0 };
+            Self { context: context_of, module, normalise: [[0; 3]; 3], cast: 0, pad: [0; 4], lengths: 0, resample: 0 };
         let find = |name: &CStr| -> Result<Handle> {
             let mut function = 0;
             // SAFETY: as above; the name ends with a zero.
@@ -90,6 +95,7 @@ impl Kernels {
         }
         kernels.cast = find(c"cast")?;
         kernels.lengths = find(c"lengths")?;
+        kernels.resample = find(c"resample")?;
         Ok(kernels)
     }
 
@@ -105,11 +111,49 @@ impl Kernels {
         stream: Handle,
         _: &Bound<'_>,
     ) -> Result<()> {
-        let Some(Launch { function, grid, mut parameters }) = self.prepare(what, from, to)? else { return Ok(()) };
+        let Some(launch) = self.prepare(what, from, to)? else { return Ok(()) };
+        // SAFETY: `prepare` has the parameters that the kernel declares; the caller promises the memory.
+        unsafe { self.start(launch, stream, "launching a conversion") }
+    }
+
+    /// Appends the kernel that makes the photos of a table, each of which lies in memory of its own, to rows of a batch at `to`.
+    ///
+    /// # Safety
+    /// Until what was appended is done: `table` is device memory of `photos` entries as the kernel has them, the pixels of each are where it
+    /// says, and `to` has [`Decoding::to_bytes`], with every row that is named.
+    pub(super) unsafe fn resample(
+        &self,
+        what: &Decoding,
+        (table, photos): (Address, usize),
+        to: Address,
+        stream: Handle,
+        _: &Bound<'_>,
+    ) -> Result<()> {
+        use Parameter::{Float, Int, Wide};
+        let whole = |number: u32| Int(number.cast_signed());
+        let [s0, s1, s2, _] = what.scale.map(Float);
+        let [b0, b1, b2, _] = what.bias.map(Float);
+        let sizes = [whole(what.height), whole(what.width), Int(what.channels.into())];
+        let form = [Int(number(what.to)), Int(what.planes.into())];
+        let sides = [Wide(table), Wide(to), Wide(photos as u64)];
+        let parameters = filled(&[&sides[..], &sizes, &form, &[s0, s1, s2, b0, b1, b2]].concat());
+        let plane = u64::from(what.height) * u64::from(what.width);
+        let rows = c_uint::try_from((photos as u64).min(MOST_ROWS)).unwrap_or(1);
+        let launch = Launch { function: self.resample, grid: (blocks(plane), rows), parameters };
+        // SAFETY: these are the parameters that the kernel declares; the caller promises the memory.
+        unsafe { self.start(launch, stream, "launching the kernel for photos") }
+    }
+
+    /// Appends a launch to `stream`.
+    ///
+    /// # Safety
+    /// The function is one of this module and the parameters are those that it declares; the memory that they name is there until it is done.
+    unsafe fn start(&self, launch: Launch, stream: Handle, what: &str) -> Result<()> {
+        let Launch { function, grid, mut parameters } = launch;
         let mut addresses = parameters.each_mut().map(Parameter::address);
         let none = std::ptr::null_mut();
-        // SAFETY: the function is one of this module, which lives; there are as many parameters, of the types that it declares
-        // (`prepare`), and the driver copies them before it returns. The memory is promised by the caller.
+        // SAFETY: the module lives; the driver copies as many parameters as the function declares before it returns. The rest is promised
+        // by the caller.
         let code = unsafe {
             (self.context.driver.call.cuLaunchKernel)(
                 function,
@@ -125,7 +169,7 @@ impl Kernels {
                 none,
             )
         };
-        self.context.check(code, "launching a conversion")
+        self.context.check(code, what)
     }
 
     /// The launch for `what`; `None` if there is nothing to do.
@@ -149,7 +193,7 @@ impl Kernels {
                 let threads = if plane % 4 == 0 { plane / 4 } else { plane };
                 let ([s0, s1, s2, s3], [b0, b1, b2, b3]) = (scale.map(Float), bias.map(Float));
                 let (from, to, mask) = (Wide(from), Wide(to), Wide(mask.unwrap_or(0)));
-                let parameters = [from, to, mask, Wide(images), Wide(plane), s0, s1, s2, s3, b0, b1, b2, b3];
+                let parameters = filled(&[from, to, mask, Wide(images), Wide(plane), s0, s1, s2, s3, b0, b1, b2, b3]);
                 let rows = c_uint::try_from(images.min(MOST_ROWS)).unwrap_or(1);
                 Launch { function: self.normalise[channels][dtype], grid: (blocks(threads), rows), parameters }
             }
@@ -198,7 +242,7 @@ impl Parameter {
 }
 
 /// `given`, and zeros behind them.
-fn filled(given: &[Parameter]) -> [Parameter; 13] {
+fn filled(given: &[Parameter]) -> [Parameter; PARAMETERS] {
     std::array::from_fn(|at| given.get(at).copied().unwrap_or(Parameter::Wide(0)))
 }
 
@@ -233,7 +277,7 @@ mod tests {
         let first = PTX.lines().next().unwrap();
         assert_eq!(first, format!("// kernels.cu sha256 {hash}"), "run python scripts/kernels.py");
         assert!(PTX.contains(".version 8.0\n.target sm_75\n"));
-        for name in NORMALISE.iter().flatten().chain(&PAD).chain(&[c"cast", c"lengths"]) {
+        for name in NORMALISE.iter().flatten().chain(&PAD).chain(&[c"cast", c"lengths", c"resample"]) {
             assert!(PTX.contains(&format!(".visible .entry {}(", name.to_str().unwrap())), "{name:?}");
         }
     }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `driver` | the driver's library, its functions, the primary context and how a thread borrows it |
 //! | `pinned` | page-locked host memory, near the GPU |
+//! | [`nvjpeg`], `decoder` | NVIDIA's decoder of JPEG, where it is asked for; a batch of photos through it |
 //! | `kernels` | conversions on the GPU: `kernels.cu` as PTX |
 //! | [`visible`] | which GPUs there are, and which one is this process's |
 //!
@@ -11,19 +12,23 @@
 
 #![expect(unsafe_code, reason = "calls into the CUDA driver; the contracts are stated at each use")]
 
+mod decoder;
 mod driver;
 mod kernels;
+pub mod nvjpeg;
 mod pinned;
 pub mod visible;
 
 use std::ffi::c_uint;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use decoder::Decoder;
 use driver::{CAPTURE_IMPLICIT, Context, Handle, NOT_READY};
 use kernels::Kernels;
 use pinned::Pinned;
 
 use super::conversion::Conversion;
+use super::decoding::Decoding;
 use super::port::{Address, Device, Event, Fenced, Kind, Stream, refused};
 use super::spec::Gpu;
 use crate::error::Result;
@@ -55,6 +60,8 @@ pub struct Cuda {
     reads: Handle,
     /// Loaded when the first conversion is asked for.
     kernels: Mutex<Option<Kernels>>,
+    /// Opened when photos are to be decoded.
+    decoder: Mutex<Option<Decoder>>,
 }
 
 impl Cuda {
@@ -67,7 +74,8 @@ impl Cuda {
         let node = visible::bus_address(context.driver, context.device).as_deref().and_then(pinned::node_of);
         let staging = Arc::new(Pinned::new(Arc::clone(&context), node));
         // With handles of zero, which the drop passes over.
-        let mut cuda = Self { context, staging, copies: 0, reads: 0, kernels: Mutex::new(None) };
+        let (kernels, decoder) = (Mutex::new(None), Mutex::new(None));
+        let mut cuda = Self { context, staging, copies: 0, reads: 0, kernels, decoder };
         let (copies, reads) = {
             let _bound = cuda.context.bind()?;
             let copies = cuda.stream();
@@ -210,6 +218,36 @@ impl Device for Cuda {
         unsafe { kernels.launch(what, from, to, self.copies, &bound) }
     }
 
+    fn open_decoder(&self) -> Result<()> {
+        let bound = self.context.bind()?;
+        let mut decoder = self.decoder.lock().unwrap_or_else(PoisonError::into_inner);
+        if decoder.is_none() {
+            *decoder = Some(Decoder::open(&self.context, &self.staging, &bound)?);
+        }
+        Ok(())
+    }
+
+    fn decoder(&self) -> Option<String> {
+        self.decoder.lock().unwrap_or_else(PoisonError::into_inner).as_ref().and_then(Decoder::describe)
+    }
+
+    unsafe fn decode(&self, what: &Decoding, rows: *const u8, from: Address, to: Address) -> Result<u64> {
+        let bound = self.context.bind()?;
+        let mut kernels = self.kernels.lock().unwrap_or_else(PoisonError::into_inner);
+        let kernels = match &mut *kernels {
+            Some(kernels) => kernels,
+            none => none.insert(Kernels::load(&self.context, &bound)?),
+        };
+        let mut decoder = self.decoder.lock().unwrap_or_else(PoisonError::into_inner);
+        let (Some(decoder), Some(bytes @ 1..), Some(_)) = (&mut *decoder, what.from_bytes(), what.to_bytes()) else {
+            return Err(refused(self.name(), "decoding photos", "there is no decoder, or no memory has so much"));
+        };
+        // SAFETY: the caller promises so many bytes, which nobody writes until what is appended is done.
+        let rows = unsafe { std::slice::from_raw_parts(rows, bytes) };
+        // SAFETY: the caller promises the same.
+        unsafe { decoder.decode(what, rows, (from, to), kernels, self.copies, &bound) }
+    }
+
     fn record(&self, event: &Event) -> Result<()> {
         let _bound = self.context.bind()?;
         self.record_on(event, self.copies)
@@ -331,6 +369,8 @@ impl Drop for Cuda {
             let call = &self.context.driver.call;
             // SAFETY: the stream is this device's own, and nobody else has it.
             self.context.log(unsafe { (call.cuStreamSynchronize)(stream) }, "waiting for its copies");
+            // Nothing that it appended is under way any more.
+            drop(self.decoder.lock().unwrap_or_else(PoisonError::into_inner).take());
             // SAFETY: as above; made once, destroyed once.
             self.context.log(unsafe { (call.cuStreamDestroy_v2)(stream) }, "giving back a stream");
         }

@@ -105,6 +105,7 @@ fn doctor_shows_the_gpus_or_says_why_there_is_none() {
         for unset in ["CUDA_VISIBLE_DEVICES", "BOWSTRING_RESOURCES", "LOCAL_RANK", "RANK", "WORLD_SIZE"] {
             command.env_remove(unset);
         }
+        command.env_remove("BOWSTRING_NVJPEG");
         command.arg("doctor").env("LD_LIBRARY_PATH", library).envs(variables.iter().copied());
         let done = command.output().unwrap();
         assert!(done.status.success(), "{done:?}");
@@ -122,6 +123,10 @@ fn doctor_shows_the_gpus_or_says_why_there_is_none() {
     }
     let none = doctor(&build(13_000), &[("FAKE_CUDA_INIT", "100")]);
     assert!(none.contains("GPU           none") && none.contains("CUDA_ERROR_NO_DEVICE"), "{none}");
+    assert!(two.contains("\nnvJPEG        ") && !none.contains("nvJPEG"), "{two}");
+    let library = super::fake::build_nvjpeg();
+    let found = doctor(&build(12_040), &[("BOWSTRING_NVJPEG", library.to_str().unwrap())]);
+    assert!(found.contains(&format!("\nnvJPEG        12.3.1, {}\n", library.display())), "{found}");
 }
 
 // ---- slots that are used again ------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-//! The fake CUDA driver of tests/fake_cuda: built with the C compiler, loaded by children of the test binary, steered from tests.
+//! The fake CUDA driver of tests/fake_cuda, and the nvJPEG that goes with it: built with the C compiler, loaded by children of the test binary, steered from tests.
 
 #![expect(unsafe_code, reason = "calls into a library that is written for these tests")]
 
@@ -17,26 +17,42 @@ const CHILD: &str = "BOWSTRING_FAKE_CUDA";
 
 /// A driver for CUDA `version` (13000 is 13.0), as a directory that holds `libcuda.so.1`.
 pub(crate) fn build(version: u32) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let (source, kernels) = (root.join("tests/fake_cuda/cuda.c"), root.join("src/device/cuda"));
+    let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/device/cuda");
+    let include = [format!("-DFAKE_VERSION={version}"), "-I".to_owned(), kernels.to_str().unwrap().to_owned()];
+    let library = compile("cuda.c", "libcuda.so.1", &include, &[kernels.join("kernels.cu")]);
+    library.parent().unwrap().to_owned()
+}
+
+/// The library of nvJPEG that works on the driver's streams.
+pub(crate) fn build_nvjpeg() -> PathBuf {
+    compile("nvjpeg.c", "libnvjpeg.so.12", &[], &[])
+}
+
+/// An older one, that cannot tell how many engines there are.
+pub(crate) fn build_old_nvjpeg() -> PathBuf {
+    compile("nvjpeg.c", "libnvjpeg.so.12", &["-DFAKE_OLD".to_owned()], &[])
+}
+
+/// Compiles `source` of tests/fake_cuda with these options to a library called `name`, in a directory for what it is made of.
+fn compile(source: &str, name: &str, options: &[String], others: &[PathBuf]) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_cuda").join(source);
     let mut hasher = DefaultHasher::new();
-    (fs::read(&source).unwrap(), fs::read(kernels.join("kernels.cu")).unwrap()).hash(&mut hasher);
-    let directory =
-        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fake-cuda-{version}-{:016x}", hasher.finish()));
-    let library = directory.join("libcuda.so.1");
+    let files = std::iter::once(&source).chain(others).map(|path| fs::read(path).unwrap());
+    (files.collect::<Vec<_>>(), options).hash(&mut hasher);
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fake-{name}-{:016x}", hasher.finish()));
+    let library = directory.join(name);
     if !library.exists() {
         fs::create_dir_all(&directory).unwrap();
         let made = tempfile::Builder::new().tempfile_in(&directory).unwrap().into_temp_path();
         let mut cc = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()));
         cc.args(["-std=gnu11", "-O2", "-ffp-contract=off", "-fvisibility=hidden", "-shared", "-fPIC"]);
-        cc.arg(format!("-DFAKE_VERSION={version}")).arg("-I").arg(&kernels);
-        cc.arg("-o").arg(&*made).arg(&source).args(["-lpthread", "-lm"]);
+        cc.args(options).arg("-o").arg(&*made).arg(&source).args(["-lpthread", "-lm", "-ldl"]);
         let done = cc.output().unwrap_or_else(|error| panic!("the C compiler that links Rust: {error}"));
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         // Several tests may build it at once; each puts a whole file in place.
         made.persist(&library).unwrap();
     }
-    directory
+    library
 }
 
 /// Runs the ignored test `name` as a child that finds the driver in `library` (none: an empty directory), and returns what it printed.
@@ -48,7 +64,7 @@ pub(crate) fn child(name: &str, library: Option<&Path>, variables: &[(&str, &str
     let rest = env::var_os("LD_LIBRARY_PATH");
     let paths = std::iter::once(ours).chain(rest.iter().flat_map(env::split_paths));
     command.env("LD_LIBRARY_PATH", env::join_paths(paths).unwrap()).env(CHILD, "1");
-    for unset in ["CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "SLURM_LOCALID", "BOWSTRING_RESOURCES"] {
+    for unset in ["CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "SLURM_LOCALID", "BOWSTRING_RESOURCES", "BOWSTRING_NVJPEG"] {
         command.env_remove(unset);
     }
     command.envs(variables.iter().copied());

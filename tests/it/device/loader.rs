@@ -122,7 +122,7 @@ fn device(batch: &DeviceBatch) -> Held {
     (batch.epoch, batch.step, tensors.collect())
 }
 
-fn next(loader: &mut Loader) -> Option<Held> {
+pub(super) fn next(loader: &mut Loader) -> Option<Held> {
     loader.next_placed().unwrap().map(|batch| match batch {
         Placed::Host(batch) => host(&batch),
         Placed::Device(batch) => device(&batch),
@@ -138,7 +138,7 @@ pub(super) fn cpu(options: &LoaderOptions) -> Loader {
 }
 
 /// The pipeline's own threads end by themselves, and with them the last of its page-locked memory.
-fn all_given_back(sim: &Sim) {
+pub(super) fn all_given_back(sim: &Sim) {
     let deadline = Instant::now() + Duration::from_secs(120);
     while !sim.counters().is_balanced() || sim.counters().strays > 0 {
         assert!(Instant::now() < deadline, "{:?}", sim.counters());

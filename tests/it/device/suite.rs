@@ -410,6 +410,7 @@ fn conversions(bench: &impl Bench, seed: u64) {
         photos: [("image".into(), recipe)].into(),
         lists: [("words".into(), padding)].into(),
         mask: Some("_mask".into()),
+        ..Recipes::default()
     };
     let mut transfer = start(bench, Feeding { recipes, ..feeding(3, Fence::Stream) }, 9);
     let stream = bench.stream();

@@ -1,0 +1,41 @@
+//! Where NVIDIA's wheels, and torchvision's, have their libraries: beside the packages of the interpreter that runs.
+
+use std::fs;
+use std::path::PathBuf;
+
+use bowstring::codec::image::Decoder;
+use bowstring::device::cuda::nvjpeg;
+use bowstring::pipeline::LoaderOptions;
+use pyo3::prelude::*;
+
+/// Tells the library where to look for nvJPEG too, if `options` ask for it.
+pub(crate) fn prepare(py: Python<'_>, options: &LoaderOptions) {
+    if options.columns.images.values().any(|image| image.decoder == Decoder::Nvjpeg) {
+        look(py);
+    }
+}
+
+/// Tells the library where to look for nvJPEG too. What cannot be asked is not there.
+pub(crate) fn look(py: Python<'_>) {
+    let mut found = Vec::new();
+    for folder in packages(py, "nvidia").unwrap_or_default() {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        found.extend(entries.map(|entry| entry.path().join("lib")).filter(|folder| folder.is_dir()));
+    }
+    // Newer releases lie in folders whose names sort later.
+    found.sort_unstable_by(|one, other| other.cmp(one));
+    for folder in packages(py, "torchvision").unwrap_or_default() {
+        found
+            .extend(folder.parent().map(|packages| packages.join("torchvision.libs")).filter(|folder| folder.is_dir()));
+    }
+    nvjpeg::look_in(found);
+}
+
+/// The folders of the package `name`, which is not imported.
+fn packages(py: Python<'_>, name: &str) -> PyResult<Vec<PathBuf>> {
+    let spec = py.import("importlib.util")?.call_method1("find_spec", (name,))?;
+    if spec.is_none() {
+        return Ok(Vec::new());
+    }
+    spec.getattr("submodule_search_locations")?.try_iter()?.map(|folder| folder?.extract()).collect()
+}
