@@ -14,7 +14,6 @@ use arrow::array::{
 };
 use arrow::buffer::Buffer;
 use arrow::datatypes::{ByteArrayType, DataType, Field, GenericBinaryType, GenericStringType, Schema, SchemaRef};
-use arrow::error::ArrowError;
 use arrow::ffi::{FFI_ArrowArray, FFI_ArrowSchema, from_ffi};
 use arrow::ffi_stream::{FFI_ArrowArrayStream, RecordBatchStreamReader};
 use bowstring::Error;
@@ -237,12 +236,14 @@ impl Batches {
 }
 
 impl Iterator for Batches {
-    type Item = Result<RecordBatch, ArrowError>;
+    type Item = bowstring::Result<RecordBatch>;
 
     fn next(&mut self) -> Option<Self::Item> {
         match self {
             Self::One(batch) => batch.take().map(Ok),
-            Self::Stream(reader) => reader.next(),
+            Self::Stream(reader) => Some(reader.next()?.map_err(|error| {
+                Error::corrupt_by(bowstring::Place::default(), "the data cannot be taken over", error)
+            })),
         }
     }
 }

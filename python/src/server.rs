@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
+use bowstring::Error;
 use bowstring::error::Result;
 use bowstring::flight::put::{Mode, Token, WriteId};
 use bowstring::flight::server::config::ServerOptions;
 use bowstring::flight::server::{Background, Catalogue, Config, Tokens, Writes};
-use bowstring::{Error, Place};
 use pyo3::prelude::*;
 use serde::Deserialize;
 
@@ -70,9 +70,6 @@ impl PyServer {
         let batches = batches(py, data)?;
         let staged = py.detach(|| {
             let schema = batches.schema();
-            let batches = batches.map(|batch| {
-                batch.map_err(|error| Error::corrupt_by(Place::default(), "the data cannot be taken over", error))
-            });
             self.writes()?.stage(&WriteId::new(dataset, write)?, task, schema, batches)
         });
         staged.map(|staged| serde_json::json!(staged).to_string()).map_err(|error| raise(py, &error))
@@ -109,9 +106,6 @@ impl PyServer {
     fn writes(&self) -> Result<Writes> {
         let running = self.running.checked()?.lock().unwrap_or_else(PoisonError::into_inner);
         let server = running.as_ref().ok_or_else(|| Error::Closed { why: "the server was closed".to_owned() })?;
-        server.writes().cloned().ok_or_else(|| Error::Unsupported {
-            what: "writing to this server".to_owned(),
-            hint: "start it with put=\"memory\" or a directory".to_owned(),
-        })
+        server.writes().cloned()
     }
 }

@@ -62,12 +62,7 @@ impl PyDatasetWriter {
         py.detach(|| {
             let mut writer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             let writer = writer.as_mut().ok_or_else(closed)?;
-            batches.into_iter().try_for_each(|batch| {
-                let batch = batch.map_err(|error| {
-                    Error::corrupt_by(bowstring::Place::default(), "the data cannot be taken over", error)
-                })?;
-                writer.write(&batch)
-            })
+            batches.into_iter().try_for_each(|batch| writer.write(&batch?))
         })
         .map_err(|error| raise(py, &error))
     }

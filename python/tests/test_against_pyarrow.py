@@ -157,7 +157,7 @@ def filters(rng: Rng) -> tuple[str | None, Any]:
     return choices[rng.integers(len(choices))]
 
 
-def check(name: str, batch: dict[str, Any], rows: Bits, here: Bits, expected: pa.Array) -> None:
+def check(name: str, batch: dict[str, Any], here: Bits, expected: pa.Array) -> None:
     """That the rows ``here`` of a batch hold the values ``expected``."""
     kind = expected.type
     valid = np.asarray(expected.is_valid())
@@ -166,7 +166,7 @@ def check(name: str, batch: dict[str, Any], rows: Bits, here: Bits, expected: pa
     else:
         assert valid.all(), f"{name} has nulls, and no mask"
     if pa.types.is_dictionary(kind):
-        return check(name, batch, rows, here, expected.cast(kind.value_type))
+        return check(name, batch, here, expected.cast(kind.value_type))
     if pa.types.is_string(kind) or pa.types.is_binary(kind) or pa.types.is_large_string(kind):
         assert batch[name].take(pa.array(np.flatnonzero(here))).to_pylist() == expected.to_pylist(), name
         return None
@@ -234,11 +234,11 @@ def case(seed: int, directory: pathlib.Path) -> None:
                 steps.add(len(loader))
                 assert sum(1 for _ in loader) == len(loader)
                 for batch in loader:
-                    here, numbers_ = np.asarray(batch["_mask"]), np.asarray(batch["_row_id"])
-                    ids = numbers_[here]
+                    here = np.asarray(batch["_mask"])
+                    ids = np.asarray(batch["_row_id"])[here]
                     seen += ids.tolist()
                     for name in made:
-                        check(name, batch, numbers_, here, table[name].combine_chunks().take(pa.array(ids)))
+                        check(name, batch, here, table[name].combine_chunks().take(pa.array(ids)))
         assert sorted(seen) == sorted(wanted["row"].to_pylist()), "rows"
         assert len(steps) == 1, "all ranks make the same steps"
     except Exception as error:

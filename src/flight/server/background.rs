@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use super::config::{Config, Put};
+use super::put::refused;
 use super::{Writes, serve};
 use crate::error::{Error, Result};
 
@@ -90,9 +91,12 @@ impl Background {
         format!("{}://{}", if self.tls { "grpc+tls" } else { "grpc" }, self.address)
     }
 
-    /// The way into it for this process, if it takes writes.
-    pub fn writes(&self) -> Option<&Writes> {
-        self.writes.as_ref()
+    /// The way into it for this process.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if it takes no writes.
+    pub fn writes(&self) -> Result<&Writes> {
+        self.writes.as_ref().ok_or_else(refused)
     }
 
     /// Drains: streams have the configured grace time to end. Closing again does nothing.

@@ -123,17 +123,16 @@ impl Core {
         Ok(options)
     }
 
-    /// What there is for `asked`: of the data `fingerprint`, for who goes on with them.
-    async fn offer(&self, asked: &Asked, fingerprint: Option<Fingerprint>) -> Result<Arc<Offer>> {
+    async fn offer(&self, asked: &Asked) -> Result<Arc<Offer>> {
         let budget = usize::try_from(self.config.memory_budget).unwrap_or(usize::MAX);
         let open = |options| Offer::open(options, budget);
-        self.opened.get(self.options(asked)?, fingerprint, self.config.refresh, open).await
+        self.opened.get(self.options(asked)?, asked.fingerprint, self.config.refresh, open).await
     }
 
-    async fn stored(&self, asked: &Asked, rows: &StoredRows, fingerprint: Option<Fingerprint>) -> Result<Arc<Stored>> {
+    async fn stored(&self, asked: &Asked, rows: &StoredRows) -> Result<Arc<Stored>> {
         rows::check(rows)?;
         let open = async |options| Stored::open(&options).await;
-        self.tables.get(self.options(asked)?, fingerprint, self.config.refresh, open).await
+        self.tables.get(self.options(asked)?, asked.fingerprint, self.config.refresh, open).await
     }
 
     /// What there is for `asked`, with a ticket for the rank, or one for each rank.
@@ -141,7 +140,7 @@ impl Core {
         if let Some(rows) = asked.rows.take() {
             return self.describe_rows(tenant, asked, rows).await;
         }
-        let offer = self.offer(&asked, asked.fingerprint).await?;
+        let offer = self.offer(&asked).await?;
         let plan = offer.plan(asked.epoch)?;
         State::at(offer.fingerprint, plan.spec().clone(), asked.epoch, asked.step).check_step(plan.steps())?;
         let ranks = match asked.rank {
@@ -178,7 +177,7 @@ impl Core {
         if asked.gang.is_some() {
             return Err(Error::config("gang", "stored rows belong to no gang"));
         }
-        let stored = self.stored(&asked, &rows, asked.fingerprint).await?;
+        let stored = self.stored(&asked, &rows).await?;
         let parts = match rows.part {
             Some(part) => part..part.saturating_add(1),
             None => all(rows.parts, "parts", "rows.part")?,
@@ -222,14 +221,14 @@ impl Core {
     /// The schema of what there is for `asked`.
     pub(super) async fn columns(&self, asked: &Asked) -> Result<SchemaRef> {
         if let Some(rows) = &asked.rows {
-            return Ok(Arc::clone(self.stored(asked, rows, asked.fingerprint).await?.schema()));
+            return Ok(Arc::clone(self.stored(asked, rows).await?.schema()));
         }
-        Ok(Arc::clone(self.offer(asked, asked.fingerprint).await?.columns.arrow()))
+        Ok(Arc::clone(self.offer(asked).await?.columns.arrow()))
     }
 
     /// The state of a loader at the position of `asked`.
     pub(super) async fn state(&self, asked: &Asked) -> Result<State> {
-        let offer = self.offer(asked, asked.fingerprint).await?;
+        let offer = self.offer(asked).await?;
         let plan = offer.plan(asked.epoch)?;
         let state = State::new(&plan, asked.step);
         state.step_in(&plan)?;
@@ -322,6 +321,8 @@ impl Core {
     }
 
     async fn answer(self: &Arc<Self>, tenant: &Tenant, mut ticket: Ticket, outgoing: u64) -> Result<Answer> {
+        // Whoever has a ticket has begun.
+        ticket.asked.fingerprint = Some(ticket.fingerprint);
         match ticket.asked.rows.take() {
             Some(rows) => {
                 let sending = self.rows(tenant, ticket, &rows).await?;
@@ -333,7 +334,7 @@ impl Core {
 
     async fn rows(&self, tenant: &Tenant, ticket: Ticket, rows: &StoredRows) -> Result<Sending> {
         let permit = self.config.quotas.open_stream(tenant)?;
-        let stored = self.stored(&ticket.asked, rows, Some(ticket.fingerprint)).await?;
+        let stored = self.stored(&ticket.asked, rows).await?;
         same_data(&ticket, stored.fingerprint())?;
         let means = rows::Means {
             workers: Arc::clone(self.hub.workers()),
@@ -364,7 +365,7 @@ impl Core {
             None => None,
         };
         let permit = self.config.quotas.open_stream(tenant)?;
-        let offer = self.offer(asked, Some(ticket.fingerprint)).await?;
+        let offer = self.offer(asked).await?;
         same_data(&ticket, offer.fingerprint)?;
         let plan = offer.plan(asked.epoch)?;
         let share = asked.share(0)?;

@@ -88,13 +88,14 @@ struct Key {
 #[derive(Debug)]
 struct Entry<T> {
     key: Arc<Key>,
+    /// Counts the openings of the key: of files as they were, and as they are.
+    number: u64,
     cell: OnceCell<Arc<T>>,
     /// When it was last known to be what there is. Held while somebody looks.
     looked: tokio::sync::Mutex<Instant>,
 }
 
-/// What is open by what was asked for, the one used last at the end. Of one key several may be open, of files as they were and as they
-/// are: the newest is the one behind.
+/// What is open by what was asked for, the one used last at the end.
 #[derive(Debug)]
 pub(super) struct Opened<T> {
     entries: Mutex<VecDeque<Arc<Entry<T>>>>,
@@ -153,33 +154,22 @@ impl<T: Source> Opened<T> {
             *entry.key == *key && entry.cell.get().is_some_and(|found| found.fingerprint() == fingerprint)
         };
         let at = entries.iter().position(is)?;
-        let newer = entries.range(at + 1..).any(|entry| *entry.key == *key);
-        // The newest of its key stays behind the others.
-        let entry = if newer { entries.get(at).cloned() } else { entries.remove(at) }?;
-        if !newer {
-            entries.push_back(Arc::clone(&entry));
-        }
-        entry.cell.get().cloned()
+        used(&mut entries, at)?.cell.get().cloned()
     }
 
     /// The newest entry of `key`, which is made if there is none.
     fn newest(&self, key: &Arc<Key>) -> Arc<Entry<T>> {
         let mut entries = self.lock();
-        let at = entries.iter().rposition(|entry| entry.key == *key);
-        let entry = at.and_then(|at| entries.remove(at)).unwrap_or_else(|| Arc::new(Entry::new(key)));
-        entries.push_back(Arc::clone(&entry));
-        while entries.len() > KEPT {
-            entries.pop_front();
-        }
-        entry
+        let of_key = entries.iter().enumerate().filter(|(_, entry)| entry.key == *key);
+        let newest = of_key.max_by_key(|(_, entry)| entry.number).map(|(at, _)| at);
+        newest.and_then(|at| used(&mut entries, at)).unwrap_or_else(|| add(&mut entries, Entry::new(key, 0)))
     }
 
-    /// Puts a new entry behind `old`, unless somebody has.
-    fn renew(&self, old: &Arc<Entry<T>>) {
+    /// Makes a newer entry than `old`, unless somebody has.
+    fn renew(&self, old: &Entry<T>) {
         let mut entries = self.lock();
-        let newest = entries.iter().rfind(|entry| entry.key == old.key);
-        if newest.is_none_or(|newest| Arc::ptr_eq(newest, old)) {
-            entries.push_back(Arc::new(Entry::new(&old.key)));
+        if entries.iter().all(|entry| entry.key != old.key || entry.number <= old.number) {
+            add(&mut entries, Entry::new(&old.key, old.number + 1));
         }
     }
 
@@ -199,9 +189,26 @@ impl<T: Source> Opened<T> {
     }
 }
 
+/// Moves entry `at` to the end: it was used last.
+fn used<T>(entries: &mut VecDeque<Arc<Entry<T>>>, at: usize) -> Option<Arc<Entry<T>>> {
+    let entry = entries.remove(at)?;
+    entries.push_back(Arc::clone(&entry));
+    Some(entry)
+}
+
+/// Adds `entry` at the end; the one that was not used for longest makes room.
+fn add<T>(entries: &mut VecDeque<Arc<Entry<T>>>, entry: Entry<T>) -> Arc<Entry<T>> {
+    let entry = Arc::new(entry);
+    entries.push_back(Arc::clone(&entry));
+    while entries.len() > KEPT {
+        entries.pop_front();
+    }
+    entry
+}
+
 impl<T> Entry<T> {
-    fn new(key: &Arc<Key>) -> Self {
-        Self { key: Arc::clone(key), cell: OnceCell::new(), looked: tokio::sync::Mutex::new(Instant::now()) }
+    fn new(key: &Arc<Key>, number: u64) -> Self {
+        Self { key: Arc::clone(key), number, cell: OnceCell::new(), looked: tokio::sync::Mutex::new(Instant::now()) }
     }
 }
 
@@ -285,5 +292,18 @@ mod tests {
         assert_eq!(get(&opened, &files, Some(7)).await.1, 1, "but not more often than each second");
         opened.forget(&reading);
         assert_eq!(opened.lock().len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_goes_on_with_older_files_is_not_forgotten_for_those_who_begin() {
+        let (opened, files) = (Opened::default(), Arc::new(Files::default()));
+        for version in 0..2 * KEPT as u8 {
+            files.now.store(version, Ordering::Relaxed);
+            tokio::time::advance(2 * MINUTE).await;
+            assert_eq!(get(&opened, &files, None).await.1, version);
+            assert_eq!(get(&opened, &files, Some(0)).await.1, 0, "version {version}");
+            assert_eq!(get(&opened, &files, None).await.1, version);
+        }
+        assert_eq!(opened.lock().len(), KEPT);
     }
 }

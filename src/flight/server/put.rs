@@ -160,6 +160,6 @@ pub(super) async fn act(core: &Core, action: &str, body: &[u8]) -> Result<Vec<u8
 pub(super) fn refused() -> Error {
     Error::Unsupported {
         what: "writing to this server".to_owned(),
-        hint: "start it with --put DIRECTORY or --put memory".to_owned(),
+        hint: "start it with --put DIRECTORY or --put memory, in Python with put=".to_owned(),
     }
 }
