@@ -13,7 +13,7 @@ use parquet::file::serialized_reader::SerializedPageReader;
 use super::project::{Projection, Source};
 use super::read::Fetched;
 use super::{Dataset, selection::Selection};
-use crate::page::{Element, Source as Pages, Stretches};
+use crate::page::{Element, Source as Pages, Stretches, width};
 
 impl Dataset {
     /// The pages of root column number `root`, if it is one flat column of plain numbers of which every row is wanted. Rows that
@@ -124,15 +124,6 @@ struct Whole {
     values: usize,
     /// Whether pages are parts of the fetched bytes.
     in_place: bool,
-}
-
-/// Bytes of a number that is stored in the bits of its type. Times are not: some units are stored as others.
-fn width(data_type: &DataType) -> Option<usize> {
-    match data_type {
-        DataType::Int32 | DataType::UInt32 | DataType::Float32 => Some(4),
-        DataType::Int64 | DataType::UInt64 | DataType::Float64 => Some(8),
-        _ => None,
-    }
 }
 
 /// The array of these bits.

@@ -48,6 +48,8 @@ pub use selector::Selector;
 #[cfg(feature = "convert")]
 pub(crate) use write::Finished;
 pub use write::{Compression, DatasetWriter, SCHEMA_KEY, WriterOptions, Written};
+#[cfg(feature = "flight")]
+pub(crate) use write::{FileWriter, Sink};
 
 use crate::error::{Error, Place, Result};
 use crate::manifest::{Manifest, RowGroup};

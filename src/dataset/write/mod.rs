@@ -7,6 +7,7 @@
 //! Cells of fields that carry [`Stored`](crate::schema::Stored) are encoded already, and stay as they are. With
 //! [`WriterOptions::petastorm`] the dataset is one of Petastorm too.
 
+mod file;
 mod options;
 mod staging;
 
@@ -19,11 +20,13 @@ use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use arrow::error::ArrowError;
-use parquet::arrow::ArrowWriter;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::WriterProperties;
 
+pub(crate) use file::FileWriter;
+#[cfg(feature = "flight")]
+pub(crate) use file::Sink;
 pub use options::{Compression, WriterOptions};
 
 use super::petastorm::{ROW_GROUP_COUNTS_KEY, UNISCHEMA_KEY, Unischema, row_group_counts_to_json};
@@ -100,7 +103,7 @@ pub(crate) struct Finished {
 struct Open {
     name: String,
     rows: usize,
-    writer: ArrowWriter<File>,
+    writer: FileWriter<File>,
 }
 
 impl std::fmt::Debug for Open {
@@ -127,8 +130,7 @@ impl DatasetWriter {
         let schema = Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()));
         let properties = options.check(&schema)?;
         // Whether Parquet has the types is known before anything is on the disk.
-        ArrowWriter::try_new(io::sink(), Arc::clone(&schema), Some(properties.clone()))
-            .map_err(|error| refused(path, error))?;
+        FileWriter::new(io::sink(), Arc::clone(&schema), properties.clone()).map_err(|error| refused(path, error))?;
         let staging = Staging::create(path, options.overwrite)?;
         Ok(Self { options, properties, schema, open: None, staging, files: Vec::new(), failed: false })
     }
@@ -262,7 +264,7 @@ impl DatasetWriter {
             let open = self.open()?;
             let outcome = open.writer.write(&batch);
             open.rows += rows;
-            let stored = open.writer.bytes_written() + open.writer.in_progress_size();
+            let stored = open.writer.bytes_written() + open.writer.gathered_bytes();
             (open.name.clone(), outcome.map(|()| stored), open.rows)
         };
         let stored = stored.map_err(|error| refused(&self.staging.path(&name), error))?;
@@ -280,7 +282,7 @@ impl DatasetWriter {
                 let name = format!("part-{:05}.parquet", self.files.len());
                 let file = self.staging.file(&name)?;
                 let (schema, properties) = (Arc::clone(&self.schema), self.properties.clone());
-                let writer = ArrowWriter::try_new(file, schema, Some(properties));
+                let writer = FileWriter::new(file, schema, properties);
                 let writer = writer.map_err(|error| refused(&self.staging.path(&name), error))?;
                 Open { name, rows: 0, writer }
             }
@@ -301,7 +303,7 @@ impl DatasetWriter {
         let name = "_common_metadata";
         let path = self.staging.path(name);
         let file = self.staging.file(name)?;
-        let writer = ArrowWriter::try_new(file, Arc::clone(&self.schema), Some(self.properties.clone()));
+        let writer = FileWriter::new(file, Arc::clone(&self.schema), self.properties.clone());
         let mut writer = writer.map_err(|error| refused(&path, error))?;
         let counts = self.files.iter().map(|file| (file.name.clone(), file.row_groups as usize)).collect();
         let counts = row_group_counts_to_json(&counts);
@@ -346,7 +348,7 @@ fn describe(fields: &mut [Field], unischema: &Unischema) -> Result<()> {
 }
 
 /// Writes the footer: row groups and bytes.
-fn end(mut writer: ArrowWriter<File>, path: &Path) -> Result<(u64, u64)> {
+fn end(mut writer: FileWriter<File>, path: &Path) -> Result<(u64, u64)> {
     let metadata = writer.finish().map_err(|error| refused(path, error))?;
     let bytes = writer.inner().metadata().map_err(|error| failed("look up", path, error))?.len();
     Ok((metadata.num_row_groups() as u64, bytes))
@@ -415,7 +417,7 @@ mod tests {
         let path = Path::new("/dev/full");
         let open = || {
             let file = File::options().write(true).open(path).unwrap();
-            ArrowWriter::try_new(file, Arc::clone(&schema), None).unwrap()
+            FileWriter::new(file, Arc::clone(&schema), WriterProperties::default()).unwrap()
         };
         let (mut flushed, mut ended) = (open(), open());
         let flushed = flushed.write(&batch).and_then(|()| flushed.flush()).map_err(|error| refused(path, error));

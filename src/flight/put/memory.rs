@@ -12,15 +12,14 @@ use bytes::Bytes;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
-use parquet::arrow::ArrowWriter;
 use parquet::errors::ParquetError;
 
 use super::{Committed, Mode, Record, WriteId, columns, same_columns};
-use crate::dataset::WriterOptions;
+use crate::dataset::{FileWriter, Sink, WriterOptions};
 use crate::error::{Error, Result};
 
-/// Bytes that a growing file asks for at least.
-const GROWTH: usize = 64 << 10;
+/// Bytes that a growing file asks for beyond what it needs at least: headers, levels, the footer.
+const SPARE: usize = 64 << 10;
 
 /// Numbers of the stores of this process.
 static STORES: AtomicU64 = AtomicU64::new(0);
@@ -112,19 +111,35 @@ impl Drop for Charge {
 
 /// A growing file whose memory is paid for before it is there.
 #[derive(Debug)]
-struct Sink {
+struct Growing {
     bytes: Vec<u8>,
     charge: Charge,
 }
 
-impl Write for Sink {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let needed = self.bytes.len() + bytes.len();
+impl Growing {
+    /// Makes room for `bytes` more, and for `spare` after them.
+    fn reserve(&mut self, bytes: usize, spare: usize) -> io::Result<()> {
+        let needed = self.bytes.len() + bytes;
         if needed > self.bytes.capacity() {
-            let capacity = needed.max(self.bytes.capacity() / 4 * 5).max(GROWTH);
+            let capacity = needed + spare;
             self.charge.resize(capacity as u64).map_err(io::Error::other)?;
             self.bytes.reserve_exact(capacity - self.bytes.len());
         }
+        Ok(())
+    }
+}
+
+impl Sink for Growing {
+    /// Growing by pieces would copy what is there again and again.
+    fn expect(&mut self, bytes: usize) -> io::Result<()> {
+        self.reserve(bytes, bytes / 64 + SPARE)
+    }
+}
+
+impl Write for Growing {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let spare = (self.bytes.len() / 4).max(SPARE);
+        self.reserve(bytes.len(), spare)?;
         self.bytes.extend_from_slice(bytes);
         Ok(bytes.len())
     }
@@ -137,7 +152,7 @@ impl Write for Sink {
 /// An attempt that is being written.
 #[derive(Debug)]
 pub(super) struct Writer {
-    writer: ArrowWriter<Sink>,
+    writer: FileWriter<Growing>,
     /// The row group that is gathered.
     gathered: Charge,
     rows: u64,
@@ -162,7 +177,7 @@ impl Writer {
     }
 
     pub(super) fn finish(self) -> Result<Piece> {
-        let Sink { mut bytes, mut charge } = self.writer.into_inner().map_err(refused)?;
+        let Growing { mut bytes, mut charge } = self.writer.into_inner().map_err(refused)?;
         bytes.shrink_to_fit();
         charge.resize(bytes.len() as u64)?;
         let blob = Arc::new(Blob { bytes: bytes.into(), _charge: charge });
@@ -215,9 +230,9 @@ impl Memory {
     pub(super) fn writer(&self, schema: SchemaRef) -> Result<Writer> {
         let properties = self.options.check(&schema)?;
         let charge = || Charge { budget: Arc::clone(&self.budget), bytes: 0 };
-        let sink = Sink { bytes: Vec::new(), charge: charge() };
+        let sink = Growing { bytes: Vec::new(), charge: charge() };
         let columns = columns(&schema);
-        let writer = ArrowWriter::try_new(sink, schema, Some(properties)).map_err(refused)?;
+        let writer = FileWriter::new(sink, schema, properties).map_err(refused)?;
         Ok(Writer { writer, gathered: charge(), rows: 0, columns })
     }
 
