@@ -3,8 +3,10 @@
     python benches/peers/flight_pairs.py [--repeats 3] [--mib 512] [--payload photos]
 
 Every measurement has a server process and a client process of its own; contenders take turns, and medians are printed as JSON
-lines. bowstring reads and batches uncompressed Parquet while it serves; pyarrow.flight (C++) sends batches that are in memory
-already, so it is spared that work. The client keeps nothing: it takes every batch once. CPU seconds are those of both processes.
+lines. bowstring reads and batches uncompressed Parquet while it serves; pyarrow.flight (C++) sends one batch that is in memory
+already, so it is spared that work. `kept_tcp` and `kept_shared_memory` are spared it too: another reader of the same plan is ahead,
+and the server has kept what it made for that one. The client keeps nothing: it takes every batch once. CPU seconds are those of
+both processes while batches are taken.
 """
 
 from __future__ import annotations
@@ -71,46 +73,77 @@ def cpp_server(payload: str, rows: int, batches: int) -> None:
     server.serve()
 
 
-def cpp_client(address: str) -> dict[str, float]:
+class Meter:
+    """Wall and CPU time from here on, of this process and of the server."""
+
+    def __init__(self, server: int) -> None:
+        self.server = server
+        self.cpu = self.used()
+        self.started = time.perf_counter()
+
+    def used(self) -> float:
+        own = resource.getrusage(resource.RUSAGE_SELF)
+        return own.ru_utime + own.ru_stime + (cpu(self.server) if self.server else 0.0)
+
+    def stop(self, received: int) -> dict[str, float]:
+        seconds = time.perf_counter() - self.started
+        return {"bytes": received, "seconds": seconds, "cpu": self.used() - self.cpu}
+
+
+def cpp_client(address: str, server: int) -> dict[str, float]:
     client = flight.connect(f"grpc://{address}")
-    started = time.perf_counter()
+    meter = Meter(server)
     received = 0
     for chunk in client.do_get(flight.Ticket(b"")):
         received += chunk.data.column(0).nbytes
-    return {"bytes": received, "seconds": time.perf_counter() - started}
+    return meter.stop(received)
 
 
-def our_client(address: str, rows: int, transport: str) -> dict[str, float]:
+def our_client(url: str, rows: int, transport: str | None, server: int) -> dict[str, float]:
+    """The second epoch; the first one warms up both sides."""
+    loader = opened(url, rows, transport)
+    for batch in loader:
+        del batch
+    meter = Meter(server)
+    return meter.stop(sum(batch["x"].nbytes for batch in loader))
+
+
+def kept_client(url: str, rows: int, transport: str, server: int) -> dict[str, float]:
+    """What another reader has taken of an epoch whose end it has not come to, so that the server goes on keeping it."""
+    ahead, behind = opened(url, rows, transport), opened(url, rows, transport)
+    first = iter(ahead)
+    taken = min(len(ahead) * 7 // 8, len(ahead) - 12, 600)
+    for _ in range(taken):
+        next(first)
+    before, start = decoded(url), behind.state_dict()
+    # Once to warm up, and a first batch: neither connecting nor new memory is what is measured.
+    batches = iter(behind)
+    for _ in range(taken):
+        next(batches)
+    behind.load_state_dict(start)
+    batches = iter(behind)
+    next(batches)
+    meter = Meter(server)
+    found = meter.stop(sum(next(batches)["x"].nbytes for _ in range(taken - 1)))
+    assert decoded(url) - before <= (len(ahead) - taken) * rows, "what was kept was made again"
+    return found
+
+
+def decoded(url: str) -> int:
+    """Rows that the server has decoded so far."""
+    from bowstring.flight import Connection
+
+    with Connection(url.rpartition("/")[0]) as connection:
+        return int(connection.action("stats", {})["rows_decoded"])
+
+
+def opened(url: str, rows: int, transport: str | None) -> Any:
     import bowstring
 
-    options = {"transport": transport}
-    loader = bowstring.Loader(
-        f"grpc://{address}/fixed",
-        batch_size=rows,
-        shuffle=False,
-        tail="drop",
-        rank=0,
-        world_size=1,
-        storage_options=options,
+    options = None if transport is None else {"transport": transport}
+    return bowstring.Loader(
+        url, batch_size=rows, shuffle=False, tail="drop", rank=0, world_size=1, storage_options=options
     )
-    for batch in loader:
-        del batch
-    started = time.perf_counter()
-    received = 0
-    for batch in loader:
-        received += batch["x"].nbytes
-    return {"bytes": received, "seconds": time.perf_counter() - started}
-
-
-def local_client(path: str, rows: int) -> dict[str, float]:
-    import bowstring
-
-    loader = bowstring.Loader(path, batch_size=rows, shuffle=False, tail="drop", rank=0, world_size=1)
-    for batch in loader:
-        del batch
-    started = time.perf_counter()
-    received = sum(batch["x"].nbytes for batch in loader)
-    return {"bytes": received, "seconds": time.perf_counter() - started}
 
 
 def raw_server(total: int) -> None:
@@ -124,22 +157,22 @@ def raw_server(total: int) -> None:
     time.sleep(60)
 
 
-def raw_client(address: str) -> dict[str, float]:
+def raw_client(address: str, server: int) -> dict[str, float]:
     host, port = address.rsplit(":", 1)
     connection = socket.create_connection((host, int(port)))
     block = memoryview(bytearray(8 << 20))
-    started, received = time.perf_counter(), 0
+    meter, received = Meter(server), 0
     while some := connection.recv_into(block):
         received += some
-    return {"bytes": received, "seconds": time.perf_counter() - started}
+    return meter.stop(received)
 
 
 def memcpy() -> dict[str, float]:
     source, target = np.ones(40 << 20), np.zeros(40 << 20)
-    started = time.perf_counter()
+    meter = Meter(0)
     for _ in range(8):
         np.copyto(target, source)
-    return {"bytes": 8 * source.nbytes, "seconds": time.perf_counter() - started}
+    return meter.stop(8 * source.nbytes)
 
 
 def cpu(pid: int) -> float:
@@ -162,37 +195,36 @@ def measure(name: str, payload: str, rows: int, path: pathlib.Path, mib: int) ->
             "--listen",
             "127.0.0.1:0",
             "--print-address",
+            *(["--memory-budget", str(8 * total), "--share-bytes", str(2 * total)] if name.startswith("kept") else []),
         ],
-    }.get("tcp" if name in ("tcp", "shared_memory") else name)
+    }.get("tcp" if name.endswith(("tcp", "shared_memory")) else name)
     address, running = "", None
     if server is not None:
         running = subprocess.Popen(server, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         assert running.stdout is not None
         address = running.stdout.readline().strip().removeprefix("grpc://")
     client = [*me, "--role", name, "--rows", str(rows), "--address", address or str(path)]
-    # bowstring's first epoch is for warming up both sides.
-    found = json.loads(subprocess.run(client, check=True, capture_output=True, text=True).stdout)
+    client += ["--server", str(running.pid if running else 0)]
+    found = json.loads(subprocess.run(client, check=True, stdout=subprocess.PIPE, text=True).stdout)
     if running is not None:
-        found["cpu"] += cpu(running.pid) / (2 if name in ("tcp", "shared_memory") else 1)
         running.kill()
         running.wait()
     return {"gb_s": found["bytes"] / found["seconds"] / 1e9, "cpu_s_per_gb": found["cpu"] / found["bytes"] * 1e9}
 
 
-def client(role: str, rows: int, address: str) -> None:
+def client(role: str, rows: int, address: str, server: int) -> None:
+    url = f"grpc://{address}/fixed"
     runs = {
-        "cpp": lambda: cpp_client(address),
-        "raw": lambda: raw_client(address),
-        "tcp": lambda: our_client(address, rows, "tcp"),
-        "shared_memory": lambda: our_client(address, rows, "shared_memory"),
-        "local": lambda: local_client(address, rows),
+        "cpp": lambda: cpp_client(address, server),
+        "raw": lambda: raw_client(address, server),
+        "tcp": lambda: our_client(url, rows, "tcp", server),
+        "shared_memory": lambda: our_client(url, rows, "shared_memory", server),
+        "kept_tcp": lambda: kept_client(url, rows, "tcp", server),
+        "kept_shared_memory": lambda: kept_client(url, rows, "shared_memory", server),
+        "local": lambda: our_client(address, rows, None, server),
         "memcpy": memcpy,
     }
-    found = runs[role]()
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    epochs = 2 if role in ("tcp", "shared_memory", "local") else 1
-    found["cpu"] = (used.ru_utime + used.ru_stime) / epochs
-    print(json.dumps(found))
+    print(json.dumps(runs[role]()))
 
 
 def main() -> None:
@@ -205,13 +237,14 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1)
     parser.add_argument("--count", type=int, default=0)
     parser.add_argument("--address", default="")
+    parser.add_argument("--server", type=int, default=0, help="process of the server")
     arguments = parser.parse_args()
     if arguments.role == "cpp-server":
         return cpp_server(arguments.payload, arguments.rows, arguments.count)
     if arguments.role == "raw-server":
         return raw_server(arguments.count)
     if arguments.role:
-        return client(arguments.role, arguments.rows, arguments.address)
+        return client(arguments.role, arguments.rows, arguments.address, arguments.server)
     print(
         json.dumps(
             {
@@ -227,7 +260,10 @@ def main() -> None:
         path = dataset(pathlib.Path(directory), arguments.payload, arguments.mib)
         for kib in arguments.batch_kib:
             rows = max(1, kib * 1024 // WIDTH[arguments.payload])
-            names = ["tcp", "cpp", "shared_memory", "local"] + (["raw", "memcpy"] if kib == 8192 else [])
+            names = ["tcp", "cpp", "shared_memory", "local"]
+            # Of smaller ones a server keeps too little to measure, of larger ones there are too few.
+            names += ["kept_tcp", "kept_shared_memory"] if 512 <= kib <= 8192 else []
+            names += ["raw", "memcpy"] if kib == 8192 else []
             runs: dict[str, list[dict[str, float]]] = {name: [] for name in names}
             for _ in range(arguments.repeats):
                 for name in names:

@@ -7,8 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use arrow::array::{Array, make_comparator};
+use arrow::array::{Array, FixedSizeBinaryArray, RecordBatch, make_comparator};
 use arrow::compute::SortOptions;
+use arrow::datatypes::{Field, Schema};
+use bowstring::dataset::{DatasetWriter, WriterOptions};
 use bowstring::flight::server::config::ServerOptions;
 use bowstring::flight::server::{Background, Catalogue, Config};
 use bowstring::pipeline::{Filter, LoaderOptions};
@@ -235,6 +237,42 @@ fn eight_ranks_and_two_jobs_decode_each_row_once() {
     let stats = stats(&served);
     // Two rounds of 640 rows, whatever the number of jobs.
     assert_eq!(stats["rows_decoded"], 2 * 640, "{stats}");
+}
+
+#[test]
+fn a_job_that_begins_late_shares_what_is_kept() {
+    let directory = tempfile::tempdir().unwrap();
+    // 40 MiB, more than connections hold on the way, so that the first job's stream is open until it reads on.
+    let (rows, width) = (640, 64 << 10);
+    let bytes = FixedSizeBinaryArray::try_from_iter((0..rows).map(|row| vec![row as u8; width])).unwrap();
+    let field = Field::new("bytes", bytes.data_type().clone(), false);
+    let schema = Arc::new(Schema::new(vec![field]));
+    let batch = RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(bytes)]).unwrap();
+    let path = directory.path().join("rows");
+    let mut writer = DatasetWriter::create(&path, schema, WriterOptions::default()).unwrap();
+    writer.write(&batch).unwrap();
+    writer.finish().unwrap();
+    for (share_bytes, shared) in [(Some(64 << 20), true), (None, false)] {
+        let served = Served::start(&[("rows", path.to_str().unwrap())], &ServerOptions { share_bytes, ..hasty() });
+        let open = || {
+            let options = LoaderOptions { urls: vec![served.url("rows")], ..LoaderOptions::new("", 1) };
+            Loader::open(options).unwrap()
+        };
+        let mut early = open();
+        for _ in 0..500 {
+            early.next().unwrap().unwrap();
+        }
+        let mut late = open();
+        for _ in 0..500 {
+            late.next().unwrap().unwrap();
+        }
+        for _ in 500..rows {
+            let (early, late) = (early.next().unwrap().unwrap(), late.next().unwrap().unwrap());
+            assert_eq!(early.tensor("bytes").unwrap().bytes(), late.tensor("bytes").unwrap().bytes());
+        }
+        let decoded = stats(&served)["rows_decoded"].as_u64().unwrap();
+        assert_eq!(decoded == rows, shared, "{decoded} rows");
+    }
 }
 
 #[test]

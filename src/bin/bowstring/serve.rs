@@ -89,6 +89,9 @@ pub(crate) struct Args {
     /// Seconds for which the files of a dataset that nobody reads are taken for the same [default: 60]
     #[arg(long, env = "BOWSTRING_REFRESH", value_name = "SECONDS", hide_env_values = true)]
     refresh: Option<f64>,
+    /// Last batches of each stream that are kept for others that ask for the same, e.g. 1GiB [default: 64MiB, at most 256 batches]
+    #[arg(long, env = "BOWSTRING_SHARE_BYTES", value_name = "BYTES", value_parser = bytes, hide_env_values = true)]
+    share_bytes: Option<u64>,
     /// Let clients write datasets: into this directory as Parquet, or `memory`
     #[arg(long, env = "BOWSTRING_PUT", value_name = "DIRECTORY", hide_env_values = true)]
     put: Option<String>,
@@ -157,6 +160,7 @@ impl Args {
         over(&mut server.journal, &self.journal);
         over(&mut server.gang_lease, &self.gang_lease);
         over(&mut server.refresh, &self.refresh);
+        over(&mut server.share_bytes, &self.share_bytes);
         over(&mut server.put, &self.put);
         over(&mut server.shared_memory, &self.shared_memory);
         server.insecure |= self.insecure;

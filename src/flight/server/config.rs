@@ -66,6 +66,10 @@ pub struct ServerOptions {
     pub gang_lease: Option<f64>,
     /// Seconds for which the files of a dataset that nobody reads are taken for the same; 60 by default, up to 86,400.
     pub refresh: Option<f64>,
+    /// Bytes of the last batches of each stream that are kept for others that ask for the same, as far as a quarter of the memory
+    /// budget that is free holds them, and 1,024 batches at most: who begins within them shares the decoding. 64 MiB, and 256
+    /// batches at most, by default.
+    pub share_bytes: Option<u64>,
     /// Where datasets that clients write go: `memory`, or a directory. Without, clients cannot write.
     pub put: Option<String>,
     /// Whether ranks on this host get their batches through shared memory; they do by default.
@@ -109,6 +113,8 @@ pub struct Config {
     pub gang_lease: Duration,
     /// For how long the files of a dataset that nobody reads are taken for the same.
     pub refresh: Duration,
+    /// Bytes of the last batches of each stream that are kept for others that ask for the same.
+    pub share_bytes: Option<u64>,
     /// Where datasets that clients write go; none takes no writes.
     pub put: Option<Put>,
     /// Whether ranks on this host get their batches through shared memory.
@@ -199,6 +205,7 @@ impl Config {
             journal: options.journal.clone(),
             gang_lease: Duration::from_secs_f64(lease),
             refresh: Duration::from_secs_f64(refresh),
+            share_bytes: options.share_bytes,
             put: options.put.as_deref().map(Put::parse),
             shared_memory: options.shared_memory.unwrap_or(true),
             quotas: Quotas::new(options.quotas.clone(), limits.max_streams)?,

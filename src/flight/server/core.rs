@@ -78,7 +78,8 @@ pub(super) struct Parts {
 impl Core {
     pub(super) fn new(config: Config, parts: Parts) -> Result<Self> {
         let Parts { gangs, staging, socket, allocator, draining } = parts;
-        let hub = Hub::new(Workers::new(config.threads)?, allocator, config.memory_budget);
+        let workers = Workers::new(config.threads)?;
+        let hub = Hub::new(workers, allocator, config.memory_budget, config.share_bytes);
         Ok(Self { config, gangs, staging, socket, opened: Opened::default(), tables: Opened::default(), hub, draining })
     }
 

@@ -24,11 +24,14 @@ use crate::memory::HostAllocator;
 use crate::pipeline::{Batches, Run, Workers};
 use crate::plan::{Plan, Share};
 
-/// Batches that a line remembers at least, and at most.
+/// Batches that a line remembers at least, and at most if nothing is said.
 const RING: std::ops::RangeInclusive<u64> = 4..=256;
 
-/// Bytes of batches that a line remembers where they are many: enough for jobs that begin a moment apart.
+/// Bytes of batches that a line remembers where they are many, if nothing is said: enough for jobs that begin a moment apart.
 const RING_BYTES: u64 = 64 << 20;
+
+/// Most batches that a line remembers where it was said how many bytes.
+const MAX_RING: u64 = 1024;
 
 /// Batches that a stream has on its way out at most, where the receiver keeps none.
 pub(super) const OUTGOING: u64 = 2;
@@ -45,17 +48,26 @@ pub(super) struct Hub {
     workers: Arc<Workers>,
     allocator: Arc<dyn HostAllocator>,
     claims: Arc<Claims>,
+    /// Bytes of batches that a line remembers, and how many batches at most.
+    ring: (u64, u64),
     /// Rows of batches that were made, padding included.
     decoded: Arc<AtomicU64>,
 }
 
 impl Hub {
-    pub(super) fn new(workers: Arc<Workers>, allocator: Arc<dyn HostAllocator>, budget: u64) -> Self {
+    /// Streams share `budget`. Each line remembers `share` bytes of batches where that is given.
+    pub(super) fn new(
+        workers: Arc<Workers>,
+        allocator: Arc<dyn HostAllocator>,
+        budget: u64,
+        share: Option<u64>,
+    ) -> Self {
         Self {
             lines: Mutex::default(),
             workers,
             allocator,
             claims: Arc::new(Claims::new(budget)),
+            ring: share.map_or((RING_BYTES, *RING.end()), |bytes| (bytes, MAX_RING)),
             decoded: Arc::default(),
         }
     }
@@ -105,7 +117,8 @@ impl Hub {
         }
         // Streams that begin together see the same memory free: each takes what it can get, the ring first.
         let spare = || self.claims.budget().saturating_sub(self.claims.used()) / 4;
-        let mut ring = (RING_BYTES.min(spare()) / batch.max(1)).clamp(*RING.start(), *RING.end());
+        let (bytes, most) = self.ring;
+        let mut ring = (bytes.min(spare()) / batch.max(1)).clamp(*RING.start(), most);
         while ring > *RING.start() {
             if let Some(more) = self.claims.try_spare((ring - RING.start()).saturating_mul(batch)) {
                 memory.add(more);
