@@ -18,5 +18,7 @@ mod shared;
 pub use buffer::{ALIGNMENT, HostAllocator, HostBuffer, SystemAllocator};
 pub use pool::{Pool, Reservation, buffer_bytes};
 pub use recycler::Recycler;
+#[cfg(all(target_os = "linux", feature = "flight"))]
+pub(crate) use shared::SlabAllocator;
 #[cfg(target_os = "linux")]
 pub use shared::{Access, Mapping, SharedAllocator, Slab};

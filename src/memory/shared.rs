@@ -22,8 +22,13 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::buffer::{ALIGNMENT, HostAllocator, HostBuffer};
+use rustix::process::{Resource, getrlimit};
+
+use super::buffer::{ALIGNMENT, HostAllocator, HostBuffer, SystemAllocator};
 use crate::error::{Error, Result};
+
+/// Most slabs of an allocator: each is a mapping, and a process has 65,530 of those if nothing else is said.
+const MAX_SLABS: usize = 16 << 10;
 
 /// What nobody may do to a slab any more: change its size, or lift these seals.
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
@@ -164,6 +169,8 @@ impl AsFd for Slab {
 /// Host memory from sealed memfds: what a [`Pool`](super::Pool) on it hands out can be mapped by another process.
 ///
 /// Every allocation holds one file descriptor until it is freed. A pool recycles allocations, so that the same slab comes again.
+/// Beyond half of the files that the process may open, what it hands out is ordinary memory, which [`locate`](Self::locate) does not
+/// find: who needs it in another process copies it into a slab.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -183,17 +190,53 @@ impl AsFd for Slab {
 /// # Ok::<(), bowstring::Error>(())
 /// # }).unwrap();
 /// ```
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct SharedAllocator {
     /// By address.
     slabs: Mutex<BTreeMap<usize, Arc<Slab>>>,
     last: AtomicU64,
+    most: usize,
+    /// Whether it was said that there are no more slabs.
+    said: AtomicBool,
+}
+
+impl Default for SharedAllocator {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl SharedAllocator {
-    /// An allocator without allocations.
+    /// An allocator without allocations, for half of the files that this process may open now, and 16,384 at most.
     pub fn new() -> Self {
-        Self::default()
+        let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        Self::with_most(usize::try_from(files / 2).unwrap_or(usize::MAX).min(MAX_SLABS))
+    }
+
+    /// An allocator without allocations that makes `most` slabs at once.
+    pub fn with_most(most: usize) -> Self {
+        let (slabs, said) = (Mutex::default(), AtomicBool::new(false));
+        Self { slabs, last: AtomicU64::new(0), most, said }
+    }
+
+    fn slab(&self, len: usize) -> io::Result<NonNull<u8>> {
+        let id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
+        let slab = Slab::new(id, len)?;
+        let base = slab.pages.base;
+        self.slabs().insert(base.addr().get(), Arc::new(slab));
+        Ok(base)
+    }
+
+    /// Ordinary memory, since there are no more slabs.
+    fn ordinary(&self, len: usize) -> Result<NonNull<u8>> {
+        if !self.said.swap(true, Ordering::Relaxed) {
+            let slabs = self.slabs_held();
+            tracing::warn!(
+                slabs,
+                "batches for ranks of this host are copied: this process may open no more files (ulimit -n)"
+            );
+        }
+        SystemAllocator.allocate(len)
     }
 
     /// The slab that `buffer` lies in and where it begins there, in bytes; None if the buffer came from elsewhere.
@@ -226,21 +269,46 @@ impl SharedAllocator {
 
 impl HostAllocator for SharedAllocator {
     fn allocate(&self, len: usize) -> Result<NonNull<u8>> {
-        let id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        let slab = Slab::new(id, len).map_err(|error| Error::Store {
-            operation: format!("allocate {len} bytes of shared memory"),
-            url: "memfd:bowstring".to_owned(),
-            source: error.into(),
-        })?;
-        let base = slab.pages.base;
-        self.slabs().insert(base.addr().get(), Arc::new(slab));
-        Ok(base)
+        if self.slabs_held() >= self.most {
+            return self.ordinary(len);
+        }
+        match self.slab(len) {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => self.ordinary(len),
+            slab => slab.map_err(|error| refused(len, error)),
+        }
     }
 
-    unsafe fn free(&self, ptr: NonNull<u8>, _: usize) {
+    unsafe fn free(&self, ptr: NonNull<u8>, len: usize) {
         let slab = self.slabs().remove(&ptr.addr().get());
-        // Unmapped here, outside the lock, unless somebody is about to send it; then there.
+        if slab.is_none() {
+            // SAFETY: the caller promises that `ptr` came from `allocate(len)`; it is no slab's, so the system allocator made it.
+            unsafe { SystemAllocator.free(ptr, len) }
+        }
+        // The slab is unmapped here, outside the lock, unless somebody is about to send it; then there.
         drop(slab);
+    }
+}
+
+fn refused(len: usize, error: io::Error) -> Error {
+    Error::Store {
+        operation: format!("allocate {len} bytes of shared memory"),
+        url: "memfd:bowstring".to_owned(),
+        source: error.into(),
+    }
+}
+
+/// The same allocator for memory that must be a slab, however many there are.
+#[derive(Debug)]
+pub(crate) struct SlabAllocator(pub(crate) Arc<SharedAllocator>);
+
+impl HostAllocator for SlabAllocator {
+    fn allocate(&self, len: usize) -> Result<NonNull<u8>> {
+        self.0.slab(len).map_err(|error| refused(len, error))
+    }
+
+    unsafe fn free(&self, ptr: NonNull<u8>, len: usize) {
+        // SAFETY: the caller promises that `ptr` came from `allocate(len)`, which is the inner allocator's.
+        unsafe { self.0.free(ptr, len) }
     }
 }
 
@@ -429,6 +497,29 @@ mod tests {
                 assert!(matches!(error, Error::Remote { .. }), "{error}");
             }
         }
+    }
+
+    #[tokio::test]
+    async fn beyond_its_slabs_it_gives_ordinary_memory() {
+        let allocator = Arc::new(SharedAllocator::with_most(2));
+        let provider: Arc<dyn HostAllocator> = Arc::<SharedAllocator>::clone(&allocator);
+        let pool = Pool::new(provider, 1 << 20);
+        let mut buffers = Vec::new();
+        for number in 0..5_u8 {
+            let mut one = buffer(&pool, 5000).await;
+            one.fill(number);
+            buffers.push(one);
+        }
+        let slabs = || buffers.iter().filter(|buffer| allocator.locate(buffer).is_some()).count();
+        assert_eq!((slabs(), allocator.slabs_held()), (2, 2));
+        let must = Pool::new(Arc::new(SlabAllocator(Arc::clone(&allocator))), 1 << 20);
+        let slab = buffer(&must, 5000).await;
+        assert!(allocator.locate(&slab).is_some(), "what must be a slab is one");
+        for (number, buffer) in buffers.iter().enumerate() {
+            assert!(buffer.iter().all(|byte| usize::from(*byte) == number));
+        }
+        drop((slab, must, buffers, pool));
+        assert_eq!(allocator.slabs_held(), 0);
     }
 
     #[test]

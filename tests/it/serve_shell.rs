@@ -7,11 +7,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use bowstring::Loader;
 use bowstring::flight::server::tls::ClientFiles;
+use bowstring::pipeline::LoaderOptions;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use tonic::transport::{Channel, Endpoint};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
+
+use crate::support;
 
 pub(crate) const PHOTOS: &str = "fixtures/imagenet40.parquet";
 /// Secrets that are planted in files and must come out nowhere.
@@ -42,10 +46,24 @@ pub(crate) struct Server {
 
 impl Server {
     pub(crate) fn start(args: &[&str]) -> Self {
+        Self::spawn(command(args))
+    }
+
+    /// A server that may open so many files.
+    fn start_with_files(files: u32, args: &[&str]) -> Self {
+        let mut shell = Command::new("sh");
+        let script = format!("ulimit -n {files}; exec \"$0\" \"$@\"");
+        let plain = command(args);
+        shell.arg("-c").arg(script).arg(plain.get_program()).args(plain.get_args()).stdin(Stdio::null());
+        shell.current_dir(env!("CARGO_MANIFEST_DIR"));
+        Self::spawn(shell)
+    }
+
+    fn spawn(mut command: Command) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let log = directory.path().join("log");
-        let ports = ["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--print-address"];
-        let mut child = command(&[&ports, args].concat())
+        let mut child = command
+            .args(["--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0", "--print-address"])
             .stdout(Stdio::piped())
             .stderr(std::fs::File::create(&log).unwrap())
             .spawn()
@@ -156,6 +174,35 @@ pub(crate) async fn connect(port: u16, files: Option<&ClientFiles>) -> Result<Ch
         endpoint = endpoint.tls_config(files.client(LONGEST).unwrap()).unwrap();
     }
     endpoint.connect().await.map_err(|error| format!("{error:?}"))
+}
+
+#[test]
+fn few_open_files_cost_copies_and_no_stream() {
+    let directory = tempfile::tempdir().unwrap();
+    support::write(directory.path(), &[vec![500; 8]], 2);
+    // 8 lines would keep 256 batches each, every one a file that is open.
+    let server = Server::start_with_files(160, &[&format!("numbers={}", directory.path().display())]);
+    let url = format!("{}/numbers", server.listen);
+    let ranks: Vec<_> = (0..8)
+        .map(|rank| {
+            let options = LoaderOptions { urls: vec![url.clone()], ..support::options(directory.path(), 8, rank, 8) };
+            std::thread::spawn(move || {
+                let mut loader = Loader::open(options).unwrap();
+                let mut ids = Vec::new();
+                while let Some(batch) = loader.next().unwrap() {
+                    ids.extend(support::ids(&batch));
+                }
+                ids
+            })
+        })
+        .collect();
+    let mut ids: Vec<i64> = ranks.into_iter().flat_map(|rank| rank.join().unwrap()).collect();
+    ids.sort_unstable();
+    assert!(ids.iter().copied().eq(0..4000), "{} rows", ids.len());
+    server.signal("-TERM");
+    let (code, log) = server.ended();
+    assert_eq!(code, Some(0), "{log}");
+    assert_eq!(log.matches("batches for ranks of this host are copied").count(), 1, "{log}");
 }
 
 #[test]

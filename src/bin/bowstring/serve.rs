@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
+use rustix::process::{Resource, getrlimit, setrlimit};
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -24,6 +25,9 @@ use crate::out::{Failure, Out, Outcome};
 
 /// What comes after the grace time: streams are cut by then, and the process ends whatever they do.
 const AFTER_GRACE: Duration = Duration::from_secs(1);
+
+/// Files that are open at once at most: more than this server can make use of.
+const OPEN_FILES: u64 = 1 << 16;
 
 /// Options of `serve`.
 #[derive(Debug, Parser)]
@@ -131,6 +135,7 @@ impl fmt::Display for Addresses {
 
 pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     let file = args.merged()?;
+    open_files();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -139,6 +144,18 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     // Reads in system calls may hang; the end of the process ends them.
     runtime.shutdown_background();
     outcome
+}
+
+/// Lets this process open as many files as it may: connections and shared memory take them, and what is usual is 1,024.
+fn open_files() {
+    let mut limit = getrlimit(Resource::Nofile);
+    let most = limit.maximum.map_or(OPEN_FILES, |most| most.min(OPEN_FILES));
+    if limit.current.is_some_and(|now| now < most) {
+        limit.current = Some(most);
+        if let Err(error) = setrlimit(Resource::Nofile, limit) {
+            tracing::debug!(%error, "the limit of open files stays as it is");
+        }
+    }
 }
 
 impl Args {

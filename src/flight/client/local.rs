@@ -77,7 +77,7 @@ impl Stream {
         pool: &Arc<Pool>,
     ) -> Result<Option<Batch>, Failure> {
         let Some(incoming) = self.receiver.next().await else { return Ok(None) };
-        let Incoming { header, body, .. } = incoming.map_err(|error| failed(peer, error))?;
+        let Incoming { header, body, extra } = incoming.map_err(|error| failed(peer, error))?;
         let malformed = || {
             Failure::Final(Error::Mismatch {
                 what: format!("a batch through shared memory from {peer}"),
@@ -89,19 +89,28 @@ impl Stream {
         let (length, rest) = header.split_at_checked(4).ok_or_else(malformed)?;
         let length = length.try_into().map(u32::from_le_bytes).map_err(|_| malformed())?;
         let (header, metadata) = rest.split_at_checked(length as usize).ok_or_else(malformed)?;
-        let mut body = body.ok_or_else(malformed)?;
         self.held.retain(|held| held.strong_count() > 0);
-        if self.held.len() + SPARE >= usize::from(WINDOW) {
+        let body = match body {
+            Some(body) if self.held.len() + SPARE < usize::from(WINDOW) => {
+                self.held.push(Arc::downgrade(&body));
+                body
+            }
             // The consumer keeps batches: they are his, so the server gets its memory back.
-            let claim = pool.reserve(buffer_bytes(body.len())).await.map_err(Failure::Final)?;
-            let mut own = claim.allocate(body.len()).map_err(Failure::Final)?;
-            own.copy_from_slice(&body);
-            body = Arc::new(own);
-        } else {
-            self.held.push(Arc::downgrade(&body));
-        }
+            Some(body) => owned(&body, pool).await?,
+            // The server can open no more files.
+            None if !extra.is_empty() => owned(&extra, pool).await?,
+            None => return Err(malformed()),
+        };
         decode(columns, header, metadata, &body).map(Some).map_err(Failure::Final)
     }
+}
+
+/// A copy in memory of this process.
+async fn owned(body: &[u8], pool: &Arc<Pool>) -> Result<Arc<HostBuffer>, Failure> {
+    let claim = pool.reserve(buffer_bytes(body.len())).await.map_err(Failure::Final)?;
+    let mut own = claim.allocate(body.len()).map_err(Failure::Final)?;
+    own.copy_from_slice(body);
+    Ok(Arc::new(own))
 }
 
 /// What the server said, or what became of it.

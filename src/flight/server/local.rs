@@ -10,16 +10,20 @@ use super::core::{Core, Via};
 use crate::error::Result;
 use crate::flight::shm::{Listener, ListenerOptions, Outgoing, Refusal, Source};
 use crate::flight::status::to_status;
-use crate::memory::{HostBuffer, Pool, SharedAllocator};
+use crate::memory::{HostBuffer, Pool, SharedAllocator, SlabAllocator};
 
 /// Batches that one rank may hold before it gives some back.
 pub(super) const WINDOW: u16 = 8;
+
+/// The largest body that goes through the socket where no slab can be had, in bytes: with its header it is within what a rank takes.
+const MAX_INLINE: usize = 32 << 20;
 
 /// A socket for ranks on this host, if the system has such sockets.
 pub(super) fn listen(allocator: &Arc<SharedAllocator>) -> Option<Listener> {
     let options = ListenerOptions { window: WINDOW, ..ListenerOptions::default() };
     // Where the system gives no such memory, that is to be known now, not in the first stream.
-    let tried = gathered(&Pool::new(Arc::clone(allocator) as _, usize::MAX), std::iter::empty(), 1);
+    let slabs = Arc::new(SlabAllocator(Arc::clone(allocator)));
+    let tried = gathered(&Pool::new(slabs, usize::MAX), std::iter::empty(), 1);
     match tried.and_then(|_| Listener::bind(Arc::clone(allocator), options)) {
         Ok(listener) => Some(listener),
         Err(error) => {
@@ -41,7 +45,7 @@ pub(super) async fn serve(listener: Listener, core: Arc<Core>, allocator: Arc<Sh
 async fn source(core: &Arc<Core>, ticket: &[u8], allocator: Arc<SharedAllocator>) -> Result<Source, tonic::Status> {
     let messages = core.open(Via::Local, ticket).await?;
     // What does not lie in one slab is put together in another. Its size is bounded by the claim of the stream.
-    let pool = Pool::new(Arc::clone(&allocator) as _, usize::MAX);
+    let pool = Pool::new(Arc::new(SlabAllocator(Arc::clone(&allocator))), usize::MAX);
     Ok(messages
         .filter_map(move |message| {
             let outgoing = match message {
@@ -50,19 +54,21 @@ async fn source(core: &Arc<Core>, ticket: &[u8], allocator: Arc<SharedAllocator>
                 Ok(Message::Rows(..)) => Some(Err(refusal(&no_rows()))),
                 Ok(Message::Batch(batch, metadata)) => {
                     let header = framed(&batch.header, &metadata);
-                    let whole = match batch.slabs.as_slice() {
+                    let (slab, exclusive) = match batch.slabs.as_slice() {
                         [slab] if batch.tail.is_empty() && allocator.locate(slab).is_some() => {
-                            Ok((Arc::clone(slab), false))
+                            (Ok(Arc::clone(slab)), false)
                         }
-                        _ => gathered(&pool, batch.body(), batch.body_len()).map(|slab| (Arc::new(slab), true)),
+                        _ => (gathered(&pool, batch.body(), batch.body_len()).map(Arc::new), true),
                     };
-                    let outgoing = whole.map(|(slab, exclusive)| Outgoing {
-                        header,
-                        slab: Some(slab),
-                        exclusive,
-                        extra: Vec::new(),
-                    });
-                    Some(outgoing.map_err(|error| refusal(&to_status(&error))))
+                    Some(match slab {
+                        Ok(slab) => Ok(Outgoing { header, slab: Some(slab), exclusive, extra: Vec::new() }),
+                        // Not even that many files can be opened: through the socket, as over TCP.
+                        Err(_) if batch.body_len() <= MAX_INLINE => {
+                            let extra = batch.body().filter(|part| !part.is_empty()).collect();
+                            Ok(Outgoing { header, slab: None, exclusive: false, extra })
+                        }
+                        Err(error) => Err(refusal(&to_status(&error))),
+                    })
                 }
                 Err(status) => Some(Err(refusal(&status))),
             };
