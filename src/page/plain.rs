@@ -78,6 +78,11 @@ impl Starts {
 }
 
 impl Values {
+    /// Bytes of the values.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// `None` if the array is none of those that a plain chunk takes.
     pub(crate) fn of(array: &dyn Array) -> Option<Self> {
         if array.null_count() > 0 {
@@ -175,13 +180,14 @@ impl PlainChunk {
         })
     }
 
-    /// Bytes of the values that are gathered.
+    /// Bytes of the values that are gathered, and of their levels, about.
     pub(crate) fn bytes(&self) -> usize {
-        self.bytes
+        let levels = if self.column.max_rep_level() > 0 { self.values / 8 } else { 0 };
+        self.bytes + levels
     }
 
-    /// Adds the values of an array of the chunk's type.
-    pub(crate) fn push(&mut self, values: &Values) {
+    /// Adds the values of an array of the chunk's type: `kept` where they are until the chunk is written, or copied.
+    pub(crate) fn push(&mut self, values: &Values, kept: bool) {
         let Values { rows, starts, bytes } = values;
         let mut row = 0;
         while row < *rows {
@@ -201,7 +207,7 @@ impl PlainChunk {
                 }
             }
             let count = starts.at(end) - first;
-            page.push(bytes.slice(first * self.width..(first + count) * self.width), count);
+            page.push(bytes.slice(first * self.width..(first + count) * self.width), count, kept);
             self.values += count;
             row = end;
         }
@@ -247,13 +253,13 @@ impl PlainChunk {
 }
 
 impl Page {
-    fn push(&mut self, bytes: Bytes, values: usize) {
+    fn push(&mut self, bytes: Bytes, values: usize, kept: bool) {
         self.values += values;
         self.bytes += bytes.len();
         match self.parts.last_mut() {
-            Some(Part::Copied(copied)) if bytes.len() < SMALL => copied.extend_from_slice(&bytes),
-            _ if bytes.len() < SMALL => self.parts.push(Part::Copied(bytes.to_vec())),
-            _ => self.parts.push(Part::Kept(bytes)),
+            _ if kept && bytes.len() >= SMALL => self.parts.push(Part::Kept(bytes)),
+            Some(Part::Copied(copied)) => copied.extend_from_slice(&bytes),
+            _ => self.parts.push(Part::Copied(bytes.to_vec())),
         }
     }
 

@@ -14,17 +14,13 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersi
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::types::ColumnDescPtr;
 
+use super::bytes;
 use crate::page::{PlainChunk, Values};
 
 /// Where a file goes.
 pub(crate) trait Sink: Write + Send {
     /// About so many bytes come next.
-    ///
-    /// # Errors
-    /// If there is no room for them.
-    fn expect(&mut self, _bytes: usize) -> io::Result<()> {
-        Ok(())
-    }
+    fn expect(&mut self, _bytes: usize) {}
 }
 
 impl Sink for File {}
@@ -33,7 +29,9 @@ impl Sink for io::Sink {}
 /// Writes batches of one schema as row groups within the limits of the properties.
 ///
 /// Columns that the properties want plain, and nothing else, go to the file as they lie in memory; the Arrow writer encodes the others.
-/// A row group is written when it is whole: until then, plain columns hold the arrays that they were given.
+/// A row group is written when it is whole: until then, plain columns hold the arrays that they were given, and with them the batches,
+/// whose memory is often one piece. Where plain columns are the lesser part of a batch, they are copied instead. A column that had a null or
+/// an empty list is encoded in the rest of the file.
 pub(crate) struct FileWriter<W: Sink> {
     file: SerializedFileWriter<W>,
     encoders: ArrowRowGroupWriterFactory,
@@ -53,6 +51,8 @@ struct Column {
 /// The row group that is gathered.
 struct Group {
     rows: usize,
+    /// Bytes of the batches that plain columns hold, or of their copies.
+    held: usize,
     chunks: Vec<Gathered>,
 }
 
@@ -144,9 +144,13 @@ impl<W: Sink> FileWriter<W> {
             Some(group) => group,
             None => self.begin()?,
         };
+        let plain: usize = values.iter().flatten().map(Values::bytes).sum();
+        let all: usize = batch.columns().iter().map(bytes).sum();
+        let kept = plain >= all / 2;
+        group.held += if kept { all } else { plain };
         for (index, chunk) in group.chunks.iter_mut().enumerate() {
             match (chunk, &values[index]) {
-                (Gathered::Plain(chunk), Some(values)) => chunk.push(values),
+                (Gathered::Plain(chunk), Some(values)) => chunk.push(values, kept),
                 (Gathered::Plain(_), None) => {
                     return Err(ParquetError::General("a plain chunk was given no plain values".to_owned()));
                 }
@@ -171,7 +175,7 @@ impl<W: Sink> FileWriter<W> {
                 column.plain.as_ref().and_then(|stored| chunk(self.file.properties(), stored, field.data_type()));
             chunks.push(plain.map_or(Gathered::Encoded(encoders), Gathered::Plain));
         }
-        Ok(Group { rows: 0, chunks })
+        Ok(Group { rows: 0, held: 0, chunks })
     }
 
     /// Ends the row group, if one is begun.
@@ -181,7 +185,7 @@ impl<W: Sink> FileWriter<W> {
     pub(crate) fn flush(&mut self) -> Result<()> {
         let bytes = self.gathered_bytes();
         let Some(group) = self.group.take() else { return Ok(()) };
-        self.file.inner_mut().expect(bytes)?;
+        self.file.inner_mut().expect(bytes);
         let mut file = self.file.next_row_group()?;
         for chunk in group.chunks {
             match chunk {
@@ -202,19 +206,20 @@ impl<W: Sink> FileWriter<W> {
 
     /// Bytes that the row group that is gathered will be in the file, about.
     pub(crate) fn gathered_bytes(&self) -> usize {
-        self.gathered(ArrowColumnWriter::get_estimated_total_bytes)
+        self.gathered(ArrowColumnWriter::get_estimated_total_bytes, PlainChunk::bytes)
     }
 
     /// Bytes of memory that the row group that is gathered takes, about.
     pub(crate) fn memory_size(&self) -> usize {
-        self.gathered(ArrowColumnWriter::memory_size)
+        let held = self.group.as_ref().map_or(0, |group| group.held);
+        held + self.gathered(ArrowColumnWriter::memory_size, |_| 0)
     }
 
-    fn gathered(&self, of: impl Fn(&ArrowColumnWriter) -> usize) -> usize {
+    fn gathered(&self, encoded: fn(&ArrowColumnWriter) -> usize, plain: fn(&PlainChunk) -> usize) -> usize {
         let chunks = self.group.iter().flat_map(|group| &group.chunks);
         let sizes = chunks.map(|chunk| match chunk {
-            Gathered::Encoded(writers) => writers.iter().map(&of).sum(),
-            Gathered::Plain(chunk) => chunk.bytes(),
+            Gathered::Encoded(writers) => writers.iter().map(encoded).sum(),
+            Gathered::Plain(chunk) => plain(chunk),
         });
         sizes.sum()
     }
@@ -275,8 +280,8 @@ mod tests {
     use std::sync::Arc;
 
     use arrow::array::{
-        Array, ArrayRef, FixedSizeListArray, Float32Array, Float64Array, Int64Array, LargeListArray, ListArray,
-        StringArray,
+        Array, ArrayRef, BinaryArray, FixedSizeListArray, Float32Array, Float64Array, Int64Array, LargeListArray,
+        ListArray, StringArray,
     };
     use arrow::buffer::{NullBuffer, OffsetBuffer};
     use arrow::compute::concat_batches;
@@ -482,6 +487,23 @@ mod tests {
         writer.flush().unwrap();
         assert_eq!(buffer.strong_count(), 1);
         assert_eq!(writer.memory_size(), 0);
+    }
+
+    #[test]
+    fn the_lesser_part_of_a_batch_does_not_hold_it() {
+        let fields = [("x", DataType::Float32), ("blob", DataType::Binary)];
+        let fields: Vec<_> = fields.map(|(name, kind)| Field::new(name, kind, false)).to_vec();
+        let schema = Arc::new(Schema::new(fields));
+        let blobs = BinaryArray::from_iter_values((0..10_000).map(|_| [0_u8; 100]));
+        let columns: Vec<ArrayRef> = vec![Arc::clone(floats().1.column(0)), Arc::new(blobs)];
+        let batch = RecordBatch::try_new(Arc::clone(&schema), columns).unwrap();
+        let properties = WriterOptions::fleeting().check(&schema).unwrap();
+        let mut writer = FileWriter::new(Vec::new(), schema, properties).unwrap();
+        writer.write(&batch).unwrap();
+        let buffer = batch.column(0).to_data().buffers()[0].clone();
+        drop(batch);
+        assert_eq!(buffer.strong_count(), 1);
+        assert!(writer.memory_size() >= 40_000);
     }
 
     #[test]

@@ -131,8 +131,9 @@ impl Growing {
 
 impl Sink for Growing {
     /// Growing by pieces would copy what is there again and again.
-    fn expect(&mut self, bytes: usize) -> io::Result<()> {
-        self.reserve(bytes, bytes / 64 + SPARE)
+    fn expect(&mut self, bytes: usize) {
+        // Where it does not fit it may still be less: writing finds out.
+        let _ = self.reserve(bytes, (self.bytes.len() / 4).max(bytes / 64 + SPARE));
     }
 }
 
