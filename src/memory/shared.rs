@@ -72,8 +72,8 @@ impl Pages {
         let Ok(size) = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }) else { return false };
         let Ok(pagemap) = File::open("/proc/self/pagemap") else { return false };
         // One word for each page of the address space.
-        let mut words = vec![0_u8; PAGEMAP_CHUNK];
         let (mut at, end) = (self.base.addr().get() / size * 8, (self.base.addr().get() + self.len).div_ceil(size) * 8);
+        let mut words = vec![0_u8; PAGEMAP_CHUNK.min(end - at)];
         while at < end {
             let count = words.len().min(end - at);
             let Some(chunk) = words.get_mut(..count) else { return false };
@@ -213,10 +213,15 @@ impl SharedAllocator {
         Self::with_most(usize::try_from(files / 2).unwrap_or(usize::MAX).min(MAX_SLABS))
     }
 
-    /// An allocator without allocations that makes `most` slabs at once.
+    /// An allocator without allocations that makes `most` slabs at once, besides those that must be slabs.
     pub fn with_most(most: usize) -> Self {
         let (slabs, said) = (Mutex::default(), AtomicBool::new(false));
         Self { slabs, last: AtomicU64::new(0), most, said }
+    }
+
+    /// Whether so many slabs were made, of which some must be, that few files are left for anything else.
+    pub(crate) fn is_short(&self) -> bool {
+        self.slabs_held() >= self.most.saturating_add(self.most / 2)
     }
 
     fn slab(&self, len: usize) -> io::Result<NonNull<u8>> {
@@ -233,7 +238,7 @@ impl SharedAllocator {
             let slabs = self.slabs_held();
             tracing::warn!(
                 slabs,
-                "batches for ranks of this host are copied: this process may open no more files (ulimit -n)"
+                "further batches for ranks of this host are copied: see the limit of open files (ulimit -n)"
             );
         }
         SystemAllocator.allocate(len)
@@ -327,6 +332,8 @@ pub struct Mapping {
     pages: Pages,
     access: Access,
     leased: AtomicBool,
+    /// Whether it was leased before, so that somebody may have written to it.
+    used: AtomicBool,
 }
 
 impl Mapping {
@@ -362,7 +369,7 @@ impl Mapping {
         if access == Access::CopyOnWrite {
             pages.populate();
         }
-        Ok(Self { pages, access, leased: AtomicBool::new(false) })
+        Ok(Self { pages, access, leased: AtomicBool::new(false), used: AtomicBool::new(false) })
     }
 
     /// Bytes mapped.
@@ -393,7 +400,8 @@ impl Mapping {
         }
         // From here on, leaving drops the lease.
         let lease = Lease { mapping: Arc::clone(self), released: Box::new(released) };
-        if self.access == Access::CopyOnWrite && !self.pages.untouched() {
+        let used = self.used.swap(true, Ordering::AcqRel);
+        if used && self.access == Access::CopyOnWrite && !self.pages.untouched() {
             self.pages.restore().map_err(|error| Error::Remote {
                 peer: peer.to_owned(),
                 what: "its shared memory cannot be seen again after it was written to".to_owned(),

@@ -202,7 +202,7 @@ fn few_open_files_cost_copies_and_no_stream() {
     server.signal("-TERM");
     let (code, log) = server.ended();
     assert_eq!(code, Some(0), "{log}");
-    assert_eq!(log.matches("batches for ranks of this host are copied").count(), 1, "{log}");
+    assert_eq!(log.matches("further batches for ranks of this host are copied").count(), 1, "{log}");
 }
 
 #[test]
