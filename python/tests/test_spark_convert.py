@@ -137,11 +137,11 @@ def writers(attempts: pathlib.Path) -> Iterator[int]:
             yield int(process.name)
 
 
-def lines(directory: pathlib.Path, files: int) -> pathlib.Path:
+def lines(directory: pathlib.Path, files: int, each: int = 20_000) -> pathlib.Path:
     """JSON Lines that take a task a while."""
     directory.mkdir()
     for number in range(files):
-        rows = range(number * 20_000, (number + 1) * 20_000)
+        rows = range(number * each, (number + 1) * each)
         text = "".join(f'{{"id": {row}, "word": "row {row}", "x": [{row}.5, 2.0, 3.0]}}\n' for row in rows)
         (directory / f"{number}.jsonl").write_text(text)
     return directory
@@ -149,7 +149,7 @@ def lines(directory: pathlib.Path, files: int) -> pathlib.Path:
 
 @pytest.mark.parametrize("_run", range(20 if SOAK else 1))
 def test_rows_are_exact_after_a_task_is_killed(spark: Any, tmp_path: pathlib.Path, _run: int) -> None:
-    src = lines(tmp_path / "lines", 4)
+    src = lines(tmp_path / "lines", 4, each=150_000)
     killed: list[int] = []
 
     def kill(attempts: pathlib.Path, over: threading.Event) -> None:
@@ -173,7 +173,7 @@ def test_rows_are_exact_after_a_task_is_killed(spark: Any, tmp_path: pathlib.Pat
         if killed:
             break
     assert killed
-    assert report.rows == 80_000
+    assert report.rows == 600_000
     assert bowstring.verify(src, to, a_format="jsonl", b_format="mds")
     assert hidden(tmp_path) == []
 
