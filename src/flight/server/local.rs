@@ -96,8 +96,8 @@ fn framed(header: &[u8], metadata: &[u8]) -> Bytes {
 
 /// Puts bodies together in slabs of one stream.
 struct Gatherer {
-    allocator: Arc<SharedAllocator>,
-    /// Of as much as a rank may hold, and one batch more.
+    slabs: Arc<SlabAllocator>,
+    /// Of as much as a rank may hold, and two batches more.
     pool: Arc<Pool>,
     /// The largest body that the pool is made for.
     largest: usize,
@@ -106,19 +106,19 @@ struct Gatherer {
 impl Gatherer {
     fn new(allocator: &Arc<SharedAllocator>) -> Self {
         let slabs = Arc::new(SlabAllocator(Arc::clone(allocator)));
-        Self { allocator: Arc::clone(allocator), pool: Pool::new(slabs, 0), largest: 0 }
+        Self { pool: Pool::new(Arc::clone(&slabs) as _, 0), slabs, largest: 0 }
     }
 
     /// The parts of a body one after another in a slab of their own.
     fn gather(&mut self, parts: impl Iterator<Item = Bytes>, length: usize) -> Result<HostBuffer> {
-        if length <= MAX_INLINE && self.allocator.is_short() {
+        if length <= MAX_INLINE && self.slabs.0.is_short() {
             return Err(Error::Closed { why: "most of the files that may be open are slabs".to_owned() });
         }
         // Of few sizes, so that slabs come again. Some room above the largest, so that the pool seldom does not.
         if length >= self.largest {
             self.largest = (length + length / 4).max(SIZES);
             let budget = (usize::from(WINDOW) + 2) * buffer_bytes(self.largest + self.largest / SIZES);
-            self.pool = Pool::new(Arc::new(SlabAllocator(Arc::clone(&self.allocator))), budget);
+            self.pool = Pool::new(Arc::clone(&self.slabs) as _, budget);
         }
         let room = length.max(1).next_multiple_of(self.largest / SIZES);
         let claim = self.pool.try_reserve(buffer_bytes(room));
