@@ -27,9 +27,12 @@ use crate::tensor::{Batch, BatchBuilder, TensorSpec};
 /// Bytes of a tensor that one piece of work fills.
 const PIECE: usize = 128 << 10;
 
-/// Most rows of a small column that one piece of work fills: few enough for the rows of a row group, where small columns lie side
-/// by side, to be in the second-level cache when the next column comes for them.
+/// Most rows of a small column that one piece of work fills.
 const ROWS: usize = 2048;
+/// Widest value of which many fit into a cache line.
+const NARROW: usize = 16;
+/// Rows whose small values are taken for all columns at once. Two cache lines of each fit into the nearest cache.
+const TILE: usize = 128;
 
 /// Batches smaller than this are filled by the calling thread alone.
 const SERIAL: usize = 64 << 10;
@@ -361,6 +364,7 @@ fn fill_tensors(
     };
     let masks: Vec<Vec<Strided<'_>>> = outputs.iter().enumerate().map(|(at, output)| mask(at, output)).collect();
     let mut jobs: Vec<Job<'_>> = Vec::new();
+    let mut narrow: Vec<Narrow<'_>> = Vec::new();
     let mut total = 0;
     let mut tensors = builder.tensors().into_iter();
     let mut next = || {
@@ -371,6 +375,9 @@ fn fill_tensors(
     for (at, output) in outputs.iter().enumerate() {
         let width = output.width();
         match (&output.form, &tables[at]) {
+            (Form::Fixed | Form::Pack, Table::Fixed(cells)) if (1..=NARROW).contains(&width) && !picks.runs => {
+                narrow.push((next(), cells, width));
+            }
             (Form::Fixed | Form::Pack, Table::Fixed(cells)) => {
                 by_rows(&mut jobs, next(), *picks, width, &[0], move |to, rows| {
                     gather::fixed(to, rows, cells, width, picks.runs);
@@ -440,6 +447,7 @@ fn fill_tensors(
         };
         jobs.push((0, Box::new(fill_mask)));
     }
+    tiles(&mut jobs, narrow, picks);
     // All columns of some rows, then all columns of the next ones.
     jobs.sort_by_key(|(row, _)| *row);
     if total < SERIAL {
@@ -470,6 +478,31 @@ fn by_rows<'a>(
     for (at, (tensor, picked)) in real.chunks_mut(rows * width).zip(picks.rows.chunks(rows)).enumerate() {
         let work = work.clone();
         jobs.push((at * rows, Box::new(move || work(tensor, picked))));
+    }
+}
+
+/// A tensor of small values, where they are in each row group, and the bytes of one.
+type Narrow<'a> = (&'a mut [u8], &'a [Strided<'a>], usize);
+
+/// Fills tensors of small values from rows that are anywhere. The values of a row lie side by side, so a few rows are taken for all
+/// columns before the next ones: what the first column has brought into the nearest cache the others find there.
+fn tiles<'a>(jobs: &mut Vec<Job<'a>>, narrow: Vec<Narrow<'a>>, picks: &Picks<'a>) {
+    let mut columns = Vec::with_capacity(narrow.len());
+    for (tensor, cells, width) in narrow {
+        let (real, padding) = tensor.split_at_mut(picks.rows.len() * width);
+        if !padding.is_empty() {
+            jobs.push((picks.rows.len(), Box::new(move || padding.fill(0))));
+        }
+        columns.push((real.chunks_mut(TILE * width), cells, width));
+    }
+    if columns.is_empty() {
+        return;
+    }
+    for (at, rows) in picks.rows.chunks(TILE).enumerate() {
+        let tile = columns.iter_mut().filter_map(|(chunks, cells, width)| Some((chunks.next()?, *cells, *width)));
+        let tile: Vec<Narrow<'a>> = tile.collect();
+        let work = move || tile.into_iter().for_each(|(to, cells, width)| gather::fixed(to, rows, cells, width, false));
+        jobs.push((at * TILE, Box::new(work)));
     }
 }
 

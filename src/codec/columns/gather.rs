@@ -76,12 +76,16 @@ pub(super) fn fixed(output: &mut [u8], rows: &[(u32, u32)], cells: &[Strided<'_>
     }
 }
 
-/// One load and one store per row.
+/// One load and one store per row. A lane's rows come together, so where a window is one row group it is mostly the one before;
+/// what is left per row is so little that many loads are under way at once.
 fn sized<const WIDTH: usize>(output: &mut [u8], rows: &[(u32, u32)], cells: &[Strided<'_>]) {
+    let (mut last, mut of) = (u32::MAX, Strided { bytes: &[], stride: 0 });
     for (output, (cell, row)) in output.as_chunks_mut::<WIDTH>().0.iter_mut().zip(rows) {
-        let cell = &cells[*cell as usize];
-        let start = *row as usize * cell.stride;
-        output.copy_from_slice(&cell.bytes[start..start + WIDTH]);
+        if *cell != last {
+            (last, of) = (*cell, cells[*cell as usize]);
+        }
+        let start = *row as usize * of.stride;
+        output.copy_from_slice(&of.bytes[start..start + WIDTH]);
     }
 }
 
