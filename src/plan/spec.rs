@@ -183,7 +183,8 @@ impl PlanSpec {
     /// Lanes: the largest power of two that is at most 32, the global batch and the number of row groups, and keeps a row
     /// group of median size per lane and dataset within 256 MiB, or for up to 8 lanes within 1 GiB; a divisor of the global
     /// batch if that leaves at least 4.
-    /// Window rows: what makes the windows of all lanes 256 MiB, but at least four steps' worth.
+    /// Window rows: what makes the windows of all lanes 256 MiB, but at least four steps' worth; no more than these, so that each row
+    /// group is a window, if there are several lanes and fewer than two row groups of median size make up a window.
     ///
     /// # Errors
     /// [`Error::Config`] for values that no plan can have.
@@ -205,7 +206,10 @@ impl PlanSpec {
                     let row: u64 = manifests.iter().fold(0, |sum, manifest| sum.saturating_add(manifest.row_bytes()));
                     let lanes = u64::from(lanes.max(1));
                     let steps = batch.saturating_mul(STEPS_PER_WINDOW).div_ceil(lanes);
-                    (WINDOW_BYTES / lanes / row.max(1)).max(steps)
+                    let bytes = WINDOW_BYTES / lanes;
+                    // A second row group would be waited for by the first batch, and the lanes mix more than it would.
+                    let is_one = lanes > 1 && bytes / 2 < median_bytes(manifests);
+                    if is_one { steps } else { (bytes / row.max(1)).max(steps) }
                 });
             }
         }
@@ -246,18 +250,21 @@ impl PlanSpec {
     }
 }
 
-fn default_lanes(batch: u64, manifests: &[Arc<Manifest>]) -> u32 {
-    let mut most = DEFAULT_LANES.min(batch);
-    let mut bytes = 0_u64;
-    for manifest in manifests {
+/// Bytes of a row group of median size of each dataset together.
+fn median_bytes(manifests: &[Arc<Manifest>]) -> u64 {
+    let median = |manifest: &Arc<Manifest>| {
         let mut sizes: Vec<u64> =
             manifest.groups.iter().filter(|group| group.selected > 0).map(|group| group.bytes).collect();
         let middle = sizes.len() / 2;
-        if middle < sizes.len() {
-            bytes = bytes.saturating_add(*sizes.select_nth_unstable(middle).1);
-        }
-        most = most.min(sizes.len() as u64);
-    }
+        if middle < sizes.len() { *sizes.select_nth_unstable(middle).1 } else { 0 }
+    };
+    manifests.iter().map(median).fold(0, u64::saturating_add)
+}
+
+fn default_lanes(batch: u64, manifests: &[Arc<Manifest>]) -> u32 {
+    let groups = |manifest: &Arc<Manifest>| manifest.groups.iter().filter(|group| group.selected > 0).count() as u64;
+    let most = manifests.iter().map(groups).fold(DEFAULT_LANES.min(batch), u64::min);
+    let bytes = median_bytes(manifests);
     // The first batch waits for a row group of every lane, so large row groups get few lanes. But a gang of more ranks than
     // lanes reads row groups several times, so up to 8 lanes may take more.
     let quick = FIRST_BATCH_BYTES / bytes.max(1);
@@ -282,6 +289,9 @@ mod tests {
     #[test]
     fn defaults_follow_the_data() {
         assert_eq!(lanes(1024, 1000, 1024), (32, 8192));
+        assert_eq!(lanes(1, 1000, 200 << 10), (1, 1310), "one lane mixes row groups in its windows only");
+        assert_eq!(lanes(1024, 1000, 4 << 10), (32, 2048), "two row groups of 4 MiB to a window");
+        assert_eq!(lanes(1024, 1000, 5 << 10), (32, 128), "each row group of 5 MiB is a window");
         assert_eq!(lanes(1024, 1000, 128 << 10), (8, 512), "row groups of 128 MiB");
         assert_eq!(lanes(1024, 1000, 128 << 20), (1, 4096), "row groups of 128 GiB");
         assert_eq!(lanes(1024, 3, 1), (2, 128 << 20), "three row groups");
