@@ -3,10 +3,38 @@
 //! After `fork` only the calling thread exists in the child: a lock that another thread held stays locked for ever. So whatever
 //! came from a loader is left alone there: used, it is an error; dropped, it is forgotten.
 
+#![expect(unsafe_code, reason = "pthread_atfork; what the handler may do is stated there")]
+
 use std::ops::Deref;
 use std::process;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use bowstring::Error;
+use pyo3::exceptions::PyMemoryError;
+use pyo3::prelude::*;
+
+/// The number of this process, known without asking the system: each tensor of each batch asks four times.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// Begins to know this process, and each forked child before anything else runs there: Python drops what other threads held
+/// before it calls its own hooks.
+pub(crate) fn watch() -> PyResult<()> {
+    note();
+    // SAFETY: `note` asks for a number and stores it, which a forked child may do whatever other threads held; it stays loaded as
+    // long as the process lives, for Python unloads no extension.
+    match unsafe { libc::pthread_atfork(None, None, Some(note)) } {
+        0 => Ok(()),
+        code => Err(PyMemoryError::new_err(format!("pthread_atfork: error {code}"))),
+    }
+}
+
+extern "C" fn note() {
+    PROCESS.store(process::id(), Ordering::Relaxed);
+}
+
+fn own() -> u32 {
+    PROCESS.load(Ordering::Relaxed)
+}
 
 /// A value that only the process that made it drops.
 #[derive(Debug)]
@@ -18,7 +46,7 @@ pub(crate) struct Owned<T> {
 
 impl<T> Owned<T> {
     pub(crate) fn new(value: T) -> Self {
-        Self { value: Some(value), process: process::id() }
+        Self { value: Some(value), process: own() }
     }
 
     /// The value, unless this is a forked child. For what holds locks.
@@ -26,7 +54,7 @@ impl<T> Owned<T> {
     /// # Errors
     /// [`Error::Closed`] in a forked child.
     pub(crate) fn checked(&self) -> Result<&T, Error> {
-        if self.process == process::id() {
+        if self.process == own() {
             return Ok(self);
         }
         Err(Error::Closed {
@@ -54,7 +82,7 @@ impl<T> Deref for Owned<T> {
 
 impl<T> Drop for Owned<T> {
     fn drop(&mut self) {
-        if self.process != process::id() {
+        if self.process != own() {
             std::mem::forget(self.value.take());
         }
     }

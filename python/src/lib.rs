@@ -65,6 +65,6 @@ mod _native {
     #[pymodule_init]
     fn init(_module: &Bound<'_, PyModule>) -> PyResult<()> {
         super::log::listen();
-        Ok(())
+        super::fork::watch()
     }
 }

@@ -36,6 +36,7 @@ const UNSAFE: &[&str] = &[
     "python/src/arrow.rs",
     "python/src/buffers.rs",
     "python/src/dlpack.rs",
+    "python/src/fork.rs",
     "src/codec/image/simd.rs",
     "src/codec/image/turbo.rs",
     "src/device/cuda/decoder.rs",
