@@ -98,17 +98,20 @@ class BatchQueue:
 class BatchShuffle:
     """Batches of rows drawn at random from a buffer of at least ``capacity``.
 
-    The buffer's order is drawn once and handed out batch by batch; it is drawn anew once rows have come in.
+    The buffer's order is drawn once and handed out batch by batch; it is drawn anew once rows have come in. The rows of all batches
+    until then are gathered at once, and the batches are parts of them.
     """
 
     def __init__(self, capacity: int, batch_size: int) -> None:
         self._batch_size = batch_size
         # Rows at which a batch is taken: as many as Petastorm waits for, and never less than a batch.
         self._enough = max(capacity + batch_size - 2, batch_size)
+        # The rows that nobody has taken are those of `_batches`, and of `_columns` those that `_order` names from `_gathered` on.
         self._columns: list[Any] = []
         self._size = 0
         self._order: Any = None
-        self._taken = 0
+        self._gathered = 0
+        self._batches: deque[tuple[Any, ...]] = deque()
 
     def __len__(self) -> int:
         return self._size
@@ -119,28 +122,23 @@ class BatchShuffle:
 
     def add(self, columns: Sequence[Any]) -> None:
         """Takes rows in: one tensor per field."""
-        end = self._size + len(columns[0])
-        if not self._columns:
-            room = max(end, self._enough)
-            self._columns = [self._empty(column, room) for column in columns]
-        if self._order is not None:
+        if self._order is None:
+            kept = [[column] for column in self._columns] or [[] for _ in columns]
+        else:
             # What is left closes ranks, in the order in which it would have come.
-            left = self._order[self._taken :]
-            for column in self._columns:
-                column[: self._size] = column[left]
-            self._order, self._taken = None, 0
-        if end > len(self._columns[0]):
-            grown = [self._empty(column, 2 * end) for column in self._columns]
-            for new, old in zip(grown, self._columns, strict=True):
-                new[: self._size] = old[: self._size]
-            self._columns = grown
-        for column, new in zip(self._columns, columns, strict=True):
-            column[self._size : end] = new
-        self._size = end
+            left = self._order[self._gathered :]
+            kept = [
+                [*parts, column.index_select(0, left)]
+                for parts, column in zip(self._waiting(), self._columns, strict=True)
+            ]
+            self._order = None
+            self._batches.clear()
+        self._columns = [torch.cat([*parts, new]) for parts, new in zip(kept, columns, strict=True)]
+        self._size = len(self._columns[0])
 
-    @staticmethod
-    def _empty(like: Any, rows: int) -> Any:
-        return torch.empty((rows, *like.shape[1:]), dtype=like.dtype, device=like.device)
+    def _waiting(self) -> list[list[Any]]:
+        """Of each field, what was gathered and not taken."""
+        return [[batch[at] for batch in self._batches] for at in range(len(self._columns))]
 
     def ready(self, *, ended: bool) -> bool:
         """Whether a batch may be taken; ``ended`` says that no more rows will come."""
@@ -150,9 +148,18 @@ class BatchShuffle:
         """A batch; the last one may be smaller."""
         if self._order is None:
             self._order = torch.randperm(self._size, device=self._columns[0].device)
-            self._taken = 0
-        size = min(self._size, self._batch_size)
-        rows = self._order[self._taken : self._taken + size]
-        self._taken += size
-        self._size -= size
-        return [column[rows] for column in self._columns]
+            self._gathered = 0
+        if not self._batches:
+            self._gather()
+        batch = self._batches.popleft()
+        self._size -= len(batch[0])
+        return list(batch)
+
+    def _gather(self) -> None:
+        """Takes as many batches out of the buffer as can be taken before rows must come in; all, if that is now."""
+        many = (self._size - self._enough) // self._batch_size + 1
+        end = self._gathered + (many * self._batch_size if many > 0 else self._size)
+        rows = self._order[self._gathered : end]
+        self._gathered += len(rows)
+        fields = (torch.split(column.index_select(0, rows), self._batch_size) for column in self._columns)
+        self._batches.extend(zip(*fields, strict=True))

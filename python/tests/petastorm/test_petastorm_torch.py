@@ -15,6 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from bowstring.petastorm import make_batch_reader, make_reader  # noqa: E402
+from bowstring.petastorm._shuffling import BatchShuffle  # noqa: E402
 from bowstring.petastorm.pytorch import (  # noqa: E402
     BatchedDataLoader,
     DataLoader,
@@ -64,6 +65,55 @@ def test_every_row_once(kind: Any, capacity: int, table: str) -> None:
         assert sorted(row for batch in ids(batches) for row in batch) == list(range(50))
         assert [len(batch["id"]) for batch in batches] == [8] * 6 + [2]
         assert all((batch["vector"][:, 0] == batch["id"]).all() for batch in batches)
+
+
+def drawn(buffer: Any, blocks: list[int]) -> list[list[int]]:
+    """Batches of a buffer that blocks of rows come into; their number is the rows'."""
+    found = []
+    for first, end in zip([0, *blocks], blocks, strict=False):
+        rows = torch.arange(first, end)
+        buffer.add([rows, torch.stack([rows, -rows], 1)])
+        while buffer.ready(ended=end == blocks[-1]):
+            ids, vectors = buffer.take()
+            assert torch.equal(vectors, torch.stack([ids, -ids], 1))
+            found.append(ids.tolist())
+    return found
+
+
+class DrawsRowByRow:
+    """The same, as plainly as it can be said."""
+
+    def __init__(self, capacity: int, size: int) -> None:
+        self.size, self.enough = size, max(capacity + size - 2, size)
+        self.rows: list[int] = []
+        self.in_order = True
+
+    def add(self, columns: Any) -> None:
+        self.rows += columns[0].tolist()
+        self.in_order = True
+
+    def ready(self, *, ended: bool) -> bool:
+        return len(self.rows) >= (1 if ended else self.enough)
+
+    def take(self) -> list[Any]:
+        if self.in_order:
+            self.rows = [self.rows[at] for at in torch.randperm(len(self.rows)).tolist()]
+            self.in_order = False
+        batch, self.rows = torch.tensor(self.rows[: self.size]), self.rows[self.size :]
+        return [batch, torch.stack([batch, -batch], 1)]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_batches_are_drawn_from_the_whole_buffer(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    capacity, size = int(rng.integers(1, 60)), int(rng.integers(1, 20))
+    blocks = np.cumsum([1, *rng.integers(1, 70, 8)]).tolist()
+    found = []
+    for kind in (BatchShuffle, DrawsRowByRow):
+        torch.manual_seed(seed)
+        found.append(drawn(kind(capacity, size), blocks))
+    assert found[0] == found[1]
+    assert sorted(row for batch in found[0] for row in batch) == list(range(blocks[-1]))
 
 
 def rows_of(url: str) -> Any:
