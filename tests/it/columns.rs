@@ -251,6 +251,27 @@ fn fixed_sizes_become_axes() {
 }
 
 #[test]
+fn small_columns_of_any_width_are_gathered_from_anywhere() {
+    let rows = 300;
+    let bytes = |width: usize| {
+        let values: Vec<u8> = (0..rows * width).map(|at| (at * 7 / 3) as u8).collect();
+        array(FixedSizeBinaryArray::try_new_with_len(width as i32, values.into(), None, rows).unwrap())
+    };
+    // None at all, as wide as a word, as wide as none, and too wide to lie beside others.
+    let widths = [0, 1, 2, 4, 8, 16, 3, 17];
+    let arrays: Vec<(String, ArrayRef)> = widths.iter().map(|width| (format!("w{width}"), bytes(*width))).collect();
+    let arrays: Vec<(&str, ArrayRef)> = arrays.iter().map(|(name, array)| (name.as_str(), Arc::clone(array))).collect();
+    let picks: Vec<(u32, u32)> = (0..rows as u32).map(|at| (0, at * 7 % rows as u32)).collect();
+    let batch = picked(&arrays, "{}", &picks, rows + 2, BadRows::Error).unwrap().0;
+    for ((name, array), width) in arrays.iter().zip(widths) {
+        let array = array.as_any().downcast_ref::<FixedSizeBinaryArray>().unwrap();
+        let wanted = picks.iter().flat_map(|(_, row)| array.value(*row as usize)).copied();
+        let wanted: Vec<u8> = wanted.chain(vec![0; 2 * width]).collect();
+        assert_eq!((values::<u8>(&batch, name), shape(&batch, name)), (wanted, &[rows + 2, width][..]), "{name}");
+    }
+}
+
+#[test]
 fn fixed_shape_tensors_have_their_shape() {
     let item = Arc::new(Field::new("item", DataType::Int32, true));
     let flat = Int32Array::from((0..12).collect::<Vec<_>>());

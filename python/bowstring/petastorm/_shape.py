@@ -56,7 +56,7 @@ class Shape(ABC):
     def finish(self, piece: Piece[dict[str, Any]]) -> deque[Any]:
         """What is yielded."""
 
-    def taken(self, piece: Piece[Any], rows: int, overlap: int = 0) -> list[int] | None:
+    def taken(self, piece: Piece[Any], rows: int, overlap: int = 0) -> Array | None:
         """Rows to yield, in order; ``None`` for all as they are."""
         settings = self.settings
         order: Any = None
@@ -68,7 +68,8 @@ class Shape(ABC):
         if piece.mask is not None:
             mask = np.asarray(piece.mask, dtype=bool)
             order = np.flatnonzero(mask) if order is None else order[mask[order]]
-        return None if order is None else list(order.tolist())
+        found: Array | None = order
+        return found
 
     def _order(self, group: int, rows: int) -> Array:
         seed = self.settings.seed
@@ -112,7 +113,8 @@ class RowShape(Shape):
         rows = len(next(iter(columns.values()), ()))
         taken = self.taken(piece, rows, self.ngram.length - 1 if self.ngram is not None else 0)
         if taken is not None:
-            columns = {name: [values[row] for row in taken] for name, values in columns.items()}
+            wanted = taken.tolist()
+            columns = {name: [values[row] for row in wanted] for name, values in columns.items()}
         if self.settings.transform is not None:
             columns = self._transformed(columns)
         if self.ngram is not None:
@@ -183,7 +185,7 @@ class BatchShape(Shape):
         rows = len(next(iter(columns.values()), ()))
         taken = self.taken(piece, rows)
         if taken is not None:
-            columns = {name: values[taken] for name, values in columns.items()}
+            columns = {name: values.take(taken, axis=0) for name, values in columns.items()}
             rows = len(taken)
         if not rows:
             return deque()

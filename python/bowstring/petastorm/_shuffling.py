@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-__all__ = ["BatchQueue", "BatchShuffle", "RowQueue", "RowShuffle"]
+__all__ = ["BatchQueue", "BatchShuffle", "ColumnShuffle", "RowQueue", "RowShuffle"]
 
 
 class RowQueue:
@@ -55,11 +55,64 @@ class RowShuffle:
         return row
 
 
-class BatchQueue:
-    """Batches in the order that rows came. Only a batch that two blocks share is a copy."""
+class ColumnShuffle:
+    """Batches of the rows that :class:`RowShuffle` gives, of rows that lie in arrays: drawn together, and gathered field by field.
 
-    def __init__(self, batch_size: int) -> None:
+    Where a field has another type in the next row group, NumPy's common one holds for all batches from there on.
+    """
+
+    def __init__(self, capacity: int, batch_size: int) -> None:
         self._batch_size = batch_size
+        self._least = max(capacity - 1, 1)
+        self._columns: list[Any] = []
+        # Of the columns, those that nobody has taken.
+        self._rows: list[int] = []
+        self._drawn: list[list[Any]] = []
+        self._missing = batch_size
+
+    def add(self, columns: Sequence[Any]) -> None:
+        """Takes rows in: one array per field."""
+        self._draw(len(self._rows) - self._least + 1)
+        if self._columns:
+            rows = np.array(self._rows, np.intp)
+            old = (column.take(rows, axis=0) for column in self._columns)
+            columns = [np.concatenate(parts) for parts in zip(old, columns, strict=True)]
+        self._columns = list(columns)
+        self._rows = list(range(len(columns[0]) if columns else 0))
+
+    def _draw(self, most: int) -> None:
+        """At most so many rows by chance for the next batch; the last one moves to the place of each."""
+        rows, count = self._rows, min(most, self._missing)
+        if count <= 0:
+            return
+        drawn = []
+        for at in np.random.randint(0, np.arange(len(rows), len(rows) - count, -1)).tolist():
+            last = rows.pop()
+            if at < len(rows):
+                last, rows[at] = rows[at], last
+            drawn.append(last)
+        self._missing -= count
+        self._drawn.append([column.take(drawn, axis=0) for column in self._columns])
+
+    def ready(self, *, ended: bool) -> bool:
+        """Whether a batch may be taken; ``ended`` says that no more rows will come."""
+        if ended:
+            return bool(self._rows or self._drawn)
+        return len(self._rows) - self._least + 1 >= self._missing
+
+    def take(self) -> list[Any]:
+        """A batch; the last one may be smaller."""
+        self._draw(len(self._rows))
+        parts, self._drawn, self._missing = self._drawn, [], self._batch_size
+        return parts[0] if len(parts) == 1 else [np.concatenate(pieces) for pieces in zip(*parts, strict=True)]
+
+
+class BatchQueue:
+    """Batches in the order that rows came. Only a batch that two blocks share is a copy, made by ``join``."""
+
+    def __init__(self, batch_size: int, join: Callable[[tuple[Any, ...]], Any] = torch.cat) -> None:
+        self._batch_size = batch_size
+        self._join = join
         self._blocks: deque[list[Any]] = deque()
         self._first = 0
         self._size = 0
@@ -69,8 +122,8 @@ class BatchQueue:
         return max(self._batch_size - self._size, 0)
 
     def add(self, columns: Sequence[Any]) -> None:
-        """Takes rows in: one tensor per field."""
-        if len(columns[0]):
+        """Takes rows in: one tensor, or array, per field."""
+        if columns and len(columns[0]):
             self._blocks.append(list(columns))
             self._size += len(columns[0])
 
@@ -92,7 +145,7 @@ class BatchQueue:
             if end == len(block[0]):
                 self._blocks.popleft()
                 self._first = 0
-        return parts[0] if len(parts) == 1 else [torch.cat(pieces) for pieces in zip(*parts, strict=True)]
+        return parts[0] if len(parts) == 1 else [self._join(pieces) for pieces in zip(*parts, strict=True)]
 
 
 class BatchShuffle:

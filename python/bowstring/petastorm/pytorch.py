@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch.utils.data.dataloader import default_collate
 
-from bowstring.petastorm._shuffling import BatchQueue, BatchShuffle, RowQueue, RowShuffle
+from bowstring.petastorm._shuffling import BatchQueue, BatchShuffle, ColumnShuffle, RowQueue, RowShuffle
 
 __all__ = ["BatchedDataLoader", "DataLoader", "InMemBatchedDataLoader", "LoaderBase", "decimal_friendly_collate"]
 
@@ -131,6 +131,9 @@ class DataLoader(LoaderBase):
         self.shuffling_queue_capacity = shuffling_queue_capacity
 
     def _iter_impl(self) -> Iterator[Any]:
+        if self.reader.batched_output and self.collate_fn is decimal_friendly_collate:
+            yield from self._by_columns()
+            return
         rows: RowQueue | RowShuffle = RowQueue()
         if self.shuffling_queue_capacity > 0:
             rows = RowShuffle(self.shuffling_queue_capacity)
@@ -142,6 +145,22 @@ class DataLoader(LoaderBase):
         yield from self._full(rows, batch, ended=True)
         if batch:
             yield self.collate_fn(batch)
+
+    def _by_columns(self) -> Iterator[dict[str, Any]]:
+        """What :func:`decimal_friendly_collate` makes of rows, without a row: the reader's arrays are cut or drawn from."""
+        # Joined as NumPy joins the values of rows, where a field has another type in the next row group.
+        rows: BatchQueue | ColumnShuffle = BatchQueue(self.batch_size, np.concatenate)
+        if self.shuffling_queue_capacity > 0:
+            rows = ColumnShuffle(self.shuffling_queue_capacity, self.batch_size)
+        names: list[str] = []
+        for sample in self.reader:
+            block = _sanitized(sample._asdict())
+            names = list(block)
+            rows.add(list(block.values()))
+            while rows.ready(ended=False):
+                yield dict(zip(names, map(torch.from_numpy, rows.take()), strict=True))
+        while rows.ready(ended=True):
+            yield dict(zip(names, map(torch.from_numpy, rows.take()), strict=True))
 
     def _full(self, rows: RowQueue | RowShuffle, batch: list[Any], *, ended: bool) -> Iterator[Any]:
         while rows.ready(ended=ended):

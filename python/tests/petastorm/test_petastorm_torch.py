@@ -155,6 +155,41 @@ def test_in_memory(table: str) -> None:
         list(loader)
 
 
+@pytest.mark.parametrize("capacity", [0, 1, 2, 5, 12, 30, 99])
+@pytest.mark.parametrize("batch_size", [1, 3, 13, 25, 100])
+def test_batches_of_columns_are_those_of_rows(capacity: int, batch_size: int, table: str) -> None:
+    def batches(collate: Any) -> list[dict[str, Any]]:
+        np.random.seed(capacity)
+        found = []
+        reader = make_batch_reader(table, ["id", "vector"], shuffle_row_groups=False)
+        with DataLoader(reader, batch_size, collate, shuffling_queue_capacity=capacity) as loader:
+            for batch in loader:
+                found.append(batch)
+                np.random.rand()  # A training loop may draw too.
+        return found
+
+    # Any function but the usual one gets rows.
+    cut, collated = batches(decimal_friendly_collate), batches(lambda rows: decimal_friendly_collate(rows))
+    assert len(cut) == len(collated) == -(-50 // batch_size)
+    for one, other in zip(cut, collated, strict=True):
+        assert list(one) == list(other)
+        assert all(one[name].dtype == other[name].dtype and torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_type_that_changes_between_row_groups(tmp_path: pathlib.Path) -> None:
+    ids = pa.array([None if 20 < i < 30 else i for i in range(50)], pa.int32())
+    pq.write_table(pa.table({"id": ids}), tmp_path / "t.parquet", row_group_size=10)
+
+    def batches(collate: Any) -> list[Any]:
+        with DataLoader(make_batch_reader(f"file://{tmp_path}", shuffle_row_groups=False), 7, collate) as loader:
+            return [batch["id"] for batch in loader]
+
+    cut, collated = batches(decimal_friendly_collate), batches(lambda rows: decimal_friendly_collate(rows))
+    assert [batch.dtype for batch in cut] == [batch.dtype for batch in collated]
+    assert {batch.dtype for batch in cut} == {torch.int32, torch.float64}
+    assert all(torch.equal(one.nan_to_num(-1), other.nan_to_num(-1)) for one, other in zip(cut, collated, strict=True))
+
+
 def test_collate() -> None:
     rows = [{"a": Decimal(i), "b": np.float32(i), "c": np.arange(2), "d": "x", "e": (1, 2.5)} for i in range(3)]
     made = decimal_friendly_collate(rows)
