@@ -29,11 +29,14 @@ SIZE = 224
 SIDES = ("petastorm", "bowstring.petastorm", "native", "native-shuffled")
 # The tasks called shuffled: Petastorm's batches come out of its shuffling queue, so that both sides mix rows.
 TASKS = ("photos", "augmented", "tabular", "matrix", "tabular-shuffled", "matrix-shuffled", "ndarray")
+# Tasks of the drop-in alone: `DataLoader` over four columns of `make_batch_reader`, and the reader's own shuffling of rows.
+TASKS += ("collated", "collated-shuffled", "parts")
+DROP_IN = TASKS[-3:]
 # Tasks over another one's data.
-DATA = {"augmented": "photos"} | dict.fromkeys(("matrix", "tabular-shuffled", "matrix-shuffled"), "tabular")
+DATA = {"augmented": "photos"} | dict.fromkeys(("matrix", "tabular-shuffled", "matrix-shuffled", *DROP_IN), "tabular")
 TABULAR, MATRIX = 1024, 4096
 BATCH = {"photos": 32, "augmented": 32, "ndarray": 64, "tabular": TABULAR, "matrix": MATRIX}
-BATCH |= {"tabular-shuffled": TABULAR, "matrix-shuffled": MATRIX}
+BATCH |= {"tabular-shuffled": TABULAR, "matrix-shuffled": MATRIX} | dict.fromkeys(DROP_IN, TABULAR)
 AIM = {task: 8.0 if DATA.get(task, task) == "photos" else 10.0 if task == "ndarray" else 5.0 for task in TASKS}
 # Rows in Petastorm's shuffling queue: two row groups.
 QUEUE = 100_000
@@ -89,9 +92,14 @@ def petastorm_batches(root: str, task: str, data: pathlib.Path, threads: int, ep
     if DATA.get(task, task) == "tabular":
         import torch
 
-        reader = lib.make_batch_reader(url, num_epochs=epochs, **pool)
         queue = QUEUE if task.endswith("shuffled") else 0
-        with torch_side.BatchedDataLoader(reader, batch_size=BATCH[task], shuffling_queue_capacity=queue) as loader:
+        kind, options = torch_side.BatchedDataLoader, {}
+        if task.startswith("collated"):
+            kind, options = torch_side.DataLoader, {"schema_fields": ["f00", "f01", "f02", "label"]}
+        elif task == "parts":
+            options = {"shuffle_rows": True, "shuffle_row_drop_partitions": 2}
+        reader = lib.make_batch_reader(url, num_epochs=epochs, **pool, **options)
+        with kind(reader, batch_size=BATCH[task], shuffling_queue_capacity=queue) as loader:
             for batch in loader:
                 if task.startswith("matrix"):
                     torch.stack([column for name, column in batch.items() if name != "label"], dim=1)
@@ -297,7 +305,7 @@ def ratios(runs: dict[str, list[dict[str, Any]]], side: str, seconds: str) -> fl
 
 def report(task: str, runs: dict[str, list[dict[str, Any]]]) -> None:
     """The task's table."""
-    print(f"\n{task}: batches of {BATCH[task]}; aims over Petastorm: native x {AIM[task]:g}, bowstring.petastorm x 2")
+    print(f"\n{task}: batches of {BATCH[task]}; aims over Petastorm: native x {AIM[task]:g}, drop-in x 2")
     print(f"{'contender':22}{'rows/s':>10}{'rows/CPU s':>12}{'x wall':>8}{'x CPU':>8}{'peak MB':>9}")
     for side, found in runs.items():
         if not found:
@@ -339,7 +347,8 @@ def main() -> int:
     for task in [args.task] if args.task else TASKS:
         print(f"{task}: {rows_of(data, task)} rows, {args.threads} threads", flush=True)
         # In file order is no contender where rows are to be mixed.
-        sides = [side for side in args.sides if side != "native" or not task.endswith("shuffled")]
+        others = SIDES[2:] if task in DROP_IN else ("native",) if task.endswith("shuffled") else ()
+        sides = [side for side in args.sides if side not in others]
         results[task] = measure(task, data, args, sides)
         report(task, results[task])
         args.out.parent.mkdir(parents=True, exist_ok=True)
