@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -56,61 +57,104 @@ class RowShuffle:
 
 
 class ColumnShuffle:
-    """Batches of the rows that :class:`RowShuffle` gives, of rows that lie in arrays: drawn together, and gathered field by field.
+    """Batches of the rows that :class:`RowShuffle` gives, of rows that lie in arrays: their numbers are drawn, and fields gathered.
 
-    Where a field has another type in the next row group, NumPy's common one holds for all batches from there on.
+    ``join`` makes of pieces of one field's rows what a batch has.
     """
 
-    def __init__(self, capacity: int, batch_size: int) -> None:
+    def __init__(self, capacity: int, batch_size: int, join: Callable[[Sequence[Any]], Any]) -> None:
         self._batch_size = batch_size
         self._least = max(capacity - 1, 1)
-        self._columns: list[Any] = []
-        # Of the columns, those that nobody has taken.
+        self._join = join
+        # Blocks of columns with the numbers of their first rows, the number after the last, and the rows that nobody has drawn.
+        self._blocks: list[list[Any]] = []
+        self._firsts: list[int] = []
+        self._end = 0
         self._rows: list[int] = []
-        self._drawn: list[list[Any]] = []
-        self._missing = batch_size
+        self._drawn: list[int] = []
 
     def add(self, columns: Sequence[Any]) -> None:
         """Takes rows in: one array per field."""
-        self._draw(len(self._rows) - self._least + 1)
-        if self._columns:
-            rows = np.array(self._rows, np.intp)
-            old = (column.take(rows, axis=0) for column in self._columns)
-            columns = [np.concatenate(parts) for parts in zip(old, columns, strict=True)]
-        self._columns = list(columns)
-        self._rows = list(range(len(columns[0]) if columns else 0))
+        if columns and len(columns[0]):
+            self._blocks.append(list(columns))
+            self._firsts.append(self._end)
+            first, self._end = self._end, self._end + len(columns[0])
+            self._rows.extend(range(first, self._end))
 
     def _draw(self, most: int) -> None:
         """At most so many rows by chance for the next batch; the last one moves to the place of each."""
-        rows, count = self._rows, min(most, self._missing)
+        rows, count = self._rows, min(most, self._batch_size - len(self._drawn))
         if count <= 0:
             return
-        drawn = []
         for at in np.random.randint(0, np.arange(len(rows), len(rows) - count, -1)).tolist():
             last = rows.pop()
             if at < len(rows):
                 last, rows[at] = rows[at], last
-            drawn.append(last)
-        self._missing -= count
-        self._drawn.append([column.take(drawn, axis=0) for column in self._columns])
+            self._drawn.append(last)
 
     def ready(self, *, ended: bool) -> bool:
-        """Whether a batch may be taken; ``ended`` says that no more rows will come."""
+        """Whether a batch may be taken; ``ended`` says that no more rows will come. What can be drawn of it by now is drawn."""
         if ended:
             return bool(self._rows or self._drawn)
-        return len(self._rows) - self._least + 1 >= self._missing
+        self._draw(len(self._rows) - self._least + 1)
+        return len(self._drawn) == self._batch_size
 
     def take(self) -> list[Any]:
         """A batch; the last one may be smaller."""
         self._draw(len(self._rows))
-        parts, self._drawn, self._missing = self._drawn, [], self._batch_size
-        return parts[0] if len(parts) == 1 else [np.concatenate(pieces) for pieces in zip(*parts, strict=True)]
+        drawn, self._drawn = self._drawn, []
+        self._merge(drawn)
+        if len(self._blocks) == 1:
+            batch = [self._join([column.take(drawn, axis=0)]) for column in self._blocks[0]]
+        else:
+            # Fields whose type or shape changes from row group to row group: row by row, as rows would be put together.
+            found = [bisect_right(self._firsts, row) - 1 for row in drawn]
+            places = [(self._blocks[at], row - self._firsts[at]) for at, row in zip(found, drawn, strict=True)]
+            fields = range(len(self._blocks[0]))
+            batch = [self._join([block[field][at : at + 1] for block, at in places]) for field in fields]
+        return batch
+
+    def _merge(self, drawn: list[int]) -> None:
+        """Joins blocks that are alike, and leaves out rows that are gone once they are as many as the others."""
+        first, *others = self._blocks
+        if others and all(all(map(_alike, first, block)) for block in others):
+            self._blocks = [[np.concatenate(parts) for parts in zip(*self._blocks, strict=True)]]
+            self._firsts = [0]
+        if self._end > 2 * (len(self._rows) + len(drawn)):
+            self._compact(drawn)
+
+    def _compact(self, drawn: list[int]) -> None:
+        """Keeps the rows that nobody has drawn, and ``drawn``, which are numbered anew with them."""
+        kept = np.array(drawn + self._rows, np.intp)
+        owners = np.searchsorted(self._firsts, kept, side="right") - 1
+        in_place = np.argsort(owners, kind="stable")
+        ends = np.searchsorted(owners[in_place], np.arange(len(self._blocks)), side="right").tolist()
+        blocks, firsts, start = [], [], 0
+        for block, first, end in zip(self._blocks, self._firsts, ends, strict=True):
+            if end > start:
+                rows = kept[in_place[start:end]] - first
+                blocks.append([column.take(rows, axis=0) for column in block])
+                firsts.append(start)
+            start = end
+        self._blocks, self._firsts, self._end = blocks, firsts, len(kept)
+        numbers = np.empty_like(kept)
+        numbers[in_place] = np.arange(len(kept))
+        drawn[:] = numbers[: len(drawn)].tolist()
+        self._rows = numbers[len(drawn) :].tolist()
+
+
+def _alike(one: Any, other: Any) -> bool:
+    return bool(one.dtype == other.dtype and one.shape[1:] == other.shape[1:])
+
+
+def _joined(pieces: Sequence[Any]) -> Any:
+    return pieces[0] if len(pieces) == 1 else torch.cat(list(pieces))
 
 
 class BatchQueue:
-    """Batches in the order that rows came. Only a batch that two blocks share is a copy, made by ``join``."""
+    """Batches in the order that rows came. ``join`` makes one of the pieces of a field; with tensors only several are a copy."""
 
-    def __init__(self, batch_size: int, join: Callable[[tuple[Any, ...]], Any] = torch.cat) -> None:
+    def __init__(self, batch_size: int, join: Callable[[Sequence[Any]], Any] = _joined) -> None:
         self._batch_size = batch_size
         self._join = join
         self._blocks: deque[list[Any]] = deque()
@@ -145,26 +189,28 @@ class BatchQueue:
             if end == len(block[0]):
                 self._blocks.popleft()
                 self._first = 0
-        return parts[0] if len(parts) == 1 else [self._join(pieces) for pieces in zip(*parts, strict=True)]
+        return [self._join(pieces) for pieces in zip(*parts, strict=True)]
 
 
 class BatchShuffle:
     """Batches of rows drawn at random from a buffer of at least ``capacity``.
 
     The buffer's order is drawn once and handed out batch by batch; it is drawn anew once rows have come in. The rows of all batches
-    until then are gathered at once, and the batches are parts of them.
+    until then are gathered at once.
     """
 
     def __init__(self, capacity: int, batch_size: int) -> None:
         self._batch_size = batch_size
         # Rows at which a batch is taken: as many as Petastorm waits for, and never less than a batch.
         self._enough = max(capacity + batch_size - 2, batch_size)
-        # The rows that nobody has taken are those of `_batches`, and of `_columns` those that `_order` names from `_gathered` on.
+        # The rows that nobody has taken: those of `_batches`, those of `_columns` that `_order` names from `_gathered` on, and what
+        # has come since.
+        self._batches: deque[tuple[Any, ...]] = deque()
         self._columns: list[Any] = []
-        self._size = 0
         self._order: Any = None
         self._gathered = 0
-        self._batches: deque[tuple[Any, ...]] = deque()
+        self._new: list[list[Any]] = []
+        self._size = 0
 
     def __len__(self) -> int:
         return self._size
@@ -175,23 +221,9 @@ class BatchShuffle:
 
     def add(self, columns: Sequence[Any]) -> None:
         """Takes rows in: one tensor per field."""
-        if self._order is None:
-            kept = [[column] for column in self._columns] or [[] for _ in columns]
-        else:
-            # What is left closes ranks, in the order in which it would have come.
-            left = self._order[self._gathered :]
-            kept = [
-                [*parts, column.index_select(0, left)]
-                for parts, column in zip(self._waiting(), self._columns, strict=True)
-            ]
-            self._order = None
-            self._batches.clear()
-        self._columns = [torch.cat([*parts, new]) for parts, new in zip(kept, columns, strict=True)]
-        self._size = len(self._columns[0])
-
-    def _waiting(self) -> list[list[Any]]:
-        """Of each field, what was gathered and not taken."""
-        return [[batch[at] for batch in self._batches] for at in range(len(self._columns))]
+        if columns:
+            self._new.append(list(columns))
+            self._size += len(columns[0])
 
     def ready(self, *, ended: bool) -> bool:
         """Whether a batch may be taken; ``ended`` says that no more rows will come."""
@@ -199,14 +231,28 @@ class BatchShuffle:
 
     def take(self) -> list[Any]:
         """A batch; the last one may be smaller."""
-        if self._order is None:
-            self._order = torch.randperm(self._size, device=self._columns[0].device)
-            self._gathered = 0
+        if self._new:
+            self._draw_anew()
         if not self._batches:
             self._gather()
         batch = self._batches.popleft()
         self._size -= len(batch[0])
-        return list(batch)
+        # Memory of its own, whatever is done with it or however long it is kept.
+        return [part.clone() for part in batch]
+
+    def _draw_anew(self) -> None:
+        """Joins what is left, in the order in which it would have come, and what has come."""
+        new, self._new = self._new, []
+        left = None if self._order is None else self._order[self._gathered :]
+        for field, parts in enumerate(zip(*new, strict=True)):
+            waiting = [batch[field] for batch in self._batches]
+            if left is None:
+                self._columns.append(torch.cat(parts))
+            else:
+                self._columns[field] = torch.cat([*waiting, self._columns[field].index_select(0, left), *parts])
+        self._batches.clear()
+        self._order = torch.randperm(self._size, device=self._columns[0].device)
+        self._gathered = 0
 
     def _gather(self) -> None:
         """Takes as many batches out of the buffer as can be taken before rows must come in; all, if that is now."""

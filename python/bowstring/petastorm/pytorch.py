@@ -148,19 +148,19 @@ class DataLoader(LoaderBase):
 
     def _by_columns(self) -> Iterator[dict[str, Any]]:
         """What :func:`decimal_friendly_collate` makes of rows, without a row: the reader's arrays are cut or drawn from."""
-        # Joined as NumPy joins the values of rows, where a field has another type in the next row group.
-        rows: BatchQueue | ColumnShuffle = BatchQueue(self.batch_size, np.concatenate)
+        rows: BatchQueue | ColumnShuffle = BatchQueue(self.batch_size, _collated)
         if self.shuffling_queue_capacity > 0:
-            rows = ColumnShuffle(self.shuffling_queue_capacity, self.batch_size)
+            rows = ColumnShuffle(self.shuffling_queue_capacity, self.batch_size, _collated)
         names: list[str] = []
         for sample in self.reader:
             block = _sanitized(sample._asdict())
-            names = list(block)
-            rows.add(list(block.values()))
+            # Readers of a mixture may have their fields in another order.
+            names = names or list(block)
+            rows.add([block[name] for name in names])
             while rows.ready(ended=False):
-                yield dict(zip(names, map(torch.from_numpy, rows.take()), strict=True))
+                yield dict(zip(names, rows.take(), strict=True))
         while rows.ready(ended=True):
-            yield dict(zip(names, map(torch.from_numpy, rows.take()), strict=True))
+            yield dict(zip(names, rows.take(), strict=True))
 
     def _full(self, rows: RowQueue | RowShuffle, batch: list[Any], *, ended: bool) -> Iterator[Any]:
         while rows.ready(ended=ended):
@@ -168,6 +168,15 @@ class DataLoader(LoaderBase):
             if len(batch) == self.batch_size:
                 yield self.collate_fn(batch.copy())
                 batch.clear()
+
+
+def _collated(pieces: Sequence[Any]) -> Any:
+    """Pieces of one field's rows as a tensor of its own memory, as :func:`decimal_friendly_collate` makes one of rows."""
+    if len({piece.shape[1:] for piece in pieces}) > 1:
+        return decimal_friendly_collate([row for piece in pieces for row in piece])
+    # A copy, whose bytes are in this machine's order.
+    values = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+    return torch.from_numpy(values.astype(values.dtype.newbyteorder("=")))
 
 
 def _rows_of(columns: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -203,8 +212,9 @@ class BatchedDataLoader(LoaderBase):
             rows = BatchShuffle(self.shuffling_queue_capacity, self.batch_size)
         names: list[str] = []
         for block in _blocks(self.reader, self.transform_fn, rows.missing):
-            names = list(block)
-            rows.add([torch.as_tensor(column) for column in block.values()])
+            # Readers of a mixture may have their fields in another order.
+            names = names or list(block)
+            rows.add([torch.as_tensor(block[name]) for name in names])
             while rows.ready(ended=False):
                 yield dict(zip(names, rows.take(), strict=True))
         while rows.ready(ended=True):

@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from bowstring.petastorm import make_batch_reader, make_reader  # noqa: E402
-from bowstring.petastorm._shuffling import BatchShuffle  # noqa: E402
+from bowstring.petastorm._shuffling import BatchShuffle, ColumnShuffle, RowShuffle  # noqa: E402
 from bowstring.petastorm.pytorch import (  # noqa: E402
     BatchedDataLoader,
     DataLoader,
@@ -116,6 +116,35 @@ def test_batches_are_drawn_from_the_whole_buffer(seed: int) -> None:
     assert sorted(row for batch in found[0] for row in batch) == list(range(blocks[-1]))
 
 
+@pytest.mark.parametrize("seed", range(100))
+def test_rows_in_arrays_are_drawn_as_rows(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    capacity, size, alike = int(rng.integers(1, 60)), int(rng.integers(1, 20)), seed % 2
+    arrays, rows = ColumnShuffle(capacity, size, np.concatenate), RowShuffle(capacity)
+    found: list[list[list[float]]] = []
+    # The rows first, then the arrays, so that each draws from the generator alone.
+    blocks = np.cumsum(rng.integers(1, 70, 30)).tolist()
+    for buffer in (rows, arrays):
+        np.random.seed(seed)
+        batches: list[list[float]] = []
+        batch: list[float] = []
+        for first, end in zip([0, *blocks], blocks, strict=False):
+            block = np.arange(first, end).astype(np.int32 if alike or first % 2 else np.float64)
+            buffer.add(block if buffer is rows else [block, -block])
+            while buffer.ready(ended=end == blocks[-1]):
+                if buffer is rows:
+                    batch.append(rows.take())
+                else:
+                    batch, negative = (column.tolist() for column in arrays.take())
+                    assert [-value for value in batch] == negative
+                if len(batch) == size or buffer is arrays:
+                    batches.append(batch)
+                    batch = []
+            assert len(arrays._rows) <= arrays._end <= 2 * (capacity + size + 140)
+        found.append(batches + ([batch] if batch else []))
+    assert found[0] == found[1]
+
+
 def rows_of(url: str) -> Any:
     with pytest.warns(UserWarning, match="make_batch_reader"):
         return make_reader(url, ["id", "vector"])
@@ -188,6 +217,43 @@ def test_a_type_that_changes_between_row_groups(tmp_path: pathlib.Path) -> None:
     assert [batch.dtype for batch in cut] == [batch.dtype for batch in collated]
     assert {batch.dtype for batch in cut} == {torch.int32, torch.float64}
     assert all(torch.equal(one.nan_to_num(-1), other.nan_to_num(-1)) for one, other in zip(cut, collated, strict=True))
+
+
+@pytest.mark.parametrize("capacity", [0, 5])
+@pytest.mark.parametrize("kind", [DataLoader, BatchedDataLoader])
+def test_readers_of_a_mixture_may_have_their_fields_in_another_order(
+    kind: Any, capacity: int, tmp_path: pathlib.Path
+) -> None:
+    readers = []
+    for name, order in (("x", ["a", "b"]), ("y", ["b", "a"])):
+        (tmp_path / name).mkdir()
+        table = pa.table({"a": range(5), "b": range(0, 5000, 1000)}).select(order)
+        pq.write_table(table, tmp_path / name / "t.parquet")
+        readers.append(make_batch_reader(f"file://{tmp_path / name}"))
+    with kind(WeightedSamplingReader(readers, [0.5, 0.5]), 3, shuffling_queue_capacity=capacity) as loader:
+        batches = list(loader)
+    assert len(batches) > 1
+    assert all(torch.equal(batch["a"] * 1000, batch["b"]) for batch in batches)
+
+
+def test_a_shuffled_batch_pins_no_other(table: str) -> None:
+    for kind in (DataLoader, BatchedDataLoader):
+        with kind(make_batch_reader(table, ["id", "vector"]), 8, shuffling_queue_capacity=20) as loader:
+            for batch in loader:
+                assert all(part.untyped_storage().nbytes() == part.nbytes for part in batch.values())
+
+
+def test_lists_of_another_length_in_the_next_row_group(tmp_path: pathlib.Path) -> None:
+    lists = pa.array([[float(i)] * (2 if i < 5 else 3) for i in range(10)], pa.list_(pa.float32()))
+    pq.write_table(pa.table({"list": lists}), tmp_path / "t.parquet", row_group_size=5)
+
+    def loader(batch_size: int) -> Any:
+        return DataLoader(make_batch_reader(f"file://{tmp_path}"), batch_size, shuffling_queue_capacity=20)
+
+    with loader(1) as one:
+        assert sorted(batch["list"].tolist()[0] for batch in one) == sorted(lists.to_pylist())
+    with pytest.raises(RuntimeError, match="equal size"), loader(10) as all_of_them:
+        list(all_of_them)
 
 
 def test_collate() -> None:
