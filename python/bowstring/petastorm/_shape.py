@@ -59,7 +59,7 @@ class Shape(ABC):
     def taken(self, piece: Piece[Any], rows: int, overlap: int = 0) -> Array | None:
         """Rows to yield, in order; ``None`` for all as they are."""
         settings = self.settings
-        order: Any = None
+        order: Array | None = None
         if settings.shuffle_rows:
             order = self._order(piece.group, rows)
         if settings.parts > 1:
@@ -68,8 +68,7 @@ class Shape(ABC):
         if piece.mask is not None:
             mask = np.asarray(piece.mask, dtype=bool)
             order = np.flatnonzero(mask) if order is None else order[mask[order]]
-        found: Array | None = order
-        return found
+        return order
 
     def _order(self, group: int, rows: int) -> Array:
         seed = self.settings.seed

@@ -8,7 +8,7 @@ from __future__ import annotations
 import decimal
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -131,12 +131,15 @@ class DataLoader(LoaderBase):
         self.shuffling_queue_capacity = shuffling_queue_capacity
 
     def _iter_impl(self) -> Iterator[Any]:
+        capacity = self.shuffling_queue_capacity
         if self.reader.batched_output and self.collate_fn is decimal_friendly_collate:
-            yield from self._by_columns()
+            # The reader's arrays are cut or drawn from, without a row.
+            columns: BatchQueue | ColumnShuffle = BatchQueue(self.batch_size, _collated)
+            if capacity > 0:
+                columns = ColumnShuffle(capacity, self.batch_size, _collated)
+            yield from _batches((_sanitized(sample._asdict()) for sample in self.reader), columns)
             return
-        rows: RowQueue | RowShuffle = RowQueue()
-        if self.shuffling_queue_capacity > 0:
-            rows = RowShuffle(self.shuffling_queue_capacity)
+        rows = RowShuffle(capacity) if capacity > 0 else RowQueue()
         batch: list[Any] = []
         for sample in self.reader:
             row = _sanitized(sample._asdict())
@@ -146,28 +149,27 @@ class DataLoader(LoaderBase):
         if batch:
             yield self.collate_fn(batch)
 
-    def _by_columns(self) -> Iterator[dict[str, Any]]:
-        """What :func:`decimal_friendly_collate` makes of rows, without a row: the reader's arrays are cut or drawn from."""
-        rows: BatchQueue | ColumnShuffle = BatchQueue(self.batch_size, _collated)
-        if self.shuffling_queue_capacity > 0:
-            rows = ColumnShuffle(self.shuffling_queue_capacity, self.batch_size, _collated)
-        names: list[str] = []
-        for sample in self.reader:
-            block = _sanitized(sample._asdict())
-            # Readers of a mixture may have their fields in another order.
-            names = names or list(block)
-            rows.add([block[name] for name in names])
-            while rows.ready(ended=False):
-                yield dict(zip(names, rows.take(), strict=True))
-        while rows.ready(ended=True):
-            yield dict(zip(names, rows.take(), strict=True))
-
     def _full(self, rows: RowQueue | RowShuffle, batch: list[Any], *, ended: bool) -> Iterator[Any]:
-        while rows.ready(ended=ended):
-            batch.append(rows.take())
+        while taken := rows.take(self.batch_size - len(batch), ended=ended):
+            batch += taken
             if len(batch) == self.batch_size:
                 yield self.collate_fn(batch.copy())
                 batch.clear()
+
+
+def _batches(
+    blocks: Iterable[Mapping[str, Any]], rows: BatchQueue | BatchShuffle | ColumnShuffle
+) -> Iterator[dict[str, Any]]:
+    """Batches by field of what comes in blocks by field."""
+    names: list[str] = []
+    for block in blocks:
+        # Readers of a mixture may have their fields in another order.
+        names = names or list(block)
+        rows.add([block[name] for name in names])
+        while rows.ready(ended=False):
+            yield dict(zip(names, rows.take(), strict=True))
+    while rows.ready(ended=True):
+        yield dict(zip(names, rows.take(), strict=True))
 
 
 def _collated(pieces: Sequence[Any]) -> Any:
@@ -210,15 +212,10 @@ class BatchedDataLoader(LoaderBase):
         rows: BatchQueue | BatchShuffle = BatchQueue(self.batch_size)
         if self.shuffling_queue_capacity > 0:
             rows = BatchShuffle(self.shuffling_queue_capacity, self.batch_size)
-        names: list[str] = []
-        for block in _blocks(self.reader, self.transform_fn, rows.missing):
-            # Readers of a mixture may have their fields in another order.
-            names = names or list(block)
-            rows.add([torch.as_tensor(block[name]) for name in names])
-            while rows.ready(ended=False):
-                yield dict(zip(names, rows.take(), strict=True))
-        while rows.ready(ended=True):
-            yield dict(zip(names, rows.take(), strict=True))
+        blocks = _blocks(self.reader, self.transform_fn, rows.missing)
+        yield from _batches(
+            ({name: torch.as_tensor(column) for name, column in block.items()} for block in blocks), rows
+        )
 
 
 def _blocks(reader: Any, transform: Callable[[Any], Any], missing: Callable[[], int]) -> Iterator[dict[str, Any]]:

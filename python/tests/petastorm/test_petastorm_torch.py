@@ -121,27 +121,35 @@ def test_rows_in_arrays_are_drawn_as_rows(seed: int) -> None:
     rng = np.random.default_rng(seed)
     capacity, size, alike = int(rng.integers(1, 60)), int(rng.integers(1, 20)), seed % 2
     arrays, rows = ColumnShuffle(capacity, size, np.concatenate), RowShuffle(capacity)
-    found: list[list[list[float]]] = []
-    # The rows first, then the arrays, so that each draws from the generator alone.
     blocks = np.cumsum(rng.integers(1, 70, 30)).tolist()
-    for buffer in (rows, arrays):
-        np.random.seed(seed)
-        batches: list[list[float]] = []
-        batch: list[float] = []
-        for first, end in zip([0, *blocks], blocks, strict=False):
-            block = np.arange(first, end).astype(np.int32 if alike or first % 2 else np.float64)
-            buffer.add(block if buffer is rows else [block, -block])
-            while buffer.ready(ended=end == blocks[-1]):
-                if buffer is rows:
-                    batch.append(rows.take())
-                else:
-                    batch, negative = (column.tolist() for column in arrays.take())
-                    assert [-value for value in batch] == negative
-                if len(batch) == size or buffer is arrays:
-                    batches.append(batch)
-                    batch = []
-            assert len(arrays._rows) <= arrays._end <= 2 * (capacity + size + 140)
-        found.append(batches + ([batch] if batch else []))
+    found: list[list[list[float]]] = [[], []]
+    # Row by row, as Petastorm draws; one after the other, so that each draws from the generator alone.
+    np.random.seed(seed)
+    held: list[int] = []
+    single: list[int] = []
+    for first, end in zip([0, *blocks], blocks, strict=False):
+        held += range(first, end)
+        while len(held) >= (1 if end == blocks[-1] else max(capacity - 1, 1)):
+            at = np.random.randint(0, len(held))
+            single.append(held[at])
+            held[at] = held[-1]
+            held.pop()
+    np.random.seed(seed)
+    for first, end in zip([0, *blocks], blocks, strict=False):
+        rows.add(range(first, end))
+        while taken := rows.take(size, ended=end == blocks[-1]):
+            found[0].append(taken)
+    assert [row for taken in found[0] for row in taken] == single
+    found[0] = [single[at : at + size] for at in range(0, len(single), size)]
+    np.random.seed(seed)
+    for first, end in zip([0, *blocks], blocks, strict=False):
+        block = np.arange(first, end).astype(np.int32 if alike or first % 2 else np.float64)
+        arrays.add([block, -block])
+        while arrays.ready(ended=end == blocks[-1]):
+            numbers, negative = arrays.take()
+            assert (numbers == -negative).all()
+            found[1].append(numbers.tolist())
+        assert arrays._end <= 2 * (capacity + size + 140), "rows that are gone are kept"
     assert found[0] == found[1]
 
 
