@@ -38,16 +38,28 @@ impl Dataset {
         }
     }
 
-    /// The rows of root column number `root` where they lie in its pages, if those hold nothing but fixed-size lists of numbers, or
-    /// binary of one size.
-    pub(crate) fn stretches(&self, fetched: &Fetched, projection: &Projection, root: usize) -> Option<Stretches> {
-        let (each, width) = match projection.roots().get(root)?.field().data_type() {
-            DataType::FixedSizeList(item, length) => (usize::try_from(*length).ok()?, width(item.data_type())?),
-            DataType::FixedSizeBinary(length) => (1, usize::try_from(*length).ok()?),
+    /// The rows of root column number `root` where they lie in its pages, if those hold nothing but lists of numbers, all of one
+    /// length in this row group, or binary of one size. No page is read unless rows of so many bytes are `wanted`.
+    pub(crate) fn stretches(
+        &self,
+        fetched: &Fetched,
+        projection: &Projection,
+        root: usize,
+        wanted: &dyn Fn(usize) -> bool,
+    ) -> Option<Stretches> {
+        let (fixed, width) = match projection.roots().get(root)?.field().data_type() {
+            DataType::FixedSizeList(item, length) => (Some(usize::try_from(*length).ok()?), width(item.data_type())?),
+            DataType::FixedSizeBinary(length) => (Some(1), usize::try_from(*length).ok()?),
+            DataType::List(item) | DataType::LargeList(item) => (None, width(item.data_type())?),
             _ => return None,
         };
-        let Whole { pages, rows, in_place, .. } = self.pages(fetched, projection, root, width)?;
-        Some(Stretches { rows, width: each * width, of: pages.stretches(rows, each)?, in_place })
+        let Whole { pages, rows, values, in_place } = self.pages(fetched, projection, root, width)?;
+        let each = match fixed {
+            Some(each) => each,
+            None => values.checked_div(rows).filter(|each| each * rows == values)?,
+        };
+        let row = each.checked_mul(width).filter(|row| wanted(*row))?;
+        Stretches::new(rows, row, pages.stretches(rows, each)?, in_place)
     }
 
     fn flat<T: Element + ArrowNativeType>(
@@ -154,6 +166,7 @@ mod tests {
         nullable: bool,
         nulls: bool,
         empty: bool,
+        even: bool,
         dictionary: bool,
         page_rows: usize,
         version: WriterVersion,
@@ -171,12 +184,12 @@ mod tests {
         ];
         let versions = prop_oneof![Just(WriterVersion::PARQUET_1_0), Just(WriterVersion::PARQUET_2_0)];
         let content = (1..3000_usize, any::<u64>(), prop_oneof![Just(1_u64), 2..300_u64, Just(u64::MAX)]);
-        let holes = (any::<bool>(), prop::bool::weighted(0.2), prop::bool::weighted(0.2));
+        let holes = (any::<bool>(), prop::bool::weighted(0.2), prop::bool::weighted(0.2), any::<bool>());
         let form = (any::<bool>(), 1..900_usize, versions, prop::sample::select(codecs));
-        (content, holes, form).prop_map(|((rows, seed, distinct), (nullable, nulls, empty), form)| {
+        (content, holes, form).prop_map(|((rows, seed, distinct), (nullable, nulls, empty, even), form)| {
             let (dictionary, page_rows, version, compression) = form;
             let nulls = nulls && nullable;
-            Made { rows, seed, distinct, nullable, nulls, empty, dictionary, page_rows, version, compression }
+            Made { rows, seed, distinct, nullable, nulls, empty, even, dictionary, page_rows, version, compression }
         })
     }
 
@@ -207,7 +220,8 @@ mod tests {
                 DataType::List(item) => {
                     let mut lengths = Vec::new();
                     for _ in 0..self.rows {
-                        lengths.push((self.next(state) % 7 + u64::from(!self.empty)) as usize);
+                        let length = self.next(state) % 7 + u64::from(!self.empty);
+                        lengths.push(if self.even { 3 } else { length as usize });
                     }
                     let offsets = OffsetBuffer::<i32>::from_lengths(lengths.iter().copied());
                     let items = self.numbers(lengths.iter().sum(), item.data_type(), state);
@@ -276,7 +290,7 @@ mod tests {
                 let read = dataset.decode(&fetched, &projection, root).unwrap();
                 prop_assert_eq!(read.to_data(), written.to_data());
                 let list = matches!(written.data_type(), DataType::List(_));
-                let holes = made.nulls || (made.empty && list);
+                let holes = made.nulls || (made.empty && !made.even && list);
                 // Version 2 has encodings of its own for integers.
                 let blob = written.as_fixed_size_binary_opt();
                 if !holes && made.version == WriterVersion::PARQUET_1_0 && blob.is_none() {
@@ -285,9 +299,15 @@ mod tests {
                 if let Some(direct) = direct {
                     prop_assert_eq!(direct.to_data(), written.to_data());
                 }
-                let stretches = dataset.stretches(&fetched, &projection, root);
+                prop_assert!(dataset.stretches(&fetched, &projection, root, &|_| false).is_none());
+                let stretches = dataset.stretches(&fetched, &projection, root, &|_| true);
                 let list = written.as_fixed_size_list_opt().map(|list| list.values().to_data());
-                let fixed = list.or_else(|| blob.map(|blob| blob.to_data()));
+                let one_length = |list: &&ListArray| {
+                    let length = list.value_length(0);
+                    length > 0 && list.offsets().windows(2).all(|ends| ends[1] - ends[0] == length)
+                };
+                let even = written.as_list_opt::<i32>().filter(one_length).map(|list| list.values().to_data());
+                let fixed = list.or(even).or_else(|| blob.map(|blob| blob.to_data()));
                 // A null is rare where they may be.
                 let holes = fixed.as_ref().is_some_and(|fixed| fixed.null_count() > 0);
                 prop_assert!(stretches.is_none() || (fixed.is_some() && !holes), "rows of {}", written.data_type());
@@ -295,9 +315,13 @@ mod tests {
                     prop_assert_eq!(stretches.is_some(), fixed.is_some(), "rows of {}", written.data_type());
                 }
                 if let (Some(stretches), Some(fixed)) = (stretches, fixed) {
-                    let bytes: Vec<u8> = stretches.of.iter().flat_map(|stretch| stretch.bytes.to_vec()).collect();
+                    let mut bytes = Vec::new();
+                    while bytes.len() < stretches.bytes() {
+                        bytes.extend_from_slice(stretches.from(bytes.len() / stretches.width()));
+                    }
+                    prop_assert_eq!(stretches.rows(), made.rows);
                     prop_assert_eq!(&bytes[..], fixed.buffers()[0].as_slice());
-                    prop_assert_eq!(stretches.in_place, made.compression == Compression::UNCOMPRESSED);
+                    prop_assert_eq!(stretches.in_place(), made.compression == Compression::UNCOMPRESSED);
                 }
             }
         }

@@ -76,7 +76,8 @@ impl Source {
     }
 
     /// All of a column of `rows` rows of `each` values, none of them null, left in its pages; only a row that two pages share is
-    /// put together. `None` also where a page is not plain.
+    /// put together. `None` also where a page is not plain, or other than so many values are in a row, of which the first page
+    /// mostly tells.
     pub(crate) fn stretches(self, rows: usize, each: usize) -> Option<Vec<Stretch>> {
         self.open::<u8>(None).stretches(rows, each)
     }
@@ -176,9 +177,14 @@ impl<T: Element> Chunk<T> {
         let row = each.checked_mul(self.source.width).filter(|row| *row > 0)?;
         self.offsets.reserve_exact(rows);
         let (mut found, mut first) = (Vec::new(), 0);
-        let mut split: Vec<u8> = Vec::new();
+        let (mut split, mut seen): (Vec<u8>, usize) = (Vec::new(), 0);
         while self.turn()? {
             let Values::Plain(page, _) = &self.page else { return None };
+            let starts = |(at, start): (usize, &i32)| (seen + at).checked_mul(each) == Some(*start as usize);
+            if !self.offsets[seen..].iter().enumerate().all(starts) {
+                return None;
+            }
+            seen = self.offsets.len();
             let mut page = page.get(..self.left * self.source.width).map(|values| page.slice_ref(values))?;
             self.left = 0;
             if !split.is_empty() {
@@ -196,11 +202,7 @@ impl<T: Element> Chunk<T> {
             }
             split.extend_from_slice(&page);
         }
-        let starts = |(at, start): (usize, &i32)| at.checked_mul(each) == Some(*start as usize);
-        let even = match self.source.max_repetition {
-            0 => each == 1,
-            _ => self.offsets.len() == rows && self.offsets.iter().enumerate().all(starts),
-        };
+        let even = if self.source.max_repetition == 0 { each == 1 } else { seen == rows };
         (split.is_empty() && first == rows && even).then_some(found)
     }
 

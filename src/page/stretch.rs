@@ -13,10 +13,102 @@ pub(crate) struct Stretch {
 /// All rows of a column, in order.
 #[derive(Debug, Clone)]
 pub(crate) struct Stretches {
-    pub(crate) rows: usize,
+    rows: usize,
     /// Bytes of a row.
-    pub(crate) width: usize,
-    pub(crate) of: Vec<Stretch>,
+    width: usize,
+    of: Vec<Stretch>,
     /// Whether they are parts of the fetched bytes, which then stay.
-    pub(crate) in_place: bool,
+    in_place: bool,
+    /// For each `1 << shift` rows, which stretch holds the first of them; then the last stretch.
+    index: Vec<u32>,
+    shift: u32,
+}
+
+impl Stretches {
+    /// Rows of `width` bytes, `of` them all: each stretch has some, and begins where the one before ends. `None` if there are no rows.
+    pub(crate) fn new(rows: usize, width: usize, of: Vec<Stretch>, in_place: bool) -> Option<Self> {
+        let last = u32::try_from(of.len().checked_sub(1)?).ok()?;
+        // About as many entries as stretches, or twice as many.
+        let shift = (rows / of.len()).max(1).ilog2();
+        let mut index = Vec::with_capacity((rows >> shift) + 2);
+        for (at, pair) in of.windows(2).enumerate() {
+            while index.len() << shift < pair[1].first {
+                index.push(at as u32);
+            }
+        }
+        while index.len() << shift < rows {
+            index.push(last);
+        }
+        index.push(last);
+        Some(Self { rows, width, of, in_place, index, shift })
+    }
+
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Bytes of a row.
+    pub(crate) fn width(&self) -> usize {
+        self.width
+    }
+
+    /// Whether they are parts of the fetched bytes, which then stay.
+    pub(crate) fn in_place(&self) -> bool {
+        self.in_place
+    }
+
+    /// Bytes of all rows.
+    pub(crate) fn bytes(&self) -> usize {
+        self.of.iter().map(|stretch| stretch.bytes.len()).sum()
+    }
+
+    /// The bytes of row `row`, and of those that follow it in its page.
+    #[inline]
+    pub(crate) fn from(&self, row: usize) -> &[u8] {
+        let bucket = row >> self.shift;
+        let (from, to) = (self.index[bucket] as usize, self.index[bucket + 1] as usize);
+        let stretch = &self.of[from + self.of[from + 1..=to].partition_point(|next| next.first <= row)];
+        &stretch.bytes[(row - stretch.first) * self.width..]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows of two bytes, their number, in stretches of so many.
+    fn stretches(counts: &[usize]) -> Stretches {
+        let (mut first, mut of) = (0, Vec::new());
+        for count in counts {
+            let bytes: Vec<u8> = (first..first + count).flat_map(|row| (row as u16).to_le_bytes()).collect();
+            of.push(Stretch { first, bytes: bytes.into() });
+            first += count;
+        }
+        Stretches::new(first, 2, of, false).unwrap()
+    }
+
+    #[test]
+    fn a_row_is_found_in_its_stretch_however_uneven_they_are() {
+        let ones = [1; 300];
+        let mixed = [&[1000][..], &ones, &[1, 5000, 1, 1, 77]].concat();
+        for counts in
+            [&[1][..], &[7], &[1, 1], &[64, 64, 64, 64], &[5, 1, 5, 1, 5, 1, 2], &[1, 999], &[999, 1], &ones, &mixed]
+        {
+            let found = stretches(counts);
+            let mut row = 0;
+            for count in counts {
+                for left in (1..=*count).rev() {
+                    let bytes = found.from(row);
+                    assert_eq!(
+                        (&bytes[..2], bytes.len()),
+                        (&(row as u16).to_le_bytes()[..], left * 2),
+                        "row {row} of {counts:?}"
+                    );
+                    row += 1;
+                }
+            }
+            assert_eq!((found.rows(), found.bytes()), (row, row * 2));
+        }
+        assert!(Stretches::new(0, 2, Vec::new(), false).is_none());
+    }
 }

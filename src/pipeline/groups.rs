@@ -153,7 +153,9 @@ async fn read_and_decode(
             // One column of the whole row group at a time: on all cores when only one row group is wanted.
             let roots = left.into_par_iter().map(|root| {
                 let started = Instant::now();
-                let pages = || source.dataset.stretches(&fetched, &source.projection, root);
+                let pages = |wanted: &dyn Fn(usize) -> bool| {
+                    source.dataset.stretches(&fetched, &source.projection, root, wanted)
+                };
                 let prepared = match source.columns.in_pages(root, pages) {
                     Some(prepared) => prepared,
                     None => {

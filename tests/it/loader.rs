@@ -6,18 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use arrow::array::{
-    Array, ArrayRef, BinaryArray, FixedSizeListArray, Float32Array, Float64Array, Int16Array, Int32Array, Int64Array,
-    RecordBatch, UInt32Array,
+    ArrayRef, BinaryArray, Float32Array, Float64Array, Int16Array, Int32Array, Int64Array, RecordBatch, UInt32Array,
 };
-use arrow::buffer::NullBuffer;
-use arrow::datatypes::{DataType, Field, Schema};
 use bowstring::Error;
 use bowstring::codec::{BadRows, ColumnOptions, Nulls, Pack, Scalar};
 use bowstring::pipeline::{Loader, LoaderOptions, Next};
 use bowstring::plan::{State, Tail};
 use bowstring::schema::DType;
 use parquet::arrow::ArrowWriter;
-use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 
 use crate::support::{self, cell, drain, ids, options};
@@ -468,56 +464,5 @@ fn packs_are_the_same_from_pages_and_from_columns() {
                 assert!(packed(&path, columns, dtype, Nulls::Mask) == (found, rows), "{columns:?} as {dtype}, masked");
             }
         }
-    }
-}
-
-/// A file of `rows` lists of `WIDE` numbers, list `row` being `first + row`, `first + row + 0.25`, ...; every 50th is null if `nulls`.
-fn wide(path: &std::path::Path, first: usize, rows: usize, properties: WriterProperties, nulls: bool) {
-    let values = (first..first + rows).flat_map(|row| (0..WIDE).map(move |at| row as f32 + at as f32 / 4.0));
-    let item = Arc::new(Field::new("item", DataType::Float32, true));
-    let null = NullBuffer::from_iter((0..rows).map(|row| row % 50 != 0));
-    let values = Arc::new(Float32Array::from_iter_values(values));
-    let lists = FixedSizeListArray::try_new(Arc::clone(&item), WIDE as i32, values, nulls.then_some(null)).unwrap();
-    let schema = Schema::new(vec![Field::new("v", lists.data_type().clone(), true)]);
-    let batch = RecordBatch::try_new(Arc::new(schema), vec![Arc::new(lists)]).unwrap();
-    let mut writer = ArrowWriter::try_new(File::create(path).unwrap(), batch.schema(), Some(properties)).unwrap();
-    writer.write(&batch).unwrap();
-    writer.close().unwrap();
-}
-
-/// Lists of 640 bytes.
-const WIDE: usize = 160;
-
-#[test]
-fn wide_rows_are_the_same_left_in_their_pages_and_decoded() {
-    let directory = tempfile::tempdir().unwrap();
-    let plain = || WriterProperties::builder().set_dictionary_enabled(false).set_data_page_size_limit(3000);
-    let packed = Compression::ZSTD(ZstdLevel::default());
-    let small = |builder: parquet::file::properties::WriterPropertiesBuilder| builder.set_write_batch_size(7).build();
-    // Pages in place, pages unpacked, a dictionary, and nulls that are filled: all in one order, with row groups of each kind in a step.
-    wide(&directory.path().join("a.parquet"), 0, 301, small(plain()), false);
-    wide(&directory.path().join("b.parquet"), 301, 200, small(plain().set_compression(packed)), false);
-    wide(&directory.path().join("c.parquet"), 501, 99, WriterProperties::builder().build(), false);
-    wide(&directory.path().join("d.parquet"), 600, 250, small(plain()), true);
-    for shuffle in [true, false] {
-        let mut options = LoaderOptions { shuffle, ..options(directory.path(), 37, 0, 1) };
-        options.columns.row_id = true;
-        options.columns.nulls.0.insert("v".to_owned(), Nulls::Fill(Scalar::Int(-1)));
-        let (mut seen, mut loader) = (Vec::new(), Loader::open(options).unwrap());
-        for batch in loader.iter() {
-            let batch = batch.unwrap();
-            let ids = batch.tensor("_row_id").unwrap().as_slice::<i64>().unwrap();
-            let mask = batch.tensor("_mask").unwrap().bytes();
-            let values = batch.tensor("v").unwrap().as_slice::<f32>().unwrap();
-            for ((id, real), values) in ids.iter().zip(mask).zip(values.chunks_exact(WIDE)) {
-                let null = *id >= 600 && (id - 600) % 50 == 0;
-                let value = |at: usize| if null { -1.0 } else { *id as f32 + at as f32 / 4.0 };
-                let expected = (0..WIDE).map(|at| if *real == 1 { value(at) } else { 0.0 });
-                assert!(values.iter().copied().eq(expected), "row {id}, shuffle {shuffle}");
-                seen.extend((*real == 1).then_some(*id));
-            }
-        }
-        seen.sort_unstable();
-        assert_eq!(seen, (0..850).collect::<Vec<_>>(), "shuffle {shuffle}");
     }
 }

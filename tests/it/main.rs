@@ -77,5 +77,7 @@ mod shm;
 mod stored;
 /// Synthetic datasets and child processes.
 mod support;
+/// Wide rows, which stay in their pages until a batch takes them: as they are elsewhere.
+mod wide;
 /// What is written is read, and is there whole or not at all.
 mod write;

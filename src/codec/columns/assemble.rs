@@ -12,7 +12,7 @@ use rayon::prelude::*;
 
 use super::cells::{Cells, Data};
 use super::faults::{self, BadRow};
-use super::gather::{self, Picks, Pieces, Strided};
+use super::gather::{self, Picks, Strided, Wide};
 use super::lists::{self, ListCell};
 use super::number::fill;
 use super::options::BadRows;
@@ -73,7 +73,7 @@ impl fmt::Debug for Rows<'_> {
 pub(super) enum Table<'a> {
     Fixed(Vec<Strided<'a>>),
     /// As `Fixed`, where the rows of some row group were left in its pages.
-    Pieces(Vec<Pieces<'a>>),
+    Wide(Vec<Wide<'a>>),
     Lists(Vec<ListCell<'a>>),
     Bytes(Vec<&'a BinaryViewArray>),
     Nested(Vec<&'a ArrayRef>),
@@ -176,7 +176,7 @@ fn check(rows: &Rows<'_>) -> Result<()> {
 fn table<'a>(output: &Output, at: usize, cells: &'a [Arc<Cells>]) -> Result<Table<'a>> {
     let paged = |cell: &Arc<Cells>| matches!(cell.parts.get(at), Some(part) if matches!(part.data, Data::Pages(_)));
     let mut table = match output.form {
-        Form::Fixed if cells.iter().any(paged) => Table::Pieces(Vec::new()),
+        Form::Fixed if cells.iter().any(paged) => Table::Wide(Vec::new()),
         Form::Fixed | Form::Pack => Table::Fixed(Vec::new()),
         Form::Ragged(..) | Form::Padded(_) => Table::Lists(Vec::new()),
         Form::Decoded(_) | Form::Shaped(_) | Form::Bytes(..) => Table::Bytes(Vec::new()),
@@ -195,20 +195,24 @@ fn table<'a>(output: &Output, at: usize, cells: &'a [Arc<Cells>]) -> Result<Tabl
                 of.push(Strided { bytes, stride: *stride });
                 true
             }
-            (Table::Pieces(of), Some(Data::Fixed { bytes, width, stride })) if *width == output.width() => {
-                of.push(vec![(0, Strided { bytes, stride: *stride })]);
+            (Table::Wide(of), Some(Data::Fixed { bytes, width, stride })) if *width == output.width() => {
+                of.push(Wide::Block(Strided { bytes, stride: *stride }));
                 true
             }
-            (Table::Pieces(of), Some(Data::Pages(pages))) if pages.width == output.width() => {
-                let stride = pages.width;
-                let pieces = pages.of.iter().map(|stretch| (stretch.first, Strided { bytes: &stretch.bytes, stride }));
-                of.push(pieces.collect());
+            (Table::Wide(of), Some(Data::Pages(pages))) if pages.width() == output.width() => {
+                of.push(Wide::Pages(pages));
                 true
             }
             (Table::Lists(of), Some(Data::Lists { offsets, values, width }))
                 if *width == output.width() && offsets.len() == levels =>
             {
-                of.push(ListCell { offsets, values });
+                of.push(ListCell::Together { offsets, values });
+                true
+            }
+            (Table::Lists(of), Some(Data::Pages(pages)))
+                if levels == 1 && pages.width().is_multiple_of(output.width()) =>
+            {
+                of.push(ListCell::Pages { length: pages.width() / output.width(), pages });
                 true
             }
             (Table::Bytes(of), Some(Data::Bytes(array))) => {
@@ -383,8 +387,8 @@ fn fill_tensors(
                     gather::fixed(to, rows, cells, width, picks.runs);
                 })
             }
-            (Form::Fixed, Table::Pieces(cells)) => {
-                by_rows(&mut jobs, next(), *picks, width, &[0], move |to, rows| gather::pieces(to, rows, cells, width));
+            (Form::Fixed, Table::Wide(cells)) => {
+                by_rows(&mut jobs, next(), *picks, width, &[0], move |to, rows| gather::wide(to, rows, cells, width));
             }
             (Form::Ragged(levels, limit), Table::Lists(cells)) => {
                 let starts = &layout.outputs[at].1;

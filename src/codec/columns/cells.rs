@@ -155,7 +155,7 @@ impl Bad {
 pub(super) enum Data {
     /// Rows of `width` bytes, `stride` bytes apart. As prepared the two are the same.
     Fixed { bytes: Buffer, width: usize, stride: usize },
-    /// Wide rows where they lie in their pages.
+    /// Wide rows where they lie in their pages; for lists, rows of one length.
     Pages(Stretches),
     /// Lists, outermost level first, of items of `width` bytes.
     Lists { offsets: Vec<Offsets>, values: Buffer, width: usize },
@@ -222,7 +222,7 @@ impl Cells {
 
     /// Whether rows were left in the fetched column chunks, which then stay as long as the cells do.
     pub(crate) fn in_fetched(&self) -> bool {
-        self.parts.iter().any(|part| matches!(&part.data, Data::Pages(Stretches { in_place: true, .. })))
+        self.parts.iter().any(|part| matches!(&part.data, Data::Pages(pages) if pages.in_place()))
     }
 
     /// Rows; `usize::MAX` if no column was read.
@@ -320,7 +320,7 @@ fn beside(parts: &[Part]) -> usize {
     let sizes = parts.iter().map(|part| {
         let pages = match &part.data {
             // What lies in the fetched bytes is theirs, see `in_fetched`.
-            Data::Pages(Stretches { in_place: false, of, .. }) => of.iter().map(|stretch| stretch.bytes.len()).sum(),
+            Data::Pages(pages) if !pages.in_place() => pages.bytes(),
             _ => 0,
         };
         pages + part.bad.iter().map(|bad| bad.rows.bytes()).sum::<usize>()

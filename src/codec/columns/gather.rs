@@ -1,5 +1,7 @@
 //! The hot loop: rows from anywhere in many row groups, side by side in a tensor.
 
+use crate::page::Stretches;
+
 /// The rows of a batch: cell and row of each, in range, then padding up to `size`.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Picks<'a> {
@@ -27,24 +29,37 @@ pub(super) struct Strided<'a> {
     pub(super) stride: usize,
 }
 
-/// The rows of one row group in pieces, each with the number of its first row.
-pub(super) type Pieces<'a> = Vec<(usize, Strided<'a>)>;
+/// The rows of one row group, in one block or left in its pages.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Wide<'a> {
+    Block(Strided<'a>),
+    Pages(&'a Stretches),
+}
 
-/// Copies row after row of `width` bytes out of pieces of row groups; `output` is as long as the rows.
+impl Wide<'_> {
+    /// Row `row`, and those that follow it without a gap.
+    #[inline]
+    fn from(&self, row: usize, width: usize) -> &[u8] {
+        match self {
+            Self::Block(Strided { bytes, stride }) if *stride == width => &bytes[row * width..],
+            Self::Block(Strided { bytes, stride }) => &bytes[row * stride..row * stride + width],
+            Self::Pages(pages) => pages.from(row),
+        }
+    }
+}
+
+/// Copies row after row of `width` bytes; `output` is as long as the rows.
 ///
 /// Rows are wide, so that finding one costs little beside copying it.
-pub(super) fn pieces(mut output: &mut [u8], rows: &[(u32, u32)], cells: &[Pieces<'_>], width: usize) {
+pub(super) fn wide(mut output: &mut [u8], rows: &[(u32, u32)], cells: &[Wide<'_>], width: usize) {
     let mut at = 0;
     while let Some((cell, row)) = rows.get(at) {
-        let (row, pieces) = (*row as usize, &cells[*cell as usize]);
-        let after = pieces.partition_point(|(first, _)| *first <= row);
-        let (first, piece) = pieces[after - 1];
-        let start = (row - first) * piece.stride;
-        // As many as follow each other in the piece.
-        let most = if piece.stride == width { (piece.bytes.len() - start) / width } else { 1 };
+        let rest = cells[*cell as usize].from(*row as usize, width);
+        // As many as follow each other there.
+        let most = rest.len() / width;
         let follow = rows[at..].windows(2).take_while(|pair| follows(pair[0], pair[1])).take(most - 1).count();
         let (now, later) = output.split_at_mut((1 + follow) * width);
-        now.copy_from_slice(&piece.bytes[start..start + now.len()]);
+        now.copy_from_slice(&rest[..now.len()]);
         output = later;
         at += 1 + follow;
     }

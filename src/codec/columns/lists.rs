@@ -6,25 +6,55 @@ use super::cells::Offsets;
 use super::number::fill;
 use super::options::Truncate;
 use super::output::{Limit, Padding};
+use crate::page::Stretches;
 
 /// The lists of one row group.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct ListCell<'a> {
-    pub(super) offsets: &'a [Offsets],
-    pub(super) values: &'a [u8],
+#[derive(Debug)]
+pub(super) enum ListCell<'a> {
+    /// Of any length, their items one after another.
+    Together { offsets: &'a [Offsets], values: &'a [u8] },
+    /// One level of lists of `length` items, left in pages.
+    Pages { length: usize, pages: &'a Stretches },
 }
 
 impl ListCell<'_> {
     /// The items of these lists of `level`.
     #[inline]
     fn below(&self, level: usize, lists: Range<usize>) -> Range<usize> {
-        let offsets = &self.offsets[level];
-        offsets.at(lists.start)..offsets.at(lists.end)
+        match self {
+            Self::Together { offsets, .. } => {
+                let offsets = &offsets[level];
+                offsets.at(lists.start)..offsets.at(lists.end)
+            }
+            Self::Pages { length, .. } => lists.start * length..lists.end * length,
+        }
     }
 
     /// The innermost items of these rows.
     fn innermost(&self, rows: Range<usize>) -> Range<usize> {
-        (0..self.offsets.len()).fold(rows, |range, level| self.below(level, range))
+        match self {
+            Self::Together { offsets, .. } => (0..offsets.len()).fold(rows, |range, level| self.below(level, range)),
+            Self::Pages { .. } => self.below(0, rows),
+        }
+    }
+
+    /// Copies innermost items of `width` bytes; `output` is as long as they are.
+    #[inline]
+    fn copy(&self, mut output: &mut [u8], items: Range<usize>, width: usize) {
+        match self {
+            Self::Together { values, .. } => output.copy_from_slice(&values[items.start * width..items.end * width]),
+            Self::Pages { length, pages } => {
+                let mut at = items.start;
+                while !output.is_empty() {
+                    let row = at / length;
+                    let rest = &pages.from(row)[(at - row * length) * width..];
+                    let (now, later) = output.split_at_mut(rest.len().min(output.len()));
+                    now.copy_from_slice(&rest[..now.len()]);
+                    at += now.len() / width;
+                    output = later;
+                }
+            }
+        }
     }
 }
 
@@ -90,7 +120,7 @@ pub(super) fn ragged(
         let cell = &cells[*cell as usize];
         let items = kept(limit, 0, cell.innermost(*row as usize..*row as usize + run));
         let (now, later) = output.split_at_mut(items.len() * width);
-        now.copy_from_slice(&cell.values[items.start * width..items.end * width]);
+        cell.copy(now, items, width);
         output = later;
         at += run;
     }
@@ -145,15 +175,15 @@ pub(super) fn padded(output: &mut [u8], cells: &[ListCell<'_>], rows: &[(u32, u3
             let start = padding.shift(0, kept.len()) * width;
             let end = start + kept.len() * width;
             fill(&mut output[..start], &padding.fill);
-            output[start..end].copy_from_slice(&cell.values[kept.start * width..kept.end * width]);
+            cell.copy(&mut output[start..end], kept, width);
             fill(&mut output[end..], &padding.fill);
         } else {
             fill(output, &padding.fill);
             visit(cell, padding, 0, items, 0, &mut |level, at, kept| {
                 if level + 1 == lengths.len() {
                     let start = (at * lengths[level] + padding.shift(level, kept.len())) * width;
-                    let values = &cell.values[kept.start * width..kept.end * width];
-                    output[start..start + values.len()].copy_from_slice(values);
+                    let end = start + kept.len() * width;
+                    cell.copy(&mut output[start..end], kept, width);
                 }
             });
         }

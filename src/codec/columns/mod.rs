@@ -50,8 +50,8 @@ use crate::error::{Error, Place, Result};
 use crate::page;
 use crate::schema::{DType, Dim, Field, Schema};
 
-/// Rows of fixed-size lists of this many bytes and more are left in their pages: finding one costs less than copying it twice.
-const WIDE: usize = 512;
+/// Rows of lists of one length of this many bytes and more are left in their pages: finding one costs less than copying it twice.
+const WIDE: usize = 256;
 
 /// The columns of a job: which are read, and what each becomes. Built once, then shared by all threads.
 #[derive(Debug, Clone)]
@@ -195,17 +195,18 @@ impl Columns {
     }
 
     /// A root column of wide rows as it lies in its pages, in place of [`prepare`](Self::prepare); `None` unless its rows are
-    /// delivered as they are stored. `pages` is asked only if so.
-    pub(crate) fn in_pages(&self, root: usize, pages: impl FnOnce() -> Option<page::Stretches>) -> Option<Prepared> {
+    /// delivered as they are stored. `pages` gives them if rows of so many bytes are wanted, and is asked only if so.
+    pub(crate) fn in_pages(
+        &self,
+        root: usize,
+        pages: impl FnOnce(&dyn Fn(usize) -> bool) -> Option<page::Stretches>,
+    ) -> Option<Prepared> {
         let (name, of) = self.roots.get(root)?;
         let [at] = of.as_slice() else { return None };
-        let member = self.members.get(*at)?;
-        let width = self.outputs.iter().find(|output| output.members == [*at]).map(Output::width)?;
-        if width < WIDE || !member.stays() {
-            return None;
-        }
-        let pages = pages().filter(|pages| pages.width == width)?;
-        let rows = pages.rows;
+        let member = self.members.get(*at).filter(|member| member.stays())?;
+        let output = self.outputs.iter().find(|output| output.members == [*at])?;
+        let pages = pages(&|row| row >= WIDE && output.takes(row))?;
+        let rows = pages.rows();
         let part = Part { data: Data::Pages(pages), dtype: member.dtype, valid: None, bad: Vec::new(), root: None };
         Some(Prepared { name: Arc::clone(name), rows, made: Made::Members(vec![(*at, part)]) })
     }
@@ -376,4 +377,54 @@ fn check_unique(fields: &Schema) -> Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::datatypes::{DataType, Schema};
+
+    use super::*;
+
+    /// Of these widths, in bytes, those of rows that are left in their pages.
+    fn left(ty: DataType, options: &ColumnOptions, widths: &[usize]) -> Vec<usize> {
+        let field = arrow::datatypes::Field::new("v", ty, true);
+        let columns = Columns::new(&Arc::new(Schema::new(vec![field])), options).unwrap();
+        let mut found = Vec::new();
+        let prepared = columns.in_pages(0, |wanted| {
+            found.extend(widths.iter().copied().filter(|width| wanted(*width)));
+            None
+        });
+        assert!(prepared.is_none());
+        found
+    }
+
+    #[test]
+    fn wide_rows_that_are_delivered_as_they_are_stored_stay_in_their_pages() {
+        let item = |ty: DataType| Arc::new(arrow::datatypes::Field::new("item", ty, true));
+        let list = || DataType::List(item(DataType::Float32));
+        let ragged = ColumnOptions::default();
+        assert_eq!(left(list(), &ragged, &[4, 252, 256, 400, 4000]), [256, 400, 4000]);
+        assert_eq!(left(DataType::LargeList(item(DataType::Float64)), &ragged, &[256, 260]), [256]);
+        assert_eq!(left(DataType::FixedSizeList(item(DataType::Float32), 100), &ragged, &[256, 400, 800]), [400]);
+        assert_eq!(left(DataType::FixedSizeBinary(300), &ragged, &[256, 300]), [300]);
+
+        let padded = |truncate| {
+            let padded = Padded { length: Lengths::One(100), fill: Scalar::Int(0), truncate, left: false };
+            let lists = BTreeMap::from([("v".to_owned(), Lists::Padded(padded))]);
+            ColumnOptions { lists: PerColumn(lists), ..ColumnOptions::default() }
+        };
+        // One that is too long is a bad row, which only `prepare` tells.
+        assert_eq!(left(list(), &padded(Truncate::Error), &[256, 400, 404]), [256, 400]);
+        assert_eq!(left(list(), &padded(Truncate::Right), &[256, 400, 404]), [256, 400, 404]);
+
+        let nulls = |nulls| ColumnOptions {
+            nulls: PerColumn(BTreeMap::from([("v".to_owned(), nulls)])),
+            ..ColumnOptions::default()
+        };
+        assert!(left(list(), &nulls(Nulls::Mask), &[400]).is_empty(), "a mask is made from columns");
+        assert_eq!(left(list(), &nulls(Nulls::Fill(Scalar::Int(1))), &[400]), [400]);
+        let cast = BTreeMap::from([("v".to_owned(), DType::Float16)]);
+        assert!(left(list(), &ColumnOptions { cast, ..ragged.clone() }, &[400]).is_empty(), "a cast");
+        assert!(left(DataType::List(item(list())), &ragged, &[400]).is_empty(), "lists of lists");
+    }
 }

@@ -125,6 +125,19 @@ impl Output {
         }
     }
 
+    /// Whether it takes rows of so many bytes as they are stored: its own, or those of lists that are not too long.
+    pub(super) fn takes(&self, row: usize) -> bool {
+        let width = self.width();
+        match &self.form {
+            Form::Fixed => row == width,
+            Form::Ragged(1, _) | Form::Padded(_) => {
+                let strict = self.limit().filter(|limit| limit.truncate == Truncate::Error);
+                row.is_multiple_of(width) && strict.is_none_or(|limit| row / width <= limit.lengths[0])
+            }
+            _ => false,
+        }
+    }
+
     /// Bytes of one innermost item: the fixed axes times the element.
     pub(super) fn width(&self) -> usize {
         self.dims.iter().product::<usize>() * self.dtype.size()

@@ -320,12 +320,11 @@ impl Member {
         }
     }
 
-    /// Whether its rows are delivered as they are stored where none is null: one fixed-size list of numbers, or binary of one size.
+    /// Whether its rows are delivered as they are stored where none is null: a list of numbers, or binary of one size.
     pub(super) fn stays(&self) -> bool {
-        let row = match (&self.leaf.kind, self.leaf.steps.as_slice()) {
-            (Kind::Number(_), [Step::Fixed(_)]) | (Kind::Blob(_), []) => self.leaf.levels == 0,
-            _ => false,
-        };
+        let steps = self.leaf.steps.as_slice();
+        let row =
+            matches!((&self.leaf.kind, steps), (Kind::Number(_), [Step::Fixed(_) | Step::Items]) | (Kind::Blob(_), []));
         row && !self.packed
             && !self.converts()
             && matches!(self.held, Held::Values)
