@@ -10,15 +10,19 @@
 //! arrays are held under reservations, tensors under buffers. Waiting for a reservation is the only back-pressure there is.
 
 mod buffer;
+#[cfg(target_os = "linux")]
+mod pages;
 mod pool;
 mod recycler;
 #[cfg(target_os = "linux")]
 mod shared;
 
 pub use buffer::{ALIGNMENT, HostAllocator, HostBuffer, SystemAllocator};
+#[cfg(target_os = "linux")]
+pub use pages::Access;
 pub use pool::{Pool, Reservation, buffer_bytes};
 pub use recycler::Recycler;
 #[cfg(all(target_os = "linux", feature = "flight"))]
 pub(crate) use shared::SlabAllocator;
 #[cfg(target_os = "linux")]
-pub use shared::{Access, Mapping, SharedAllocator, Slab};
+pub use shared::{Mapping, SharedAllocator, Slab};

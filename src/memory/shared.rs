@@ -10,21 +10,21 @@
 //! receiver left without saying so is never used again). The server reads nothing back. The seals forbid shrinking, so that no
 //! access can hit a missing page. Both ends are processes of one user, who could as well trace each other.
 
-#![expect(unsafe_code, reason = "memfd_create, mmap and their ownership; the bounds are stated at each use")]
+#![expect(unsafe_code, reason = "memfd_create, seals and buffers over mapped files; the bounds are stated at each use")]
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::FileExt;
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::process::{Resource, getrlimit};
 
 use super::buffer::{ALIGNMENT, HostAllocator, HostBuffer, SystemAllocator};
+use super::pages::{Access, Pages};
 use crate::error::{Error, Result};
 
 /// Most slabs of an allocator: each is a mapping, and a process has 65,530 of those if nothing else is said.
@@ -32,89 +32,6 @@ const MAX_SLABS: usize = 16 << 10;
 
 /// What nobody may do to a slab any more: change its size, or lift these seals.
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
-
-/// Bytes read at once from the table of pages: of 32 MiB of memory.
-const PAGEMAP_CHUNK: usize = 64 << 10;
-const PAGE_PRESENT: u64 = 1 << 63;
-const PAGE_SWAPPED: u64 = 1 << 62;
-/// Of the file, or of memory shared with other processes.
-const PAGE_OF_FILE: u64 = 1 << 61;
-
-/// Pages of a file, mapped.
-#[derive(Debug)]
-struct Pages {
-    base: NonNull<u8>,
-    len: usize,
-}
-
-// SAFETY: `Pages` owns its mapping alone, and unmapping works from any thread.
-unsafe impl Send for Pages {}
-// SAFETY: a shared `Pages` gives no access to its memory.
-unsafe impl Sync for Pages {}
-
-impl Pages {
-    /// Maps the first `len` bytes of `file`, readable and writable. `sharing` is `MAP_SHARED` or `MAP_PRIVATE`, perhaps with
-    /// `MAP_POPULATE`. The file must be as long, and stay so.
-    fn map(file: &File, len: usize, sharing: libc::c_int) -> io::Result<Self> {
-        let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing of ours.
-        let address = unsafe { libc::mmap(ptr::null_mut(), len, access, sharing, file.as_raw_fd(), 0) };
-        if address == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
-        let base = NonNull::new(address.cast()).ok_or_else(|| io::Error::other("mapped at address 0"))?;
-        Ok(Self { base, len })
-    }
-
-    /// Whether no page was written to in this process: of a private mapping, those are copies. False if that cannot be known.
-    fn untouched(&self) -> bool {
-        // SAFETY: it has no preconditions.
-        let Ok(size) = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }) else { return false };
-        let Ok(pagemap) = File::open("/proc/self/pagemap") else { return false };
-        // One word for each page of the address space.
-        let (mut at, end) = (self.base.addr().get() / size * 8, (self.base.addr().get() + self.len).div_ceil(size) * 8);
-        let mut words = vec![0_u8; PAGEMAP_CHUNK.min(end - at)];
-        while at < end {
-            let count = words.len().min(end - at);
-            let Some(chunk) = words.get_mut(..count) else { return false };
-            if pagemap.read_exact_at(chunk, at as u64).is_err() {
-                return false;
-            }
-            let copied = |word: &[u8; 8]| {
-                let word = u64::from_le_bytes(*word);
-                word & (PAGE_PRESENT | PAGE_SWAPPED) != 0 && word & PAGE_OF_FILE == 0
-            };
-            if chunk.as_chunks().0.iter().any(copied) {
-                return false;
-            }
-            at += count;
-        }
-        true
-    }
-
-    /// Gives up the copies of a private mapping, so that the file's pages are seen again.
-    fn restore(&self) -> io::Result<()> {
-        // SAFETY: the range is this mapping, whole, and the caller has a lease on it to give, so that nobody refers to it.
-        if unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, libc::MADV_DONTNEED) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        self.populate();
-        Ok(())
-    }
-
-    /// Enters all pages into the page table at once, as reading them one by one would do slowly.
-    fn populate(&self) {
-        // SAFETY: the range is this mapping, whole. Kernels before 5.14 refuse, and pages are then entered when they are read.
-        let _ = unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, libc::MADV_POPULATE_READ) };
-    }
-}
-
-impl Drop for Pages {
-    fn drop(&mut self) {
-        // SAFETY: the range is this mapping, whole; nobody has a reference into it, for owners of buffers own this.
-        let _ = unsafe { libc::munmap(self.base.as_ptr().cast(), self.len) };
-    }
-}
 
 /// One allocation of a [`SharedAllocator`]: a sealed memfd and its mapping in this process.
 #[derive(Debug)]
@@ -134,17 +51,12 @@ impl Slab {
         // SAFETY: `fd` is open, and nothing else owns it.
         let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
         file.set_len(len as u64)?;
-        let bytes = libc::off_t::try_from(len).map_err(io::Error::other)?;
-        // Memory that is not there is an error now, not a signal at the first write.
+        let pages = Pages::map(&file, len, Access::Exclusive)?;
+        pages.provide(&file)?;
         // SAFETY: only the descriptor is used, and it is open.
-        if unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, bytes) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: as above.
         if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) } < 0 {
             return Err(io::Error::last_os_error());
         }
-        let pages = Pages::map(&file, len, libc::MAP_SHARED | libc::MAP_POPULATE)?;
         Ok(Self { id, file, pages })
     }
 
@@ -156,7 +68,7 @@ impl Slab {
     /// Bytes of the whole slab.
     #[expect(clippy::len_without_is_empty, reason = "no slab is empty")]
     pub fn len(&self) -> usize {
-        self.pages.len
+        self.pages.len()
     }
 }
 
@@ -227,7 +139,7 @@ impl SharedAllocator {
     fn slab(&self, len: usize) -> io::Result<NonNull<u8>> {
         let id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
         let slab = Slab::new(id, len)?;
-        let base = slab.pages.base;
+        let base = slab.pages.base();
         self.slabs().insert(base.addr().get(), Arc::new(slab));
         Ok(base)
     }
@@ -317,15 +229,6 @@ impl HostAllocator for SlabAllocator {
     }
 }
 
-/// How a received slab is mapped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Access {
-    /// The very pages, to read and write: for a slab that nobody else receives.
-    Exclusive,
-    /// The very pages to read, and a copy of each page that is written to: for a slab that others receive too.
-    CopyOnWrite,
-}
-
 /// A slab of another process, mapped.
 #[derive(Debug)]
 pub struct Mapping {
@@ -360,22 +263,16 @@ impl Mapping {
         if len == 0 || isize::try_from(len).is_err() || size.len() != len as u64 {
             return Err(remote(format!("sent shared memory of {} bytes as one of {len}", size.len()), None));
         }
-        let sharing = match access {
-            Access::Exclusive => libc::MAP_SHARED | libc::MAP_POPULATE,
-            Access::CopyOnWrite => libc::MAP_PRIVATE,
-        };
-        let pages = Pages::map(&file, len, sharing)
+        let pages = Pages::map(&file, len, access)
             .map_err(|error| remote(format!("its {len} bytes of shared memory cannot be mapped"), Some(error)))?;
-        if access == Access::CopyOnWrite {
-            pages.populate();
-        }
+        pages.populate();
         Ok(Self { pages, access, leased: AtomicBool::new(false), used: AtomicBool::new(false) })
     }
 
     /// Bytes mapped.
     #[expect(clippy::len_without_is_empty, reason = "no mapping is empty")]
     pub fn len(&self) -> usize {
-        self.pages.len
+        self.pages.len()
     }
 
     /// The `len` bytes at `offset` as a buffer, which calls `released` when it is dropped. One at a time.
@@ -391,7 +288,7 @@ impl Mapping {
         released: impl Fn() + Send + Sync + 'static,
     ) -> Result<HostBuffer> {
         let remote = |what: String| Error::Remote { peer: peer.to_owned(), what, source: None };
-        let all = self.pages.len;
+        let all = self.pages.len();
         if !offset.is_multiple_of(ALIGNMENT) || offset.checked_add(len).is_none_or(|end| end > all) {
             return Err(remote(format!("sent {len} bytes at {offset} of a slab of {all}")));
         }
@@ -402,14 +299,16 @@ impl Mapping {
         let lease = Lease { mapping: Arc::clone(self), released: Box::new(released) };
         let used = self.used.swap(true, Ordering::AcqRel);
         if used && self.access == Access::CopyOnWrite && !self.pages.untouched() {
-            self.pages.restore().map_err(|error| Error::Remote {
+            // SAFETY: the last lease has ended, and this one has not begun.
+            let restored = unsafe { self.pages.restore() };
+            restored.map_err(|error| Error::Remote {
                 peer: peer.to_owned(),
                 what: "its shared memory cannot be seen again after it was written to".to_owned(),
                 source: Some(error.into()),
             })?;
         }
         // SAFETY: `offset <= offset + len <= all` was checked, so the address is within the mapping or one past its end, and not 0.
-        let address = unsafe { self.pages.base.add(offset) };
+        let address = unsafe { self.pages.base().add(offset) };
         // SAFETY: the mapping is readable and writable, `offset + len` is within it, its file cannot shrink, and it lives until the
         // lease is dropped; mappings begin at pages, so a multiple of the alignment is aligned; `leased` makes this buffer the only
         // one. The sender writes again only after `released`; see the head of this file.
@@ -480,29 +379,38 @@ mod tests {
 
     #[tokio::test]
     async fn writes_reach_the_others_only_through_an_exclusive_mapping() {
-        let allocator = Arc::new(SharedAllocator::new());
-        let provider: Arc<dyn HostAllocator> = Arc::<SharedAllocator>::clone(&allocator);
-        let pool = Pool::new(provider, 1 << 20);
-        let mut sent = buffer(&pool, 8192).await;
-        sent.fill(1);
-        let (slab, _) = allocator.locate(&sent).unwrap();
-        for (access, seen) in [(Access::CopyOnWrite, 1), (Access::Exclusive, 9)] {
-            let mapping = Arc::new(Mapping::open(&*slab, 8192, access, "peer").unwrap());
-            let mut received = mapping.lease(64, 8000, "peer", || ()).unwrap();
-            assert_eq!(received[7999], 1);
-            received.fill(9);
-            assert_eq!((sent[63], sent[64]), (1, seen));
-            assert!(mapping.lease(0, 1, "peer", || ()).unwrap_err().to_string().contains("before it was released"));
-            drop(received);
-            let again = mapping.lease(0, 8192, "peer", || ()).unwrap();
-            assert_eq!((again[63], again[64], again[8191]), (1, seen, 1), "what the sender has");
-            drop(again);
+        // Small pages, and huge ones with small ones behind them where the kernel makes them.
+        for len in [8192, (5 << 20) + 4096] {
+            let allocator = Arc::new(SharedAllocator::new());
+            let provider: Arc<dyn HostAllocator> = Arc::<SharedAllocator>::clone(&allocator);
+            let pool = Pool::new(provider, 8 << 20);
+            let mut sent = buffer(&pool, len).await;
+            assert!(sent.iter().all(|byte| *byte == 0), "fresh memory");
             sent.fill(1);
-            assert_eq!(mapping.lease(0, 8192, "peer", || ()).unwrap()[..], sent[..]);
-            assert!(mapping.pages.untouched(), "a mapping that was read only is kept as it is");
-            for (offset, len) in [(0, 8193), (64, 8129), (1, 1), (usize::MAX - 63, 64)] {
-                let error = mapping.lease(offset, len, "peer", || ()).unwrap_err();
-                assert!(matches!(error, Error::Remote { .. }), "{error}");
+            let (slab, _) = allocator.locate(&sent).unwrap();
+            let all = slab.len();
+            for (access, seen) in [(Access::CopyOnWrite, 1), (Access::Exclusive, 9)] {
+                let mapping = Arc::new(Mapping::open(&*slab, all, access, "peer").unwrap());
+                let mut received = mapping.lease(64, len - 128, "peer", || ()).unwrap();
+                assert!(received.iter().all(|byte| *byte == 1));
+                received.fill(9);
+                assert_eq!((sent[63], sent[64], sent[len - 65], sent[len - 64]), (1, seen, seen, 1));
+                assert!(mapping.lease(0, 1, "peer", || ()).unwrap_err().to_string().contains("before it was released"));
+                drop(received);
+                let again = mapping.lease(0, len, "peer", || ()).unwrap();
+                assert_eq!(
+                    (again[63], again[64], again[len - 65], again[len - 1]),
+                    (1, seen, seen, 1),
+                    "what the sender has"
+                );
+                drop(again);
+                sent.fill(1);
+                assert_eq!(mapping.lease(0, len, "peer", || ()).unwrap()[..], sent[..]);
+                assert!(mapping.pages.untouched(), "a mapping that was read only is kept as it is");
+                for (offset, len) in [(0, all + 1), (64, all - 63), (1, 1), (usize::MAX - 63, 64)] {
+                    let error = mapping.lease(offset, len, "peer", || ()).unwrap_err();
+                    assert!(matches!(error, Error::Remote { .. }), "{error}");
+                }
             }
         }
     }

@@ -55,6 +55,7 @@ const UNSAFE: &[&str] = &[
     "src/device/upload.rs",
     "src/flight/shm/fd.rs",
     "src/memory/buffer.rs",
+    "src/memory/pages.rs",
     "src/memory/recycler.rs",
     "src/memory/shared.rs",
 ];
