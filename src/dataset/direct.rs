@@ -8,6 +8,7 @@ use arrow::array::{ArrayData, ArrayRef, FixedSizeListArray, ListArray, make_arra
 use arrow::buffer::{Buffer, OffsetBuffer};
 use arrow::datatypes::{ArrowNativeType, DataType};
 use parquet::basic::Compression;
+use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::serialized_reader::SerializedPageReader;
 
 use super::project::{Projection, Source};
@@ -20,7 +21,8 @@ impl Dataset {
     /// turn out to be null or damaged are found when they are read.
     pub(crate) fn numbers(&self, fetched: &Fetched, projection: &Projection, root: usize) -> Option<Pages> {
         let width = width(projection.roots().get(root)?.field().data_type())?;
-        Some(self.pages(fetched, projection, root, width)?.pages)
+        let chunk = self.whole(fetched.group, projection, root)?;
+        self.pages(fetched, &chunk, width)
     }
 
     /// Root column number `root` as an array, if its pages hold nothing but numbers.
@@ -47,19 +49,48 @@ impl Dataset {
         root: usize,
         wanted: &dyn Fn(usize) -> bool,
     ) -> Option<Stretches> {
+        let Even { chunk, each, width } = self.even(fetched.group, projection, root, wanted)?;
+        let holds = |address| fetched.holds(address);
+        // Of a chunk that is packed, single pages may be stored as they are: they would keep all that was fetched with them.
+        let lent = |address| !chunk.is_plain() && holds(address);
+        let of = self.pages(fetched, &chunk, width)?.stretches(chunk.rows, each, lent)?;
+        Stretches::new(chunk.rows, each * width, of, holds)
+    }
+
+    /// Whether [`stretches`](Self::stretches) may find rows of root column number `root` of row group `group` that are parts of the
+    /// fetched bytes, as far as its metadata tell.
+    pub(crate) fn in_place(
+        &self,
+        group: usize,
+        projection: &Projection,
+        root: usize,
+        wanted: &dyn Fn(usize) -> bool,
+    ) -> bool {
+        self.even(group, projection, root, wanted).is_some_and(|even| even.chunk.is_plain())
+    }
+
+    /// The chunk of root column number `root` if it may hold nothing but lists of one length in plain pages.
+    fn even<'a>(
+        &'a self,
+        group: usize,
+        projection: &Projection,
+        root: usize,
+        wanted: &dyn Fn(usize) -> bool,
+    ) -> Option<Even<'a>> {
         let (fixed, width) = match projection.roots().get(root)?.field().data_type() {
             DataType::FixedSizeList(item, length) => (Some(usize::try_from(*length).ok()?), width(item.data_type())?),
             DataType::FixedSizeBinary(length) => (Some(1), usize::try_from(*length).ok()?),
             DataType::List(item) | DataType::LargeList(item) => (None, width(item.data_type())?),
             _ => return None,
         };
-        let Whole { pages, rows, values, in_place } = self.pages(fetched, projection, root, width)?;
+        let chunk = self.whole(group, projection, root)?;
         let each = match fixed {
             Some(each) => each,
-            None => values.checked_div(rows).filter(|each| each * rows == values)?,
+            None => chunk.values.checked_div(chunk.rows).filter(|each| each * chunk.rows == chunk.values)?,
         };
-        let row = each.checked_mul(width).filter(|row| wanted(*row))?;
-        Stretches::new(rows, row, pages.stretches(rows, each)?, in_place)
+        // Where there is a dictionary, some page is not plain.
+        let fits = chunk.column.dictionary_page_offset().is_none() && wanted(each.checked_mul(width)?);
+        fits.then_some(Even { chunk, each, width })
     }
 
     fn flat<T: Element + ArrowNativeType>(
@@ -69,8 +100,8 @@ impl Dataset {
         root: usize,
         data_type: &DataType,
     ) -> Option<ArrayRef> {
-        let Whole { pages, rows, values, .. } = self.pages(fetched, projection, root, size_of::<T>())?;
-        let mut chunk = pages.chunk::<T>(None)?;
+        let whole @ Whole { rows, values, .. } = self.whole(fetched.group, projection, root)?;
+        let mut chunk = self.pages(fetched, &whole, size_of::<T>())?.chunk::<T>(None)?;
         let mut found = Vec::with_capacity(values);
         chunk.read(values, &mut found)?;
         chunk.end()?;
@@ -85,8 +116,8 @@ impl Dataset {
         data_type: &DataType,
         item: &DataType,
     ) -> Option<ArrayRef> {
-        let Whole { pages, rows, values, .. } = self.pages(fetched, projection, root, size_of::<T>())?;
-        let found = pages.chunk::<T>(None)?.lists(rows, values)?;
+        let whole @ Whole { rows, values, .. } = self.whole(fetched.group, projection, root)?;
+        let found = self.pages(fetched, &whole, size_of::<T>())?.chunk::<T>(None)?.lists(rows, values)?;
         let items = array(item, found.values)?;
         match data_type {
             DataType::List(field) => {
@@ -102,17 +133,18 @@ impl Dataset {
         }
     }
 
-    /// All pages of root column number `root`; only if all rows are wanted and the file stores the one leaf in the schema's type.
-    fn pages(&self, fetched: &Fetched, projection: &Projection, root: usize, width: usize) -> Option<Whole> {
-        let (row_group, file, layout) = self.group(fetched.group).ok()?;
-        let all = self.inner.selections.get(fetched.group).is_none_or(|selection| matches!(selection, Selection::All));
+    /// The column chunk of root column number `root`; only if all rows of row group `group` are wanted, the file stores the one leaf in
+    /// the schema's type, and its metadata tell of no null.
+    fn whole<'a>(&'a self, group: usize, projection: &Projection, root: usize) -> Option<Whole<'a>> {
+        let (row_group, file, layout) = self.group(group).ok()?;
+        let all = self.inner.selections.get(group).is_none_or(|selection| matches!(selection, Selection::All));
         let wanted = projection.roots().get(root)?;
         let leaf = match projection.sources.get(file.layout)?.get(root)? {
             Source::Leaves(leaves) if leaves.len() == 1 => leaves[0],
             _ => return None,
         };
         let stored = layout.schema.field_with_name(wanted.name()).ok()?;
-        if !all || !fetched.pages.is_empty() || stored.data_type() != wanted.field().data_type() {
+        if !all || stored.data_type() != wanted.field().data_type() {
             return None;
         }
         let column = file.metadata.row_groups().get(row_group.ordinal as usize)?.columns().get(leaf)?;
@@ -120,22 +152,42 @@ impl Dataset {
         if nulls.is_some_and(|nulls| nulls > 0) {
             return None;
         }
-        self.check_pages(fetched, leaf).ok()?;
         let rows = usize::try_from(row_group.rows).ok()?;
         let values = usize::try_from(column.num_values()).ok()?;
-        let pages = SerializedPageReader::new(Arc::new(fetched.chunks.clone()), column, rows, None).ok()?;
-        let in_place = column.compression() == Compression::UNCOMPRESSED;
-        Some(Whole { pages: Pages::new(Box::new(pages), column.column_descr(), width)?, rows, values, in_place })
+        Some(Whole { column, leaf, rows, values })
+    }
+
+    /// All its pages, if they hold values of `width` bytes.
+    fn pages(&self, fetched: &Fetched, chunk: &Whole<'_>, width: usize) -> Option<Pages> {
+        if !fetched.pages.is_empty() {
+            return None;
+        }
+        self.check_pages(fetched, chunk.leaf).ok()?;
+        let pages = SerializedPageReader::new(Arc::new(fetched.chunks.clone()), chunk.column, chunk.rows, None).ok()?;
+        Pages::new(Box::new(pages), chunk.column.column_descr(), width)
     }
 }
 
-/// The pages of a whole column chunk.
-struct Whole {
-    pages: Pages,
+/// A whole column chunk.
+struct Whole<'a> {
+    column: &'a ColumnChunkMetaData,
+    leaf: usize,
     rows: usize,
     values: usize,
-    /// Whether pages are parts of the fetched bytes.
-    in_place: bool,
+}
+
+impl Whole<'_> {
+    /// Whether its pages are parts of the fetched bytes.
+    fn is_plain(&self) -> bool {
+        self.column.compression() == Compression::UNCOMPRESSED
+    }
+}
+
+/// A chunk of lists of `each` values of `width` bytes.
+struct Even<'a> {
+    chunk: Whole<'a>,
+    each: usize,
+    width: usize,
 }
 
 /// The array of these bits.
@@ -316,12 +368,17 @@ mod tests {
                 }
                 if let (Some(stretches), Some(fixed)) = (stretches, fixed) {
                     let mut bytes = Vec::new();
-                    while bytes.len() < stretches.bytes() {
+                    while bytes.len() < fixed.buffers()[0].len() {
                         bytes.extend_from_slice(stretches.from(bytes.len() / stretches.width()));
                     }
                     prop_assert_eq!(stretches.rows(), made.rows);
                     prop_assert_eq!(&bytes[..], fixed.buffers()[0].as_slice());
-                    prop_assert_eq!(stretches.in_place(), made.compression == Compression::UNCOMPRESSED);
+                    let in_place = (0..made.rows).any(|row| fetched.holds(stretches.from(row).as_ptr()));
+                    prop_assert_eq!(stretches.in_place(), in_place);
+                    let plain = made.compression == Compression::UNCOMPRESSED;
+                    prop_assert!(plain || !in_place, "pages that are stored as they are keep all that was fetched");
+                    prop_assert!(!in_place || dataset.in_place(0, &projection, root, &|_| true));
+                    prop_assert!(plain || stretches.copied() >= bytes.len());
                 }
             }
         }

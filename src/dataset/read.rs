@@ -32,7 +32,8 @@ pub struct Cost {
     /// Bytes of the decoded arrays beyond the fetched ones, estimated from the footer; an upper bound for all but
     /// delta-encoded strings. Views into uncompressed pages count only as views.
     pub decoded: u64,
-    /// Bytes that stay for as long as the decoded arrays do: these, and the fetched ones if views point into them.
+    /// Bytes that stay for as long as the decoded arrays do: these, and the fetched ones if views point into them, or rows were left
+    /// there.
     pub held: u64,
 }
 
@@ -141,6 +142,12 @@ pub(super) fn coalesce(mut ranges: Vec<Range<u64>>, gap: u64) -> Vec<Range<u64>>
 impl Dataset {
     /// What reading row group `group` of the manifest takes. Zero for a number that is not in the manifest.
     pub fn cost(&self, group: usize, projection: &Projection) -> Cost {
+        self.cost_without(group, projection, |_| false)
+    }
+
+    /// As [`cost`](Self::cost), where the rows of root columns of which `stays` says so may be left among the fetched bytes. They may be
+    /// decoded all the same.
+    pub(crate) fn cost_without(&self, group: usize, projection: &Projection, stays: impl Fn(usize) -> bool) -> Cost {
         let Ok((row_group, file, layout)) = self.group(group) else { return Cost::default() };
         let columns =
             file.metadata.row_groups().get(row_group.ordinal as usize).map(|group| group.columns()).unwrap_or_default();
@@ -151,11 +158,11 @@ impl Dataset {
             .map(|range| range.end - range.start)
             .sum();
         let selected = self.decoded_rows(group);
-        let mut decoded = 0_u64;
+        let (mut decoded, mut left) = (0_u64, 0_u64);
         let mut shared = false;
         let sources = projection.sources.get(file.layout).map(Vec::as_slice).unwrap_or_default();
-        for (root, source) in projection.roots().iter().zip(sources) {
-            decoded = decoded.saturating_add(match source {
+        for (at, (root, source)) in projection.roots().iter().zip(sources).enumerate() {
+            let bytes = match source {
                 Source::Leaves(leaves) => {
                     let copied =
                         layout.schema.field_with_name(root.name()).is_ok_and(|field| !is_view(field.data_type()));
@@ -166,9 +173,13 @@ impl Dataset {
                     bytes.fold(0, u64::saturating_add)
                 }
                 Source::Partition | Source::Missing => selected.saturating_mul(width(root.field().data_type())),
-            });
+            };
+            decoded = decoded.saturating_add(bytes);
+            left = left.saturating_add(if stays(at) { bytes } else { 0 });
         }
-        Cost { fetched, decoded, held: decoded.saturating_add(if shared { fetched } else { 0 }) }
+        let held = decoded.saturating_add(if shared { fetched } else { 0 });
+        let beside = if left > 0 { fetched.saturating_add(decoded - left) } else { 0 };
+        Cost { fetched, decoded, held: held.max(beside) }
     }
 
     /// Reads the bytes of row group `group` of the manifest: whole column chunks of the projection, all requests at once.

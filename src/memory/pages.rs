@@ -51,7 +51,7 @@ impl Pages {
             Access::CopyOnWrite => libc::MAP_PRIVATE,
         };
         // A wish: where another thread was faster, the kernel chooses another address.
-        let wish = if len < HUGE { ptr::null_mut() } else { aligned(len)? };
+        let wish = if len < HUGE { ptr::null_mut() } else { aligned(len) };
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address that the kernel chooses, or has found free, overlaps nothing of ours.
         let address = unsafe { libc::mmap(wish, len, access, sharing, file.as_raw_fd(), 0) };
@@ -145,18 +145,18 @@ impl Drop for Pages {
     }
 }
 
-/// An address at which `len` bytes are free now and huge pages can be mapped: a multiple of their size.
-fn aligned(len: usize) -> io::Result<*mut libc::c_void> {
-    let room = len.checked_add(HUGE).ok_or(io::ErrorKind::OutOfMemory)?;
+/// An address at which `len` bytes are free now and huge pages can be mapped: a multiple of their size. Null if there is none.
+fn aligned(len: usize) -> *mut libc::c_void {
+    let Some(room) = len.checked_add(HUGE) else { return ptr::null_mut() };
     let sharing = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: a new mapping at an address that the kernel chooses overlaps nothing of ours.
     let address = unsafe { libc::mmap(ptr::null_mut(), room, libc::PROT_NONE, sharing, -1, 0) };
     if address == libc::MAP_FAILED {
-        return Err(io::Error::last_os_error());
+        return ptr::null_mut();
     }
     // SAFETY: the range is the mapping that was just made, whole, and nobody has used it.
     let _ = unsafe { libc::munmap(address, room) };
-    Ok(address.map_addr(|at| at.next_multiple_of(HUGE)))
+    address.map_addr(|at| at.next_multiple_of(HUGE))
 }
 
 /// Gives `file` pages for `len` bytes from `start` on.

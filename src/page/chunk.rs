@@ -11,6 +11,9 @@ use parquet::schema::types::ColumnDescriptor;
 use super::hybrid::{Numbers, Piece, Runs};
 use super::stretch::Stretch;
 
+/// Bytes that a page may have besides values and as much again: levels of very few values.
+const OTHER: usize = 64;
+
 /// Bits of an element as it is wanted.
 pub(crate) trait Element: Pod + Default + Send {}
 impl Element for u8 {}
@@ -70,16 +73,17 @@ impl Source {
             page: Values::Plain(Bytes::new(), 0),
             left: 0,
             before: 0,
+            page_bytes: 0,
             offsets: Vec::new(),
             scratch: Vec::new(),
         }
     }
 
     /// All of a column of `rows` rows of `each` values, none of them null, left in its pages; only a row that two pages share is
-    /// put together. `None` also where a page is not plain, or other than so many values are in a row, of which the first page
-    /// mostly tells.
-    pub(crate) fn stretches(self, rows: usize, each: usize) -> Option<Vec<Stretch>> {
-        self.open::<u8>(None).stretches(rows, each)
+    /// put together. `None` also where a page is not plain or holds much besides values, and where other than so many values are in
+    /// a row, of which the first page mostly tells. What `lent` says of an address is copied if it lies there.
+    pub(crate) fn stretches(self, rows: usize, each: usize, lent: impl Fn(*const u8) -> bool) -> Option<Vec<Stretch>> {
+        self.open::<u8>(None).stretches(rows, each, lent)
     }
 }
 
@@ -95,6 +99,8 @@ pub(crate) struct Chunk<T> {
     left: usize,
     /// Values of the pages before.
     before: usize,
+    /// Bytes of the page, with its levels and whatever else is in it.
+    page_bytes: usize,
     offsets: Vec<i32>,
     scratch: Vec<u64>,
 }
@@ -173,7 +179,7 @@ impl<T: Element> Chunk<T> {
     }
 
     /// See [`Source::stretches`].
-    fn stretches(mut self, rows: usize, each: usize) -> Option<Vec<Stretch>> {
+    fn stretches(mut self, rows: usize, each: usize, lent: impl Fn(*const u8) -> bool) -> Option<Vec<Stretch>> {
         let row = each.checked_mul(self.source.width).filter(|row| *row > 0)?;
         self.offsets.reserve_exact(rows);
         let (mut found, mut first) = (Vec::new(), 0);
@@ -186,18 +192,27 @@ impl<T: Element> Chunk<T> {
             }
             seen = self.offsets.len();
             let mut page = page.get(..self.left * self.source.width).map(|values| page.slice_ref(values))?;
+            // It stays as a whole, so what else is in it stays too. Levels are a tenth of the values at most.
+            if self.page_bytes > page.len().saturating_mul(2).saturating_add(OTHER) {
+                return None;
+            }
+            let mut memory = self.page_bytes;
+            if lent(page.as_ptr()) {
+                (page, memory) = (Bytes::copy_from_slice(&page), page.len());
+            }
             self.left = 0;
             if !split.is_empty() {
                 split.extend_from_slice(&page.split_to(page.len().min(row - split.len())));
                 if split.len() == row {
-                    found.push(Stretch { first, bytes: std::mem::take(&mut split).into() });
+                    let bytes = Bytes::from(std::mem::take(&mut split).into_boxed_slice());
+                    found.push(Stretch { first, memory: row, bytes });
                     first += 1;
                 }
             }
             let whole = page.split_to(page.len() - page.len() % row);
             if !whole.is_empty() {
                 let count = whole.len() / row;
-                found.push(Stretch { first, bytes: whole });
+                found.push(Stretch { first, memory, bytes: whole });
                 first += count;
             }
             split.extend_from_slice(&page);
@@ -224,6 +239,7 @@ impl<T: Element> Chunk<T> {
                 Some(Page::DataPage {
                     mut buf, num_values, encoding, def_level_encoding, rep_level_encoding, ..
                 }) => {
+                    self.page_bytes = buf.len();
                     let count = num_values as usize;
                     if self.source.max_repetition > 0 {
                         let levels = prefixed(&mut buf, rep_level_encoding)?;
@@ -244,6 +260,7 @@ impl<T: Element> Chunk<T> {
                     rep_levels_byte_len,
                     ..
                 }) => {
+                    self.page_bytes = buf.len();
                     let count = num_values as usize;
                     let lengths = [rep_levels_byte_len as usize, def_levels_byte_len as usize];
                     if num_nulls > 0 || lengths[0].checked_add(lengths[1])? > buf.len() {
@@ -370,6 +387,11 @@ mod tests {
 
     /// The values `0..` in lists of three, in pages of these many values.
     fn lists(pages: &[usize], each: usize, encoding: Encoding) -> Source {
+        followed(pages, each, encoding, 0)
+    }
+
+    /// The same, where `other` bytes more are in each page.
+    fn followed(pages: &[usize], each: usize, encoding: Encoding, other: usize) -> Source {
         let schema =
             parse_message_type("message m { required group l (LIST) { repeated group list { required int32 e; } } }");
         let descriptor = SchemaDescriptor::new(std::sync::Arc::new(schema.unwrap()));
@@ -381,7 +403,8 @@ mod tests {
             let repetitions = numbers.clone().flat_map(|at| [2, u8::from(!(at as usize).is_multiple_of(each))]);
             let definitions = numbers.clone().flat_map(|_| [2, 1]);
             let levels: Vec<u8> = repetitions.chain(definitions).collect();
-            let bytes: Vec<u8> = levels.iter().copied().chain(numbers.flat_map(u32::to_le_bytes)).collect();
+            let values = numbers.flat_map(u32::to_le_bytes).chain(std::iter::repeat_n(0, other));
+            let bytes: Vec<u8> = levels.iter().copied().chain(values).collect();
             Page::DataPageV2 {
                 buf: bytes.into(),
                 num_values: *count as u32,
@@ -401,8 +424,9 @@ mod tests {
     #[test]
     fn rows_stay_in_their_pages_and_split_ones_are_put_together() {
         for pages in [&[12][..], &[3, 9], &[4, 8], &[1, 1, 1, 1, 8], &[2, 2, 2, 2, 2, 2], &[11, 1], &[5, 0, 7]] {
-            let found =
-                lists(pages, 3, Encoding::PLAIN).stretches(4, 3).unwrap_or_else(|| panic!("pages of {pages:?}"));
+            let found = lists(pages, 3, Encoding::PLAIN)
+                .stretches(4, 3, |_| false)
+                .unwrap_or_else(|| panic!("pages of {pages:?}"));
             let mut next = 0;
             let mut values: Vec<u32> = Vec::new();
             for stretch in &found {
@@ -415,12 +439,26 @@ mod tests {
     }
 
     #[test]
+    fn what_stays_with_rows_is_known_and_little() {
+        // Twelve values and as many levels of each kind.
+        let page = 12 * 4 + 2 * 24;
+        let memory = |source: Source, lent| Some(source.stretches(4, 3, |_| lent)?.iter().map(|of| of.memory).sum());
+        assert_eq!(memory(lists(&[12], 3, Encoding::PLAIN), false), Some(page));
+        assert_eq!(memory(lists(&[12], 3, Encoding::PLAIN), true), Some(12 * 4_usize), "a copy");
+        assert_eq!(memory(followed(&[12], 3, Encoding::PLAIN, OTHER), false), Some(page + OTHER));
+        assert_eq!(memory(followed(&[12], 3, Encoding::PLAIN, OTHER + 1), false), None, "a page full of other things");
+    }
+
+    #[test]
     fn other_lists_and_other_pages_are_not_left() {
-        assert!(lists(&[12], 3, Encoding::PLAIN).stretches(3, 4).is_none(), "lists of three, not of four");
-        assert!(lists(&[12], 3, Encoding::PLAIN).stretches(5, 3).is_none(), "a row is missing");
-        assert!(lists(&[13], 3, Encoding::PLAIN).stretches(4, 3).is_none(), "a value too many");
-        assert!(lists(&[12], 3, Encoding::PLAIN).stretches(4, 0).is_none(), "rows without values");
-        assert!(lists(&[12], 3, Encoding::RLE_DICTIONARY).stretches(4, 3).is_none(), "indices are no values");
-        assert!(lists(&[2, 4, 6], 2, Encoding::PLAIN).stretches(4, 3).is_none(), "uneven lists");
+        assert!(lists(&[12], 3, Encoding::PLAIN).stretches(3, 4, |_| false).is_none(), "lists of three, not of four");
+        assert!(lists(&[12], 3, Encoding::PLAIN).stretches(5, 3, |_| false).is_none(), "a row is missing");
+        assert!(lists(&[13], 3, Encoding::PLAIN).stretches(4, 3, |_| false).is_none(), "a value too many");
+        assert!(lists(&[12], 3, Encoding::PLAIN).stretches(4, 0, |_| false).is_none(), "rows without values");
+        assert!(
+            lists(&[12], 3, Encoding::RLE_DICTIONARY).stretches(4, 3, |_| false).is_none(),
+            "indices are no values"
+        );
+        assert!(lists(&[2, 4, 6], 2, Encoding::PLAIN).stretches(4, 3, |_| false).is_none(), "uneven lists");
     }
 }

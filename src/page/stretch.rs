@@ -7,6 +7,8 @@ use bytes::Bytes;
 pub(crate) struct Stretch {
     /// Number of the first of them in the row group.
     pub(crate) first: usize,
+    /// Bytes of memory that stay with them.
+    pub(crate) memory: usize,
     pub(crate) bytes: Bytes,
 }
 
@@ -17,16 +19,24 @@ pub(crate) struct Stretches {
     /// Bytes of a row.
     width: usize,
     of: Vec<Stretch>,
-    /// Whether they are parts of the fetched bytes, which then stay.
+    /// Whether some are parts of the fetched bytes, which then stay.
     in_place: bool,
+    /// Bytes that stay besides those.
+    copied: usize,
     /// For each `1 << shift` rows, which stretch holds the first of them; then the last stretch.
     index: Vec<u32>,
     shift: u32,
 }
 
 impl Stretches {
-    /// Rows of `width` bytes, `of` them all: each stretch has some, and begins where the one before ends. `None` if there are no rows.
-    pub(crate) fn new(rows: usize, width: usize, of: Vec<Stretch>, in_place: bool) -> Option<Self> {
+    /// Rows of `width` bytes, `of` them all: each stretch has some, and begins where the one before ends. `fetched` says of an
+    /// address whether it is that of a fetched byte. `None` if there are no rows.
+    pub(crate) fn new(
+        rows: usize,
+        width: usize,
+        of: Vec<Stretch>,
+        fetched: impl Fn(*const u8) -> bool,
+    ) -> Option<Self> {
         let last = u32::try_from(of.len().checked_sub(1)?).ok()?;
         // About as many entries as stretches, or twice as many.
         let shift = (rows / of.len()).max(1).ilog2();
@@ -40,7 +50,14 @@ impl Stretches {
             index.push(last);
         }
         index.push(last);
-        Some(Self { rows, width, of, in_place, index, shift })
+        let (mut in_place, mut copied) = (false, 0);
+        for stretch in &of {
+            match fetched(stretch.bytes.as_ptr()) {
+                true => in_place = true,
+                false => copied += stretch.memory,
+            }
+        }
+        Some(Self { rows, width, of, in_place, copied, index, shift })
     }
 
     pub(crate) fn rows(&self) -> usize {
@@ -52,14 +69,14 @@ impl Stretches {
         self.width
     }
 
-    /// Whether they are parts of the fetched bytes, which then stay.
+    /// Whether some are parts of the fetched bytes, which then stay.
     pub(crate) fn in_place(&self) -> bool {
         self.in_place
     }
 
-    /// Bytes of all rows.
-    pub(crate) fn bytes(&self) -> usize {
-        self.of.iter().map(|stretch| stretch.bytes.len()).sum()
+    /// Bytes that stay besides the fetched ones: unpacked pages, rows that were put together.
+    pub(crate) fn copied(&self) -> usize {
+        self.copied
     }
 
     /// The bytes of row `row`, and of those that follow it in its page.
@@ -81,10 +98,10 @@ mod tests {
         let (mut first, mut of) = (0, Vec::new());
         for count in counts {
             let bytes: Vec<u8> = (first..first + count).flat_map(|row| (row as u16).to_le_bytes()).collect();
-            of.push(Stretch { first, bytes: bytes.into() });
+            of.push(Stretch { first, memory: 3 * count, bytes: bytes.into() });
             first += count;
         }
-        Stretches::new(first, 2, of, false).unwrap()
+        Stretches::new(first, 2, of, |_| false).unwrap()
     }
 
     #[test]
@@ -107,8 +124,8 @@ mod tests {
                     row += 1;
                 }
             }
-            assert_eq!((found.rows(), found.bytes()), (row, row * 2));
+            assert_eq!((found.rows(), found.copied(), found.in_place()), (row, row * 3, false));
         }
-        assert!(Stretches::new(0, 2, Vec::new(), false).is_none());
+        assert!(Stretches::new(0, 2, Vec::new(), |_| false).is_none());
     }
 }

@@ -35,7 +35,10 @@ pub(super) struct Source {
 impl Source {
     /// Bytes that row group `group` takes: the dataset's, and what preparing copies.
     pub(super) fn cost(&self, group: usize) -> Cost {
-        let cost = self.dataset.cost(group, &self.projection);
+        let stays = |root| {
+            self.columns.left_in_place(root, |wanted| self.dataset.in_place(group, &self.projection, root, wanted))
+        };
+        let cost = self.dataset.cost_without(group, &self.projection, stays);
         let rows = self.dataset.decoded_rows(group);
         let copies = self.columns.prepared_row_bytes().saturating_mul(rows);
         let decoded = cost.decoded.saturating_add(copies);

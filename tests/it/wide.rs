@@ -7,11 +7,12 @@ use arrow::array::{
 };
 use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::datatypes::{DataType, Field, Schema};
+use bowstring::Error;
 use bowstring::codec::{Lengths, Lists, Nulls, Padded, Scalar, Truncate};
 use bowstring::pipeline::{Loader, LoaderOptions};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
-use parquet::file::properties::{WriterProperties, WriterPropertiesBuilder};
+use parquet::file::properties::{WriterProperties, WriterPropertiesBuilder, WriterVersion};
 
 use crate::support::options;
 
@@ -77,6 +78,63 @@ fn wide_rows_are_the_same_left_in_their_pages_and_decoded() {
         }
         seen.sort_unstable();
         assert_eq!(seen, (0..850).collect::<Vec<_>>(), "shuffle {shuffle}");
+    }
+}
+
+/// The values of a file that a loader prepares for its batches, in bytes: those that stay in place do not count.
+fn prepared(column: ArrayRef, properties: WriterProperties) -> u64 {
+    let directory = tempfile::tempdir().unwrap();
+    write(&directory.path().join("a.parquet"), column, properties);
+    let mut loader = Loader::open(options(directory.path(), 37, 0, 1)).unwrap();
+    for batch in loader.iter() {
+        batch.unwrap();
+    }
+    loader.stats().decode.bytes
+}
+
+#[test]
+fn rows_of_uncompressed_pages_are_left_where_they_were_read_to() {
+    let bytes = 4 * 300 * WIDE as u64;
+    let large = || WriterProperties::builder().set_dictionary_enabled(false).set_write_batch_size(64);
+    let zstd = Compression::ZSTD(ZstdLevel::default());
+    for list in [lists(0, 300, false, |_| WIDE), lists(0, 300, true, |_| WIDE)] {
+        assert_eq!(prepared(Arc::clone(&list), large().build()), 0);
+        assert_eq!(prepared(Arc::clone(&list), plain()), 0, "pages end where rows do");
+        let packed = prepared(Arc::clone(&list), large().set_compression(zstd).build());
+        assert!((bytes..bytes * 5 / 4).contains(&packed), "{packed} bytes of pages, with their levels");
+        // Random pages are stored as they are.
+        let version = large().set_writer_version(WriterVersion::PARQUET_2_0).set_compression(zstd).build();
+        assert!((bytes..bytes * 5 / 4).contains(&prepared(list, version)));
+    }
+    let uneven = prepared(lists(0, 300, false, |row| WIDE - row % 2), large().build());
+    assert!(uneven >= bytes * 9 / 10, "{uneven} bytes");
+}
+
+#[test]
+fn a_budget_that_is_accepted_suffices_where_rows_are_left_among_other_columns() {
+    let rows = 4000;
+    let list = lists(0, rows, false, |_| 100);
+    let number: ArrayRef = Arc::new(Float32Array::from_iter_values((0..rows).map(|row| row as f32)));
+    let mut columns = vec![("v".to_owned(), list)];
+    columns.extend((0..300).map(|at| (format!("c{at}"), Arc::clone(&number))));
+    let batch = RecordBatch::try_from_iter(columns).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let properties =
+        WriterProperties::builder().set_dictionary_enabled(false).set_max_row_group_row_count(Some(500)).build();
+    let file = File::create(directory.path().join("a.parquet")).unwrap();
+    let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+    for shuffle in [true, false] {
+        let with = |memory_budget| LoaderOptions {
+            shuffle,
+            memory_budget: Some(memory_budget),
+            ..options(directory.path(), 37, 0, 1)
+        };
+        let Err(Error::Limit { asked, .. }) = Loader::open(with(1)) else { panic!("a budget of one byte") };
+        let mut loader = Loader::open(with(asked)).unwrap();
+        let found: usize = loader.iter().map(|batch| batch.unwrap().rows).sum();
+        assert!(found >= rows, "{found} rows");
     }
 }
 

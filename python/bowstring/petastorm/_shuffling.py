@@ -42,7 +42,9 @@ class RowShuffle:
     def take(self, most: int, *, ended: bool) -> list[Any]:
         """Rows by chance, at most so many; ``ended`` says that no more will come. The last one moves to the place of each."""
         rows, taken = self.rows, []
-        count = max(min(most, len(rows) - (0 if ended else self._kept)), 0)
+        count = min(most, len(rows) - (0 if ended else self._kept))
+        if count <= 0:
+            return taken
         # The numbers that as many single draws give.
         for at in np.random.randint(0, np.arange(len(rows), len(rows) - count, -1)).tolist():
             last = rows.pop()

@@ -320,7 +320,7 @@ fn beside(parts: &[Part]) -> usize {
     let sizes = parts.iter().map(|part| {
         let pages = match &part.data {
             // What lies in the fetched bytes is theirs, see `in_fetched`.
-            Data::Pages(pages) if !pages.in_place() => pages.bytes(),
+            Data::Pages(pages) => pages.copied(),
             _ => 0,
         };
         pages + part.bad.iter().map(|bad| bad.rows.bytes()).sum::<usize>()

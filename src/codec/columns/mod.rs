@@ -201,14 +201,26 @@ impl Columns {
         root: usize,
         pages: impl FnOnce(&dyn Fn(usize) -> bool) -> Option<page::Stretches>,
     ) -> Option<Prepared> {
+        let (name, at, output) = self.stays(root)?;
+        let pages = pages(&|row| row >= WIDE && output.takes(row))?;
+        let (member, rows) = (&self.members[at], pages.rows());
+        let part = Part { data: Data::Pages(pages), dtype: member.dtype, valid: None, bad: Vec::new(), root: None };
+        Some(Prepared { name: Arc::clone(name), rows, made: Made::Members(vec![(at, part)]) })
+    }
+
+    /// Whether [`in_pages`](Self::in_pages) may leave rows of this root column among the fetched bytes, where `found` says whether they
+    /// have rows of wanted sizes.
+    pub(crate) fn left_in_place(&self, root: usize, found: impl FnOnce(&dyn Fn(usize) -> bool) -> bool) -> bool {
+        self.stays(root).is_some_and(|(_, _, output)| found(&|row| row >= WIDE && output.takes(row)))
+    }
+
+    /// The root column's name, member and output, if it has one of each and its rows are delivered as they are stored.
+    fn stays(&self, root: usize) -> Option<(&Arc<str>, usize, &Output)> {
         let (name, of) = self.roots.get(root)?;
         let [at] = of.as_slice() else { return None };
-        let member = self.members.get(*at).filter(|member| member.stays())?;
+        self.members.get(*at).filter(|member| member.stays())?;
         let output = self.outputs.iter().find(|output| output.members == [*at])?;
-        let pages = pages(&|row| row >= WIDE && output.takes(row))?;
-        let rows = pages.rows();
-        let part = Part { data: Data::Pages(pages), dtype: member.dtype, valid: None, bad: Vec::new(), root: None };
-        Some(Prepared { name: Arc::clone(name), rows, made: Made::Members(vec![(*at, part)]) })
+        Some((name, *at, output))
     }
 
     /// The rows of one row group from its root columns, in any order. Packs are made here, on the threads of the current pool.
