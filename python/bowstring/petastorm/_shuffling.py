@@ -41,7 +41,8 @@ class RowShuffle:
 
     def take(self, most: int, *, ended: bool) -> list[Any]:
         """Rows by chance, at most so many; ``ended`` says that no more will come. The last one moves to the place of each."""
-        rows, taken = self.rows, []
+        rows = self.rows
+        taken: list[Any] = []
         count = min(most, len(rows) - (0 if ended else self._kept))
         if count <= 0:
             return taken
