@@ -20,6 +20,7 @@ use super::limits::GROUP_RATIO_FREE;
 use super::project::{Projection, Source};
 use super::{Dataset, hive, pages, unify};
 use crate::error::{Error, Result};
+use crate::page::MOST_SPLIT;
 
 /// One request reads at most this much, unless a single column chunk is larger; more requests run at once.
 const REQUEST_BYTES: u64 = 32 << 20;
@@ -145,8 +146,8 @@ impl Dataset {
         self.cost_without(group, projection, |_| false)
     }
 
-    /// As [`cost`](Self::cost), where the rows of root columns of which `stays` says so may be left among the fetched bytes. They may be
-    /// decoded all the same.
+    /// As [`cost`](Self::cost), where the rows of root columns of which `stays` says so may be left among the fetched bytes, but for one
+    /// in [`MOST_SPLIT`] of them, which pages share. Any of them may be decoded all the same.
     pub(crate) fn cost_without(&self, group: usize, projection: &Projection, stays: impl Fn(usize) -> bool) -> Cost {
         let Ok((row_group, file, layout)) = self.group(group) else { return Cost::default() };
         let columns =
@@ -158,7 +159,8 @@ impl Dataset {
             .map(|range| range.end - range.start)
             .sum();
         let selected = self.decoded_rows(group);
-        let (mut decoded, mut left) = (0_u64, 0_u64);
+        let mut decoded = 0_u64;
+        let (mut left, mut least) = (0_u64, None);
         let mut shared = false;
         let sources = projection.sources.get(file.layout).map(Vec::as_slice).unwrap_or_default();
         for (at, (root, source)) in projection.roots().iter().zip(sources).enumerate() {
@@ -175,10 +177,14 @@ impl Dataset {
                 Source::Partition | Source::Missing => selected.saturating_mul(width(root.field().data_type())),
             };
             decoded = decoded.saturating_add(bytes);
-            left = left.saturating_add(if stays(at) { bytes } else { 0 });
+            if stays(at) {
+                left = left.saturating_add(bytes);
+                least = Some(least.map_or(bytes, |least: u64| least.min(bytes)));
+            }
         }
         let held = decoded.saturating_add(if shared { fetched } else { 0 });
-        let beside = if left > 0 { fetched.saturating_add(decoded - left) } else { 0 };
+        // One column that stays keeps all that was fetched, whatever becomes of the others.
+        let beside = least.map_or(0, |least| fetched.saturating_add(decoded - least).saturating_add(left / MOST_SPLIT));
         Cost { fetched, decoded, held: held.max(beside) }
     }
 

@@ -98,7 +98,8 @@ impl Pages {
         let _ = unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, libc::MADV_POPULATE_READ) };
     }
 
-    /// Whether no page was written to in this process: of a private mapping, those are copies. False if that cannot be known.
+    /// Whether no page was written to in this process: of a private mapping, those are copies. False if that cannot be known,
+    /// as of huge pages before Linux 6.11.
     pub(super) fn untouched(&self) -> bool {
         // SAFETY: it has no preconditions.
         let Ok(size) = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }) else { return false };

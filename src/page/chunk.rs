@@ -14,6 +14,9 @@ use super::stretch::Stretch;
 /// Bytes that a page may have besides values and as much again: levels of very few values.
 const OTHER: usize = 64;
 
+/// Of so many rows, one may be shared by pages at most if they are to stay there.
+pub(crate) const MOST_SPLIT: u64 = 4;
+
 /// Bits of an element as it is wanted.
 pub(crate) trait Element: Pod + Default + Send {}
 impl Element for u8 {}
@@ -80,8 +83,9 @@ impl Source {
     }
 
     /// All of a column of `rows` rows of `each` values, none of them null, left in its pages; only a row that two pages share is
-    /// put together. `None` also where a page is not plain or holds much besides values, and where other than so many values are in
-    /// a row, of which the first page mostly tells. What `lent` says of an address is copied if it lies there.
+    /// put together. `None` also where a page is not plain or holds much besides values, where more than one in [`MOST_SPLIT`] rows is
+    /// shared, and where other than so many values are in a row, of which the first page mostly tells. Pages that begin where `lent`
+    /// says are copied.
     pub(crate) fn stretches(self, rows: usize, each: usize, lent: impl Fn(*const u8) -> bool) -> Option<Vec<Stretch>> {
         self.open::<u8>(None).stretches(rows, each, lent)
     }
@@ -183,7 +187,7 @@ impl<T: Element> Chunk<T> {
         let row = each.checked_mul(self.source.width).filter(|row| *row > 0)?;
         self.offsets.reserve_exact(rows);
         let (mut found, mut first) = (Vec::new(), 0);
-        let (mut split, mut seen): (Vec<u8>, usize) = (Vec::new(), 0);
+        let (mut split, mut splits, mut seen): (Vec<u8>, usize, usize) = (Vec::new(), 0, 0);
         while self.turn()? {
             let Values::Plain(page, _) = &self.page else { return None };
             let starts = |(at, start): (usize, &i32)| (seen + at).checked_mul(each) == Some(*start as usize);
@@ -214,6 +218,12 @@ impl<T: Element> Chunk<T> {
                 let count = whole.len() / row;
                 found.push(Stretch { first, memory, bytes: whole });
                 first += count;
+            }
+            if split.is_empty() && !page.is_empty() {
+                splits += 1;
+                if splits.saturating_mul(MOST_SPLIT as usize) > rows {
+                    return None;
+                }
             }
             split.extend_from_slice(&page);
         }
@@ -423,7 +433,7 @@ mod tests {
 
     #[test]
     fn rows_stay_in_their_pages_and_split_ones_are_put_together() {
-        for pages in [&[12][..], &[3, 9], &[4, 8], &[1, 1, 1, 1, 8], &[2, 2, 2, 2, 2, 2], &[11, 1], &[5, 0, 7]] {
+        for pages in [&[12][..], &[3, 9], &[4, 8], &[3, 1, 1, 1, 6], &[3, 1, 0, 2, 6], &[11, 1], &[5, 0, 7]] {
             let found = lists(pages, 3, Encoding::PLAIN)
                 .stretches(4, 3, |_| false)
                 .unwrap_or_else(|| panic!("pages of {pages:?}"));
@@ -453,6 +463,10 @@ mod tests {
     fn other_lists_and_other_pages_are_not_left() {
         assert!(lists(&[12], 3, Encoding::PLAIN).stretches(3, 4, |_| false).is_none(), "lists of three, not of four");
         assert!(lists(&[12], 3, Encoding::PLAIN).stretches(5, 3, |_| false).is_none(), "a row is missing");
+        assert!(
+            lists(&[2; 6], 3, Encoding::PLAIN).stretches(4, 3, |_| false).is_none(),
+            "every second row is put together"
+        );
         assert!(lists(&[13], 3, Encoding::PLAIN).stretches(4, 3, |_| false).is_none(), "a value too many");
         assert!(lists(&[12], 3, Encoding::PLAIN).stretches(4, 0, |_| false).is_none(), "rows without values");
         assert!(

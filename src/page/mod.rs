@@ -17,6 +17,6 @@ mod plain;
 mod stretch;
 mod unpack;
 
-pub(crate) use chunk::{Chunk, Convert, Element, Source};
+pub(crate) use chunk::{Chunk, Convert, Element, MOST_SPLIT, Source};
 pub(crate) use plain::{PlainChunk, Values, width};
 pub(crate) use stretch::Stretches;
