@@ -11,6 +11,8 @@
 
 mod buffer;
 #[cfg(target_os = "linux")]
+mod mapping;
+#[cfg(target_os = "linux")]
 mod pages;
 mod pool;
 mod recycler;
@@ -19,10 +21,12 @@ mod shared;
 
 pub use buffer::{ALIGNMENT, HostAllocator, HostBuffer, SystemAllocator};
 #[cfg(target_os = "linux")]
+pub use mapping::Mapping;
+#[cfg(target_os = "linux")]
 pub use pages::Access;
 pub use pool::{Pool, Reservation, buffer_bytes};
 pub use recycler::Recycler;
 #[cfg(all(target_os = "linux", feature = "flight"))]
 pub(crate) use shared::SlabAllocator;
 #[cfg(target_os = "linux")]
-pub use shared::{Mapping, SharedAllocator, Slab};
+pub use shared::{SharedAllocator, Slab};

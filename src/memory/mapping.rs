@@ -1,0 +1,195 @@
+//! A slab of another process, mapped, and leased as buffers. What makes it sound is said at the head of [`shared`](super::shared).
+
+#![expect(unsafe_code, reason = "seals and buffers over mapped files; the bounds are stated at each use")]
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::buffer::{ALIGNMENT, HostAllocator, HostBuffer};
+use super::pages::{Access, Pages};
+use crate::error::{Error, Result};
+
+/// A slab of another process, mapped.
+#[derive(Debug)]
+pub struct Mapping {
+    pages: Pages,
+    access: Access,
+    leased: AtomicBool,
+    /// Whether it was leased before, so that somebody may have written to it.
+    used: AtomicBool,
+}
+
+impl Mapping {
+    /// Maps the slab behind `fd`, which `peer` says has `len` bytes. The descriptor is not needed afterwards.
+    ///
+    /// # Errors
+    /// [`Error::Remote`] naming `peer` if it is not a memfd of exactly `len` bytes that is sealed against shrinking: its reader
+    /// could otherwise be killed by cutting it. Also if it cannot be mapped.
+    pub fn open(fd: impl AsFd, len: usize, access: Access, peer: &str) -> Result<Self> {
+        let remote = |what: String, source: Option<io::Error>| Error::Remote {
+            peer: peer.to_owned(),
+            what,
+            source: source.map(Into::into),
+        };
+        let file = fd.as_fd().try_clone_to_owned().map(File::from);
+        let file = file.map_err(|error| remote("its shared memory cannot be opened".to_owned(), Some(error)))?;
+        // SAFETY: only the descriptor is used, and it is open.
+        let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+        if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
+            return Err(remote("sent a file that is not sealed against shrinking".to_owned(), None));
+        }
+        // Asked after the seals: from now on it stays so long.
+        let size = file.metadata().map_err(|error| remote("its shared memory has no size".to_owned(), Some(error)))?;
+        if len == 0 || isize::try_from(len).is_err() || size.len() != len as u64 {
+            return Err(remote(format!("sent shared memory of {} bytes as one of {len}", size.len()), None));
+        }
+        let pages = Pages::map(&file, len, access)
+            .map_err(|error| remote(format!("its {len} bytes of shared memory cannot be mapped"), Some(error)))?;
+        pages.populate();
+        Ok(Self { pages, access, leased: AtomicBool::new(false), used: AtomicBool::new(false) })
+    }
+
+    /// Bytes mapped.
+    #[expect(clippy::len_without_is_empty, reason = "no mapping is empty")]
+    pub fn len(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// The `len` bytes at `offset` as a buffer, which calls `released` when it is dropped. One at a time.
+    ///
+    /// # Errors
+    /// [`Error::Remote`] naming `peer`, who said where they are, if they are not all within the mapping, not aligned to
+    /// [`ALIGNMENT`], or if the last lease still lives.
+    pub fn lease(
+        self: &Arc<Self>,
+        offset: usize,
+        len: usize,
+        peer: &str,
+        released: impl Fn() + Send + Sync + 'static,
+    ) -> Result<HostBuffer> {
+        let remote = |what: String| Error::Remote { peer: peer.to_owned(), what, source: None };
+        let all = self.pages.len();
+        if !offset.is_multiple_of(ALIGNMENT) || offset.checked_add(len).is_none_or(|end| end > all) {
+            return Err(remote(format!("sent {len} bytes at {offset} of a slab of {all}")));
+        }
+        if self.leased.swap(true, Ordering::AcqRel) {
+            return Err(remote("sent a slab again before it was released".to_owned()));
+        }
+        // From here on, leaving drops the lease.
+        let lease = Lease { mapping: Arc::clone(self), released: Box::new(released) };
+        let used = self.used.swap(true, Ordering::AcqRel);
+        if used && self.access == Access::CopyOnWrite && !self.pages.untouched() {
+            // SAFETY: the last lease has ended, and this one has not begun.
+            let restored = unsafe { self.pages.restore() };
+            restored.map_err(|error| Error::Remote {
+                peer: peer.to_owned(),
+                what: "its shared memory cannot be seen again after it was written to".to_owned(),
+                source: Some(error.into()),
+            })?;
+        }
+        // SAFETY: `offset <= offset + len <= all` was checked, so the address is within the mapping or one past its end, and not 0.
+        let address = unsafe { self.pages.base().add(offset) };
+        // SAFETY: the mapping is readable and writable, `offset + len` is within it, its file cannot shrink, and it lives until the
+        // lease is dropped; mappings begin at pages, so a multiple of the alignment is aligned; `leased` makes this buffer the only
+        // one. The sender writes again only after `released`; see the head of this file.
+        Ok(unsafe { HostBuffer::adopt(Arc::new(lease), address, len) })
+    }
+}
+
+/// What a buffer over a [`Mapping`] holds instead of an allocator.
+struct Lease {
+    mapping: Arc<Mapping>,
+    released: Box<dyn Fn() + Send + Sync>,
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Lease({} bytes)", self.mapping.len())
+    }
+}
+
+impl HostAllocator for Lease {
+    fn allocate(&self, len: usize) -> Result<NonNull<u8>> {
+        Err(Error::Unsupported {
+            what: format!("allocating {len} bytes in another process"),
+            hint: "allocate from a pool".to_owned(),
+        })
+    }
+
+    unsafe fn free(&self, _: NonNull<u8>, _: usize) {
+        // The memory is the mapping's; the lease ends when it is dropped with the buffer.
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        // In this order: who hears of the release may send the slab again at once.
+        self.mapping.leased.store(false, Ordering::Release);
+        (self.released)();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{Pool, SharedAllocator};
+
+    #[tokio::test]
+    async fn writes_reach_the_others_only_through_an_exclusive_mapping() {
+        // Small pages, and huge ones with small ones behind them where the kernel makes them.
+        for len in [8192, (5 << 20) + 4096] {
+            let allocator = Arc::new(SharedAllocator::new());
+            let provider: Arc<dyn HostAllocator> = Arc::<SharedAllocator>::clone(&allocator);
+            let pool = Pool::new(provider, 8 << 20);
+            let mut sent = pool.reserve(len).await.unwrap().allocate(len).unwrap();
+            assert!(sent.iter().all(|byte| *byte == 0), "fresh memory");
+            sent.fill(1);
+            let (slab, _) = allocator.locate(&sent).unwrap();
+            let all = slab.len();
+            for (access, seen) in [(Access::CopyOnWrite, 1), (Access::Exclusive, 9)] {
+                let mapping = Arc::new(Mapping::open(&*slab, all, access, "peer").unwrap());
+                let mut received = mapping.lease(64, len - 128, "peer", || ()).unwrap();
+                assert!(received.iter().all(|byte| *byte == 1));
+                received.fill(9);
+                assert_eq!((sent[63], sent[64], sent[len - 65], sent[len - 64]), (1, seen, seen, 1));
+                assert!(mapping.lease(0, 1, "peer", || ()).unwrap_err().to_string().contains("before it was released"));
+                drop(received);
+                let again = mapping.lease(0, len, "peer", || ()).unwrap();
+                assert_eq!(
+                    (again[63], again[64], again[len - 65], again[len - 1]),
+                    (1, seen, seen, 1),
+                    "what the sender has"
+                );
+                drop(again);
+                sent.fill(1);
+                assert_eq!(mapping.lease(0, len, "peer", || ()).unwrap()[..], sent[..]);
+                // Kernels before 6.11 do not say of a huge page that it is a file's.
+                assert!(len > 8192 || mapping.pages.untouched(), "a mapping that was read only is kept as it is");
+                for (offset, len) in [(0, all + 1), (64, all - 63), (1, 1), (usize::MAX - 63, 64)] {
+                    let error = mapping.lease(offset, len, "peer", || ()).unwrap_err();
+                    assert!(matches!(error, Error::Remote { .. }), "{error}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_could_be_cut_is_not_mapped() {
+        let allocator = SharedAllocator::new();
+        allocator.allocate(4096).unwrap();
+        let slab = allocator.newest();
+        assert!(File::from(slab.as_fd().try_clone_to_owned().unwrap()).set_len(0).is_err(), "the seals hold");
+        for len in [0, 4095, 4097, 8192, usize::MAX] {
+            assert!(Mapping::open(&*slab, len, Access::Exclusive, "peer").is_err(), "{len}");
+        }
+        let plain = tempfile::tempfile().unwrap();
+        plain.set_len(4096).unwrap();
+        let error = Mapping::open(&plain, 4096, Access::Exclusive, "peer").unwrap_err();
+        assert_eq!(error.to_string(), "peer: sent a file that is not sealed against shrinking");
+    }
+}
