@@ -143,8 +143,9 @@ impl HostBuffer {
     }
 
     /// Says that another process may still read these bytes when this buffer is dropped: the memory is then given back to its
-    /// allocator, never to another buffer.
-    pub fn retire(&self) {
+    /// allocator, never to another buffer of the pool. The allocator must know too.
+    #[cfg(target_os = "linux")]
+    pub(super) fn retire(&self) {
         self.retired.store(true, Ordering::Release);
     }
 }

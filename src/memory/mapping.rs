@@ -5,10 +5,10 @@
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::buffer::{ALIGNMENT, HostAllocator, HostBuffer};
 use super::pages::{Access, Pages};
@@ -19,9 +19,43 @@ use crate::error::{Error, Result};
 pub struct Mapping {
     pages: Pages,
     access: Access,
-    leased: AtomicBool,
-    /// Whether it was leased before, so that somebody may have written to it.
-    used: AtomicBool,
+    leases: Mutex<Leases>,
+}
+
+/// Which pages of a mapping somebody has, or had.
+#[derive(Debug, Default)]
+struct Leases {
+    /// Those of each lease that lives.
+    live: Vec<Range<usize>>,
+    /// All pages that were leased are among these, so that somebody may have written to them.
+    used: Range<usize>,
+}
+
+impl Leases {
+    /// Leases `pages`: whether some of them may have been leased before, or none if somebody has some of them now.
+    fn add(&mut self, pages: &Range<usize>) -> Option<bool> {
+        if self.live.iter().any(|live| overlap(live, pages)) {
+            return None;
+        }
+        self.live.push(pages.clone());
+        let again = overlap(&self.used, pages);
+        self.used = if self.used.is_empty() {
+            pages.clone()
+        } else {
+            self.used.start.min(pages.start)..self.used.end.max(pages.end)
+        };
+        Some(again)
+    }
+
+    fn remove(&mut self, pages: &Range<usize>) {
+        if let Some(at) = self.live.iter().position(|live| live == pages) {
+            self.live.swap_remove(at);
+        }
+    }
+}
+
+fn overlap(one: &Range<usize>, other: &Range<usize>) -> bool {
+    one.start < other.end && other.start < one.end
 }
 
 impl Mapping {
@@ -50,8 +84,8 @@ impl Mapping {
         }
         let pages = Pages::map(&file, len, access)
             .map_err(|error| remote(format!("its {len} bytes of shared memory cannot be mapped"), Some(error)))?;
-        pages.populate();
-        Ok(Self { pages, access, leased: AtomicBool::new(false), used: AtomicBool::new(false) })
+        pages.populate(&(0..len));
+        Ok(Self { pages, access, leases: Mutex::default() })
     }
 
     /// Bytes mapped.
@@ -60,11 +94,16 @@ impl Mapping {
         self.pages.len()
     }
 
-    /// The `len` bytes at `offset` as a buffer, which calls `released` when it is dropped. One at a time.
+    fn leases(&self) -> MutexGuard<'_, Leases> {
+        // Every statement leaves them whole.
+        self.leases.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The `len` bytes at `offset` as a buffer, which calls `released` when it is dropped. No two that live have a page in common.
     ///
     /// # Errors
     /// [`Error::Remote`] naming `peer`, who said where they are, if they are not all within the mapping, not aligned to
-    /// [`ALIGNMENT`], or if the last lease still lives.
+    /// [`ALIGNMENT`], or if another lease of one of their pages still lives.
     pub fn lease(
         self: &Arc<Self>,
         offset: usize,
@@ -77,15 +116,14 @@ impl Mapping {
         if !offset.is_multiple_of(ALIGNMENT) || offset.checked_add(len).is_none_or(|end| end > all) {
             return Err(remote(format!("sent {len} bytes at {offset} of a slab of {all}")));
         }
-        if self.leased.swap(true, Ordering::AcqRel) {
-            return Err(remote("sent a slab again before it was released".to_owned()));
-        }
+        let part = self.pages.around(&(offset..offset + len));
+        let again = self.leases().add(&part);
+        let again = again.ok_or_else(|| remote("sent memory again before it was released".to_owned()))?;
         // From here on, leaving drops the lease.
-        let lease = Lease { mapping: Arc::clone(self), released: Box::new(released) };
-        let used = self.used.swap(true, Ordering::AcqRel);
-        if used && self.access == Access::CopyOnWrite && !self.pages.untouched() {
-            // SAFETY: the last lease has ended, and this one has not begun.
-            let restored = unsafe { self.pages.restore() };
+        let lease = Lease { mapping: Arc::clone(self), part: part.clone(), released: Box::new(released) };
+        if again && self.access == Access::CopyOnWrite && !self.pages.untouched(&part) {
+            // SAFETY: the last leases of these pages have ended, and this one has not begun.
+            let restored = unsafe { self.pages.restore(&part) };
             restored.map_err(|error| Error::Remote {
                 peer: peer.to_owned(),
                 what: "its shared memory cannot be seen again after it was written to".to_owned(),
@@ -95,8 +133,8 @@ impl Mapping {
         // SAFETY: `offset <= offset + len <= all` was checked, so the address is within the mapping or one past its end, and not 0.
         let address = unsafe { self.pages.base().add(offset) };
         // SAFETY: the mapping is readable and writable, `offset + len` is within it, its file cannot shrink, and it lives until the
-        // lease is dropped; mappings begin at pages, so a multiple of the alignment is aligned; `leased` makes this buffer the only
-        // one. The sender writes again only after `released`; see the head of this file.
+        // lease is dropped; mappings begin at pages, so a multiple of the alignment is aligned; `leases` makes this buffer the only
+        // one there. The sender writes again only after `released`; see the head of this file.
         Ok(unsafe { HostBuffer::adopt(Arc::new(lease), address, len) })
     }
 }
@@ -104,12 +142,14 @@ impl Mapping {
 /// What a buffer over a [`Mapping`] holds instead of an allocator.
 struct Lease {
     mapping: Arc<Mapping>,
+    /// Its pages.
+    part: Range<usize>,
     released: Box<dyn Fn() + Send + Sync>,
 }
 
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lease({} bytes)", self.mapping.len())
+        write!(f, "Lease({:?} of {} bytes)", self.part, self.mapping.len())
     }
 }
 
@@ -128,8 +168,8 @@ impl HostAllocator for Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // In this order: who hears of the release may send the slab again at once.
-        self.mapping.leased.store(false, Ordering::Release);
+        // In this order: who hears of the release may send the memory again at once.
+        self.mapping.leases().remove(&self.part);
         (self.released)();
     }
 }
@@ -169,7 +209,10 @@ mod tests {
                 sent.fill(1);
                 assert_eq!(mapping.lease(0, len, "peer", || ()).unwrap()[..], sent[..]);
                 // Kernels before 6.11 do not say of a huge page that it is a file's.
-                assert!(len > 8192 || mapping.pages.untouched(), "a mapping that was read only is kept as it is");
+                assert!(
+                    len > 8192 || mapping.pages.untouched(&(0..len)),
+                    "a mapping that was read only is kept as it is"
+                );
                 for (offset, len) in [(0, all + 1), (64, all - 63), (1, 1), (usize::MAX - 63, 64)] {
                     let error = mapping.lease(offset, len, "peer", || ()).unwrap_err();
                     assert!(matches!(error, Error::Remote { .. }), "{error}");

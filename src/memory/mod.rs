@@ -18,6 +18,8 @@ mod pool;
 mod recycler;
 #[cfg(target_os = "linux")]
 mod shared;
+#[cfg(target_os = "linux")]
+mod shelf;
 
 pub use buffer::{ALIGNMENT, HostAllocator, HostBuffer, SystemAllocator};
 #[cfg(target_os = "linux")]
@@ -30,3 +32,5 @@ pub use recycler::Recycler;
 pub(crate) use shared::SlabAllocator;
 #[cfg(target_os = "linux")]
 pub use shared::{SharedAllocator, Slab};
+#[cfg(target_os = "linux")]
+pub use shelf::Shelf;

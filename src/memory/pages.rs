@@ -8,12 +8,13 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::ptr::{self, NonNull};
 
 /// Bytes of a huge page on most machines. Where they are larger, there are none here.
-const HUGE: usize = 2 << 20;
+pub(super) const HUGE: usize = 2 << 20;
 
 /// Bytes read at once from the table of pages: of 32 MiB of memory.
 const PAGEMAP_CHUNK: usize = 64 << 10;
@@ -25,9 +26,9 @@ const PAGE_OF_FILE: u64 = 1 << 61;
 /// How a received slab is mapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Access {
-    /// The very pages, to read and write: for a slab that nobody else receives.
+    /// The very pages, to read and write: for memory that nobody else receives.
     Exclusive,
-    /// The very pages to read, and a copy of each page that is written to: for a slab that others receive too.
+    /// The very pages to read, and a copy of each page that is written to: for memory that others receive too.
     CopyOnWrite,
 }
 
@@ -88,24 +89,38 @@ impl Pages {
             let _ = unsafe { libc::madvise(self.base.as_ptr().cast(), whole, libc::MADV_COLLAPSE) };
         }
         allocate(file, 0, self.len)?;
-        self.populate();
+        self.populate(&(0..self.len));
         Ok(())
     }
 
-    /// Enters all pages into the page table at once, as reading them one by one would do slowly.
-    pub(super) fn populate(&self) {
-        // SAFETY: the range is this mapping, whole. Kernels before 5.14 refuse, and pages are then entered when they are read.
-        let _ = unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, libc::MADV_POPULATE_READ) };
+    /// Enters the pages of `range` into the page table at once, as reading them one by one would do slowly.
+    pub(super) fn populate(&self, range: &Range<usize>) {
+        if let Some(start) = self.start(range) {
+            // SAFETY: the range is within this mapping. Kernels before 5.14 refuse, and pages are then entered when they are read.
+            let _ = unsafe { libc::madvise(start.as_ptr().cast(), range.len(), libc::MADV_POPULATE_READ) };
+        }
     }
 
-    /// Whether no page was written to in this process: of a private mapping, those are copies. False if that cannot be known,
-    /// as of huge pages before Linux 6.11.
-    pub(super) fn untouched(&self) -> bool {
-        // SAFETY: it has no preconditions.
-        let Ok(size) = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }) else { return false };
+    /// Where `range` begins; none if it is not within this mapping.
+    fn start(&self, range: &Range<usize>) -> Option<NonNull<u8>> {
+        // SAFETY: where the range is within the mapping, so is its start, or it is one past its end.
+        (range.start <= range.end && range.end <= self.len).then(|| unsafe { self.base.add(range.start) })
+    }
+
+    /// The bytes of the pages that these bytes are in.
+    pub(super) fn around(&self, bytes: &Range<usize>) -> Range<usize> {
+        let size = page_size();
+        bytes.start / size * size..bytes.end.next_multiple_of(size).min(self.len)
+    }
+
+    /// Whether no page of `range`, which [`around`](Self::around) gave, was written to in this process: of a private mapping, those
+    /// are copies. False if that cannot be known, as of huge pages before Linux 6.11.
+    pub(super) fn untouched(&self, range: &Range<usize>) -> bool {
+        let size = page_size();
         let Ok(pagemap) = File::open("/proc/self/pagemap") else { return false };
         // One word for each page of the address space.
-        let (mut at, end) = (self.base.addr().get() / size * 8, (self.base.addr().get() + self.len).div_ceil(size) * 8);
+        let base = self.base.addr().get();
+        let (mut at, end) = ((base + range.start) / size * 8, (base + range.end).div_ceil(size) * 8);
         let mut words = vec![0_u8; PAGEMAP_CHUNK.min(end - at)];
         while at < end {
             let count = words.len().min(end - at);
@@ -125,16 +140,17 @@ impl Pages {
         true
     }
 
-    /// Gives up the copies of a private mapping, so that the file's pages are seen again.
+    /// Gives up the copies of a private mapping in `range`, which [`around`](Self::around) gave, so that the file's pages are seen again.
     ///
     /// # Safety
-    /// Nobody refers to its memory.
-    pub(super) unsafe fn restore(&self) -> io::Result<()> {
-        // SAFETY: the range is this mapping, whole, and the caller promises that nobody sees it change.
-        if unsafe { libc::madvise(self.base.as_ptr().cast(), self.len, libc::MADV_DONTNEED) } < 0 {
+    /// Nobody refers to this memory.
+    pub(super) unsafe fn restore(&self, range: &Range<usize>) -> io::Result<()> {
+        let start = self.start(range).ok_or(io::ErrorKind::InvalidInput)?;
+        // SAFETY: the range is within this mapping, in whole pages, and the caller promises that nobody sees it change.
+        if unsafe { libc::madvise(start.as_ptr().cast(), range.len(), libc::MADV_DONTNEED) } < 0 {
             return Err(io::Error::last_os_error());
         }
-        self.populate();
+        self.populate(range);
         Ok(())
     }
 }
@@ -158,6 +174,14 @@ fn aligned(len: usize) -> *mut libc::c_void {
     // SAFETY: the range is the mapping that was just made, whole, and nobody has used it.
     let _ = unsafe { libc::munmap(address, room) };
     address.map_addr(|at| at.next_multiple_of(HUGE))
+}
+
+/// Bytes of a page.
+pub(super) fn page_size() -> usize {
+    // SAFETY: it has no preconditions.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    // Linux always answers; a wrong answer is larger than any page.
+    usize::try_from(size).unwrap_or(HUGE)
 }
 
 /// Gives `file` pages for `len` bytes from `start` on.

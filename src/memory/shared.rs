@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Why reading memory that another process can write is sound here: a slab is written before its descriptor is sent, and the
-//! server writes to it again only after the receiver has said that it is done ([`HostBuffer::retire`] sees to it that memory whose
+//! server writes to it again only after the receiver has said that it is done ([`SharedAllocator::retire`] sees to it that memory whose
 //! receiver left without saying so is never used again). The server reads nothing back. The seals forbid shrinking, so that no
 //! access can hit a missing page. Both ends are processes of one user, who could as well trace each other.
 
@@ -32,16 +32,18 @@ const MAX_SLABS: usize = 16 << 10;
 /// What nobody may do to a slab any more: change its size, or lift these seals.
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
-/// One allocation of a [`SharedAllocator`]: a sealed memfd and its mapping in this process.
+/// Memory of a [`SharedAllocator`]: a sealed memfd and its mapping in this process.
 #[derive(Debug)]
 pub struct Slab {
     id: u64,
     file: File,
     pages: Pages,
+    divided: bool,
+    retired: AtomicBool,
 }
 
 impl Slab {
-    fn new(id: u64, len: usize) -> io::Result<Self> {
+    fn new(id: u64, len: usize, divided: bool) -> io::Result<Self> {
         // SAFETY: the name is a valid C string; the call has no other precondition.
         let fd = unsafe { libc::memfd_create(c"bowstring".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
         if fd < 0 {
@@ -56,10 +58,10 @@ impl Slab {
         if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) } < 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok(Self { id, file, pages })
+        Ok(Self { id, file, pages, divided, retired: AtomicBool::new(false) })
     }
 
-    /// Its number: never 0, and never given to another allocation of the same allocator.
+    /// Its number: never 0, and never given to another slab of the same allocator.
     pub fn id(&self) -> u64 {
         self.id
     }
@@ -68,6 +70,21 @@ impl Slab {
     #[expect(clippy::len_without_is_empty, reason = "no slab is empty")]
     pub fn len(&self) -> usize {
         self.pages.len()
+    }
+
+    /// Whether several allocations may lie in it: who may write to one must not write to all of it.
+    pub fn is_divided(&self) -> bool {
+        self.divided
+    }
+
+    /// Whether a receiver may still read parts of it that were freed, so that nothing new may lie there.
+    pub(super) fn is_retired(&self) -> bool {
+        self.retired.load(Ordering::Acquire)
+    }
+
+    /// Where it begins in this process.
+    pub(super) fn base(&self) -> NonNull<u8> {
+        self.pages.base()
     }
 }
 
@@ -79,7 +96,8 @@ impl AsFd for Slab {
 
 /// Host memory from sealed memfds: what a [`Pool`](super::Pool) on it hands out can be mapped by another process.
 ///
-/// Every allocation holds one file descriptor until it is freed. A pool recycles allocations, so that the same slab comes again.
+/// Every allocation is a slab, which holds one file descriptor until it is freed; of a [`Shelf`](super::Shelf), small ones share slabs.
+/// A pool recycles allocations, so that the same slab comes again.
 /// Beyond half of the files that the process may open, what it hands out is ordinary memory, which [`locate`](Self::locate) does not
 /// find: who needs it in another process copies it into a slab.
 ///
@@ -135,12 +153,30 @@ impl SharedAllocator {
         self.slabs_held() >= self.most.saturating_add(self.most / 2)
     }
 
-    fn slab(&self, len: usize) -> io::Result<NonNull<u8>> {
+    /// A new slab, however many there are.
+    fn slab(&self, len: usize, divided: bool) -> io::Result<Arc<Slab>> {
         let id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        let slab = Slab::new(id, len)?;
-        let base = slab.pages.base();
-        self.slabs().insert(base.addr().get(), Arc::new(slab));
-        Ok(base)
+        let slab = Arc::new(Slab::new(id, len, divided)?);
+        self.slabs().insert(slab.base().addr().get(), Arc::clone(&slab));
+        Ok(slab)
+    }
+
+    /// A new slab, or none if there may be no more. `divided`: for several allocations.
+    pub(super) fn add(&self, len: usize, divided: bool) -> Result<Option<Arc<Slab>>> {
+        if self.slabs_held() >= self.most {
+            return Ok(None);
+        }
+        match self.slab(len, divided) {
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => Ok(None),
+            slab => slab.map(Some).map_err(|error| refused(len, error)),
+        }
+    }
+
+    /// Takes out a slab in which nothing is any more.
+    pub(super) fn remove(&self, slab: &Slab) {
+        let slab = self.slabs().remove(&slab.base().addr().get());
+        // It is unmapped here, outside the lock, unless somebody is about to send it; then there.
+        drop(slab);
     }
 
     /// Ordinary memory, since there are no more slabs.
@@ -165,9 +201,23 @@ impl SharedAllocator {
         fits.then(|| (Arc::clone(slab), offset))
     }
 
-    /// Allocations that are not freed, those that a pool keeps for later among them.
+    /// Says that another process may still read `buffer` when it is dropped: these bytes are then never written to again.
+    pub fn retire(&self, buffer: &HostBuffer) {
+        if let Some((slab, _)) = self.locate(buffer) {
+            slab.retired.store(true, Ordering::Release);
+        }
+        buffer.retire();
+    }
+
+    /// Slabs in which something is not freed, what a pool keeps for later included.
     pub fn slabs_held(&self) -> usize {
         self.slabs().len()
+    }
+
+    /// Bytes of all slabs.
+    #[cfg(test)]
+    pub(super) fn bytes_held(&self) -> usize {
+        self.slabs().values().map(|slab| slab.len()).sum()
     }
 
     /// The slab that was allocated last.
@@ -185,12 +235,9 @@ impl SharedAllocator {
 
 impl HostAllocator for SharedAllocator {
     fn allocate(&self, len: usize) -> Result<NonNull<u8>> {
-        if self.slabs_held() >= self.most {
-            return self.ordinary(len);
-        }
-        match self.slab(len) {
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => self.ordinary(len),
-            slab => slab.map_err(|error| refused(len, error)),
+        match self.add(len, false)? {
+            Some(slab) => Ok(slab.base()),
+            None => self.ordinary(len),
         }
     }
 
@@ -219,7 +266,7 @@ pub(crate) struct SlabAllocator(pub(crate) Arc<SharedAllocator>);
 
 impl HostAllocator for SlabAllocator {
     fn allocate(&self, len: usize) -> Result<NonNull<u8>> {
-        self.0.slab(len).map_err(|error| refused(len, error))
+        self.0.slab(len, false).map(|slab| slab.base()).map_err(|error| refused(len, error))
     }
 
     unsafe fn free(&self, ptr: NonNull<u8>, len: usize) {
@@ -248,7 +295,7 @@ mod tests {
         drop((first, slab));
         let again = buffer(&pool, 10_001).await;
         assert_eq!(allocator.locate(&again).unwrap().0.id(), 1);
-        again.retire();
+        allocator.retire(&again);
         drop(again);
         assert_eq!((pool.used(), allocator.slabs_held()), (0, 0));
         assert_eq!(allocator.locate(&buffer(&pool, 10_000).await).unwrap().0.id(), 2);

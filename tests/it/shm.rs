@@ -14,7 +14,7 @@ use bowstring::error::Error;
 use bowstring::flight::shm::{
     ConnectOptions, Incoming, Listener, ListenerOptions, Outgoing, Receiver, Refusal, Source, connect,
 };
-use bowstring::memory::{HostAllocator, Pool, SharedAllocator};
+use bowstring::memory::{Pool, SharedAllocator, Shelf};
 use bytes::Bytes;
 use futures::StreamExt;
 
@@ -53,9 +53,10 @@ fn length(bytes: usize, number: u64) -> usize {
     if number.is_multiple_of(7) { bytes / 2 + number as usize * 8 } else { bytes }
 }
 
-fn source(pool: Arc<Pool>, allocator: Arc<SharedAllocator>, ticket: &str) -> Result<Source, Refusal> {
+fn source(memory: &Memory, ticket: &str) -> Result<Source, Refusal> {
     if ticket == "state" {
-        let header = format!("{} {}", pool.used(), allocator.slabs_held()).into();
+        let used: usize = memory.pools.iter().map(|pool| pool.used()).sum();
+        let header = format!("{used} {}", memory.allocator.slabs_held()).into();
         let state = Outgoing { header, slab: None, exclusive: false, extra: Vec::new() };
         return Ok(futures::stream::iter([Ok(state)]).boxed());
     }
@@ -63,6 +64,7 @@ fn source(pool: Arc<Pool>, allocator: Arc<SharedAllocator>, ticket: &str) -> Res
     let &[count, bytes, exclusive, pause] = &numbers[..] else {
         return Err(Refusal { code: 77, message: format!("no such ticket: {ticket}") });
     };
+    let pool = memory.pool(exclusive == 1);
     let batches = futures::stream::iter(0..count as u64).then(move |number| {
         let pool = Arc::clone(&pool);
         async move {
@@ -89,10 +91,25 @@ fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
-fn shared_pool(budget: usize) -> (Arc<Pool>, Arc<SharedAllocator>) {
-    let allocator = Arc::new(SharedAllocator::new());
-    let provider: Arc<dyn HostAllocator> = Arc::<SharedAllocator>::clone(&allocator);
-    (Pool::new(provider, budget), allocator)
+/// What the batches of a server lie in.
+#[derive(Clone)]
+struct Memory {
+    allocator: Arc<SharedAllocator>,
+    /// A slab for each batch, and slabs for several.
+    pools: [Arc<Pool>; 2],
+}
+
+impl Memory {
+    fn new() -> Self {
+        let allocator = Arc::new(SharedAllocator::new());
+        let shelf = Arc::new(Shelf::new(Arc::clone(&allocator)));
+        Self { pools: [Pool::new(Arc::clone(&allocator) as _, BUDGET), Pool::new(shelf, BUDGET)], allocator }
+    }
+
+    /// As in a server: batches that nobody else gets have slabs of their own.
+    fn pool(&self, exclusive: bool) -> Arc<Pool> {
+        Arc::clone(&self.pools[usize::from(!exclusive)])
+    }
 }
 
 /// A child of this binary that is killed when the test ends, however it ends.
@@ -164,7 +181,7 @@ impl Server {
         connect(&self.1, Bytes::copy_from_slice(ticket.as_bytes()), options()).await.unwrap()
     }
 
-    /// Bytes of the pool in use, and slabs that are not freed.
+    /// Bytes of the pools in use, and slabs that are not freed.
     async fn state(&self) -> (usize, usize) {
         let batch = self.connect("state").await.next().await.unwrap().unwrap();
         let text = String::from_utf8(batch.header.to_vec()).unwrap();
@@ -197,7 +214,7 @@ fn server() {
     }
     // The test's name stands at the beginning of the line.
     println!();
-    let (pool, allocator) = shared_pool(BUDGET);
+    let memory = Memory::new();
     let options = ListenerOptions {
         heartbeat: Duration::from_millis(100),
         silence: Duration::from_secs(3),
@@ -205,7 +222,7 @@ fn server() {
         ..ListenerOptions::default()
     };
     runtime().block_on(async {
-        let listener = Listener::bind(Arc::clone(&allocator), options).unwrap();
+        let listener = Listener::bind(Arc::clone(&memory.allocator), options).unwrap();
         println!("name {}", listener.name());
         let (gone, parent) = tokio::sync::oneshot::channel();
         std::thread::spawn(move || {
@@ -214,7 +231,7 @@ fn server() {
             gone.send(())
         });
         let open = move |ticket: Bytes| {
-            let source = source(Arc::clone(&pool), Arc::clone(&allocator), &String::from_utf8_lossy(&ticket));
+            let source = source(&memory, &String::from_utf8_lossy(&ticket));
             std::future::ready(source)
         };
         listener.run(open, async { drop(parent.await) }).await;
@@ -476,16 +493,16 @@ fn fast_rank() {
 /// Hands over a gigabyte in batches of several sizes. The figures are printed, not judged.
 #[test]
 fn throughput_against_memcpy() {
-    let (pool, allocator) = shared_pool(BUDGET);
+    let memory = Memory::new();
     runtime().block_on(async {
-        let listener = Listener::bind(allocator, ListenerOptions::default()).unwrap();
+        let listener = Listener::bind(Arc::clone(&memory.allocator), ListenerOptions::default()).unwrap();
         let name = listener.name().to_owned();
         let (done, end) = tokio::sync::oneshot::channel::<()>();
         let open = move |ticket: Bytes| {
-            let pool = Arc::clone(&pool);
             let text = String::from_utf8_lossy(&ticket).into_owned();
             let numbers: Vec<usize> = text.split(' ').map(|number| number.parse().unwrap()).collect();
             let (count, len, exclusive) = (numbers[0], numbers[1], numbers[2] == 1);
+            let pool = memory.pool(exclusive);
             // As if decoded before: what is measured is the way from here to there.
             let batches = futures::stream::iter(0..count + 2 * usize::from(WINDOW)).then(move |_| {
                 let pool = Arc::clone(&pool);

@@ -50,9 +50,6 @@ use crate::error::{Error, Place, Result};
 use crate::page;
 use crate::schema::{DType, Dim, Field, Schema};
 
-/// Rows of lists of one length of this many bytes and more are left in their pages: finding one costs less than copying it twice.
-const WIDE: usize = 256;
-
 /// The columns of a job: which are read, and what each becomes. Built once, then shared by all threads.
 #[derive(Debug, Clone)]
 pub struct Columns {
@@ -202,7 +199,7 @@ impl Columns {
         pages: impl FnOnce(&dyn Fn(usize) -> bool) -> Option<page::Stretches>,
     ) -> Option<Prepared> {
         let (name, at, output) = self.stays(root)?;
-        let pages = pages(&|row| row >= WIDE && output.takes(row))?;
+        let pages = pages(&|row| output.leaves(row))?;
         let (member, rows) = (&self.members[at], pages.rows());
         let part = Part { data: Data::Pages(pages), dtype: member.dtype, valid: None, bad: Vec::new(), root: None };
         Some(Prepared { name: Arc::clone(name), rows, made: Made::Members(vec![(at, part)]) })
@@ -211,7 +208,7 @@ impl Columns {
     /// Whether [`in_pages`](Self::in_pages) may leave rows of this root column among the fetched bytes, where `found` says whether they
     /// have rows of wanted sizes.
     pub(crate) fn left_in_place(&self, root: usize, found: impl FnOnce(&dyn Fn(usize) -> bool) -> bool) -> bool {
-        self.stays(root).is_some_and(|(_, _, output)| found(&|row| row >= WIDE && output.takes(row)))
+        self.stays(root).is_some_and(|(_, _, output)| found(&|row| output.leaves(row)))
     }
 
     /// The root column's name, member and output, if it has one of each and its rows are delivered as they are stored.

@@ -14,6 +14,9 @@ use crate::codec::{Decode, ImageDecoder, NpyDecoder, StoredDecoder};
 use crate::error::{Error, Result};
 use crate::schema::{DType, Dim, Element, Field, Stored, Type};
 
+/// Rows of this many bytes and more are left in their pages: finding one costs less than copying it twice.
+const WIDE: usize = 256;
+
 /// A leaf that is read, and where it goes.
 #[derive(Debug, Clone)]
 pub(super) struct Member {
@@ -125,10 +128,12 @@ impl Output {
         }
     }
 
-    /// Whether it takes rows of so many bytes as they are stored: its own, or those of lists that are not too long.
-    pub(super) fn takes(&self, row: usize) -> bool {
+    /// Whether rows of so many bytes are left in their pages until a batch takes them as they are stored: wide ones of its own width, or
+    /// of lists that are not too long.
+    pub(super) fn leaves(&self, row: usize) -> bool {
         let width = self.width();
         match &self.form {
+            _ if row < WIDE => false,
             Form::Fixed => row == width,
             Form::Ragged(1, _) | Form::Padded(_) => {
                 let strict = self.limit().filter(|limit| limit.truncate == Truncate::Error);

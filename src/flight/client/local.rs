@@ -28,12 +28,20 @@ pub struct Local {
     pub socket: String,
     /// The host, as the kernel names it: its boot and its network namespace.
     pub host: String,
+    /// Version of the frames that are spoken there. 0 where a server does not say.
+    #[serde(default)]
+    pub version: u16,
 }
 
 impl Local {
     /// `socket` on this host; `None` if the host has no name of its own.
     pub fn here(socket: String) -> Option<Self> {
-        host().map(|host| Self { socket, host })
+        host().map(|host| Self { socket, host, version: shm::wire::VERSION })
+    }
+
+    /// Whether this program, on `host`, can use it.
+    fn is_for(&self, host: Option<&str>) -> bool {
+        host == Some(&self.host) && self.version == shm::wire::VERSION
     }
 }
 
@@ -44,9 +52,9 @@ fn host() -> Option<String> {
     Some(format!("{} {}", boot.trim(), network.display()))
 }
 
-/// Connects to `local` if it is on this host. `None` if it is not, or cannot be reached: then TCP can.
+/// Connects to `local` if it is on this host and of this version. `None` if it is not, or cannot be reached: then TCP can.
 pub(super) async fn connect(source: &Source, local: &Local, ticket: Bytes) -> Result<Option<Stream>, Failure> {
-    if host().as_ref() != Some(&local.host) {
+    if !local.is_for(host().as_deref()) {
         return Ok(None);
     }
     // Longer than a few of the server's signs of life. A shorter patience is the caller's affair.
@@ -126,5 +134,26 @@ fn failed(peer: &str, error: Error) -> Failure {
             if is_transient(&status) { Failure::Transient(error) } else { Failure::Final(error) }
         }
         None => Failure::Transient(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shared_memory_of_another_host_or_version_is_left_alone() {
+        let here = Local::here("socket".to_owned()).unwrap();
+        let host = host();
+        assert!(here.is_for(host.as_deref()) && !here.is_for(None) && !here.is_for(Some("elsewhere")));
+        let announced = serde_json::to_value(&here).unwrap();
+        let with = |change: &dyn Fn(&mut serde_json::Map<String, serde_json::Value>)| {
+            let mut announced = announced.clone();
+            change(announced.as_object_mut().unwrap());
+            serde_json::from_value::<Local>(announced).unwrap()
+        };
+        assert_eq!(with(&|_| ()), here);
+        assert!(!with(&|local| drop(local.remove("version"))).is_for(host.as_deref()));
+        assert!(!with(&|local| drop(local.insert("version".to_owned(), 99.into()))).is_for(host.as_deref()));
     }
 }

@@ -32,9 +32,18 @@ pub(super) struct Claims {
 #[derive(Debug, Default)]
 struct Kept {
     /// Memory of lines that ended, the last one at the end, each with the claim on it: fresh pages cost more than a batch.
-    pools: VecDeque<(Arc<Pool>, Claim)>,
+    pools: VecDeque<Idle>,
     /// Streams that wait for memory.
     waiting: usize,
+}
+
+/// A pool that nobody uses.
+#[derive(Debug)]
+struct Idle {
+    pool: Arc<Pool>,
+    /// Bytes that it holds at most, in slabs that are not full among them.
+    held: u64,
+    claim: Claim,
 }
 
 /// A part of the budget, given back on drop.
@@ -86,7 +95,7 @@ impl Claims {
 
     /// Bytes that streams have claimed.
     pub(super) fn used(&self) -> u64 {
-        let kept: usize = self.kept().pools.iter().map(|(_, claim)| claim.0.num_permits()).sum();
+        let kept: usize = self.kept().pools.iter().map(|idle| idle.claim.0.num_permits()).sum();
         let free = (self.free.available_permits() + kept) as u64;
         self.budget.saturating_sub(free.saturating_mul(UNIT))
     }
@@ -146,12 +155,11 @@ impl Claims {
         Arc::clone(&self.free).try_acquire_many_owned(permits).ok().map(Claim)
     }
 
-    /// Keeps the pool of a line that ended, with as much of the line's claim as the pool can hold; the rest of it is free at once.
-    /// Nothing is kept while somebody waits for memory.
-    pub(super) fn keep(&self, pool: Arc<Pool>, mut claim: Claim) {
-        let held = claim.split(pool.budget() as u64);
+    /// Keeps the pool of a line that ended, with as much of the line's claim as the pool holds at most; the rest of it is free at
+    /// once. Nothing is kept while somebody waits for memory.
+    pub(super) fn keep(&self, pool: Arc<Pool>, mut claim: Claim, held: u64) {
         // Without the rest, which was for reading; or all of it, where it is less.
-        let claim = held.unwrap_or(claim);
+        let claim = claim.split(held).unwrap_or(claim);
         let mut kept = self.kept();
         if kept.waiting > 0 {
             drop(kept);
@@ -159,19 +167,19 @@ impl Claims {
             drop((pool, claim));
             return;
         }
-        kept.pools.push_back((pool, claim));
+        kept.pools.push_back(Idle { pool, held, claim });
         let given_up = if kept.pools.len() > IDLE { kept.pools.pop_front() } else { None };
         drop(kept);
         drop(given_up);
     }
 
     /// The pool of an ended line whose batches were alike.
-    pub(super) fn reuse(&self, budget: usize) -> Option<Arc<Pool>> {
+    pub(super) fn reuse(&self, budget: usize, held: u64) -> Option<Arc<Pool>> {
         let mut kept = self.kept();
-        let at = kept.pools.iter().rposition(|(pool, _)| pool.budget() == budget)?;
+        let at = kept.pools.iter().rposition(|idle| idle.pool.budget() == budget && idle.held == held)?;
         let found = kept.pools.remove(at);
         drop(kept);
-        found.map(|(pool, _)| pool)
+        found.map(|idle| idle.pool)
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
@@ -198,17 +206,17 @@ mod tests {
         let waits = claims.claim(90 * UNIT);
         let ends = async {
             tokio::task::yield_now().await;
-            claims.keep(pool(), line);
+            claims.keep(pool(), line, 1 << 20);
         };
         let (claimed, ()) =
             tokio::time::timeout(Duration::from_secs(10), async { tokio::join!(waits, ends) }).await.unwrap();
         drop(claimed.unwrap());
         // Kept where nobody waits, used again, and given up for whoever needs it.
-        claims.keep(pool(), claims.claim(60 * UNIT).await.unwrap());
+        claims.keep(pool(), claims.claim(60 * UNIT).await.unwrap(), 1 << 20);
         assert_eq!(claims.used(), 0);
         assert!(claims.try_spare(50 * UNIT).is_none(), "what is nice to have takes nothing from what is kept");
-        assert!(claims.reuse(1 << 20).is_some() && claims.reuse(1 << 20).is_none());
-        claims.keep(pool(), claims.claim(60 * UNIT).await.unwrap());
+        assert!(claims.reuse(1 << 20, 1 << 20).is_some() && claims.reuse(1 << 20, 1 << 20).is_none());
+        claims.keep(pool(), claims.claim(60 * UNIT).await.unwrap(), 1 << 20);
         let mut all = claims.claim(100 * UNIT).await.unwrap();
         let part = all.split(40 * UNIT).unwrap();
         drop(all);
@@ -217,9 +225,9 @@ mod tests {
         // Of a line that read far ahead only the pool's own part is kept, so that the next one can read ahead too.
         let claims = Claims::new(1000 * UNIT);
         for _ in 0..3 {
-            claims.keep(pool(), claims.claim(900 * UNIT).await.unwrap());
+            claims.keep(pool(), claims.claim(900 * UNIT).await.unwrap(), 1 << 20);
             assert_eq!(claims.free.available_permits(), 744);
-            claims.reuse(1 << 20).unwrap();
+            claims.reuse(1 << 20, 1 << 20).unwrap();
         }
         assert!(matches!(claims.claim(1001 * UNIT).await, Err(Error::Limit { .. })));
     }

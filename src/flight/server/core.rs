@@ -30,7 +30,7 @@ use crate::flight::status::to_status;
 use crate::flight::ticket::Ticket;
 use crate::flight::wire::{Position, schema_message};
 use crate::manifest::Fingerprint;
-use crate::memory::HostAllocator;
+use crate::memory::SharedAllocator;
 use crate::pipeline::{LoaderOptions, Stored, Workers};
 use crate::plan::{Plan, Share, State};
 
@@ -70,16 +70,16 @@ pub(super) struct Parts {
     pub(super) gangs: Arc<Registry>,
     pub(super) staging: Option<Staging>,
     pub(super) socket: Option<String>,
-    /// Where batches are built.
-    pub(super) allocator: Arc<dyn HostAllocator>,
+    /// Where batches are built for ranks of this host, if there may be such.
+    pub(super) shared: Option<Arc<SharedAllocator>>,
     pub(super) draining: watch::Receiver<bool>,
 }
 
 impl Core {
     pub(super) fn new(config: Config, parts: Parts) -> Result<Self> {
-        let Parts { gangs, staging, socket, allocator, draining } = parts;
+        let Parts { gangs, staging, socket, shared, draining } = parts;
         let workers = Workers::new(config.threads)?;
-        let hub = Hub::new(workers, allocator, config.memory_budget, config.share_bytes);
+        let hub = Hub::new(workers, shared, config.memory_budget, config.share_bytes);
         Ok(Self { config, gangs, staging, socket, opened: Opened::default(), tables: Opened::default(), hub, draining })
     }
 

@@ -20,7 +20,7 @@ use super::opened::{Offer, PREFETCH};
 use crate::error::{Error, Result};
 use crate::flight::status::to_status;
 use crate::flight::wire::{Encoded, encode};
-use crate::memory::HostAllocator;
+use crate::memory::{HostAllocator, SharedAllocator, Shelf, SystemAllocator};
 use crate::pipeline::{Batches, Run, Workers};
 use crate::plan::{Plan, Share};
 
@@ -46,7 +46,8 @@ type Key = (usize, u64, u32, u32);
 pub(super) struct Hub {
     lines: Mutex<HashMap<Key, Vec<Weak<Line>>>>,
     workers: Arc<Workers>,
-    allocator: Arc<dyn HostAllocator>,
+    /// Where batches are built; none for memory that no other process sees.
+    shared: Option<Arc<SharedAllocator>>,
     claims: Arc<Claims>,
     /// Bytes of batches that a line remembers, and how many batches at most.
     ring: (u64, u64),
@@ -58,14 +59,14 @@ impl Hub {
     /// Streams share `budget`. Each line remembers `share` bytes of batches where that is given.
     pub(super) fn new(
         workers: Arc<Workers>,
-        allocator: Arc<dyn HostAllocator>,
+        shared: Option<Arc<SharedAllocator>>,
         budget: u64,
         share: Option<u64>,
     ) -> Self {
         Self {
             lines: Mutex::default(),
             workers,
-            allocator,
+            shared,
             claims: Arc::new(Claims::new(budget)),
             ring: share.map_or((RING_BYTES, *RING.end()), |bytes| (bytes, MAX_RING)),
             decoded: Arc::default(),
@@ -126,14 +127,15 @@ impl Hub {
             }
             ring = (ring / 2).max(*RING.start());
         }
+        let keep = usize::try_from(ring.saturating_add(outgoing).saturating_mul(batch)).unwrap_or(usize::MAX);
+        let batches = usize::try_from(need.batches).unwrap_or(usize::MAX).saturating_add(keep);
+        let (allocator, held) = self.allocator(batches, batch, &mut memory);
         let mut ahead = AHEAD.min(spare());
         match self.claims.try_spare(ahead) {
             Some(more) => memory.add(more),
             None => ahead = 0,
         }
-        let keep = usize::try_from(ring.saturating_add(outgoing).saturating_mul(batch)).unwrap_or(usize::MAX);
-        let pool = self.claims.reuse(usize::try_from(need.batches).unwrap_or(usize::MAX).saturating_add(keep));
-        let allocator = Arc::clone(&self.allocator);
+        let pool = self.claims.reuse(batches, held);
         let budget = usize::try_from(need.total().saturating_add(ahead)).unwrap_or(usize::MAX);
         let workers = Arc::clone(&self.workers);
         let run = Run { share, from: step, workers, allocator, budget, keep, pool, prefetch: PREFETCH };
@@ -145,6 +147,7 @@ impl Hub {
             source: tokio::sync::Mutex::new(batches),
             decoded: Arc::clone(&self.decoded),
             memory: Some(memory),
+            held,
             claims: Arc::clone(&self.claims),
         });
         let mut lines = self.lock();
@@ -155,6 +158,20 @@ impl Hub {
         lines.entry(key).or_default().push(Arc::downgrade(&line));
         drop(lines);
         Ok(Subscriber { line, step, _outgoing: claim })
+    }
+
+    /// Where a line builds batches of `batch` bytes, `bytes` of them at once, and the bytes that are then held. What small ones take
+    /// beyond is added to `memory`; where the budget has no room for it, each has a slab of its own.
+    fn allocator(&self, bytes: usize, batch: u64, memory: &mut Claim) -> (Arc<dyn HostAllocator>, u64) {
+        let Some(shared) = &self.shared else { return (Arc::new(SystemAllocator), bytes as u64) };
+        let held = Shelf::bytes(bytes, usize::try_from(batch).unwrap_or(usize::MAX));
+        match self.claims.try_spare((held - bytes) as u64) {
+            Some(more) => {
+                memory.add(more);
+                (Arc::new(Shelf::new(Arc::clone(shared))), held as u64)
+            }
+            None => (Arc::<SharedAllocator>::clone(shared), bytes as u64),
+        }
     }
 
     /// A line that has `step` in its ring, or makes it next.
@@ -178,6 +195,8 @@ struct Line {
     source: tokio::sync::Mutex<Batches>,
     decoded: Arc<AtomicU64>,
     memory: Option<Claim>,
+    /// Bytes of it that its pool holds at most.
+    held: u64,
     claims: Arc<Claims>,
 }
 
@@ -185,7 +204,7 @@ impl Drop for Line {
     fn drop(&mut self) {
         let pool = self.source.get_mut().pool();
         if let Some(memory) = self.memory.take() {
-            self.claims.keep(pool, memory);
+            self.claims.keep(pool, memory, self.held);
         }
     }
 }

@@ -67,7 +67,7 @@ use self::guard::Guard;
 use self::service::Service;
 use super::gang::{Registry, RegistryOptions};
 use crate::error::{Error, Result};
-use crate::memory::{SharedAllocator, SystemAllocator};
+use crate::memory::SharedAllocator;
 
 /// Serves on `listener` until `shutdown` is done, then drains: not serving at once, streams told where to go on, out within the
 /// grace time.
@@ -114,7 +114,7 @@ where
         gangs,
         staging,
         socket: listener.as_ref().map(|listener| listener.name().to_owned()),
-        allocator: if listener.is_some() { Arc::clone(&allocator) as _ } else { Arc::new(SystemAllocator) },
+        shared: listener.is_some().then(|| Arc::clone(&allocator)),
         draining: stopped.clone(),
     };
     let core = Arc::new(Core::new(config, parts)?);

@@ -14,7 +14,7 @@ use super::link::{Broken, Inbox, Outbox};
 use super::wire::{Body, Frame, MAX_TICKET, VERSION};
 use super::{ConnectOptions, Listener, ListenerOptions, Outgoing, Receiver, Refusal, connect};
 use crate::error::Error;
-use crate::memory::{HostAllocator, Pool, SharedAllocator, Slab};
+use crate::memory::{HostAllocator, Pool, SharedAllocator, Shelf, Slab};
 
 const DEADLINE: Duration = Duration::from_millis(400);
 
@@ -105,6 +105,10 @@ async fn lying_servers_are_typed_errors() {
             "again before it was released",
             vec![(batch(0, body(1, 4096, true)), fd), (batch(1, body(1, 4096, false)), None)],
         ),
+        (
+            "again before it was released",
+            vec![(batch(0, body(1, 4096, true)), fd), (batch(1, Body { offset: 1024, ..body(1, 4096, false) }), None)],
+        ),
         ("descriptor of a slab twice", vec![(batch(0, body(1, 4096, true)), fd), (batch(1, body(1, 4096, true)), fd)]),
         ("without its descriptor", vec![(batch(0, body(1, 4096, true)), fd), (batch(1, body(1, 8192, false)), None)]),
         ("one number", vec![(batch(0, body(1, 4096, true)), fd), (batch(0, body(2, 4096, true)), fd)]),
@@ -178,6 +182,36 @@ async fn hear(socket: &UnixStream) -> Result<Frame, Broken> {
             other => return other,
         }
     }
+}
+
+#[tokio::test]
+async fn what_lies_in_one_slab_with_others_is_not_to_be_written_to() {
+    let allocator = Arc::new(SharedAllocator::new());
+    let shelf = Arc::new(Shelf::new(Arc::clone(&allocator)));
+    let pools = [Pool::new(shelf, 1 << 20), Pool::new(Arc::<SharedAllocator>::clone(&allocator), 1 << 20)];
+    let listener = Listener::bind(Arc::clone(&allocator), ListenerOptions::default()).unwrap();
+    let name = listener.name().to_owned();
+    let open = move |_| {
+        let buffers = pools.clone().map(|pool| pool.try_reserve(100_000).unwrap().allocate(100_000).unwrap());
+        let batches = buffers.map(|buffer| {
+            Ok(Outgoing { header: Bytes::new(), slab: Some(Arc::new(buffer)), exclusive: true, extra: Vec::new() })
+        });
+        std::future::ready(Ok(futures::stream::iter(batches).boxed()))
+    };
+    let serving = tokio::spawn(listener.run(open, std::future::pending()));
+    let socket = UnixStream::connect(format!("\0{name}")).await.unwrap();
+    let mut outbox = Outbox::default();
+    assert!(outbox.push(&Frame::Hello { version: VERSION, window: 2, ticket: Bytes::new() }, None));
+    outbox.flush(&socket).await.unwrap();
+    let (mut inbox, mut exclusive) = (Inbox::new(1 << 20), Vec::new());
+    while exclusive.len() < 2 {
+        let frame = tokio::time::timeout(Duration::from_secs(5), inbox.next(&socket)).await.unwrap().unwrap();
+        if let Frame::Batch { body: Some(body), .. } = frame {
+            exclusive.push((body.slab_len, body.exclusive));
+        }
+    }
+    assert_eq!(exclusive, [(2 << 20, false), (102_400, true)]);
+    serving.abort();
 }
 
 #[tokio::test]

@@ -29,8 +29,8 @@ pub struct Outgoing {
     pub header: Bytes,
     /// Its tensors' slab, from the listener's allocator; None if it has no tensors. Kept until the receiver releases it.
     pub slab: Option<Arc<HostBuffer>>,
-    /// Whether this receiver is the only one that gets the slab, and nobody here reads it again: it may then write to it. Otherwise
-    /// what it writes is its own copy.
+    /// Whether this receiver is the only one that gets it, and nobody here reads it again: it may then write to it if it has a slab
+    /// of its own. Otherwise what it writes is its own copy.
     pub exclusive: bool,
     /// What has no place in the slab; arrives as one piece.
     pub extra: Vec<Bytes>,
@@ -153,18 +153,20 @@ pub(super) fn same_user(socket: &UnixStream) -> bool {
 }
 
 /// Batches that a receiver has. Those it still has when the connection ends are never written to again: it may live and read.
-#[derive(Default)]
-struct Lent(HashMap<u64, Arc<HostBuffer>>);
+struct Lent {
+    allocator: Arc<SharedAllocator>,
+    /// By number.
+    batches: HashMap<u64, Arc<HostBuffer>>,
+}
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        self.0.values().for_each(|buffer| buffer.retire());
+        self.batches.values().for_each(|buffer| self.allocator.retire(buffer));
     }
 }
 
 struct Connection {
     socket: UnixStream,
-    allocator: Arc<SharedAllocator>,
     options: ListenerOptions,
     inbox: Inbox,
     outbox: Outbox,
@@ -178,8 +180,8 @@ struct Connection {
 impl Connection {
     fn new(socket: UnixStream, allocator: Arc<SharedAllocator>, options: ListenerOptions) -> Self {
         let (inbox, outbox) = (Inbox::new(SMALL_FRAME), Outbox::default());
-        let (lent, announced) = (Lent::default(), HashMap::new());
-        Self { socket, allocator, options, inbox, outbox, lent, sent: 0, announced }
+        let lent = Lent { allocator, batches: HashMap::new() };
+        Self { socket, options, inbox, outbox, lent, sent: 0, announced: HashMap::new() }
     }
 
     /// Serves one receiver until it leaves.
@@ -199,7 +201,7 @@ impl Connection {
         let mut ticks = ticker(self.options.heartbeat);
         let mut heard = Instant::now();
         loop {
-            let room = self.outbox.is_empty() && self.lent.0.len() < window;
+            let room = self.outbox.is_empty() && self.lent.batches.len() < window;
             let next = match source.as_mut().filter(|_| room) {
                 Some(source) => Either::Left(source.next()),
                 None => Either::Right(future::pending()),
@@ -211,7 +213,7 @@ impl Connection {
                     match frame? {
                         Frame::Heartbeat => {}
                         Frame::Release(number) => {
-                            if self.lent.0.remove(&number).is_none() {
+                            if self.lent.batches.remove(&number).is_none() {
                                 return Err(self.protocol("the release of a batch that it does not have"));
                             }
                         }
@@ -263,17 +265,19 @@ impl Connection {
         let Some(buffer) = slab.filter(|buffer| !buffer.is_empty()) else {
             return self.push(&Frame::Batch { number, body: None, header, extra }, None);
         };
-        let Some((slab, offset)) = self.allocator.locate(&buffer) else {
+        let Some((slab, offset)) = self.lent.allocator.locate(&buffer) else {
             return Err(Broken::Io(std::io::Error::other("a batch is not in the listener's shared memory")));
         };
-        if self.lent.0.values().any(|lent| lent.as_ptr() == buffer.as_ptr()) {
+        if self.lent.batches.values().any(|lent| lent.as_ptr() == buffer.as_ptr()) {
             return Err(Broken::Io(std::io::Error::other("a batch was sent again before it was released")));
         }
+        // Other batches may lie in it, of which this receiver gets some and others get some.
+        let exclusive = exclusive && !slab.is_divided();
         let new = self.announced.insert((slab.id(), exclusive), Arc::downgrade(&slab)).is_none();
         let (offset, len, slab_len) = (offset as u64, buffer.len() as u64, slab.len() as u64);
         let body = Some(Body { slab: slab.id(), slab_len, offset, len, new, exclusive });
         self.sent += 1;
-        self.lent.0.insert(number, buffer);
+        self.lent.batches.insert(number, buffer);
         let pass = new.then_some(slab);
         self.push(&Frame::Batch { number, body, header, extra }, pass)
     }

@@ -11,7 +11,8 @@
 //!   7 Forget     slab u64
 //! ```
 //! Flag 1 of a batch: the slab is new, and its descriptor is attached to the frame's first byte. Flag 2: nobody else receives
-//! it. A batch without tensors has slab 0 and neither lengths nor flags.
+//! it. A batch without tensors has slab 0 and neither lengths nor flags. Several batches may lie in one slab, no two that are unreleased
+//! with a page in common.
 
 use std::fmt;
 
@@ -22,7 +23,7 @@ use crate::error::Error;
 /// First bytes of a conversation.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"BWsm");
 /// Version of these frames. Both sides must have the same.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Bytes of a frame's length.
 pub const PREFIX: usize = 4;
 /// The longest ticket that is accepted, in bytes.
@@ -46,7 +47,7 @@ pub struct Body {
     pub len: u64,
     /// Whether the slab's descriptor comes with this frame.
     pub new: bool,
-    /// Whether nobody else receives the slab, so that the receiver may write to it.
+    /// Whether nobody else receives anything in the slab, so that the receiver may write to it.
     pub exclusive: bool,
 }
 
