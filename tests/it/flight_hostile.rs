@@ -166,8 +166,8 @@ fn write(path: &std::path::Path) {
     writer.close().unwrap();
 }
 
-/// What an honest server says of a dataset, and the messages of its stream.
-fn record() -> (FlightInfo, Vec<FlightData>) {
+/// What an honest server says of a dataset, the messages of its stream, and where it offers shared memory.
+fn record() -> (FlightInfo, Vec<FlightData>, Option<Value>) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("data.parquet");
     write(&path);
@@ -186,9 +186,9 @@ fn record() -> (FlightInfo, Vec<FlightData>) {
             messages.push(message);
         }
         let mut announced: Value = serde_json::from_slice(&info.app_metadata).unwrap();
-        announced.as_object_mut().unwrap().remove("local");
+        let local = announced.as_object_mut().unwrap().remove("local");
         info.app_metadata = announced.to_string().into();
-        (info, messages)
+        (info, messages, local)
     })
 }
 
@@ -216,6 +216,40 @@ fn is_typed(error: &Error) -> bool {
     !text.is_empty() && !text.contains("bug in bowstring") && !text.contains("without a word")
 }
 
+/// A server that can open no more files has no shared memory for large batches, and one that is stranger may end at once.
+#[cfg(target_os = "linux")]
+#[test]
+fn shared_memory_that_brings_nothing_is_given_up_for_tcp() {
+    use bowstring::flight::shm::{Listener, ListenerOptions, Refusal, Source};
+    use bowstring::memory::SharedAllocator;
+
+    let (mut info, messages, local) = record();
+    let (mut local, steps) = (local.unwrap(), messages.len() - 1);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    for code in [14, 0] {
+        let _guard = runtime.enter();
+        let listener = Listener::bind(Arc::new(SharedAllocator::new()), ListenerOptions::default()).unwrap();
+        local["socket"] = listener.name().into();
+        let mut announced: Value = serde_json::from_slice(&info.app_metadata).unwrap();
+        announced["local"] = local.clone();
+        info.app_metadata = announced.to_string().into();
+        let asked = Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let count = Arc::clone(&asked);
+        let open = move |_| {
+            count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            let refused = (code != 0).then(|| Err(Refusal { code, message: "no shared memory".to_owned() }));
+            std::future::ready(Ok(Box::pin(futures::stream::iter(refused)) as Source))
+        };
+        let serving = runtime.spawn(listener.run(open, std::future::pending()));
+        let stage = Stage::new(&script(&info, &messages));
+        let (batches, error, took) = stage.play(script(&info, &messages), 20.0);
+        assert!(error.is_none() && batches == steps, "{batches} of {steps} batches: {error:?}");
+        assert!(took < Duration::from_secs(10), "{took:?}");
+        assert_eq!(asked.load(std::sync::atomic::Ordering::Relaxed), 1, "tried once");
+        serving.abort();
+    }
+}
+
 /// Everything in a process of its own, so that its memory is its own.
 #[test]
 fn whatever_a_server_sends_is_an_error_with_a_type_and_costs_no_memory() {
@@ -232,7 +266,7 @@ fn whatever_a_server_sends_is_an_error_with_a_type_and_costs_no_memory() {
 #[ignore = "run by the test above in a process of its own"]
 fn hostile_server() {
     let Some(seed) = support::variable("HOSTILE_SEED") else { return };
-    let (info, messages) = record();
+    let (info, messages, _) = record();
     assert!(messages.len() > 4);
     let honest = script(&info, &messages);
     let stage = Stage::new(&honest);

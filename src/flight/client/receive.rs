@@ -197,6 +197,8 @@ pub(super) struct Receiver {
     pub(super) announced: Announced,
     pub(super) columns: Columns,
     pub(super) pool: Arc<Pool>,
+    /// Whether the last attempt through shared memory brought nothing, so that the next ones go over TCP.
+    pub(super) over_tcp: bool,
 }
 
 impl Receiver {
@@ -236,10 +238,16 @@ impl Receiver {
         let ticket = ticket.ok_or_else(|| {
             Failure::Final(Error::Remote { peer: peer.to_owned(), what: "it gave no ticket".to_owned(), source: None })
         })?;
-        if let Some(local) = found.local.filter(|_| source.credentials.transport != Transport::Tcp)
+        let only_tcp = self.over_tcp || source.credentials.transport == Transport::Tcp;
+        if let Some(local) = found.local.filter(|_| !only_tcp)
             && let Some(stream) = local::connect(&source, &local, ticket.ticket.clone()).await?
         {
-            return self.attempt_local(peer, stream, sender).await;
+            let step = self.asked.step;
+            let received = self.attempt_local(peer, stream, sender).await;
+            // Such as a batch for which the server, or this process, can open no file.
+            let in_vain = matches!(received, Err(Failure::Transient(_))) && self.asked.step == step;
+            self.over_tcp = in_vain && source.credentials.transport != Transport::SharedMemory;
+            return received;
         }
         if source.credentials.transport == Transport::SharedMemory {
             return Err(Failure::Final(Error::Remote {

@@ -249,6 +249,7 @@ impl Remote {
                     announced: self.announced.clone(),
                     columns: self.columns.clone(),
                     pool: Arc::clone(&self.pool),
+                    over_tcp: false,
                 };
                 self.receiving.insert(Receiving { receiver, task: runtime.spawn(work.run(sender)) })
             }

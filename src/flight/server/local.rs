@@ -9,7 +9,6 @@ use super::body::Message;
 use super::core::{Core, Via};
 use crate::error::{Error, Result};
 use crate::flight::shm::{Listener, ListenerOptions, Outgoing, Refusal, Source};
-use crate::flight::status::to_status;
 use crate::memory::{HostBuffer, Pool, SharedAllocator, SlabAllocator, buffer_bytes};
 
 /// Batches that one rank may hold before it gives some back.
@@ -70,7 +69,12 @@ async fn source(core: &Arc<Core>, ticket: &[u8], allocator: Arc<SharedAllocator>
                             let extra = batch.body().filter(|part| !part.is_empty()).collect();
                             Ok(Outgoing { header, slab: None, exclusive: false, extra })
                         }
-                        Err(error) => Err(refusal(&to_status(&error))),
+                        // The rank may try again, or go on over TCP.
+                        Err(error) => Err(refusal(&tonic::Status::unavailable(format!(
+                            "no shared memory for a batch of {} bytes: {}",
+                            batch.body_len(),
+                            error.chain()
+                        )))),
                     })
                 }
                 Err(status) => Some(Err(refusal(&status))),
