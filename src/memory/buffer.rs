@@ -26,6 +26,12 @@ pub trait HostAllocator: Send + Sync + Debug {
     /// `ptr` came from `allocate(len)` of this allocator, was not freed, and nothing refers to it any more.
     unsafe fn free(&self, ptr: NonNull<u8>, len: usize);
 
+    /// Whether a pool may keep memory that nothing refers to any more for another buffer; else it gives it back.
+    fn keeps(&self, ptr: NonNull<u8>, len: usize) -> bool {
+        let _ = (ptr, len);
+        true
+    }
+
     /// Whether the memory is page-locked.
     fn is_pinned(&self) -> bool {
         false
@@ -82,6 +88,11 @@ impl Raw {
 
     pub(super) fn capacity(&self) -> usize {
         self.capacity
+    }
+
+    /// Whether a pool may keep it for another buffer.
+    pub(super) fn may_be_kept(&self) -> bool {
+        self.allocator.keeps(self.ptr, self.capacity)
     }
 }
 

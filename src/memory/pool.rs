@@ -246,7 +246,7 @@ impl Reservation {
 
     /// Turns the reservation into a buffer of `len` initialised bytes, growing or shrinking to its capacity.
     ///
-    /// The contents are zero in a fresh buffer and those of an earlier batch in a recycled one.
+    /// The contents are zero, or those of an earlier buffer.
     ///
     /// # Errors
     /// [`Error::Limit`] if the allocator has no memory.
@@ -306,7 +306,7 @@ impl Charge {
     /// Gives the bytes back to the budget and the memory to the free list, if the budget has room for it there.
     pub(super) fn recycle(&self, raw: Raw) {
         let mut unwanted = Some(raw);
-        {
+        if unwanted.as_ref().is_some_and(Raw::may_be_kept) {
             let mut state = self.pool.lock();
             let bytes = self.bytes.load(Ordering::Acquire);
             if let Some(raw) = unwanted.take() {

@@ -201,6 +201,11 @@ impl SharedAllocator {
         fits.then(|| (Arc::clone(slab), offset))
     }
 
+    /// Whether an allocation at `ptr` is a slab of its own.
+    pub(super) fn is_slab(&self, ptr: NonNull<u8>) -> bool {
+        self.slabs().contains_key(&ptr.addr().get())
+    }
+
     /// Says that another process may still read `buffer` when it is dropped: these bytes are then never written to again.
     pub fn retire(&self, buffer: &HostBuffer) {
         if let Some((slab, _)) = self.locate(buffer) {

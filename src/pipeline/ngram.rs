@@ -131,6 +131,14 @@ impl Maker {
         }
     }
 
+    /// As [`Columns::even_bytes`]. Windows lie in several slabs.
+    pub(super) fn even_bytes(&self, rows: usize, masked: bool) -> Option<usize> {
+        match self {
+            Self::Rows(columns) => columns.even_bytes(rows, masked),
+            Self::Frames(_) => None,
+        }
+    }
+
     pub(super) fn copied_bytes(&self, batch: &Batch) -> usize {
         match self {
             Self::Rows(columns) => columns.copied_bytes(batch),

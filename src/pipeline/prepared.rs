@@ -119,6 +119,14 @@ impl Prepared {
         MemoryNeed { row_groups: live.saturating_add(largest_group(&self.sources)), batches }
     }
 
+    /// Bytes of the memory of each batch of one share of `plan`, if all have as many.
+    pub fn even_batch(&self, plan: &Plan, share: Share) -> Option<usize> {
+        let rows = usize::try_from(plan.batch_rows(share)).ok()?;
+        let mut lengths = self.sources.iter().map(|source| source.maker.even_bytes(rows, plan.masked()));
+        let first = lengths.next()??;
+        lengths.all(|length| length == Some(first)).then_some(first)
+    }
+
     /// As [`need`](Self::need), refusing a budget that cannot hold it; what is left of a larger one is for reading ahead.
     pub(super) fn fit(&self, plan: &Plan, share: Share, prefetch: usize, budget: usize) -> Result<MemoryNeed> {
         let need = self.need(plan, share, prefetch);

@@ -3,11 +3,11 @@
 //! The server is a child that serves synthetic batches: a ticket is `count bytes exclusive pause_ms`. What it holds can be asked
 //! of it by the ticket `state`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use bowstring::error::Error;
@@ -55,8 +55,7 @@ fn length(bytes: usize, number: u64) -> usize {
 
 fn source(memory: &Memory, ticket: &str) -> Result<Source, Refusal> {
     if ticket == "state" {
-        let used: usize = memory.pools.iter().map(|pool| pool.used()).sum();
-        let header = format!("{used} {}", memory.allocator.slabs_held()).into();
+        let header = format!("{} {}", memory.used(), memory.allocator.slabs_held()).into();
         let state = Outgoing { header, slab: None, exclusive: false, extra: Vec::new() };
         return Ok(futures::stream::iter([Ok(state)]).boxed());
     }
@@ -64,7 +63,7 @@ fn source(memory: &Memory, ticket: &str) -> Result<Source, Refusal> {
     let &[count, bytes, exclusive, pause] = &numbers[..] else {
         return Err(Refusal { code: 77, message: format!("no such ticket: {ticket}") });
     };
-    let pool = memory.pool(exclusive == 1);
+    let pool = memory.pool(exclusive == 1, bytes);
     let batches = futures::stream::iter(0..count as u64).then(move |number| {
         let pool = Arc::clone(&pool);
         async move {
@@ -92,23 +91,33 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 /// What the batches of a server lie in.
-#[derive(Clone)]
 struct Memory {
     allocator: Arc<SharedAllocator>,
-    /// A slab for each batch, and slabs for several.
-    pools: [Arc<Pool>; 2],
+    /// By the length of their batches, 0 for any.
+    pools: Mutex<BTreeMap<usize, Arc<Pool>>>,
 }
 
 impl Memory {
     fn new() -> Self {
-        let allocator = Arc::new(SharedAllocator::new());
-        let shelf = Arc::new(Shelf::new(Arc::clone(&allocator)));
-        Self { pools: [Pool::new(Arc::clone(&allocator) as _, BUDGET), Pool::new(shelf, BUDGET)], allocator }
+        Self { allocator: Arc::new(SharedAllocator::new()), pools: Mutex::default() }
     }
 
-    /// As in a server: batches that nobody else gets have slabs of their own.
-    fn pool(&self, exclusive: bool) -> Arc<Pool> {
-        Arc::clone(&self.pools[usize::from(!exclusive)])
+    /// As in a server: batches that nobody else gets have slabs of their own; others of one length share some, if they are small.
+    fn pool(&self, exclusive: bool, len: usize) -> Arc<Pool> {
+        let mut pools = self.pools.lock().unwrap();
+        let pool = pools.entry(if exclusive { 0 } else { len }).or_insert_with_key(|len| {
+            let shared = || Arc::clone(&self.allocator);
+            let budget = 64 * len.next_multiple_of(4096);
+            match Shelf::new(shared(), *len, Shelf::bytes(budget, *len)) {
+                Some(shelf) => Pool::new(Arc::new(shelf), budget),
+                None => Pool::new(shared(), BUDGET),
+            }
+        });
+        Arc::clone(pool)
+    }
+
+    fn used(&self) -> usize {
+        self.pools.lock().unwrap().values().map(|pool| pool.used()).sum()
     }
 }
 
@@ -296,13 +305,13 @@ fn killed_ranks_leave_nothing_and_disturb_nobody() {
     };
     let files = shm();
     runtime().block_on(async {
-        // One honest rank goes on through all of it.
-        let mut honest = server.connect("100000 100000 1 1").await;
+        // One honest rank goes on through all of it, and has batches in the slabs of those that are killed.
+        let mut honest = server.connect("100000 100000 0 1").await;
         let mut number = 0;
         let mut open = Vec::new();
         for cycle in 0..cycles {
-            let ticket = format!("1000 2000000 {} 0", cycle % 2);
-            let mut rank = Process::start("shm::rank", &[("SHM_NAME", &server.1), ("SHM_TICKET", &ticket)]);
+            let ticket = ["1000 100000 0 0", "1000 2000000 1 0", "1000 2000000 0 0"][cycle % 3];
+            let mut rank = Process::start("shm::rank", &[("SHM_NAME", &server.1), ("SHM_TICKET", ticket)]);
             for _ in 0..=cycle % 5 {
                 rank.line("batch ");
             }
@@ -318,6 +327,9 @@ fn killed_ranks_leave_nothing_and_disturb_nobody() {
         }
         drop(honest);
         server.idle().await;
+        let slabs = server.state().await.1;
+        println!("{slabs} slabs in the end");
+        assert!(slabs <= 8, "killed ranks leave slabs that never become empty");
         let (least, most) = (open.iter().min().unwrap(), open.iter().max().unwrap());
         println!(
             "{cycles} ranks killed: {least} to {most} descriptors in the server, {number} batches to another rank"
@@ -502,7 +514,7 @@ fn throughput_against_memcpy() {
             let text = String::from_utf8_lossy(&ticket).into_owned();
             let numbers: Vec<usize> = text.split(' ').map(|number| number.parse().unwrap()).collect();
             let (count, len, exclusive) = (numbers[0], numbers[1], numbers[2] == 1);
-            let pool = memory.pool(exclusive);
+            let pool = memory.pool(exclusive, len);
             // As if decoded before: what is measured is the way from here to there.
             let batches = futures::stream::iter(0..count + 2 * usize::from(WINDOW)).then(move |_| {
                 let pool = Arc::clone(&pool);

@@ -565,25 +565,35 @@ fn arrow_column(output: &Output, table: &Table<'_>, picks: &Picks<'_>) -> Result
 }
 
 pub(super) fn batch_bytes(outputs: &[Output], row_id: bool, rows: usize, mean_row_bytes: u64) -> usize {
-    let mut all = Vec::new();
-    outputs.iter().for_each(|output| specs(output, rows, most(output, rows).as_slice(), &mut all));
-    own_specs(rows, row_id, true, &mut all);
-    let fixed = BatchBuilder::slab_bytes(&all).unwrap_or(usize::MAX);
-    // Arrow columns lie outside the slab, but their bytes live as long as the batch does.
-    let factor = |output: &Output| match &output.form {
-        Form::Shaped(shaped) => shaped.expansion,
-        Form::Ragged(_, None) => 2,
-        _ => {
-            if output.is_arrow() {
-                2
-            } else {
-                0
-            }
-        }
-    };
-    let factor = outputs.iter().map(factor).max().unwrap_or(0);
+    let fixed = slab_bytes(outputs, row_id, rows, true);
+    let factor = outputs.iter().map(expansion).max().unwrap_or(0);
     let mean = usize::try_from(mean_row_bytes).unwrap_or(usize::MAX);
     fixed.saturating_add(mean.saturating_mul(factor).saturating_mul(rows))
+}
+
+/// Bytes of the memory of every batch of `rows` rows, if they all have as many and all of it in one slab.
+pub(super) fn even_bytes(outputs: &[Output], row_id: bool, rows: usize, masked: bool) -> Option<usize> {
+    let even = outputs.iter().all(|output| expansion(output) == 0);
+    even.then(|| slab_bytes(outputs, row_id, rows, masked))
+}
+
+/// Bytes of a slab, but for what depends on the rows.
+fn slab_bytes(outputs: &[Output], row_id: bool, rows: usize, masked: bool) -> usize {
+    let mut all = Vec::new();
+    outputs.iter().for_each(|output| specs(output, rows, most(output, rows).as_slice(), &mut all));
+    own_specs(rows, row_id, masked, &mut all);
+    BatchBuilder::slab_bytes(&all).unwrap_or(usize::MAX)
+}
+
+/// How many times the stored size of its rows an output takes, where that depends on them; else 0.
+fn expansion(output: &Output) -> usize {
+    match &output.form {
+        Form::Shaped(shaped) => shaped.expansion,
+        Form::Ragged(_, None) => 2,
+        // They lie outside the slab, but their bytes live as long as the batch does.
+        _ if output.is_arrow() => 2,
+        _ => 0,
+    }
 }
 
 /// Bytes of an output's values in a batch.

@@ -247,6 +247,11 @@ impl Columns {
         assemble::batch_bytes(&self.outputs, self.row_id, rows, mean_row_bytes)
     }
 
+    /// Bytes of the memory of every batch of `rows` rows, `masked` or not, if they all have as many: with fixed shapes only.
+    pub(crate) fn even_bytes(&self, rows: usize, masked: bool) -> Option<usize> {
+        assemble::even_bytes(&self.outputs, self.row_id, rows, masked)
+    }
+
     /// Bytes per row that are made beside the arrays given to [`prepare`](Self::prepare): packs, casts, masks, rows. Casts of
     /// lists are not counted.
     pub fn prepared_row_bytes(&self) -> u64 {

@@ -215,6 +215,7 @@ mod tests {
         claims.keep(pool(), claims.claim(60 * UNIT).await.unwrap(), 1 << 20);
         assert_eq!(claims.used(), 0);
         assert!(claims.try_spare(50 * UNIT).is_none(), "what is nice to have takes nothing from what is kept");
+        assert!(claims.reuse(1 << 20, 2 << 20).is_none(), "a pool that holds less");
         assert!(claims.reuse(1 << 20, 1 << 20).is_some() && claims.reuse(1 << 20, 1 << 20).is_none());
         claims.keep(pool(), claims.claim(60 * UNIT).await.unwrap(), 1 << 20);
         let mut all = claims.claim(100 * UNIT).await.unwrap();
@@ -229,6 +230,10 @@ mod tests {
             assert_eq!(claims.free.available_permits(), 744);
             claims.reuse(1 << 20, 1 << 20).unwrap();
         }
+        // What its slabs hold beyond the pool's budget is paid for too.
+        claims.keep(pool(), claims.claim(900 * UNIT).await.unwrap(), 2 << 20);
+        assert_eq!(claims.free.available_permits(), 1000 - 512);
+        claims.reuse(1 << 20, 2 << 20).unwrap();
         assert!(matches!(claims.claim(1001 * UNIT).await, Err(Error::Limit { .. })));
     }
 }

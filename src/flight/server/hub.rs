@@ -20,7 +20,7 @@ use super::opened::{Offer, PREFETCH};
 use crate::error::{Error, Result};
 use crate::flight::status::to_status;
 use crate::flight::wire::{Encoded, encode};
-use crate::memory::{HostAllocator, SharedAllocator, Shelf, SystemAllocator};
+use crate::memory::{HostAllocator, Pool, SharedAllocator, Shelf, SystemAllocator};
 use crate::pipeline::{Batches, Run, Workers};
 use crate::plan::{Plan, Share};
 
@@ -129,13 +129,13 @@ impl Hub {
         }
         let keep = usize::try_from(ring.saturating_add(outgoing).saturating_mul(batch)).unwrap_or(usize::MAX);
         let batches = usize::try_from(need.batches).unwrap_or(usize::MAX).saturating_add(keep);
-        let (allocator, held) = self.allocator(batches, batch, &mut memory);
+        let even = offer.prepared.even_batch(plan, share).unwrap_or(0);
+        let Home { allocator, pool, held } = self.home(batches, even, &mut memory);
         let mut ahead = AHEAD.min(spare());
         match self.claims.try_spare(ahead) {
             Some(more) => memory.add(more),
             None => ahead = 0,
         }
-        let pool = self.claims.reuse(batches, held);
         let budget = usize::try_from(need.total().saturating_add(ahead)).unwrap_or(usize::MAX);
         let workers = Arc::clone(&self.workers);
         let run = Run { share, from: step, workers, allocator, budget, keep, pool, prefetch: PREFETCH };
@@ -160,18 +160,21 @@ impl Hub {
         Ok(Subscriber { line, step, _outgoing: claim })
     }
 
-    /// Where a line builds batches of `batch` bytes, `bytes` of them at once, and the bytes that are then held. What small ones take
-    /// beyond is added to `memory`; where the budget has no room for it, each has a slab of its own.
-    fn allocator(&self, bytes: usize, batch: u64, memory: &mut Claim) -> (Arc<dyn HostAllocator>, u64) {
-        let Some(shared) = &self.shared else { return (Arc::new(SystemAllocator), bytes as u64) };
-        let held = Shelf::bytes(bytes, usize::try_from(batch).unwrap_or(usize::MAX));
-        match self.claims.try_spare((held - bytes) as u64) {
-            Some(more) => {
-                memory.add(more);
-                (Arc::new(Shelf::new(Arc::clone(shared))), held as u64)
-            }
-            None => (Arc::<SharedAllocator>::clone(shared), bytes as u64),
+    /// Where a line builds batches, `bytes` of them at once, all of `len` bytes if that is not 0. What slabs that several batches share
+    /// take beyond is added to `memory`; where the budget has no room for it, each batch has a slab of its own.
+    fn home(&self, bytes: usize, len: usize, memory: &mut Claim) -> Home {
+        let home = |allocator, held| Home { allocator, pool: self.claims.reuse(bytes, held), held };
+        let Some(shared) = &self.shared else { return home(Arc::new(SystemAllocator), bytes as u64) };
+        let alone = || home(Arc::<SharedAllocator>::clone(shared), bytes as u64);
+        let held = Shelf::bytes(bytes, len);
+        let Some(shelf) = Shelf::new(Arc::clone(shared), len, held) else { return alone() };
+        // What an earlier line kept is given up first: its claim may be what is missing.
+        let together = home(Arc::new(shelf), held as u64);
+        if held > bytes {
+            let Some(more) = self.claims.try_spare((held - bytes) as u64) else { return alone() };
+            memory.add(more);
         }
+        together
     }
 
     /// A line that has `step` in its ring, or makes it next.
@@ -184,6 +187,16 @@ impl Hub {
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, Vec<Weak<Line>>>> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Where a line builds its batches.
+#[derive(Debug)]
+struct Home {
+    allocator: Arc<dyn HostAllocator>,
+    /// What an earlier line kept.
+    pool: Option<Arc<Pool>>,
+    /// Bytes that its pool holds at most.
+    held: u64,
 }
 
 /// The production of one share, and the last batches of it.
@@ -322,5 +335,87 @@ impl Subscriber {
     /// Where the data is.
     pub(super) fn offer(&self) -> &Arc<Offer> {
         &self.line.offer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{FixedSizeListArray, Float32Array, RecordBatch};
+    use arrow::datatypes::{DataType, Field as ArrowField};
+
+    use super::*;
+    use crate::pipeline::LoaderOptions;
+
+    const WIDTH: usize = 1024;
+    /// Bytes of a batch: 25 rows of 4 KiB, and the mask.
+    const BATCH: usize = 25 * WIDTH * 4 + 256;
+
+    /// 40 batches of vectors.
+    async fn offer(directory: &std::path::Path) -> Arc<Offer> {
+        let values = Float32Array::from_iter_values((0..1000 * WIDTH).map(|at| at as f32));
+        let field = Arc::new(ArrowField::new("item", DataType::Float32, false));
+        let rows = FixedSizeListArray::new(field, WIDTH as i32, Arc::new(values), None);
+        let rows = RecordBatch::try_from_iter_with_nullable([("x", Arc::new(rows) as _, false)]).unwrap();
+        let path = directory.join("data.parquet");
+        let file = std::fs::File::create(&path).unwrap();
+        let mut writer = parquet::arrow::ArrowWriter::try_new(file, rows.schema(), None).unwrap();
+        writer.write(&rows).unwrap();
+        writer.close().unwrap();
+        let options = LoaderOptions { shuffle: false, ..LoaderOptions::new(path.to_str().unwrap(), 25) };
+        Arc::new(Offer::open(options, 1 << 30).await.unwrap())
+    }
+
+    /// Reads all of the share, and says how many slabs there were at most and which of them were divided in the end.
+    async fn read(hub: &Hub, offer: &Arc<Offer>, shared: &SharedAllocator) -> (usize, Vec<u64>) {
+        let share = Share { rank: 0, world: 1 };
+        let mut stream = hub.subscribe(offer, &offer.plan, share, 0, 8).await.unwrap();
+        let (mut most, mut divided, mut batches) = (0, Vec::new(), 0_usize);
+        while let Found::Batch(batch) = stream.next().await.unwrap() {
+            let [slab] = batch.slabs.as_slice() else { panic!("{} slabs", batch.slabs.len()) };
+            let values = &slab[..8];
+            assert_eq!(
+                values,
+                [(batches * 25 * WIDTH) as f32, (batches * 25 * WIDTH + 1) as f32].map(f32::to_le_bytes).concat()
+            );
+            let (found, _) = shared.locate(slab).unwrap();
+            if found.is_divided() && !divided.contains(&found.id()) {
+                divided.push(found.id());
+            }
+            most = most.max(shared.slabs_held());
+            batches += 1;
+        }
+        assert_eq!(batches, 40);
+        (most, divided)
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn small_batches_share_slabs_where_there_is_memory_for_whole_ones() {
+        let directory = tempfile::tempdir().unwrap();
+        let offer = offer(directory.path()).await;
+        let shared = Arc::new(SharedAllocator::new());
+        let hub = Hub::new(Workers::new(2).unwrap(), Some(Arc::clone(&shared)), 1 << 30, None);
+        let (most, divided) = read(&hub, &offer, &shared).await;
+        // 19 in each slab of 2 MiB.
+        assert!(!divided.is_empty() && most <= 3, "{most} slabs, {divided:?}");
+        assert_eq!(hub.claims.used(), 0);
+        let kept = shared.slabs_held();
+        let (most, again) = read(&hub, &offer, &shared).await;
+        assert!(most == kept && again.iter().all(|slab| divided.contains(slab)), "{again:?} after {divided:?}");
+
+        // The least that a stream takes, and a little more.
+        let share = Share { rank: 0, world: 1 };
+        let need = offer.prepared.need(&offer.plan, share, PREFETCH);
+        let batch = need.batches / (PREFETCH as u64 + 2);
+        assert_eq!(offer.prepared.even_batch(&offer.plan, share), Some(BATCH));
+        let least = need.total() + (RING.start() + 8) * batch + (64 << 10);
+        for (budget, together) in [(least, false), (least + (1 << 20), true)] {
+            let shared = Arc::new(SharedAllocator::new());
+            let hub = Hub::new(Workers::new(2).unwrap(), Some(Arc::clone(&shared)), budget, Some(0));
+            for _ in 0..2 {
+                let (most, divided) = read(&hub, &offer, &shared).await;
+                assert_eq!(!divided.is_empty(), together, "{budget}");
+                assert!(if together { most <= 3 } else { most > 3 }, "{most} slabs");
+            }
+        }
     }
 }
