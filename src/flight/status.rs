@@ -8,6 +8,9 @@ use tonic::{Code, Status};
 
 use crate::error::{Error, Place};
 
+/// Code of a server's refusal that says of shared memory, not of the stream, that it cannot go on: beyond gRPC's own.
+pub(crate) const NO_SLAB: u32 = 100;
+
 /// The key of the detail among the trailers.
 const KEY: &str = "bowstring-error-bin";
 

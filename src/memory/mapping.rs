@@ -134,7 +134,7 @@ impl Mapping {
         let address = unsafe { self.pages.base().add(offset) };
         // SAFETY: the mapping is readable and writable, `offset + len` is within it, its file cannot shrink, and it lives until the
         // lease is dropped; mappings begin at pages, so a multiple of the alignment is aligned; `leases` makes this buffer the only
-        // one there. The sender writes again only after `released`; see the head of this file.
+        // one there. The sender writes there again only after `released`; see the head of `shared`.
         Ok(unsafe { HostBuffer::adopt(Arc::new(lease), address, len) })
     }
 }

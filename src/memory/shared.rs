@@ -5,10 +5,11 @@
 //!             pool, decoder write here                                  the same pages, read in place
 //! ```
 //!
-//! Why reading memory that another process can write is sound here: a slab is written before its descriptor is sent, and the
-//! server writes to it again only after the receiver has said that it is done ([`SharedAllocator::retire`] sees to it that memory whose
-//! receiver left without saying so is never used again). The server reads nothing back. The seals forbid shrinking, so that no
-//! access can hit a missing page. Both ends are processes of one user, who could as well trace each other.
+//! Why reading memory that another process can write is sound here: a receiver touches only what was leased to it; that was written
+//! before the frame that leases it was sent, and the server writes there again only after the receiver has said that it is done
+//! ([`SharedAllocator::retire`] sees to it that memory whose receiver left without saying so is never used again). What else lies in
+//! the slab lies in other pages. The server reads nothing back. The seals forbid shrinking, so that no access can hit a missing page.
+//! Both ends are processes of one user, who could as well trace each other.
 
 #![expect(unsafe_code, reason = "memfd_create, seals and memory that is given back; the bounds are stated at each use")]
 
@@ -201,11 +202,6 @@ impl SharedAllocator {
         fits.then(|| (Arc::clone(slab), offset))
     }
 
-    /// Whether an allocation at `ptr` is a slab of its own.
-    pub(super) fn is_slab(&self, ptr: NonNull<u8>) -> bool {
-        self.slabs().contains_key(&ptr.addr().get())
-    }
-
     /// Says that another process may still read `buffer` when it is dropped: these bytes are then never written to again.
     pub fn retire(&self, buffer: &HostBuffer) {
         if let Some((slab, _)) = self.locate(buffer) {
@@ -221,7 +217,7 @@ impl SharedAllocator {
 
     /// Bytes of all slabs.
     #[cfg(test)]
-    pub(super) fn bytes_held(&self) -> usize {
+    pub(crate) fn bytes_held(&self) -> usize {
         self.slabs().values().map(|slab| slab.len()).sum()
     }
 

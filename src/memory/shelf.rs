@@ -27,8 +27,8 @@ const AT_LEAST: usize = 8;
 
 /// Host memory from a [`SharedAllocator`] whose allocations of one length share slabs.
 ///
-/// All slabs together have no more bytes than was said, whatever becomes of the allocations in them. Where that is not enough, and for
-/// other lengths, each allocation has a slab of its own.
+/// All shared slabs together have no more bytes than was said, whatever becomes of the allocations in them. Where that is not enough, as
+/// while slabs drain that a receiver has left, and for other lengths, each allocation has a slab of its own.
 #[derive(Debug)]
 pub struct Shelf {
     shared: Arc<SharedAllocator>,
@@ -107,7 +107,7 @@ impl Shelf {
 /// The bytes that an allocation of `len` takes of a slab; none if it is to have a slab of its own.
 fn block(len: usize) -> Option<usize> {
     // Whole pages: a receiver that writes to one gets a copy of it, which must be nobody else's.
-    len.checked_next_multiple_of(page_size()).filter(|block| (SMALLEST..HUGE).contains(block))
+    len.checked_next_multiple_of(page_size()).filter(|block| len >= SMALLEST && *block < HUGE)
 }
 
 /// The bytes of a slab for blocks of `block`.
@@ -159,12 +159,13 @@ impl HostAllocator for Shelf {
         }
     }
 
-    /// Not in a slab that takes nothing more, which is to become empty; nor in one of its own, of which there would be ever more.
+    /// Not what is in a slab that takes nothing more, which is to become empty; nor what found no place in a slab, so that the pool keeps
+    /// no more than the slabs have.
     fn keeps(&self, ptr: NonNull<u8>, len: usize) -> bool {
         let cuts = self.cuts();
         match self.find(&cuts, ptr) {
             Some((at, _)) => !cuts[at].slab.is_retired(),
-            None => block(len) != Some(self.block) || !self.shared.is_slab(ptr),
+            None => block(len) != Some(self.block),
         }
     }
 }

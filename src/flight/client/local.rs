@@ -11,7 +11,7 @@ use super::connection::Failure;
 use super::receive::Source;
 use crate::error::{Error, Result};
 use crate::flight::shm::{self, ConnectOptions, Incoming, Refusal};
-use crate::flight::status::{from_status, from_text, is_transient};
+use crate::flight::status::{NO_SLAB, from_status, from_text, is_transient};
 use crate::flight::wire::{Columns, decode};
 use crate::memory::{HostBuffer, Pool, buffer_bytes};
 use crate::tensor::Batch;
@@ -61,7 +61,7 @@ pub(super) async fn connect(source: &Source, local: &Local, ticket: Bytes) -> Re
     let deadline = source.timeout.clamp(Duration::from_secs(6), Duration::from_secs(30));
     let options = ConnectOptions { window: WINDOW, deadline, ..ConnectOptions::default() };
     match shm::connect(&local.socket, ticket, options).await {
-        Ok(receiver) => Ok(Some(Stream { receiver, held: Vec::new() })),
+        Ok(receiver) => Ok(Some(Stream { receiver, held: Vec::new(), unusable: false })),
         Err(error) => {
             tracing::debug!(error = %error.chain(), "no shared memory; TCP instead");
             Ok(None)
@@ -75,9 +75,16 @@ pub(super) struct Stream {
     receiver: shm::Receiver,
     /// Bodies that somebody may still use.
     held: Vec<Weak<HostBuffer>>,
+    /// Whether it ended for want of something that TCP does not need.
+    unusable: bool,
 }
 
 impl Stream {
+    /// Whether it ended for reasons that TCP has not.
+    pub(super) fn is_unusable(&self) -> bool {
+        self.unusable
+    }
+
     pub(super) async fn next(
         &mut self,
         peer: &str,
@@ -85,7 +92,11 @@ impl Stream {
         pool: &Arc<Pool>,
     ) -> Result<Option<Batch>, Failure> {
         let Some(incoming) = self.receiver.next().await else { return Ok(None) };
-        let Incoming { header, body, extra } = incoming.map_err(|error| failed(peer, error))?;
+        let Incoming { header, body, extra } = incoming.map_err(|error| {
+            // Without a refusal it was this process: a file that cannot be opened or mapped, a limit, a broken connection.
+            self.unusable = refusal(&error).is_none_or(|refusal| refusal.code == NO_SLAB);
+            failed(peer, error)
+        })?;
         let malformed = || {
             Failure::Final(Error::Mismatch {
                 what: format!("a batch through shared memory from {peer}"),
@@ -121,13 +132,16 @@ async fn owned(body: &[u8], pool: &Arc<Pool>) -> Result<Arc<HostBuffer>, Failure
     Ok(Arc::new(own))
 }
 
+fn refusal(error: &Error) -> Option<&Refusal> {
+    match error {
+        Error::Remote { source: Some(source), .. } => source.downcast_ref(),
+        _ => None,
+    }
+}
+
 /// What the server said, or what became of it.
 fn failed(peer: &str, error: Error) -> Failure {
-    let refusal = match &error {
-        Error::Remote { source: Some(source), .. } => source.downcast_ref::<Refusal>(),
-        _ => None,
-    };
-    match refusal {
+    match refusal(&error) {
         Some(refusal) => {
             let status = from_text(refusal.code, &refusal.message);
             let error = from_status(peer, &status);

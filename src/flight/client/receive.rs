@@ -197,7 +197,7 @@ pub(super) struct Receiver {
     pub(super) announced: Announced,
     pub(super) columns: Columns,
     pub(super) pool: Arc<Pool>,
-    /// Whether the last attempt through shared memory brought nothing, so that the next ones go over TCP.
+    /// Whether the last attempt through shared memory brought nothing, so that the next one goes over TCP.
     pub(super) over_tcp: bool,
 }
 
@@ -238,14 +238,13 @@ impl Receiver {
         let ticket = ticket.ok_or_else(|| {
             Failure::Final(Error::Remote { peer: peer.to_owned(), what: "it gave no ticket".to_owned(), source: None })
         })?;
-        let only_tcp = self.over_tcp || source.credentials.transport == Transport::Tcp;
+        let only_tcp = std::mem::take(&mut self.over_tcp) || source.credentials.transport == Transport::Tcp;
         if let Some(local) = found.local.filter(|_| !only_tcp)
-            && let Some(stream) = local::connect(&source, &local, ticket.ticket.clone()).await?
+            && let Some(mut stream) = local::connect(&source, &local, ticket.ticket.clone()).await?
         {
             let step = self.asked.step;
-            let received = self.attempt_local(peer, stream, sender).await;
-            // Such as a batch for which the server, or this process, can open no file.
-            let in_vain = matches!(received, Err(Failure::Transient(_))) && self.asked.step == step;
+            let received = self.attempt_local(peer, &mut stream, sender).await;
+            let in_vain = stream.is_unusable() && self.asked.step == step;
             self.over_tcp = in_vain && source.credentials.transport != Transport::SharedMemory;
             return received;
         }
@@ -345,7 +344,7 @@ impl Receiver {
     async fn attempt_local(
         &mut self,
         peer: &str,
-        mut stream: local::Stream,
+        stream: &mut local::Stream,
         sender: &mpsc::Sender<Result<Batch>>,
     ) -> Result<(), Failure> {
         let source = Arc::clone(&self.source);

@@ -41,8 +41,8 @@ struct Kept {
 #[derive(Debug)]
 struct Idle {
     pool: Arc<Pool>,
-    /// Bytes that it holds at most, in slabs that are not full among them.
-    held: u64,
+    /// Bytes of each of its batches, where they share slabs; else 0.
+    together: usize,
     claim: Claim,
 }
 
@@ -155,28 +155,30 @@ impl Claims {
         Arc::clone(&self.free).try_acquire_many_owned(permits).ok().map(Claim)
     }
 
-    /// Keeps the pool of a line that ended, with as much of the line's claim as the pool holds at most; the rest of it is free at
-    /// once. Nothing is kept while somebody waits for memory.
-    pub(super) fn keep(&self, pool: Arc<Pool>, mut claim: Claim, held: u64) {
-        // Without the rest, which was for reading; or all of it, where it is less.
-        let claim = claim.split(held).unwrap_or(claim);
+    /// Keeps the pool of a line that ended, which holds `held` bytes at most, with as much of the line's claim; the rest of it is free
+    /// at once. `together` are the bytes of each of its batches, where they share slabs. Nothing is kept that the claim does not pay for,
+    /// or while somebody waits for memory.
+    pub(super) fn keep(&self, pool: Arc<Pool>, mut claim: Claim, held: u64, together: usize) {
+        // The rest was for reading.
+        let paid = claim.split(held);
         let mut kept = self.kept();
-        if kept.waiting > 0 {
+        let Some(part) = paid.filter(|_| kept.waiting == 0) else {
             drop(kept);
-            // Both are given back here.
-            drop((pool, claim));
+            // The pool's memory first.
+            drop(pool);
+            drop(claim);
             return;
-        }
-        kept.pools.push_back(Idle { pool, held, claim });
+        };
+        kept.pools.push_back(Idle { pool, together, claim: part });
         let given_up = if kept.pools.len() > IDLE { kept.pools.pop_front() } else { None };
         drop(kept);
         drop(given_up);
     }
 
     /// The pool of an ended line whose batches were alike.
-    pub(super) fn reuse(&self, budget: usize, held: u64) -> Option<Arc<Pool>> {
+    pub(super) fn reuse(&self, budget: usize, together: usize) -> Option<Arc<Pool>> {
         let mut kept = self.kept();
-        let at = kept.pools.iter().rposition(|idle| idle.pool.budget() == budget && idle.held == held)?;
+        let at = kept.pools.iter().rposition(|idle| idle.pool.budget() == budget && idle.together == together)?;
         let found = kept.pools.remove(at);
         drop(kept);
         found.map(|idle| idle.pool)
@@ -206,18 +208,18 @@ mod tests {
         let waits = claims.claim(90 * UNIT);
         let ends = async {
             tokio::task::yield_now().await;
-            claims.keep(pool(), line, 1 << 20);
+            claims.keep(pool(), line, UNIT, 0);
         };
         let (claimed, ()) =
             tokio::time::timeout(Duration::from_secs(10), async { tokio::join!(waits, ends) }).await.unwrap();
         drop(claimed.unwrap());
         // Kept where nobody waits, used again, and given up for whoever needs it.
-        claims.keep(pool(), claims.claim(60 * UNIT).await.unwrap(), 1 << 20);
+        claims.keep(pool(), claims.claim(60 * UNIT).await.unwrap(), 60 * UNIT, 0);
         assert_eq!(claims.used(), 0);
         assert!(claims.try_spare(50 * UNIT).is_none(), "what is nice to have takes nothing from what is kept");
-        assert!(claims.reuse(1 << 20, 2 << 20).is_none(), "a pool that holds less");
-        assert!(claims.reuse(1 << 20, 1 << 20).is_some() && claims.reuse(1 << 20, 1 << 20).is_none());
-        claims.keep(pool(), claims.claim(60 * UNIT).await.unwrap(), 1 << 20);
+        assert!(claims.reuse(1 << 20, 4096).is_none(), "a pool for batches of another length");
+        assert!(claims.reuse(1 << 20, 0).is_some() && claims.reuse(1 << 20, 0).is_none());
+        claims.keep(pool(), claims.claim(60 * UNIT).await.unwrap(), 60 * UNIT, 0);
         let mut all = claims.claim(100 * UNIT).await.unwrap();
         let part = all.split(40 * UNIT).unwrap();
         drop(all);
@@ -226,14 +228,17 @@ mod tests {
         // Of a line that read far ahead only the pool's own part is kept, so that the next one can read ahead too.
         let claims = Claims::new(1000 * UNIT);
         for _ in 0..3 {
-            claims.keep(pool(), claims.claim(900 * UNIT).await.unwrap(), 1 << 20);
+            claims.keep(pool(), claims.claim(900 * UNIT).await.unwrap(), 1 << 20, 0);
             assert_eq!(claims.free.available_permits(), 744);
-            claims.reuse(1 << 20, 1 << 20).unwrap();
+            claims.reuse(1 << 20, 0).unwrap();
         }
         // What its slabs hold beyond the pool's budget is paid for too.
-        claims.keep(pool(), claims.claim(900 * UNIT).await.unwrap(), 2 << 20);
+        claims.keep(pool(), claims.claim(900 * UNIT).await.unwrap(), 2 << 20, 4096);
         assert_eq!(claims.free.available_permits(), 1000 - 512);
-        claims.reuse(1 << 20, 2 << 20).unwrap();
+        claims.reuse(1 << 20, 4096).unwrap();
+        // A line that has not paid for all of it keeps nothing.
+        claims.keep(pool(), claims.claim(500 * UNIT).await.unwrap(), 2 << 20, 4096);
+        assert!(claims.free.available_permits() == 1000 && claims.reuse(1 << 20, 4096).is_none());
         assert!(matches!(claims.claim(1001 * UNIT).await, Err(Error::Limit { .. })));
     }
 }

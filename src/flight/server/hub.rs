@@ -130,7 +130,7 @@ impl Hub {
         let keep = usize::try_from(ring.saturating_add(outgoing).saturating_mul(batch)).unwrap_or(usize::MAX);
         let batches = usize::try_from(need.batches).unwrap_or(usize::MAX).saturating_add(keep);
         let even = offer.prepared.even_batch(plan, share).unwrap_or(0);
-        let Home { allocator, pool, held } = self.home(batches, even, &mut memory);
+        let Home { allocator, pool, held, together } = self.home(batches, even, &mut memory);
         let mut ahead = AHEAD.min(spare());
         match self.claims.try_spare(ahead) {
             Some(more) => memory.add(more),
@@ -148,6 +148,7 @@ impl Hub {
             decoded: Arc::clone(&self.decoded),
             memory: Some(memory),
             held,
+            together,
             claims: Arc::clone(&self.claims),
         });
         let mut lines = self.lock();
@@ -163,13 +164,18 @@ impl Hub {
     /// Where a line builds batches, `bytes` of them at once, all of `len` bytes if that is not 0. What slabs that several batches share
     /// take beyond is added to `memory`; where the budget has no room for it, each batch has a slab of its own.
     fn home(&self, bytes: usize, len: usize, memory: &mut Claim) -> Home {
-        let home = |allocator, held| Home { allocator, pool: self.claims.reuse(bytes, held), held };
-        let Some(shared) = &self.shared else { return home(Arc::new(SystemAllocator), bytes as u64) };
-        let alone = || home(Arc::<SharedAllocator>::clone(shared), bytes as u64);
+        let home = |allocator, held: usize, together| Home {
+            allocator,
+            pool: self.claims.reuse(bytes, together),
+            held: held as u64,
+            together,
+        };
+        let Some(shared) = &self.shared else { return home(Arc::new(SystemAllocator), bytes, 0) };
+        let alone = || home(Arc::<SharedAllocator>::clone(shared), bytes, 0);
         let held = Shelf::bytes(bytes, len);
         let Some(shelf) = Shelf::new(Arc::clone(shared), len, held) else { return alone() };
         // What an earlier line kept is given up first: its claim may be what is missing.
-        let together = home(Arc::new(shelf), held as u64);
+        let together = home(Arc::new(shelf), held, len);
         if held > bytes {
             let Some(more) = self.claims.try_spare((held - bytes) as u64) else { return alone() };
             memory.add(more);
@@ -197,6 +203,8 @@ struct Home {
     pool: Option<Arc<Pool>>,
     /// Bytes that its pool holds at most.
     held: u64,
+    /// Bytes of each batch, where they share slabs; else 0.
+    together: usize,
 }
 
 /// The production of one share, and the last batches of it.
@@ -208,8 +216,10 @@ struct Line {
     source: tokio::sync::Mutex<Batches>,
     decoded: Arc<AtomicU64>,
     memory: Option<Claim>,
-    /// Bytes of it that its pool holds at most.
+    /// Bytes that its pool holds at most.
     held: u64,
+    /// Bytes of each batch, where they share slabs; else 0.
+    together: usize,
     claims: Arc<Claims>,
 }
 
@@ -217,7 +227,7 @@ impl Drop for Line {
     fn drop(&mut self) {
         let pool = self.source.get_mut().pool();
         if let Some(memory) = self.memory.take() {
-            self.claims.keep(pool, memory, self.held);
+            self.claims.keep(pool, memory, self.held, self.together);
         }
     }
 }
@@ -345,23 +355,26 @@ mod tests {
 
     use super::*;
     use crate::pipeline::LoaderOptions;
+    use crate::plan::Tail;
 
     const WIDTH: usize = 1024;
     /// Bytes of a batch: 25 rows of 4 KiB, and the mask.
     const BATCH: usize = 25 * WIDTH * 4 + 256;
 
-    /// 40 batches of vectors.
-    async fn offer(directory: &std::path::Path) -> Arc<Offer> {
+    /// A file of 40 batches of vectors.
+    fn write(path: &std::path::Path) {
         let values = Float32Array::from_iter_values((0..1000 * WIDTH).map(|at| at as f32));
         let field = Arc::new(ArrowField::new("item", DataType::Float32, false));
         let rows = FixedSizeListArray::new(field, WIDTH as i32, Arc::new(values), None);
         let rows = RecordBatch::try_from_iter_with_nullable([("x", Arc::new(rows) as _, false)]).unwrap();
-        let path = directory.join("data.parquet");
-        let file = std::fs::File::create(&path).unwrap();
+        let file = std::fs::File::create(path).unwrap();
         let mut writer = parquet::arrow::ArrowWriter::try_new(file, rows.schema(), None).unwrap();
         writer.write(&rows).unwrap();
         writer.close().unwrap();
-        let options = LoaderOptions { shuffle: false, ..LoaderOptions::new(path.to_str().unwrap(), 25) };
+    }
+
+    async fn offer(path: &std::path::Path, tail: Tail) -> Arc<Offer> {
+        let options = LoaderOptions { shuffle: false, tail, ..LoaderOptions::new(path.to_str().unwrap(), 25) };
         Arc::new(Offer::open(options, 1 << 30).await.unwrap())
     }
 
@@ -391,7 +404,10 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn small_batches_share_slabs_where_there_is_memory_for_whole_ones() {
         let directory = tempfile::tempdir().unwrap();
-        let offer = offer(directory.path()).await;
+        let path = directory.path().join("data.parquet");
+        write(&path);
+        let without_mask = offer(&path, Tail::Drop).await;
+        let offer = offer(&path, Tail::Pad).await;
         let shared = Arc::new(SharedAllocator::new());
         let hub = Hub::new(Workers::new(2).unwrap(), Some(Arc::clone(&shared)), 1 << 30, None);
         let (most, divided) = read(&hub, &offer, &shared).await;
@@ -401,6 +417,9 @@ mod tests {
         let kept = shared.slabs_held();
         let (most, again) = read(&hub, &offer, &shared).await;
         assert!(most == kept && again.iter().all(|slab| divided.contains(slab)), "{again:?} after {divided:?}");
+        // As many bytes for as many batches, by estimate, but each is a page shorter.
+        let (_, others) = read(&hub, &without_mask, &shared).await;
+        assert!(!others.is_empty() && others.iter().all(|slab| !divided.contains(slab)), "{others:?}");
 
         // The least that a stream takes, and a little more.
         let share = Share { rank: 0, world: 1 };
@@ -415,6 +434,8 @@ mod tests {
                 let (most, divided) = read(&hub, &offer, &shared).await;
                 assert_eq!(!divided.is_empty(), together, "{budget}");
                 assert!(if together { most <= 3 } else { most > 3 }, "{most} slabs");
+                let held: usize = shared.bytes_held();
+                assert!(held as u64 <= budget, "{held} bytes kept");
             }
         }
     }

@@ -9,6 +9,7 @@ use super::body::Message;
 use super::core::{Core, Via};
 use crate::error::{Error, Result};
 use crate::flight::shm::{Listener, ListenerOptions, Outgoing, Refusal, Source};
+use crate::flight::status::NO_SLAB;
 use crate::memory::{HostBuffer, Pool, SharedAllocator, SlabAllocator, buffer_bytes};
 
 /// Batches that one rank may hold before it gives some back.
@@ -69,12 +70,12 @@ async fn source(core: &Arc<Core>, ticket: &[u8], allocator: Arc<SharedAllocator>
                             let extra = batch.body().filter(|part| !part.is_empty()).collect();
                             Ok(Outgoing { header, slab: None, exclusive: false, extra })
                         }
-                        // The rank may try again, or go on over TCP.
-                        Err(error) => Err(refusal(&tonic::Status::unavailable(format!(
-                            "no shared memory for a batch of {} bytes: {}",
-                            batch.body_len(),
-                            error.chain()
-                        )))),
+                        // The rank tries again, then over TCP.
+                        Err(error) => {
+                            let (bytes, why) = (batch.body_len(), error.chain());
+                            let message = format!("no shared memory for a batch of {bytes} bytes: {why}");
+                            Err(Refusal { code: NO_SLAB, message })
+                        }
                     })
                 }
                 Err(status) => Some(Err(refusal(&status))),
