@@ -305,8 +305,9 @@ impl Charge {
 
     /// Gives the bytes back to the budget and the memory to the free list, if the budget has room for it there.
     pub(super) fn recycle(&self, raw: Raw) {
+        let may_be_kept = raw.may_be_kept();
         let mut unwanted = Some(raw);
-        if unwanted.as_ref().is_some_and(Raw::may_be_kept) {
+        if may_be_kept {
             let mut state = self.pool.lock();
             let bytes = self.bytes.load(Ordering::Acquire);
             if let Some(raw) = unwanted.take() {

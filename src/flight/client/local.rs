@@ -75,12 +75,12 @@ pub(super) struct Stream {
     receiver: shm::Receiver,
     /// Bodies that somebody may still use.
     held: Vec<Weak<HostBuffer>>,
-    /// Whether it ended for want of something that TCP does not need.
+    /// Whether it ended for a reason that TCP would not have had.
     unusable: bool,
 }
 
 impl Stream {
-    /// Whether it ended for reasons that TCP has not.
+    /// Whether it ended for a reason that a stream over TCP would not have had.
     pub(super) fn is_unusable(&self) -> bool {
         self.unusable
     }

@@ -175,12 +175,12 @@ impl Hub {
         let held = Shelf::bytes(bytes, len);
         let Some(shelf) = Shelf::new(Arc::clone(shared), len, held) else { return alone() };
         // What an earlier line kept is given up first: its claim may be what is missing.
-        let together = home(Arc::new(shelf), held, len);
+        let side_by_side = home(Arc::new(shelf), held, len);
         if held > bytes {
             let Some(more) = self.claims.try_spare((held - bytes) as u64) else { return alone() };
             memory.add(more);
         }
-        together
+        side_by_side
     }
 
     /// A line that has `step` in its ring, or makes it next.
