@@ -55,9 +55,11 @@ const UNSAFE: &[&str] = &[
     "src/device/upload.rs",
     "src/flight/shm/fd.rs",
     "src/memory/buffer.rs",
+    "src/memory/mapping.rs",
     "src/memory/pages.rs",
     "src/memory/recycler.rs",
     "src/memory/shared.rs",
+    "src/memory/shelf.rs",
 ];
 
 /// What never stands in the Python package: data must not run code.
