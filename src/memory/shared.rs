@@ -173,11 +173,11 @@ impl SharedAllocator {
         }
     }
 
-    /// Takes out a slab in which nothing is any more.
-    pub(super) fn remove(&self, slab: &Slab) {
-        let slab = self.slabs().remove(&slab.base().addr().get());
+    /// Takes out the slab that begins at `base`, in which nothing is any more: whether there is one.
+    pub(super) fn remove(&self, base: NonNull<u8>) -> bool {
+        let slab = self.slabs().remove(&base.addr().get());
         // It is unmapped here, outside the lock, unless somebody is about to send it; then there.
-        drop(slab);
+        slab.is_some()
     }
 
     /// Ordinary memory, since there are no more slabs.
@@ -243,13 +243,10 @@ impl HostAllocator for SharedAllocator {
     }
 
     unsafe fn free(&self, ptr: NonNull<u8>, len: usize) {
-        let slab = self.slabs().remove(&ptr.addr().get());
-        if slab.is_none() {
+        if !self.remove(ptr) {
             // SAFETY: the caller promises that `ptr` came from `allocate(len)`; it is no slab's, so the system allocator made it.
             unsafe { SystemAllocator.free(ptr, len) }
         }
-        // The slab is unmapped here, outside the lock, unless somebody is about to send it; then there.
-        drop(slab);
     }
 }
 

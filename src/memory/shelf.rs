@@ -155,7 +155,7 @@ impl HostAllocator for Shelf {
         if cut.taken == 0 {
             let cut = cuts.swap_remove(at);
             drop(cuts);
-            self.shared.remove(&cut.slab);
+            self.shared.remove(cut.slab.base());
         }
     }
 

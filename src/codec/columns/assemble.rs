@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, BinaryViewArray};
+use arrow::array::{ArrayRef, BinaryViewArray};
 use rayon::prelude::*;
 
 use super::cells::{Cells, Data};
@@ -296,7 +296,7 @@ fn lay_out(
 }
 
 /// The most items that a ragged output has in a batch of `size` rows, if its lists are cut.
-fn most(output: &Output, size: usize) -> Option<usize> {
+pub(super) fn most(output: &Output, size: usize) -> Option<usize> {
     match &output.form {
         Form::Ragged(_, Some(limit)) => {
             Some(limit.lengths.iter().fold(size, |most, length| most.saturating_mul(*length)))
@@ -306,7 +306,7 @@ fn most(output: &Output, size: usize) -> Option<usize> {
 }
 
 /// The tensors of one output; `totals` are the items of each ragged level.
-fn specs(output: &Output, size: usize, totals: &[usize], specs: &mut Vec<TensorSpec>) {
+pub(super) fn specs(output: &Output, size: usize, totals: &[usize], specs: &mut Vec<TensorSpec>) {
     let mut add = |name: Arc<str>, dtype: DType, shape: Vec<usize>| specs.push(TensorSpec { name, dtype, shape });
     let shape = |axes: &[usize]| axes.iter().chain(&output.dims).copied().collect::<Vec<usize>>();
     let name = &output.name;
@@ -342,7 +342,7 @@ fn specs(output: &Output, size: usize, totals: &[usize], specs: &mut Vec<TensorS
     }
 }
 
-fn own_specs(size: usize, row_id: bool, masked: bool, specs: &mut Vec<TensorSpec>) {
+pub(super) fn own_specs(size: usize, row_id: bool, masked: bool, specs: &mut Vec<TensorSpec>) {
     if row_id {
         specs.push(TensorSpec { name: ROW_ID.into(), dtype: DType::Int64, shape: vec![size] });
     }
@@ -561,50 +561,5 @@ fn arrow_column(output: &Output, table: &Table<'_>, picks: &Picks<'_>) -> Result
         }
         (Form::Arrow(ty), Table::Nested(cells)) => bytes::gather_any(ty, cells, picks),
         _ => Err("no Arrow column".to_owned()),
-    }
-}
-
-pub(super) fn batch_bytes(outputs: &[Output], row_id: bool, rows: usize, mean_row_bytes: u64) -> usize {
-    let fixed = slab_bytes(outputs, row_id, rows, true);
-    let factor = outputs.iter().map(expansion).max().unwrap_or(0);
-    let mean = usize::try_from(mean_row_bytes).unwrap_or(usize::MAX);
-    fixed.saturating_add(mean.saturating_mul(factor).saturating_mul(rows))
-}
-
-/// Bytes of the memory of every batch of `rows` rows, if they all have as many and all of it in one slab.
-pub(super) fn even_bytes(outputs: &[Output], row_id: bool, rows: usize, masked: bool) -> Option<usize> {
-    let even = outputs.iter().all(|output| expansion(output) == 0);
-    even.then(|| slab_bytes(outputs, row_id, rows, masked))
-}
-
-/// Bytes of a slab, but for what depends on the rows.
-fn slab_bytes(outputs: &[Output], row_id: bool, rows: usize, masked: bool) -> usize {
-    let mut all = Vec::new();
-    outputs.iter().for_each(|output| specs(output, rows, most(output, rows).as_slice(), &mut all));
-    own_specs(rows, row_id, masked, &mut all);
-    BatchBuilder::slab_bytes(&all).unwrap_or(usize::MAX)
-}
-
-/// How many times the stored size of its rows an output takes, where that depends on them; else 0.
-fn expansion(output: &Output) -> usize {
-    match &output.form {
-        Form::Shaped(shaped) => shaped.expansion,
-        Form::Ragged(_, None) => 2,
-        // They lie outside the slab, but their bytes live as long as the batch does.
-        _ if output.is_arrow() => 2,
-        _ => 0,
-    }
-}
-
-/// Bytes of an output's values in a batch.
-pub(super) fn value_bytes(output: &Output, batch: &Batch) -> usize {
-    let name = match output.form {
-        Form::Ragged(..) | Form::Shaped(_) => part_name(&output.name, "values", 0),
-        _ => Arc::clone(&output.name),
-    };
-    match batch.get(&name) {
-        Some(crate::tensor::Value::Tensor(tensor)) => tensor.bytes().len(),
-        Some(crate::tensor::Value::Arrow(array)) => array.to_data().get_slice_memory_size().unwrap_or(0),
-        None => 0,
     }
 }

@@ -29,6 +29,7 @@ mod prepare;
 mod rows;
 mod select;
 mod shaped;
+mod sizes;
 mod strings;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -244,12 +245,12 @@ impl Columns {
     /// Bytes to reserve for a batch of `rows` rows: exact for fixed shapes, with room for `_mask`. For ragged and Arrow columns
     /// twice the mean stored size of whole rows, `mean_row_bytes`.
     pub fn batch_bytes(&self, rows: usize, mean_row_bytes: u64) -> usize {
-        assemble::batch_bytes(&self.outputs, self.row_id, rows, mean_row_bytes)
+        sizes::batch_bytes(&self.outputs, self.row_id, rows, mean_row_bytes)
     }
 
     /// Bytes of the memory of every batch of `rows` rows, `masked` or not, if they all have as many: with fixed shapes only.
     pub(crate) fn even_bytes(&self, rows: usize, masked: bool) -> Option<usize> {
-        assemble::even_bytes(&self.outputs, self.row_id, rows, masked)
+        sizes::even_bytes(&self.outputs, self.row_id, rows, masked)
     }
 
     /// Bytes per row that are made beside the arrays given to [`prepare`](Self::prepare): packs, casts, masks, rows. Casts of
@@ -266,7 +267,7 @@ impl Columns {
     /// and so does what is computed: offsets, lengths, masks, row ids. Arrow columns count their bytes once. Padding rows count
     /// as rows.
     pub fn copied_bytes(&self, batch: &crate::tensor::Batch) -> usize {
-        let bytes = |output| assemble::value_bytes(output, batch);
+        let bytes = |output| sizes::value_bytes(output, batch);
         let moved = self.moved();
         let moved = moved.iter().map(|(_, at)| bytes(&self.outputs[*at]));
         moved.chain(self.outputs.iter().map(|output| self.copies(output) * bytes(output))).sum()

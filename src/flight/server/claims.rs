@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::error::{Error, Result};
-use crate::memory::Pool;
+use crate::memory::{Pool, Shelf};
 
 /// Unit of the memory budget, in bytes: permits are 32 bits wide.
 const UNIT: u64 = 4096;
@@ -155,12 +155,12 @@ impl Claims {
         Arc::clone(&self.free).try_acquire_many_owned(permits).ok().map(Claim)
     }
 
-    /// Keeps the pool of a line that ended, which holds `held` bytes at most, with as much of the line's claim; the rest of it is free
-    /// at once. `together` are the bytes of each of its batches, where they share slabs. Nothing is kept that the claim does not pay for,
-    /// or while somebody waits for memory.
-    pub(super) fn keep(&self, pool: Arc<Pool>, mut claim: Claim, held: u64, together: usize) {
+    /// Keeps the pool of a line that ended, with as much of the line's claim as it holds at most; the rest of it is free at once.
+    /// `together` are the bytes of each of its batches, where they share slabs. Nothing is kept that the claim does not pay for, or
+    /// while somebody waits for memory.
+    pub(super) fn keep(&self, pool: Arc<Pool>, mut claim: Claim, together: usize) {
         // The rest was for reading.
-        let paid = claim.split(held);
+        let paid = claim.split(Shelf::bytes(pool.budget(), together) as u64);
         let mut kept = self.kept();
         let Some(part) = paid.filter(|_| kept.waiting == 0) else {
             drop(kept);
@@ -195,8 +195,8 @@ mod tests {
     use super::*;
     use crate::memory::SystemAllocator;
 
-    fn pool() -> Arc<Pool> {
-        Pool::new(Arc::new(SystemAllocator), 1 << 20)
+    fn pool(budget: u64) -> Arc<Pool> {
+        Pool::new(Arc::new(SystemAllocator), budget as usize)
     }
 
     #[tokio::test]
@@ -208,18 +208,18 @@ mod tests {
         let waits = claims.claim(90 * UNIT);
         let ends = async {
             tokio::task::yield_now().await;
-            claims.keep(pool(), line, UNIT, 0);
+            claims.keep(pool(UNIT), line, 0);
         };
         let (claimed, ()) =
             tokio::time::timeout(Duration::from_secs(10), async { tokio::join!(waits, ends) }).await.unwrap();
         drop(claimed.unwrap());
         // Kept where nobody waits, used again, and given up for whoever needs it.
-        claims.keep(pool(), claims.claim(60 * UNIT).await.unwrap(), 60 * UNIT, 0);
+        claims.keep(pool(60 * UNIT), claims.claim(60 * UNIT).await.unwrap(), 0);
         assert_eq!(claims.used(), 0);
         assert!(claims.try_spare(50 * UNIT).is_none(), "what is nice to have takes nothing from what is kept");
-        assert!(claims.reuse(1 << 20, 4096).is_none(), "a pool for batches of another length");
-        assert!(claims.reuse(1 << 20, 0).is_some() && claims.reuse(1 << 20, 0).is_none());
-        claims.keep(pool(), claims.claim(60 * UNIT).await.unwrap(), 60 * UNIT, 0);
+        assert!(claims.reuse(60 * 4096, 100_000).is_none(), "a pool for batches of another length");
+        assert!(claims.reuse(60 * 4096, 0).is_some() && claims.reuse(60 * 4096, 0).is_none());
+        claims.keep(pool(60 * UNIT), claims.claim(60 * UNIT).await.unwrap(), 0);
         let mut all = claims.claim(100 * UNIT).await.unwrap();
         let part = all.split(40 * UNIT).unwrap();
         drop(all);
@@ -228,17 +228,17 @@ mod tests {
         // Of a line that read far ahead only the pool's own part is kept, so that the next one can read ahead too.
         let claims = Claims::new(1000 * UNIT);
         for _ in 0..3 {
-            claims.keep(pool(), claims.claim(900 * UNIT).await.unwrap(), 1 << 20, 0);
+            claims.keep(pool(256 * UNIT), claims.claim(900 * UNIT).await.unwrap(), 0);
             assert_eq!(claims.free.available_permits(), 744);
             claims.reuse(1 << 20, 0).unwrap();
         }
         // What its slabs hold beyond the pool's budget is paid for too.
-        claims.keep(pool(), claims.claim(900 * UNIT).await.unwrap(), 2 << 20, 4096);
+        claims.keep(pool(256 * UNIT), claims.claim(900 * UNIT).await.unwrap(), 100_000);
         assert_eq!(claims.free.available_permits(), 1000 - 512);
-        claims.reuse(1 << 20, 4096).unwrap();
+        claims.reuse(1 << 20, 100_000).unwrap();
         // A line that has not paid for all of it keeps nothing.
-        claims.keep(pool(), claims.claim(500 * UNIT).await.unwrap(), 2 << 20, 4096);
-        assert!(claims.free.available_permits() == 1000 && claims.reuse(1 << 20, 4096).is_none());
+        claims.keep(pool(256 * UNIT), claims.claim(500 * UNIT).await.unwrap(), 100_000);
+        assert!(claims.free.available_permits() == 1000 && claims.reuse(1 << 20, 100_000).is_none());
         assert!(matches!(claims.claim(1001 * UNIT).await, Err(Error::Limit { .. })));
     }
 }

@@ -130,7 +130,7 @@ impl Hub {
         let keep = usize::try_from(ring.saturating_add(outgoing).saturating_mul(batch)).unwrap_or(usize::MAX);
         let batches = usize::try_from(need.batches).unwrap_or(usize::MAX).saturating_add(keep);
         let even = offer.prepared.even_batch(plan, share).unwrap_or(0);
-        let Home { allocator, pool, held, together } = self.home(batches, even, &mut memory);
+        let Home { allocator, pool, together } = self.home(batches, even, &mut memory);
         let mut ahead = AHEAD.min(spare());
         match self.claims.try_spare(ahead) {
             Some(more) => memory.add(more),
@@ -147,7 +147,6 @@ impl Hub {
             source: tokio::sync::Mutex::new(batches),
             decoded: Arc::clone(&self.decoded),
             memory: Some(memory),
-            held,
             together,
             claims: Arc::clone(&self.claims),
         });
@@ -164,18 +163,13 @@ impl Hub {
     /// Where a line builds batches, `bytes` of them at once, all of `len` bytes if that is not 0. What slabs that several batches share
     /// take beyond is added to `memory`; where the budget has no room for it, each batch has a slab of its own.
     fn home(&self, bytes: usize, len: usize, memory: &mut Claim) -> Home {
-        let home = |allocator, held: usize, together| Home {
-            allocator,
-            pool: self.claims.reuse(bytes, together),
-            held: held as u64,
-            together,
-        };
-        let Some(shared) = &self.shared else { return home(Arc::new(SystemAllocator), bytes, 0) };
-        let alone = || home(Arc::<SharedAllocator>::clone(shared), bytes, 0);
+        let home = |allocator, together| Home { allocator, pool: self.claims.reuse(bytes, together), together };
+        let Some(shared) = &self.shared else { return home(Arc::new(SystemAllocator), 0) };
+        let alone = || home(Arc::<SharedAllocator>::clone(shared), 0);
         let held = Shelf::bytes(bytes, len);
         let Some(shelf) = Shelf::new(Arc::clone(shared), len, held) else { return alone() };
         // What an earlier line kept is given up first: its claim may be what is missing.
-        let side_by_side = home(Arc::new(shelf), held, len);
+        let side_by_side = home(Arc::new(shelf), len);
         if held > bytes {
             let Some(more) = self.claims.try_spare((held - bytes) as u64) else { return alone() };
             memory.add(more);
@@ -201,8 +195,6 @@ struct Home {
     allocator: Arc<dyn HostAllocator>,
     /// What an earlier line kept.
     pool: Option<Arc<Pool>>,
-    /// Bytes that its pool holds at most.
-    held: u64,
     /// Bytes of each batch, where they share slabs; else 0.
     together: usize,
 }
@@ -216,8 +208,6 @@ struct Line {
     source: tokio::sync::Mutex<Batches>,
     decoded: Arc<AtomicU64>,
     memory: Option<Claim>,
-    /// Bytes that its pool holds at most.
-    held: u64,
     /// Bytes of each batch, where they share slabs; else 0.
     together: usize,
     claims: Arc<Claims>,
@@ -227,7 +217,7 @@ impl Drop for Line {
     fn drop(&mut self) {
         let pool = self.source.get_mut().pool();
         if let Some(memory) = self.memory.take() {
-            self.claims.keep(pool, memory, self.held, self.together);
+            self.claims.keep(pool, memory, self.together);
         }
     }
 }

@@ -1,0 +1,103 @@
+//! The lock of a directory or a file that one process works on at a time.
+//!
+//! It is an advisory lock of the operating system (`flock`) on a file that stays where it is. The system frees it when the process
+//! ends, however it ends, and it holds between containers and, where the file system has locks, between hosts. The content of the
+//! file names the holder for error messages and decides nothing.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+use super::directory::failed;
+use crate::error::{Error, Result};
+
+/// The longest description of a holder that is read, in bytes.
+const LONGEST: u64 = 256;
+
+/// A lock that is held until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Lock {
+    /// Dropping the open file frees the lock. The file itself stays: removing it would let two processes lock two files.
+    _file: File,
+}
+
+/// The outcome of an attempt to lock.
+#[derive(Debug)]
+pub(crate) enum Attempt {
+    /// The lock is ours.
+    Held(Lock),
+    /// Another open file has it; the text says whose, as far as it is known.
+    Busy(String),
+}
+
+impl Lock {
+    /// Locks the file at `path`, which is made if it is not there, without waiting.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if the file cannot be opened or written, or the file system has no locks.
+    pub(crate) fn attempt(path: &Path) -> Result<Attempt> {
+        let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+        let mut file = opened.map_err(|error| failed("open the lock", path, error))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut holder = String::new();
+                // A holder that is writing its name just now is unknown.
+                let _ = file.take(LONGEST).read_to_string(&mut holder);
+                let holder = holder.trim();
+                let holder = if holder.is_empty() { "another process" } else { holder };
+                return Ok(Attempt::Busy(format!("{holder} holds {}", path.display())));
+            }
+            Err(TryLockError::Error(error)) => return Err(failed("lock", path, error)),
+        }
+        let written = file
+            .set_len(0)
+            .and_then(|()| file.seek(SeekFrom::Start(0)))
+            .and_then(|_| writeln!(file, "process {} of host {}", std::process::id(), host()));
+        written.map_err(|error| failed("write the lock", path, error))?;
+        Ok(Attempt::Held(Self { _file: file }))
+    }
+
+    /// Locks the file at `path` for `work`, for example "convert to /data/train".
+    ///
+    /// # Errors
+    /// [`Error::Closed`] naming the holder if another process has it; [`Error::Store`].
+    pub(crate) fn take(path: &Path, work: &str) -> Result<Self> {
+        match Self::attempt(path)? {
+            Attempt::Held(lock) => Ok(lock),
+            Attempt::Busy(holder) => Err(Error::Closed { why: format!("cannot {work}: {holder}") }),
+        }
+    }
+}
+
+/// The lock file of the file at `path`: beside it, since a file that is replaced by a rename takes its lock with it.
+pub(crate) fn beside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".lock");
+    PathBuf::from(name)
+}
+
+fn host() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = name.trim();
+    if name.is_empty() { "unknown".to_owned() } else { name.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_holder_at_a_time_and_the_file_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = beside(&directory.path().join("journal"));
+        let held = Lock::take(&path, "write the journal").unwrap();
+        let error = Lock::take(&path, "write the journal").unwrap_err();
+        assert!(matches!(error, Error::Closed { .. }), "{error}");
+        let text = error.to_string();
+        assert!(text.contains(&format!("process {}", std::process::id())) && text.contains("journal.lock"), "{text}");
+        drop(held);
+        assert!(path.exists());
+        Lock::take(&path, "write the journal").unwrap();
+    }
+}
