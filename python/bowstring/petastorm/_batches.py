@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from bowstring import _native
 from bowstring.petastorm._source import Columns
+from bowstring.petastorm._times import dates, in_unit
 from bowstring.petastorm._values import listed
 from bowstring.petastorm.unischema import UnischemaField
 
@@ -49,14 +50,14 @@ def column_of(field: UnischemaField, columns: Columns, unit: str | None, *, fram
         if valid is not None:
             raise _null_list(name)
         return objects([row.copy() for row in array]) if frame else array.copy()
-    return _scalars(array, valid, unit)
+    return _scalars(name, array, valid, unit)
 
 
-def _scalars(array: Array, valid: Array | None, unit: str | None) -> Array:
+def _scalars(name: str, array: Array, valid: Array | None, unit: str | None) -> Array:
     if unit == "D":
-        return _nulled(array.astype(np.int64).astype("M8[D]").astype(object), valid)
+        return _nulled(dates(array.astype(np.int64), name, valid), valid)
     if unit is not None:
-        times: Array = array.astype(np.int64).astype(f"M8[{unit}]").astype("M8[ns]")
+        times = in_unit(array.astype(np.int64).astype(f"M8[{unit}]"), "ns", name, valid)
         if valid is not None:
             times[~valid] = np.datetime64("NaT")
         return times

@@ -15,7 +15,7 @@ from bowstring.petastorm.predicates import PredicateBase
 from bowstring.petastorm.selectors import RowGroupSelectorBase
 from bowstring.petastorm.unischema import Unischema
 
-__all__ = ["Dataset", "file_order", "view", "wanted"]
+__all__ = ["Dataset", "view", "wanted"]
 
 
 class Dataset:
@@ -119,7 +119,7 @@ def wanted(
     shard_count: Any,
     seed: int | None,
 ) -> tuple[list[int], PredicateBase | None]:
-    """The row groups to read, and the predicate if it still has to look at rows."""
+    """The row groups to read, by their numbers in ``groups``, and the predicate if it still has to look at rows."""
     order = (
         [group for group, (_, _, rows) in enumerate(groups) if rows]
         if dataset.location.options.get("filter")
@@ -143,14 +143,3 @@ def wanted(
     if not order:
         warnings.warn("no row group is left after predicate, selector and shard: the reader is empty", stacklevel=5)
     return order, left
-
-
-def file_order(urls: str | list[str], groups: list[tuple[str, int, int]]) -> list[int]:
-    """Numbers of row groups in Petastorm's order: files sorted by path, or as they were listed."""
-    if isinstance(urls, str):
-        return list(range(len(groups)))
-
-    def listed(path: str) -> int:
-        return next((at for at, url in enumerate(urls) if url.endswith(path)), len(urls))
-
-    return sorted(range(len(groups)), key=lambda group: (listed(groups[group][0]), group))

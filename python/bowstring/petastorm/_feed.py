@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from bowstring.petastorm._plan import Plan
+from bowstring.petastorm._plan import Patience, Plan
 from bowstring.petastorm._source import Columns, Source
 
 __all__ = ["Feed", "Filtered", "Piece", "Plain"]
@@ -33,6 +33,8 @@ class Piece(Generic[T]):
     data: T
     mask: Sequence[bool] | None
     """Which rows a predicate takes; all if ``None``."""
+    order: Any = None
+    """In which order its rows come, where that is drawn."""
 
 
 class Feed(ABC, Generic[T]):
@@ -59,6 +61,8 @@ class Plain(Feed[T]):
     ) -> None:
         self._source, self._plan, self._convert, self._mask = source, plan, convert, mask
         self._started = False
+        self._entries = 0
+        self._patience = Patience(plan)
 
     def next(self) -> Piece[T] | None:
         while True:
@@ -68,11 +72,15 @@ class Plain(Feed[T]):
                     return None
                 self._source.start(entries)
                 self._started = True
+                self._entries = len(entries)
             found = self._source.next(self._made)
             if found is not None:
+                self._patience.came()
+                self._entries = 0
                 (group, part), _, (data, mask) = found
                 return Piece(group, part, data, mask)
             self._started = False
+            self._patience.nothing(self._entries)
 
     def _made(self, columns: Columns) -> tuple[T, Any]:
         """The predicate is asked in here, so that a piece comes again if it raises or is interrupted."""
@@ -100,6 +108,9 @@ class Filtered(Feed[T]):
         self._look, self._source, self._plan = looked_at, source, plan
         self._convert, self._mask = convert, mask
         self._looking = self._reading = False
+        self._patience = Patience(plan)
+        # Entries of which nothing has come: in the end, the row groups without rows.
+        self._empty = 0
         self._taken: list[tuple[tuple[int, int], Any]] = []
         self._expected: deque[tuple[tuple[int, int], Any]] = deque()
 
@@ -124,14 +135,20 @@ class Filtered(Feed[T]):
                 return False
             self._look.start(entries)
             self._looking = True
+            self._empty = len(entries)
         for _ in range(_LOOK):
             found = self._look.next(self._mask)
             if found is None:
                 self._looking = False
+                self._patience.nothing(self._empty)
                 break
+            self._empty -= 1
             entry, _, mask = found
             if any(mask):
+                self._patience.came()
                 self._taken.append((entry, mask))
+            else:
+                self._patience.nothing()
         if self._taken:
             self._source.start([entry for entry, _ in self._taken])
             self._expected = deque(self._taken)

@@ -11,6 +11,7 @@ import numpy as np
 
 from bowstring.petastorm._batches import Array, as_text, objects, stacked
 from bowstring.petastorm._lazy import needed
+from bowstring.petastorm._times import in_unit
 from bowstring.petastorm.transform import TransformSpec
 from bowstring.petastorm.unischema import Unischema, UnischemaField
 
@@ -44,7 +45,7 @@ def transformed(frame: Any, spec: TransformSpec, schema: Unischema) -> dict[str,
 def _array(field: UnischemaField, series: Any) -> Array:
     values: Array = series.to_numpy()
     if values.dtype.kind == "M":
-        return values.astype("M8[ns]")
+        return in_unit(values, "ns", field.name)
     if values.dtype.kind != "O":
         return np.array(values)
     first = next((value for value in values if value is not None), None)

@@ -9,7 +9,7 @@ import numpy as np
 
 from bowstring.petastorm.errors import NoDataAvailableError
 
-__all__ = ["Plan", "part_rows", "sharded"]
+__all__ = ["Patience", "Plan", "part_rows", "sharded"]
 
 
 def sharded(groups: Sequence[int], total: int, cur_shard: object, shard_count: object, seed: int | None) -> list[int]:
@@ -46,6 +46,11 @@ class Plan:
         # One generator and one list for all epochs and resets: each epoch shuffles what the last one left.
         self._random = np.random.RandomState(seed)
 
+    @property
+    def endless(self) -> bool:
+        """Whether it goes on for ever."""
+        return self._epochs is None
+
     def reset(self) -> None:
         """As many epochs again."""
         self._left = self._epochs
@@ -63,6 +68,30 @@ class Plan:
             if self._left is not None:
                 self._left -= 1
         return found
+
+
+class Patience:
+    """Ends the wait for a first row where a plan without end brings none. With an end, the reader is empty, as with Petastorm.
+
+    Petastorm waits for ever. Of two epochs in a row, one is in this count as a whole, wherever the count began.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._in_vain = 0
+
+    def came(self) -> None:
+        """There was something."""
+        self._in_vain = 0
+
+    def nothing(self, entries: int = 1) -> None:
+        """There was nothing in so many more entries of the plan."""
+        self._in_vain += entries
+        if self._plan.endless and self._in_vain >= 2 * len(self._plan.entries):
+            raise NoDataAvailableError(
+                "no row came of a whole epoch, and num_epochs=None has no end: predicate, filters, NGram or transform leave "
+                "nothing; correct them, or give num_epochs"
+            )
 
 
 def part_rows(rows: int, part: int, parts: int, overlap: int) -> tuple[int, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -56,12 +57,19 @@ class Shape(ABC):
     def finish(self, piece: Piece[dict[str, Any]]) -> deque[Any]:
         """What is yielded."""
 
+    def ordered(self, piece: Piece[Any]) -> Piece[Any]:
+        """The piece with the order of its rows, if that is random.
+
+        It is drawn here, piece after piece as they are read: on the threads of :meth:`finish` the draws would overtake each other.
+        """
+        if not self.settings.shuffle_rows:
+            return piece
+        return replace(piece, order=self._order(piece.group, len(next(iter(piece.data.values()), ()))))
+
     def taken(self, piece: Piece[Any], rows: int, overlap: int = 0) -> Array | None:
         """Rows to yield, in order; ``None`` for all as they are."""
         settings = self.settings
-        order: Array | None = None
-        if settings.shuffle_rows:
-            order = self._order(piece.group, rows)
+        order: Array | None = piece.order
         if settings.parts > 1:
             first, end = part_rows(rows, piece.part, settings.parts, overlap)
             order = (np.arange(rows) if order is None else order)[first:end]
@@ -190,6 +198,8 @@ class BatchShape(Shape):
             return deque()
         if self.settings.transform is not None:
             columns = transformed(frame_of(columns), self.settings.transform, self.schema)
+            if not len(next(iter(columns.values()), (0,))):
+                return deque()  # as with Petastorm
         make = self.schema._get_namedtuple()._make
         return deque([make([columns[name] for name in self.schema.fields])])
 

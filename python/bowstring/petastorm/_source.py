@@ -12,9 +12,9 @@ import numpy as np
 from bowstring import _native
 from bowstring.errors import CorruptError
 from bowstring.options import document
-from bowstring.petastorm import _infer
+from bowstring.petastorm import _files, _infer
 from bowstring.petastorm.codecs import ScalarCodec
-from bowstring.petastorm.errors import DecodeFieldError
+from bowstring.petastorm.errors import DecodeFieldError, TimeRangeError
 from bowstring.petastorm.unischema import Unischema, UnischemaField
 
 __all__ = ["Columns", "Location", "Source", "partition_values"]
@@ -28,6 +28,8 @@ class Location:
 
     def __init__(self, urls: str | Sequence[str], **options: Any) -> None:
         self.urls = urls
+        """As they were given: a file may be named twice."""
+        self._distinct = urls if isinstance(urls, str) else _files.distinct(urls)
         self.options = options
 
     def open(
@@ -38,7 +40,7 @@ class Location:
         given = {**self.options, "nulls": "mask"}
         chosen = {"columns": list(columns) if columns is not None else None, "arrow": list(arrow)}
         given |= {name: names for name, names in chosen.items() if names}
-        return _native.RowGroups(document(self.urls, given), max_rows)
+        return _native.RowGroups(document(self._distinct, given), max_rows)
 
     def infer(self) -> Unischema:
         """The schema of plain Parquet, as Petastorm sees it."""
@@ -51,14 +53,20 @@ class Location:
 
 
 def partition_values(groups: Iterable[tuple[str, int, int]]) -> dict[str, list[str | None]]:
-    """The values of ``key=value`` directories, one per row group."""
-    found: dict[str, list[str | None]] = {}
-    for path, _, _ in groups:
-        for part in path.split("/")[:-1]:
-            name, equals, value = part.partition("=")
-            if equals:
-                null = value == "__HIVE_DEFAULT_PARTITION__"
-                found.setdefault(name, []).append(None if null else urllib.parse.unquote(value))
+    """The values of ``key=value`` directories, one per row group; ``None`` is null, as where a file's path lacks the key."""
+    keys = [_keys(path) for path, _, _ in groups]
+    names = dict.fromkeys(name for of in keys for name in of)
+    return {name: [of.get(name) for of in keys] for name in names}
+
+
+def _keys(path: str) -> dict[str, str | None]:
+    """Keys and values of the directories of one path; of a key that comes twice the first."""
+    found: dict[str, str | None] = {}
+    for part in path.split("/")[:-1]:
+        name, equals, value = part.partition("=")
+        if name and equals:
+            null = value == "__HIVE_DEFAULT_PARTITION__"
+            found.setdefault(urllib.parse.unquote(name), None if null else urllib.parse.unquote(value))
     return found
 
 
@@ -94,7 +102,9 @@ class Source:
     def next(self, convert: Callable[[Columns], T]) -> tuple[tuple[int, int], int, T] | None:
         """The entry, the first row within the row group, and what ``convert`` makes of the columns, which it must copy."""
         try:
-            found = self._native.next(lambda group, first, columns: (group, first, convert(columns)))
+            found = self._native.next(
+                lambda group, first, columns: (group, first, self._made(convert, group, first, columns))
+            )
         except CorruptError as error:
             if error.column is None:
                 raise
@@ -108,6 +118,13 @@ class Source:
             while self._entries[self._at][0] != group:
                 self._at += 1
         return self._entries[self._at], first, made
+
+    def _made(self, convert: Callable[[Columns], T], group: int, first: int, columns: Columns) -> T:
+        try:
+            return convert(columns)
+        except TimeRangeError as error:
+            path, ordinal, _ = self.groups[group]
+            raise error.at(path, ordinal, first) from None
 
     def stats(self) -> dict[str, Any]:
         """Counters of the native stages."""

@@ -17,8 +17,9 @@ from bowstring import _native
 from bowstring.base import arrow
 from bowstring.petastorm import _npy
 from bowstring.petastorm._source import Columns
+from bowstring.petastorm._times import in_unit
 from bowstring.petastorm.codecs import CompressedNdarrayCodec, ScalarCodec
-from bowstring.petastorm.errors import DecodeFieldError
+from bowstring.petastorm.errors import DecodeFieldError, TimeRangeError
 from bowstring.petastorm.unischema import UnischemaField
 
 __all__ = ["listed", "values_of"]
@@ -49,6 +50,8 @@ def values_of(field: UnischemaField, columns: Columns, unit: str | None) -> list
         if array.ndim > 1 or field.shape:
             return _nulled(_rows(_typed(array, field.numpy_dtype)), valid)
         return _scalars(field, array, valid, unit)
+    except TimeRangeError:
+        raise
     except (ValueError, TypeError, ArithmeticError, DecodeFieldError) as error:
         raise DecodeFieldError(f"field {name} does not decode: {error}") from error
 
@@ -85,7 +88,8 @@ def _scalars(field: UnischemaField, array: Array, valid: Array | None, unit: str
     dtype = field.numpy_dtype
     if unit is not None and dtype is np.datetime64:
         # Petastorm's times went through Python's datetime, hence microseconds; a null date stayed None.
-        times = array.astype(np.int64).astype(f"M8[{unit}]").astype("M8[D]" if unit == "D" else "M8[us]")
+        stored = array.astype(np.int64).astype(f"M8[{unit}]")
+        times = in_unit(stored, "D" if unit == "D" else "us", field.name, valid)
         if valid is not None and unit != "D":
             times[~valid] = np.datetime64("NaT")
         return _nulled(list(times), valid) if unit == "D" else list(times)

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-__all__ = ["DecodeFieldError", "NoDataAvailableError", "PetastormMetadataError", "PetastormMetadataGenerationError"]
+from bowstring.errors import UnsupportedError
+
+__all__ = [
+    "DecodeFieldError",
+    "NoDataAvailableError",
+    "PetastormMetadataError",
+    "PetastormMetadataGenerationError",
+    "TimeRangeError",
+]
 
 
 class NoDataAvailableError(Exception):
-    """There are fewer row groups than shards, so that some shard would be empty: ask for fewer, or write smaller row groups."""
+    """Nothing is left to read.
+
+    There are fewer row groups than shards, so that some shard would be empty: ask for fewer, or write smaller row groups. Or
+    nothing comes of a whole epoch of a reader without end (``num_epochs=None``): correct its predicate.
+    """
 
 
 class PetastormMetadataError(Exception):
@@ -19,3 +31,22 @@ class PetastormMetadataGenerationError(Exception):
 
 class DecodeFieldError(RuntimeError):
     """A stored value does not decode."""
+
+
+class TimeRangeError(UnsupportedError, ValueError):
+    """A time lies outside of what its type holds, which for ``datetime64[ns]`` is 1677 to 2262: leave the column out.
+
+    With Petastorm this is a ``pyarrow.ArrowInvalid``, a ``ValueError`` as well.
+    """
+
+    def __init__(self, column: str, row: int | None, problem: str) -> None:
+        self.problem = problem
+        super().__init__(f"column {column}, row {row}: {problem}", column=column, row=row)
+
+    def at(self, file: str, row_group: int, first: int) -> TimeRangeError:
+        """The same with its place: ``first`` is where the rows begin in their row group."""
+        row = None if self.row is None else self.row + first
+        made = TimeRangeError(str(self.column), row, self.problem)
+        made.file, made.row_group = file, row_group
+        made.args = (f"file {file}, row group {row_group}, column {self.column}, row {row}: {self.problem}",)
+        return made

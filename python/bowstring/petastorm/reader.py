@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
 from types import TracebackType
 from typing import Any
 
 from bowstring.errors import ConfigError
 from bowstring.petastorm import _options
-from bowstring.petastorm._dataset import Dataset, file_order, view, wanted
+from bowstring.petastorm._dataset import Dataset, view, wanted
 from bowstring.petastorm._feed import Feed, Filtered, Piece, Plain
+from bowstring.petastorm._files import positions
 from bowstring.petastorm._options import Settings
-from bowstring.petastorm._plan import Plan
+from bowstring.petastorm._plan import Patience, Plan
 from bowstring.petastorm._pool import Ordered
 from bowstring.petastorm._shape import BatchShape, RowShape, Shape
 from bowstring.petastorm._source import Columns, Location, Source
@@ -254,9 +255,11 @@ class Reader:
             shape = RowShape(stored, self.schema, settings, self.ngram, dataset.schema)
         source = Source(settings.location, shape.fields, stored=settings.batched, max_rows=shape.max_rows)
         try:
-            groups, predicate = wanted(
+            # Petastorm numbers row groups in the order of the list, one that comes twice twice.
+            listed = positions(settings.location.urls, source.groups)
+            chosen, predicate = wanted(
                 dataset,
-                source.groups,
+                [source.groups[group] for group in listed],
                 predicate=settings.predicate,
                 selector=settings.selector,
                 cur_shard=settings.cur_shard,
@@ -264,7 +267,7 @@ class Reader:
                 seed=seed,
             )
             plan = Plan(
-                _listed(settings.location.urls, source.groups, groups),
+                (listed[at] for at in chosen),
                 parts=settings.parts,
                 epochs=settings.num_epochs,
                 shuffle=settings.shuffle_row_groups,
@@ -272,19 +275,32 @@ class Reader:
             )
             if settings.cached and predicate is not None:
                 raise RuntimeError("a cache does not go with a predicate, unless it is on the partition column")
-            self._feed = _feed(source, plan, shape, predicate, settings)
+            self._feed: Feed[Any] = _feed(source, plan, shape, predicate, settings)
         except BaseException:
             source.close()
             raise
         self._shape = shape
+        self._patience = Patience(plan)
+        self._unordered: Piece[Any] | None = None
         self._work: Ordered[Piece[Any], deque[Any]] = Ordered(
-            self._feed.next, shape.finish, settings.workers if shape.calls_user else 0
+            self._read, shape.finish, settings.workers if shape.calls_user else 0
         )
         self._rows: deque[Any] = deque()
         self._lock = Lock()
         self._failed: BaseException | None = None
         self.last_row_consumed = False
         self.stopped = False
+
+    def _read(self) -> Piece[Any] | None:
+        """The next piece, in the order that its rows are to have."""
+        # It stays until it is ordered, so that an interrupt in between does not lose it.
+        if self._unordered is None:
+            self._unordered = self._feed.next()
+        if self._unordered is None:
+            return None
+        piece = self._shape.ordered(self._unordered)
+        self._unordered = None
+        return piece
 
     def _check(self, settings: Settings) -> None:
         if self.ngram is not None and settings.batched:
@@ -336,6 +352,10 @@ class Reader:
                         continue
                 try:
                     found = self._work.next()
+                    if found:
+                        self._patience.came()
+                    elif found is not None:
+                        self._patience.nothing()
                 except Exception as error:
                     self._failed = error
                     raise
@@ -371,14 +391,6 @@ class Reader:
     ) -> None:
         self.stop()
         self.join()
-
-
-def _listed(urls: str | Sequence[str], groups: list[tuple[str, int, int]], chosen: Iterable[int]) -> list[int]:
-    """``chosen`` in the order of a list of files; a directory's is the order of its paths already."""
-    if isinstance(urls, str):
-        return list(chosen)
-    place = {group: at for at, group in enumerate(file_order(list(urls), groups))}
-    return sorted(chosen, key=place.__getitem__)
 
 
 def _feed(source: Source, plan: Plan, shape: Shape, predicate: PredicateBase | None, settings: Settings) -> Feed[Any]:

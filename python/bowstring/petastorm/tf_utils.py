@@ -12,6 +12,7 @@ import numpy as np
 
 from bowstring.errors import UnsupportedError
 from bowstring.petastorm._lazy import needed
+from bowstring.petastorm._times import in_unit
 from bowstring.petastorm.unischema import Unischema
 
 __all__ = ["date_to_nsec_from_epoch", "make_namedtuple_tf_ngram", "make_petastorm_dataset", "tf_tensors"]
@@ -52,15 +53,15 @@ def _value(name: str, value: Any) -> Any:
     if isinstance(value, Decimal):
         return str(value.normalize())
     if isinstance(value, np.datetime64):
-        return value.astype("M8[ns]").astype(np.int64)
+        return in_unit(np.asarray(value), "ns", name).astype(np.int64)[()]
     if isinstance(value, np.ndarray):
-        return _array(value)
+        return _array(name, value)
     return value
 
 
-def _array(value: Any) -> Any:
+def _array(name: str, value: Any) -> Any:
     if value.dtype.kind == "M":
-        return value.astype("M8[ns]").astype(np.int64)
+        return in_unit(value, "ns", name).astype(np.int64)
     if value.dtype in (np.uint16, np.uint32):
         return value.astype(np.int32 if value.dtype == np.uint16 else np.int64)
     if value.dtype.kind in "SU":

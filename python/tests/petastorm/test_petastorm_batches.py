@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import pathlib
+import time
 from decimal import Decimal
 from typing import Any
 
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from bowstring.petastorm import make_batch_reader, make_reader
+from bowstring.petastorm.errors import NoDataAvailableError, TimeRangeError
 from bowstring.petastorm.ngram import NGram
 from bowstring.petastorm.predicates import in_lambda, in_negate, in_reduce, in_set
 from bowstring.petastorm.transform import TransformSpec
@@ -111,12 +113,102 @@ def test_parts_hold_each_row_once(url: str, seed: int | None) -> None:
     assert sorted(row for batch in found for row in batch.id.tolist()) == list(range(ROWS))
 
 
-def test_a_list_of_files_is_read_in_its_order(tmp_path: pathlib.Path) -> None:
-    for name, first in (("a", 0), ("b", 5)):
-        pq.write_table(pa.table({"id": range(first, first + 5)}), tmp_path / f"{name}.parquet")
-    urls = [f"file://{tmp_path}/{name}.parquet" for name in ("b", "a")]
-    with make_batch_reader(urls, shuffle_row_groups=False) as reader:
-        assert [batch.id[0] for batch in reader] == [5, 0]
+def test_a_file_without_the_partition_column_is_null_there(tmp_path: pathlib.Path) -> None:
+    for at, name in enumerate(["day=1/a", "rest", "day=2/a", "day=3/a"]):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        pq.write_table(pa.table({"id": [at]}), tmp_path / f"{name}.parquet")
+    seen = []
+
+    def third(day: Any) -> bool:
+        seen.append(day)
+        return bool(day == 3)
+
+    url = f"file://{tmp_path}"
+    found = batches(url, "id", "day", predicate=in_lambda(["day"], third))
+    assert [(batch.id.tolist(), batch.day.tolist()) for batch in found] == [([3], [3])]
+    assert set(seen) == {1, 2, 3, None}
+    assert [batch.id.tolist() for batch in batches(url, "id", "day", predicate=in_set({1, 2}, "day"))] == [[0], [2]]
+    assert [batch.id.tolist() for batch in batches(url, "id", "day", predicate=in_set({None}, "day"))] == [[1]]
+
+
+@pytest.mark.parametrize("seed", [0, 5])
+def test_a_seeded_order_does_not_hang_on_the_pool(seed: int, tmp_path: pathlib.Path) -> None:
+    pytest.importorskip("pandas")
+    pq.write_table(pa.table({"id": range(400)}), tmp_path / "a.parquet", row_group_size=20)
+
+    def slow(frame: Any) -> Any:
+        time.sleep(0.003 * (frame["id"].min() // 20 % 3))
+        return frame
+
+    def order(**options: Any) -> list[int]:
+        found = batches(f"file://{tmp_path}", "id", shuffle_rows=True, seed=seed, **options)
+        return [row for batch in found for row in batch.id.tolist()]
+
+    plain = order()
+    assert all(order(transform_spec=TransformSpec(slow)) == plain for _ in range(3))
+    assert order(transform_spec=TransformSpec(slow), reader_pool_type="dummy") == plain
+    assert len({tuple(row % 20 for row in plain[at : at + 20]) for at in range(0, 400, 20)}) > 15
+
+
+def test_times_beyond_nanoseconds_are_an_error(tmp_path: pathlib.Path) -> None:
+    last = datetime.datetime(2262, 4, 11, 23, 47, 16, 854775)
+    times = [datetime.datetime(1900, 1, 1)] * 10 + [last, None, datetime.datetime(9999, 12, 31), last]
+    table = pa.table(
+        {"id": range(14), "at": pa.array(times, pa.timestamp("us")), "s": pa.array(times, pa.timestamp("ms"))}
+    )
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=10)
+    url = f"file://{tmp_path}"
+    for column in ("at", "s"):
+        with make_batch_reader(url, ["id", column], shuffle_row_groups=False) as reader:
+            assert next(reader)[1][0] == np.datetime64("1900-01-01", "ns")
+            with pytest.raises(
+                ValueError, match=rf"a\.parquet, row group 1, column {column}, row 2: 9999-12-31"
+            ) as caught:
+                next(reader)
+        error = caught.value
+        assert isinstance(error, TimeRangeError)
+        assert (error.file, error.row_group, error.column, error.row) == ("a.parquet", 1, column, 2)
+    assert np.isnat(batches(url, "at", filters=[("id", "<", 12)])[1].at[-1])
+    pytest.importorskip("pandas")
+
+    def far(frame: Any) -> Any:
+        frame["at"] = np.array(["1900-01-01", "3000-01-01"] * 5, "M8[s]")[: len(frame)]
+        return frame
+
+    with pytest.raises(ValueError, match=r"column at, row 1: 3000-01-01"):
+        batches(url, "id", "at", filters=[("id", "<", 10)], transform_spec=TransformSpec(far))
+
+
+def test_days_beyond_pythons_are_an_error(tmp_path: pathlib.Path) -> None:
+    days = pa.array([-719162, 2932896, None, 2932897], pa.int32()).cast(pa.date32())
+    pq.write_table(pa.table({"id": range(4), "day": days}), tmp_path / "a.parquet", row_group_size=3)
+    with make_batch_reader(f"file://{tmp_path}", shuffle_row_groups=False) as reader:
+        assert next(reader).day.tolist() == [datetime.date(1, 1, 1), datetime.date(9999, 12, 31), None]
+        with pytest.raises(TimeRangeError, match="row group 1, column day, row 0: 2932897"):
+            next(reader)
+
+
+@pytest.mark.timeout(60)
+def test_an_endless_reader_that_yields_nothing_ends(url: str) -> None:
+    pytest.importorskip("pandas")
+    nothing = TransformSpec(lambda frame: frame[:0])
+    for options in (
+        {"predicate": in_lambda(["id"], lambda column: column < 0)},
+        {"predicate": in_lambda(["id", "word"], lambda column, word: column < 0)},
+        {"transform_spec": nothing},
+        {"transform_spec": nothing, "reader_pool_type": "dummy"},
+    ):
+        for shuffled in (False, True):
+            with pytest.raises(NoDataAvailableError, match="num_epochs=None has no end"):
+                batches(url, "id", "word", num_epochs=None, shuffle_row_groups=shuffled, **options)
+    assert batches(url, "id", "word", num_epochs=3, predicate=in_lambda(["id"], lambda column: column < 0)) == []
+
+
+@pytest.mark.timeout(60)
+def test_an_endless_reader_of_one_row_goes_on(url: str) -> None:
+    for fields in (["id"], ["id", "word"]):
+        with make_batch_reader(url, fields, num_epochs=None, predicate=in_set({49}, "id"), seed=1) as reader:
+            assert [next(reader).id.tolist() for _ in range(200)] == [[49]] * 200
 
 
 def test_filters_select_rows(url: str) -> None:

@@ -255,3 +255,14 @@ def test_threads_may_share_a_reader(at: At) -> None:
 def test_hostile_metadata_is_refused(name: str) -> None:
     with pytest.raises(Error), make_reader(f"file://{folder('').parent}/malicious/{name}") as reader:
         list(reader)
+
+
+@pytest.mark.timeout(60)
+def test_an_endless_reader_that_yields_nothing_ends(at: At) -> None:
+    for options in (
+        {"predicate": in_set({-1}, "id")},
+        {"predicate": in_set({-1}, "id"), "schema_fields": None},
+        {"schema_fields": NGram({0: ["id"], 1: ["id"]}, -1, "id")},
+    ):
+        with pytest.raises(NoDataAvailableError, match="num_epochs=None has no end"):
+            ids(at(CODECS), num_epochs=None, **options)
