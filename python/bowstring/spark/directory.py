@@ -7,7 +7,8 @@
   .clicks.bowstring-spark-77ab.../       a write under way, which no reader takes for data
     000003x1x01bc/part-00000.parquet     one attempt at one task
 ```
-A first or replacing commit renames a directory that holds its one ``write-...``, an append renames only that.
+A first commit renames a directory that holds its one ``write-...``, an append renames only that, and a replacing one exchanges two
+directories; what stands aside after a kill, on file systems that cannot do that in one step, is put back by whoever begins next.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -26,6 +28,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from pyspark.sql.types import StructType
 
 from bowstring.errors import ClosedError, ConfigError, StoreError
+from bowstring.spark import swap
 from bowstring.spark.options import SourceOptions
 from bowstring.spark.task import Attempt, new_write, tries
 from bowstring.spark.types import conform, stored_schema
@@ -82,11 +85,14 @@ class Place:
     @staticmethod
     def remove_all(path: Path, prefix: str) -> None:
         """Ends all writes to ``path`` whose names begin so, and removes what is hidden of them."""
-        begins = f"{_hidden(path)}{prefix}"
-        if path.parent.exists():
-            for found in path.parent.iterdir():
-                if found.name.startswith(begins):
-                    Place(path, found.name.removeprefix(_hidden(path))).remove()
+        for found in _all_hidden(path, prefix):
+            Place(path, found.name.removeprefix(_hidden(path))).remove()
+
+    @staticmethod
+    def recover(path: Path) -> None:
+        """Puts back a dataset that a commit was about to replace when it was killed, or removes what it had replaced."""
+        for hidden in _all_hidden(path, ""):
+            _checked(path, partial(swap.restored, path, hidden))
 
     def open(self) -> None:
         """Begins the write; again if it was begun before."""
@@ -146,14 +152,16 @@ class Place:
         if self.path.exists():
             if not replace:
                 return False
-            _renamed(self.path, self.hidden / "replaced")
-        _renamed(whole, self.path)
+            _checked(self.path, lambda: swap.replaced(whole, self.path, self.hidden))
+        else:
+            _renamed(whole, self.path)
         _flush(self.path.parent)
         self.remove()
         return True
 
     def remove(self) -> None:
-        """Removes all that is hidden."""
+        """Removes all that is hidden, but not a dataset that stands aside: that is put back."""
+        _checked(self.path, lambda: swap.restored(self.path, self.hidden))
         # First the sign for stragglers.
         (self.hidden / _OPEN).unlink(missing_ok=True)
         # An attempt that is just making a file keeps its directory from being removed.
@@ -168,11 +176,21 @@ def _hidden(path: Path) -> str:
     return f".{path.name}.bowstring-"
 
 
+def _all_hidden(path: Path, prefix: str) -> list[Path]:
+    """What is hidden of writes to ``path`` whose names begin so."""
+    begins = f"{_hidden(path)}{prefix}"
+    return [found for found in path.parent.iterdir() if found.name.startswith(begins)] if path.parent.exists() else []
+
+
 def _renamed(old: Path, new: Path) -> None:
+    _checked(new, lambda: os.rename(old, new))
+
+
+def _checked(path: Path, step: Callable[[], None]) -> None:
     try:
-        os.rename(old, new)
+        step()
     except OSError as error:
-        raise StoreError(f"commit of {new}: {error}") from error
+        raise StoreError(f"commit of {path}: {error}", file=str(path)) from error
 
 
 def _flush(directory: Path) -> None:
@@ -218,6 +236,7 @@ class DirectoryWriter(DataSourceArrowWriter):
         self.target = _Target(options, schema)
         self.write_id = new_write()
         self.exists = options.exists(overwrite)
+        Place.recover(self.target.path)
         there = self.target.path.exists()
         if there and self.exists == "error":
             raise ConfigError(f"option if_exists: {self.target.path} exists", option="if_exists")
@@ -262,6 +281,7 @@ class DirectoryStreamWriter(DataSourceStreamArrowWriter):
         self.target = _Target(options, schema)
         self.write_id = new_write(options.checkpoints)
         self.replace = options.exists(overwrite) == "replace"
+        Place.recover(self.target.path)
         # By the driver before there are tasks, so that none of them begins the write again after its end. Spark makes a writer
         # of its own for `commit` and `abort`, which remove what that one opens here.
         Place(self.target.path, self.write_id).open()

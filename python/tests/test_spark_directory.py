@@ -1,0 +1,160 @@
+"""Replacing a dataset in a directory: the old one or the new one is there, whatever fails and whenever the driver is killed."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from bowstring.errors import StoreError
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("pyspark", reason="PySpark is not installed")
+
+from bowstring.spark import swap
+from bowstring.spark.directory import Place
+
+# Replaces the dataset `old` by `new`; what the test changes first comes before it.
+PROGRAM = """
+import os, pathlib, signal, sys
+from bowstring.spark import swap
+from bowstring.spark.directory import Place
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+place = Place(pathlib.Path(sys.argv[1]), "new")
+place.open()
+attempt = place.attempt("0")
+attempt.mkdir()
+(attempt / "new.parquet").touch()
+{change}
+place.publish([attempt], replace=True, create=False)
+"""
+TWO_RENAMES = "swap._exchanged = lambda *_: False\n"
+# Whole renames that are made before the kill.
+KILL = """
+renames, left = os.rename, [{after}]
+def rename(*names):
+    if not left[0]:
+        die()
+    left[0] -= 1
+    renames(*names)
+os.rename = rename
+"""
+
+
+def begun(path: pathlib.Path, name: str) -> tuple[Place, pathlib.Path]:
+    """A write with one file."""
+    place = Place(path, name)
+    place.open()
+    attempt = place.attempt("0")
+    attempt.mkdir()
+    (attempt / f"{name}.parquet").touch()
+    return place, attempt
+
+
+@pytest.fixture
+def old(tmp_path: pathlib.Path) -> pathlib.Path:
+    """A dataset with one file."""
+    place, attempt = begun(tmp_path / "clicks", "old")
+    assert place.publish([attempt], replace=False, create=True)
+    assert holds(place.path) == {"old"}
+    return place.path
+
+
+def holds(path: pathlib.Path) -> set[str]:
+    """The writes that a dataset holds."""
+    return {found.stem.rpartition("-")[2] for found in path.rglob("*.parquet")}
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_replace(exchange: bool, old: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not exchange:
+        monkeypatch.setattr(swap, "_exchanged", lambda *_: False)
+    place, attempt = begun(old, "new")
+    assert place.publish([attempt], replace=True, create=False)
+    assert holds(old) == {"new"}
+    assert [found.name for found in old.parent.iterdir()] == ["clicks"], "nothing hidden is left"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are exchanged on Linux only")
+def test_names_are_exchanged_in_one_step(old: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(swap.os, "rename", None)
+    (old.parent / "other").mkdir()
+    assert swap._exchanged(old.parent / "other", old)
+    assert holds(old.parent / "other") == {"old"}
+    with pytest.raises(FileNotFoundError):
+        swap._exchanged(old.parent / "nothing", old)
+
+
+@pytest.mark.parametrize("exchange", [True, False])
+def test_a_failed_replace_leaves_the_old_dataset(
+    exchange: bool, old: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, attempt = begun(old, "new")
+    rename = os.rename
+
+    def failing(one: Any, other: Any) -> None:
+        if pathlib.Path(other) == old and pathlib.Path(one).name != swap.ASIDE:
+            raise OSError(5, "Input/output error")
+        rename(one, other)
+
+    def failed(*_: Any) -> bool:
+        raise OSError(5, "Input/output error")
+
+    if exchange:
+        monkeypatch.setattr(swap, "_exchanged", failed)
+    else:
+        monkeypatch.setattr(swap, "_exchanged", lambda *_: False)
+        monkeypatch.setattr(swap.os, "rename", failing)
+    with pytest.raises(StoreError, match=r"commit of .*clicks.*Input/output error"):
+        place.publish([attempt], replace=True, create=False)
+    assert holds(old) == {"old"}
+    place.remove()  # as Spark's abort does
+    assert holds(old) == {"old"}
+    assert [found.name for found in old.parent.iterdir()] == ["clicks"]
+
+
+def test_an_abort_puts_back_what_stands_aside(old: pathlib.Path) -> None:
+    place, _ = begun(old, "new")
+    os.rename(old, place.hidden / swap.ASIDE)
+    place.remove()
+    assert holds(old) == {"old"}
+
+
+@pytest.mark.parametrize(
+    ("change", "then"),
+    [
+        # Exchanged: killed before, and right after.
+        ("swap._exchanged = die", "old"),
+        ("exchanged = swap._exchanged\nswap._exchanged = lambda *names: exchanged(*names) and die()", "new"),
+        # By two renames: before, in between, and after them.
+        (TWO_RENAMES + KILL.format(after=0), "old"),
+        (TWO_RENAMES + KILL.format(after=1), "old"),
+        (TWO_RENAMES + KILL.format(after=2) + "swap.restored = die", "new"),
+        (TWO_RENAMES + "Place.remove = die", "new"),
+    ],
+)
+def test_killed_at_any_step(change: str, then: str, old: pathlib.Path) -> None:
+    ran = subprocess.run([sys.executable, "-c", PROGRAM.format(change=change), str(old)], check=False)
+    assert ran.returncode == -signal.SIGKILL
+    Place.recover(old)  # what a writer does first
+    assert holds(old) == {then}
+    Place.recover(old)
+    place, attempt = begun(old, "third")
+    assert place.publish([attempt], replace=False, create=False)
+    assert holds(old) == {then, "third"}
+    # What was replaced does not come back once the dataset is deleted.
+    for file in old.rglob("*"):
+        if file.is_file():
+            file.unlink()
+    for directory in sorted(old.rglob("*"), reverse=True):
+        directory.rmdir()
+    old.rmdir()
+    Place.recover(old)
+    assert not old.exists()
