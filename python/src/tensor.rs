@@ -9,7 +9,7 @@ use bowstring::tensor::{BatchBuilder, Tensor, TensorSpec};
 use bowstring::{Error, Result};
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
-use pyo3::types::{PyCapsule, PyTuple};
+use pyo3::types::{PyCapsule, PyDict, PyTuple};
 
 use crate::errors::raise;
 use crate::fork::Owned;
@@ -128,6 +128,25 @@ impl PyTensor {
     }
 }
 
+/// A tensor of truths as a NumPy array over the same memory, by NumPy's array interface: its DLPack knows none before 1.26.
+fn bits<'py>(tensor: &Bound<'py, PyTensor>, numpy: &Bound<'py, PyModule>) -> PyResult<Bound<'py, PyAny>> {
+    let py = tensor.py();
+    let shape = tensor.get().shape(py)?;
+    if tensor.get().nbytes() == 0 {
+        return numpy.call_method1("empty", (shape, "|b1"));
+    }
+    let interface = PyDict::new(py);
+    interface.set_item("version", 3)?;
+    interface.set_item("shape", shape)?;
+    interface.set_item("typestr", "|b1")?;
+    interface.set_item("data", (tensor.get().data_ptr(py)?, false))?;
+    // NumPy keeps this object, and this keeps the tensor, for as long as the array or a view of it lives.
+    let holder = py.import("types")?.getattr("SimpleNamespace")?.call0()?;
+    holder.setattr("__array_interface__", interface)?;
+    holder.setattr("tensor", tensor)?;
+    numpy.call_method1("asarray", (holder,))
+}
+
 /// A tensor with its own slab, filled with `bytes`.
 fn filled(dtype: DType, shape: Vec<usize>, bytes: &[u8]) -> Result<Tensor> {
     let spec = TensorSpec { name: "tensor".into(), dtype, shape };
@@ -227,7 +246,18 @@ impl PyTensor {
             let hint = "use torch.from_dlpack(tensor), or cast the column to float32".to_owned();
             return Err(raise(py, &Error::Unsupported { what: "bfloat16 in NumPy".to_owned(), hint }));
         }
-        py.import("numpy")?.call_method1("from_dlpack", (slf,))
+        let numpy = py.import("numpy")?;
+        if slf.get().0.dtype() == DType::Bool {
+            return bits(slf, &numpy);
+        }
+        if !numpy.hasattr("from_dlpack")? {
+            let hint = "upgrade NumPy".to_owned();
+            return Err(raise(
+                py,
+                &Error::Unsupported { what: "NumPy before 1.22, which has no DLPack".to_owned(), hint },
+            ));
+        }
+        numpy.call_method1("from_dlpack", (slf,))
     }
 
     #[pyo3(signature = (dtype=None, copy=None))]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -154,3 +155,26 @@ def test_wrong_bytes_are_an_error() -> None:
         Tensor.from_bytes(b"abc", (1,), "int24")
     with pytest.raises(Error):
         Tensor.from_bytes(b"", (1 << 62, 1 << 62), "int64")
+
+
+def test_truths_reach_a_numpy_whose_dlpack_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = np.from_dlpack
+
+    def before_1_26(tensor: Tensor) -> Any:
+        if tensor.dtype == "bool":
+            raise RuntimeError("Unsupported dtype in DLTensor.")
+        return given(tensor)
+
+    monkeypatch.setattr(np, "from_dlpack", before_1_26)
+    tensor = Tensor.from_bytes(b"\1\0\1\1\0\0", [3, 2], "bool")
+    array = tensor.numpy()
+    assert array.dtype == np.bool_
+    assert array.tolist() == [[True, False], [True, True], [False, False]]
+    assert array.ctypes.data == tensor.data_ptr
+    del tensor
+    gc.collect()
+    assert array.sum() == 3
+    assert Tensor.from_bytes(b"", [0, 4], "bool").numpy().shape == (0, 4)
+    monkeypatch.delattr(np, "from_dlpack")
+    with pytest.raises(UnsupportedError, match=r"NumPy before 1\.22"):
+        Tensor.from_bytes(b"\0", [1], "uint8").numpy()
