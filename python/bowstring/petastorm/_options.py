@@ -33,6 +33,8 @@ class Settings:
     predicate: Any
     selector: Any
     num_epochs: int | None
+    zmq_copy_buffers: bool
+    """Only handed through, to :attr:`Reader.diagnostics`."""
     cur_shard: int | None
     shard_count: int | None
     shard_seed: int | None
@@ -43,9 +45,9 @@ class Settings:
     batched: bool
 
 
-def renamed(option: str, meaning: str) -> None:
+def renamed(option: str, meaning: str, category: type[Warning] = DeprecationWarning) -> None:
     """Says that a parameter of Petastorm's has no effect of its own any more, and what has."""
-    warnings.warn(f"{option}: {meaning}", DeprecationWarning, stacklevel=_users_frame())
+    warnings.warn(f"{option}: {meaning}", category, stacklevel=_users_frame())
 
 
 def _users_frame() -> int:

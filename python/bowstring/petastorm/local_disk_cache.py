@@ -32,7 +32,7 @@ class LocalDiskCache(CacheBase):
         size_limit_bytes: int,
         expected_row_size_bytes: int,
         shards: int = 6,
-        cleanup: bool = False,
+        cleanup: bool = True,
         **settings: Any,
     ) -> None:
         check_size(size_limit_bytes, expected_row_size_bytes, shards)

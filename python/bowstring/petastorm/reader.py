@@ -25,7 +25,22 @@ from bowstring.petastorm.selectors import RowGroupSelectorBase
 from bowstring.petastorm.transform import TransformSpec, transform_schema
 from bowstring.petastorm.unischema import UnischemaField
 
-__all__ = ["Reader", "make_batch_reader", "make_reader"]
+__all__ = ["Reader", "make_batch_reader", "make_reader", "normalize_dataset_url_or_urls"]
+
+
+def normalize_dataset_url_or_urls(dataset_url_or_urls: str | list[str]) -> str | list[str]:
+    """URLs without a slash at their end."""
+    if isinstance(dataset_url_or_urls, list):
+        if not dataset_url_or_urls:
+            raise ValueError("the list of dataset URLs is empty")
+        return [_without_slash(url) for url in dataset_url_or_urls]
+    return _without_slash(dataset_url_or_urls)
+
+
+def _without_slash(url: Any) -> str:
+    if not isinstance(url, str):
+        raise ValueError(f"a dataset URL must be a string, got {url!r}")
+    return url.removesuffix("/")
 
 
 def make_reader(
@@ -56,6 +71,7 @@ def make_reader(
     storage_options: Mapping[str, Any] | None = None,
     zmq_copy_buffers: bool = True,
     filesystem: Any = None,
+    convert_early_to_numpy: bool = False,
 ) -> Reader:
     """Reads a dataset that Petastorm wrote, row by row, as named tuples of decoded values.
 
@@ -89,6 +105,7 @@ def make_reader(
     :param storage_options: options of the store; fsspec's usual names are translated.
     :param zmq_copy_buffers: deprecated, without effect.
     :param filesystem: refused, unless it is a local one: give a URL and ``storage_options``.
+    :param convert_early_to_numpy: without effect: nothing is converted late.
     """
     given = dict(locals())
     if pyarrow_serialize:
@@ -123,6 +140,7 @@ def make_batch_reader(
     storage_options: Mapping[str, Any] | None = None,
     zmq_copy_buffers: bool = True,
     filesystem: Any = None,
+    convert_early_to_numpy: bool = False,
 ) -> Reader:
     """Reads plain Parquet, a row group at a time, as named tuples of arrays.
 
@@ -177,6 +195,7 @@ def _settings(place: Location, given: Mapping[str, Any], workers: int, *, cached
         predicate=given["predicate"],
         selector=given["rowgroup_selector"],
         num_epochs=given["num_epochs"],
+        zmq_copy_buffers=given.get("zmq_copy_buffers", True),
         cur_shard=given["cur_shard"],
         shard_count=given["shard_count"],
         shard_seed=given["shard_seed"],
@@ -216,6 +235,7 @@ class Reader:
         is_batched_reader: bool = False,
         filters: Any = None,
         shard_seed: int | None = None,
+        convert_early_to_numpy: bool = False,
     ) -> None:
         given = dict(locals())
         for name in ("reader_pool", "cache", "worker_class"):
@@ -245,7 +265,7 @@ class Reader:
         self.schema = transform_schema(stored, settings.transform) if settings.transform else stored
         seed = settings.seed
         if settings.shard_seed:
-            _options.renamed("shard_seed", "it was deprecated in Petastorm; use seed")
+            _options.renamed("shard_seed", "it was deprecated in Petastorm; use seed", UserWarning)
             seed = settings.shard_seed
 
         shape: Shape
@@ -281,6 +301,8 @@ class Reader:
             raise
         self._shape = shape
         self._patience = Patience(plan)
+        self._settings = settings
+        self._pieces = 0
         self._unordered: Piece[Any] | None = None
         self._work: Ordered[Piece[Any], deque[Any]] = Ordered(
             self._read, shape.finish, settings.workers if shape.calls_user else 0
@@ -300,6 +322,7 @@ class Reader:
             return None
         piece = self._shape.ordered(self._unordered)
         self._unordered = None
+        self._pieces += 1
         return piece
 
     def _check(self, settings: Settings) -> None:
@@ -319,8 +342,18 @@ class Reader:
 
     @property
     def diagnostics(self) -> dict[str, Any]:
-        """How many rows, or row groups with a function of the user's, are ready or under way."""
-        return {"output_queue_size": len(self._rows) + len(self._work)}
+        """Rows, or row groups with a function of the user's, that are ready or under way; and row groups that were begun and done.
+
+        Row groups that come in pieces count once for each.
+        """
+        waiting = len(self._work)
+        return {
+            "output_queue_size": len(self._rows) + waiting,
+            "items_consumed": self._pieces,
+            "items_produced": self._pieces - waiting,
+            "items_inprocess": waiting,
+            "zmq_copy_buffers": self._settings.zmq_copy_buffers,
+        }
 
     def __iter__(self) -> Reader:
         return self
@@ -382,6 +415,9 @@ class Reader:
     def join(self) -> None:
         """Waits for user functions that still run."""
         self._work.join()
+
+    def cleanup_cache(self) -> None:
+        """Nothing is kept that would have to be removed."""
 
     def __enter__(self) -> Reader:
         return self

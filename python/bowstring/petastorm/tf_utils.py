@@ -6,7 +6,7 @@ import datetime
 import warnings
 from collections.abc import Callable, Iterator
 from decimal import Decimal
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -115,7 +115,8 @@ def make_petastorm_dataset(reader: Any) -> Any:
 def _generated(tf: Any, samples: Callable[[], Iterator[Any]], fields: list[Any], *, batched: bool) -> Any:
     rows = (None,) if batched else ()
     signature = tuple(tf.TensorSpec((*rows, *field.shape), _type(field.numpy_dtype)) for field in fields)
-    return tf.data.Dataset.from_generator(samples, output_signature=signature)
+    # TensorFlow 1's class is TensorFlow 2's with the methods of both: make_one_shot_iterator, output_shapes.
+    return tf.compat.v1.data.Dataset.from_generator(samples, output_signature=signature)
 
 
 def _windows(schemas: dict[int, Unischema], values: tuple[Any, ...]) -> dict[int, Any]:
@@ -134,9 +135,51 @@ def make_namedtuple_tf_ngram(unischema: Unischema, ngram: Any, *args: Any, **kar
     return made
 
 
-def tf_tensors(reader: Any, shuffling_queue_capacity: int = 0, min_after_dequeue: int = 0) -> NoReturn:
-    """Refused: it needs the graphs and queues of TensorFlow 1."""
-    raise UnsupportedError(
-        "tf_tensors builds queues in a TensorFlow 1 graph; use make_petastorm_dataset(reader), with "
-        f".shuffle({shuffling_queue_capacity or 'capacity'}) for shuffling_queue_capacity"
-    )
+def tf_tensors(reader: Any, shuffling_queue_capacity: int = 0, min_after_dequeue: int = 0) -> Any:
+    """Tensors of a graph that are the next row, or window, each time they are run: a named tuple, for an NGram one per offset.
+
+    For graphs of TensorFlow 1, as ``tf.compat.v1`` of TensorFlow 2 has them. At the reader's end they raise
+    ``tf.errors.OutOfRangeError``.
+
+    :param reader: the reader; one of batches does not go with shuffling.
+    :param shuffling_queue_capacity: rows of a ``RandomShuffleQueue``, which a queue runner fills; 0 for none.
+    :param min_after_dequeue: rows that stay in the queue.
+    """
+    tf = needed("tensorflow", "tf_tensors").compat.v1
+    if tf.executing_eagerly():
+        raise UnsupportedError(
+            "tf_tensors makes tensors of a graph, and there is none: use make_petastorm_dataset(reader), or call it within "
+            "tf.Graph().as_default() or after tf.compat.v1.disable_eager_execution()"
+        )
+    if reader.batched_output and shuffling_queue_capacity > 0:
+        raise ValueError(
+            "shuffling_queue_capacity does not go with a reader of batches: shuffle_rows of the reader does"
+        )
+    schemas = {0: reader.schema}
+    if reader.ngram is not None:
+        schemas = {at: reader.ngram.get_schema_at_timestep(reader.schema, at) for at in reader.ngram.offsets()}
+    fields = [field for schema in schemas.values() for field in schema.fields.values()]
+    types = [_type(field.numpy_dtype) for field in fields]
+
+    def following(_: Any) -> list[Any]:
+        sample = next(reader)
+        rows = [sample] if reader.ngram is None else [sample[at] for at in schemas]
+        values = [value for row in rows for value in _values(row)]
+        return [_typed(tf, value, kind) for value, kind in zip(values, types, strict=True)]
+
+    values = tf.py_func(following, [tf.constant(1)], types)
+    if shuffling_queue_capacity > 0:
+        queue = tf.RandomShuffleQueue(shuffling_queue_capacity, min_after_dequeue, types)
+        queue.size(name="random_shuffling_queue_size")  # for whoever looks it up in the graph
+        tf.train.add_queue_runner(tf.train.QueueRunner(queue, [queue.enqueue(values)]))
+        values = queue.dequeue()
+        values = values if isinstance(values, list) else [values]
+    for field, value in zip(fields, values, strict=True):
+        value.set_shape(((None,) if reader.batched_output else ()) + tuple(field.shape))
+    windows = _windows(schemas, tuple(values))
+    return windows[0] if reader.ngram is None else windows
+
+
+def _typed(tf: Any, value: Any, kind: Any) -> Any:
+    """A value of just the type that the graph was told."""
+    return np.asarray(value, object if kind == tf.string else kind.as_numpy_dtype)

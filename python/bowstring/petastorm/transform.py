@@ -25,7 +25,7 @@ class TransformSpec:
     of a row group. Without a function, fields are only removed or selected.
 
     :param func: the function, called on threads of the reader; a process pool does not exist.
-    :param edit_fields: ``(name, numpy_dtype, shape, nullable)`` of fields that it adds or changes.
+    :param edit_fields: ``(name, numpy_dtype, shape, nullable)``, or a :class:`UnischemaField`, of each field that it adds or edits.
     :param removed_fields: names of fields that the result lacks.
     :param selected_fields: names of the fields of the result, in this order; not together with ``removed_fields``.
     """
@@ -33,7 +33,7 @@ class TransformSpec:
     def __init__(
         self,
         func: Callable[[Any], Any] | None = None,
-        edit_fields: Sequence[tuple[str, Any, tuple[int | None, ...], bool]] | None = None,
+        edit_fields: Sequence[tuple[str, Any, tuple[int | None, ...], bool] | UnischemaField] | None = None,
         removed_fields: Sequence[str] | None = None,
         selected_fields: Sequence[str] | None = None,
     ) -> None:
@@ -51,15 +51,19 @@ def transform_schema(schema: Unischema, transform_spec: TransformSpec) -> Unisch
     _warn_unknown("removed_fields", removed - schema.fields.keys())
     gone = removed | {field[0] for field in transform_spec.edit_fields}
     fields = [field for name, field in schema.fields.items() if name not in gone]
-    fields += [
-        UnischemaField(name, numpy_dtype, shape, None, nullable)
-        for name, numpy_dtype, shape, nullable in transform_spec.edit_fields
-    ]
+    fields += map(_edited, transform_spec.edit_fields)
     if transform_spec.selected_fields is not None:
         by_name = {field.name: field for field in fields}
         _warn_unknown("selected_fields", set(transform_spec.selected_fields) - by_name.keys())
         fields = [by_name[name] for name in transform_spec.selected_fields if name in by_name]
     return Unischema(f"{schema._name}_transformed", fields)
+
+
+def _edited(field: Any) -> UnischemaField:
+    """An entry of ``edit_fields``; values that a function made have no codec."""
+    name, numpy_dtype, shape, *rest = field
+    # A UnischemaField has its codec in fourth place.
+    return UnischemaField(name, numpy_dtype, shape, None, bool(rest[-1]))
 
 
 def _warn_unknown(option: str, names: set[str]) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import multiprocessing
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -11,7 +12,31 @@ import numpy as np
 from bowstring.petastorm.errors import DecodeFieldError
 from bowstring.petastorm.unischema import Unischema, UnischemaField
 
-__all__ = ["DecodeFieldError", "decode_row"]
+__all__ = ["DecodeFieldError", "add_to_dataset_metadata", "decode_row", "run_in_subprocess"]
+
+
+def run_in_subprocess(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What ``func``, a function of a module, returns in a process of its own, which ends with it.
+
+    The process is started afresh, not forked: this one has threads.
+    """
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(func, args, kwargs)
+
+
+def add_to_dataset_metadata(dataset: Any, key: str | bytes, value: str | bytes) -> None:
+    """Puts a value into ``_common_metadata``, beside those that are there; needs pyarrow.
+
+    :param dataset: a URL or path, or a ``pyarrow.parquet.ParquetDataset``.
+    """
+    from bowstring.petastorm.etl._footer import Folder
+    from bowstring.petastorm.etl.dataset_metadata import _url_of
+
+    paths = getattr(dataset, "paths", None)
+    if paths is not None and not isinstance(paths, str):
+        raise ValueError("the dataset must be one directory, not a list of files")
+    name, content = (text.encode() if isinstance(text, str) else text for text in (key, value))
+    Folder(_url_of(dataset)).add({name: content})
 
 
 def decode_row(row: Mapping[str, Any], schema: Unischema) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""A directory takes the place of another: at once where the system can exchange two names, else by two renames that can be undone.
+"""A directory takes the place of another: in one step where the system can exchange two names, else by two that can be undone.
 
-Between those two renames the old directory stands aside, under the name :data:`ASIDE` in a hidden directory. Whoever finds it there,
-and nothing in its place, puts it back: :func:`restored`.
+Between those two renames the old directory stands aside, under the name :data:`ASIDE` in a hidden directory. Whoever finds it
+there, and nothing in its place, puts it back: :func:`restored`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Writes the signatures of Petastorm's public callables to signatures.json: run it with an interpreter that has petastorm 0.12.1.
+"""Writes the signatures of Petastorm's public callables to signatures.json: run it with an interpreter that has petastorm 0.13.1.
+
+Those of 0.12.1 are the same but for ``convert_early_to_numpy`` at the end of three, ``Reader.cleanup_cache``, and a default of
+``LocalDiskCache``.
 
 $PETASTORM_PYTHON dump_signatures.py > signatures.json
 """
@@ -12,10 +15,10 @@ import sys
 from typing import Any
 
 MODULES = """reader transform unischema codecs ngram predicates selectors weighted_sampling_reader errors cache local_disk_cache
-pytorch tf_utils etl etl.dataset_metadata etl.rowgroup_indexers etl.rowgroup_indexing spark.spark_dataset_converter spark_utils"""
+pytorch tf_utils etl etl.dataset_metadata etl.rowgroup_indexers etl.rowgroup_indexing spark.spark_dataset_converter spark_utils
+utils test_util.reader_mock"""
 # Helpers of Petastorm's own that are public by name only.
 INTERNAL = {
-    "reader": ["normalize_dataset_url_or_urls"],
     "spark.spark_dataset_converter": ["CachedDataFrameMeta", "vector_to_array"],
 }
 

@@ -11,8 +11,8 @@ from bowstring.petastorm import make_batch_reader, make_reader
 from bowstring.petastorm._options import normalized, object_store_options
 from bowstring.petastorm.local_disk_cache import LocalDiskCache
 from bowstring.petastorm.predicates import in_set
-from bowstring.petastorm.reader import Reader
-from bowstring.petastorm.tf_utils import tf_tensors
+from bowstring.petastorm.reader import Reader, normalize_dataset_url_or_urls
+from bowstring.petastorm.transform import TransformSpec
 
 from .datasets import CODECS
 
@@ -38,7 +38,8 @@ CACHE = {
     ],
 )
 def test_renamed(options: dict[str, Any], says: str, at: At) -> None:
-    with pytest.warns(DeprecationWarning, match=says) as caught:
+    category = UserWarning if "shard_seed" in options else DeprecationWarning  # as Petastorm's
+    with pytest.warns(category, match=says) as caught:
         reader = make_reader(at(CODECS), ["id"], **options)
     assert caught[0].filename == __file__  # Python shows it only where it is the user's own
     with reader:
@@ -105,14 +106,34 @@ def test_a_reader_by_its_constructor(at: At) -> None:
         Reader(None, at(CODECS), reader_pool=object())
 
 
+def test_names_of_0_13(at: At) -> None:
+    with make_reader(at(CODECS), ["id"], convert_early_to_numpy=True) as reader:
+        assert len(list(reader)) == 40
+        reader.cleanup_cache()
+    assert normalize_dataset_url_or_urls(["file:///a/", "file:///b"]) == ["file:///a", "file:///b"]
+    for bad in ([], None, [5]):
+        with pytest.raises(ValueError, match=r"empty|string"):
+            normalize_dataset_url_or_urls(bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("pool", ["thread", "dummy"])
+def test_diagnostics(pool: str, at: At) -> None:
+    spec = TransformSpec(lambda row: row)
+    with make_reader(at(CODECS), ["id"], reader_pool_type=pool, transform_spec=spec, zmq_copy_buffers=True) as reader:
+        assert reader.diagnostics["items_consumed"] == 0
+        next(reader)
+        found = reader.diagnostics
+        assert found["items_consumed"] == found["items_produced"] + found["items_inprocess"] > 0
+        list(reader)
+        assert reader.diagnostics["items_inprocess"] == reader.diagnostics["output_queue_size"] == 0
+
+
 def test_a_dataset_that_does_not_exist() -> None:
     with pytest.raises(NotFoundError):
         make_batch_reader("file:///no/such/dataset")
 
 
 def test_without_successor() -> None:
-    with pytest.raises(UnsupportedError, match="make_petastorm_dataset"):
-        tf_tensors(None)
     with pytest.raises(UnsupportedError, match="local path"):
         LocalDiskCache("/nowhere", 10**9, 100)
     with pytest.raises(ValueError, match="size limit"):

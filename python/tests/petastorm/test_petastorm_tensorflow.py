@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 pytest.importorskip("tensorflow", reason="TensorFlow is not installed")
 
+import tensorflow
+from bowstring.errors import UnsupportedError
 from bowstring.petastorm import make_batch_reader, make_reader
 from bowstring.petastorm.ngram import NGram
-from bowstring.petastorm.tf_utils import make_petastorm_dataset
+from bowstring.petastorm.tf_utils import make_petastorm_dataset, tf_tensors
 
 from .datasets import CODECS, FIXTURES
 
@@ -53,3 +56,81 @@ def test_nulls_are_refused(at: At) -> None:
         pytest.raises(Exception, match="n_string is None"),
     ):
         list(make_petastorm_dataset(reader))
+
+
+def test_methods_of_tensorflow_1(at: At) -> None:
+    tf = tensorflow.compat.v1
+    with tf.Graph().as_default(), make_reader(at(CODECS), FIELDS, shuffle_row_groups=False) as reader:
+        dataset = make_petastorm_dataset(reader)
+        assert dataset.output_shapes.nd_u16.as_list() == [3, 2]
+        assert dataset.output_types.id == tf.int64
+        following = dataset.make_one_shot_iterator().get_next()
+        with tf.Session() as session:
+            assert [int(session.run(following).id) for _ in range(40)] == list(range(40))
+            with pytest.raises(tf.errors.OutOfRangeError):
+                session.run(following)
+
+
+def test_tensors_of_a_graph(at: At) -> None:
+    tf = tensorflow.compat.v1
+    with tf.Graph().as_default(), make_reader(at(CODECS), FIELDS, shuffle_row_groups=False) as reader:
+        row = tf_tensors(reader)
+        assert (row.nd_u16.shape.as_list(), row.nd_f64_var.shape.as_list()) == ([3, 2], [None, 2])
+        with tf.Session() as session:
+            rows = [session.run(row) for _ in range(40)]
+            with pytest.raises(tf.errors.OutOfRangeError):
+                session.run(row)
+    assert [int(row.id) for row in rows] == list(range(40))
+    first = rows[0]
+    assert (first.s_ushort.dtype, first.s_float.dtype, first.s_decimal) == (np.int32, np.float32, b"24562.7046")
+    assert first.s_string.decode() == "str_0_é中😀"
+    assert first.nd_str.tolist() == [b"a0", b""]
+    assert rows[1].nd_f64_var.shape[1] == 2
+
+
+def test_tensors_through_a_queue(at: At) -> None:
+    tf = tensorflow.compat.v1
+    with tf.Graph().as_default(), make_reader(at(CODECS), ["id"], num_epochs=None) as reader, tf.Session() as session:
+        row = tf_tensors(reader, shuffling_queue_capacity=30, min_after_dequeue=20)
+        coordinator = tf.train.Coordinator()
+        threads = tf.train.start_queue_runners(session, coordinator)
+        found = [int(session.run(row).id) for _ in range(100)]
+        coordinator.request_stop()
+        session.run(tf.get_collection(tf.GraphKeys.QUEUE_RUNNERS)[0].cancel_op)
+        coordinator.join(threads, ignore_live_threads=True, stop_grace_period_secs=10)
+    assert set(found) <= set(range(40))
+    assert found[:20] != sorted(found[:20])
+
+
+def test_tensors_of_windows_and_batches(at: At) -> None:
+    tf = tensorflow.compat.v1
+    ngram = NGram({0: ["id", "ts"], 1: ["id"]}, 10, "ts")
+    with tf.Graph().as_default(), make_reader(at(CODECS), ngram, shuffle_row_groups=False) as reader:
+        window = tf_tensors(reader)
+        with tf.Session() as session:
+            found = session.run(window)
+    assert int(found[1].id) == int(found[0].id) + 1
+    url = f"file://{FIXTURES}/spark43_parquet/many_rowgroups"
+    with tf.Graph().as_default(), make_batch_reader(url, shuffle_row_groups=False) as reader:
+        batch = tf_tensors(reader)
+        assert batch.id.shape.as_list() == [None]
+        with tf.Session() as session:
+            assert len(session.run(batch).id) > 1
+        with pytest.raises(ValueError, match="shuffle_rows"):
+            tf_tensors(reader, shuffling_queue_capacity=10)
+
+
+def test_tensors_need_a_graph(at: At) -> None:
+    with make_reader(at(CODECS), ["id"]) as reader, pytest.raises(UnsupportedError, match="make_petastorm_dataset"):
+        tf_tensors(reader)
+
+
+def test_a_time_beyond_nanoseconds_is_an_error() -> None:
+    from bowstring.petastorm.errors import TimeRangeError
+    from bowstring.petastorm.tf_utils import _value
+
+    assert _value("at", np.datetime64("2021-03-04", "D")) == 1614816000000000000
+    with pytest.raises(TimeRangeError, match="column at, row 1: 3000"):
+        _value("at", np.array(["2000-01-01", "3000-01-01"], "M8[us]"))
+    with pytest.raises(TimeRangeError, match="column at"):
+        _value("at", np.datetime64("3000-01-01", "us"))

@@ -72,6 +72,7 @@ def cached(frame: Any, parent: str, row_group_bytes: int, codec: str, dtype: str
     """URL of the directory that holds ``frame``; it is written unless it was before, and deleted at exit."""
     with _lock:
         # Equal plans have equal hashes; the frame itself is not kept.
+        parent = parent.rstrip("/")
         key = (frame.semanticHash(), parent, row_group_bytes, codec, dtype)
         if key not in _known:
             _known[key] = _written(_in_precision(_without_vectors(frame, dtype), dtype), parent, row_group_bytes, codec)
@@ -93,7 +94,7 @@ def _written(frame: Any, parent: str, row_group_bytes: int, codec: str) -> str:
     application = getattr(getattr(frame.sparkSession, "sparkContext", None), "applicationId", "connect")
     stamp = datetime.datetime.now().strftime("%Y%m%d%H%M%S")
     # As Petastorm names them, so that directories left behind show whose they are.
-    url = f"{parent.rstrip('/')}/{stamp}-appid-{application}-{uuid.uuid4()}"
+    url = f"{parent}/{stamp}-appid-{application}-{uuid.uuid4()}"
     if _served.is_server(url):
         _served.write(frame, url)
         atexit.register(_delete_at_exit, url)

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from bowstring.errors import StoreError
+from bowstring.petastorm._lazy import needed
 from bowstring.petastorm.reader import Reader, make_batch_reader
 from bowstring.petastorm.spark import _materialize, _served
 from bowstring.petastorm.spark._materialize import register_delete_dir_handler
@@ -41,21 +42,38 @@ def make_spark_converter(
     stored there is deleted at exit. It may be a server of bowstring's that takes writes, ``grpc://host:port``: the frame then
     needs no file system that Spark and the trainer share.
 
-    :param df: the data frame; an equal one is stored once.
+    :param df: the data frame; an equal one is stored once. Or the URL of a directory of Parquet, taken as it is, and deleted
+        by :meth:`SparkDatasetConverter.delete` only.
     :param parquet_row_group_size_bytes: size of row groups.
     :param compression_codec: of Parquet; none by default.
     :param dtype: precision of all floats: ``float32``, ``float64``, or ``None`` to leave them.
     """
+    if isinstance(df, str):
+        return _of_directory(df)
     codec = (compression_codec or "uncompressed").lower()
     if codec not in _CODECS:
         raise RuntimeError(f"compression_codec must be None or one of {', '.join(_CODECS)}, got {compression_codec!r}")
     url = _materialize.cached(df, _cache_dir(df.sparkSession), parquet_row_group_size_bytes, codec, dtype)
     if _served.is_server(url):
         return SparkDatasetConverter(url, [url], _served.count(url))
-    stored = df.sparkSession.read.parquet(url)
+    return _of_stored(df.sparkSession, url)
+
+
+def _of_stored(session: Any, url: str) -> SparkDatasetConverter:
+    stored = session.read.parquet(url)
     files = sorted(stored.inputFiles())
     _hint_at_size(files)
     return SparkDatasetConverter(url, files, stored.count())
+
+
+def _of_directory(url: str) -> SparkDatasetConverter:
+    if "DATABRICKS_RUNTIME_VERSION" in os.environ:
+        # As the file system that DBFS is mounted at.
+        if url.startswith("dbfs:/"):
+            url = "file:/dbfs/" + url.removeprefix("dbfs:").lstrip("/")
+        if not url.startswith(("file:/dbfs/", "file:///dbfs/")):
+            raise ValueError(f"on Databricks a directory is given as dbfs:/x or file:/dbfs/x, got {url!r}")
+    return _of_stored(needed("pyspark.sql", "make_spark_converter()").SparkSession.builder.getOrCreate(), url)
 
 
 def _cache_dir(session: Any) -> str:

@@ -1,0 +1,1 @@
+"""What tests of code over a reader use."""
