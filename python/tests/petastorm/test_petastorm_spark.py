@@ -122,6 +122,28 @@ def test_converter(spark: Any) -> None:
         make_spark_converter(frame(), dtype="float16")
 
 
+def test_a_slash_at_the_end_of_the_cache_stores_nothing_twice(spark: Any, tmp_path: pathlib.Path) -> None:
+    first = make_spark_converter(spark.range(7))
+    spark.conf.set("bowstring.converter.cacheDir", f"file://{tmp_path}/cache/")
+    assert make_spark_converter(spark.range(7)).cache_dir_url == first.cache_dir_url
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+    first.delete()
+
+
+def test_converter_of_a_directory(spark: Any, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = f"file://{tmp_path}/mine"
+    spark.range(20).write.parquet(url)
+    spark.conf.unset("bowstring.converter.cacheDir")
+    converter = make_spark_converter(url)
+    assert (converter.cache_dir_url, len(converter)) == (url, 20)
+    pytest.importorskip("torch")
+    with converter.make_torch_dataloader(batch_size=30, num_epochs=1) as loader:
+        assert sorted(next(iter(loader))["id"].tolist()) == list(range(20))
+    monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "15")
+    with pytest.raises(ValueError, match="dbfs:/x"):
+        make_spark_converter(url)
+
+
 def test_converter_over_a_server(spark: Any) -> None:
     pytest.importorskip("torch")
     frame = spark.range(100).selectExpr("id", "cast(id as double) / 3 as x", "array(cast(id as double), 1.5D) as v")
