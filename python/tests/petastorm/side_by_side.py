@@ -592,6 +592,44 @@ def batches_of_files_in_another_order(lib: Library, at: At) -> Any:
 
 
 @case
+def batches_of_a_file_that_is_listed_twice(lib: Library, at: At) -> Any:
+    b, a = at.files[::-1]
+    return lib.batches([b, a, b], schema_fields=["i64"])
+
+
+@cases(first=0, second=1, third=2)
+def shards_of_a_list(lib: Library, at: At, shard: int) -> Any:
+    b, a = at.files[::-1]
+    return lib.batches([b, a, b], schema_fields=["i64"], cur_shard=shard, shard_count=3)
+
+
+@cases(seconds="s", milliseconds="ms", microseconds="us")
+def batches_of_times_beyond_nanoseconds(lib: Library, at: At, unit: str) -> Any:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with tempfile.TemporaryDirectory() as folder:
+        times = pa.array([datetime.datetime(1900, 1, 1), datetime.datetime(9999, 12, 31)], pa.timestamp(unit))
+        pq.write_table(pa.table({"at": times}), f"{folder}/a.parquet")
+        try:
+            return lib.batches(f"file://{folder}")
+        except ValueError:
+            return "ValueError"
+
+
+@case
+def batches_of_a_seeded_order_with_a_transform(lib: Library, at: At) -> Any:
+    spec = lib.transform.TransformSpec(lambda frame: frame)
+    return lib.batches(at.plain, schema_fields=["i64"], transform_spec=spec, shuffle_rows=True, seed=7)
+
+
+@case
+def batches_of_a_transform_that_leaves_nothing(lib: Library, at: At) -> Any:
+    spec = lib.transform.TransformSpec(lambda frame: frame[frame["i64"] > 30])
+    return lib.batches(at.plain, schema_fields=["i64"], transform_spec=spec)
+
+
+@case
 def batches_of_one_file(lib: Library, at: At) -> Any:
     return lib.batches(at.files[0], schema_fields=["i64"])
 
