@@ -12,6 +12,8 @@ from decimal import Decimal
 import numpy as np
 import pytest
 from bowstring.petastorm import make_reader
+from bowstring.petastorm.etl import petastorm_generate_metadata
+from bowstring.petastorm.etl._footer import INDEX_KEY, ROW_GROUPS_KEY
 from bowstring.petastorm.test_util.reader_mock import ReaderMock, schema_data_generator_example
 from bowstring.petastorm.unischema import Unischema, UnischemaField
 from bowstring.petastorm.utils import add_to_dataset_metadata, run_in_subprocess
@@ -26,6 +28,7 @@ SCHEMA = Unischema(
         UnischemaField("price", Decimal, ()),
     ],
 )
+PLAIN = Unischema("plain", [UnischemaField("id", np.int32, (), None, False)])
 
 
 def test_a_reader_without_a_dataset() -> None:
@@ -62,3 +65,34 @@ def test_values_beside_the_schema(tmp_path: pathlib.Path, at: Callable[[str], st
     assert (stored[b"mine"], stored[b"other"]) == (b"value", b"more")
     with make_reader(f"file://{copied}", ["id"]) as reader:
         assert len(list(reader)) == 40
+
+
+def test_metadata_of_files_that_are_there(tmp_path: pathlib.Path, at: Callable[[str], str]) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    copied = tmp_path / "dataset"
+    shutil.copytree(folder(CODECS), copied)
+    before = parquet.read_schema(copied / "_common_metadata").metadata
+    moved = next(copied.rglob("*.parquet"))
+    moved.rename(moved.with_name("zzz.parquet"))
+    url = f"file://{copied}"
+    petastorm_generate_metadata._main(["--dataset_url", url])
+    after = parquet.read_schema(copied / "_common_metadata").metadata
+    assert b"zzz.parquet" in after[ROW_GROUPS_KEY]
+    assert after[INDEX_KEY] == before[INDEX_KEY]
+    with make_reader(url, ["id"]) as reader:
+        assert sorted(int(row.id) for row in reader) == list(range(40))
+    (copied / "_common_metadata").unlink()
+    with pytest.raises(ValueError, match="unischema_class"):
+        petastorm_generate_metadata.generate_petastorm_metadata(None, url)
+    with pytest.raises(ValueError, match="not a Unischema"):
+        petastorm_generate_metadata.generate_petastorm_metadata(None, url, "os.path.join")
+
+
+def test_metadata_of_a_schema_by_name(tmp_path: pathlib.Path) -> None:
+    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(pa.table({"id": pa.array([1, 2], pa.int32())}), tmp_path / "a.parquet", row_group_size=1)
+    url = f"file://{tmp_path}"
+    petastorm_generate_metadata.generate_petastorm_metadata(None, url, f"{__name__}.PLAIN")
+    with make_reader(url, shuffle_row_groups=False) as reader:
+        assert [int(row.id) for row in reader] == [1, 2]
+        assert list(reader.schema.fields) == ["id"]
