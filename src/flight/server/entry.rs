@@ -223,7 +223,9 @@ impl Entry {
     }
 
     fn allows(&self, option: &str) -> bool {
-        !NEVER.contains(&option) && self.limits.allow_options.iter().any(|allowed| allowed == option)
+        // Whoever goes on from a position must be able to say in which version of the order it is.
+        option == "order_version"
+            || !NEVER.contains(&option) && self.limits.allow_options.iter().any(|allowed| allowed == option)
     }
 
     fn allow(&self, option: &str) -> Result<()> {
