@@ -26,6 +26,7 @@ mod prepared;
 pub mod rank;
 mod returned;
 mod row_groups;
+mod sized;
 mod stats;
 mod stored;
 

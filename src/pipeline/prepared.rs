@@ -12,6 +12,7 @@ use super::feed::Feed;
 use super::job::{Job, Means, Source, Workers, closed};
 use super::ngram::{Frames, Maker};
 use super::options::{LoaderOptions, Settings};
+use super::sized::sized;
 use super::stats::Stats;
 use super::{batch_bytes, batches_at_once};
 use crate::codec::{BadRows, Columns, Rows};
@@ -296,6 +297,7 @@ pub(super) async fn sources(settings: &Settings, options: &LoaderOptions) -> Res
             // Packs are asked for by their own names, like columns.
             asked.columns = ngram.columns();
         }
+        let asked = sized(&dataset, asked).await?;
         let columns = Arc::new(Columns::new(dataset.schema(), &asked)?.shuffled(shuffled));
         let maker = match &options.ngram {
             Some(ngram) => Maker::Frames(Arc::new(Frames::new(ngram, &columns, options.bad_rows)?)),
