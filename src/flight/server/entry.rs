@@ -14,13 +14,14 @@ use crate::error::{Error, Result};
 use crate::pipeline::{Filter, LoaderOptions};
 
 /// What a client may set where a dataset says nothing else.
-const ALLOWED: [&str; 13] = [
+const ALLOWED: [&str; 14] = [
     "batch_size",
     "global_batch_size",
     "shuffle",
     "seed",
     "lanes",
     "window_rows",
+    "order_version",
     "tail",
     "columns",
     "filter",
