@@ -82,6 +82,7 @@ class BaseLoader(ABC, Generic[A]):
     :param stop: when an epoch of a mixture ends: ``first_exhausted`` or ``all_exhausted``.
     :param lanes: lanes of the plan.
     :param window_rows: rows among which the shuffle mixes within a lane.
+    :param order_version: version of the order; without, new epochs take the latest one, and what goes on from a state the state's.
     :param limits: limits against hostile files.
     :param gang: :class:`Gang`: rank and share of the data come from there, and batches end with its generation. For servers only.
     """
@@ -125,6 +126,7 @@ class BaseLoader(ABC, Generic[A]):
         stop: Literal["first_exhausted", "all_exhausted"] | None = None,
         lanes: int | None = None,
         window_rows: int | None = None,
+        order_version: int | None = None,
         limits: Mapping[str, int] | None = None,
         gang: Gang | None = None,
     ) -> None:

@@ -85,6 +85,7 @@ _READERS: dict[str, Callable[[str], Any]] = {
     "seed": int,
     "lanes": int,
     "window_rows": int,
+    "order_version": int,
     "weights": lambda text: [float(weight) for weight in _names(text)],
     "rank": int,
     "world_size": int,

@@ -72,6 +72,28 @@ def test_every_plain_type(tmp_path: pathlib.Path) -> None:
     assert batch["float32"].dtype == "bfloat16"
 
 
+def test_a_state_goes_on_in_its_version_of_the_order(numbers: pathlib.Path) -> None:
+    orders = []
+    for version in (1, 2):
+        with Loader(numbers, batch_size=8, seed=3, order_version=version) as loader:
+            order = ids(loader)
+        with Loader(numbers, batch_size=8, seed=3, order_version=version) as loader:
+            next(iter(loader))
+            state = loader.state_dict()
+        assert (state["version"], state["spec"].get("order_version", 1)) == (version, version)
+        with Loader(numbers, batch_size=8, seed=3) as loader:
+            assert loader.state_dict()["spec"]["order_version"] == 2
+            loader.load_state_dict(state)
+            assert ids(loader) == order[1:]
+        orders.append(order)
+        with Loader(numbers, batch_size=8, seed=3, order_version=3 - version) as loader:
+            with pytest.raises(bowstring.MismatchError, match="order_version"):
+                loader.load_state_dict(state)
+    assert orders[0] != orders[1]
+    with pytest.raises(bowstring.ConfigError, match="3 is no version"):
+        Loader(numbers, batch_size=8, order_version=3)
+
+
 def test_the_labels_of_the_photos(photos: pathlib.Path) -> None:
     expected = pq.read_table(photos, columns=["label", "path"])
     with Loader(photos, batch_size=8, shuffle=False, images={"image": Image(32, crop="center")}) as loader:

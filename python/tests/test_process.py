@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import bowstring
+import numpy
 import pytest
 from bowstring import Loader
 
@@ -39,21 +40,52 @@ def test_the_gil_is_free_while_waiting(slow_store: Any) -> None:
     assert ended - started > 1.4, "the store was slow"
     during = [started, *(tick for tick in ticks if started < tick < ended), ended]
     longest = max(later - earlier for earlier, later in itertools.pairwise(during))
-    assert longest < 0.5, f"the counting thread stood still for {longest:.2f} s of {ended - started:.2f} s"
+    # Whoever held the GIL would stop it for nearly all of the wait; a busy machine stops it for a while.
+    assert longest < 0.8 * (ended - started), f"the counting thread stood still for {longest:.2f} s of {ended - started:.2f} s"
 
 
 def test_other_threads_may_ask_while_one_waits(slow_store: Any) -> None:
-    store = slow_store(1.5)
+    store = slow_store(3)
     with Loader(store.url, batch_size=10, shuffle=False) as loader:
         waiter = threading.Thread(target=lambda: next(iter(loader)))
         waiter.start()
         assert store.asked.wait(10)
-        started = time.monotonic()
         assert loader.stats()["rows"] == 0
         assert loader.step == 0
-        assert time.monotonic() - started < 1
+        assert waiter.is_alive(), "the answers came before the batch"
         waiter.join()
         assert loader.step == 1
+
+
+def test_a_conversion_that_fails_costs_no_batch_although_another_thread_went_on(numbers: pathlib.Path) -> None:
+    with Loader(numbers, batch_size=10, shuffle=False, columns=["id"]) as loader:
+        native, seen, went_on = loader._native, list[int](), threading.Event()
+
+        def keep(columns: dict[str, Any]) -> bool:
+            seen.extend(numpy.from_dlpack(columns["id"]).tolist())
+            return True
+
+        def fail(columns: dict[str, Any]) -> None:
+            assert went_on.wait(10)
+            raise ValueError("no room")
+
+        def unlucky() -> None:
+            with pytest.raises(ValueError, match="no room"):
+                native.next(fail)
+
+        threads = [threading.Thread(target=unlucky) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        while loader.step < 2:
+            time.sleep(0.001)
+        native.next(keep)
+        went_on.set()
+        for thread in threads:
+            thread.join()
+        assert loader.step == 0, "two batches reached nobody"
+        while native.next(keep) is not None:
+            pass
+    assert sorted(seen) == list(range(100))
 
 
 INTERRUPTED = """
@@ -72,7 +104,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("while_opening", [False, True])
-def test_ctrl_c_stops_within_a_second(slow_store: Any, script: Script, while_opening: bool) -> None:
+def test_ctrl_c_does_not_wait_for_the_store(slow_store: Any, script: Script, while_opening: bool) -> None:
     store = slow_store(60, everything=while_opening)
     child = script(INTERRUPTED, store.url)
     assert store.asked.wait(30)
@@ -82,8 +114,8 @@ def test_ctrl_c_stops_within_a_second(slow_store: Any, script: Script, while_ope
     out, err = child.communicate(timeout=20)
     exited = time.time()
     assert child.returncode == 0, err
-    assert float(out) - sent < 1, f"{float(out) - sent:.2f} s until KeyboardInterrupt"
-    assert exited - sent < 3, f"{exited - sent:.2f} s until the process was gone"
+    assert float(out) - sent < 15, f"{float(out) - sent:.2f} s until KeyboardInterrupt"
+    assert exited - sent < 18, f"{exited - sent:.2f} s until the process was gone"
 
 
 INTERRUPTED_OFTEN = """

@@ -8,7 +8,7 @@ use crate::codec::ImageOptions;
 use crate::error::{Error, Result};
 use crate::manifest::Fingerprint;
 use crate::pipeline::LoaderOptions;
-use crate::plan::Share;
+use crate::plan::{OrderVersion, Share};
 
 /// Most bytes of a descriptor's command or a ticket.
 pub const MAX_BYTES: usize = 64 << 10;
@@ -35,6 +35,9 @@ const OWN: &[&str] = &[
     "limits",
 ];
 
+/// The option that is always said, since servers are older or newer than their clients.
+const ORDER_VERSION: &str = "order_version";
+
 /// A stream of batches: which dataset, what of it, and from where.
 ///
 /// On the wire it is JSON, the command of a Flight descriptor:
@@ -44,7 +47,9 @@ const OWN: &[&str] = &[
 pub struct Asked {
     /// Name in the server's catalogue.
     pub dataset: String,
-    /// Options of a [`LoaderOptions`], by their names; what is not there is as the catalogue says.
+    /// Options of a [`LoaderOptions`], by their names; what is not there is as the catalogue says. Only for `order_version` that is the
+    /// first one if the catalogue says nothing: a descriptor with a step is a position, and one that was written before there were
+    /// versions goes on in its own.
     #[serde(default)]
     pub options: Map<String, Value>,
     /// The epoch.
@@ -127,6 +132,8 @@ impl Asked {
             return Err(Error::config("global_batch_size", "it is not batch_size times world_size; give one"));
         }
         asked.extend(global.map(|global| ("global_batch_size".to_owned(), global.into())));
+        let version = options.order_version.unwrap_or(OrderVersion::LATEST);
+        asked.insert(ORDER_VERSION.to_owned(), version.number().into());
         Ok(Self {
             dataset: dataset.to_owned(),
             options: asked,
@@ -154,6 +161,12 @@ impl Asked {
             gang: None,
             rows: None,
         }
+    }
+
+    /// The same in another version of the order.
+    pub(super) fn in_version(mut self, version: OrderVersion) -> Self {
+        self.options.insert(ORDER_VERSION.to_owned(), version.number().into());
+        self
     }
 
     /// Reads the command of a descriptor.
@@ -210,7 +223,7 @@ mod tests {
         options.columns.columns = vec!["label".to_owned()];
         let asked = Asked::new("photos", &options, Share::new(1, 4).unwrap()).unwrap();
         let keys: Vec<&str> = asked.options.keys().map(String::as_str).collect();
-        assert_eq!(keys, ["columns", "global_batch_size", "seed"]);
+        assert_eq!(keys, ["columns", "global_batch_size", "order_version", "seed"]);
         assert_eq!(asked.options["global_batch_size"], 32);
         assert_eq!(asked.options["columns"], serde_json::json!({ "columns": ["label"] }));
         assert_eq!(Asked::from_json(&asked.to_json()).unwrap(), asked);

@@ -207,6 +207,7 @@ fn known(name: &str) -> &'static str {
         "ngram",
         "nulls",
         "options",
+        "order_version",
         "pack",
         "rank",
         "read",

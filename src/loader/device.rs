@@ -13,7 +13,7 @@ use crate::device::{
     Device, DeviceBatch, DeviceStats, Feeding, Normalisation, Padding, Pulled, Recipes, Source, Taken, Transfer,
 };
 use crate::error::{Error, Result};
-use crate::pipeline::{LoaderOptions, Next};
+use crate::pipeline::{Again, At, LoaderOptions, Next, Returned};
 use crate::plan::{Share, State};
 use crate::schema::{DType, Dim, Field, Schema, Type};
 
@@ -88,10 +88,9 @@ pub(super) struct OnDevice {
     schema: Schema,
     share: Share,
     timeout: Duration,
+    /// After the last batch that came from the device.
     now: Position,
-    /// Where the last batch began, and where it ended.
-    last: Option<(Position, Position)>,
-    returned: Option<(DeviceBatch, Position)>,
+    returned: Returned<DeviceBatch>,
 }
 
 impl OnDevice {
@@ -125,7 +124,9 @@ impl OnDevice {
         };
         let ahead = Arc::new(Ahead { turn: Mutex::default(), made: Mutex::new(Made { origin, generation: 0 }) });
         let transfer = Transfer::start(device, feeding, Pull(Arc::clone(&ahead)))?;
-        Ok(Self { transfer, ahead, schema, share, timeout, now, last: None, returned: None })
+        let mut opened = Self { transfer, ahead, schema, share, timeout, now, returned: Returned::default() };
+        opened.returned.restart(opened.next_new());
+        Ok(opened)
     }
 
     pub(super) fn device(&self) -> &Arc<dyn Device> {
@@ -148,41 +149,38 @@ impl OnDevice {
         self.timeout
     }
 
-    pub(super) fn now(&self) -> &Position {
-        &self.now
+    /// The position: everything before it reached the consumer.
+    pub(super) fn now(&self) -> Position {
+        let (epoch, step) = self.returned.position(self.next_new());
+        Position { state: State { epoch, step, ..self.now.state.clone() }, ..self.now }
+    }
+
+    fn next_new(&self) -> At {
+        (self.now.state.epoch, self.now.state.step)
     }
 
     pub(super) fn next_within(&mut self, wait: Duration) -> Result<NextOnDevice> {
-        if let Some((batch, after)) = self.returned.take() {
-            self.yielded(after);
-            return Ok(NextOnDevice::Batch(batch));
+        match self.returned.take(self.next_new()) {
+            Some(Again::Item(batch)) => return Ok(NextOnDevice::Batch(batch)),
+            Some(Again::End) => return Ok(NextOnDevice::End),
+            None => {}
         }
         match self.transfer.next(wait)? {
             Taken::Batch(batch, after) => {
-                self.yielded(after);
+                self.now = after;
                 Ok(NextOnDevice::Batch(batch))
             }
             Taken::End(after) => {
-                (self.now, self.last) = (after, None);
+                self.now = after;
                 Ok(NextOnDevice::End)
             }
             Taken::Pending => Ok(NextOnDevice::Pending),
         }
     }
 
-    fn yielded(&mut self, after: Position) {
-        let before = std::mem::replace(&mut self.now, after.clone());
-        self.last = Some((before, after));
-    }
-
     pub(super) fn put_back(&mut self, batch: DeviceBatch) {
-        if let Some((before, after)) = self.last.take()
-            && batch.epoch == after.state.epoch
-            && batch.step + 1 == after.state.step
-        {
-            self.now = before;
-            self.returned = Some((batch, after));
-        }
+        let next = self.next_new();
+        self.returned.put((batch.epoch, batch.step), batch, next);
     }
 
     pub(super) fn timed_out(&self, waited: Duration) -> Error {
@@ -193,7 +191,7 @@ impl OnDevice {
     }
 
     pub(super) fn set_epoch(&mut self, epoch: u64) -> Result<()> {
-        if epoch == self.now.state.epoch { Ok(()) } else { self.go(|origin| origin.set_epoch(epoch)) }
+        if epoch == self.now().state.epoch { Ok(()) } else { self.go(|origin| origin.set_epoch(epoch)) }
     }
 
     pub(super) fn load_state(&mut self, state: &State) -> Result<()> {
@@ -206,12 +204,13 @@ impl OnDevice {
         let changed = change(&mut made.origin);
         if changed.is_err() {
             // It was there before, so it gets there again; if not, the next batch says so.
-            drop(made.origin.load_state(&self.now.state));
+            drop(made.origin.load_state(&self.now().state));
         }
         made.generation += 1;
         let (generation, now) = (made.generation, Position::of(&made.origin));
         drop(made);
-        (self.now, self.last, self.returned) = (now, None, None);
+        self.now = now;
+        self.returned.restart(self.next_new());
         self.transfer.restart(generation);
         changed
     }
@@ -221,7 +220,7 @@ impl OnDevice {
     }
 
     pub(super) fn close(&mut self) {
-        (self.last, self.returned) = (None, None);
+        self.returned.close();
         self.transfer.close();
         self.ahead.lock().origin.close();
     }

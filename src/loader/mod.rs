@@ -303,7 +303,8 @@ impl Loader {
         }
     }
 
-    /// Takes back the batch that came last, because it reached nobody: it is the next one again.
+    /// Takes back a batch that this loader yielded, because it reached nobody: it comes again before any new one, and the position is
+    /// before it. Of several the first of the epoch comes first.
     pub fn put_back(&mut self, batch: impl Into<Placed>) {
         match (&mut self.0, batch.into()) {
             (Way::Host(origin), Placed::Host(batch)) => origin.put_back(batch),
@@ -336,7 +337,7 @@ impl Loader {
     pub fn state(&self) -> State {
         match &self.0 {
             Way::Host(origin) => origin.state(),
-            Way::Device(on_device) => on_device.now().state.clone(),
+            Way::Device(on_device) => on_device.now().state,
         }
     }
 

@@ -9,10 +9,11 @@ use super::job::closed;
 use super::ledger::Ledger;
 use super::options::LoaderOptions;
 use super::prepared::{MemoryNeed, Prepared};
+use super::returned::{Again, At, Returned};
 use super::stats::Stats;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
-use crate::plan::{Plan, Share, State};
+use crate::plan::{Plan, PlanSpec, Share, State};
 use crate::schema::Schema;
 use crate::tensor::Batch;
 
@@ -58,8 +59,8 @@ pub struct Loader {
     plan: Arc<Plan>,
     /// Steps of `plan`'s epoch already yielded.
     step: u64,
-    /// A batch that was yielded and given back.
-    returned: Option<Batch>,
+    /// Batches that were yielded and given back.
+    returned: Returned<Batch>,
 }
 
 impl Loader {
@@ -89,7 +90,7 @@ impl Loader {
             let parts = Parts { sources: Arc::clone(&prepared.sources), batches: need.batches as usize, memory };
             Ok((parts, (prepared, Arc::new(plan), need)))
         })?;
-        Ok(Self { engine, prepared, limits, need, plan, step: 0, returned: None })
+        Ok(Self { engine, prepared, limits, need, plan, step: 0, returned: Returned::default() })
     }
 
     /// Steps of one epoch: the same on every rank, exact.
@@ -104,12 +105,17 @@ impl Loader {
 
     /// The current epoch.
     pub fn epoch(&self) -> u64 {
-        self.plan.epoch()
+        self.returned.position(self.next_new()).0
     }
 
-    /// Steps of the current epoch already yielded.
+    /// Steps of the current epoch already yielded, up to the first that was given back.
     pub fn step(&self) -> u64 {
-        self.step
+        self.returned.position(self.next_new()).1
+    }
+
+    /// The next batch that is made.
+    fn next_new(&self) -> At {
+        (self.plan.epoch(), self.step)
     }
 
     /// This rank and the world size.
@@ -117,7 +123,7 @@ impl Loader {
         self.limits.share
     }
 
-    /// The plan of the current epoch.
+    /// The plan of the current epoch, that of the next batch that is made.
     pub fn plan(&self) -> &Arc<Plan> {
         &self.plan
     }
@@ -169,9 +175,10 @@ impl Loader {
         if self.engine.is_closed() {
             return Err(closed());
         }
-        if let Some(batch) = self.returned.take() {
-            self.step = batch.step + 1;
-            return Ok(Next::Batch(batch));
+        match self.returned.take(self.next_new()) {
+            Some(Again::Item(batch)) => return Ok(Next::Batch(batch)),
+            Some(Again::End) => return Ok(Next::End),
+            None => {}
         }
         let (plan, share) = (&self.plan, self.limits.share);
         let next = self.engine.next_within(wait, || Arc::clone(plan) as _, share, self.step)?;
@@ -183,20 +190,20 @@ impl Loader {
             }
             Next::End => {
                 let plan = self.plan_of(self.plan.epoch().wrapping_add(1))?;
-                self.go(plan, 0);
+                self.engine.reset();
+                (self.plan, self.step) = (plan, 0);
             }
             Next::Pending => {}
         }
         Ok(next)
     }
 
-    /// Takes back the batch that [`next`](Self::next) gave last, because it reached nobody: it is the next one again. Any other
-    /// batch is dropped.
+    /// Takes back a batch that [`next`](Self::next) gave, because it reached nobody: it comes again before any new one, and the
+    /// position is before it. Of several the first of the epoch comes first. A batch from before the loader was sent to another
+    /// position is dropped.
     pub fn put_back(&mut self, batch: Batch) {
-        if batch.epoch == self.plan.epoch() && batch.step + 1 == self.step {
-            self.step = batch.step;
-            self.returned = Some(batch);
-        }
+        let next = self.next_new();
+        self.returned.put((batch.epoch, batch.step), batch, next);
     }
 
     /// The error for a wait of `waited` that brought nothing.
@@ -222,7 +229,7 @@ impl Loader {
     /// # Errors
     /// Whatever planning the epoch gives.
     pub fn set_epoch(&mut self, epoch: u64) -> Result<()> {
-        if epoch != self.plan.epoch() {
+        if epoch != self.epoch() {
             let plan = self.plan_of(epoch)?;
             self.go(plan, 0);
         }
@@ -231,26 +238,33 @@ impl Loader {
 
     /// The position after the last batch yielded: the same on every rank, and independent of how many there are.
     pub fn state(&self) -> State {
-        State::new(&self.plan, self.step)
+        let (epoch, step) = self.returned.position(self.next_new());
+        State::at(self.plan.fingerprint(), self.plan.spec().clone(), epoch, step)
     }
 
-    /// Goes to a position that [`state`](Self::state) gave, here or on any other rank of any world size.
+    /// Goes to a position that [`state`](Self::state) gave, here or on any other rank of any world size. Unless the options name the
+    /// version of the order, the state's is followed from here on, in later epochs too.
     ///
     /// # Errors
     /// [`Error::Mismatch`] if the state belongs to another dataset or plan.
     pub fn load_state(&mut self, state: &State) -> Result<()> {
-        state.check(&self.plan.fingerprint(), self.prepared.spec())?;
-        let plan = self.plan_of(state.epoch)?;
+        let spec = self.prepared.spec_in(state.spec.order_version)?;
+        state.check(&self.plan.fingerprint(), &spec)?;
+        let plan = self.plan_by(&spec, state.epoch)?;
         let step = state.step_in(&plan)?;
         self.go(plan, step);
         Ok(())
     }
 
     fn plan_of(&self, epoch: u64) -> Result<Arc<Plan>> {
-        if epoch == self.plan.epoch() {
+        self.plan_by(self.plan.spec(), epoch)
+    }
+
+    fn plan_by(&self, spec: &PlanSpec, epoch: u64) -> Result<Arc<Plan>> {
+        if epoch == self.plan.epoch() && spec == self.plan.spec() {
             return Ok(Arc::clone(&self.plan));
         }
-        let plan = self.prepared.plan(epoch)?;
+        let plan = self.prepared.plan_by(spec, epoch)?;
         // Another epoch puts other row groups side by side: it is refused here, not in the middle of it.
         self.limits.fit(&self.prepared, &plan)?;
         Ok(Arc::new(plan))
@@ -258,7 +272,7 @@ impl Loader {
 
     fn go(&mut self, plan: Arc<Plan>, step: u64) {
         self.engine.reset();
-        self.returned = None;
+        self.returned.restart((plan.epoch(), step));
         self.plan = plan;
         self.step = step;
     }
@@ -275,7 +289,7 @@ impl Loader {
 
     /// Stops everything at once. Batches already yielded stay valid.
     pub fn close(&mut self) {
-        self.returned = None;
+        self.returned.close();
         self.engine.close();
     }
 }

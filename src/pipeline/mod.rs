@@ -24,7 +24,9 @@ mod ngram;
 mod options;
 mod prepared;
 pub mod rank;
+mod returned;
 mod row_groups;
+mod sized;
 mod stats;
 mod stored;
 
@@ -37,6 +39,7 @@ pub use ledger::{Entry, LEDGER_ENTRIES, Ledger};
 pub use loader::{Epoch, Loader, Next};
 pub use options::{Filter, LoaderOptions};
 pub use prepared::{Batches, MemoryNeed, Prepared, Run};
+pub(crate) use returned::{Again, At, Returned};
 pub use row_groups::{NextPiece, Piece, RowGroups};
 pub use stats::{Memory, Stage, Stats};
 pub use stored::Stored;

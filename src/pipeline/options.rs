@@ -13,7 +13,7 @@ use crate::dataset::filter::Expr;
 use crate::dataset::{Limits, Ngram, OpenOptions, Partitioning, Selector};
 use crate::device::{Fence, Place};
 use crate::error::{Error, Result};
-use crate::plan::{Mix, PlanSpec, Share, Shuffle, Stop, Tail};
+use crate::plan::{Mix, OrderVersion, PlanSpec, Share, Shuffle, Stop, Tail};
 
 /// Most batches made ahead; the memory budget is the real limit.
 const MAX_PREFETCH: usize = 1 << 16;
@@ -66,6 +66,8 @@ pub struct LoaderOptions {
     pub lanes: Option<u32>,
     /// Rows among which the shuffle mixes within a lane; the default is computed from the dataset.
     pub window_rows: Option<u64>,
+    /// Version of the order; without, new epochs take the latest one, and what goes on from a state the state's.
+    pub order_version: Option<OrderVersion>,
     /// What to do with the last, incomplete step: `pad`, `repeat` or `drop`.
     pub tail: Tail,
     /// Which columns, and what becomes of them.
@@ -122,6 +124,7 @@ impl Default for LoaderOptions {
             seed: 0,
             lanes: None,
             window_rows: None,
+            order_version: None,
             tail: Tail::default(),
             columns: ColumnOptions::default(),
             filter: None,
@@ -290,6 +293,7 @@ impl LoaderOptions {
                 window_rows: self.window_rows,
                 tail: self.tail,
                 mix,
+                order_version: self.order_version.unwrap_or(OrderVersion::LATEST),
             },
             share,
             budget,

@@ -12,6 +12,7 @@ use super::feed::Feed;
 use super::job::{Job, Means, Source, Workers, closed};
 use super::ngram::{Frames, Maker};
 use super::options::{LoaderOptions, Settings};
+use super::sized::sized;
 use super::stats::Stats;
 use super::{batch_bytes, batches_at_once};
 use crate::codec::{BadRows, Columns, Rows};
@@ -19,7 +20,7 @@ use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::manifest::{Fingerprint, Manifest};
 use crate::memory::{HostAllocator, Pool, SystemAllocator};
-use crate::plan::{Plan, PlanSpec, Share, Shuffle};
+use crate::plan::{OrderVersion, Plan, PlanSpec, Share, Shuffle};
 use crate::schema::Schema;
 use crate::tensor::Batch;
 
@@ -44,7 +45,11 @@ impl MemoryNeed {
 pub struct Prepared {
     pub(super) sources: Arc<[Source]>,
     manifests: Vec<Arc<Manifest>>,
+    /// As the options say it, with what they leave open.
+    asked: PlanSpec,
     spec: PlanSpec,
+    /// Whether the options name the version of the order.
+    names_version: bool,
     bad_rows: BadRows,
 }
 
@@ -62,7 +67,8 @@ impl Prepared {
         let sources = sources(settings, options).await?;
         let manifests: Vec<_> = sources.iter().map(|source| Arc::clone(source.dataset.manifest())).collect();
         let spec = settings.spec.resolve(&manifests)?;
-        Ok(Self { sources, manifests, spec, bad_rows: options.bad_rows })
+        let (asked, names_version) = (settings.spec.clone(), options.order_version.is_some());
+        Ok(Self { sources, manifests, asked, spec, names_version, bad_rows: options.bad_rows })
     }
 
     /// Whether `options`, those that it was opened with, still lead to the same files: see [`Dataset::is_current`].
@@ -94,12 +100,29 @@ impl Prepared {
         &self.spec
     }
 
+    /// The spec that the options resolve to in `version` of the order, for states that name it. Options that name a version resolve
+    /// to that one only.
+    ///
+    /// # Errors
+    /// As [`PlanSpec::resolve`].
+    pub(super) fn spec_in(&self, version: OrderVersion) -> Result<PlanSpec> {
+        if version == self.spec.order_version || self.names_version {
+            return Ok(self.spec.clone());
+        }
+        PlanSpec { order_version: version, ..self.asked.clone() }.resolve(&self.manifests)
+    }
+
     /// The plan of `epoch`.
     ///
     /// # Errors
     /// As [`Plan::new`].
     pub fn plan(&self, epoch: u64) -> Result<Plan> {
-        Plan::new(&self.manifests, self.spec.clone(), epoch)
+        self.plan_by(&self.spec, epoch)
+    }
+
+    /// The plan of `epoch` by a spec of [`spec_in`](Self::spec_in).
+    pub(super) fn plan_by(&self, spec: &PlanSpec, epoch: u64) -> Result<Plan> {
+        Plan::new(&self.manifests, spec.clone(), epoch)
     }
 
     /// The data's fingerprint.
@@ -274,6 +297,7 @@ pub(super) async fn sources(settings: &Settings, options: &LoaderOptions) -> Res
             // Packs are asked for by their own names, like columns.
             asked.columns = ngram.columns();
         }
+        let asked = sized(&dataset, asked).await?;
         let columns = Arc::new(Columns::new(dataset.schema(), &asked)?.shuffled(shuffled));
         let maker = match &options.ngram {
             Some(ngram) => Maker::Frames(Arc::new(Frames::new(ngram, &columns, options.bad_rows)?)),

@@ -10,6 +10,7 @@ use super::ledger::Ledger;
 use super::loader::Next;
 use super::options::LoaderOptions;
 use super::prepared::{largest_group, sources};
+use super::returned::{Again, Returned};
 use super::stats::Stats;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
@@ -65,7 +66,7 @@ pub struct RowGroups {
     max_rows: Option<u64>,
     seed: u64,
     step: u64,
-    returned: Option<Piece>,
+    returned: Returned<Piece>,
 }
 
 impl RowGroups {
@@ -108,7 +109,7 @@ impl RowGroups {
             Ok((Parts { sources, batches, memory: BatchMemory::default() }, dataset))
         })?;
         let listed = Arc::new(Listed::new(dataset.manifest(), &[], max_rows, options.seed)?);
-        Ok(Self { engine, dataset, listed, max_rows, seed: options.seed, step: 0, returned: None })
+        Ok(Self { engine, dataset, listed, max_rows, seed: options.seed, step: 0, returned: Returned::default() })
     }
 
     /// The dataset.
@@ -129,7 +130,7 @@ impl RowGroups {
     pub fn start(&mut self, order: &[u32]) -> Result<()> {
         let listed = Listed::new(self.dataset.manifest(), order, self.max_rows, self.seed)?;
         self.engine.reset();
-        (self.listed, self.step, self.returned) = (Arc::new(listed), 0, None);
+        (self.listed, self.step, self.returned) = (Arc::new(listed), 0, Returned::default());
         Ok(())
     }
 
@@ -153,8 +154,7 @@ impl RowGroups {
     /// # Errors
     /// As [`next`](Self::next), except for the time-out.
     pub fn next_within(&mut self, wait: Duration) -> Result<NextPiece> {
-        if let Some(piece) = self.returned.take() {
-            self.step += 1;
+        if let Some(Again::Item(piece)) = self.returned.take((0, self.step)) {
             return Ok(NextPiece::Piece(piece));
         }
         let listed = &self.listed;
@@ -168,12 +168,10 @@ impl RowGroups {
         Ok(NextPiece::Piece(Piece { group, first, batch }))
     }
 
-    /// Takes back the piece that came last, because it reached nobody: it is the next one again.
+    /// Takes back a piece of the current order, because it reached nobody: it comes again before any new one, the first of several
+    /// first.
     pub fn put_back(&mut self, piece: Piece) {
-        if piece.batch.step + 1 == self.step {
-            self.step = piece.batch.step;
-            self.returned = Some(piece);
-        }
+        self.returned.put((0, piece.batch.step), piece, (0, self.step));
     }
 
     /// The error for a wait of `waited` that brought nothing.
@@ -204,7 +202,7 @@ impl RowGroups {
 
     /// Stops everything at once. Pieces already yielded stay valid.
     pub fn close(&mut self) {
-        self.returned = None;
+        self.returned.close();
         self.engine.close();
     }
 }

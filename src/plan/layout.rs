@@ -3,7 +3,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::permute::{GROUPS, Permutation, WINDOW, key};
+use super::permute::{GROUPS, WINDOW, key};
+use super::recent::Recent;
+use super::spec::{PlanSpec, Shuffle};
+use super::version::Method;
 use crate::error::{Error, Result};
 use crate::manifest::Manifest;
 
@@ -24,8 +27,8 @@ pub(super) struct Layout {
     edges: Vec<Range<u32>>,
     /// Lane l has the windows `first[l]..first[l + 1]`.
     first: Vec<u32>,
-    /// Seed, epoch and source, if rows are shuffled.
-    shuffled: Option<[u64; 3]>,
+    /// How, and seed, epoch and source, if rows are shuffled.
+    shuffled: Option<(Method, [u64; 3])>,
 }
 
 /// One window: a run of rows of a lane that are permuted among themselves.
@@ -49,7 +52,7 @@ impl Layout {
     pub(super) fn new(
         manifest: &Manifest,
         keys: [u64; 3],
-        shuffle: bool,
+        shuffle: Option<Method>,
         lanes: u32,
         window_rows: u64,
     ) -> Result<Self> {
@@ -62,12 +65,8 @@ impl Layout {
         let mut order = Vec::with_capacity(used);
         order.extend((0_u32..).zip(&manifest.groups).filter(|(_, group)| group.selected > 0).map(|(index, _)| index));
         let [seed, epoch, source] = keys;
-        if shuffle {
-            let file_order = order.clone();
-            let permutation = Permutation::new(used as u64, key(&[GROUPS, seed, epoch, source]));
-            for (at, slot) in (0..).zip(&mut order) {
-                *slot = file_order[permutation.forward(at) as usize];
-            }
+        if let Some(method) = shuffle {
+            method.order(&mut order, key(&[GROUPS, seed, epoch, source]));
         }
         let mut starts = Vec::with_capacity(used + 1);
         let mut rows = 0_u64;
@@ -91,7 +90,7 @@ impl Layout {
             bounds: Vec::new(),
             edges: Vec::with_capacity(lanes as usize),
             first: Vec::with_capacity(lanes as usize + 1),
-            shuffled: shuffle.then_some(keys),
+            shuffled: shuffle.map(|method| (method, keys)),
         };
         layout.first.push(0);
         for lane in 0..u64::from(lanes) {
@@ -207,6 +206,7 @@ impl Layout {
     /// Calls `visit` with row group and row for the rows `range` of a window, counted along the lane, in order.
     pub(super) fn each_row(
         &self,
+        recent: &Recent,
         pass: u64,
         lane: u64,
         window: &Window,
@@ -215,7 +215,7 @@ impl Layout {
     ) {
         let starts = &self.starts[window.groups.clone()];
         let order = &self.order[window.groups.clone()];
-        let mut place = |offset: u64| {
+        let place = |offset: u64| {
             let row = window.low + offset;
             let at = starts.partition_point(|start| *start <= row) - 1;
             // A row group has at most u32::MAX selected rows, checked above.
@@ -223,10 +223,9 @@ impl Layout {
         };
         let offsets = range.start - window.rows.start..range.end - window.rows.start;
         match self.shuffled {
-            Some([seed, epoch, source]) => {
+            Some((method, [seed, epoch, source])) => {
                 let key = key(&[WINDOW, seed, epoch, source, pass, lane, u64::from(window.number)]);
-                let permutation = Permutation::new(window.rows.end - window.rows.start, key);
-                offsets.for_each(|offset| place(permutation.forward(offset)));
+                method.window(window.rows.end - window.rows.start, key, recent).each(offsets, place);
             }
             None => offsets.for_each(place),
         }
@@ -267,28 +266,35 @@ fn backwards(lane: u64) -> bool {
 /// The layouts of all sources.
 pub(super) fn layouts(
     manifests: &[Arc<Manifest>],
-    seed: u64,
+    spec: &PlanSpec,
     epoch: u64,
-    shuffle: bool,
     lanes: u32,
     window_rows: u64,
 ) -> Result<Vec<Layout>> {
+    let method = spec.order_version.method(u64::from(lanes) * manifests.len() as u64);
+    let shuffle = (spec.shuffle == Shuffle::Windows).then_some(method);
     (0..)
         .zip(manifests)
-        .map(|(source, manifest)| Layout::new(manifest, [seed, epoch, source], shuffle, lanes, window_rows))
+        .map(|(source, manifest)| Layout::new(manifest, [spec.seed, epoch, source], shuffle, lanes, window_rows))
         .collect()
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::version::OrderVersion;
     use super::*;
+
+    fn shuffle() -> Option<Method> {
+        Some(OrderVersion::LATEST.method(8))
+    }
 
     #[test]
     fn windows_tile_lanes_and_are_large_enough() {
         let rows: Vec<u64> = (0..97).map(|at| at * 31 % 40).collect();
         for lanes in [1, 2, 3, 8, 64] {
             for window_rows in [1, 10, 100, 10_000] {
-                let layout = Layout::new(&Manifest::imaginary(&rows, 1), [1, 2, 3], true, lanes, window_rows).unwrap();
+                let layout =
+                    Layout::new(&Manifest::imaginary(&rows, 1), [1, 2, 3], shuffle(), lanes, window_rows).unwrap();
                 let mut total = 0;
                 for lane in 0..u64::from(lanes) {
                     let len = layout.lane_rows(lane);
@@ -312,7 +318,7 @@ mod tests {
 
     #[test]
     fn lanes_that_share_a_row_group_need_it_at_the_same_end() {
-        let layout = Layout::new(&Manifest::imaginary(&[10; 7], 1), [0; 3], true, 4, 1).unwrap();
+        let layout = Layout::new(&Manifest::imaginary(&[10; 7], 1), [0; 3], shuffle(), 4, 1).unwrap();
         for lane in 0..3 {
             // 17 or 18 rows per lane: each cut goes through a row group.
             let last = |lane| layout.window(lane, layout.windows(lane) - 1);
@@ -340,6 +346,6 @@ mod tests {
     #[test]
     fn too_large_a_row_group_is_refused() {
         let manifest = Manifest::imaginary(&[1 << 33], 1);
-        assert!(matches!(Layout::new(&manifest, [0; 3], true, 1, 1), Err(Error::Unsupported { .. })));
+        assert!(matches!(Layout::new(&manifest, [0; 3], shuffle(), 1, 1), Err(Error::Unsupported { .. })));
     }
 }

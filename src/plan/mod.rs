@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! rows of the dataset, in file order
-//!   row groups permuted by a keyed bijection                 key: seed, epoch
+//!   row groups shuffled by a key                             key: seed, epoch
 //!   cut into L lanes of equal rows (+-1), at any row         odd lanes run backwards, so that the two lanes that share
 //!                                                            a row group need it at the same time
-//!   each lane is a run of windows of whole row groups        rows permuted inside a window by a keyed bijection
+//!   each lane is a run of windows of whole row groups        rows shuffled inside a window by a key of its own
 //! position p of the epoch = row p / L of lane p % L
 //! step s                  = positions [s*G, (s+1)*G), listed lane after lane      G = global batch rows
 //! rank r of W             = its even share of that list
@@ -16,22 +16,27 @@
 //! exceptions are the W-1 row groups that are cut where one rank's lanes end, and the last, incomplete step, which is
 //! shared out evenly. For any other W the slices are as exact, but more row groups are read by two ranks.
 //!
-//! Nothing here holds a row: a plan keeps about 20 bytes per row group, and any step is found by binary search.
+//! Nothing here holds a row: a plan keeps about 20 bytes per row group and at most 4 MiB of orders of small windows, and any step is
+//! found by binary search. What a shuffle is hangs on the [`OrderVersion`].
 
+mod feistel;
 mod interleave;
 mod layout;
 mod live;
 mod order;
 mod permute;
 mod quality;
+mod recent;
 mod share;
 mod spec;
 mod state;
 mod steps;
+mod version;
 
 pub use order::{Listed, Order};
-pub use permute::{Permutation, random};
+pub use permute::random;
 pub use share::Share;
 pub use spec::{Mix, PlanSpec, Shuffle, Stop, Tail};
 pub use state::State;
 pub use steps::{Plan, RowRef, Step, WindowUse};
+pub use version::OrderVersion;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::interleave::gcd;
+use super::version::OrderVersion;
 use crate::error::{Error, Result};
 use crate::manifest::Manifest;
 
@@ -162,10 +163,13 @@ pub struct PlanSpec {
     /// Proportions, if the plan is over several datasets.
     #[serde(default)]
     pub mix: Option<Mix>,
+    /// What all this means. A document that does not say it is of the first version.
+    #[serde(default = "OrderVersion::unnamed", skip_serializing_if = "OrderVersion::is_unnamed")]
+    pub order_version: OrderVersion,
 }
 
 impl PlanSpec {
-    /// A shuffled plan of `global_batch` rows per step over one dataset, everything else by default.
+    /// A shuffled plan of `global_batch` rows per step over one dataset, everything else by default, in the latest version of the order.
     pub fn new(seed: u64, global_batch: u64) -> Self {
         Self {
             seed,
@@ -175,6 +179,7 @@ impl PlanSpec {
             window_rows: None,
             tail: Tail::Pad,
             mix: None,
+            order_version: OrderVersion::LATEST,
         }
     }
 
@@ -336,7 +341,12 @@ mod tests {
     #[test]
     fn json_is_strict() {
         let spec: PlanSpec = serde_json::from_str(r#"{"seed":1,"global_batch":8}"#).unwrap();
-        assert_eq!(spec, PlanSpec::new(1, 8));
+        assert_eq!(spec, PlanSpec { order_version: OrderVersion::V1, ..PlanSpec::new(1, 8) });
+        assert!(!serde_json::to_string(&spec).unwrap().contains("order_version"));
+        let json = serde_json::to_string(&PlanSpec::new(1, 8)).unwrap();
+        assert!(json.ends_with(r#","order_version":2}"#), "{json}");
+        assert_eq!(serde_json::from_str::<PlanSpec>(&json).unwrap(), PlanSpec::new(1, 8));
+        assert!(serde_json::from_str::<PlanSpec>(&json.replace("version\":2", "version\":0")).is_err());
         assert!(serde_json::from_str::<PlanSpec>(r#"{"seed":1,"global_batch":8,"world":2}"#).is_err());
     }
 }

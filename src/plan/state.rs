@@ -4,11 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::spec::PlanSpec;
 use super::steps::Plan;
+use super::version::OrderVersion;
 use crate::error::{Error, Result};
 use crate::manifest::Fingerprint;
-
-/// Version of the state's JSON, raised when its meaning or the order of any plan changes.
-const VERSION: u32 = 1;
 
 /// How many steps of which epoch of which plan were yielded.
 ///
@@ -16,7 +14,7 @@ const VERSION: u32 = 1;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct State {
-    /// Version of this format.
+    /// Version of this document: 1 for the first version of the order, which it does not name, 2 for those that it names.
     pub version: u32,
     /// The data.
     pub fingerprint: Fingerprint,
@@ -32,6 +30,14 @@ pub struct State {
 #[derive(Deserialize)]
 struct Versioned {
     version: u32,
+    #[serde(default)]
+    spec: Named,
+}
+
+/// The part of a spec that every version of the order has from the second on.
+#[derive(Default, Deserialize)]
+struct Named {
+    order_version: Option<u32>,
 }
 
 impl State {
@@ -45,7 +51,7 @@ impl State {
 
     /// The position before `step` of `epoch` of the plan that `spec` resolved to over the data of `fingerprint`.
     pub fn at(fingerprint: Fingerprint, spec: PlanSpec, epoch: u64, step: u64) -> Self {
-        Self { version: VERSION, fingerprint, spec, epoch, step }
+        Self { version: spec.order_version.of_state(), fingerprint, spec, epoch, step }
     }
 
     /// The state as JSON of at most [`MAX_BYTES`](Self::MAX_BYTES).
@@ -58,7 +64,7 @@ impl State {
     ///
     /// # Errors
     /// [`Error::Config`] if it is longer than [`MAX_BYTES`](Self::MAX_BYTES) or not a state; [`Error::Mismatch`] if it is
-    /// of another version.
+    /// of a later version, or of a later version of the order.
     pub fn from_json(json: impl AsRef<[u8]>) -> Result<Self> {
         let json = json.as_ref();
         if json.len() > Self::MAX_BYTES {
@@ -66,12 +72,24 @@ impl State {
             return Err(Error::config("state", problem));
         }
         let wrong = |error| Error::config("state", format!("not a state: {error}"));
-        let Versioned { version } = serde_json::from_slice(json).map_err(wrong)?;
-        if version != VERSION {
-            let hint = "resume with the version of bowstring that wrote it, or start the epoch again";
-            return Err(mismatch("version", VERSION, version, hint));
+        let Versioned { version, spec: Named { order_version } } = serde_json::from_slice(json).map_err(wrong)?;
+        let hint = "resume with the version of bowstring that wrote it, or start the epoch again";
+        let latest = OrderVersion::LATEST;
+        if !(1..=latest.of_state()).contains(&version) {
+            return Err(mismatch("version", format!("1 to {}", latest.of_state()), version, hint));
         }
-        serde_json::from_slice(json).map_err(wrong)
+        if let Some(number) = order_version
+            && OrderVersion::try_from(number).is_err()
+        {
+            return Err(mismatch("order_version", format!("1 to {}", latest.number()), number, hint));
+        }
+        let state: Self = serde_json::from_slice(json).map_err(wrong)?;
+        if state.version != state.spec.order_version.of_state() {
+            let order = state.spec.order_version.number();
+            let problem = format!("not a state: version {version} of the document, version {order} of the order");
+            return Err(Error::config("state", problem));
+        }
+        Ok(state)
     }
 
     /// That the state belongs to the data of `fingerprint` and to the resolved `spec`.
@@ -79,14 +97,15 @@ impl State {
     /// # Errors
     /// [`Error::Mismatch`] naming the first field that differs.
     pub fn check(&self, fingerprint: &Fingerprint, spec: &PlanSpec) -> Result<()> {
-        if self.version != VERSION {
-            return Err(mismatch("version", VERSION, self.version, ""));
+        let version = self.spec.order_version.of_state();
+        if self.version != version {
+            return Err(mismatch("version", version, self.version, ""));
         }
         if self.fingerprint != *fingerprint {
             let hint = "the files, the columns' schema or the filter changed; resume over the same data";
             return Err(mismatch("fingerprint", fingerprint, self.fingerprint, hint));
         }
-        let PlanSpec { seed, shuffle, global_batch, lanes, window_rows, tail, mix } = &self.spec;
+        let PlanSpec { seed, shuffle, global_batch, lanes, window_rows, tail, mix, order_version } = &self.spec;
         let option = |name, differs, ours: String, theirs: String| {
             if differs { Err(mismatch(name, ours, theirs, "set the option to the state's value")) } else { Ok(()) }
         };
@@ -95,6 +114,8 @@ impl State {
                 option($name, spec.$field != *$field, show(&spec.$field), show($field))?
             };
         }
+        // Before what it decides where it is left open.
+        same!("order_version", order_version);
         same!("seed", seed);
         same!("shuffle", shuffle);
         same!("global_batch", global_batch);
@@ -159,6 +180,31 @@ mod tests {
         Plan::new(&manifests, spec, 4).unwrap()
     }
 
+    fn first(spec: &PlanSpec) -> PlanSpec {
+        PlanSpec { order_version: OrderVersion::V1, ..spec.clone() }
+    }
+
+    #[test]
+    fn states_of_the_first_version_are_what_they_were() {
+        // As the first release wrote it.
+        let json = r#"{"version":1,"fingerprint":"FINGERPRINT","spec":{"seed":1,"shuffle":"windows","global_batch":8,"lanes":2,"window_rows":16777216,"tail":"pad","mix":null},"epoch":4,"step":3}"#;
+        let old = plan(first(&PlanSpec::new(1, 8)));
+        let json = json.replace("FINGERPRINT", &old.fingerprint().to_string());
+        assert_eq!(State::new(&old, 3).to_json(), json);
+        assert_eq!(State::from_json(&json).unwrap().step_in(&old).unwrap(), 3);
+        let new = State::new(&plan(PlanSpec::new(1, 8)), 3).to_json();
+        assert!(new.starts_with(r#"{"version":2,"#) && new.contains(r#""order_version":2}"#), "{new}");
+        for (what, json) in [
+            ("version", new.replace("\"version\":2", "\"version\":3")),
+            ("order_version", new.replace("order_version\":2", "order_version\":3")),
+        ] {
+            let error = State::from_json(json).unwrap_err();
+            assert!(matches!(&error, Error::Mismatch { what: field, .. } if field.starts_with(what)), "{error}");
+        }
+        let mixed = new.replace("\"version\":2,\"f", "\"version\":1,\"f");
+        assert!(matches!(State::from_json(mixed), Err(Error::Config { option: "state", .. })));
+    }
+
     #[test]
     fn round_trip_and_the_largest_one() {
         let plan = plan(PlanSpec::new(u64::MAX, 7));
@@ -189,7 +235,8 @@ mod tests {
                 other => format!("{other:?}"),
             }
         };
-        assert_eq!(field(&|state| state.version = 2), "version");
+        assert_eq!(field(&|state| state.version = 1), "version");
+        assert_eq!(field(&|state| *state = State::at(state.fingerprint, first(&state.spec), 4, 3)), "order_version");
         assert_eq!(field(&|state| state.fingerprint = Fingerprint::from_bytes([1; 32])), "fingerprint");
         assert_eq!(field(&|state| state.spec.seed = 2), "seed");
         assert_eq!(field(&|state| state.spec.shuffle = crate::plan::Shuffle::None), "shuffle");
@@ -217,7 +264,7 @@ mod tests {
         ] {
             assert!(matches!(State::from_json(bad), Err(Error::Config { option: "state", .. })), "{bad}");
         }
-        let newer = json.replace("\"version\":1", "\"version\":2,\"more\":true");
+        let newer = json.replace("\"version\":2", "\"version\":3,\"more\":true");
         assert!(matches!(State::from_json(newer), Err(Error::Mismatch { .. })));
     }
 }

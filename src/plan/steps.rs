@@ -12,8 +12,9 @@ use sha2::{Digest, Sha256};
 
 use super::interleave::Interleave;
 use super::layout::{Layout, Window, layouts};
+use super::recent::Recent;
 use super::share::Share;
-use super::spec::{PlanSpec, Shuffle, Stop, Tail};
+use super::spec::{PlanSpec, Stop, Tail};
 use crate::error::{Error, Result};
 use crate::manifest::{Fingerprint, Manifest};
 
@@ -81,6 +82,7 @@ pub struct Plan {
     pub(super) manifests: Vec<Arc<Manifest>>,
     pub(super) sources: Vec<Layout>,
     pub(super) interleave: Interleave,
+    recent: Recent,
     spec: PlanSpec,
     epoch: u64,
     fingerprint: Fingerprint,
@@ -110,7 +112,7 @@ impl Plan {
     /// [`Error::Unsupported`] for datasets beyond 2^31 row groups, 2^32 rows in a row group or 2^62 rows.
     pub fn new(manifests: &[Arc<Manifest>], spec: PlanSpec, epoch: u64) -> Result<Self> {
         let (lanes, window_rows) = spec.validate(manifests)?;
-        let sources = layouts(manifests, spec.seed, epoch, spec.shuffle == Shuffle::Windows, lanes, window_rows)?;
+        let sources = layouts(manifests, &spec, epoch, lanes, window_rows)?;
         let interleave = Interleave::new(spec.mix.as_ref().map_or(&[1], |mix| &mix.weights));
         let rows = match &spec.mix {
             None => sources.iter().map(Layout::rows).sum(),
@@ -123,7 +125,8 @@ impl Plan {
         let rows = rows.min(steps.saturating_mul(spec.global_batch));
         let fingerprint = fingerprint(manifests);
         let manifests = manifests.to_vec();
-        Ok(Self { manifests, sources, interleave, spec, epoch, fingerprint, lanes: u64::from(lanes), rows, steps })
+        let (lanes, recent) = (u64::from(lanes), Recent::default());
+        Ok(Self { manifests, sources, interleave, recent, spec, epoch, fingerprint, lanes, rows, steps })
     }
 
     /// Steps of the epoch, the same on every rank.
@@ -196,7 +199,7 @@ impl Plan {
         self.runs(step, share, |run| {
             let source = &self.sources[run.source];
             self.each_window(&run, |pass, window, range| {
-                source.each_row(pass, run.lane, &window, range, |group, row| {
+                source.each_row(&self.recent, pass, run.lane, &window, range, |group, row| {
                     rows.push(RowRef { source: run.source as u32, group, row });
                 });
             });
@@ -206,7 +209,7 @@ impl Plan {
             let (source, pass, lane, at) = self.locate(position);
             let layout = &self.sources[source];
             let window = layout.window_at(lane, at);
-            layout.each_row(pass, lane, &window, at..at + 1, |group, row| {
+            layout.each_row(&self.recent, pass, lane, &window, at..at + 1, |group, row| {
                 rows.push(RowRef { source: source as u32, group, row });
             });
         }
@@ -238,9 +241,9 @@ impl Plan {
         uses
     }
 
-    /// Bytes that the plan holds, without the manifests.
+    /// Bytes that the plan holds now, without the manifests: orders of windows are kept as steps are asked for, at most 4 MiB.
     pub fn memory(&self) -> usize {
-        size_of::<Self>() + self.sources.iter().map(Layout::memory).sum::<usize>()
+        size_of::<Self>() + self.recent.memory() + self.sources.iter().map(Layout::memory).sum::<usize>()
     }
 
     fn window_use(&self, source: usize, pass: u64, lane: u64, window: &Window, last_step: u64) -> WindowUse {

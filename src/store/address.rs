@@ -9,6 +9,7 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreScheme};
 use url::{Position, Url};
 
+use super::keys;
 use super::place::Place;
 use crate::error::{Error, Result};
 
@@ -64,8 +65,11 @@ pub(super) struct Stores<'a> {
 }
 
 impl<'a> Stores<'a> {
-    pub(super) fn new(options: &'a BTreeMap<String, String>) -> Self {
-        Self { options, known: HashMap::new() }
+    /// # Errors
+    /// [`Error::Config`] for options that no store knows.
+    pub(super) fn new(options: &'a BTreeMap<String, String>) -> Result<Self> {
+        keys::check(options)?;
+        Ok(Self { options, known: HashMap::new() })
     }
 
     pub(super) fn local(&mut self) -> Place {
@@ -192,7 +196,7 @@ mod tests {
         let url = Url::parse("https://user:secret@host:8443/a%20b/c.parquet?token=secret").unwrap();
         assert_eq!(shown(&url), "https://host:8443/a b/c.parquet");
         let options = BTreeMap::new();
-        let mut stores = Stores::new(&options);
+        let mut stores = Stores::new(&options).unwrap();
         for text in ["s3://user:secret@[bad/x", "https://user:secret@h/x?y=1", "nope://user:secret@h/x"] {
             let error = stores.remote(text).unwrap_err();
             assert!(!error.chain().contains("secret"), "{}", error.chain());
@@ -206,7 +210,7 @@ mod tests {
     #[test]
     fn one_store_per_bucket_and_the_address_is_rebuilt() {
         let options = BTreeMap::from([("aws_region".to_owned(), "eu-west-1".to_owned())]);
-        let mut stores = Stores::new(&options);
+        let mut stores = Stores::new(&options).unwrap();
         let (first, path) = stores.remote("s3://bucket/a/b").unwrap();
         assert_eq!((first.prefix.as_ref(), path.as_ref()), ("s3://bucket/", "a/b"));
         let (second, _) = stores.remote("s3://bucket/c").unwrap();

@@ -1,6 +1,7 @@
 //! From addresses to a sorted list of objects: files, directories, patterns, lists of them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::path::Path as FsPath;
 use std::sync::{Arc, OnceLock};
 
@@ -55,10 +56,13 @@ struct Hits {
     place: Place,
     /// The directory that names are relative to.
     base: String,
+    /// Whether the address names the one file in full.
+    named: bool,
     files: Vec<(Path, Option<u64>)>,
 }
 
-/// Finds the data files behind `urls`, sorted by name, each once.
+/// Finds the data files behind `urls`, sorted by name. A file that several of `urls` name in full comes as often: its rows are then
+/// there as often, each with a number of its own.
 ///
 /// Directories are searched to any depth; files and directories whose name begins with `_` or `.` are left out (except
 /// `_key=value` directories), and so are files that carry another format's extension. A file that is named in full is always
@@ -66,9 +70,10 @@ struct Hits {
 ///
 /// # Errors
 /// [`Error::NotFound`] if an address leads to nothing, [`Error::Unsupported`] if a directory holds a table of Delta Lake, Iceberg or
-/// Hudi, whose files are not its rows; [`Error::Limit`], [`Error::Config`], [`Error::Store`].
+/// Hudi, whose files are not its rows; [`Error::Config`] for a file that is found twice otherwise, in a directory or by a pattern;
+/// [`Error::Limit`], [`Error::Store`].
 pub async fn find(urls: &[String], options: &BTreeMap<String, String>, max_files: usize) -> Result<Listing> {
-    let mut stores = Stores::new(options);
+    let mut stores = Stores::new(options)?;
     let mut all = Vec::new();
     for url in urls {
         let hits = match Address::parse(url)? {
@@ -82,9 +87,10 @@ pub async fn find(urls: &[String], options: &BTreeMap<String, String>, max_files
         all.push(hits);
     }
     let root = common_root(&all);
-    let mut seen = BTreeSet::new();
+    // By name, the address it was first found at, and whether that names it in full.
+    let mut seen: BTreeMap<Arc<str>, (&str, bool)> = BTreeMap::new();
     let mut found = Vec::new();
-    for hits in &all {
+    for (hits, url) in all.iter().zip(urls) {
         for (path, size) in &hits.files {
             let name: Arc<str> = match &root {
                 Some(root) => {
@@ -92,15 +98,30 @@ pub async fn find(urls: &[String], options: &BTreeMap<String, String>, max_files
                 }
                 None => hits.place.url(path).into(),
             };
-            if seen.insert(Arc::clone(&name)) {
-                found.push(Found { place: hits.place.clone(), path: path.clone(), name, size: *size });
+            match seen.entry(Arc::clone(&name)) {
+                Entry::Vacant(entry) => {
+                    entry.insert((url.as_str(), hits.named));
+                }
+                Entry::Occupied(first) if first.get().1 && hits.named => {}
+                Entry::Occupied(first) => return Err(twice(&hits.place.url(path), first.get().0, url)),
             }
+            found.push(Found { place: hits.place.clone(), path: path.clone(), name, size: *size });
         }
     }
     check_count(found.len(), max_files)?;
     found.sort_by(|a, b| a.name.cmp(&b.name));
     let root = root.and_then(|root| Some((all.first()?.place.clone(), root)));
     Ok(Listing { files: found, root })
+}
+
+/// The error for a file that two addresses lead to, of which one does not name it: nobody can tell whether it is meant twice.
+fn twice(file: &str, first: &str, second: &str) -> Error {
+    let problem = format!(
+        "{file} is found twice, at {} and at {}; name it in full as often as it is to be read, or leave one address out",
+        display(first),
+        display(second)
+    );
+    Error::config("urls", problem)
 }
 
 /// The directory all names are relative to; `None` if the addresses are in different stores.
@@ -129,7 +150,7 @@ async fn local(stores: &mut Stores<'_>, path: &FsPath, max_files: usize) -> Resu
     match looked? {
         Look::File(path, size) => {
             let base = path.as_ref().rsplit_once('/').map_or("", |(parent, _)| parent).to_owned();
-            Ok(Hits { place, base, files: vec![(path, Some(size))] })
+            Ok(Hits { place, base, named: true, files: vec![(path, Some(size))] })
         }
         Look::Directory(path) => directory(place, path, None, max_files).await,
         Look::Pattern(path, pattern) => directory(place, path, Some(&Pattern::new(&pattern)), max_files).await,
@@ -208,7 +229,7 @@ async fn remote(stores: &mut Stores<'_>, text: &str, max_files: usize) -> Result
 
 fn file(place: Place, path: Path, size: Option<u64>) -> Hits {
     let base = path.as_ref().rsplit_once('/').map_or("", |(parent, _)| parent).to_owned();
-    Hits { place, base, files: vec![(path, size)] }
+    Hits { place, base, named: true, files: vec![(path, size)] }
 }
 
 /// Lists what is below `base`, keeping what `pattern` names, if there is one. Without, it must not be a [`Table`].
@@ -228,7 +249,7 @@ async fn directory(place: Place, base: Path, pattern: Option<&Pattern>, max_file
         return Err(kind.refused(&place.url(&base)));
     }
     let files = found.into_iter().map(|meta| (meta.location, Some(meta.size))).collect();
-    Ok(Hits { place, base: base.to_string(), files })
+    Ok(Hits { place, base: base.to_string(), named: false, files })
 }
 
 /// Whether a file below a directory is data. The first `named` parts were named by a pattern and are not judged.

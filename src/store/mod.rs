@@ -12,6 +12,7 @@ mod address;
 pub(crate) mod directory;
 mod find;
 mod glob;
+mod keys;
 pub(crate) mod lock;
 mod object;
 mod place;

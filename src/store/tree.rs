@@ -37,7 +37,7 @@ impl Tree {
     /// # Errors
     /// [`Error::NotFound`] where there is no such object and directories cannot be listed; [`Error::Config`], [`Error::Store`].
     pub(crate) async fn open(url: &str, options: &BTreeMap<String, String>) -> Result<Self> {
-        let (place, root) = Stores::new(options).remote(url)?;
+        let (place, root) = Stores::new(options)?.remote(url)?;
         let mut tree = Self { place, root, file: None };
         let name = tree.root.filename().unwrap_or_default().to_owned();
         if !url.ends_with('/') && !name.is_empty() {

@@ -3,6 +3,7 @@
 mod http;
 mod support;
 mod trees;
+mod twice;
 mod values;
 
 pub(crate) use http::{Marks, Server};

@@ -68,6 +68,9 @@ mod petastorm;
 /// Writes that are staged, committed, aborted, forgotten and killed: exactly what was committed is there.
 #[cfg(feature = "flight")]
 mod put;
+/// Positions: states of every version, batches that are given back.
+#[cfg(feature = "flight")]
+mod resume;
 /// The server's shell as a process: where it may listen, who may come in, certificates, the admin port, its end.
 #[cfg(all(feature = "cli", feature = "flight", unix))]
 mod serve_shell;

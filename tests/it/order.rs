@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use bowstring::manifest::{Manifest, RowGroup};
-use bowstring::plan::{Mix, Plan, PlanSpec, RowRef, Share, Shuffle, State, Stop, Tail, random};
+use bowstring::plan::{Mix, OrderVersion, Plan, PlanSpec, RowRef, Share, Shuffle, State, Stop, Tail, random};
 use proptest::prelude::*;
 use sha2::{Digest, Sha256};
 
@@ -94,15 +94,20 @@ fn cases() -> impl Strategy<Value = Case> {
     let tail = prop_oneof![Just(Tail::Pad), Just(Tail::Repeat), Just(Tail::Drop)];
     let lanes = prop::option::of(1_u32..=40);
     let window_rows = prop::option::of(1_u64..=3000);
-    let order = (any::<u64>(), 0_u64..5, prop::bool::weighted(0.8), lanes, window_rows);
+    let version = prop::sample::select(OrderVersion::ALL.to_vec());
+    let order = (any::<u64>(), 0_u64..5, prop::bool::weighted(0.8), lanes, window_rows, version);
     (prop_oneof![3 => one, 2 => mixed], batch, tail, order).prop_map(|((sources, mix), global_batch, tail, order)| {
-        let (seed, epoch, shuffled, lanes, window_rows) = order;
+        let (seed, epoch, shuffled, lanes, window_rows, order_version) = order;
         let (shuffle, lanes, window_rows) = if shuffled {
             (Shuffle::Windows, lanes.map(|lanes| lanes.min(global_batch as u32)), window_rows)
         } else {
             (Shuffle::None, None, None)
         };
-        Case { sources, spec: PlanSpec { seed, shuffle, global_batch, lanes, window_rows, tail, mix }, epoch }
+        Case {
+            sources,
+            spec: PlanSpec { seed, shuffle, global_batch, lanes, window_rows, tail, mix, order_version },
+            epoch,
+        }
     })
 }
 
@@ -373,8 +378,21 @@ fn without_shuffle_ranks_together_read_file_order() {
     assert_eq!(rows, file);
 }
 
-/// Plans whose order is fixed: a state saved by one release is resumed by the next.
-fn golden_cases() -> Vec<(&'static str, Case)> {
+/// Plans whose order is fixed in every version: a state saved by one release is resumed by the next.
+fn golden_cases() -> Vec<(String, Case)> {
+    let in_version = |version: OrderVersion| {
+        // The first one was there before there were versions.
+        let suffix =
+            if version == OrderVersion::V1 { String::new() } else { format!(", version {}", version.number()) };
+        golden_cases_of().into_iter().map(move |(name, case)| {
+            let spec = PlanSpec { order_version: version, ..case.spec };
+            (format!("{name}{suffix}"), Case { spec, ..case })
+        })
+    };
+    OrderVersion::ALL.into_iter().flat_map(in_version).collect()
+}
+
+fn golden_cases_of() -> Vec<(&'static str, Case)> {
     let uneven: Vec<_> =
         (0..80).map(|at| (at * 37 % 101, if at % 9 == 4 { at * 37 % 101 / 2 } else { at * 37 % 101 })).collect();
     let spec = PlanSpec::new(42, 64);
@@ -393,6 +411,10 @@ fn golden_cases() -> Vec<(&'static str, Case)> {
         ),
         ("shuffled, drop, batch 97", case(&[&uneven], PlanSpec { global_batch: 97, tail: Tail::Drop, ..spec.clone() })),
         ("file order", case(&[&uneven], PlanSpec { shuffle: Shuffle::None, ..spec.clone() })),
+        (
+            "large windows",
+            case(&[&[(30_000, 30_000); 3]], PlanSpec { lanes: Some(2), window_rows: Some(20_000), ..spec.clone() }),
+        ),
         ("one large row group", case(&[&[(10_000, 10_000)]], PlanSpec { lanes: Some(8), ..spec.clone() })),
         (
             "mixture, first exhausted",
@@ -420,7 +442,7 @@ fn the_order_does_not_change_between_releases() {
         }
         let spec = serde_json::to_string(plan.spec()).unwrap();
         digest.update(spec);
-        found.insert(name.to_owned(), digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect());
+        found.insert(name, digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect());
     }
     let numbers: Vec<u64> = (0..4).map(|at| random(1, at / 2, at % 2)).collect();
     found.insert("random".to_owned(), format!("{numbers:x?}"));

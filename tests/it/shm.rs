@@ -370,10 +370,9 @@ fn a_killed_server_is_an_error_at_once_and_a_stopped_one_within_the_deadline() {
             assert!(error.to_string().contains(&server.1), "{error}");
             if signal == "-KILL" {
                 assert!(matches!(error, Error::Remote { .. }));
-                assert!(waited < Duration::from_millis(900), "{waited:?}");
             } else {
                 assert!(matches!(error, Error::Timeout { .. }));
-                assert!(waited < options().deadline + Duration::from_secs(1), "{waited:?}");
+                assert!(waited < PATIENCE, "{waited:?}");
             }
             assert!(batches.next().await.is_none());
             server.0.kill();
@@ -454,92 +453,5 @@ fn a_refusal_arrives_with_its_code() {
         let Error::Remote { source: Some(source), what, .. } = &error else { panic!("{error}") };
         assert_eq!(what, "no such ticket: nonsense");
         assert_eq!(source.downcast_ref::<Refusal>().unwrap().code, 77);
-    });
-}
-
-#[test]
-#[ignore = "run by the test below in a process of its own"]
-fn fast_rank() {
-    let Some(name) = support::variable("SHM_NAME") else { return };
-    println!();
-    runtime().block_on(async {
-        for (exclusive, bytes) in
-            [(true, 64 << 20), (false, 64 << 20), (true, 1 << 20), (false, 1 << 20), (true, 64 << 10)]
-        {
-            let ticket = format!("{} {bytes} {}", (1_usize << 30) / bytes, u8::from(exclusive));
-            let mut copy = vec![0_u8; bytes];
-            for consume in [false, true] {
-                let mut batches = connect(&name, ticket.clone().into(), options()).await.unwrap();
-                // The first slabs are mapped once.
-                for _ in 0..2 * WINDOW {
-                    drop(batches.next().await.unwrap().unwrap());
-                }
-                let (start, mut received, mut count) = (Instant::now(), 0, 0);
-                while let Some(batch) = batches.next().await {
-                    let body = batch.unwrap().body.unwrap();
-                    if consume {
-                        copy.copy_from_slice(&body);
-                    }
-                    received += body.len();
-                    count += 1;
-                }
-                let seconds = start.elapsed().as_secs_f64();
-                let (rate, each) = (received as f64 / seconds / 1e9, seconds / f64::from(count) * 1e6);
-                let how = if exclusive { "exclusive" } else { "copy on write" };
-                let doing = if consume { "copied out by the rank" } else { "handed over" };
-                println!("figure {} KiB, {how}, {doing}: {rate:.1} GB/s, {each:.0} us each", bytes >> 10);
-            }
-            let from = vec![1_u8; bytes];
-            let (start, rounds) = (Instant::now(), (1 << 30) / bytes);
-            for _ in 0..rounds {
-                copy.copy_from_slice(std::hint::black_box(&from));
-            }
-            let rate = (rounds * bytes) as f64 / start.elapsed().as_secs_f64() / 1e9;
-            println!("figure {} KiB, memcpy in one process: {rate:.1} GB/s", bytes >> 10);
-        }
-    });
-    println!("done");
-}
-
-/// Hands over a gigabyte in batches of several sizes. The figures are printed, not judged.
-#[test]
-fn throughput_against_memcpy() {
-    let memory = Memory::new();
-    runtime().block_on(async {
-        let listener = Listener::bind(Arc::clone(&memory.allocator), ListenerOptions::default()).unwrap();
-        let name = listener.name().to_owned();
-        let (done, end) = tokio::sync::oneshot::channel::<()>();
-        let open = move |ticket: Bytes| {
-            let text = String::from_utf8_lossy(&ticket).into_owned();
-            let numbers: Vec<usize> = text.split(' ').map(|number| number.parse().unwrap()).collect();
-            let (count, len, exclusive) = (numbers[0], numbers[1], numbers[2] == 1);
-            let pool = memory.pool(exclusive, len);
-            // As if decoded before: what is measured is the way from here to there.
-            let batches = futures::stream::iter(0..count + 2 * usize::from(WINDOW)).then(move |_| {
-                let pool = Arc::clone(&pool);
-                async move {
-                    let slab = Some(Arc::new(pool.reserve(len).await?.allocate(len)?));
-                    Ok(Outgoing { header: Bytes::from_static(b"h"), slab, exclusive, extra: Vec::new() })
-                }
-            });
-            std::future::ready(Ok(batches.boxed()))
-        };
-        let serving = tokio::spawn(listener.run(open, async { drop(end.await) }));
-        let rank = tokio::task::spawn_blocking(move || {
-            let mut rank = Process::start("shm::fast_rank", &[("SHM_NAME", &name)]);
-            let mut figures = 0;
-            loop {
-                let line = rank.lines.next().unwrap().unwrap();
-                if let Some(figure) = line.strip_prefix("figure ") {
-                    println!("{figure}");
-                    figures += 1;
-                } else if line == "done" {
-                    break figures;
-                }
-            }
-        });
-        assert_eq!(rank.await.unwrap(), 15);
-        done.send(()).unwrap();
-        serving.await.unwrap();
     });
 }

@@ -13,6 +13,9 @@ use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 
+/// What takes longer hangs, or takes time that grows out of hand: far above what a busy machine needs for what takes milliseconds.
+pub(crate) const HANG: std::time::Duration = std::time::Duration::from_secs(60);
+
 /// Whether the full counts run (`make soak`), else about a tenth.
 pub(crate) fn soak() -> bool {
     std::env::var_os("BOWSTRING_SOAK").is_some()

@@ -105,6 +105,9 @@ pub(crate) struct LoaderArgs {
     /// Rows among which the shuffle mixes within a lane
     #[arg(long, env = "BOWSTRING_WINDOW_ROWS", value_name = "ROWS", hide_env_values = true)]
     window_rows: Option<u64>,
+    /// Version of the order; the default is the latest
+    #[arg(long, env = "BOWSTRING_ORDER_VERSION", value_name = "N", hide_env_values = true)]
+    order_version: Option<u32>,
     /// What to do with the last, incomplete step
     #[arg(long, env = "BOWSTRING_TAIL", value_parser = ["pad", "repeat", "drop"], hide_env_values = true)]
     tail: Option<String>,
@@ -193,6 +196,7 @@ impl LoaderArgs {
         set(&mut map, "seed", &self.seed);
         set(&mut map, "lanes", &self.lanes);
         set(&mut map, "window_rows", &self.window_rows);
+        set(&mut map, "order_version", &self.order_version);
         set(&mut map, "tail", &self.tail);
         set(&mut map, "stop", &self.stop);
         set(&mut map, "memory_budget", &self.memory_budget);

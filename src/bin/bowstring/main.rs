@@ -140,6 +140,8 @@ fn log_to_stderr(cli: &Cli) {
     if json {
         log.json().init();
     } else {
-        log.with_ansi(io::stderr().is_terminal()).init();
+        // https://no-color.org: set and not empty.
+        let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        log.with_ansi(io::stderr().is_terminal() && !plain).init();
     }
 }

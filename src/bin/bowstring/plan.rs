@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use bowstring::Result;
 use bowstring::pipeline::{Loader, machine};
-use bowstring::plan::{Plan, Share, Shuffle, Tail};
+use bowstring::plan::{OrderVersion, Plan, Share, Shuffle, Tail};
 
 use crate::args::LoaderArgs;
 use crate::out::{Out, Outcome};
@@ -46,6 +46,7 @@ struct Report {
     last_step_rows: u64,
     tail: Tail,
     shuffle: Shuffle,
+    order_version: OrderVersion,
     lanes: u32,
     window_rows: u64,
     /// Whether every rank has whole lanes, so that hardly a row group is read by two ranks.
@@ -117,6 +118,7 @@ fn examine(loader: &Loader, urls: Vec<String>, budget: u64) -> Result<Report> {
         last_step_rows: plan.rows().saturating_sub(last),
         tail: spec.tail,
         shuffle: spec.shuffle,
+        order_version: spec.order_version,
         lanes: plan.lanes(),
         window_rows: spec.window_rows.unwrap_or(0),
         whole_lanes: plan.lanes().is_multiple_of(world) && spec.global_batch.is_multiple_of(u64::from(plan.lanes())),
@@ -210,9 +212,10 @@ impl fmt::Display for Report {
             Shuffle::None => writeln!(f, "  order     as in the files")?,
             Shuffle::Windows => writeln!(
                 f,
-                "  order     {}, windows of {} or more",
+                "  order     {}, windows of {} or more; version {} of the order",
                 plural(self.lanes.into(), "lane"),
-                plural(self.window_rows, "row")
+                plural(self.window_rows, "row"),
+                self.order_version.number()
             )?,
         }
         writeln!(

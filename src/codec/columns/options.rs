@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::number::element;
 use super::select;
 use crate::codec::ImageOptions;
+use crate::codec::image::Decoder;
 use crate::schema::DType;
 
 /// Which columns are delivered, and what becomes of each.
@@ -41,6 +42,16 @@ impl ColumnOptions {
     /// Whether a null in a column called `name` can be nothing but an error.
     pub(crate) fn nulls_are_errors(&self, name: &str) -> bool {
         select::lookup(&self.nulls.0, name).is_none_or(|(nulls, _)| *nulls == Nulls::Error)
+    }
+
+    /// How the images of a delivered column called `name` are decoded on the CPU, if that does not say their size.
+    pub(crate) fn image_without_size(&self, name: &str) -> Option<&ImageOptions> {
+        let means = |patterns: &[String]| patterns.iter().any(|pattern| select::means(pattern, name));
+        let delivered =
+            (self.columns.is_empty() || means(&self.columns)) && !means(&self.exclude) && !means(&self.arrow);
+        let (image, exactly) = select::lookup(&self.images, name)?;
+        // A pattern may mean columns that hold no images.
+        (delivered && exactly && image.size.is_none() && image.decoder == Decoder::Cpu).then_some(image)
     }
 
     /// How the lists of a column called `name` are padded, if they are, and one element of `dtype` to pad with.

@@ -46,7 +46,7 @@ use zune as backend;
 
 pub use deferred::{Decoder, Deferred, Held, Stored};
 pub use exif::Orientation;
-pub use options::{Crop, ImageOptions, Layout, Limits, Normalize, Size};
+pub use options::{Crop, ImageOptions, Layout, Limits, Normalize, Size, Truncated};
 pub use probe::{Format, Info, probe};
 pub use stored::StoredImage;
 
@@ -132,8 +132,11 @@ impl ImageDecoder {
 
         let source = match jpeg {
             Some(jpeg) => {
-                jpeg::check_complete(cell, &jpeg)?;
-                Source::Jpeg(backend::Decoder::open(cell, &self.options.limits)?)
+                let fill = self.options.truncated == Truncated::Fill;
+                if !fill {
+                    jpeg::check_complete(cell, &jpeg)?;
+                }
+                Source::Jpeg(backend::Decoder::open(cell, &self.options.limits, fill)?)
             }
             None => Source::Raster(cell),
         };

@@ -42,6 +42,8 @@ pub struct ImageOptions {
     /// Whether JPEG may be decoded at 1/2, 1/4 or 1/8 where the result is still not smaller than the output (Pillow's `draft`).
     /// Faster; the pixels then differ slightly from a full decode. Without libjpeg-turbo it has no effect.
     pub draft: bool,
+    /// What becomes of a JPEG whose picture is not all there.
+    pub truncated: Truncated,
     /// What an image may cost.
     pub limits: Limits,
     /// Who decodes JPEG.
@@ -65,11 +67,25 @@ impl Default for ImageOptions {
             channels: 3,
             orient: true,
             draft: true,
+            truncated: Truncated::Error,
             limits: Limits::default(),
             decoder: Decoder::Cpu,
             encoded_room: 256 << 10,
         }
     }
+}
+
+/// What becomes of a JPEG that stops before its end, or whose pixels are damaged. Other formats are refused then, as is a JPEG without a
+/// good header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Truncated {
+    /// The row is bad.
+    #[default]
+    Error,
+    /// What is missing is filled up as libjpeg does, as a rule with grey: what Pillow gives with `LOAD_TRUNCATED_IMAGES`. Needs
+    /// libjpeg-turbo and the CPU.
+    Fill,
 }
 
 /// Most that [`ImageOptions::encoded_room`] may be.
@@ -362,6 +378,13 @@ impl ImageOptions {
         if self.decoder == Decoder::Deferred && !matches!(self.channels, 1 | 3) {
             let problem = format!("nvjpeg gives 1 or 3 channels, not {}; give cpu", self.channels);
             return Err(Error::config("decoder", problem));
+        }
+        if self.truncated == Truncated::Fill && self.decoder != Decoder::Cpu {
+            return Err(Error::config("truncated", "nvjpeg fills nothing up; give error, or decoder=\"cpu\""));
+        }
+        if self.truncated == Truncated::Fill && !super::backend::FILLS {
+            let problem = format!("{} fills nothing up; give error, or build with the feature turbo", super::backend());
+            return Err(Error::config("truncated", problem));
         }
         if self.encoded_room > MOST_ROOM {
             let problem = format!("{} bytes; give at most {MOST_ROOM}", self.encoded_room);

@@ -98,7 +98,7 @@ impl StoredImage {
             let source = match &jpeg {
                 Some(found) => {
                     jpeg::check_complete(cell, found)?;
-                    let decoder = backend::Decoder::open(cell, &self.limits)?;
+                    let decoder = backend::Decoder::open(cell, &self.limits, false)?;
                     if decoder.size() != (info.width, info.height) {
                         return Err(jpeg::failed("two headers that differ"));
                     }

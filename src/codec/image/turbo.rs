@@ -17,6 +17,9 @@ use crate::error::{Error, Result};
 /// For `doctor` and `bench`.
 pub(super) const NAME: &str = "libjpeg-turbo 3.1 (decodes only the crop, at 1/1 to 1/8)";
 
+/// Whether it can fill up what is missing.
+pub(super) const FILLS: bool = true;
+
 /// The warnings of libjpeg that lose no pixel: bytes where none belong, version numbers, profiles. All others mean that some of the picture
 /// is made up. Texts are those of jerror.h; libjpeg's API hands out no codes.
 const HARMLESS: [&str; 4] =
@@ -32,6 +35,8 @@ pub(super) struct Decoder<'a> {
     block_width: Option<u32>,
     /// CMYK or YCCK.
     inks: bool,
+    /// Whether what is missing is filled up.
+    fill: bool,
 }
 
 struct Handle(NonNull<c_void>);
@@ -68,17 +73,22 @@ impl Handle {
         text.to_string_lossy().into_owned()
     }
 
-    /// Whether the last call, which failed, said only what loses no pixel. A fatal error after a warning leaves its own text.
-    fn is_harmless(&self) -> bool {
+    /// Whether the last call, which failed, went on to its end.
+    fn is_warning(&self) -> bool {
         // SAFETY: the handle is live.
-        let warning = unsafe { tj::tj3GetErrorCode(self.0.as_ptr()) } == tj::TJERR_TJERR_WARNING as c_int;
-        warning && { HARMLESS.iter().any(|text| self.message().contains(text)) }
+        unsafe { tj::tj3GetErrorCode(self.0.as_ptr()) == tj::TJERR_TJERR_WARNING as c_int }
+    }
+
+    /// Whether the last call, which failed, said only what loses no pixel, or what is lost is filled up. A fatal error after a warning
+    /// leaves its own text.
+    fn is_harmless(&self, fill: bool) -> bool {
+        self.is_warning() && (fill || HARMLESS.iter().any(|text| self.message().contains(text)))
     }
 }
 
 impl<'a> Decoder<'a> {
     /// Reads the header.
-    pub(super) fn open(jpeg: &'a [u8], limits: &Limits) -> Result<Self> {
+    pub(super) fn open(jpeg: &'a [u8], limits: &Limits, fill: bool) -> Result<Self> {
         let handle = Handle::new()?;
         let clamp = |value: u64| c_int::try_from(value).unwrap_or(c_int::MAX);
         handle.set(tj::TJPARAM_TJPARAM_SCANLIMIT, clamp(limits.max_scans.max(1).into()))?;
@@ -87,7 +97,7 @@ impl<'a> Decoder<'a> {
         handle.set(tj::TJPARAM_TJPARAM_SAVEMARKERS, 0)?;
         // SAFETY: the handle is live; jpeg is valid for jpeg.len() bytes and only read.
         let code = unsafe { tj::tj3DecompressHeader(handle.0.as_ptr(), jpeg.as_ptr(), jpeg.len() as tj::size_t) };
-        if code != 0 && !handle.is_harmless() {
+        if code != 0 && !handle.is_harmless(fill) {
             return Err(failed(handle.message()));
         }
         let size = |parameter| u32::try_from(handle.get(parameter)).ok().filter(|size| *size > 0);
@@ -104,7 +114,7 @@ impl<'a> Decoder<'a> {
         };
         let colorspace = handle.get(tj::TJPARAM_TJPARAM_COLORSPACE);
         let inks = colorspace == tj::TJCS_TJCS_CMYK as c_int || colorspace == tj::TJCS_TJCS_YCCK as c_int;
-        Ok(Self { handle, jpeg, width, height, block_width, inks })
+        Ok(Self { handle, jpeg, width, height, block_width, inks, fill })
     }
 
     pub(super) fn size(&self) -> (u32, u32) {
@@ -159,6 +169,10 @@ impl<'a> Decoder<'a> {
         let Ok(pitch) = c_int::try_from(pitch) else { return Err(failed("a row is too long")) };
         let mut run = |stop_on_warning| {
             self.handle.set(tj::TJPARAM_TJPARAM_STOPONWARNING, stop_on_warning)?;
+            if self.fill {
+                // Whatever is not written is grey, and never what another image left here.
+                out.fill(128);
+            }
             // SAFETY: the handle is live. Decoding reads the same bytes as `open` did, so the image has width x height pixels; it writes
             // part.height rows (the region's, which the callee checked to lie in the scaled image, or all rows of it) of part.width pixels,
             // `pitch` bytes apart: out.len() bytes in all.
@@ -172,14 +186,14 @@ impl<'a> Decoder<'a> {
                     format as c_int,
                 )
             };
-            if code == 0 || (stop_on_warning == 0 && self.handle.is_harmless()) {
+            if code == 0 || (stop_on_warning == 0 && self.handle.is_harmless(self.fill)) {
                 return Ok(());
             }
             Err(failed(self.handle.message()))
         };
         match run(1) {
             // libjpeg keeps only the text of the first warning: damage behind a harmless one in the header is not seen.
-            Err(Error::Corrupt { .. }) if self.handle.is_harmless() => run(0),
+            Err(Error::Corrupt { .. }) if self.handle.is_harmless(self.fill) => run(0),
             outcome => outcome,
         }
     }

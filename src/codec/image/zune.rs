@@ -13,6 +13,9 @@ use crate::error::Result;
 /// For `doctor` and `bench`.
 pub(super) const NAME: &str = "zune-jpeg 0.5 (pure Rust; decodes the whole image)";
 
+/// Whether it can fill up what is missing: it stops at the first damage.
+pub(super) const FILLS: bool = false;
+
 /// A JPEG whose header is read.
 pub(super) struct Decoder<'a> {
     jpeg: &'a [u8],
@@ -23,7 +26,7 @@ pub(super) struct Decoder<'a> {
 
 impl<'a> Decoder<'a> {
     /// Reads the header.
-    pub(super) fn open(jpeg: &'a [u8], limits: &Limits) -> Result<Self> {
+    pub(super) fn open(jpeg: &'a [u8], limits: &Limits, _fill: bool) -> Result<Self> {
         let options = DecoderOptions::default()
             .set_max_width(limits.max_side as usize)
             .set_max_height(limits.max_side as usize)

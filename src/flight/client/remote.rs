@@ -18,7 +18,7 @@ use crate::flight::asked::Asked;
 use crate::flight::gang::Member;
 use crate::flight::wire::Columns;
 use crate::memory::{HostAllocator, Pool, SystemAllocator};
-use crate::pipeline::{Ledger, LoaderOptions, Memory, Next, Stage, Stats, machine, rank};
+use crate::pipeline::{Again, Ledger, LoaderOptions, Memory, Next, Returned, Stage, Stats, machine, rank};
 use crate::plan::{Share, State};
 use crate::schema::Schema;
 use crate::tensor::Batch;
@@ -39,9 +39,11 @@ pub struct Remote {
     share: Share,
     prefetch: usize,
     timeout: Duration,
+    /// Whether the options name the version of the order.
+    names_version: bool,
     epoch: u64,
     step: u64,
-    returned: Option<Batch>,
+    returned: Returned<Batch>,
     counters: Counters,
 }
 
@@ -164,9 +166,10 @@ impl Remote {
             share,
             prefetch: options.prefetch,
             timeout,
+            names_version: options.order_version.is_some(),
             epoch: 0,
             step: 0,
-            returned: None,
+            returned: Returned::default(),
             counters: Counters {
                 batches: AtomicU64::new(0),
                 rows: AtomicU64::new(0),
@@ -192,12 +195,12 @@ impl Remote {
 
     /// The current epoch.
     pub fn epoch(&self) -> u64 {
-        self.epoch
+        self.returned.position((self.epoch, self.step)).0
     }
 
-    /// Steps of the current epoch already yielded.
+    /// Steps of the current epoch already yielded, up to the first that was given back.
     pub fn step(&self) -> u64 {
-        self.step
+        self.returned.position((self.epoch, self.step)).1
     }
 
     /// This rank and the world size.
@@ -225,12 +228,14 @@ impl Remote {
             // The server cannot tell a process that it no longer reaches.
             member.check()?;
         }
-        if let Some(batch) = self.returned.take() {
-            self.step = batch.step + 1;
-            return Ok(Next::Batch(batch));
+        match self.returned.take((self.epoch, self.step)) {
+            Some(Again::Item(batch)) => return Ok(Next::Batch(batch)),
+            Some(Again::End) => return Ok(Next::End),
+            None => {}
         }
         if self.step >= self.announced.steps {
-            self.go(self.epoch.wrapping_add(1), 0);
+            (self.receiving, self.counters.last) = (None, None);
+            (self.epoch, self.step) = (self.epoch.wrapping_add(1), 0);
             return Ok(Next::End);
         }
         let started = Instant::now();
@@ -275,12 +280,9 @@ impl Remote {
         }
     }
 
-    /// Takes back the batch that came last, because it reached nobody: it is the next one again.
+    /// Takes back a batch because it reached nobody, as [`Loader::put_back`](crate::pipeline::Loader::put_back) does.
     pub fn put_back(&mut self, batch: Batch) {
-        if batch.epoch == self.epoch && batch.step + 1 == self.step {
-            self.step = batch.step;
-            self.returned = Some(batch);
-        }
+        self.returned.put((batch.epoch, batch.step), batch, (self.epoch, self.step));
     }
 
     /// The error for a wait of `waited` that brought nothing.
@@ -296,7 +298,7 @@ impl Remote {
     /// # Errors
     /// None: what is wrong with an epoch the server says when its first batch is asked for.
     pub fn set_epoch(&mut self, epoch: u64) -> Result<()> {
-        if epoch != self.epoch {
+        if epoch != self.epoch() {
             self.go(epoch, 0);
         }
         Ok(())
@@ -305,23 +307,41 @@ impl Remote {
     /// The position after the last batch yielded, as a local loader of the same plan gives it.
     pub fn state(&self) -> State {
         let Announced { fingerprint, spec, .. } = &self.announced;
-        State::at(*fingerprint, spec.clone(), self.epoch, self.step)
+        let (epoch, step) = self.returned.position((self.epoch, self.step));
+        State::at(*fingerprint, spec.clone(), epoch, step)
     }
 
-    /// Goes to a position that any loader of the same plan gave.
+    /// Goes to a position that any loader of the same plan gave. Unless the options name the version of the order, the state's is
+    /// followed from here on; the server is asked what that is.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] if the state belongs to another dataset or plan.
+    /// [`Error::Mismatch`] if the state belongs to another dataset or plan, and what the server says.
     pub fn load_state(&mut self, state: &State) -> Result<()> {
-        let Announced { fingerprint, spec, steps, .. } = &self.announced;
+        let Announced { fingerprint, spec, .. } = &self.announced;
+        let version = state.spec.order_version;
+        let other = if version == spec.order_version || self.names_version || state.fingerprint != *fingerprint {
+            None
+        } else {
+            let Some(runtime) = &self.runtime else { return Err(closed()) };
+            let asked = self.asked.clone().in_version(version);
+            let same = Asked { fingerprint: Some(*fingerprint), ..asked.clone() };
+            let (announced, columns) = runtime.block_on(self.source.announced(&same))?;
+            Some((asked, announced, columns))
+        };
+        let Announced { fingerprint, spec, steps, .. } =
+            other.as_ref().map_or(&self.announced, |(_, announced, _)| announced);
         state.check(fingerprint, spec)?;
         state.check_step(*steps)?;
+        if let Some(other) = other {
+            (self.asked, self.announced, self.columns) = other;
+        }
         self.go(state.epoch, state.step);
         Ok(())
     }
 
     fn go(&mut self, epoch: u64, step: u64) {
-        (self.receiving, self.returned) = (None, None);
+        self.receiving = None;
+        self.returned.restart((epoch, step));
         (self.epoch, self.step) = (epoch, step);
         self.counters.last = None;
     }
@@ -358,7 +378,8 @@ impl Remote {
 
     /// Stops everything at once. Batches already yielded stay valid.
     pub fn close(&mut self) {
-        (self.receiving, self.returned) = (None, None);
+        self.receiving = None;
+        self.returned.close();
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }

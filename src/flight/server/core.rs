@@ -32,7 +32,7 @@ use crate::flight::wire::{Position, schema_message};
 use crate::manifest::Fingerprint;
 use crate::memory::SharedAllocator;
 use crate::pipeline::{LoaderOptions, Stored, Workers};
-use crate::plan::{Plan, Share, State};
+use crate::plan::{OrderVersion, Plan, Share, State};
 
 /// How long a ticket may be used to open a stream. The stream may take longer.
 const TICKET_LIFE: Duration = Duration::from_secs(900);
@@ -108,6 +108,8 @@ impl Core {
             }
         };
         let mut options = entry.options(&Value::Object(asked.options.clone()))?;
+        // What was written before there were versions of the order goes on in the first one.
+        options.order_version.get_or_insert(OrderVersion::V1);
         // One default that people expect of every address: a batch is for one rank.
         if let Some(batch) = options.batch_size.take() {
             let global = batch

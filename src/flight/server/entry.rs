@@ -14,13 +14,14 @@ use crate::error::{Error, Result};
 use crate::pipeline::{Filter, LoaderOptions};
 
 /// What a client may set where a dataset says nothing else.
-const ALLOWED: [&str; 13] = [
+const ALLOWED: [&str; 14] = [
     "batch_size",
     "global_batch_size",
     "shuffle",
     "seed",
     "lanes",
     "window_rows",
+    "order_version",
     "tail",
     "columns",
     "filter",
@@ -223,7 +224,9 @@ impl Entry {
     }
 
     fn allows(&self, option: &str) -> bool {
-        !NEVER.contains(&option) && self.limits.allow_options.iter().any(|allowed| allowed == option)
+        // Whoever goes on from a position must be able to say in which version of the order it is.
+        option == "order_version"
+            || !NEVER.contains(&option) && self.limits.allow_options.iter().any(|allowed| allowed == option)
     }
 
     fn allow(&self, option: &str) -> Result<()> {

@@ -1,0 +1,169 @@
+//! Versions of the order: what a spec means. Whatever differs between two versions is decided here.
+//!
+//! A version never changes once it is released: states, tickets and descriptors name it, and go on in it. One that names none is
+//! of the first version.
+
+use serde::{Deserialize, Serialize};
+
+use super::feistel::Feistel;
+use super::permute::{Permutation, shuffle};
+use super::recent::Recent;
+
+/// Which arithmetic makes an order of a spec.
+///
+/// New plans take [`LATEST`](Self::LATEST); a loader that goes on from a state takes the version that the state names.
+///
+/// ```
+/// use bowstring::plan::OrderVersion;
+/// assert_eq!(OrderVersion::try_from(1), Ok(OrderVersion::V1));
+/// assert_eq!(OrderVersion::LATEST.number(), 2);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "u32", into = "u32")]
+#[non_exhaustive]
+pub enum OrderVersion {
+    /// Everything is permuted by a Feistel network of six cheap rounds. Few items are not shuffled evenly: of 8 row groups some
+    /// orders never occur.
+    V1,
+    /// Row groups and windows of up to 16,384 rows are shuffled by Fisher and Yates' method, larger windows by a Feistel network
+    /// of eight strong rounds. With more than 32 lanes in all sources together it is fewer rows, but 256 at least.
+    V2,
+}
+
+impl OrderVersion {
+    /// What new plans take.
+    pub const LATEST: Self = Self::V2;
+    /// All that there are, the oldest first.
+    pub const ALL: [Self; 2] = [Self::V1, Self::V2];
+
+    /// The version as a number.
+    pub fn number(self) -> u32 {
+        match self {
+            Self::V1 => 1,
+            Self::V2 => 2,
+        }
+    }
+
+    /// What documents mean that name no version.
+    pub(super) fn unnamed() -> Self {
+        Self::V1
+    }
+
+    /// Whether documents leave it out: they are the same to the byte as before there were versions.
+    pub(super) fn is_unnamed(&self) -> bool {
+        *self == Self::unnamed()
+    }
+
+    /// Version of the document of a [`State`](super::State) of this order.
+    pub(super) fn of_state(self) -> u32 {
+        match self {
+            Self::V1 => 1,
+            Self::V2 => 2,
+        }
+    }
+
+    /// How the plan shuffles that has `lanes` lanes in all its sources together.
+    pub(super) fn method(self, lanes: u64) -> Method {
+        match self {
+            Self::V1 => Method::Cheap,
+            Self::V2 => Method::Drawn { most: (DRAWN_ROWS / lanes.max(1)).clamp(FEWEST_DRAWN, MOST_DRAWN) },
+        }
+    }
+}
+
+impl From<OrderVersion> for u32 {
+    fn from(version: OrderVersion) -> Self {
+        version.number()
+    }
+}
+
+impl TryFrom<u32> for OrderVersion {
+    type Error = String;
+
+    fn try_from(number: u32) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|version| version.number() == number);
+        known.ok_or_else(|| {
+            format!("{number} is no version of the order; this release knows 1 to {}", Self::LATEST.number())
+        })
+    }
+}
+
+/// Most rows of a window that is shuffled by drawing: its order is kept for as long as steps take from it.
+const MOST_DRAWN: u64 = 1 << 14;
+/// What is drawn at any number of lanes. It costs less than a microsecond, so that nothing is lost if it is not kept.
+const FEWEST_DRAWN: u64 = 256;
+/// Rows of drawn windows of all lanes together, two bytes each.
+const DRAWN_ROWS: u64 = 1 << 19;
+
+/// Rounds of the network of [`OrderVersion::V1`].
+const CHEAP_ROUNDS: usize = 6;
+/// Rounds of the network of [`OrderVersion::V2`].
+const STRONG_ROUNDS: usize = 8;
+
+/// The network of [`OrderVersion::V1`].
+pub(super) type Cheap = Feistel<CHEAP_ROUNDS, false>;
+/// The network of [`OrderVersion::V2`].
+pub(super) type Strong = Feistel<STRONG_ROUNDS, true>;
+
+/// How a plan shuffles.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Method {
+    /// See [`OrderVersion::V1`].
+    Cheap,
+    /// See [`OrderVersion::V2`].
+    Drawn {
+        /// Most rows of a window that is drawn.
+        most: u64,
+    },
+}
+
+impl Method {
+    /// Puts row groups, which are in file order, into that of `key`.
+    pub(super) fn order(self, groups: &mut [u32], key: u64) {
+        match self {
+            Self::Cheap => {
+                let file_order = groups.to_vec();
+                let permutation = Cheap::new(groups.len() as u64, key);
+                for (at, slot) in (0..).zip(groups) {
+                    *slot = file_order[permutation.forward(at) as usize];
+                }
+            }
+            Self::Drawn { .. } => shuffle(groups, key),
+        }
+    }
+
+    /// The order of the `n` rows of the window of `key`.
+    pub(super) fn window(self, n: u64, key: u64, recent: &Recent) -> Permutation {
+        match self {
+            Self::Cheap => Permutation::Cheap(Cheap::new(n, key)),
+            Self::Drawn { most } if n <= most => Permutation::Drawn(recent.order(n, key)),
+            Self::Drawn { .. } => Permutation::Strong(Strong::new(n, key)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_drawn_hangs_on_lanes_only_and_fits() {
+        let most = |lanes| match OrderVersion::V2.method(lanes) {
+            Method::Drawn { most } => most,
+            Method::Cheap => 0,
+        };
+        assert_eq!([1, 32, 64, 128, 1024, 1 << 24].map(most), [16384, 16384, 8192, 4096, 512, 256]);
+        assert!(MOST_DRAWN <= u64::from(u16::MAX));
+    }
+
+    #[test]
+    fn numbers_come_back() {
+        for version in OrderVersion::ALL {
+            assert_eq!(OrderVersion::try_from(version.number()), Ok(version));
+            assert_eq!(serde_json::to_string(&version).unwrap(), version.number().to_string());
+        }
+        assert_eq!(OrderVersion::ALL.last(), Some(&OrderVersion::LATEST));
+        let error = serde_json::from_str::<OrderVersion>("9").unwrap_err().to_string();
+        assert!(error.contains("9 is no version"), "{error}");
+    }
+}

@@ -1,0 +1,188 @@
+//! The names of `storage_options`: those of object_store, for any of its stores. Others are errors, since object_store ignores them.
+//!
+//! One dictionary may serve addresses in several clouds, so a key of any store is known, whatever the address; a store ignores the keys
+//! of others.
+
+use std::collections::BTreeMap;
+
+use crate::error::{Error, Result};
+
+/// Refuses keys that no store knows.
+///
+/// # Errors
+/// [`Error::Config`] naming the key, and the nearest that there is.
+pub(super) fn check(options: &BTreeMap<String, String>) -> Result<()> {
+    let Some(key) = options.keys().find(|key| !known(key)) else { return Ok(()) };
+    // It may be a value that lost its key, and a secret.
+    let shown: String = key.chars().take(64).collect();
+    let wanted = key.to_ascii_lowercase();
+    let forms = NAMES.iter().flat_map(|name| [*name, short(name)]);
+    let nearest =
+        forms.map(|name| (distance(&wanted, name), name)).min().filter(|(far, name)| *far <= 2 + name.len() / 4);
+    let problem = match nearest {
+        Some((_, name)) => format!("no store knows the key {shown:?}; {name:?} is like it"),
+        None => format!("no store knows the key {shown:?}; keys are those of object_store, e.g. {:?}", NAMES[0]),
+    };
+    Err(Error::config("storage_options", problem))
+}
+
+#[cfg(feature = "cloud")]
+fn known(key: &str) -> bool {
+    use object_store::ClientConfigKey;
+    use object_store::aws::AmazonS3ConfigKey;
+    use object_store::azure::AzureConfigKey;
+    use object_store::gcp::GoogleConfigKey;
+
+    let key = key.to_ascii_lowercase();
+    key.parse::<AmazonS3ConfigKey>().is_ok()
+        || key.parse::<GoogleConfigKey>().is_ok()
+        || key.parse::<AzureConfigKey>().is_ok()
+        || key.parse::<ClientConfigKey>().is_ok()
+}
+
+/// Local files take no options.
+#[cfg(not(feature = "cloud"))]
+fn known(_: &str) -> bool {
+    false
+}
+
+/// The name without its store, which object_store takes too.
+fn short(name: &'static str) -> &'static str {
+    let rest = ["aws_", "google_", "azure_storage_", "azure_"].iter().find_map(|store| name.strip_prefix(store));
+    rest.filter(|rest| known(rest)).unwrap_or(name)
+}
+
+/// What can be meant by a key that is not known: object_store can tell whether a name is one, but not which there are.
+const NAMES: &[&str] = &[
+    "aws_access_key_id",
+    "aws_secret_access_key",
+    "aws_session_token",
+    "aws_region",
+    "aws_default_region",
+    "aws_bucket",
+    "aws_endpoint",
+    "aws_endpoint_url",
+    "aws_endpoint_url_s3",
+    "aws_endpoint_url_sts",
+    "aws_allow_http",
+    "aws_imdsv1_fallback",
+    "aws_virtual_hosted_style_request",
+    "aws_s3_express",
+    "aws_metadata_endpoint",
+    "aws_unsigned_payload",
+    "aws_checksum_algorithm",
+    "aws_container_credentials_relative_uri",
+    "aws_container_credentials_full_uri",
+    "aws_container_authorization_token_file",
+    "aws_web_identity_token_file",
+    "aws_role_arn",
+    "aws_role_session_name",
+    "aws_skip_signature",
+    "aws_copy_if_not_exists",
+    "aws_conditional_put",
+    "aws_disable_tagging",
+    "aws_request_payer",
+    "aws_server_side_encryption",
+    "aws_sse_kms_key_id",
+    "aws_sse_bucket_key_enabled",
+    "aws_sse_customer_key_base64",
+    "google_service_account",
+    "google_service_account_key",
+    "google_bucket",
+    "google_base_url",
+    "google_application_credentials",
+    "google_skip_signature",
+    "azure_storage_account_name",
+    "azure_storage_account_key",
+    "azure_storage_client_id",
+    "azure_storage_client_secret",
+    "azure_storage_tenant_id",
+    "azure_storage_authority_host",
+    "azure_storage_sas_key",
+    "azure_storage_token",
+    "azure_storage_use_emulator",
+    "azure_storage_endpoint",
+    "azure_msi_endpoint",
+    "azure_object_id",
+    "azure_msi_resource_id",
+    "azure_federated_token_file",
+    "azure_use_azure_cli",
+    "azure_skip_signature",
+    "azure_container_name",
+    "azure_disable_tagging",
+    "azure_use_fabric_endpoint",
+    "allow_http",
+    "allow_invalid_certificates",
+    "connect_timeout",
+    "default_content_type",
+    "http1_only",
+    "http2_only",
+    "http2_keep_alive_interval",
+    "http2_keep_alive_timeout",
+    "http2_keep_alive_while_idle",
+    "http2_max_frame_size",
+    "pool_idle_timeout",
+    "pool_max_idle_per_host",
+    "proxy_url",
+    "proxy_ca_certificate",
+    "proxy_excludes",
+    "randomize_addresses",
+    "timeout",
+    "user_agent",
+];
+
+/// Letters to change, add or leave out between two names.
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    // What is longer than any key is far from all of them.
+    for (done, letter) in one.chars().take(128).enumerate() {
+        let mut diagonal = done;
+        let mut left = done + 1;
+        row[0] = left;
+        for (cell, candidate) in row.iter_mut().skip(1).zip(&other) {
+            let here = (diagonal + usize::from(letter != *candidate)).min(left + 1).min(*cell + 1);
+            diagonal = std::mem::replace(cell, here);
+            left = here;
+        }
+    }
+    row[other.len()]
+}
+
+#[cfg(all(test, feature = "cloud"))]
+mod tests {
+    use super::*;
+
+    fn problem(key: &str) -> Option<String> {
+        check(&BTreeMap::from([(key.to_owned(), "secret".to_owned())])).err().map(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_misspelt_key_is_refused_with_the_one_that_is_meant() {
+        for (key, meant) in [
+            ("aws_acces_key_id", "aws_access_key_id"),
+            ("acess_key_id", "access_key_id"),
+            ("aws_regoin", "aws_region"),
+            ("AWS_ENDPOIN", "aws_endpoint"),
+            ("alow_http", "allow_http"),
+            ("google_service_acount", "google_service_account"),
+            ("azure_storage_acount_name", "azure_storage_account_name"),
+        ] {
+            let problem = problem(key).unwrap();
+            assert!(problem.contains(&format!("{key:?}")) && problem.contains(&format!("{meant:?}")), "{problem}");
+            assert!(!problem.contains("secret"), "{problem}");
+        }
+        let far = problem(&"x".repeat(100_000)).unwrap();
+        assert!(far.contains("keys are those of object_store") && far.len() < 300, "{far}");
+    }
+
+    #[test]
+    fn keys_of_any_store_are_known_in_every_form_that_object_store_takes() {
+        for name in NAMES {
+            assert!(known(name) && known(short(name)), "{name}");
+        }
+        for key in ["region", "AWS_REGION", "access_key_id", "aws_allow_http", "timeout", "account_name", "bucket"] {
+            assert_eq!(problem(key), None, "{key}");
+        }
+    }
+}

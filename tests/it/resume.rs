@@ -1,0 +1,174 @@
+//! Positions: states of every version of the order, and batches that are given back.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Mutex;
+
+use bowstring::pipeline::{LoaderOptions, NextPiece, RowGroups};
+use bowstring::plan::{OrderVersion, State};
+use bowstring::{Error, Loader};
+
+use crate::flight::{Served, hasty};
+use crate::support::{self, ids, options};
+
+fn dataset() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    support::write(directory.path(), &[vec![100, 70, 1], vec![30, 33], vec![200, 50, 116]], 1);
+    directory
+}
+
+fn version(directory: &Path, order_version: Option<OrderVersion>) -> LoaderOptions {
+    LoaderOptions { order_version, ..options(directory, 24, 0, 1) }
+}
+
+fn rest(loader: &mut Loader) -> Vec<Vec<i64>> {
+    std::iter::from_fn(|| loader.next().unwrap().map(|batch| ids(&batch))).collect()
+}
+
+/// Two epochs of `options`.
+fn epochs(options: &LoaderOptions) -> [Vec<Vec<i64>>; 2] {
+    let mut loader = Loader::open(options.clone()).unwrap();
+    [rest(&mut loader), rest(&mut loader)]
+}
+
+#[test]
+fn a_state_goes_on_in_its_own_version_of_the_order_here_and_over_a_server() {
+    let data = dataset();
+    let server = Served::start(&[("data", data.path().to_str().unwrap())], &hasty());
+    let mut orders = Vec::new();
+    for order in OrderVersion::ALL {
+        let asked = version(data.path(), Some(order));
+        let [first, second] = epochs(&asked);
+        let mut written = Loader::open(asked).unwrap();
+        for _ in 0..5 {
+            written.next().unwrap();
+        }
+        let json = written.state().to_json();
+        let state = State::from_json(&json).unwrap();
+        assert_eq!(json.contains("order_version"), order != OrderVersion::V1);
+        for remote in [false, true] {
+            let mut asked = version(data.path(), None);
+            if remote {
+                asked.urls = vec![server.url("data")];
+            }
+            // New epochs are of the latest version, until a state says otherwise.
+            let mut loader = Loader::open(asked.clone()).unwrap();
+            let latest = Loader::open(version(data.path(), Some(OrderVersion::LATEST))).unwrap().state();
+            assert_eq!(loader.state(), latest, "remote: {remote}");
+            loader.next().unwrap();
+            for _ in 0..2 {
+                loader.load_state(&state).unwrap();
+                assert_eq!(loader.state(), state);
+                assert!(rest(&mut loader) == first[5..], "{order:?}, remote: {remote}");
+                assert!(rest(&mut loader) == second, "{order:?}, remote: {remote}: and on in the next epoch");
+            }
+            for other in OrderVersion::ALL.into_iter().filter(|other| *other != order) {
+                asked.order_version = Some(other);
+                let error = Loader::open(asked.clone()).unwrap().load_state(&state).unwrap_err();
+                assert!(matches!(&error, Error::Mismatch { what, .. } if what.starts_with("order_version")), "{error}");
+            }
+        }
+        orders.push(first);
+    }
+    assert_ne!(orders[0], orders[1], "two versions, one order");
+}
+
+#[test]
+fn what_several_gave_back_comes_again_in_order_and_the_state_is_before_it() {
+    let data = dataset();
+    let server = Served::start(&[("data", data.path().to_str().unwrap())], &hasty());
+    for remote in [false, true] {
+        let mut asked = version(data.path(), None);
+        let [first, second] = epochs(&asked);
+        if remote {
+            asked.urls = vec![server.url("data")];
+        }
+        let mut loader = Loader::open(asked).unwrap();
+        let mut taken: Vec<_> = (0..6).map(|_| loader.next().unwrap().unwrap()).collect();
+        assert_eq!(loader.step(), 6);
+        // Of six that are out at once, three reach nobody.
+        for at in [4, 1, 2] {
+            loader.put_back(taken.remove(at.min(taken.len() - 1)));
+        }
+        let given: Vec<u64> = taken.iter().map(|batch| batch.step).collect();
+        let missing: Vec<u64> = (0..6).filter(|step| !given.contains(step)).collect();
+        assert_eq!((missing.len(), loader.step(), loader.state().step), (3, missing[0], missing[0]));
+        for (at, step) in missing.iter().enumerate() {
+            assert_eq!(ids(&loader.next().unwrap().unwrap()), first[*step as usize], "remote: {remote}");
+            assert_eq!(loader.step(), missing.get(at + 1).copied().unwrap_or(6));
+        }
+        // The last one comes back when the end has been told.
+        let mut last = None;
+        while let Some(batch) = loader.next().unwrap() {
+            last = Some(batch);
+        }
+        assert_eq!((loader.epoch(), loader.step()), (1, 0));
+        let last = last.unwrap();
+        let steps = last.step + 1;
+        loader.put_back(last);
+        assert_eq!((loader.epoch(), loader.step()), (0, steps - 1));
+        let state = loader.state();
+        assert_eq!(rest(&mut loader), first[steps as usize - 1..]);
+        assert_eq!(rest(&mut loader), second);
+        loader.load_state(&state).unwrap();
+        assert_eq!(rest(&mut loader), first[steps as usize - 1..]);
+    }
+}
+
+#[test]
+fn two_threads_that_give_back_lose_nothing() {
+    let data = dataset();
+    let asked = LoaderOptions { prefetch: 2, ..options(data.path(), 3, 0, 1) };
+    let expected = epochs(&asked)[0].concat();
+    let loader = Mutex::new(Loader::open(asked).unwrap());
+    let seen = Mutex::new(BTreeMap::<i64, u32>::new());
+    std::thread::scope(|scope| {
+        for thread in 0..2_u64 {
+            let (loader, seen) = (&loader, &seen);
+            scope.spawn(move || {
+                for attempt in 0.. {
+                    let Some(batch) = loader.lock().unwrap().next().unwrap() else { return };
+                    std::thread::yield_now();
+                    if batch.epoch == 0 && (batch.step * 7 + attempt + thread) % 3 == 0 {
+                        loader.lock().unwrap().put_back(batch);
+                        continue;
+                    }
+                    if batch.epoch == 0 {
+                        ids(&batch).into_iter().for_each(|id| *seen.lock().unwrap().entry(id).or_default() += 1);
+                    }
+                }
+            });
+        }
+    });
+    // A thread that was told the end has gone; what the other one gave back after that is still there.
+    let mut loader = loader.into_inner().unwrap();
+    while loader.epoch() == 0 {
+        let Some(batch) = loader.next().unwrap() else { break };
+        ids(&batch).into_iter().for_each(|id| *seen.lock().unwrap().entry(id).or_default() += 1);
+    }
+    let seen = seen.into_inner().unwrap();
+    assert_eq!(seen.len(), expected.len());
+    assert!(seen.values().all(|count| *count == 1));
+}
+
+#[test]
+fn pieces_that_were_given_back_come_again_in_order() {
+    let data = dataset();
+    let mut groups = RowGroups::open(options(data.path(), 1, 0, 1), Some(20)).unwrap();
+    groups.start(&[0, 3]).unwrap();
+    let mut next = || match groups.next_within(groups.timeout()).unwrap() {
+        NextPiece::Piece(piece) => piece,
+        other => panic!("{other:?}"),
+    };
+    let mut pieces: Vec<_> = (0..4).map(|_| next()).collect();
+    let place = |piece: &bowstring::pipeline::Piece| (piece.group, piece.first);
+    let places: Vec<_> = pieces.iter().map(place).collect();
+    groups.put_back(pieces.remove(2));
+    groups.put_back(pieces.remove(0));
+    let mut again = Vec::new();
+    while let Some(piece) = groups.next().unwrap() {
+        again.push(place(&piece));
+    }
+    assert_eq!(again[..3], [places[0], places[2], (0, 80)]);
+    assert_eq!(again.len(), 5 + 2 - 2);
+}
