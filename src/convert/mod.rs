@@ -9,6 +9,8 @@
 //! | `parquet`, `petastorm` | Parquet through [`dataset`](crate::dataset); the files of Petastorm beside it |
 //! | `ipc`, `huggingface` | Arrow files and streams, Feather; directories of Hugging Face `datasets` |
 //! | `csv`, `jsonl` | text, with types inferred from a sample or given |
+//! | `records`, `json`, `objects` | the tokens of both, and columns from those of JSON |
+//! | `scalar`, `clock` | the one strict reading of a token for each type |
 //! | `tfrecord`, `example` | the framing, and what `tf.train.Example` and `SequenceExample` hold |
 //! | `webdataset`, `members`, `tar` | samples in tar files, read without extracting anything |
 //! | `mds` | MosaicML's shards, and the encodings of their columns |
@@ -24,6 +26,7 @@
 
 mod cells;
 mod chain;
+mod clock;
 mod conversion;
 mod csv;
 mod digest;
@@ -37,18 +40,22 @@ mod images;
 mod input;
 mod ipc;
 mod journal;
+mod json;
 mod jsonl;
 mod mds;
 mod members;
 mod numpy;
+mod objects;
 mod options;
 mod parquet;
 mod petastorm;
 mod pixels;
 mod publish;
+mod records;
 mod remote;
 mod roll;
 mod sample;
+mod scalar;
 mod settle;
 mod shuffle;
 mod sink;

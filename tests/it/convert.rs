@@ -16,6 +16,8 @@ mod hostile;
 mod pairs;
 /// Sources in stores.
 mod remote;
+/// Tokens of text: exactly the value that stands there, or an error that names it.
+mod text;
 /// Appearing at once: kills, resumption, failing disks, destinations that are there.
 mod whole;
 
