@@ -17,7 +17,7 @@ const NO_INSTANT: Why = "it is no date and time such as 2024-02-29T23:59:59.5";
 pub(super) struct Instant {
     /// Seconds since 1970 of the clock that was read, wherever that stood.
     local: i64,
-    pub(super) nanos: u32,
+    nanos: u32,
     /// Seconds east of Greenwich, if the text says so.
     pub(super) offset: Option<i32>,
 }
@@ -34,10 +34,15 @@ impl Instant {
         Ok(Self { local, nanos, offset })
     }
 
+    /// Seconds since 1970, in UTC if there is an offset, and nanoseconds.
+    pub(super) fn parts(self) -> (i64, u32) {
+        (self.local - i64::from(self.offset.unwrap_or(0)), self.nanos)
+    }
+
     /// The count of `unit` since 1970, in UTC if there is an offset.
     pub(super) fn count(self, unit: TimeUnit) -> Result<i64, Why> {
-        let seconds = self.local - i64::from(self.offset.unwrap_or(0));
-        let more = part(self.nanos, unit)?;
+        let (seconds, nanos) = self.parts();
+        let more = part(nanos, unit)?;
         let count = seconds.checked_mul(per_second(unit)).and_then(|count| count.checked_add(more));
         count.ok_or("it is beyond what the type can hold")
     }

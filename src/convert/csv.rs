@@ -23,6 +23,7 @@ use super::roll::{Output, Rolling, Rows};
 use super::scalar::{self, Growing, growing};
 use super::sink::{Part, Sink, Writer, is_text, refused};
 use super::source::{BATCH_BYTES, BATCH_ROWS, Batches, Opening, Shard, Source, shards_of};
+use super::tokens::Text;
 use super::tree::Tree;
 use super::zone;
 use crate::error::{Error, Place, Result};
@@ -209,6 +210,13 @@ impl Source for CsvSource {
         }
         let (columns, width) = (columns.to_vec(), self.schema.fields().len());
         Ok(Box::new(Reader { records, schema, columns, growing: grown, width }))
+    }
+
+    fn texts(&self) -> Vec<Text> {
+        let text = |(number, found): (usize, &Found)| {
+            Text::new(found, &self.limits, Format::Csv, &self.given, number..number + 1)
+        };
+        self.files.iter().enumerate().map(text).collect()
     }
 }
 

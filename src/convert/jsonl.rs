@@ -23,6 +23,7 @@ use super::roll::{Output, Rolling, Rows};
 use super::scalar;
 use super::sink::{Part, Sink, Writer, is_text, item, refused, refused_value};
 use super::source::{BATCH_BYTES, BATCH_ROWS, Batches, Opening, Shard, Source};
+use super::tokens::Text;
 use super::tree::Tree;
 use super::zone;
 use crate::error::{Error, Place, Result};
@@ -301,6 +302,15 @@ impl Source for JsonSource {
         let schema = Arc::new(self.schema.project(columns).map_err(unexpected)?);
         let objects = Objects::new(self.schema.fields(), &self.given, |number| columns.contains(&number))?;
         Ok(Box::new(Reader { input, found, end, source: self, schema, objects, line }))
+    }
+
+    fn texts(&self) -> Vec<Text> {
+        let text = |(number, found): (usize, &Found)| {
+            let start = self.pieces.partition_point(|(file, ..)| *file < number);
+            let end = self.pieces.partition_point(|(file, ..)| *file <= number);
+            Text::new(found, &self.limits, Format::Jsonl, &self.given, start..end)
+        };
+        self.files.iter().enumerate().map(text).collect()
     }
 }
 

@@ -14,11 +14,12 @@
 //! | `tfrecord`, `example` | the framing, and what `tf.train.Example` and `SequenceExample` hold |
 //! | `webdataset`, `members`, `tar` | samples in tar files, read without extracting anything |
 //! | `mds` | MosaicML's shards, and the encodings of their columns |
-//! | `images`, `numpy` | directories of one file per row |
+//! | `images`, `labels`, `numpy` | directories of one file per row |
 //! | `tree`, `files`, `input`, `remote` | where a source is, its files, unpacked on the way, and those of a store, read ahead of need |
 //! | `chain`, `tasks` | what drives a source into a sink, a task at a time |
 //! | `conversion`, `settle`, `journal`, `publish` | what survives kills, and lets the result appear at once; tasks in other processes |
 //! | `verify`, `digest` | whether two datasets have the same rows, in any order |
+//! | `tokens`, `raw` | whether what was read of text is what stands there, by a second reading of it |
 //!
 //! Nothing in a source is believed before it was checked, nothing of it is run, no path in it is followed. What a format
 //! cannot hold is refused before anything is written, by column and type; what depends on the value, by column and row.
@@ -42,6 +43,7 @@ mod ipc;
 mod journal;
 mod json;
 mod jsonl;
+mod labels;
 mod mds;
 mod members;
 mod numpy;
@@ -51,6 +53,7 @@ mod parquet;
 mod petastorm;
 mod pixels;
 mod publish;
+mod raw;
 mod records;
 mod remote;
 mod roll;
@@ -63,6 +66,7 @@ mod source;
 mod tar;
 mod tasks;
 mod tfrecord;
+mod tokens;
 mod tree;
 mod types;
 mod verify;
@@ -81,6 +85,7 @@ pub use sink::{Part, Sink, Writer};
 pub use source::{Batches, Shard, Source, open};
 pub use tar::{Entry, TarReader};
 pub use tfrecord::{RecordReader, write_record};
+pub use tokens::Text;
 pub use types::Types;
 pub use types::{parse_type, type_text};
 pub use verify::{ColumnVerdict, Comparison, verify};

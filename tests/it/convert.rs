@@ -8,6 +8,8 @@ use arrow::compute::concat_batches;
 use bowstring::convert::{Comparison, ConvertOptions, Format, Gate, Progress, Report, convert, open, verify};
 use bowstring::{Error, Result};
 
+/// Folders of images: their labels, and what is wrong with one image.
+mod folders;
 /// Files that other libraries wrote.
 mod foreign;
 /// Damaged and hostile files.

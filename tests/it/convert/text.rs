@@ -226,3 +226,33 @@ fn lines_that_end_in_returns_alone_are_refused() {
         assert_eq!(rows(&path, &ConvertOptions::default()).unwrap().num_rows(), 1, "{content:?}");
     }
 }
+
+#[test]
+fn verify_counts_what_stands_in_the_text() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let lines: String = (0..5000).map(|row| format!("{row},{}.5,\"t {row}\"\n", row % 7)).collect();
+    std::fs::write(at("x.csv"), format!("id,f,t\n{lines}")).unwrap();
+    let filter = Some(bowstring::dataset::filter::Expr::parse("id >= 1000 and f > 2").unwrap());
+    let chosen = ConvertOptions { filter, columns: vec!["t".into(), "id".into()], ..ConvertOptions::default() };
+    for (number, options) in [
+        ConvertOptions::default(),
+        chosen,
+        ConvertOptions { shuffle: Some(3), ..ConvertOptions::default() },
+        ConvertOptions { shards: Some(4), ..ConvertOptions::default() },
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for format in [Format::Parquet, Format::Jsonl] {
+            let out = at(&format!("{number}-{format}"));
+            let report = run(&at("x.csv"), &out, &ConvertOptions { verify: true, to: Some(format), ..options.clone() });
+            assert!(report.unwrap().verified);
+            // And from there on, as JSON.
+            if format == Format::Jsonl {
+                let back = at(&format!("{number}-back"));
+                run(&out, &back, &ConvertOptions { verify: true, ..to(Format::Parquet) }).unwrap();
+            }
+        }
+    }
+}
