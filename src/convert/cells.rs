@@ -57,12 +57,19 @@ pub(super) fn npy_bytes(dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<V
     Ok(cell)
 }
 
+/// The error with the place of the cell that it is about, of which whoever made it knew nothing.
+pub(super) fn located(error: Error, place: Place) -> Error {
+    let before = |what: String| if place == Place::default() { what } else { format!("{place}: {what}") };
+    match error {
+        Error::Corrupt { what, source, .. } => Error::Corrupt { place, what, source },
+        Error::Limit { what, asked, limit, option } => Error::Limit { what: before(what), asked, limit, option },
+        Error::Unsupported { what, hint } => Error::Unsupported { what: before(what), hint },
+        other => other,
+    }
+}
+
 /// The numbers in a `.npy` or `.npz`: element type, shape, and little-endian bytes in C order.
 pub(super) fn npy_read(codec: Codec, cell: &[u8], place: impl Fn() -> Place) -> Result<(DType, Vec<usize>, Vec<u8>)> {
-    let located = |error: Error| match error {
-        Error::Corrupt { what, source, .. } => Error::Corrupt { place: place(), what, source },
-        other => other,
-    };
     let read = || {
         // Any number of axes, any element: the header says.
         let header = match codec {
@@ -78,7 +85,7 @@ pub(super) fn npy_read(codec: Codec, cell: &[u8], place: impl Fn() -> Place) -> 
         decoder.decode_into(cell, &mut bytes)?;
         Ok((dtype, header.shape, bytes))
     };
-    read().map_err(located)
+    read().map_err(|error| located(error, place()))
 }
 
 fn any(codec: Codec, axes: usize, dtype: DType) -> Result<NpyDecoder> {

@@ -30,6 +30,7 @@ use super::shuffle;
 use super::sink::{self, Part, Sink, Writer};
 use super::source::{self, Opening, Source};
 use super::tasks::{parallel, tasks};
+use super::tokens;
 use super::tree::is_remote;
 use super::types::{schema_json, type_text};
 use super::verify;
@@ -83,6 +84,8 @@ pub(super) struct Job {
     files: Option<Vec<usize>>,
     pub(super) fingerprint: String,
     sample: RecordBatch,
+    /// The shard that the sample is from.
+    sampled: usize,
     /// Bytes that a task has read of a store beyond what it looks at.
     read_ahead: u64,
     pub(super) options: ConvertOptions,
@@ -94,7 +97,7 @@ pub(super) struct Job {
 /// As of [`convert`](super::convert), as far as it comes.
 pub fn plan(src: &str, dst: &Path, options: &ConvertOptions) -> Result<Plan> {
     let job = Job::new(src, dst, options)?;
-    let shown = job.transform(job.sample.slice(0, job.sample.num_rows().min(5)), 0)?;
+    let shown = job.transform(job.sample.slice(0, job.sample.num_rows().min(5)), job.sampled, 0)?;
     let format = arrow::util::display::FormatOptions::default().with_null("null");
     let mut sample = Vec::new();
     for column in shown.columns() {
@@ -182,20 +185,36 @@ impl Job {
             }
         };
         let fields: Vec<Field> = wanted.iter().map(field).collect();
-        let sample = first_rows(&*source, &read, options)?;
+        let (sample, sampled) = first_rows(&*source, &read, options)?;
         let mut schema = sample::mark_images(&Schema::new_with_metadata(fields, given.metadata().clone()), &sample)?;
-        let pixels = Pixels::new(&schema, options)?;
+        let at = |row| source.place(sampled, row);
+        let pixels = Pixels::new(&schema, options).map_err(|error| sample::odd_image(error, &sample, &at))?;
         if let Some(pixels) = &pixels {
             schema = pixels.schema(&schema);
         }
         let schema = Arc::new(schema);
-        let sink = sink::make_with(to, &schema, options, &sample)?;
+        let sink = sink::make_with(to, &schema, options, &sample);
+        let sink = sink.map_err(|error| sample::odd_image(error, &sample, &at))?;
         let (tasks, files) = tasks(&*source, options);
         let fingerprint = fingerprint(&*source, to, &schema, options);
         let ahead = is_remote(src) && !source.format().is_dataset();
         let read_ahead = if ahead { remote::READS * options.read_bytes() } else { 0 };
         let options = options.clone();
-        Ok(Self { source, sink, read, filter, pixels, schema, tasks, files, fingerprint, sample, read_ahead, options })
+        Ok(Self {
+            source,
+            sink,
+            read,
+            filter,
+            pixels,
+            schema,
+            tasks,
+            files,
+            fingerprint,
+            sample,
+            sampled,
+            read_ahead,
+            options,
+        })
     }
 
     /// Runs the tasks that are not done yet.
@@ -285,7 +304,7 @@ impl Job {
                     return Err(Error::Closed { why: "the conversion was stopped; resume goes on".into() });
                 }
                 let rows = batch.num_rows() as u64;
-                let batch = self.transform(batch, row)?;
+                let batch = self.transform(batch, shard, row)?;
                 row += rows;
                 if batch.num_rows() > 0 {
                     consume(&batch)?;
@@ -301,9 +320,10 @@ impl Job {
     }
 
     /// The rows that are selected, the columns that are wanted, in the types that are written.
-    fn transform(&self, batch: RecordBatch, row: u64) -> Result<RecordBatch> {
-        let batch = match &self.filter {
-            Some(filter) => filter_record_batch(&batch, &filter.evaluate(&batch)?).map_err(unexpected)?,
+    fn transform(&self, batch: RecordBatch, shard: usize, row: u64) -> Result<RecordBatch> {
+        let selected = self.filter.as_ref().map(|filter| filter.evaluate(&batch)).transpose()?;
+        let batch = match &selected {
+            Some(selected) => filter_record_batch(&batch, selected).map_err(unexpected)?,
             None => batch,
         };
         let mut columns = Vec::with_capacity(self.schema.fields().len());
@@ -331,7 +351,11 @@ impl Job {
         let batch =
             RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options).map_err(unexpected)?;
         match &self.pixels {
-            Some(pixels) => pixels.apply(&batch, row),
+            Some(pixels) => pixels.apply(&batch, &|at| {
+                // The row before the filter.
+                let before = selected.as_ref().and_then(|selected| selected.values().set_indices().nth(at));
+                self.source.place(shard, row + before.unwrap_or(at) as u64)
+            }),
             None => Ok(batch),
         }
     }
@@ -371,12 +395,8 @@ impl Job {
 
     /// Reads what was written, and holds it against what went in.
     fn check(&self, data: &Path, done: &[Done]) -> Result<()> {
-        // Of a path, a folder keeps the last part; a label beside a class follows from the classes.
-        let classed = self.sink.format() == Format::Images && self.schema.field_with_name("class").is_ok();
-        let lost = |name: &str| match self.sink.format() {
-            Format::Images => matches!(name, "path" | "__key__") || (classed && name == "label"),
-            _ => false,
-        };
+        // Of a path, a folder keeps the last part.
+        let lost = |name: &str| self.sink.format() == Format::Images && matches!(name, "path" | "__key__");
         let names = || self.schema.fields().iter().map(|field| field.name().as_str()).filter(|name| !lost(name));
         let mut expected = Summing::new(names());
         for digest in done.iter().filter_map(|done| done.digest.as_ref()) {
@@ -391,6 +411,8 @@ impl Job {
         };
         let source = source::open_as(self.sink.format(), &data.to_string_lossy(), &opening)?;
         let found = verify::digest(&*source, names(), &self.options)?;
+        let filter = self.filter.as_ref().map(|filter| (filter, &*self.read));
+        tokens::check(&*self.source, names(), filter, &self.options, &found)?;
         let mut expected = expected.digest();
         if names().count() < self.schema.fields().len() {
             // Whole rows cannot be held against each other without all their columns.
@@ -426,8 +448,8 @@ fn column(schema: &Schema, name: &str) -> Result<usize> {
     })
 }
 
-/// Some rows from the start.
-fn first_rows(source: &dyn Source, read: &[usize], options: &ConvertOptions) -> Result<RecordBatch> {
+/// Some rows from the start, and the shard they are from.
+fn first_rows(source: &dyn Source, read: &[usize], options: &ConvertOptions) -> Result<(RecordBatch, usize)> {
     let gate = Gate::new(options.memory_budget);
     for shard in 0..source.shards().len() {
         let batch = source.read(shard, read, &gate)?.next()?;
@@ -435,11 +457,11 @@ fn first_rows(source: &dyn Source, read: &[usize], options: &ConvertOptions) -> 
             let batch = batch.slice(0, batch.num_rows().min(4096));
             // A copy: what views point into may be a whole row group.
             let schema = Arc::new(super::ipc::plain_schema(batch.schema_ref()));
-            return super::ipc::compact(&batch, &schema);
+            return Ok((super::ipc::compact(&batch, &schema)?, shard));
         }
     }
     let schema = source.schema().project(read).map_err(unexpected)?;
-    Ok(RecordBatch::new_empty(Arc::new(schema)))
+    Ok((RecordBatch::new_empty(Arc::new(schema)), 0))
 }
 
 /// What makes a conversion the same one.

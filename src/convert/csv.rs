@@ -1,26 +1,29 @@
 //! Comma-separated values with a header line.
 //!
 //! A cell that is empty is null; an empty text stands in quotes. Types are those given, those a conversion wrote, or the narrowest
-//! that all cells of a sample have: integers, floats, booleans, dates, timestamps, text.
+//! that all cells of a sample have: integers, floats, booleans, dates, timestamps, text. A later cell that is none is an error.
 
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, StringBuilder};
-use arrow::compute::{CastOptions, cast, cast_with_options};
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use serde_json::Value;
 
 use super::chain::unexpected;
+use super::clock::{self, Instant};
 use super::files::{Found, Limits};
 use super::format::Format;
 use super::gate::Gate;
-use super::input::Input;
 use super::options::{ConvertOptions, Packing};
+use super::records::Records;
 use super::roll::{Output, Rolling, Rows};
+use super::scalar::{self, Growing, growing};
 use super::sink::{Part, Sink, Writer, is_text, refused};
 use super::source::{BATCH_BYTES, BATCH_ROWS, Batches, Opening, Shard, Source, shards_of};
+use super::tokens::Text;
 use super::tree::Tree;
 use super::zone;
 use crate::error::{Error, Place, Result};
@@ -35,6 +38,8 @@ const SAMPLE_FILES: usize = 16;
 struct CsvSource {
     files: Vec<Found>,
     schema: SchemaRef,
+    /// Of each column, whether its type was given.
+    given: Vec<bool>,
     shards: Vec<Shard>,
     limits: Limits,
 }
@@ -82,24 +87,34 @@ pub(super) fn open(tree: &Tree, opening: &Opening) -> Result<Box<dyn Source>> {
     };
     let fields: Vec<Field> = names.iter().zip(&guesses).map(field).collect::<Result<_>>()?;
     let shards = shards_of(&files);
+    let given = fields.iter().map(|field| opening.wanted(field.name()).is_some()).collect();
     let (schema, limits) = (Arc::new(Schema::new(fields)), opening.limits.clone());
-    Ok(Box::new(CsvSource { files, schema, shards, limits }))
+    Ok(Box::new(CsvSource { files, schema, given, shards, limits }))
 }
 
-/// What the cells of a sample can all be read as.
+/// What the cells of a sample can all be read as, by the same rules as all cells are read later.
 #[derive(Debug, Clone)]
 struct Guess {
     seen: bool,
-    integer: bool,
+    signed: bool,
+    unsigned: bool,
     float: bool,
     boolean: bool,
     date: bool,
-    timestamp: bool,
+    /// Seconds east of Greenwich that all instants have, if they have an offset.
+    offset: Option<Option<i32>>,
+    instant: bool,
+    /// Whether an instant is finer than microseconds.
+    fine: bool,
+    /// Whether nanoseconds since 1970 are too many for an instant.
+    far: bool,
 }
 
 impl Default for Guess {
     fn default() -> Self {
-        Self { seen: false, integer: true, float: true, boolean: true, date: true, timestamp: true }
+        let (offset, yes, no) = (None, true, false);
+        let (signed, unsigned, float, boolean, date, instant) = (yes, yes, yes, yes, yes, yes);
+        Self { seen: no, signed, unsigned, float, boolean, date, offset, instant, fine: no, far: no }
     }
 }
 
@@ -110,27 +125,36 @@ impl Guess {
         }
         self.seen = true;
         let text = std::str::from_utf8(cell).unwrap_or("");
-        // 007 is a name, not a number.
-        let digits = text.trim_start_matches(['-', '+']);
-        let name = quoted || (digits.len() > 1 && digits.starts_with('0') && !digits.starts_with("0."));
-        self.integer &= !name && text.parse::<i64>().is_ok();
-        self.float &= !name && text.bytes().any(|byte| byte.is_ascii_digit()) && text.parse::<f64>().is_ok()
-            || matches!(text, "NaN" | "nan" | "inf" | "-inf") && !quoted && self.float;
-        self.boolean &= matches!(text, "true" | "false" | "True" | "False" | "TRUE" | "FALSE");
-        let bytes = text.as_bytes();
-        let dashes = bytes.get(4) == Some(&b'-') && bytes.get(7) == Some(&b'-');
-        self.date &= dashes && bytes.len() == 10;
-        self.timestamp &= dashes && bytes.len() > 10 && matches!(bytes.get(10), Some(b'T' | b' '));
+        // A number in quotes is a name, and so is 007.
+        let integer = if quoted || !(self.signed || self.unsigned) { None } else { scalar::integer(text, false).ok() };
+        self.signed &= integer.is_some_and(|number| i64::try_from(number).is_ok());
+        self.unsigned &= integer.is_some_and(|number| u64::try_from(number).is_ok());
+        self.float &= !quoted && scalar::float64(text, false).is_ok();
+        self.boolean &= scalar::boolean(text, false).is_ok();
+        self.date &= clock::days(text).is_ok();
+        match Instant::parse(text) {
+            Ok(instant) if self.instant => {
+                self.instant = *self.offset.get_or_insert(instant.offset) == instant.offset;
+                self.fine |= instant.count(TimeUnit::Microsecond).is_err();
+                self.far |= instant.count(TimeUnit::Nanosecond).is_err();
+            }
+            _ => self.instant = false,
+        }
     }
 
     fn data_type(&self) -> DataType {
         match self {
             Self { seen: false, .. } => DataType::Utf8,
-            Self { integer: true, .. } => DataType::Int64,
+            Self { signed: true, .. } => DataType::Int64,
+            Self { unsigned: true, .. } => DataType::UInt64,
             Self { float: true, .. } => DataType::Float64,
             Self { boolean: true, .. } => DataType::Boolean,
             Self { date: true, .. } => DataType::Date32,
-            Self { timestamp: true, .. } => DataType::Timestamp(TimeUnit::Microsecond, None),
+            // What no unit holds stays the text it is.
+            Self { instant: true, fine, far, .. } if !(*fine && *far) => {
+                let unit = if *fine { TimeUnit::Nanosecond } else { TimeUnit::Microsecond };
+                DataType::Timestamp(unit, self.offset.flatten().map(zone::of_seconds))
+            }
             _ => DataType::Utf8,
         }
     }
@@ -176,7 +200,23 @@ impl Source for CsvSource {
         // Text, and what it is cast to.
         let permit = gate.reserve(2 * BATCH_BYTES as u64, || format!("file {}: a batch", found.name))?;
         drop(permit);
-        Ok(Box::new(Reader { records, schema, columns: columns.to_vec(), width: self.schema.fields().len() }))
+        let mut grown = Vec::with_capacity(columns.len());
+        for (field, number) in schema.fields().iter().zip(columns) {
+            let given = self.given.get(*number).copied().unwrap_or(false);
+            let kind = field.data_type();
+            let bare = !given && (kind.is_integer() || kind.is_floating());
+            let hint = "give a type that a text can be read as";
+            grown.push((growing(kind, given).ok_or_else(|| refused(Format::Csv, field, hint))?, bare));
+        }
+        let (columns, width) = (columns.to_vec(), self.schema.fields().len());
+        Ok(Box::new(Reader { records, schema, columns, growing: grown, width }))
+    }
+
+    fn texts(&self) -> Vec<Text> {
+        let text = |(number, found): (usize, &Found)| {
+            Text::new(found, &self.limits, Format::Csv, &self.given, number..number + 1)
+        };
+        self.files.iter().enumerate().map(text).collect()
     }
 }
 
@@ -184,230 +224,64 @@ struct Reader {
     records: Records,
     schema: SchemaRef,
     columns: Vec<usize>,
+    /// The arrays that grow, and whether quotes make a cell none of theirs.
+    growing: Vec<(Box<dyn Growing>, bool)>,
     width: usize,
+}
+
+impl Reader {
+    /// The error for a cell of the record that was read.
+    fn wrong(&self, number: usize, cell: &str, quoted: bool, why: &str) -> Error {
+        let field = self.schema.field(number);
+        let place = Place::file(Arc::clone(self.records.input.name())).column(field.name().as_str());
+        let quotes = if quoted { " in quotes" } else { "" };
+        let what = format!(
+            "line {}: {}{quotes} is no {}: {why}; give another type with --schema",
+            self.records.started,
+            scalar::shown(cell),
+            super::types::type_text(field.data_type())
+        );
+        Error::corrupt(place.row(self.records.rows - 1), what)
+    }
 }
 
 impl Batches for Reader {
     fn next(&mut self) -> Result<Option<RecordBatch>> {
-        let mut texts: Vec<StringBuilder> = self.columns.iter().map(|_| StringBuilder::new()).collect();
         let (mut rows, mut bytes) = (0, 0);
-        let first = self.records.line;
         while rows < BATCH_ROWS && bytes < BATCH_BYTES && self.records.next(self.width)? {
             let mut cells = self.records.cells();
             let mut at = 0;
-            for (text, number) in texts.iter_mut().zip(&self.columns) {
+            for (place, ((growing, bare), number)) in self.growing.iter_mut().zip(&self.columns).enumerate() {
                 let (cell, quoted) = cells.nth(number - at).unwrap_or((b"", false));
                 at = number + 1;
                 if cell.is_empty() && !quoted {
-                    text.append_null();
+                    growing.null();
                     continue;
                 }
-                let cell = std::str::from_utf8(cell).map_err(|_| self.records.corrupt("a cell is not UTF-8"))?;
-                text.append_value(cell);
                 bytes += cell.len();
+                let pushed = match std::str::from_utf8(cell) {
+                    Ok(_) if quoted && *bare => Err("texts stand in quotes, numbers do not"),
+                    Ok(text) => growing.push(text),
+                    Err(_) => Err("it is not UTF-8"),
+                };
+                if let Err(why) = pushed {
+                    let cell = String::from_utf8_lossy(cell).into_owned();
+                    drop(cells);
+                    return Err(self.wrong(place, &cell, quoted, why));
+                }
             }
             rows += 1;
         }
         if rows == 0 {
             return Ok(None);
         }
-        let mut arrays = Vec::with_capacity(texts.len());
-        for (text, field) in texts.iter_mut().zip(self.schema.fields()) {
-            let text: ArrayRef = Arc::new(text.finish());
-            let options = CastOptions { safe: false, ..CastOptions::default() };
-            let kind = zone::offset_type(field.data_type());
-            let array = cast_with_options(&text, &kind, &options).map_err(|error| {
-                let place = Place::file(Arc::clone(self.records.input.name())).column(field.name().as_str());
-                let what = format!(
-                    "a cell in the records after line {first} is no {}; give another type with --schema",
-                    super::types::type_text(field.data_type())
-                );
-                Error::corrupt_by(place, what, error)
-            })?;
-            arrays.push(zone::relabel(&array, field.data_type())?);
-        }
+        let arrays = self.growing.iter_mut().map(|(growing, _)| growing.finish()).collect();
         let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(rows));
         RecordBatch::try_new_with_options(Arc::clone(&self.schema), arrays, &options).map(Some).map_err(unexpected)
     }
 
     fn consumed(&self) -> u64 {
         self.records.input.consumed()
-    }
-}
-
-/// Records, one at a time: cells may be in quotes, and hold line ends there.
-struct Records {
-    input: Input,
-    limits: Limits,
-    separator: u8,
-    /// The cells' text, without quotes, one after another.
-    text: Vec<u8>,
-    /// Where each ends in `text`, and whether it was in quotes.
-    ends: Vec<(usize, bool)>,
-    /// Number of the line where the last record ended.
-    line: u64,
-}
-
-impl Records {
-    fn open(found: &Found, limits: &Limits) -> Result<Self> {
-        let separator = if found.name.to_ascii_lowercase().contains(".tsv") { b'\t' } else { b',' };
-        let mut input = Input::open(found, false)?;
-        if input.peek()?.starts_with(&[0xef, 0xbb, 0xbf]) {
-            input.skip(3)?;
-        }
-        let limits = limits.clone();
-        Ok(Self { input, limits, separator, text: Vec::new(), ends: Vec::new(), line: 1 })
-    }
-
-    fn corrupt(&self, what: impl std::fmt::Display) -> Error {
-        let place = Place::file(Arc::clone(self.input.name()));
-        Error::corrupt(place, format!("line {} (byte {}): {what}", self.line, self.input.offset()))
-    }
-
-    /// The names in the first record.
-    fn header(&mut self) -> Result<Vec<String>> {
-        if !self.read(0)? {
-            return Err(self.corrupt("it is empty; the first line names the columns"));
-        }
-        let mut names = Vec::with_capacity(self.ends.len());
-        for (number, (cell, _)) in self.cells().enumerate() {
-            let name = std::str::from_utf8(cell).map_err(|_| self.corrupt("the header is not UTF-8"))?;
-            names.push(if name.is_empty() { format!("column_{number}") } else { name.to_owned() });
-        }
-        let mut sorted: Vec<&String> = names.iter().collect();
-        sorted.sort_unstable();
-        if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(self.corrupt(format!("the header names {:?} twice", twice[0])));
-        }
-        Ok(names)
-    }
-
-    /// Reads the next record of `width` cells; false at the end.
-    fn next(&mut self, width: usize) -> Result<bool> {
-        if !self.read(width)? {
-            return Ok(false);
-        }
-        if self.ends.len() != width {
-            return Err(self.corrupt(format!("a record has {} cells, the header has {width}", self.ends.len())));
-        }
-        Ok(true)
-    }
-
-    fn cells(&self) -> impl Iterator<Item = (&[u8], bool)> {
-        let mut start = 0;
-        self.ends.iter().map(move |(end, quoted)| {
-            let cell = self.text.get(start..*end).unwrap_or_default();
-            start = *end;
-            (cell, *quoted)
-        })
-    }
-
-    /// Reads a record of any width.
-    fn read(&mut self, width: usize) -> Result<bool> {
-        self.text.clear();
-        self.ends.clear();
-        let started = self.input.offset();
-        // Outside of quotes, in them, or after the quote that may end them.
-        #[derive(Clone, Copy, PartialEq)]
-        enum State {
-            Start,
-            Plain,
-            Quoted,
-            Closed,
-        }
-        let mut state = State::Start;
-        let mut quoted = false;
-        loop {
-            let (separator, most) = (self.separator, self.limits.max_record_bytes);
-            let buffer = self.input.peek()?;
-            if buffer.is_empty() {
-                if state == State::Quoted {
-                    return Err(self.corrupt("it ends within quotes"));
-                }
-                if state == State::Start && self.ends.is_empty() {
-                    return Ok(false);
-                }
-                self.ends.push((self.text.len(), quoted));
-                return Ok(true);
-            }
-            let (mut used, mut ended) = (0, false);
-            let mut wrong = false;
-            while let Some(byte) = buffer.get(used) {
-                used += 1;
-                match (state, *byte) {
-                    (State::Quoted, b'"') => state = State::Closed,
-                    (State::Quoted, byte) => {
-                        self.line += u64::from(byte == b'\n');
-                        // To the next quote at once.
-                        self.text.push(byte);
-                        let rest = buffer.get(used..).unwrap_or_default();
-                        let run = rest.iter().position(|byte| matches!(byte, b'"' | b'\n')).unwrap_or(rest.len());
-                        self.text.extend_from_slice(rest.get(..run).unwrap_or_default());
-                        used += run;
-                    }
-                    (State::Closed, b'"') => {
-                        self.text.push(b'"');
-                        state = State::Quoted;
-                    }
-                    (State::Start, b'"') => {
-                        quoted = true;
-                        state = State::Quoted;
-                    }
-                    (_, b'\n') => {
-                        self.line += 1;
-                        let end = self.text.len();
-                        let start = self.ends.last().map_or(0, |(end, _)| *end);
-                        if !quoted && end > start && self.text.last() == Some(&b'\r') {
-                            self.text.pop();
-                        }
-                        // A blank line is nothing, unless there is one column, of which it is a null.
-                        if self.ends.is_empty() && self.text.is_empty() && !quoted && width != 1 {
-                            state = State::Start;
-                            continue;
-                        }
-                        self.ends.push((self.text.len(), quoted));
-                        ended = true;
-                        break;
-                    }
-                    (_, byte) if byte == separator => {
-                        self.ends.push((self.text.len(), quoted));
-                        quoted = false;
-                        state = State::Start;
-                        if self.ends.len() > self.limits.max_columns {
-                            break;
-                        }
-                    }
-                    (State::Closed, b'\r') => {}
-                    (State::Closed, _) => {
-                        wrong = true;
-                        break;
-                    }
-                    (_, byte) => {
-                        state = State::Plain;
-                        self.text.push(byte);
-                        let rest = buffer.get(used..).unwrap_or_default();
-                        let run =
-                            rest.iter().position(|byte| *byte == separator || *byte == b'\n').unwrap_or(rest.len());
-                        self.text.extend_from_slice(rest.get(..run).unwrap_or_default());
-                        used += run;
-                    }
-                }
-                if self.text.len() as u64 > most {
-                    break;
-                }
-            }
-            self.input.consume(used);
-            if wrong {
-                return Err(self.corrupt("text follows the end of quotes"));
-            }
-            let name = Arc::clone(self.input.name());
-            self.limits.columns(|| format!("file {name}, line {}: a record", self.line), self.ends.len())?;
-            let bytes = self.text.len() as u64;
-            self.limits.record(|| format!("file {name}, byte {started}: a record"), bytes)?;
-            if ended {
-                return Ok(true);
-            }
-        }
     }
 }
 

@@ -22,16 +22,16 @@ use twox_hash::XxHash3_64;
 use super::chain::unexpected;
 use crate::error::Result;
 
-const NULL: u64 = 0x9E37_79B9_7F4A_7C15;
-const INTEGER: u64 = 1;
+pub(super) const NULL: u64 = 0x9E37_79B9_7F4A_7C15;
+pub(super) const INTEGER: u64 = 1;
 const FLOAT: u64 = 2;
 const BYTES: u64 = 3;
-const INSTANT: u64 = 4;
-const CLOCK: u64 = 5;
+pub(super) const INSTANT: u64 = 4;
+pub(super) const CLOCK: u64 = 5;
 const SPAN: u64 = 6;
-const DECIMAL: u64 = 7;
-const LIST: u64 = 8;
-const STRUCT: u64 = 9;
+pub(super) const DECIMAL: u64 = 7;
+pub(super) const LIST: u64 = 8;
+pub(super) const STRUCT: u64 = 9;
 const OTHER: u64 = 10;
 
 /// The digest of one column.
@@ -89,6 +89,18 @@ impl Summing {
         Ok(rows)
     }
 
+    /// Adds one row by the hashes of its cells, in the order of the columns' names.
+    pub(super) fn add_row(&mut self, hashes: &[u64]) {
+        let mut row = 0_u64;
+        for (number, ((_, sum, nulls), hash)) in self.columns.iter_mut().zip(hashes).enumerate() {
+            *nulls += u64::from(*hash == NULL);
+            *sum = sum.wrapping_add(wide(*hash));
+            row = row.wrapping_add(mix(*hash, number as u64 + 1));
+        }
+        self.rows += 1;
+        self.sum = self.sum.wrapping_add(wide(row));
+    }
+
     /// The digest so far.
     pub(super) fn digest(&self) -> Digest {
         let column = |(name, sum, nulls): &(String, u128, u64)| ColumnDigest {
@@ -123,7 +135,7 @@ fn wide(hash: u64) -> u128 {
 }
 
 /// Mixes a word with a salt: the finaliser of splitmix64.
-fn mix(value: u64, salt: u64) -> u64 {
+pub(super) fn mix(value: u64, salt: u64) -> u64 {
     let mut x = value ^ salt.wrapping_mul(0xD6E8_FEB8_6659_FD93);
     x = x.wrapping_add(0x9E37_79B9_7F4A_7C15);
     x = (x ^ (x >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -131,16 +143,16 @@ fn mix(value: u64, salt: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-fn wide_integer(tag: u64, value: i128) -> u64 {
+pub(super) fn wide_integer(tag: u64, value: i128) -> u64 {
     mix(mix(value as u64, tag), (value >> 64) as u64)
 }
 
-fn float(value: f64) -> u64 {
+pub(super) fn float(value: f64) -> u64 {
     // All NaNs are one value.
     mix(if value.is_nan() { f64::NAN.to_bits() } else { value.to_bits() }, FLOAT)
 }
 
-fn bytes(value: &[u8]) -> u64 {
+pub(super) fn bytes(value: &[u8]) -> u64 {
     mix(XxHash3_64::oneshot(value), BYTES)
 }
 
@@ -258,7 +270,7 @@ fn cells(array: &ArrayRef) -> Result<Vec<u64>, ArrowError> {
     })
 }
 
-fn fold(tag: u64, inner: Option<&[u64]>) -> u64 {
+pub(super) fn fold(tag: u64, inner: Option<&[u64]>) -> u64 {
     let inner = inner.unwrap_or_default();
     inner.iter().fold(mix(inner.len() as u64, tag), |hash, item| mix(hash, *item))
 }

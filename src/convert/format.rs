@@ -1,14 +1,18 @@
 //! The formats by name, and which one a path holds.
 
+use std::cell::RefCell;
 use std::fmt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::files::{self, Found};
+use super::files::{self, Found, Limits};
 use super::tree::{self, Tree};
 use crate::error::{Error, Result};
 use crate::store::Names;
+
+/// Directories of a store that are looked into to tell its format.
+const LOOKED_INTO: usize = 16;
 
 /// A format that datasets are converted from or to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -148,7 +152,7 @@ impl Format {
     /// The format of what is at `tree`, by its names and first bytes.
     ///
     /// # Errors
-    /// `Config` if its format cannot be told; `Unsupported` for Lance; `Store`.
+    /// `Config` if its format cannot be told, or it has several; `Unsupported` for Lance; `Store`.
     pub(super) fn guess(tree: &Tree) -> Result<Self> {
         let path = tree.shown();
         let unknown = || {
@@ -162,7 +166,7 @@ impl Format {
             }
             return Self::of_name(&file.name).or_else(|| Self::of_magic(&file)).ok_or_else(unknown);
         }
-        let Names { files: mut names, mut directories } = tree.names("")?;
+        let Names { files: names, mut directories } = tree.names("")?;
         let has = |name: &str| names.iter().any(|found| found == name);
         if lance(path.trim_end_matches('/')) || directories.iter().any(|name| lance(name)) {
             return Err(self::lance());
@@ -170,32 +174,65 @@ impl Format {
         if has("index.json") {
             return Ok(Self::Mds);
         }
-        if has("state.json") && has("dataset_info.json") {
+        if has("dataset_dict.json") || has("state.json") && has("dataset_info.json") {
             return Ok(Self::Datasets);
         }
         if has("_common_metadata") {
             return Ok(Self::Parquet);
         }
-        names.retain(|name| !files::is_hidden(name));
         directories.retain(|name| !files::is_hidden(name));
-        names.sort_unstable();
-        if let Some(format) = names.iter().find_map(|name| Self::of_name(name)) {
-            return Ok(format);
-        }
         directories.sort_unstable();
-        for directory in &directories {
-            let Ok(inner) = tree.names(directory) else { continue };
-            for name in &inner.files {
-                if super::images::is_image(name) {
-                    return Ok(Self::Images);
-                }
-                if let Some(format) = Self::of_name(name).filter(|_| !files::is_hidden(name)) {
-                    return Ok(format);
-                }
+        let examples = Self::examples(tree, &names, &directories)?;
+        let mut found = examples.iter();
+        match (found.next(), found.next()) {
+            (None, _) if directories.iter().any(|name| name.contains('=')) => {
+                // Nested further: partitions of Parquet are the only thing that is.
+                Ok(Self::Parquet)
+            }
+            (None, _) => Err(unknown()),
+            (Some((format, _)), None) => Ok(*format),
+            _ => {
+                let found: Vec<String> = examples.iter().map(|(format, name)| format!("{format} ({name})")).collect();
+                let problem = format!(
+                    "{path} holds more than one format: {}; say with --from which one is meant",
+                    found.join(", ")
+                );
+                Err(Error::config("from", problem))
             }
         }
-        // Nested further: partitions of Parquet are the only thing that is.
-        if directories.iter().any(|name| name.contains('=')) { Ok(Self::Parquet) } else { Err(unknown()) }
+    }
+
+    /// The formats of a directory's files, and the first file of each by name. Images count below directories, which are their classes.
+    fn examples(tree: &Tree, names: &[String], directories: &[String]) -> Result<Vec<(Self, String)>> {
+        let found: RefCell<Vec<(Self, String)>> = RefCell::default();
+        let see = |name: &str| {
+            let own = name.rsplit('/').next().unwrap_or(name);
+            let image = || (name.contains('/') && super::images::is_image(own)).then_some(Self::Images);
+            let Some(format) = Self::of_name(own).or_else(|| Self::of_name(name)).or_else(image) else { return };
+            let mut found = found.borrow_mut();
+            match found.iter_mut().find(|(known, _)| *known == format) {
+                Some((_, first)) if first.as_str() <= name => {}
+                Some((_, first)) => name.clone_into(first),
+                None => found.push((format, name.to_owned())),
+            }
+        };
+        if let Tree::Local(_) = tree {
+            // Names only, of everything: nothing is opened or measured.
+            tree.list(&Limits::default(), &|name| {
+                see(name);
+                false
+            })?;
+        } else {
+            names.iter().filter(|name| !files::is_hidden(name)).for_each(|name| see(name));
+            for directory in directories.iter().take(LOOKED_INTO) {
+                let Ok(inner) = tree.names(directory) else { continue };
+                let shown = inner.files.iter().filter(|name| !files::is_hidden(name));
+                shown.for_each(|name| see(&format!("{directory}/{name}")));
+            }
+        }
+        let mut found = found.into_inner();
+        found.sort_by(|(_, a), (_, b)| a.cmp(b));
+        Ok(found)
     }
 
     /// By the first bytes of a file.

@@ -1,22 +1,23 @@
 //! Image folders: a directory per class, an image per file; classes are numbered in the order of their names.
 //!
 //! Columns: `image` (the file's bytes), `label`, `class`, `path`. Written the other way, `class` (or `label`) names the directory
-//! and `path` the file; other columns have no place.
+//! and `path` the file; other columns have no place. Labels that are other numbers stand in `_labels.json`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BinaryBuilder, Int64Array, RecordBatch, StringBuilder};
-use arrow::compute::cast;
-use arrow::datatypes::{DataType, Field, Metadata, Schema, SchemaRef};
-use serde_json::Value;
+use arrow::compute::{CastOptions, cast, cast_with_options};
+use arrow::datatypes::{DataType, Field, Int64Type, Metadata, Schema, SchemaRef};
+use serde_json::{Value, json};
 
 use super::chain::unexpected;
 use super::files::{self, Found, Limits};
 use super::format::Format;
 use super::gate::Gate;
+use super::labels::{self, Labels};
 use super::options::ConvertOptions;
-use super::sample::{IMAGE_KEY, is_image as holds_images};
+use super::sample::{IMAGE_KEY, NO_IMAGES, is_image as holds_images};
 use super::sink::{Part, Sink, Writer, is_binary, is_text, refused, refused_value};
 use super::source::{Batches, Opening, Shard, Source};
 use super::tree::Tree;
@@ -54,6 +55,8 @@ enum Label {
 struct FolderSource {
     files: Vec<Found>,
     classes: Vec<String>,
+    /// The labels of classes that are not numbered in order.
+    labels: Option<Labels>,
     /// The column with the images.
     image: String,
     /// What stands in `label`.
@@ -78,6 +81,12 @@ pub(super) fn open(tree: &Tree, opening: &Opening) -> Result<Box<dyn Source>> {
     // The files are sorted by path, in which "a-b/" may stand before "a/".
     classes.sort_unstable();
     classes.dedup();
+    let kept = labels::read(tree, &opening.limits)?;
+    if let Some(labels) = &kept
+        && let Some(class) = classes.iter().find(|class| !labels.has(class))
+    {
+        return Err(labels.lacks(class));
+    }
     let (mut ranges, mut shards) = (Vec::new(), Vec::new());
     let (mut start, mut bytes, mut stamp) = (0, 0, String::new());
     for (number, file) in files.iter().enumerate() {
@@ -86,6 +95,7 @@ pub(super) fn open(tree: &Tree, opening: &Opening) -> Result<Box<dyn Source>> {
         stamp.push('\n');
         if number + 1 == files.len() || number + 1 - start >= SHARD_FILES || bytes >= SHARD_BYTES {
             // The names decide which files a shard has; a digest of all stamps is as good as the stamps.
+            stamp.push_str(kept.as_ref().map_or("", Labels::text));
             let stamp = format!("{:016x}", twox_hash::XxHash3_64::oneshot(stamp.drain(..).as_str().as_bytes()));
             let id = format!("{}..{}", files.get(start).map_or("", |file| &*file.name), file.name);
             shards.push(Shard { id, bytes, rows: Some((number + 1 - start) as u64), stamp });
@@ -111,14 +121,25 @@ pub(super) fn open(tree: &Tree, opening: &Opening) -> Result<Box<dyn Source>> {
     if labelled {
         // Files beside the directories are of no class.
         let all = files.iter().all(|file| class(&file.name).is_some());
+        let all_labelled = all && !kept.as_ref().is_some_and(Labels::has_null);
         let kind = if label == Label::Text { DataType::Utf8 } else { DataType::Int64 };
-        fields.push(Field::new("label", kind, !all));
+        fields.push(Field::new("label", kind, !all_labelled));
         fields.push(Field::new("class", DataType::Utf8, !all));
     }
     fields.push(Field::new("path", DataType::Utf8, false));
     let schema = Arc::new(Schema::new(fields));
     let limits = opening.limits.clone();
-    Ok(Box::new(FolderSource { files, classes, image: image_name, label, ranges, schema, shards, limits }))
+    Ok(Box::new(FolderSource {
+        files,
+        classes,
+        labels: kept,
+        image: image_name,
+        label,
+        ranges,
+        schema,
+        shards,
+        limits,
+    }))
 }
 
 fn class(name: &str) -> Option<&str> {
@@ -136,6 +157,12 @@ impl Source for FolderSource {
 
     fn shards(&self) -> &[Shard] {
         &self.shards
+    }
+
+    fn place(&self, shard: usize, row: u64) -> Place {
+        // Each row is a file.
+        let file = self.ranges.get(shard).and_then(|range| self.files.get(range.start + usize::try_from(row).ok()?));
+        Place { file: file.map(|file| Arc::clone(&file.name)), ..Place::default() }
     }
 
     fn read<'a>(&'a self, shard: usize, columns: &[usize], _: &'a Gate) -> Result<Box<dyn Batches + 'a>> {
@@ -171,6 +198,9 @@ impl Batches for Reader<'_> {
                     let place = Place::file(Arc::clone(&file.name)).column("label");
                     Error::corrupt(place, "the directory is no number, as those that were written are")
                 })?),
+                (Some(class), _) if self.source.labels.is_some() => {
+                    self.source.labels.as_ref().and_then(|labels| labels.of(class))
+                }
                 (Some(class), _) => {
                     let place = self.source.classes.binary_search_by(|own| own.as_str().cmp(class));
                     place.ok().map(|label| label as i64)
@@ -209,6 +239,8 @@ struct FolderSink {
     image: String,
     class: Option<String>,
     path: Option<String>,
+    /// Whether there is a label beside the class.
+    labelled: bool,
 }
 
 pub(super) fn sink(schema: &SchemaRef, _: &ConvertOptions) -> Result<Box<dyn Sink>> {
@@ -218,7 +250,7 @@ pub(super) fn sink(schema: &SchemaRef, _: &ConvertOptions) -> Result<Box<dyn Sin
         [one] => one.name().clone(),
         // Without rows nothing tells which column it is but its name.
         [] if schema.field_with_name("image").is_ok_and(|field| is_binary(field.data_type())) => "image".to_owned(),
-        [] => return Err(Error::config("columns", "no column holds images, which an image folder is made of")),
+        [] => return Err(Error::config("columns", NO_IMAGES)),
         _ => return Err(Error::config("columns", "several columns hold images; choose one")),
     };
     let text = |name: &str| schema.field_with_name(name).ok().filter(|field| is_text(field.data_type()));
@@ -230,14 +262,15 @@ pub(super) fn sink(schema: &SchemaRef, _: &ConvertOptions) -> Result<Box<dyn Sin
         let known = *name == image
             || class.as_ref() == Some(name)
             || path.as_ref() == Some(name)
-            // The label follows from the class.
+            // Each class has one label.
             || (name == "label" && class.as_deref() == Some("class") && field.data_type().is_integer());
         if !known {
             let hint = "a folder holds images, a class or label, and a path; choose with --columns";
             return Err(refused(Format::Images, field, hint));
         }
     }
-    Ok(Box::new(FolderSink { image, class, path }))
+    let labelled = class.as_deref() == Some("class") && number("label").is_some();
+    Ok(Box::new(FolderSink { image, class, path, labelled }))
 }
 
 impl Sink for FolderSink {
@@ -256,6 +289,7 @@ impl Sink for FolderSink {
             sink: self.clone(),
             directory: directory.to_owned(),
             prefix,
+            labels: Labels::default(),
             rows: 0,
             parts: Vec::new(),
         }))
@@ -263,8 +297,21 @@ impl Sink for FolderSink {
 
     fn name(&self, part: &Part, _: usize, _: usize) -> String {
         // What tasks that deal rows put before is theirs.
-        let name = part.extra.as_str().unwrap_or(&part.name);
+        let name = part.extra.get("name").unwrap_or(&part.extra).as_str().unwrap_or(&part.name);
         name.to_owned()
+    }
+
+    fn finish(&self, directory: &Path, parts: &[Part]) -> Result<()> {
+        if !self.labelled {
+            return Ok(());
+        }
+        let mut labels = Labels::default();
+        for part in parts {
+            let label = part.extra.get("label").and_then(Value::as_i64);
+            let class = part.name.split('/').next().unwrap_or_default();
+            labels.add(class, label).map_err(|other| several(class, label, other, String::new()))?;
+        }
+        labels.write(directory)
     }
 }
 
@@ -272,8 +319,20 @@ struct FolderWriter {
     sink: FolderSink,
     directory: PathBuf,
     prefix: String,
+    /// Those of the classes so far.
+    labels: Labels,
     rows: u64,
     parts: Vec<Part>,
+}
+
+/// A directory has one label.
+fn several(class: &str, one: Option<i64>, other: Option<i64>, place: String) -> Error {
+    let shown = |label: Option<i64>| label.map_or_else(|| "null".to_owned(), |label| label.to_string());
+    Error::Unsupported {
+        what: format!("the class {class:?} with the labels {} and {}{place} in images", shown(other), shown(one)),
+        hint: "a class has one label; leave out `label`, or leave out `class` for directories named by the label"
+            .into(),
+    }
 }
 
 /// Whether a text is one plain name of a file or directory.
@@ -302,6 +361,16 @@ impl Writer for FolderWriter {
         let Some(images) = batch.column_by_name(&self.sink.image) else { return Ok(()) };
         let images = cast(images, &DataType::BinaryView).map_err(unexpected)?;
         let images = images.as_binary_view();
+        let labels = match self.sink.labelled.then(|| batch.column_by_name("label")).flatten() {
+            Some(labels) => {
+                let options = CastOptions { safe: false, ..CastOptions::default() };
+                Some(cast_with_options(labels, &DataType::Int64, &options).map_err(|error| {
+                    let what = format!("a label beyond int64 ({error})");
+                    refused_value(Format::Images, "label", self.rows, &what, "")
+                })?)
+            }
+            None => None,
+        };
         for at in 0..batch.num_rows() {
             if images.is_null(at) {
                 return Err(refused_value(Format::Images, &self.sink.image, self.rows, "a null", "a row is an image"));
@@ -335,6 +404,12 @@ impl Writer for FolderWriter {
                 }
                 None => format!("{}_{:08}.{ending}", self.prefix, self.rows),
             };
+            let label = labels.as_ref().filter(|labels| labels.is_valid(at));
+            let label = label.map(|labels| labels.as_primitive::<Int64Type>().value(at));
+            if let Some(class) = class.as_ref().filter(|_| self.sink.labelled) {
+                let place = || format!(" (row {} of its task)", self.rows);
+                self.labels.add(class, label).map_err(|other| several(class, label, other, place()))?;
+            }
             let name = class.map_or_else(|| file.clone(), |class| format!("{class}/{file}"));
             let path = self.directory.join(&name);
             if let Some(parent) = path.parent() {
@@ -354,7 +429,11 @@ impl Writer for FolderWriter {
             }
             // Not brought to the disk one by one: millions of files would take days.
             std::fs::write(&path, image).map_err(|error| crate::store::directory::failed("write", &path, error))?;
-            self.parts.push(Part { extra: Value::String(name.clone()), name, rows: 1, bytes: image.len() as u64 });
+            let extra = match self.sink.labelled {
+                true => json!({"name": name, "label": label}),
+                false => Value::String(name.clone()),
+            };
+            self.parts.push(Part { extra, name, rows: 1, bytes: image.len() as u64 });
             self.rows += 1;
         }
         Ok(())

@@ -7,8 +7,6 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Fields, Float64Type, Schema, SchemaRef};
-use arrow::json::ReaderBuilder;
-use arrow::json::reader::Decoder;
 use arrow::json::writer::{LineDelimited, WriterBuilder};
 use serde_json::Value;
 
@@ -18,10 +16,14 @@ use super::files::{Found, Limits};
 use super::format::Format;
 use super::gate::Gate;
 use super::input::Input;
+use super::json::{Broken, Lexer, Token};
+use super::objects::{Objects, Wrong};
 use super::options::{ConvertOptions, Packing};
 use super::roll::{Output, Rolling, Rows};
+use super::scalar;
 use super::sink::{Part, Sink, Writer, is_text, item, refused, refused_value};
 use super::source::{BATCH_BYTES, BATCH_ROWS, Batches, Opening, Shard, Source};
+use super::tokens::Text;
 use super::tree::Tree;
 use super::zone;
 use crate::error::{Error, Place, Result};
@@ -41,6 +43,8 @@ struct JsonSource {
     /// File and range of each shard.
     pieces: Vec<(usize, u64, u64)>,
     schema: SchemaRef,
+    /// Of each column, whether its type was given.
+    given: Vec<bool>,
     shards: Vec<Shard>,
     limits: Limits,
 }
@@ -64,16 +68,10 @@ pub(super) fn open(tree: &Tree, opening: &Opening) -> Result<Box<dyn Source>> {
             if line.trim_ascii().is_empty() {
                 continue;
             }
-            let place = || Place::file(Arc::clone(&found.name));
-            let value: Value = serde_json::from_slice(&line)
-                .map_err(|error| Error::corrupt_by(place(), format!("byte {at}: the line is no JSON"), error))?;
-            let Value::Object(object) = value else {
-                let what = format!("byte {at}: the line is no object; JSON Lines has one object per line");
-                return Err(Error::corrupt(place(), what));
-            };
-            for (name, value) in &object {
-                kinds.see(name, value);
-            }
+            kinds.object(&line).map_err(|why| {
+                let line = number_of(found, at).map_or_else(String::new, |(line, _)| format!("line {line}, "));
+                Error::corrupt(Place::file(Arc::clone(&found.name)), format!("{line}byte {at}: {why}"))
+            })?;
             opening.limits.columns(|| format!("file {}: its objects", found.name), kinds.0.len())?;
         }
     }
@@ -116,8 +114,33 @@ pub(super) fn open(tree: &Tree, opening: &Opening) -> Result<Box<dyn Source>> {
             shards.push(Shard { id: format!("{}@{piece}", found.name), bytes, rows: None, stamp: found.stamp.clone() });
         }
     }
+    let given = fields.iter().map(|field| opening.wanted(field.name()).is_some()).collect();
     let (schema, limits) = (Arc::new(Schema::new(fields)), opening.limits.clone());
-    Ok(Box::new(JsonSource { files, pieces, schema, shards, limits }))
+    Ok(Box::new(JsonSource { files, pieces, schema, given, shards, limits }))
+}
+
+/// The number of the line that begins at byte `at`, from one, and how many rows are before it.
+fn number_of(found: &Found, at: u64) -> Option<(u64, u64)> {
+    let mut input = Input::open(found, false).ok()?;
+    let (mut lines, mut rows, mut blank) = (1, 0, true);
+    while input.offset() < at {
+        let left = usize::try_from(at - input.offset()).unwrap_or(usize::MAX);
+        let buffer = input.peek().ok()?;
+        let take = left.min(buffer.len());
+        if take == 0 {
+            return None;
+        }
+        for byte in buffer.get(..take).unwrap_or_default() {
+            if *byte == b'\n' {
+                (lines, rows) = (lines + 1, rows + u64::from(!blank));
+                blank = true;
+            } else {
+                blank &= byte.is_ascii_whitespace();
+            }
+        }
+        input.consume(take);
+    }
+    Some((lines, rows))
 }
 
 /// What the values of one name have been.
@@ -127,6 +150,8 @@ struct Seen {
     integer: bool,
     /// Beyond what int64 holds.
     large: bool,
+    /// Beyond what any integer holds.
+    huge: bool,
     negative: bool,
     float: bool,
     text: bool,
@@ -138,43 +163,59 @@ struct Seen {
 struct Members(BTreeMap<String, Seen>);
 
 impl Members {
-    fn see(&mut self, name: &str, value: &Value) {
-        if !self.0.contains_key(name) {
-            self.0.insert(name.to_owned(), Seen::default());
+    /// Takes in a line, which is to be one object.
+    fn object(&mut self, line: &[u8]) -> Result<(), String> {
+        let broken = |why: &str| format!("the line is no JSON: {why}");
+        let mut lexer = Lexer::new(line);
+        if lexer.value().map_err(broken)? != Token::Object {
+            return Err("the line is no object; JSON Lines has one object per line".to_owned());
         }
-        if let Some(seen) = self.0.get_mut(name) {
-            seen.see(value);
+        self.see(&mut lexer).and_then(|()| lexer.end()).map_err(broken)
+    }
+
+    fn see(&mut self, lexer: &mut Lexer<'_>) -> Result<(), Broken> {
+        let mut first = true;
+        while let Some(name) = lexer.member(first)? {
+            first = false;
+            match self.0.get_mut(&*name) {
+                Some(seen) => seen.see(lexer)?,
+                None => self.0.entry(name.into_owned()).or_default().see(lexer)?,
+            }
         }
+        Ok(())
     }
 }
 
 impl Seen {
-    fn see(&mut self, value: &Value) {
-        match value {
-            Value::Null => {}
-            Value::Bool(_) => self.boolean = true,
-            Value::Number(number) => match (number.as_i64(), number.as_u64()) {
-                (Some(number), _) => {
-                    self.integer = true;
+    fn see(&mut self, lexer: &mut Lexer<'_>) -> Result<(), Broken> {
+        match lexer.value()? {
+            Token::Null => {}
+            Token::Boolean(_) => self.boolean = true,
+            Token::Number(text) => match scalar::integer(text, false) {
+                Ok(number) => {
+                    self.integer |= i64::try_from(number).is_ok();
+                    self.large |= i64::try_from(number).is_err() && u64::try_from(number).is_ok();
+                    self.huge |= i64::try_from(number).is_err() && u64::try_from(number).is_err();
                     self.negative |= number < 0;
                 }
-                (None, Some(_)) => self.large = true,
-                _ => self.float = true,
+                Err(_) => self.float = true,
             },
-            Value::String(_) => self.text = true,
-            Value::Array(items) => {
+            Token::Text(_) => self.text = true,
+            Token::List => {
                 let list = self.list.get_or_insert_default();
-                items.iter().for_each(|item| list.see(item));
+                let mut first = true;
+                while lexer.item(first)? {
+                    first = false;
+                    list.see(lexer)?;
+                }
             }
-            Value::Object(object) => {
-                let members = self.object.get_or_insert_default();
-                object.iter().for_each(|(name, value)| members.see(name, value));
-            }
+            Token::Object => self.object.get_or_insert_default().see(lexer)?,
         }
+        Ok(())
     }
 
     fn data_type(&self, name: &str) -> Result<DataType> {
-        let number = self.integer || self.large || self.float;
+        let number = self.integer || self.large || self.huge || self.float;
         let kinds = [self.boolean, number, self.text, self.list.is_some(), self.object.is_some()];
         if kinds.iter().filter(|kind| **kind).count() > 1 {
             let what = ["booleans", "numbers", "texts", "lists", "objects"];
@@ -186,7 +227,10 @@ impl Seen {
         }
         Ok(match self {
             Self { boolean: true, .. } => DataType::Boolean,
-            Self { float: true, .. } | Self { large: true, negative: true, .. } => DataType::Float64,
+            // Integers that it does not hold exactly are refused where they stand.
+            Self { float: true, .. } | Self { huge: true, .. } | Self { large: true, negative: true, .. } => {
+                DataType::Float64
+            }
             Self { large: true, .. } => DataType::UInt64,
             Self { integer: true, .. } => DataType::Int64,
             Self { list: Some(items), .. } => DataType::new_list(items.data_type(name)?, true),
@@ -255,80 +299,69 @@ impl Source for JsonSource {
             // The line that the range starts in belongs to the one before.
             input.line(&self.limits, &mut line)?;
         }
-        Ok(Box::new(Reader { input, end, source: self, columns: columns.to_vec(), lines: Vec::new() }))
+        let schema = Arc::new(self.schema.project(columns).map_err(unexpected)?);
+        let objects = Objects::new(self.schema.fields(), &self.given, |number| columns.contains(&number))?;
+        Ok(Box::new(Reader { input, found, end, source: self, schema, objects, line }))
+    }
+
+    fn texts(&self) -> Vec<Text> {
+        let text = |(number, found): (usize, &Found)| {
+            let start = self.pieces.partition_point(|(file, ..)| *file < number);
+            let end = self.pieces.partition_point(|(file, ..)| *file <= number);
+            Text::new(found, &self.limits, Format::Jsonl, &self.given, start..end)
+        };
+        self.files.iter().enumerate().map(text).collect()
     }
 }
 
 struct Reader<'a> {
     input: Input,
+    found: &'a Found,
     end: u64,
     source: &'a JsonSource,
-    columns: Vec<usize>,
-    lines: Vec<u8>,
+    schema: SchemaRef,
+    objects: Objects,
+    line: Vec<u8>,
 }
 
-/// A decoder of whole objects: a name that the schema lacks is an error, not a loss.
-pub(super) fn decoder(schema: &SchemaRef) -> Result<Decoder> {
-    let builder = ReaderBuilder::new(Arc::clone(schema)).with_strict_mode(true).with_batch_size(BATCH_ROWS);
-    builder.build_decoder().map_err(unexpected)
-}
-
-/// Decodes lines, each one object.
-pub(super) fn decode(schema: &SchemaRef, lines: &[u8]) -> Result<RecordBatch, arrow::error::ArrowError> {
-    let external = |error: Error| arrow::error::ArrowError::ExternalError(Box::new(error));
-    let offset = |field: &Arc<Field>| Field::clone(field).with_data_type(zone::offset_type(field.data_type()));
-    let shown: SchemaRef = Arc::new(Schema::new(schema.fields().iter().map(offset).collect::<Vec<_>>()));
-    let mut decoder = decoder(&shown).map_err(external)?;
-    let used = decoder.decode(lines)?;
-    if used < lines.len() {
-        return Err(arrow::error::ArrowError::JsonError("more than a batch".to_owned()));
+impl Reader<'_> {
+    /// The error for the line that begins at byte `at`.
+    fn wrong(&self, at: u64, wrong: Wrong) -> Error {
+        let mut place = Place::file(Arc::clone(&self.found.name));
+        if !wrong.path.is_empty() {
+            place = place.column(wrong.path.join("."));
+        }
+        let mut line = String::new();
+        if let Some((number, rows)) = number_of(self.found, at) {
+            place = place.row(rows);
+            line = format!("line {number}, ");
+        }
+        let what = format!("{line}byte {at}: {}; give types with --schema", wrong.what);
+        Error::corrupt(place, what)
     }
-    let Some(batch) = decoder.flush()? else { return Ok(RecordBatch::new_empty(Arc::clone(schema))) };
-    let columns = batch.columns().iter().zip(schema.fields());
-    let columns = columns.map(|(column, field)| zone::relabel(column, field.data_type()).map_err(external));
-    RecordBatch::try_new(Arc::clone(schema), columns.collect::<Result<_, _>>()?)
 }
 
 impl Batches for Reader<'_> {
     fn next(&mut self) -> Result<Option<RecordBatch>> {
-        self.lines.clear();
-        let first = self.input.offset();
-        let mut starts = Vec::new();
-        while starts.len() < BATCH_ROWS && self.lines.len() < BATCH_BYTES && self.input.offset() < self.end {
-            let start = self.lines.len();
-            if !self.input.line(&self.source.limits, &mut self.lines)? {
+        let mut bytes = 0;
+        while self.objects.rows() < BATCH_ROWS && bytes < BATCH_BYTES && self.input.offset() < self.end {
+            self.line.clear();
+            let at = self.input.offset();
+            if !self.input.line(&self.source.limits, &mut self.line)? {
                 break;
             }
-            if self.lines.get(start..).unwrap_or_default().trim_ascii().is_empty() {
-                self.lines.truncate(start);
-                continue;
+            if !self.line.trim_ascii().is_empty() {
+                bytes += self.line.len();
+                self.objects.push(&self.line).map_err(|wrong| self.wrong(at, wrong))?;
             }
-            starts.push((start, self.input.offset()));
         }
-        if starts.is_empty() {
+        let rows = self.objects.rows();
+        if rows == 0 {
             return Ok(None);
         }
-        let schema = &self.source.schema;
-        let batch = decode(schema, &self.lines).and_then(|batch| match batch.num_rows() == starts.len() {
-            true => Ok(batch),
-            false => Err(arrow::error::ArrowError::JsonError("a line is more or less than one object".to_owned())),
-        });
-        let batch = batch.map_err(|error| {
-            // Which line it is.
-            let ends = starts.iter().skip(1).map(|(start, _)| *start).chain([self.lines.len()]);
-            let mut culprit = (first, error);
-            for ((start, after), end) in starts.iter().zip(ends) {
-                let line = self.lines.get(*start..end).unwrap_or_default();
-                if let Err(error) = decode(schema, line) {
-                    culprit = (after - (end - start) as u64, error);
-                    break;
-                }
-            }
-            let place = Place::file(Arc::clone(self.input.name()));
-            let what = format!("byte {}: the line is not as the columns say; give types with --schema", culprit.0);
-            Error::corrupt_by(place, what, culprit.1)
-        })?;
-        batch.project(&self.columns).map(Some).map_err(unexpected)
+        let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(rows));
+        let columns = self.objects.finish()?;
+        RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options).map(Some).map_err(unexpected)
     }
 
     fn consumed(&self) -> u64 {

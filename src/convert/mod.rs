@@ -9,14 +9,17 @@
 //! | `parquet`, `petastorm` | Parquet through [`dataset`](crate::dataset); the files of Petastorm beside it |
 //! | `ipc`, `huggingface` | Arrow files and streams, Feather; directories of Hugging Face `datasets` |
 //! | `csv`, `jsonl` | text, with types inferred from a sample or given |
+//! | `records`, `json`, `objects` | the tokens of both, and columns from those of JSON |
+//! | `scalar`, `clock` | the one strict reading of a token for each type |
 //! | `tfrecord`, `example` | the framing, and what `tf.train.Example` and `SequenceExample` hold |
 //! | `webdataset`, `members`, `tar` | samples in tar files, read without extracting anything |
 //! | `mds` | MosaicML's shards, and the encodings of their columns |
-//! | `images`, `numpy` | directories of one file per row |
+//! | `images`, `labels`, `numpy` | directories of one file per row |
 //! | `tree`, `files`, `input`, `remote` | where a source is, its files, unpacked on the way, and those of a store, read ahead of need |
 //! | `chain`, `tasks` | what drives a source into a sink, a task at a time |
 //! | `conversion`, `settle`, `journal`, `publish` | what survives kills, and lets the result appear at once; tasks in other processes |
 //! | `verify`, `digest` | whether two datasets have the same rows, in any order |
+//! | `tokens`, `raw` | whether what was read of text is what stands there, by a second reading of it |
 //!
 //! Nothing in a source is believed before it was checked, nothing of it is run, no path in it is followed. What a format
 //! cannot hold is refused before anything is written, by column and type; what depends on the value, by column and row.
@@ -24,6 +27,7 @@
 
 mod cells;
 mod chain;
+mod clock;
 mod conversion;
 mod csv;
 mod digest;
@@ -37,18 +41,24 @@ mod images;
 mod input;
 mod ipc;
 mod journal;
+mod json;
 mod jsonl;
+mod labels;
 mod mds;
 mod members;
 mod numpy;
+mod objects;
 mod options;
 mod parquet;
 mod petastorm;
 mod pixels;
 mod publish;
+mod raw;
+mod records;
 mod remote;
 mod roll;
 mod sample;
+mod scalar;
 mod settle;
 mod shuffle;
 mod sink;
@@ -56,6 +66,7 @@ mod source;
 mod tar;
 mod tasks;
 mod tfrecord;
+mod tokens;
 mod tree;
 mod types;
 mod verify;
@@ -74,6 +85,7 @@ pub use sink::{Part, Sink, Writer};
 pub use source::{Batches, Shard, Source, open};
 pub use tar::{Entry, TarReader};
 pub use tfrecord::{RecordReader, write_record};
+pub use tokens::Text;
 pub use types::Types;
 pub use types::{parse_type, type_text};
 pub use verify::{ColumnVerdict, Comparison, verify};

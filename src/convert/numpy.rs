@@ -109,6 +109,12 @@ impl Source for ArraySource {
         &self.shards
     }
 
+    fn place(&self, shard: usize, row: u64) -> Place {
+        // Each row is a file.
+        let file = self.ranges.get(shard).and_then(|range| self.files.get(range.start + usize::try_from(row).ok()?));
+        Place { file: file.map(|file| Arc::clone(&file.name)), ..Place::default() }
+    }
+
     fn read<'a>(&'a self, shard: usize, columns: &[usize], _: &'a Gate) -> Result<Box<dyn Batches + 'a>> {
         let schema = Arc::new(self.schema.project(columns).map_err(unexpected)?);
         let files = self.ranges.get(shard).and_then(|range| self.files.get(range.clone())).unwrap_or_default();

@@ -11,9 +11,10 @@ use arrow::datatypes::{DataType, Field, Schema};
 use image::ExtendedColorType;
 use image::codecs::jpeg::JpegEncoder;
 
+use super::cells::located;
 use super::chain::unexpected;
 use super::options::ConvertOptions;
-use super::sample::{IMAGE_KEY, is_image};
+use super::sample::{IMAGE_KEY, NO_IMAGES, is_image};
 use super::sink::is_binary;
 use crate::codec::Decode;
 use crate::codec::image::{ImageDecoder, ImageOptions, Layout, Size, probe};
@@ -44,7 +45,7 @@ impl Pixels {
         let images = schema.fields().iter().filter(|field| is_image(field) && is_binary(field.data_type()));
         let columns: Vec<String> = images.map(|field| field.name().clone()).collect();
         if columns.is_empty() {
-            return Err(Error::config(option, "no column holds images"));
+            return Err(Error::config(option, NO_IMAGES));
         }
         Ok(Some(Self { columns, quality: options.image_quality, side: options.resize }))
     }
@@ -65,18 +66,18 @@ impl Pixels {
         Schema::new_with_metadata(schema.fields().iter().map(field).collect::<Vec<_>>(), schema.metadata().clone())
     }
 
-    /// The batch with its images made anew.
-    pub(super) fn apply(&self, batch: &RecordBatch, row: u64) -> Result<RecordBatch> {
+    /// The batch with its images made anew; `place` says where a row of it is.
+    pub(super) fn apply(&self, batch: &RecordBatch, place: &dyn Fn(usize) -> Place) -> Result<RecordBatch> {
         let mut columns = batch.columns().to_vec();
         for (column, field) in columns.iter_mut().zip(batch.schema_ref().fields()) {
             if self.columns.contains(field.name()) {
-                *column = self.column(column, field.name(), row)?;
+                *column = self.column(column, field.name(), place)?;
             }
         }
         RecordBatch::try_new(batch.schema(), columns).map_err(unexpected)
     }
 
-    fn column(&self, column: &ArrayRef, name: &str, row: u64) -> Result<ArrayRef> {
+    fn column(&self, column: &ArrayRef, name: &str, place: &dyn Fn(usize) -> Place) -> Result<ArrayRef> {
         let views = cast(column, &DataType::BinaryView).map_err(unexpected)?;
         let views = views.as_binary_view();
         let mut made = BinaryBuilder::new();
@@ -85,13 +86,7 @@ impl Pixels {
                 made.append_null();
                 continue;
             }
-            let image = self.image(views.value(at)).map_err(|error| match error {
-                Error::Corrupt { what, source, .. } => {
-                    let place = Place { column: Some(name.into()), row: Some(row + at as u64), ..Place::default() };
-                    Error::Corrupt { place, what, source }
-                }
-                other => other,
-            })?;
+            let image = self.image(views.value(at)).map_err(|error| located(error, place(at).column(name)))?;
             match image {
                 Some(image) => made.append_value(image),
                 None => made.append_value(views.value(at)),

@@ -9,8 +9,11 @@ use arrow::datatypes::{DataType, Field, Schema};
 use super::chain::unexpected;
 use super::sink::{is_binary, is_text};
 use crate::codec::image;
-use crate::error::Result;
+use crate::error::{Error, Place, Result};
 use crate::schema::Stored;
+
+/// What is said where images are wanted.
+pub(super) const NO_IMAGES: &str = "no column holds images";
 
 /// Key of a field's metadata: its cells are image files, of this format where they are all of one.
 pub(super) const IMAGE_KEY: &str = "bowstring.image";
@@ -48,6 +51,33 @@ pub(super) fn mark_images(schema: &Schema, sample: &RecordBatch) -> Result<Schem
         }
     }
     Ok(Schema::new_with_metadata(fields, schema.metadata().clone()))
+}
+
+/// Says which cell it is, where there are no images because of a cell that is none among others that are.
+pub(super) fn odd_image(error: Error, sample: &RecordBatch, place: &dyn Fn(u64) -> Place) -> Error {
+    if !matches!(&error, Error::Config { problem, .. } if problem == NO_IMAGES) {
+        return error;
+    }
+    for (field, column) in sample.schema_ref().fields().iter().zip(sample.columns()) {
+        let Ok(views) = cast(column, &DataType::BinaryView) else { continue };
+        if !is_binary(field.data_type()) {
+            continue;
+        }
+        let (mut images, mut odd) = (0, None);
+        let views = views.as_binary_view();
+        for row in (0..views.len()).filter(|row| views.is_valid(*row)).take(64) {
+            match image::probe(views.value(row)) {
+                Ok(_) => images += 1,
+                Err(why) => odd = odd.or(Some((row, why))),
+            }
+        }
+        if let (1.., Some((row, why))) = (images, odd) {
+            let what = "a cell among images is no image; filter it out, or choose another column".to_owned();
+            let place = place(row as u64).column(field.name().as_str());
+            return Error::Corrupt { place, what, source: Some(why.into()) };
+        }
+    }
+    error
 }
 
 /// Names of the columns for which a dictionary only costs: floats, and text that hardly repeats in `sample`.

@@ -9,10 +9,11 @@ use super::files::{self, Limits};
 use super::format::Format;
 use super::gate::Gate;
 use super::options::ConvertOptions;
+use super::tokens::Text;
 use super::tree::{Tree, is_pattern, is_remote};
 use super::types::{self, Types};
 use super::{csv, huggingface, images, ipc, jsonl, mds, numpy, parquet, tfrecord, webdataset};
-use crate::error::Result;
+use crate::error::{Place, Result};
 
 /// Rows of a batch at most.
 pub(super) const BATCH_ROWS: usize = 8192;
@@ -50,6 +51,17 @@ pub trait Source: Send + Sync + Debug {
     /// # Errors
     /// `Store` if the file cannot be opened, `Limit`, and what is wrong with its start.
     fn read<'a>(&'a self, shard: usize, columns: &[usize], gate: &'a Gate) -> Result<Box<dyn Batches + 'a>>;
+
+    /// Where row `row` of shard `shard` is, for errors.
+    fn place(&self, shard: usize, row: u64) -> Place {
+        let file = self.shards().get(shard).map(|shard| shard.id.as_str().into());
+        Place { file, row: Some(row), ..Place::default() }
+    }
+
+    /// The files of text that the rows stand in, for a reading by other means than [`read`](Self::read); none if it is no text.
+    fn texts(&self) -> Vec<Text> {
+        Vec::new()
+    }
 }
 
 /// The rows of one shard.

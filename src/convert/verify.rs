@@ -15,6 +15,7 @@ use super::options::ConvertOptions;
 use super::source::drain;
 use super::source::{self, Source};
 use super::tasks::parallel;
+use super::tokens;
 use super::types::type_text;
 use crate::error::{Error, Result};
 
@@ -105,7 +106,11 @@ pub fn verify(a: &str, b: &str, options: &ConvertOptions) -> Result<Comparison> 
         examples_second: Vec::new(),
         looked_at: 1,
     };
-    if digests[0] != digests[1] && !common.is_empty() {
+    if digests[0] == digests[1] {
+        // What was read of text is held against the text too, by other means.
+        tokens::check(&*first, common.iter().copied(), None, options, &digests[1])?;
+        tokens::check(&*second, common.iter().copied(), None, options, &digests[0])?;
+    } else if !common.is_empty() {
         differences(&*first, &*second, &common, options, &mut comparison)?;
     }
     Ok(comparison)

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, Int64Builder, RecordBatch, StringBuilder};
+use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, RecordBatch, StringBuilder};
 use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::compute::{CastOptions, cast, cast_with_options};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
@@ -19,9 +19,11 @@ use super::format::Format;
 use super::gate::Gate;
 use super::jsonl;
 use super::members::Members;
+use super::objects::Values;
 use super::options::{ConvertOptions, Packing};
 use super::roll::{Output, Rolling, Rows};
 use super::sample::is_image;
+use super::scalar::{self, growing, shown};
 use super::sink::{Part, Sink, Writer, is_binary, is_number, is_text, item, refused, refused_value};
 use super::source::{BATCH_BYTES, BATCH_ROWS, Batches, Opening, Shard, Source, shards_of};
 use super::tar;
@@ -95,6 +97,8 @@ struct TarSource {
     limits: Limits,
     /// Whether the columns are those that a conversion wrote, so that endings it added are taken off.
     written: bool,
+    /// Columns whose type people gave, or a conversion wrote.
+    given: Vec<String>,
 }
 
 /// What values of one ending can be read as.
@@ -115,7 +119,9 @@ pub(super) fn open(tree: &Tree, opening: &Opening) -> Result<Box<dyn Source>> {
     };
     let shards = shards_of(&files);
     let (limits, written) = (opening.limits.clone(), opening.written.is_some());
-    Ok(Box::new(TarSource { files, schema, shards, limits, written }))
+    let given = schema.fields().iter().map(|field| field.name()).filter(|name| opening.wanted(name).is_some());
+    let given = given.cloned().collect();
+    Ok(Box::new(TarSource { files, schema, shards, limits, written, given }))
 }
 
 fn infer(files: &[Found], opening: &Opening) -> Result<SchemaRef> {
@@ -139,7 +145,8 @@ fn infer(files: &[Found], opening: &Opening) -> Result<SchemaRef> {
                 members.read(&mut content)?;
                 let content = std::str::from_utf8(&content);
                 guess.text &= content.is_ok();
-                guess.integer &= content.is_ok_and(|text| text.trim().parse::<i64>().is_ok());
+                let number = content.map_or(None, |text| scalar::integer(text.trim(), false).ok());
+                guess.integer &= number.is_some_and(|number| i64::try_from(number).is_ok());
             }
             opening.limits.columns(|| format!("file {}: its members", found.name), guesses.len())?;
         }
@@ -251,7 +258,8 @@ impl Batches for Reader<'_> {
         let mut arrays = Vec::with_capacity(columns.len());
         for (field, mut cells) in fields.fields().iter().zip(columns) {
             cells.is_free(rows);
-            arrays.push(column(field, cells).map_err(|what| {
+            let given = self.source.given.contains(field.name());
+            arrays.push(column(field, given, cells).map_err(|what| {
                 let input = self.members.input();
                 let place = Place::file(Arc::clone(input.name())).column(field.name().as_str());
                 Error::corrupt(place, format!("in the samples before byte {}: {what}", input.offset()))
@@ -266,8 +274,8 @@ impl Batches for Reader<'_> {
     }
 }
 
-/// The array of a column's members, as the type says.
-fn column(field: &Field, cells: Cells) -> Result<ArrayRef, String> {
+/// The array of a column's members, as the type says, which people may have given.
+fn column(field: &Field, given: bool, cells: Cells) -> Result<ArrayRef, String> {
     let text =
         |cell: &[u8]| std::str::from_utf8(cell).map(str::to_owned).map_err(|_| "a member is not UTF-8".to_owned());
     let array: ArrayRef = match field.data_type() {
@@ -292,30 +300,30 @@ fn column(field: &Field, cells: Cells) -> Result<ArrayRef, String> {
             Arc::new(builder.finish())
         }
         kind if kind.is_integer() && *kind != DataType::UInt64 || *kind == DataType::Boolean => {
-            let mut builder = Int64Builder::new();
+            let mut numbers = growing(kind, given).ok_or("its type is none of integers")?;
             for cell in cells.iter() {
-                let number = |cell: &[u8]| {
-                    let text = text(cell)?;
-                    text.trim().parse::<i64>().map_err(|_| format!("a member of {} bytes is no integer", text.len()))
+                let Some(cell) = cell else {
+                    numbers.null();
+                    continue;
                 };
-                builder.append_option(cell.map(number).transpose()?);
+                let text = text(cell)?;
+                let number = text.trim();
+                // Classes that are true or false are kept as 1 and 0.
+                numbers.push(number).map_err(|why| format!("the member {} is no {kind}: {why}", shown(number)))?;
             }
-            Arc::new(builder.finish())
+            numbers.finish()
         }
         kind => {
-            let inner: SchemaRef = Arc::new(Schema::new(vec![Field::new("c", kind.clone(), true)]));
-            let mut lines = Vec::new();
+            let mut values = Values::new(kind).map_err(|error| error.to_string())?;
             for cell in cells.iter() {
-                lines.extend_from_slice(b"{\"c\":");
-                lines.extend_from_slice(cell.unwrap_or(b"null").trim_ascii());
-                lines.extend_from_slice(b"}\n");
+                match cell {
+                    Some(cell) => {
+                        values.push(cell).map_err(|wrong| format!("a member is no {kind}: {}", wrong.what))?;
+                    }
+                    None => values.null(),
+                }
             }
-            let batch =
-                jsonl::decode(&inner, &lines).map_err(|error| format!("a member is no {kind} as JSON ({error})"))?;
-            if batch.num_rows() != cells.ends.len() {
-                return Err("a member is more than one value of JSON".to_owned());
-            }
-            Arc::clone(batch.column(0))
+            values.finish().map_err(|error| error.to_string())?
         }
     };
     if array.data_type() == field.data_type() {

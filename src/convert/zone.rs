@@ -20,6 +20,20 @@ fn is_utc(zone: &str) -> bool {
     matches!(zone, "UTC" | "utc" | "Z" | "Etc/UTC" | "GMT")
 }
 
+/// Seconds east of Greenwich of a zone that is UTC or an offset.
+pub(super) fn seconds(zone: &str) -> Option<i32> {
+    if is_utc(zone) { Some(0) } else { super::clock::offset(zone) }
+}
+
+/// The zone at so many seconds east of Greenwich.
+pub(super) fn of_seconds(seconds: i32) -> Arc<str> {
+    if seconds == 0 {
+        return "UTC".into();
+    }
+    let (sign, minutes) = (if seconds < 0 { '-' } else { '+' }, seconds.unsigned_abs() / 60);
+    format!("{sign}{:02}:{:02}", minutes / 60, minutes % 60).into()
+}
+
 /// The type with an offset for a name of UTC; others as they are.
 pub(super) fn offset_type(data_type: &DataType) -> DataType {
     match data_type {

@@ -8,6 +8,8 @@ use arrow::compute::concat_batches;
 use bowstring::convert::{Comparison, ConvertOptions, Format, Gate, Progress, Report, convert, open, verify};
 use bowstring::{Error, Result};
 
+/// Folders of images: their labels, and what is wrong with one image.
+mod folders;
 /// Files that other libraries wrote.
 mod foreign;
 /// Damaged and hostile files.
@@ -16,6 +18,8 @@ mod hostile;
 mod pairs;
 /// Sources in stores.
 mod remote;
+/// Tokens of text: exactly the value that stands there, or an error that names it.
+mod text;
 /// Appearing at once: kills, resumption, failing disks, destinations that are there.
 mod whole;
 

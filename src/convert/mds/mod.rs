@@ -241,7 +241,7 @@ impl Source for MdsSource {
             .zip(schema.fields())
             .map(|((number, encoding), field)| (number, Taker::new(encoding.clone(), field)))
             .collect();
-        Ok(Box::new(Reader { samples, schema, columns }))
+        Ok(Box::new(Reader { samples, schema, columns, before: 0 }))
     }
 }
 
@@ -249,6 +249,8 @@ struct Reader<'a> {
     samples: Samples<'a>,
     schema: SchemaRef,
     columns: Vec<(usize, Taker)>,
+    /// Samples of the batches before.
+    before: u64,
 }
 
 impl Batches for Reader<'_> {
@@ -268,8 +270,9 @@ impl Batches for Reader<'_> {
         }
         let mut arrays = Vec::with_capacity(self.columns.len());
         for (_, taker) in &mut self.columns {
-            arrays.push(taker.finish()?);
+            arrays.push(taker.finish().map_err(|error| self.samples.within(self.before, error))?);
         }
+        self.before += rows as u64;
         let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(rows));
         RecordBatch::try_new_with_options(Arc::clone(&self.schema), arrays, &options).map(Some).map_err(unexpected)
     }

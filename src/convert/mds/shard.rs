@@ -108,6 +108,18 @@ impl<'a> Samples<'a> {
         Error::corrupt(place, format!("sample {} (byte {at}): {what}", self.next.saturating_sub(1)))
     }
 
+    /// The error with its file, and its row among all of the file, where it counts from sample `before` on.
+    pub(super) fn within(&self, before: u64, error: Error) -> Error {
+        match error {
+            Error::Corrupt { mut place, what, source } => {
+                place.file = Some(self.entry.raw_data.basename.as_str().into());
+                place.row = place.row.map(|row| row + before);
+                Error::Corrupt { place, what, source }
+            }
+            other => other,
+        }
+    }
+
     fn take(&mut self, count: u64, what: &str) -> Result<Vec<u8>> {
         let mut bytes = Vec::new();
         if self.input.append(count, &mut bytes)? < count {

@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, BinaryBuilder, ListBuilder, StringBuilder};
 use arrow::compute::{CastOptions, cast_with_options};
-use arrow::datatypes::{Field, FieldRef, Schema, SchemaRef};
+use arrow::datatypes::FieldRef;
 use image::ExtendedColorType;
 use image::ImageEncoder;
 use image::codecs::png::PngEncoder;
 
 use super::super::cells::{from_npy, npy_bytes, numbers};
-use super::super::jsonl;
-
+use super::super::objects::Values;
+use super::super::scalar::{growing, shown};
 use super::super::sink::is_text;
+use super::super::types::type_text;
 use super::encoding::{Encoding, PIXELS};
 use crate::error::{Error, Place, Result};
 use crate::schema::Codec;
@@ -91,6 +92,12 @@ impl Taker {
         Ok(())
     }
 
+    /// The error for a value, by its row among those gathered.
+    fn wrong(&self, row: usize, what: &str) -> Error {
+        let place = Place { column: Some(self.name().into()), row: Some(row as u64), ..Place::default() };
+        Error::corrupt(place, format!("{what}; give another type with --schema"))
+    }
+
     /// The array of what was gathered.
     pub(super) fn finish(&mut self) -> Result<ArrayRef> {
         let wanted = self.field.data_type();
@@ -104,19 +111,34 @@ impl Taker {
             Encoding::Images(..) => Arc::new(self.lists.finish()),
             Encoding::Json if !is_text(wanted) => {
                 let texts = self.text.finish();
-                let schema: SchemaRef = Arc::new(Schema::new(vec![Field::new("c", wanted.clone(), true)]));
-                let mut lines = Vec::new();
-                for text in texts.iter() {
-                    // Line ends may stand between the tokens of JSON, never in them.
-                    lines.extend_from_slice(b"{\"c\":");
-                    lines.extend_from_slice(text.unwrap_or("null").as_bytes());
-                    lines.extend_from_slice(b"}\n");
+                let mut values = Values::new(wanted)?;
+                for (row, text) in texts.iter().enumerate() {
+                    match text {
+                        Some(text) => values.push(text.as_bytes()).map_err(|wrong| self.wrong(row, &wrong.what))?,
+                        None => values.null(),
+                    }
                 }
-                let batch = jsonl::decode(&schema, &lines).map_err(|error| {
-                    let place = Place { column: Some(self.field.name().as_str().into()), ..Place::default() };
-                    Error::corrupt_by(place, "its JSON is not of the type that is wanted", error)
-                })?;
-                Arc::clone(batch.column(0))
+                values.finish()?
+            }
+            Encoding::Str | Encoding::Digits(_) if !is_text(wanted) => {
+                let texts = self.text.finish();
+                let of = type_text(wanted);
+                let Some(mut values) = growing(wanted, true) else {
+                    let hint = "give a type that a text can be read as".to_owned();
+                    return Err(Error::Unsupported {
+                        what: format!("column {:?} of texts as {of}", self.name()),
+                        hint,
+                    });
+                };
+                for (row, text) in texts.iter().enumerate() {
+                    match text {
+                        Some(text) => values
+                            .push(text)
+                            .map_err(|why| self.wrong(row, &format!("{} is no {of}: {why}", shown(text))))?,
+                        None => values.null(),
+                    }
+                }
+                values.finish()
             }
             Encoding::Str | Encoding::Json | Encoding::Digits(_) => Arc::new(self.text.finish()),
         };

@@ -52,6 +52,29 @@ fn a_finished_conversion_is_not_done_again() {
 }
 
 #[test]
+fn a_directory_of_several_formats_asks_which() {
+    let directory = tempfile::tempdir().unwrap();
+    let src = directory.path().join("src");
+    numbers(&src, 2, 50);
+    fs::write(src.join("columns.json"), "{\"id\": 1}\n").unwrap();
+    let out = directory.path().join("out");
+    let (error, text) = kind(run(&src, &out, &to(Format::Csv)));
+    assert!(matches!(error, Error::Config { option: "from", .. }), "{text}");
+    for word in ["jsonl (columns.json)", "parquet (part-000.parquet)", "--from"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    let chosen = ConvertOptions { from: Some(Format::Parquet), ..to(Format::Csv) };
+    assert_eq!(run(&src, &out, &chosen).unwrap().rows, 100);
+    // Below the first directory too; hidden names do not count.
+    fs::create_dir_all(src.join("z/y")).unwrap();
+    fs::rename(src.join("columns.json"), src.join("z/y/rows.csv")).unwrap();
+    let (_, text) = kind(run(&src, &directory.path().join("x"), &to(Format::Jsonl)));
+    assert!(text.contains("csv (z/y/rows.csv)"), "{text}");
+    fs::rename(src.join("z/y/rows.csv"), src.join("_rows.csv")).unwrap();
+    assert_eq!(run(&src, &directory.path().join("x"), &to(Format::Jsonl)).unwrap().rows, 100);
+}
+
+#[test]
 fn a_destination_in_the_source_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let src = directory.path().join("src");

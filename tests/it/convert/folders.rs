@@ -1,0 +1,142 @@
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, AsArray, BinaryArray, Int32Array, StringArray};
+use arrow::datatypes::Int64Type;
+use bowstring::Error;
+use bowstring::convert::{ConvertOptions, Format};
+use bowstring::dataset::filter::Expr;
+
+use super::{batch, kind, names, parquet, rows, run, to};
+
+/// A small image, another one for each number.
+fn png(number: u8) -> Vec<u8> {
+    let mut out = std::io::Cursor::new(Vec::new());
+    let pixels = image::GrayImage::from_pixel(8, 8, image::Luma([number]));
+    pixels.write_to(&mut out, image::ImageFormat::Png).unwrap();
+    out.into_inner()
+}
+
+/// A dataset of images with these classes and labels.
+fn labelled(path: &Path, rows: &[(&str, Option<i32>)]) {
+    let images: ArrayRef = Arc::new(BinaryArray::from_iter_values((0..rows.len()).map(|row| png(row as u8))));
+    let classes: ArrayRef = Arc::new(StringArray::from_iter_values(rows.iter().map(|(class, _)| *class)));
+    let labels: ArrayRef = Arc::new(rows.iter().map(|(_, label)| *label).collect::<Int32Array>());
+    parquet(path, &batch(vec![("image", images), ("class", classes), ("label", labels)]));
+}
+
+/// Class and label of each image, sorted.
+fn found(path: &Path) -> Vec<(String, Option<i64>)> {
+    let found = rows(path, &ConvertOptions { from: Some(Format::Images), ..ConvertOptions::default() }).unwrap();
+    let classes = found.column_by_name("class").unwrap().as_string::<i32>().clone();
+    let labels = found.column_by_name("label").unwrap().as_primitive::<Int64Type>().clone();
+    let mut all: Vec<_> = classes.iter().flatten().map(str::to_owned).zip(labels.iter()).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn labels_come_back_as_the_numbers_that_were_given() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let options = ConvertOptions { verify: true, ..to(Format::Images) };
+    labelled(&at("x.parquet"), &[("dog", Some(7)), ("cat", Some(3)), ("dog", Some(7)), ("emu", None)]);
+    assert!(run(&at("x.parquet"), &at("folder"), &options).unwrap().verified);
+    let expected = [("cat", Some(3)), ("dog", Some(7)), ("dog", Some(7)), ("emu", None)];
+    assert_eq!(found(&at("folder")), expected.map(|(class, label)| (class.to_owned(), label)));
+    assert_eq!(names(&at("folder")), ["_SUCCESS", "_labels.json", "cat", "dog", "emu"]);
+    // From folder to folder too, where a filter takes a class away.
+    let filter = Some(Expr::parse("class != 'cat'").unwrap());
+    run(&at("folder"), &at("less"), &ConvertOptions { filter, ..options.clone() }).unwrap();
+    let expected = [("dog", Some(7)), ("dog", Some(7)), ("emu", None)];
+    assert_eq!(found(&at("less")), expected.map(|(class, label)| (class.to_owned(), label)));
+    // What the order of the classes says needs no file.
+    labelled(&at("y.parquet"), &[("b", Some(1)), ("a", Some(0))]);
+    run(&at("y.parquet"), &at("plain"), &options).unwrap();
+    assert_eq!(names(&at("plain")), ["_SUCCESS", "a", "b"]);
+    assert_eq!(found(&at("plain")), [("a".to_owned(), Some(0)), ("b".to_owned(), Some(1))]);
+    // A class of two labels has no folder.
+    labelled(&at("z.parquet"), &[("b", Some(1)), ("b", Some(2))]);
+    let (error, text) = kind(run(&at("z.parquet"), &at("never"), &options));
+    assert!(matches!(error, Error::Unsupported { .. }) && text.contains("labels 1 and 2"), "{text}");
+    assert!(!at("never").exists());
+    // Another class than those with labels is damage.
+    std::fs::create_dir(at("folder").join("fox")).unwrap();
+    std::fs::write(at("folder").join("fox/1.png"), png(9)).unwrap();
+    let (error, text) = kind(run(&at("folder"), &at("never"), &to(Format::Parquet)));
+    assert!(matches!(error, Error::Corrupt { .. }) && text.contains("_labels.json") && text.contains("fox"), "{text}");
+}
+
+#[test]
+fn what_is_wrong_with_an_image_names_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let smaller = ConvertOptions { resize: Some(4), ..to(Format::Parquet) };
+    // Its header is whole, its pixels are not.
+    let (good, mut broken) = (png(1), png(2));
+    broken.truncate(45);
+    std::fs::create_dir_all(at("folder/a")).unwrap();
+    std::fs::write(at("folder/a/1.png"), &good).unwrap();
+    std::fs::write(at("folder/a/2.png"), &broken).unwrap();
+    let (error, text) = kind(run(&at("folder"), &at("never"), &smaller));
+    let Error::Corrupt { place, .. } = &error else { panic!("{text}") };
+    assert_eq!((place.file.as_deref(), place.column.as_deref()), (Some("a/2.png"), Some("image")), "{text}");
+    // In a file of many, the row is the one before the filter.
+    let images = (0..10).map(|row| if row == 7 { broken.clone() } else { png(row) });
+    let images: ArrayRef = Arc::new(BinaryArray::from_iter_values(images));
+    let ids: ArrayRef = Arc::new(Int32Array::from_iter_values(0..10));
+    parquet(&at("x.parquet"), &batch(vec![("id", ids), ("image", images)]));
+    let filter = Some(Expr::parse("id >= 5").unwrap());
+    let (error, text) = kind(run(&at("x.parquet"), &at("never"), &ConvertOptions { filter, ..smaller.clone() }));
+    let Error::Corrupt { place, .. } = &error else { panic!("{text}") };
+    assert!(place.file.as_deref().is_some_and(|file| file.contains("x.parquet")), "{text}");
+    assert_eq!((place.column.as_deref(), place.row), (Some("image"), Some(7)), "{text}");
+    // One that claims too much.
+    let mut huge = png(3);
+    huge[16..20].copy_from_slice(&60_000_u32.to_be_bytes());
+    huge[20..24].copy_from_slice(&60_000_u32.to_be_bytes());
+    let crc = crc32fast::hash(&huge[12..29]);
+    huge[29..33].copy_from_slice(&crc.to_be_bytes());
+    std::fs::write(at("folder/a/2.png"), &huge).unwrap();
+    let (error, text) = kind(run(&at("folder"), &at("never"), &smaller));
+    assert!(matches!(error, Error::Limit { .. }) && text.contains("a/2.png") && text.contains("image"), "{text}");
+    // One that is none among those that are.
+    std::fs::write(at("folder/a/2.png"), b"none").unwrap();
+    let (error, text) = kind(run(&at("folder"), &at("never"), &smaller));
+    let Error::Corrupt { place, .. } = &error else { panic!("{text}") };
+    assert_eq!(place.file.as_deref(), Some("a/2.png"), "{text}");
+    let images: ArrayRef = Arc::new(BinaryArray::from_iter_values([good.as_slice(), b"none".as_slice()]));
+    parquet(&at("y.parquet"), &batch(vec![("picture", images)]));
+    for options in [smaller, to(Format::Images)] {
+        let (error, text) = kind(run(&at("y.parquet"), &at("never"), &options));
+        let Error::Corrupt { place, .. } = &error else { panic!("{text}") };
+        assert_eq!((place.column.as_deref(), place.row), (Some("picture"), Some(1)), "{text}");
+        assert!(text.contains("among images") && text.contains("y.parquet"), "{text}");
+    }
+}
+
+#[test]
+fn an_archive_of_numpy_that_claims_too_much_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let src = directory.path().join("src");
+    std::fs::create_dir(&src).unwrap();
+    // One stored member whose header says that there are 2^40 numbers.
+    let header = format!("{{'descr': '<f8', 'fortran_order': False, 'shape': ({},), }}\n", 1_u64 << 40);
+    let mut array = b"\x93NUMPY\x01\x00".to_vec();
+    array.extend_from_slice(&u16::try_from(header.len()).unwrap().to_le_bytes());
+    array.extend_from_slice(header.as_bytes());
+    let (crc, len) = (crc32fast::hash(&array).to_le_bytes(), u32::try_from(array.len()).unwrap().to_le_bytes());
+    let shared = [&[20, 0, 0, 0, 0, 0, 0, 0, 0, 0][..], &crc, &len, &len, &[5, 0, 0, 0]].concat();
+    let mut zip = [b"PK\x03\x04", &shared[..], b"x.npy", &array].concat();
+    let at = u32::try_from(zip.len()).unwrap();
+    let central = [b"PK\x01\x02\x14\x00", &shared[..], &[0; 14], b"x.npy"].concat();
+    zip.extend_from_slice(&central);
+    zip.extend_from_slice(b"PK\x05\x06\x00\x00\x00\x00\x01\x00\x01\x00");
+    zip.extend_from_slice(&u32::try_from(central.len()).unwrap().to_le_bytes());
+    zip.extend_from_slice(&at.to_le_bytes());
+    zip.extend_from_slice(&[0, 0]);
+    std::fs::write(src.join("big.npz"), &zip).unwrap();
+    let (error, text) = kind(run(&src, &directory.path().join("never"), &to(Format::Parquet)));
+    assert!(matches!(error, Error::Limit { .. } | Error::Corrupt { .. }), "{text}");
+    assert!(text.contains("big.npz"), "{text}");
+}
