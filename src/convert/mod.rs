@@ -7,7 +7,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `parquet`, `petastorm` | Parquet through [`dataset`](crate::dataset); the files of Petastorm beside it |
-//! | `ipc`, `huggingface` | Arrow files and streams, Feather; directories of Hugging Face `datasets` |
+//! | `ipc`, `frames`, `huggingface` | Arrow files and streams, Feather; directories of Hugging Face `datasets` |
 //! | `csv`, `jsonl` | text, with types inferred from a sample or given |
 //! | `tfrecord`, `example` | the framing, and what `tf.train.Example` and `SequenceExample` hold |
 //! | `webdataset`, `members`, `tar` | samples in tar files, read without extracting anything |
@@ -15,21 +15,27 @@
 //! | `images`, `numpy` | directories of one file per row |
 //! | `tree`, `files`, `input`, `remote` | where a source is, its files, unpacked on the way, and those of a store, read ahead of need |
 //! | `chain`, `tasks` | what drives a source into a sink, a task at a time |
+//! | `shuffle`, `scatter` | all rows in another order, within the budget |
 //! | `conversion`, `settle`, `journal`, `publish` | what survives kills, and lets the result appear at once; tasks in other processes |
-//! | `verify`, `digest` | whether two datasets have the same rows, in any order |
+//! | `contents` | the list of published files, and whether they are still what was published |
+//! | `check`, `verify`, `digest`, `census` | whether two datasets have the same rows, in any order; rows counted without reading them |
 //!
 //! Nothing in a source is believed before it was checked, nothing of it is run, no path in it is followed. What a format
 //! cannot hold is refused before anything is written, by column and type; what depends on the value, by column and row.
 //! Every format is read from any store and written to local disks.
 
 mod cells;
+mod census;
 mod chain;
+mod check;
+mod contents;
 mod conversion;
 mod csv;
 mod digest;
 mod example;
 mod files;
 mod format;
+mod frames;
 mod gate;
 mod hash;
 mod huggingface;
@@ -49,6 +55,7 @@ mod publish;
 mod remote;
 mod roll;
 mod sample;
+mod scatter;
 mod settle;
 mod shuffle;
 mod sink;

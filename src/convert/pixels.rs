@@ -6,11 +6,11 @@
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BinaryBuilder, RecordBatch};
-use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Schema};
 use image::ExtendedColorType;
 use image::codecs::jpeg::JpegEncoder;
 
+use super::cells::as_type_of;
 use super::chain::unexpected;
 use super::options::ConvertOptions;
 use super::sample::{IMAGE_KEY, is_image};
@@ -77,7 +77,7 @@ impl Pixels {
     }
 
     fn column(&self, column: &ArrayRef, name: &str, row: u64) -> Result<ArrayRef> {
-        let views = cast(column, &DataType::BinaryView).map_err(unexpected)?;
+        let views = as_type_of(name, row, column, &DataType::BinaryView)?;
         let views = views.as_binary_view();
         let mut made = BinaryBuilder::new();
         for at in 0..views.len() {
