@@ -39,9 +39,9 @@ class Report:
     resumed_tasks: int
     """Tasks that had been finished before."""
     unchanged: bool
-    """Whether the destination was there already, made from the same source with the same options."""
+    """Whether the destination was there already, made from the same source with the same options, and its files unchanged."""
     verified: bool
-    """Whether what was written was read again and found equal."""
+    """Whether the rows of the source were counted by another way, and what was written was read again and found equal."""
     seconds: float
     """Seconds it took."""
     schema: dict[str, str]
@@ -111,6 +111,7 @@ def convert(
     jobs: int | None = None,
     resume: bool = False,
     overwrite: bool = False,
+    overwrite_foreign: bool = False,
     verify: bool = False,
     memory_budget: int | None = None,
     storage_options: Mapping[str, str] | None = None,
@@ -134,8 +135,9 @@ def convert(
     :param shards: write exactly this many files.
     :param jobs: threads.
     :param resume: go on with an interrupted conversion to the same place.
-    :param overwrite: replace what is at the destination.
-    :param verify: read what was written before it appears, and compare.
+    :param overwrite: make the dataset at the destination again and replace it, if a conversion made it.
+    :param overwrite_foreign: with ``overwrite``, delete what is at the destination even if no conversion made it.
+    :param verify: count the rows of the source by another way, read what was written, and compare, before anything appears.
     :param memory_budget: bytes for everything in flight (512 MiB).
     :param storage_options: options of the store that the source is in.
     :param limits: limits against hostile files, e.g. ``{"max_record_bytes": 1 << 30}``.
@@ -156,6 +158,7 @@ def convert(
         jobs=jobs,
         resume=resume,
         overwrite=overwrite,
+        overwrite_foreign=overwrite_foreign,
         verify=verify,
         memory_budget=memory_budget,
         storage_options=dict(storage_options) if storage_options is not None else None,

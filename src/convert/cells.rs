@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayDataBuilder, ArrayRef, AsArray, BinaryArray, LargeListArray, make_array};
 use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
-use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{DataType, Field};
 
 use super::chain::unexpected;
@@ -12,7 +11,7 @@ use super::sink::item;
 use super::types::number;
 use crate::codec::npy::{Npy, NpyDecoder, write_npy};
 use crate::error::{Error, Place, Result};
-use crate::schema::{Codec, DType, Element, Stored};
+use crate::schema::{Codec, DType, Element, Misfit, Stored, cast};
 
 /// The little-endian bytes of an array of numbers without nulls; a byte per boolean.
 pub(super) fn number_bytes(values: &ArrayRef) -> Result<Vec<u8>> {
@@ -95,7 +94,8 @@ fn any(codec: Codec, axes: usize, dtype: DType) -> Result<NpyDecoder> {
 /// Cells of arrays as a column wants them: as they are, or as lists.
 pub(super) fn from_npy(cells: &BinaryArray, codec: Codec, field: &Field) -> Result<ArrayRef> {
     let Some(inner) = item(field.data_type()) else {
-        return Ok(Arc::new(cells.clone()));
+        // As bytes of the kind that is wanted.
+        return as_type_of(field.name(), 0, &(Arc::new(cells.clone()) as ArrayRef), field.data_type());
     };
     let place =
         |row: usize| Place { column: Some(field.name().as_str().into()), row: Some(row as u64), ..Place::default() };
@@ -127,14 +127,26 @@ pub(super) fn from_npy(cells: &BinaryArray, codec: Codec, field: &Field) -> Resu
         values,
         Some(NullBuffer::from(valid)),
     );
-    let options = CastOptions { safe: false, ..CastOptions::default() };
-    cast_with_options(&list.map_err(unexpected)?, field.data_type(), &options).map_err(unexpected)
+    let list: ArrayRef = Arc::new(list.map_err(unexpected)?);
+    as_type_of(field.name(), 0, &list, field.data_type())
 }
 
-/// Casts, where that is needed.
+/// The same values in another layout or type; what does not fit is an error. For what has no name.
 pub(super) fn as_type(array: &ArrayRef, data_type: &DataType) -> Result<ArrayRef> {
-    if array.data_type() == data_type {
-        return Ok(Arc::clone(array));
+    cast(array, data_type).map_err(|misfit| unfit("a column", 0, &misfit))
+}
+
+/// The same for column `name`, whose first row is number `row` of what is counted.
+pub(super) fn as_type_of(name: &str, row: u64, array: &ArrayRef, data_type: &DataType) -> Result<ArrayRef> {
+    cast(array, data_type).map_err(|misfit| unfit(&format!("column {name:?}"), row, &misfit))
+}
+
+fn unfit(what: &str, row: u64, misfit: &Misfit) -> Error {
+    let at = misfit.row.map_or_else(String::new, |at| format!(", row {}", row + at as u64));
+    Error::Mismatch {
+        what: format!("{what}{at}"),
+        expected: "a value of the type that is wanted".to_owned(),
+        found: misfit.to_string(),
+        hint: "give another type with --schema".into(),
     }
-    cast_with_options(array, data_type, &CastOptions { safe: false, ..CastOptions::default() }).map_err(unexpected)
 }

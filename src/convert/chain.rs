@@ -7,15 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use arrow::array::RecordBatch;
-use arrow::compute::{CastOptions, cast_with_options, filter_record_batch};
+use arrow::compute::filter_record_batch;
 use arrow::datatypes::{Field, Schema, SchemaRef};
 use arrow::error::ArrowError;
 use serde::Serialize;
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
-use super::conversion::finished;
-use super::digest::{Digest, Summing};
+use super::cells::as_type_of;
+use super::conversion::{Found, finished};
+use super::digest::Summing;
 use super::format::Format;
 use super::gate::{Gate, Progress};
 use super::journal::Done;
@@ -28,12 +29,10 @@ use super::sample;
 use super::settle::settle;
 use super::shuffle;
 use super::sink::{self, Part, Sink, Writer};
-use super::source::{self, Opening, Source};
+use super::source::{self, Source};
 use super::tasks::{parallel, tasks};
-use super::tokens;
 use super::tree::is_remote;
 use super::types::{schema_json, type_text};
-use super::verify;
 use crate::dataset::filter::Bound;
 use crate::error::{Error, Place, Result};
 use crate::store::directory::Destination;
@@ -71,15 +70,19 @@ pub(super) fn unexpected(error: ArrowError) -> Error {
 /// A conversion that is ready to run: nothing has been written.
 #[derive(Debug)]
 pub(super) struct Job {
+    /// Where the source is.
+    pub(super) src: String,
     pub(super) source: Box<dyn Source>,
     pub(super) sink: Box<dyn Sink>,
     /// Ascending numbers of the source's columns to read.
-    read: Vec<usize>,
-    filter: Option<Bound>,
+    pub(super) read: Vec<usize>,
+    pub(super) filter: Option<Bound>,
     pixels: Option<Pixels>,
     /// The columns that are written.
     pub(super) schema: SchemaRef,
     pub(super) tasks: Vec<Range<usize>>,
+    /// What the journal counts: tasks, or buckets of a shuffle.
+    pub(super) units: usize,
     /// Files of each task, where their number is given.
     files: Option<Vec<usize>>,
     pub(super) fingerprint: String,
@@ -118,7 +121,7 @@ pub fn plan(src: &str, dst: &Path, options: &ConvertOptions) -> Result<Plan> {
         rows: shards.iter().map(|shard| shard.rows).sum(),
         tasks: job.tasks.len(),
         sample,
-        unchanged: finished(dst, &job).is_some(),
+        unchanged: !options.overwrite && matches!(finished(dst, &job)?, Found::Whole(_)),
     })
 }
 
@@ -196,11 +199,14 @@ impl Job {
         let sink = sink::make_with(to, &schema, options, &sample);
         let sink = sink.map_err(|error| sample::odd_image(error, &sample, &at))?;
         let (tasks, files) = tasks(&*source, options);
-        let fingerprint = fingerprint(&*source, to, &schema, options);
+        let buckets = options.shuffle.map(|_| shuffle::buckets(source.shards(), options.shards));
+        let units = buckets.unwrap_or(tasks.len());
+        let fingerprint = fingerprint(&*source, to, &schema, options, buckets);
         let ahead = is_remote(src) && !source.format().is_dataset();
         let read_ahead = if ahead { remote::READS * options.read_bytes() } else { 0 };
         let options = options.clone();
         Ok(Self {
+            src: src.to_owned(),
             source,
             sink,
             read,
@@ -208,6 +214,7 @@ impl Job {
             pixels,
             schema,
             tasks,
+            units,
             files,
             fingerprint,
             sample,
@@ -223,7 +230,7 @@ impl Job {
         if let Some(seed) = self.options.shuffle {
             return shuffle::run(self, seed, staging, done, &gate, progress);
         }
-        let left = self.left(done, self.tasks.len());
+        let left = self.left(done);
         settle(staging, self.sink.flushes(), done, |give| {
             let work = |task| give(self.work(task, &staging.task(task)?, &gate, progress)?);
             parallel(self.options.threads(), &left, progress, work)
@@ -247,7 +254,7 @@ impl Job {
         let mut writer = self.writer(directory, files)?;
         let mut digest = self.summing();
         let mut rows = 0;
-        self.feed(task, gate, progress, &mut |batch| {
+        let read = self.feed(task, gate, progress, &mut |_, batch| {
             if let Some(digest) = &mut digest {
                 digest.add(batch)?;
             }
@@ -257,12 +264,12 @@ impl Job {
             Ok(())
         })?;
         let parts = writer.finish()?;
-        Ok(Done { task, parts, digest: digest.map(|digest| digest.digest()), rows })
+        Ok(Done { task, parts, digest: digest.map(|digest| digest.digest()), rows, read })
     }
 
-    /// Numbers of tasks that are not done.
-    pub(super) fn left(&self, done: &[Done], tasks: usize) -> Vec<usize> {
-        (0..tasks).filter(|task| done.iter().all(|done| done.task != *task)).collect()
+    /// Numbers of tasks, or of buckets of a shuffle, that are not done.
+    pub(super) fn left(&self, done: &[Done]) -> Vec<usize> {
+        (0..self.units).filter(|task| done.iter().all(|done| done.task != *task)).collect()
     }
 
     /// A digest to grow, if the result is to be checked.
@@ -287,16 +294,21 @@ impl Job {
         Ok(Box::new(Dealt { writers, next: 0 }))
     }
 
-    /// Gives the batches of a task to `consume`, as they are to be written.
+    /// Gives the batches of a task to `consume`, as they are to be written, each with the number of its shard. Returns how many
+    /// rows the source gave, before some were selected.
+    ///
+    /// # Errors
+    /// `Corrupt` if a shard gives other than the rows that its index claims.
     pub(super) fn feed(
         &self,
         task: usize,
         gate: &Gate,
         progress: &Progress,
-        consume: &mut dyn FnMut(&RecordBatch) -> Result<()>,
-    ) -> Result<()> {
-        for shard in self.tasks.get(task).cloned().unwrap_or_default() {
-            let mut batches = self.source.read(shard, &self.read, gate)?;
+        consume: &mut dyn FnMut(usize, &RecordBatch) -> Result<()>,
+    ) -> Result<u64> {
+        let mut read = 0;
+        for number in self.tasks.get(task).cloned().unwrap_or_default() {
+            let mut batches = self.source.read(number, &self.read, gate)?;
             let mut consumed = 0;
             let mut row = 0;
             while let Some(batch) = batches.next()? {
@@ -304,19 +316,24 @@ impl Job {
                     return Err(Error::Closed { why: "the conversion was stopped; resume goes on".into() });
                 }
                 let rows = batch.num_rows() as u64;
-                let batch = self.transform(batch, shard, row)?;
+                let batch = self.transform(batch, number, row)?;
                 row += rows;
                 if batch.num_rows() > 0 {
-                    consume(&batch)?;
+                    consume(number, &batch)?;
                 }
                 let now = batches.consumed();
                 progress.bytes.fetch_add(now.saturating_sub(consumed), Ordering::Relaxed);
                 consumed = now;
             }
-            let bytes = self.source.shards().get(shard).map_or(0, |shard| shard.bytes);
-            progress.bytes.fetch_add(bytes.saturating_sub(consumed), Ordering::Relaxed);
+            let Some(shard) = self.source.shards().get(number) else { continue };
+            if let Some(claimed) = shard.rows.filter(|claimed| *claimed != row) {
+                let what = format!("{row} rows were read, its index claims {claimed}");
+                return Err(Error::corrupt(Place::file(shard.id.as_str()), what));
+            }
+            read += row;
+            progress.bytes.fetch_add(shard.bytes.saturating_sub(consumed), Ordering::Relaxed);
         }
-        Ok(())
+        Ok(read)
     }
 
     /// The rows that are selected, the columns that are wanted, in the types that are written.
@@ -334,18 +351,7 @@ impl Job {
                     hint: String::new(),
                 });
             };
-            columns.push(if column.data_type() == field.data_type() {
-                Arc::clone(column)
-            } else {
-                let options = CastOptions { safe: false, ..CastOptions::default() };
-                let cast = cast_with_options(column, field.data_type(), &options);
-                cast.map_err(|error| Error::Mismatch {
-                    what: format!("column {:?}, in the rows after {row}", field.name()),
-                    expected: type_text(field.data_type()),
-                    found: format!("{} ({error})", type_text(column.data_type())),
-                    hint: "give another type with --schema".into(),
-                })?
-            });
+            columns.push(as_type_of(field.name(), row, column, field.data_type())?);
         }
         let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
         let batch =
@@ -368,8 +374,9 @@ impl Job {
             let task = done.iter().map(|done| done.task + 1).max().unwrap_or(0);
             let mut writer = self.sink.writer(&staging.task(task)?)?;
             writer.write(&RecordBatch::new_empty(Arc::clone(&self.schema)))?;
-            done.push(Done { task, parts: writer.finish()?, digest: None, rows: 0 });
+            done.push(Done { task, parts: writer.finish()?, digest: None, rows: 0, read: 0 });
         }
+        self.count(staging, done)?;
         let total = done.iter().map(|done| done.parts.len()).sum();
         let mut named = Vec::with_capacity(total);
         for part in done.iter().flat_map(|done| &done.parts) {
@@ -392,51 +399,6 @@ impl Job {
         }
         Ok((named, self.options.verify))
     }
-
-    /// Reads what was written, and holds it against what went in.
-    fn check(&self, data: &Path, done: &[Done]) -> Result<()> {
-        // Of a path, a folder keeps the last part.
-        let lost = |name: &str| self.sink.format() == Format::Images && matches!(name, "path" | "__key__");
-        let names = || self.schema.fields().iter().map(|field| field.name().as_str()).filter(|name| !lost(name));
-        let mut expected = Summing::new(names());
-        for digest in done.iter().filter_map(|done| done.digest.as_ref()) {
-            expected.merge(digest);
-        }
-        let opening = Opening {
-            types: Default::default(),
-            limits: self.options.limits.clone(),
-            storage_options: Default::default(),
-            read_bytes: self.options.read_bytes(),
-            written: Some(Arc::clone(&self.schema)),
-        };
-        let source = source::open_as(self.sink.format(), &data.to_string_lossy(), &opening)?;
-        let found = verify::digest(&*source, names(), &self.options)?;
-        let filter = self.filter.as_ref().map(|filter| (filter, &*self.read));
-        tokens::check(&*self.source, names(), filter, &self.options, &found)?;
-        let mut expected = expected.digest();
-        if names().count() < self.schema.fields().len() {
-            // Whole rows cannot be held against each other without all their columns.
-            expected.sum.clone_from(&found.sum);
-        }
-        compare(&expected, &found)
-    }
-}
-
-fn compare(expected: &Digest, found: &Digest) -> Result<()> {
-    if expected == found {
-        return Ok(());
-    }
-    let column = expected.columns.iter().zip(&found.columns).find(|(a, b)| a != b);
-    let what = match column {
-        Some((column, _)) if expected.rows == found.rows => format!("column {:?} as it was written", column.name),
-        _ => "rows as they were written".to_owned(),
-    };
-    Err(Error::Mismatch {
-        what,
-        expected: format!("{} rows, digest {}", expected.rows, expected.sum),
-        found: format!("{} rows, digest {}", found.rows, found.sum),
-        hint: "nothing was published; this is a fault of the disk or of bowstring".into(),
-    })
 }
 
 /// The number of a column by name.
@@ -465,9 +427,15 @@ fn first_rows(source: &dyn Source, read: &[usize], options: &ConvertOptions) -> 
 }
 
 /// What makes a conversion the same one.
-fn fingerprint(source: &dyn Source, to: Format, schema: &Schema, options: &ConvertOptions) -> String {
+fn fingerprint(
+    source: &dyn Source,
+    to: Format,
+    schema: &Schema,
+    options: &ConvertOptions,
+    buckets: Option<usize>,
+) -> String {
     let mut hash = Sha256::new();
-    let options = json!({
+    let mut options = json!({
         "version": 1,
         "from": source.format(),
         "to": to,
@@ -483,6 +451,10 @@ fn fingerprint(source: &dyn Source, to: Format, schema: &Schema, options: &Conve
         "filter": options.filter.as_ref().map(ToString::to_string),
         "verify": options.verify,
     });
+    if let Some(buckets) = buckets {
+        // Which order it is, and what scattered files are of.
+        options["order"] = json!({ "version": shuffle::ORDER, "buckets": buckets });
+    }
     hash.update(options.to_string());
     for shard in source.shards() {
         hash.update([0]);

@@ -16,11 +16,12 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::chain::Job;
+use super::contents;
 use super::format::Format;
 use super::gate::Progress;
 use super::journal::Done;
 use super::options::ConvertOptions;
-use super::publish::{self, Staging};
+use super::publish::{self, Replace, Staging};
 use super::settle::flush;
 use super::tree::Tree;
 use super::types::{schema_json, type_text};
@@ -46,7 +47,7 @@ pub struct Report {
     pub tasks: usize,
     /// Tasks that had been finished before.
     pub resumed_tasks: usize,
-    /// Whether the destination was there already, made from the same source with the same options.
+    /// Whether the destination was there already, made from the same source with the same options, and with the files it had then.
     pub unchanged: bool,
     /// Whether what was written was read again and found equal.
     pub verified: bool,
@@ -80,8 +81,8 @@ pub struct Conversion {
 /// Converts the dataset at `src` into a directory at `dst`. Blocks; must not be called on a thread of an async runtime.
 ///
 /// Nothing can be seen at `dst` before all of it is there. What was finished before a failure is kept in a hidden directory beside
-/// it, where [`resume`](ConvertOptions::resume) goes on. If `dst` was made from the same source with the same options, nothing
-/// is done.
+/// it, where [`resume`](ConvertOptions::resume) goes on. If `dst` was made from the same source with the same options, and its files
+/// are those that were published, nothing is done.
 ///
 /// # Errors
 /// Whatever opening the source, its data, the sink's refusal, or the disk gives; `Closed` if `progress` was asked to stop.
@@ -132,15 +133,27 @@ impl Conversion {
     pub fn begin(src: &str, dst: &Path, options: &ConvertOptions) -> Result<Begun> {
         let started = Instant::now();
         let job = Job::new(src, dst, options)?;
-        if let Some(found) = finished(dst, &job) {
-            publish::sweep(dst)?;
-            let number = |name: &str| found.get(name).and_then(Value::as_u64).unwrap_or_default();
-            let (rows, files, bytes) = (number("rows"), number("files") as usize, number("bytes"));
-            return Ok(Begun::Unchanged(Report { unchanged: true, ..report(&job, rows, files, bytes, started) }));
+        // To overwrite is to make it again, whatever is there.
+        let found = if options.overwrite { Found::Nothing } else { finished(dst, &job)? };
+        match found {
+            Found::Whole(found) => {
+                publish::sweep(dst)?;
+                let number = |name: &str| found.get(name).and_then(Value::as_u64).unwrap_or_default();
+                let (rows, files, bytes) = (number("rows"), number("files") as usize, number("bytes"));
+                return Ok(Begun::Unchanged(Report { unchanged: true, ..report(&job, rows, files, bytes, started) }));
+            }
+            Found::Changed(why) => {
+                let shown = dst.display();
+                let problem = format!(
+                    "{shown} was made from this source with these options, but {why}; set overwrite to make it again"
+                );
+                return Err(Error::config("overwrite", problem));
+            }
+            Found::Nothing => {}
         }
         let (staging, mut done) =
-            Staging::open(dst, &job.fingerprint, options.resume, options.overwrite, &options.limits)?;
-        done.retain(|done| done.task < job.tasks.len());
+            Staging::open(dst, &job.fingerprint, options.resume, Replace::of(options), &options.limits)?;
+        done.retain(|done| done.task < job.units);
         let (resumed, source) = (done.len(), crate::store::display(src));
         Ok(Begun::Open(Box::new(Self { job, staging: Some(staging), done, resumed, source, started })))
     }
@@ -167,7 +180,7 @@ impl Conversion {
                 "rows are scattered and sorted on one machine; shuffle while training",
             ));
         }
-        Ok(self.job.left(&self.done, self.job.tasks.len()))
+        Ok(self.job.left(&self.done))
     }
 
     /// The format that is written.
@@ -211,11 +224,11 @@ impl Conversion {
     /// # Errors
     /// As of [`convert`]; `Closed` if tasks are missing.
     pub fn finish(mut self) -> Result<Report> {
-        let missing = if self.job.options.shuffle.is_none() { self.tasks()?.len() } else { 0 };
+        let missing = self.job.left(&self.done).len();
         let Self { job, staging: Some(staging), done, .. } = &mut self else { return Err(over()) };
         let named = match missing {
             0 => job.name_and_check(staging, done),
-            _ => Err(Error::Closed { why: format!("{missing} tasks of {} are not done", job.tasks.len()) }),
+            _ => Err(Error::Closed { why: format!("{missing} tasks of {} are not done", job.units) }),
         };
         let (named, verified) = self.settled(named)?;
         let Self { job, staging, done, resumed, source, started } = &mut self;
@@ -231,9 +244,13 @@ impl Conversion {
             "bytes": bytes,
             "schema": schema_json(&job.schema),
         });
-        staging.take().ok_or_else(over)?.publish(&success)?;
-        let report = report(job, rows, named.len(), bytes, *started);
-        Ok(Report { resumed_tasks: *resumed, verified, ..report })
+        let published = staging.as_ref().ok_or_else(over)?.publish(success, job.options.threads());
+        let report = Report { resumed_tasks: *resumed, verified, ..report(job, rows, named.len(), bytes, *started) };
+        self.settled(published)?;
+        if let Some(staging) = self.staging.take() {
+            staging.clear_away();
+        }
+        Ok(report)
     }
 
     fn settled<T>(&mut self, outcome: Result<T>) -> Result<T> {
@@ -259,10 +276,28 @@ fn over() -> Error {
     Error::Closed { why: "the conversion is over".to_owned() }
 }
 
-/// What `_SUCCESS` at `dst` says, if that was made by `job`.
-pub(super) fn finished(dst: &Path, job: &Job) -> Option<Value> {
-    let found = publish::success(&Tree::local(dst).ok()?, &job.options.limits)?;
-    (found.get("fingerprint")?.as_str()? == job.fingerprint).then_some(found)
+/// What an earlier conversion by the same job left.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// Nothing of this job.
+    Nothing,
+    /// All that it published, and its `_SUCCESS`.
+    Whole(Value),
+    /// What it published was changed: how.
+    Changed(String),
+}
+
+/// Whether `dst` has what `job` published. Every file is read.
+pub(super) fn finished(dst: &Path, job: &Job) -> Result<Found> {
+    let found = Tree::local(dst).ok().and_then(|tree| publish::success(&tree, &job.options.limits));
+    let Some(found) = found else { return Ok(Found::Nothing) };
+    if found.get("fingerprint").and_then(Value::as_str) != Some(&job.fingerprint) {
+        return Ok(Found::Nothing);
+    }
+    Ok(match contents::difference(dst, &found, job.options.threads())? {
+        None => Found::Whole(found),
+        Some(why) => Found::Changed(why),
+    })
 }
 
 fn report(job: &Job, rows: u64, files: usize, bytes: u64, started: Instant) -> Report {

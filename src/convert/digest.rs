@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
-use arrow::compute::cast;
 use arrow::datatypes::{
     ArrowPrimitiveType, DataType, Date32Type, Date64Type, DurationMicrosecondType, DurationMillisecondType,
     DurationNanosecondType, DurationSecondType, Float16Type, Float32Type, Float64Type, Int8Type, Int16Type, Int32Type,
@@ -21,6 +20,7 @@ use twox_hash::XxHash3_64;
 
 use super::chain::unexpected;
 use crate::error::Result;
+use crate::schema::cast;
 
 pub(super) const NULL: u64 = 0x9E37_79B9_7F4A_7C15;
 pub(super) const INTEGER: u64 = 1;

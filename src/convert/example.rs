@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BinaryBuilder, Float32Builder, Int64Builder, LargeListArray};
 use arrow::buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
-use arrow::compute::{CastOptions, cast, cast_with_options};
 use arrow::datatypes::{DataType, Field, Float32Type, Int64Type};
 use prost::Message;
 
+use super::cells::as_type_of;
 use super::chain::unexpected;
 use super::format::Format;
 use super::sink::{is_binary, is_text, item, refused, refused_value};
 use crate::error::{Error, Result};
+use crate::schema::cast;
 
 /// `tf.train.Feature`: one kind of list.
 #[derive(Clone, PartialEq, Message)]
@@ -366,14 +367,10 @@ impl Column {
         if self.levels > 0 {
             array = list(array, outer, Some(valid))?;
         }
-        if array.data_type() == &self.data_type {
-            return Ok(array);
-        }
-        let options = CastOptions { safe: false, ..CastOptions::default() };
-        cast_with_options(&array, &self.data_type, &options).map_err(|error| Error::Mismatch {
+        cast(&array, &self.data_type).map_err(|misfit| Error::Mismatch {
             what: format!("feature {:?}", self.name),
             expected: super::types::type_text(&self.data_type),
-            found: format!("other values ({error})"),
+            found: format!("other values ({misfit})"),
             hint: "give its type with --schema".into(),
         })
     }
@@ -397,7 +394,7 @@ impl Encoder {
         let mut values = Arc::clone(column);
         while let Some(inner) = item(values.data_type()).cloned() {
             let large = DataType::LargeList(Arc::new(Field::new("item", inner, true)));
-            let list = cast(&values, &large).map_err(unexpected)?;
+            let list = as_type_of(field.name(), 0, &values, &large)?;
             let list = list.as_list::<i64>().clone();
             values = Arc::clone(list.values());
             lists.push(list);
@@ -411,11 +408,11 @@ impl Encoder {
             Of::Bytes => DataType::BinaryView,
         };
         let values = if of == Of::Bytes && matches!(values.data_type(), DataType::FixedSizeBinary(_)) {
-            cast(&values, &DataType::Binary).and_then(|values| cast(&values, &target))
+            as_type_of(field.name(), 0, &as_type_of(field.name(), 0, &values, &DataType::Binary)?, &target)
         } else {
-            cast(&values, &target)
+            as_type_of(field.name(), 0, &values, &target)
         };
-        let values = values.map_err(unexpected)?;
+        let values = values?;
         Ok(Self { name: field.name().clone(), of, levels: lists.len(), values, lists })
     }
 

@@ -24,8 +24,10 @@ pub(super) struct Done {
     pub(super) parts: Vec<Part>,
     /// The digest of its rows, if it was asked for.
     pub(super) digest: Option<Digest>,
-    /// Rows that it read and wrote.
+    /// Rows that it wrote.
     pub(super) rows: u64,
+    /// Rows that the source gave it, before some were selected; of a bucket of a shuffle none, since scattering read them.
+    pub(super) read: u64,
 }
 
 /// The first line.
@@ -95,7 +97,7 @@ mod tests {
     fn a_cut_line_is_no_line() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("journal");
-        let done = |task| Done { task, parts: Vec::new(), digest: None, rows: 7 };
+        let done = |task| Done { task, parts: Vec::new(), digest: None, rows: 7, read: 7 };
         let journal = Journal::create(&path, "x").unwrap();
         journal.done(&done(0)).unwrap();
         journal.done(&done(1)).unwrap();

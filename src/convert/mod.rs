@@ -7,7 +7,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `parquet`, `petastorm` | Parquet through [`dataset`](crate::dataset); the files of Petastorm beside it |
-//! | `ipc`, `huggingface` | Arrow files and streams, Feather; directories of Hugging Face `datasets` |
+//! | `ipc`, `frames`, `huggingface` | Arrow files and streams, Feather; directories of Hugging Face `datasets` |
 //! | `csv`, `jsonl` | text, with types inferred from a sample or given |
 //! | `records`, `json`, `objects` | the tokens of both, and columns from those of JSON |
 //! | `scalar`, `clock` | the one strict reading of a token for each type |
@@ -17,8 +17,10 @@
 //! | `images`, `labels`, `numpy` | directories of one file per row |
 //! | `tree`, `files`, `input`, `remote` | where a source is, its files, unpacked on the way, and those of a store, read ahead of need |
 //! | `chain`, `tasks` | what drives a source into a sink, a task at a time |
+//! | `shuffle`, `scatter` | all rows in another order, within the budget |
 //! | `conversion`, `settle`, `journal`, `publish` | what survives kills, and lets the result appear at once; tasks in other processes |
-//! | `verify`, `digest` | whether two datasets have the same rows, in any order |
+//! | `contents` | the list of published files, and whether they are still what was published |
+//! | `check`, `verify`, `digest`, `census` | whether two datasets have the same rows, in any order; rows counted without reading them |
 //! | `tokens`, `raw` | whether what was read of text is what stands there, by a second reading of it |
 //!
 //! Nothing in a source is believed before it was checked, nothing of it is run, no path in it is followed. What a format
@@ -26,14 +28,18 @@
 //! Every format is read from any store and written to local disks.
 
 mod cells;
+mod census;
 mod chain;
+mod check;
 mod clock;
+mod contents;
 mod conversion;
 mod csv;
 mod digest;
 mod example;
 mod files;
 mod format;
+mod frames;
 mod gate;
 mod hash;
 mod huggingface;
@@ -59,6 +65,7 @@ mod remote;
 mod roll;
 mod sample;
 mod scalar;
+mod scatter;
 mod settle;
 mod shuffle;
 mod sink;

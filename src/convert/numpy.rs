@@ -6,11 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BinaryBuilder, RecordBatch, StringBuilder};
-use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Metadata, Schema, SchemaRef};
 use serde_json::Value;
 
-use super::cells::{from_npy, npy_cell, npy_read};
+use super::cells::{as_type, as_type_of, from_npy, npy_cell, npy_read};
 use super::chain::unexpected;
 use super::files::{self, Found, Limits};
 use super::format::Format;
@@ -256,12 +255,12 @@ impl Writer for ArrayWriter {
         let column = match item(column.data_type()) {
             Some(inner) => {
                 let large = DataType::LargeList(Arc::new(Field::new("item", inner.clone(), true)));
-                cast(column, &large).map_err(unexpected)?
+                as_type_of(&self.sink.array, self.rows, column, &large)?
             }
-            None => cast(column, &DataType::BinaryView).map_err(unexpected)?,
+            None => as_type_of(&self.sink.array, self.rows, column, &DataType::BinaryView)?,
         };
         let paths = self.sink.path.as_ref().and_then(|name| batch.column_by_name(name));
-        let paths = paths.map(|paths| cast(paths, &DataType::Utf8).map_err(unexpected)).transpose()?;
+        let paths = paths.map(|paths| as_type(paths, &DataType::Utf8)).transpose()?;
         let ending = if self.sink.codec == Codec::Npz { "npz" } else { "npy" };
         for at in 0..batch.num_rows() {
             let cell = self.cell(&column, at)?;

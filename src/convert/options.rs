@@ -42,9 +42,12 @@ pub struct ConvertOptions {
     pub jobs: Option<usize>,
     /// Whether an interrupted conversion to the same destination goes on.
     pub resume: bool,
-    /// Whether what is at the destination is replaced.
+    /// Whether a dataset at the destination is made again and replaced, if a conversion made it.
     pub overwrite: bool,
-    /// Whether what was written is read again and compared before it appears.
+    /// Whether `overwrite` also deletes what is at the destination and no conversion made.
+    pub overwrite_foreign: bool,
+    /// Whether, before anything appears, the rows of the source are counted without reading them and held against those that were
+    /// read, and what was written is read again and compared with what was delivered.
     pub verify: bool,
     /// Bytes for everything in flight. Default 512 MiB.
     pub memory_budget: u64,
@@ -72,6 +75,7 @@ impl Default for ConvertOptions {
             jobs: None,
             resume: false,
             overwrite: false,
+            overwrite_foreign: false,
             verify: false,
             memory_budget: 512 << 20,
             storage_options: BTreeMap::new(),
@@ -102,6 +106,9 @@ impl ConvertOptions {
             if zero {
                 return Err(Error::config(option, "must be at least 1"));
             }
+        }
+        if self.overwrite_foreign && !self.overwrite {
+            return Err(Error::config("overwrite_foreign", "only goes with overwrite"));
         }
         if self.image_quality.is_some_and(|quality| !(1..=100).contains(&quality)) {
             return Err(Error::config("image_quality", "must be from 1 to 100"));

@@ -7,12 +7,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BinaryBuilder, RecordBatch};
-use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Metadata, Schema, SchemaRef, TimeUnit};
 use parquet::arrow::ArrowWriter;
 use parquet::file::metadata::KeyValue;
 
-use super::cells::npy_cell;
+use super::cells::{as_type_of, npy_cell};
 use super::chain::unexpected;
 use super::format::Format;
 use super::sink::{is_binary, is_text, item, refused, refused_value};
@@ -52,8 +51,7 @@ impl Described {
         for (field, column) in self.schema.fields().iter().zip(batch.columns()) {
             columns.push(match item(column.data_type()) {
                 Some(item) => arrays(field.name(), column, item, row)?,
-                None if column.data_type() == field.data_type() => Arc::clone(column),
-                None => cast(column, field.data_type()).map_err(unexpected)?,
+                None => as_type_of(field.name(), row, column, field.data_type())?,
             });
         }
         RecordBatch::try_new(Arc::clone(&self.schema), columns).map_err(unexpected)
@@ -84,7 +82,7 @@ fn arrays(name: &str, column: &ArrayRef, item: &DataType, row: u64) -> Result<Ar
         return Err(refused_value(Format::Petastorm, name, row, "a list of something else than numbers", ""));
     };
     let large = DataType::LargeList(Arc::new(Field::new("item", item.clone(), true)));
-    let lists = cast(column, &large).map_err(unexpected)?;
+    let lists = as_type_of(name, row, column, &large)?;
     let lists = lists.as_list::<i64>();
     let mut cells = BinaryBuilder::new();
     for at in 0..lists.len() {

@@ -6,12 +6,11 @@
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BinaryBuilder, RecordBatch};
-use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Schema};
 use image::ExtendedColorType;
 use image::codecs::jpeg::JpegEncoder;
 
-use super::cells::located;
+use super::cells::{as_type_of, located};
 use super::chain::unexpected;
 use super::options::ConvertOptions;
 use super::sample::{IMAGE_KEY, NO_IMAGES, is_image};
@@ -78,7 +77,8 @@ impl Pixels {
     }
 
     fn column(&self, column: &ArrayRef, name: &str, place: &dyn Fn(usize) -> Place) -> Result<ArrayRef> {
-        let views = cast(column, &DataType::BinaryView).map_err(unexpected)?;
+        let first = place(0).row.unwrap_or(0);
+        let views = as_type_of(name, first, column, &DataType::BinaryView)?;
         let views = views.as_binary_view();
         let mut made = BinaryBuilder::new();
         for at in 0..views.len() {

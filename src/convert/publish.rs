@@ -1,8 +1,8 @@
 //! The hidden directory beside the destination, and how its content becomes the destination at once.
 //!
 //! ```text
+//!   .NAME.bowstring-convert.lock     who works here; gone when nobody does
 //!   .NAME.bowstring-convert/
-//!     lock           who works here
 //!     journal        which tasks are finished
 //!     tasks/3/...    files of task 3
 //!     attempts/...   what other processes do for tasks, until it is adopted
@@ -10,22 +10,25 @@
 //!     old/           what was at NAME, for a moment, where it is replaced
 //! ```
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde_json::Value;
 
+use super::contents;
 use super::files::Limits;
 use super::journal::{Done, Journal};
+use super::options::ConvertOptions;
 use super::sink::Part;
 use super::tree::Tree;
 use crate::error::{Error, Result};
 use crate::store::directory::{Destination, failed, flush};
+use crate::store::lock::{self, Attempt, Lock};
 
 /// The file that says that a dataset is whole, and what it was made from.
-const SUCCESS: &str = "_SUCCESS";
+pub(super) const SUCCESS: &str = "_SUCCESS";
 
 /// How often the hidden directory is tried to be removed, and how long is waited between.
 const REMOVALS: usize = 20;
@@ -36,8 +39,48 @@ const PAUSE: Duration = Duration::from_millis(50);
 pub(super) struct Staging {
     directory: PathBuf,
     destination: Destination,
-    overwrite: bool,
+    replace: Replace,
     pub(super) journal: Journal,
+    lock: Lock,
+}
+
+/// What may be replaced at the destination.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Replace {
+    /// What a conversion made.
+    overwrite: bool,
+    /// Whatever it is.
+    foreign: bool,
+    /// Bytes of a `_SUCCESS` at most.
+    most: u64,
+}
+
+impl Replace {
+    pub(super) fn of(options: &ConvertOptions) -> Self {
+        let (overwrite, foreign) = (options.overwrite, options.overwrite_foreign);
+        Self { overwrite, foreign, most: options.limits.max_index_bytes }
+    }
+
+    /// That the dataset may appear at `destination`.
+    ///
+    /// # Errors
+    /// `Config` naming the option that would allow it; `Store`.
+    fn check(self, destination: &Destination) -> Result<()> {
+        destination.vacant(self.overwrite)?;
+        // What is left to look at is an empty directory, or one that may be replaced if a conversion made it.
+        if self.foreign || destination.vacant(false).is_ok() {
+            return Ok(());
+        }
+        let limits = Limits { max_index_bytes: self.most, ..Limits::default() };
+        if Tree::local(&destination.path).is_ok_and(|tree| success(&tree, &limits).is_some()) {
+            return Ok(());
+        }
+        let shown = destination.path.display();
+        let problem = format!(
+            "{shown} has no {SUCCESS} of a conversion, so overwrite does not replace it; set overwrite_foreign too to delete what is there"
+        );
+        Err(Error::config("overwrite_foreign", problem))
+    }
 }
 
 /// What `_SUCCESS` in `tree` says; `None` if it says nothing of ours.
@@ -52,58 +95,48 @@ impl Staging {
     /// The hidden directory for `destination`, and the tasks that were finished in it before.
     ///
     /// # Errors
-    /// `Config` names `overwrite` if something is at the destination, and `resume` if a conversion was interrupted; `Closed` if
-    /// another process works there; `Store`.
+    /// `Config` names `overwrite` or `overwrite_foreign` if something is at the destination, and `resume` if a conversion was
+    /// interrupted; `Closed` if another process works there; `Store`.
     pub(super) fn open(
         destination: &Path,
         fingerprint: &str,
         resume: bool,
-        overwrite: bool,
+        replace: Replace,
         limits: &Limits,
     ) -> Result<(Self, Vec<Done>)> {
         let (destination, directory) = places(destination)?;
+        fs::create_dir_all(&destination.parent).map_err(|error| failed("create", &destination.parent, error))?;
+        let lock = Lock::take(&lock::beside(&directory), &format!("convert to {}", destination.path.display()))?;
+        // An error leaves the lock's file as little as the lock.
+        let mut lock = Removed(Some(lock));
         let (old, path) = (directory.join("old"), &destination.path);
         if old.exists() && !path.exists() {
             // Killed between two renames: the old dataset goes back to its place.
             fs::rename(&old, path).map_err(|error| failed("restore", path, error))?;
         }
-        destination.vacant(overwrite)?;
-        fs::create_dir_all(&destination.parent).map_err(|error| failed("create", &destination.parent, error))?;
-        let fresh = match fs::create_dir(&directory) {
-            Ok(()) => true,
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
-            Err(error) => return Err(failed("create", &directory, error)),
-        };
-        lock(&directory)?;
+        replace.check(&destination)?;
         let path = directory.join("journal");
-        if !fresh && path.exists() {
+        if path.exists() {
             let found = if resume { Journal::reopen(&path, fingerprint, limits.max_index_bytes)? } else { None };
             if let Some((journal, done)) = found {
-                let staging = Self { directory, destination, overwrite, journal };
-                return Ok((staging, done));
+                return Ok((Self { directory, destination, replace, journal, lock: lock.take()? }, done));
             }
-            if !overwrite {
-                unlock(&directory);
+            if !replace.overwrite {
                 let shown = directory.display();
-                return Err(if resume {
-                    let problem =
-                        format!("{shown} is of another source or other options; set overwrite to start again");
-                    Error::config("resume", problem)
+                let problem = if resume {
+                    format!("{shown} is of another source or other options; set overwrite to start again")
                 } else {
-                    let problem = format!(
-                        "an interrupted conversion is in {shown}; set resume to go on, or overwrite to start again"
-                    );
-                    Error::config("resume", problem)
-                });
+                    format!("an interrupted conversion is in {shown}; set resume to go on, or overwrite to start again")
+                };
+                return Err(Error::config("resume", problem));
             }
         }
-        clear(&directory)?;
-        for name in ["tasks", "data"] {
-            let path = directory.join(name);
+        remove(&directory)?;
+        for path in [directory.clone(), directory.join("tasks"), directory.join("data")] {
             fs::create_dir(&path).map_err(|error| failed("create", &path, error))?;
         }
         let journal = Journal::create(&path, fingerprint)?;
-        Ok((Self { directory, destination, overwrite, journal }, Vec::new()))
+        Ok((Self { directory, destination, replace, journal, lock: lock.take()? }, Vec::new()))
     }
 
     /// The directory of task `task`.
@@ -172,18 +205,19 @@ impl Staging {
     ///
     /// # Errors
     /// `Store`, and `Config` if something is at the destination by now; it then stays as it was.
-    pub(super) fn publish(self, success: &Value) -> Result<()> {
+    pub(super) fn publish(&self, mut success: Value, threads: usize) -> Result<()> {
         let data = self.data();
         let path = data.join(SUCCESS);
         remove(&path)?;
-        let mut text = serde_json::to_vec_pretty(success).map_err(|error| failed("write", &path, error))?;
+        success["contents"] = contents::list(&data, threads)?;
+        let mut text = serde_json::to_vec_pretty(&success).map_err(|error| failed("write", &path, error))?;
         text.push(b'\n');
         super::roll::put_file(&path, &text)?;
         flush(&data)?;
-        self.destination.vacant(self.overwrite)?;
+        self.replace.check(&self.destination)?;
         let (destination, old) = (&self.destination.path, self.directory.join("old"));
         remove(&old)?;
-        if self.overwrite && fs::symlink_metadata(destination).is_ok() {
+        if self.replace.overwrite && fs::symlink_metadata(destination).is_ok() {
             fs::rename(destination, &old).map_err(|error| failed("replace", destination, error))?;
         }
         if let Err(error) = fs::rename(&data, destination) {
@@ -192,28 +226,44 @@ impl Staging {
             }
             return Err(failed("publish", destination, error));
         }
-        flush(&self.destination.parent)?;
-        self.clear_away();
-        Ok(())
+        flush(&self.destination.parent)
     }
 
-    /// Removes the hidden directory. Whoever still works in it may be making a file just now; what stays is hidden, and removed by the
+    /// Removes the hidden directory, and the lock after it. Whoever still works in it may be making a file just now; what stays is hidden, and removed by the
     /// next conversion to the same place.
-    fn clear_away(&self) {
+    pub(super) fn clear_away(self) {
         for _ in 0..REMOVALS {
             match remove(&self.directory) {
-                Ok(()) => return,
+                Ok(()) => break,
                 Err(error) => tracing::debug!("{}", error.chain()),
             }
             std::thread::sleep(PAUSE);
         }
+        self.lock.remove();
     }
 
     /// Leaves what is finished for `resume`, or nothing if nothing is.
     pub(super) fn abandon(self, worth: bool) {
-        unlock(&self.directory);
-        if !worth {
-            self.clear_away();
+        match worth {
+            true => self.lock.remove(),
+            false => self.clear_away(),
+        }
+    }
+}
+
+/// A lock whose file is removed with it, unless it is taken out.
+struct Removed(Option<Lock>);
+
+impl Removed {
+    fn take(&mut self) -> Result<Lock> {
+        self.0.take().ok_or_else(|| Error::Closed { why: "the lock was given away".to_owned() })
+    }
+}
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        if let Some(lock) = self.0.take() {
+            lock.remove();
         }
     }
 }
@@ -224,9 +274,15 @@ impl Staging {
 /// `Store` if that fails.
 pub(super) fn sweep(destination: &Path) -> Result<()> {
     let (_, directory) = places(destination)?;
-    if directory.is_dir() && lock(&directory).is_ok() {
-        return remove(&directory);
+    let path = lock::beside(&directory);
+    if !directory.is_dir() && !path.exists() {
+        return Ok(());
     }
+    // Whoever holds it sweeps too.
+    let Attempt::Held(lock) = Lock::attempt(&path)? else { return Ok(()) };
+    let lock = Removed(Some(lock));
+    remove(&directory)?;
+    drop(lock);
     Ok(())
 }
 
@@ -249,53 +305,4 @@ pub(super) fn remove(path: &Path) -> Result<()> {
         Ok(_) => fs::remove_file(path),
     };
     outcome.map_err(|error| failed("remove", path, error))
-}
-
-/// Removes all but the lock.
-fn clear(directory: &Path) -> Result<()> {
-    for entry in fs::read_dir(directory).map_err(|error| failed("list", directory, error))? {
-        let entry = entry.map_err(|error| failed("list", directory, error))?;
-        if entry.file_name() != "lock" {
-            remove(&entry.path())?;
-        }
-    }
-    Ok(())
-}
-
-/// This process, such that no later one has the same text: its number and when it started.
-fn identity(process: u32) -> Option<String> {
-    if !cfg!(target_os = "linux") {
-        return Some(process.to_string());
-    }
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name may hold spaces and parentheses; what follows its end does not.
-    let started = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?;
-    Some(format!("{process} {started}"))
-}
-
-/// Takes the directory for this process. A lock whose process is gone is taken over.
-fn lock(directory: &Path) -> Result<()> {
-    let path = directory.join("lock");
-    let own = identity(std::process::id()).unwrap_or_else(|| std::process::id().to_string());
-    for _ in 0..3 {
-        match File::create_new(&path) {
-            Ok(mut file) => return file.write_all(own.as_bytes()).map_err(|error| failed("write", &path, error)),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(failed("create", &path, error)),
-        }
-        let holder = fs::read_to_string(&path).unwrap_or_default();
-        let process = holder.split(' ').next().and_then(|process| process.parse::<u32>().ok());
-        if let Some(process) = process.filter(|process| identity(*process).as_deref() == Some(holder.as_str())) {
-            let why =
-                format!("process {process} is converting to the same destination; its lock is {}", path.display());
-            return Err(Error::Closed { why });
-        }
-        remove(&path)?;
-    }
-    Err(Error::Closed { why: format!("others take the lock {} all the time", path.display()) })
-}
-
-fn unlock(directory: &Path) {
-    // Whoever comes next sees that its process is gone.
-    let _ = fs::remove_file(directory.join("lock"));
 }

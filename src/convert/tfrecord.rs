@@ -127,6 +127,24 @@ impl RecordReader {
     }
 }
 
+/// Records of a file, counted by their lengths alone: none is decoded.
+pub(super) fn count(found: &Found, limits: &Limits) -> Result<u64> {
+    let mut input = RecordReader::of(found, limits)?.input;
+    let mut records = 0;
+    loop {
+        let (at, mut head) = (input.offset(), [0; 12]);
+        let read = input.fill(&mut head)?;
+        let len = head.first_chunk().map_or(0, |len| u64::from_le_bytes(*len)).saturating_add(4);
+        if read == 0 {
+            return Ok(records);
+        }
+        if read < head.len() || input.skip(len)? < len {
+            return Err(input.corrupt(at, "it ends within a record"));
+        }
+        records += 1;
+    }
+}
+
 #[derive(Debug)]
 struct RecordSource {
     files: Vec<Found>,

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, RecordBatch, StringBuilder};
 use arrow::buffer::{NullBuffer, OffsetBuffer};
-use arrow::compute::{CastOptions, cast, cast_with_options};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use serde_json::Value;
 
+use super::cells::as_type_of;
 use super::chain::unexpected;
 use super::files::{Found, Limits};
 use super::format::Format;
@@ -30,6 +30,7 @@ use super::tar;
 use super::tree::Tree;
 use crate::codec::image::probe;
 use crate::error::{Error, Place, Result};
+use crate::schema::cast;
 
 const KEY: &str = "__key__";
 
@@ -326,11 +327,7 @@ fn column(field: &Field, given: bool, cells: Cells) -> Result<ArrayRef, String> 
             values.finish().map_err(|error| error.to_string())?
         }
     };
-    if array.data_type() == field.data_type() {
-        return Ok(array);
-    }
-    let options = CastOptions { safe: false, ..CastOptions::default() };
-    cast_with_options(&array, field.data_type(), &options).map_err(|error| error.to_string())
+    cast(&array, field.data_type()).map_err(|misfit| misfit.to_string())
 }
 
 /// How a column becomes members.
@@ -476,17 +473,18 @@ impl Rows for TarRows {
         for ((member, column), field) in self.members.iter().zip(batch.columns()).zip(batch.schema_ref().fields()) {
             let bytes = |column: &ArrayRef| match column.data_type() {
                 DataType::FixedSizeBinary(_) => {
-                    cast(column, &DataType::Binary).and_then(|column| cast(&column, &DataType::BinaryView))
+                    let plain = as_type_of(field.name(), self.rows, column, &DataType::Binary)?;
+                    as_type_of(field.name(), self.rows, &plain, &DataType::BinaryView)
                 }
-                _ => cast(column, &DataType::BinaryView),
+                _ => as_type_of(field.name(), self.rows, column, &DataType::BinaryView),
             };
             let column = match member {
                 Member::Key => {
-                    keys = Some(cast(column, &DataType::Utf8View).map_err(unexpected)?);
+                    keys = Some(as_type_of(field.name(), self.rows, column, &DataType::Utf8View)?);
                     Arc::clone(column)
                 }
-                Member::Text(_) | Member::Bytes(_) | Member::Image(_) => bytes(column).map_err(unexpected)?,
-                Member::Integer(_) => cast(column, &DataType::Int64).map_err(unexpected)?,
+                Member::Text(_) | Member::Bytes(_) | Member::Image(_) => bytes(column)?,
+                Member::Integer(_) => as_type_of(field.name(), self.rows, column, &DataType::Int64)?,
                 Member::Json(_) => {
                     if let Some(row) = jsonl::not_finite(column)? {
                         let (row, hint) =

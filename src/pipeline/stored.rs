@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
-use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 
 use super::job::Workers;
@@ -12,6 +11,7 @@ use crate::codec::roots;
 use crate::dataset::{Dataset, Projection};
 use crate::error::{Error, Result};
 use crate::manifest::Fingerprint;
+use crate::schema::cast;
 
 /// See the module.
 #[derive(Debug)]
@@ -100,13 +100,9 @@ impl Stored {
     }
 
     fn plain(&self, array: &ArrayRef, field: &Field, group: usize) -> Result<ArrayRef> {
-        if array.data_type() == field.data_type() {
-            return Ok(Arc::clone(array));
-        }
-        let options = CastOptions { safe: false, ..CastOptions::default() };
-        cast_with_options(array, field.data_type(), &options).map_err(|error| Error::Unsupported {
+        cast(array, field.data_type()).map_err(|misfit| Error::Unsupported {
             what: format!(
-                "{}: {} rows as {} ({error})",
+                "{}: {} rows as {} ({misfit})",
                 self.dataset.place(group).column(field.name().as_str()),
                 array.len(),
                 field.data_type()

@@ -1,9 +1,11 @@
 //! What a column is, before and after decoding.
 
+mod cast;
 mod dtype;
 mod field;
 mod stored;
 
+pub(crate) use cast::{Misfit, cast};
 pub use dtype::DType;
 pub(crate) use field::part_name;
 pub use field::{Dim, Field, Schema, Type};

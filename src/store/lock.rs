@@ -1,8 +1,11 @@
 //! The lock of a directory or a file that one process works on at a time.
 //!
-//! It is an advisory lock of the operating system (`flock`) on a file that stays where it is. The system frees it when the process
-//! ends, however it ends, and it holds between containers and, where the file system has locks, between hosts. The content of the
-//! file names the holder for error messages and decides nothing.
+//! It is an advisory lock of the operating system (`flock`) on a file. The system frees it when the process ends, however it ends,
+//! and it holds between containers and, where the file system has locks, between hosts. The content of the file names the holder
+//! for error messages and decides nothing.
+//!
+//! A lock is on the file, not on its name. Only its holder removes the file, and whoever gets a lock looks whether the name still
+//! means the file that is locked; otherwise two processes could lock two files of one name.
 
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -14,11 +17,15 @@ use crate::error::{Error, Result};
 /// The longest description of a holder that is read, in bytes.
 const LONGEST: u64 = 256;
 
+/// How often a lock file is opened that its holder removes meanwhile.
+const TRIES: usize = 1000;
+
 /// A lock that is held until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    /// Dropping the open file frees the lock. The file itself stays: removing it would let two processes lock two files.
+    /// Dropping the open file frees the lock.
     _file: File,
+    path: PathBuf,
 }
 
 /// The outcome of an attempt to lock.
@@ -36,26 +43,42 @@ impl Lock {
     /// # Errors
     /// [`Error::Store`] if the file cannot be opened or written, or the file system has no locks.
     pub(crate) fn attempt(path: &Path) -> Result<Attempt> {
-        let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
-        let mut file = opened.map_err(|error| failed("open the lock", path, error))?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let mut holder = String::new();
-                // A holder that is writing its name just now is unknown.
-                let _ = file.take(LONGEST).read_to_string(&mut holder);
-                let holder = holder.trim();
-                let holder = if holder.is_empty() { "another process" } else { holder };
-                return Ok(Attempt::Busy(format!("{holder} holds {}", path.display())));
+        for _ in 0..TRIES {
+            let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+            let mut file = opened.map_err(|error| failed("open the lock", path, error))?;
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => {
+                    let mut holder = String::new();
+                    // A holder that is writing its name just now is unknown.
+                    let _ = file.take(LONGEST).read_to_string(&mut holder);
+                    let holder = holder.trim();
+                    let holder = if holder.is_empty() { "another process" } else { holder };
+                    return Ok(Attempt::Busy(format!("{holder} holds {}", path.display())));
+                }
+                Err(TryLockError::Error(error)) => return Err(failed("lock", path, error)),
             }
-            Err(TryLockError::Error(error)) => return Err(failed("lock", path, error)),
+            // Its holder may have removed it between our opening and our locking.
+            if !is_at(&file, path)? {
+                continue;
+            }
+            let written = file
+                .set_len(0)
+                .and_then(|()| file.seek(SeekFrom::Start(0)))
+                .and_then(|_| writeln!(file, "process {} of host {}", std::process::id(), host()));
+            written.map_err(|error| failed("write the lock", path, error))?;
+            return Ok(Attempt::Held(Self { _file: file, path: path.to_owned() }));
         }
-        let written = file
-            .set_len(0)
-            .and_then(|()| file.seek(SeekFrom::Start(0)))
-            .and_then(|_| writeln!(file, "process {} of host {}", std::process::id(), host()));
-        written.map_err(|error| failed("write the lock", path, error))?;
-        Ok(Attempt::Held(Self { _file: file }))
+        Ok(Attempt::Busy(format!("others take and remove {} all the time", path.display())))
+    }
+
+    /// Removes the file and frees the lock: for a lock whose directory is to be left as it was. Without leave to remove it, the
+    /// file stays, which harms nobody.
+    #[cfg_attr(not(feature = "convert"), allow(dead_code, reason = "only conversions remove theirs"))]
+    pub(crate) fn remove(self) {
+        if let Err(error) = std::fs::remove_file(&self.path) {
+            tracing::debug!("the lock {} stays: {error}", self.path.display());
+        }
     }
 
     /// Locks the file at `path` for `work`, for example "convert to /data/train".
@@ -75,6 +98,24 @@ pub(crate) fn beside(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".lock");
     PathBuf::from(name)
+}
+
+/// Whether the name `path` still means the open `file`.
+#[cfg(unix)]
+fn is_at(file: &File, path: &Path) -> Result<bool> {
+    use std::os::unix::fs::MetadataExt;
+    let own = file.metadata().map_err(|error| failed("read the lock", path, error))?;
+    match std::fs::metadata(path) {
+        Ok(found) => Ok((found.dev(), found.ino()) == (own.dev(), own.ino())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(failed("read the lock", path, error)),
+    }
+}
+
+/// Elsewhere an open file cannot be removed.
+#[cfg(not(unix))]
+fn is_at(_: &File, _: &Path) -> Result<bool> {
+    Ok(true)
 }
 
 fn host() -> String {
@@ -99,5 +140,28 @@ mod tests {
         drop(held);
         assert!(path.exists());
         Lock::take(&path, "write the journal").unwrap();
+    }
+    #[test]
+    fn a_removed_lock_is_held_by_one_at_a_time() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        let (inside, rounds) = (std::sync::atomic::AtomicUsize::new(0), std::sync::atomic::AtomicUsize::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..500 {
+                        if let Attempt::Held(lock) = Lock::attempt(&path).unwrap() {
+                            use std::sync::atomic::Ordering::SeqCst;
+                            assert_eq!(inside.fetch_add(1, SeqCst), 0, "two hold one lock");
+                            rounds.fetch_add(1, SeqCst);
+                            std::thread::yield_now();
+                            inside.fetch_sub(1, SeqCst);
+                            lock.remove();
+                        }
+                    }
+                });
+            }
+        });
+        assert!(rounds.into_inner() > 0 && !path.exists());
     }
 }

@@ -123,7 +123,7 @@ fn python_runs_no_data() {
 
 // ---- the rules as functions of (path, text), so that planted violations can be tried on them -----------------------
 
-type Sources = BTreeMap<String, String>;
+pub(crate) type Sources = BTreeMap<String, String>;
 
 fn floor(floors: &[(&str, u8)], module: &str) -> Option<u8> {
     floors.iter().find(|(name, _)| *name == module).map(|(_, floor)| *floor)
@@ -198,7 +198,7 @@ fn python_violations(sources: &Sources) -> Vec<String> {
 // ---- reading Rust just far enough ----------------------------------------------------------------------------------
 
 /// The text with comments and the contents of string and character literals blanked out.
-fn code_only(text: &str) -> String {
+pub(crate) fn code_only(text: &str) -> String {
     let bytes: Vec<char> = text.chars().collect();
     let mut out = String::with_capacity(text.len());
     let mut at = 0;
@@ -265,7 +265,7 @@ fn is_word(c: char) -> bool {
 }
 
 /// Whether `what` stands in `code`, not as a part of a longer word.
-fn has_word(code: &str, what: &str) -> bool {
+pub(crate) fn has_word(code: &str, what: &str) -> bool {
     code.match_indices(what).any(|(at, _)| {
         let before = code[..at].chars().next_back().is_some_and(is_word);
         let after = code[at + what.len()..].chars().next().is_some_and(is_word) && what.ends_with(is_word);
@@ -340,7 +340,7 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn rust_sources(under: &str) -> Sources {
+pub(crate) fn rust_sources(under: &str) -> Sources {
     sources(under, &["rs"])
 }
 

@@ -7,6 +7,8 @@ static ALLOCATOR: bowstring::memory::Recycler = bowstring::memory::Recycler;
 
 /// Locked dependencies stay above the advisory floors of `deny.toml`, and no banned crate comes back.
 mod advisories;
+/// Values become another type in one place.
+mod casts;
 /// Sources that change while they are read.
 mod changed;
 /// The command line: output, JSON, exit codes, pipes.

@@ -74,10 +74,13 @@ pub(crate) struct Args {
     /// Go on with an interrupted conversion to the same place
     #[arg(long)]
     resume: bool,
-    /// Replace what is at the destination
+    /// Make the dataset at the destination again and replace it, if bowstring made it
     #[arg(long)]
     overwrite: bool,
-    /// Read what was written before it appears, and compare
+    /// With --overwrite: delete what is at the destination even if bowstring did not make it
+    #[arg(long, requires = "overwrite")]
+    overwrite_foreign: bool,
+    /// Count the rows of the source by another way, read what was written, and compare, before anything appears
     #[arg(long)]
     verify: bool,
     /// Say what would be done: formats, columns, the first rows; write nothing
@@ -130,6 +133,7 @@ impl Args {
             jobs: self.jobs,
             resume: self.resume,
             overwrite: self.overwrite,
+            overwrite_foreign: self.overwrite_foreign,
             verify: self.verify,
             memory_budget: self.memory_budget.unwrap_or(default.memory_budget),
             storage_options: self.storage_options.iter().cloned().collect(),
@@ -197,7 +201,10 @@ impl fmt::Display for Done {
         let told = if *guessed { " (by its names)" } else { "" };
         writeln!(f, "{src}: {}{told} -> {dst}: {}", report.from, report.to)?;
         if report.unchanged {
-            return writeln!(f, "Nothing to do: it was made from this source with these options before.");
+            return writeln!(
+                f,
+                "Nothing to do: it was made from this source with these options before, and its files are unchanged."
+            );
         }
         let mut table = Table::new(&["", ">rows", ">files", ">bytes", ">rows/s", ">bytes/s"]);
         let rates = |bytes: u64| [rate(report.rows, report.seconds), rate(bytes, report.seconds)];
@@ -235,7 +242,10 @@ impl fmt::Display for Dry {
             plural(plan.tasks as u64, "task")
         )?;
         if plan.unchanged {
-            writeln!(f, "Nothing to do: it was made from this source with these options before.")?;
+            writeln!(
+                f,
+                "Nothing to do: it was made from this source with these options before, and its files are unchanged."
+            )?;
         }
         let mut table = Table::new(&["column", "type", "null", "first rows"]);
         for (number, (name, kind, nullable)) in plan.schema.iter().enumerate() {

@@ -10,11 +10,12 @@ use arrow::array::{
     new_null_array,
 };
 use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer};
-use arrow::compute::{cast, interleave};
+use arrow::compute::interleave;
 use arrow::datatypes::{DataType, Field};
 
 use super::cells::Offsets;
 use super::gather::Picks;
+use crate::schema::cast;
 
 /// Bytes of one compact copy. A dictionary says one value a million times in a few bytes; a copy writes it out each time.
 const MAX_BYTES: u64 = 8 << 30;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BinaryViewArray, StructArray, UInt64Array};
 use arrow::buffer::{BooleanBuffer, Buffer, MutableBuffer, NullBuffer, OffsetBuffer};
-use arrow::compute::{cast, take};
+use arrow::compute::take;
 use arrow::datatypes::DataType;
 
 use super::bytes;
@@ -17,7 +17,7 @@ use super::leaf::{Kind, Step, kind};
 use super::number::{self, convert, misfits};
 use super::output::{Held, Limit, Member, NullPlan};
 use super::strings::Lists;
-use crate::schema::DType;
+use crate::schema::{DType, cast};
 
 /// What is wrong with an array; the caller adds the place.
 type Checked<T> = Result<T, String>;

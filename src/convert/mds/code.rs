@@ -3,11 +3,9 @@
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray};
-use arrow::compute::{CastOptions, cast, cast_with_options};
 use arrow::datatypes::{DataType, Field};
 
-use super::super::cells::{npy_read, number_bytes};
-use super::super::chain::unexpected;
+use super::super::cells::{as_type_of, npy_read, number_bytes};
 use super::super::format::Format;
 use super::super::jsonl;
 
@@ -41,8 +39,7 @@ impl<'a> Coder<'a> {
         match encoding {
             Encoding::Number(dtype, _) => {
                 let kind = number(*dtype).unwrap_or(DataType::Int64);
-                let options = CastOptions { safe: false, ..CastOptions::default() };
-                let array = cast_with_options(column, &kind, &options).map_err(unexpected)?;
+                let array = as_type_of(name, row, column, &kind)?;
                 coder.fixed = number_bytes(&array)?;
                 coder.width = dtype.size();
             }
@@ -52,24 +49,24 @@ impl<'a> Coder<'a> {
                     return Err(refused_value(Format::Mds, name, row + at as u64, "a NaN or infinity", hint));
                 }
                 let texts: ArrayRef = Arc::new(jsonl::texts(column)?);
-                coder.array = cast(&texts, &DataType::BinaryView).map_err(unexpected)?;
+                coder.array = as_type_of(name, row, &texts, &DataType::BinaryView)?;
             }
             Encoding::Digits(_) => {
-                let texts = cast(column, &DataType::Utf8).map_err(unexpected)?;
-                coder.array = cast(&texts, &DataType::BinaryView).map_err(unexpected)?;
+                let texts = as_type_of(name, row, column, &DataType::Utf8)?;
+                coder.array = as_type_of(name, row, &texts, &DataType::BinaryView)?;
             }
             Encoding::Array { .. } | Encoding::Images(..) if item(column.data_type()).is_some() => {
                 let inner = item(column.data_type()).cloned().unwrap_or(DataType::Null);
                 let inner = if matches!(encoding, Encoding::Images(..)) { DataType::BinaryView } else { inner };
                 let large = DataType::LargeList(Arc::new(Field::new("item", inner, true)));
-                coder.array = cast(column, &large).map_err(unexpected)?;
+                coder.array = as_type_of(name, row, column, &large)?;
             }
             _ => {
                 let plain = match column.data_type() {
-                    DataType::FixedSizeBinary(_) => cast(column, &DataType::Binary).map_err(unexpected)?,
+                    DataType::FixedSizeBinary(_) => as_type_of(name, row, column, &DataType::Binary)?,
                     _ => Arc::clone(column),
                 };
-                coder.array = cast(&plain, &DataType::BinaryView).map_err(unexpected)?;
+                coder.array = as_type_of(name, row, &plain, &DataType::BinaryView)?;
             }
         }
         Ok(coder)

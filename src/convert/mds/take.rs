@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, BinaryBuilder, ListBuilder, StringBuilder};
-use arrow::compute::{CastOptions, cast_with_options};
+use arrow::array::{ArrayRef, BinaryBuilder, ListBuilder, StringBuilder};
 use arrow::datatypes::FieldRef;
+use arrow::error::ArrowError;
 use image::ExtendedColorType;
 use image::ImageEncoder;
 use image::codecs::png::PngEncoder;
@@ -16,7 +16,7 @@ use super::super::sink::is_text;
 use super::super::types::type_text;
 use super::encoding::{Encoding, PIXELS};
 use crate::error::{Error, Place, Result};
-use crate::schema::Codec;
+use crate::schema::{Codec, cast};
 
 /// Gathers the values of a column into an array.
 pub(super) struct Taker {
@@ -142,13 +142,9 @@ impl Taker {
             }
             Encoding::Str | Encoding::Json | Encoding::Digits(_) => Arc::new(self.text.finish()),
         };
-        if array.data_type() == wanted {
-            return Ok(array);
-        }
-        let options = CastOptions { safe: false, ..CastOptions::default() };
-        cast_with_options(&array, wanted, &options).map_err(|error| {
+        cast(&array, wanted).map_err(|misfit| {
             let place = Place { column: Some(self.field.name().as_str().into()), ..Place::default() };
-            Error::corrupt_by(place, "its values are not of the type that is wanted", error)
+            Error::corrupt_by(place, "its values are not of the type that is wanted", ArrowError::from(misfit))
         })
     }
 }

@@ -17,8 +17,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
-use arrow::compute::{CastOptions, cast_with_options};
-use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef, TimeUnit};
 use arrow::error::ArrowError;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::KeyValue;
@@ -31,7 +30,7 @@ pub use options::{Compression, WriterOptions};
 
 use super::petastorm::{ROW_GROUP_COUNTS_KEY, UNISCHEMA_KEY, Unischema, row_group_counts_to_json};
 use crate::error::{Error, Place, Result};
-use crate::schema::STORED_KEY;
+use crate::schema::{STORED_KEY, cast};
 use crate::store::directory::{failed, flush_file};
 use staging::Staging;
 
@@ -114,7 +113,8 @@ impl std::fmt::Debug for Open {
 
 impl DatasetWriter {
     /// A writer of a dataset with fields `schema`, to be a directory at `path`. String and byte views, and large strings and bytes,
-    /// are written as plain ones, which every reader knows.
+    /// are written as plain ones, which every reader knows. Parquet has no times of seconds and no dates of 64 bits: they are
+    /// written as milliseconds and as dates of 32 bits, and a value that is none of them, such as a date with a time of day, is refused.
     ///
     /// The data is gathered in a hidden directory beside `path`, whose parents are made. A process that is killed leaves it there,
     /// where no reader takes it for data.
@@ -247,12 +247,7 @@ impl DatasetWriter {
     fn piece(&mut self, piece: &RecordBatch) -> Result<()> {
         let mut columns = Vec::with_capacity(piece.num_columns());
         for (column, field) in piece.columns().iter().zip(self.schema.fields()) {
-            columns.push(if column.data_type() == field.data_type() {
-                Arc::clone(column)
-            } else {
-                let options = CastOptions { safe: false, ..CastOptions::default() };
-                cast_with_options(column, field.data_type(), &options).map_err(|error| unwritable(field, &error))?
-            });
+            columns.push(cast(column, field.data_type()).map_err(|misfit| unwritable(field, &misfit.into()))?);
         }
         let batch = RecordBatch::try_new(Arc::clone(&self.schema), columns);
         let batch = batch.map_err(|error| Error::Unsupported {
@@ -379,6 +374,10 @@ fn plain(data_type: &DataType) -> DataType {
         DataType::FixedSizeList(field, length) => DataType::FixedSizeList(inner(field), *length),
         DataType::Struct(fields) => DataType::Struct(fields.iter().map(inner).collect()),
         DataType::Map(field, sorted) => DataType::Map(inner(field), *sorted),
+        // Parquet has neither seconds nor dates of 64 bits: without a type of its own such a time is a mere integer for readers.
+        DataType::Timestamp(TimeUnit::Second, zone) => DataType::Timestamp(TimeUnit::Millisecond, zone.clone()),
+        DataType::Time32(TimeUnit::Second) => DataType::Time32(TimeUnit::Millisecond),
+        DataType::Date64 => DataType::Date32,
         other => other.clone(),
     }
 }

@@ -238,7 +238,7 @@ fn names_that_reach_out_are_not_written() {
             if (column, value) == ("path", "../x") {
                 // Only the last part of a path names the file.
                 outcome.unwrap();
-                assert_eq!(names(&out), ["_SUCCESS", "x.jpg"]);
+                assert_eq!(names(&out), ["_SUCCESS", "_files", "x.jpg"]);
                 fs::remove_dir_all(&out).unwrap();
                 continue;
             }
@@ -321,4 +321,101 @@ fn random_damage_is_an_error_or_nothing() {
         println!("{format}: {tried} damaged files, {read} of them still readable");
         assert!(tried > 20, "{format}: {tried}");
     }
+}
+
+/// Ten batches of 100 rows, as an Arrow file or as a stream.
+fn arrow(batches: i64, stream: bool) -> Vec<u8> {
+    use arrow::array::{ArrayRef, Int64Array, StringArray};
+    use arrow::ipc::writer::{FileWriter, StreamWriter};
+    let batch = |number: i64| {
+        let ids: ArrayRef = std::sync::Arc::new(Int64Array::from_iter_values(number * 100..(number + 1) * 100));
+        let words = (0..100).map(|row| format!("word {row}"));
+        let words: ArrayRef = std::sync::Arc::new(StringArray::from_iter_values(words));
+        super::batch(vec![("id", ids), ("word", words)])
+    };
+    let schema = batch(0).schema();
+    let mut bytes = Vec::new();
+    if stream {
+        let mut writer = StreamWriter::try_new(&mut bytes, &schema).unwrap();
+        (0..batches).for_each(|number| writer.write(&batch(number)).unwrap());
+        writer.finish().unwrap();
+    } else {
+        let mut writer = FileWriter::try_new(&mut bytes, &schema).unwrap();
+        (0..batches).for_each(|number| writer.write(&batch(number)).unwrap());
+        writer.finish().unwrap();
+    }
+    bytes
+}
+
+/// Where the messages of a file or stream begin, and where the last one ends.
+fn messages(bytes: &[u8]) -> Vec<usize> {
+    let mut found = Vec::new();
+    let mut at = bytes.windows(4).position(|four| four == [0xff; 4]).unwrap();
+    loop {
+        found.push(at);
+        let len = u32::from_le_bytes(bytes[at + 4..at + 8].try_into().unwrap()) as usize;
+        if len == 0 {
+            return found;
+        }
+        let message = arrow::ipc::root_as_message(&bytes[at + 8..at + 8 + len]).unwrap();
+        at += 8 + len + usize::try_from(message.bodyLength()).unwrap();
+    }
+}
+
+#[test]
+fn an_arrow_file_without_its_end_is_no_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("x.arrow");
+    let whole = arrow(10, false);
+    let found = messages(&whole);
+    assert_eq!(found.len(), 12, "a schema, ten batches, the end");
+    // After any message, in its middle, and anywhere in what stands at the end.
+    let end = found[found.len() - 1];
+    let middles = found.windows(2).map(|pair| (pair[0] + pair[1]) / 2);
+    let packed = directory.path().join("y.arrow.zst");
+    for cut in found.iter().copied().chain(middles).chain((end..whole.len()).step_by(9)).chain([whole.len() - 1]) {
+        fs::write(&path, &whole[..cut]).unwrap();
+        // Cut and packed, where the end is not to be seen before the rest was read.
+        fs::write(&packed, zstd::encode_all(&whole[..cut], 1).unwrap()).unwrap();
+        for path in [&path, &packed] {
+            let error = super::rows(path, &ConvertOptions::default()).expect_err(&format!("cut at {cut}"));
+            assert!(matches!(error, Error::Corrupt { .. }), "cut at {cut}: {}", error.chain());
+        }
+    }
+    // After the fifth of ten batches, which looks whole from the front.
+    fs::write(&path, &whole[..found[6]]).unwrap();
+    let (error, text) = refused(&path, Format::Arrow);
+    assert!(matches!(error, Error::Corrupt { .. }) && text.contains("x.arrow") && text.contains("cut short"), "{text}");
+    // The end is there, batches are not.
+    for batches in [9, 11] {
+        let other = arrow(batches, false);
+        let tail = messages(&other);
+        let bytes = [&whole[..end], &other[tail[tail.len() - 1]..]].concat();
+        fs::write(&path, &bytes).unwrap();
+        let (error, text) = refused(&path, Format::Arrow);
+        assert!(matches!(error, Error::Corrupt { .. }) && text.contains("footer lists"), "{text}");
+    }
+    fs::write(&path, &whole).unwrap();
+    assert_eq!(super::rows(&path, &ConvertOptions::default()).unwrap().num_rows(), 1000);
+}
+
+#[test]
+fn an_arrow_stream_ends_after_a_message_or_with_its_mark() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("x.arrow");
+    let whole = arrow(10, true);
+    let found = messages(&whole);
+    // As the format has it: a stream may be closed after any message. The first is the schema.
+    for (batches, at) in found.iter().enumerate().skip(1) {
+        fs::write(&path, &whole[..*at]).unwrap();
+        let rows = super::rows(&path, &ConvertOptions::default()).unwrap().num_rows();
+        assert_eq!(rows, (batches - 1) * 100, "cut at {at}");
+        fs::write(&path, &whole[..at - 3]).unwrap();
+        let error = super::rows(&path, &ConvertOptions::default()).expect_err(&format!("cut at {}", at - 3));
+        assert!(matches!(error, Error::Corrupt { .. }), "cut at {}: {}", at - 3, error.chain());
+    }
+    // Nothing that follows the mark is passed over: another stream would be rows lost.
+    fs::write(&path, [&whole[..], &whole[..]].concat()).unwrap();
+    let (error, text) = refused(&path, Format::Arrow);
+    assert!(matches!(error, Error::Corrupt { .. }) && text.contains("follow the end mark"), "{text}");
 }

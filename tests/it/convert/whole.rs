@@ -1,4 +1,5 @@
 use std::fs;
+use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -182,17 +183,148 @@ fn two_at_once_do_not_meet() {
     let directory = tempfile::tempdir().unwrap();
     let (src, out) = (directory.path().join("src"), directory.path().join("out"));
     numbers(&src, 2, 100);
-    let staging = directory.path().join(".out.bowstring-convert");
-    fs::create_dir_all(&staging).unwrap();
-    // This process holds the lock.
-    let stat = fs::read_to_string("/proc/self/stat").unwrap();
-    let started = stat.rsplit_once(')').unwrap().1.split_ascii_whitespace().nth(19).unwrap().to_owned();
-    fs::write(staging.join("lock"), format!("{} {started}", std::process::id())).unwrap();
+    // Another open file holds the lock, whoever's it is: also of a process that cannot be seen from here.
+    let path = directory.path().join(".out.bowstring-convert.lock");
+    let mut held = fs::File::create(&path).unwrap();
+    held.try_lock().unwrap();
+    writeln!(held, "process 7 of host elsewhere").unwrap();
     let (error, text) = kind(run(&src, &out, &to(Format::Csv)));
-    assert!(matches!(error, Error::Closed { .. }) && text.contains("process"), "{text}");
-    // A process that is gone holds nothing.
-    fs::write(staging.join("lock"), format!("{} 1", std::process::id())).unwrap();
+    assert!(matches!(error, Error::Closed { .. }) && text.contains("process 7 of host elsewhere"), "{text}");
+    assert!(!out.exists() && !directory.path().join(".out.bowstring-convert").exists(), "nothing is touched");
+    // A lock's file that nobody holds, as a kill leaves it, holds nobody off, and goes.
+    drop(held);
     run(&src, &out, &to(Format::Csv)).unwrap();
+    assert_eq!(names(directory.path()), ["out", "src"]);
+}
+
+/// Rows that take some 40 MiB in Parquet, so that a shuffle has several buckets.
+fn large(directory: &Path) {
+    fs::create_dir_all(directory).unwrap();
+    let mut state = 0x9E37_79B9_7F4A_7C15_u64;
+    let mut noise = || {
+        let mut cell = Vec::with_capacity(1024);
+        for _ in 0..128 {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            cell.extend_from_slice(&state.to_le_bytes());
+        }
+        cell
+    };
+    for file in 0..4_i64 {
+        let ids: ArrayRef = Arc::new(Int64Array::from_iter_values(file * 10_000..(file + 1) * 10_000));
+        let cells: ArrayRef = Arc::new(arrow::array::BinaryArray::from_iter_values((0..10_000).map(|_| noise())));
+        parquet(&directory.join(format!("part-{file}.parquet")), &batch(vec![("id", ids), ("x", cells)]));
+    }
+}
+
+#[test]
+fn a_shuffle_goes_on_with_other_memory_and_other_cores() {
+    let directory = tempfile::tempdir().unwrap();
+    let src = directory.path().join("src");
+    large(&src);
+    let options = |memory: u64, jobs: usize| ConvertOptions {
+        shuffle: Some(3),
+        memory_budget: memory << 20,
+        jobs: Some(jobs),
+        resume: true,
+        verify: true,
+        ..to(Format::Arrow)
+    };
+    // Neither memory nor cores decide the order; in 32 MiB a bucket does not fit and is scattered again.
+    let mut expected: Option<Vec<i64>> = None;
+    for (memory, jobs) in [(1024, 4), (32, 1)] {
+        let out = directory.path().join(format!("out-{memory}-{jobs}"));
+        assert_eq!(run(&src, &out, &options(memory, jobs)).unwrap().rows, 40_000);
+        let found = ids(&out);
+        let mut sorted = found.clone();
+        sorted.sort_unstable();
+        assert!(sorted.iter().copied().eq(0..40_000), "every row, once");
+        assert_eq!(*expected.get_or_insert_with(|| found.clone()), found, "{memory} MiB, {jobs} jobs");
+    }
+    // Interrupted after the first buckets, and gone on with as another machine would.
+    let out = directory.path().join("out");
+    for (before, after) in [((64, 1), (1024, 3)), ((1024, 1), (48, 2))] {
+        let progress = Progress::default();
+        let outcome = std::thread::scope(|scope| {
+            let running = scope.spawn(|| convert(&text(&src), &out, &options(before.0, before.1), &progress));
+            while progress.rows() == 0 && !running.is_finished() {
+                std::thread::yield_now();
+            }
+            progress.stop();
+            running.join().unwrap()
+        });
+        assert!(matches!(outcome, Err(Error::Closed { .. })), "{outcome:?}");
+        let report = run(&src, &out, &options(after.0, after.1)).unwrap();
+        assert!(report.resumed_tasks > 0 && report.rows == 40_000, "{report:?}");
+        assert_eq!(Some(ids(&out)), expected);
+        fs::remove_dir_all(&out).unwrap();
+    }
+}
+
+#[test]
+fn what_is_not_there_any_more_is_made_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let (src, out) = (directory.path().join("src"), directory.path().join("out"));
+    numbers(&src, 3, 50);
+    let options = ConvertOptions { shards: Some(3), ..to(Format::Csv) };
+    let again = ConvertOptions { overwrite: true, ..options.clone() };
+    run(&src, &out, &options).unwrap();
+    let part = out.join("part-00001.csv");
+    let whole = fs::read(&part).unwrap();
+    type Change<'a> = (&'a str, &'a dyn Fn());
+    let changes: [Change<'_>; 5] = [
+        ("part-00001.csv is missing", &|| fs::remove_file(&part).unwrap()),
+        ("part-00001.csv has another size", &|| fs::write(&part, b"id,x\n").unwrap()),
+        ("part-00001.csv has other content", &|| fs::write(&part, vec![b'7'; whole.len()]).unwrap()),
+        ("more.csv was added", &|| fs::write(out.join("more.csv"), b"id,x\n1,1\n").unwrap()),
+        ("_files is missing", &|| fs::remove_file(out.join("_files")).unwrap()),
+    ];
+    for (what, change) in changes {
+        change();
+        assert!(!plan(&text(&src), &out, &options).unwrap().unchanged, "{what}");
+        let (error, said) = kind(run(&src, &out, &options));
+        assert!(matches!(error, Error::Config { option: "overwrite", .. }) && said.contains(what), "{what}: {said}");
+        let report = run(&src, &out, &again).unwrap();
+        assert!(!report.unchanged && fs::read(&part).unwrap() == whole, "{what}");
+        assert!(run(&src, &out, &options).unwrap().unchanged);
+    }
+    // To overwrite is to make it again, though nothing differs.
+    assert!(!run(&src, &out, &again).unwrap().unchanged);
+    // What an earlier version wrote is ours to replace, and is not taken for whole.
+    let success = out.join("_SUCCESS");
+    let mut said: serde_json::Value = serde_json::from_slice(&fs::read(&success).unwrap()).unwrap();
+    said.as_object_mut().unwrap().remove("contents").unwrap();
+    fs::write(&success, said.to_string()).unwrap();
+    let (_, text) = kind(run(&src, &out, &options));
+    assert!(text.contains("no list of its files"), "{text}");
+    run(&src, &out, &again).unwrap();
+    same(&src, &out);
+}
+
+#[test]
+fn what_no_conversion_made_is_not_deleted() {
+    let directory = tempfile::tempdir().unwrap();
+    let (src, out) = (directory.path().join("src"), directory.path().join("thesis"));
+    numbers(&src, 1, 50);
+    let options = |overwrite, overwrite_foreign| ConvertOptions { overwrite, overwrite_foreign, ..to(Format::Csv) };
+    fs::create_dir_all(out.join("chapters")).unwrap();
+    // The empty `_SUCCESS` of others says nothing.
+    for name in ["chapters/1.tex", "_SUCCESS"] {
+        fs::write(out.join(name), "").unwrap();
+    }
+    let (error, text) = kind(run(&src, &out, &options(true, false)));
+    assert!(matches!(error, Error::Config { option: "overwrite_foreign", .. }), "{text}");
+    assert!(out.join("chapters/1.tex").exists());
+    assert_eq!(names(directory.path()), ["src", "thesis"]);
+    let (error, _) = kind(run(&src, &out, &options(false, true)));
+    assert!(matches!(error, Error::Config { option: "overwrite_foreign", .. }));
+    run(&src, &out, &options(true, true)).unwrap();
+    same(&src, &out);
+    // An empty directory is nobody's.
+    let empty = directory.path().join("empty");
+    fs::create_dir(&empty).unwrap();
+    run(&src, &empty, &options(true, false)).unwrap();
 }
 
 /// The binary, without a terminal.

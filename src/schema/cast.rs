@@ -1,0 +1,341 @@
+//! The one place where values become another type: a value that does not fit is an error with its row, never another value.
+//!
+//! | what | is |
+//! |---|---|
+//! | a number out of range, a fraction to an integer, an integer that a float cannot hold | refused |
+//! | a time to a coarser unit or to a date, with something cut off; beyond the range of a finer one | refused |
+//! | text that is no such value, or a time with more digits than the unit has | refused |
+//! | a float to a narrower float, a decimal to a float | rounded, as whoever asks for that type wants; infinity is refused |
+//! | another layout of the same values: views, offsets of other widths, dictionaries | as it is |
+//!
+//! Arrow's own casts cut fractions and times off without a word, and by default make nulls of what does not fit.
+
+use std::fmt;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::compute::kernels::cmp::distinct;
+use arrow::compute::{CastOptions, cast_with_options};
+use arrow::datatypes::{DataType, Field, Float64Type, TimeUnit};
+use arrow::error::ArrowError;
+use arrow::util::display::{ArrayFormatter, FormatOptions};
+
+/// The longest text of a value in an error.
+const SHOWN: usize = 40;
+
+/// A value that is none of the type that is wanted.
+#[derive(Debug)]
+pub(crate) struct Misfit {
+    /// Its row in the array, where one is to blame.
+    pub(crate) row: Option<usize>,
+    value: String,
+    from: DataType,
+    to: DataType,
+    cause: Option<ArrowError>,
+}
+
+impl fmt::Display for Misfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.cause {
+            None => write!(f, "the value {} of {} is no {} without loss", self.value, self.from, self.to),
+            Some(cause) => write!(f, "{} does not become {}: {cause}", self.from, self.to),
+        }
+    }
+}
+
+impl From<Misfit> for ArrowError {
+    fn from(misfit: Misfit) -> Self {
+        let row = misfit.row.map_or_else(String::new, |row| format!("row {row}: "));
+        Self::CastError(format!("{row}{misfit}"))
+    }
+}
+
+/// The same values as `to`.
+///
+/// # Errors
+/// The first value that does not fit, or that there is no such cast.
+pub(crate) fn cast(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, Misfit> {
+    let from = array.data_type();
+    if from == to {
+        return Ok(Arc::clone(array));
+    }
+    let failed =
+        |cause| Misfit { row: None, value: String::new(), from: from.clone(), to: to.clone(), cause: Some(cause) };
+    if !lossless(from, to)
+        && let Some(row) = misfit(array, to).map_err(failed)?
+    {
+        return Err(Misfit {
+            row: Some(row),
+            value: shown(array, row),
+            from: from.clone(),
+            to: to.clone(),
+            cause: None,
+        });
+    }
+    plain(array, to, false).map_err(failed)
+}
+
+/// Arrow's cast. `safe` makes nulls of what Arrow sees that it does not fit.
+fn plain(array: &dyn Array, to: &DataType, safe: bool) -> Result<ArrayRef, ArrowError> {
+    cast_with_options(array, to, &CastOptions { safe, ..CastOptions::default() })
+}
+
+fn shown(array: &ArrayRef, row: usize) -> String {
+    let options = FormatOptions::default().with_null("null");
+    let formatter = ArrayFormatter::try_new(array, &options).ok();
+    // What cannot be shown, such as a named time zone, is still a value.
+    let text = formatter.and_then(|formatter| formatter.value(row).try_to_string().ok());
+    text.map_or_else(|| "?".to_owned(), |text| text.chars().take(SHOWN).collect())
+}
+
+fn is_text(ty: &DataType) -> bool {
+    matches!(ty, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
+}
+
+fn is_binary(ty: &DataType) -> bool {
+    matches!(ty, DataType::Binary | DataType::LargeBinary | DataType::BinaryView | DataType::FixedSizeBinary(_))
+}
+
+/// Bits of an integer type without its sign, and whether it has one.
+fn bits(ty: &DataType) -> Option<(u32, bool)> {
+    Some(match ty {
+        DataType::Boolean => (1, false),
+        DataType::Int8 => (7, true),
+        DataType::Int16 => (15, true),
+        DataType::Int32 => (31, true),
+        DataType::Int64 => (63, true),
+        DataType::UInt8 => (8, false),
+        DataType::UInt16 => (16, false),
+        DataType::UInt32 => (32, false),
+        DataType::UInt64 => (64, false),
+        _ => return None,
+    })
+}
+
+/// Bits of an integer that a float type holds.
+fn mantissa(ty: &DataType) -> Option<u32> {
+    match ty {
+        DataType::Float16 => Some(11),
+        DataType::Float32 => Some(24),
+        DataType::Float64 => Some(53),
+        _ => None,
+    }
+}
+
+/// The items of a list of any kind.
+fn items(ty: &DataType) -> Option<&DataType> {
+    match ty {
+        DataType::List(item)
+        | DataType::LargeList(item)
+        | DataType::ListView(item)
+        | DataType::LargeListView(item)
+        | DataType::FixedSizeList(item, _) => Some(item.data_type()),
+        _ => None,
+    }
+}
+
+/// Whether every value of `from` is one of `to`, so that none has to be looked at.
+fn lossless(from: &DataType, to: &DataType) -> bool {
+    if from == to || *from == DataType::Null {
+        return true;
+    }
+    match (from, to) {
+        (DataType::Dictionary(_, values), to) => return lossless(values, to),
+        (DataType::RunEndEncoded(_, values), to) => return lossless(values.data_type(), to),
+        (from, DataType::Dictionary(_, values)) => return lossless(from, values),
+        (_, DataType::FixedSizeList(..) | DataType::FixedSizeBinary(_)) => return false,
+        (DataType::Struct(from), DataType::Struct(to)) => {
+            let same = |(from, to): (&Arc<Field>, &Arc<Field>)| {
+                from.name() == to.name() && lossless(from.data_type(), to.data_type())
+            };
+            return from.len() == to.len() && from.iter().zip(to.iter()).all(same);
+        }
+        _ => {}
+    }
+    if let (Some(from), Some(to)) = (items(from), items(to)) {
+        return lossless(from, to);
+    }
+    if let (Some((own, signed)), Some((most, sign))) = (bits(from), bits(to)) {
+        return own <= most && (sign || !signed);
+    }
+    if let Some(most) = mantissa(to) {
+        return bits(from).is_some_and(|(own, _)| own <= most) || mantissa(from).is_some_and(|own| own <= most);
+    }
+    is_text(to) && !is_binary(from) || is_binary(to) && (is_binary(from) || is_text(from))
+}
+
+/// The first row whose value does not fit.
+fn misfit(array: &ArrayRef, to: &DataType) -> Result<Option<usize>, ArrowError> {
+    let from = array.data_type();
+    match (from, to) {
+        (DataType::Dictionary(_, values), _) => return misfit(&plain(array, values, false)?, to),
+        (DataType::RunEndEncoded(_, values), _) => return misfit(&plain(array, values.data_type(), false)?, to),
+        (_, DataType::Dictionary(_, values)) => return misfit(array, values),
+        (DataType::Struct(_), DataType::Struct(fields)) => {
+            let structs = array.as_struct();
+            let mut first: Option<usize> = None;
+            for (column, field) in structs.columns().iter().zip(fields.iter()) {
+                if lossless(column.data_type(), field.data_type()) {
+                    continue;
+                }
+                let row = misfit(column, field.data_type())?.filter(|row| structs.is_valid(*row));
+                first = row.into_iter().chain(first).min();
+            }
+            return Ok(first);
+        }
+        _ => {}
+    }
+    let (Some(inner), Some(wanted)) = (items(from), items(to)) else { return leaf(array, to) };
+    if lossless(inner, wanted) {
+        return Ok(None);
+    }
+    let large = DataType::LargeList(Arc::new(Field::new("item", inner.clone(), true)));
+    let lists = plain(array, &large, false)?;
+    let lists = lists.as_list::<i64>();
+    let offsets = lists.value_offsets();
+    let (first, last) = (offsets.first().copied().unwrap_or(0), offsets.last().copied().unwrap_or(0));
+    let values = lists.values().slice(first as usize, (last - first) as usize);
+    let row = |at: usize| offsets.partition_point(|offset| *offset <= first + at as i64) - 1;
+    Ok(misfit(&values, wanted)?.map(row).filter(|row| lists.is_valid(*row)))
+}
+
+/// The same for values that have no others in them.
+fn leaf(array: &ArrayRef, to: &DataType) -> Result<Option<usize>, ArrowError> {
+    let from = array.data_type();
+    let cast = plain(array, to, true)?;
+    // What Arrow itself sees became null.
+    let (before, after) = (array.logical_nulls(), cast.logical_nulls());
+    let valid = |nulls: &Option<arrow::buffer::NullBuffer>, row| nulls.as_ref().is_none_or(|nulls| nulls.is_valid(row));
+    if let Some(row) = (0..array.len()).find(|row| valid(&before, *row) && !valid(&after, *row)) {
+        return Ok(Some(row));
+    }
+    let wide = |array: &dyn Array| plain(array, &DataType::Float64, true);
+    if is_text(from) {
+        return match to {
+            DataType::Timestamp(unit, _) => cut(array, *unit),
+            to if to.is_floating() => {
+                let (texts, values) = (plain(array, &DataType::Utf8View, false)?, wide(&cast)?);
+                let texts = texts.as_string_view();
+                let values = values.as_primitive::<Float64Type>();
+                let endless = |row: &usize| {
+                    texts.is_valid(*row)
+                        && values.value(*row).is_infinite()
+                        && !texts.value(*row).to_ascii_lowercase().contains("inf")
+                };
+                Ok((0..array.len()).find(endless))
+            }
+            _ => Ok(None),
+        };
+    }
+    if to.is_floating() && (from.is_floating() || from.is_decimal()) {
+        let (from, to) = (wide(array)?, wide(&cast)?);
+        let (from, to) = (from.as_primitive::<Float64Type>(), to.as_primitive::<Float64Type>());
+        return Ok((0..array.len())
+            .find(|row| from.is_valid(*row) && from.value(*row).is_finite() && !to.value(*row).is_finite()));
+    }
+    if is_text(to) || is_binary(to) {
+        return Ok(None);
+    }
+    // What is cut off, or rounded, does not come back.
+    let back = plain(&cast, from, true)?;
+    if from.is_floating() {
+        let (from, back) = (wide(array)?, wide(&back)?);
+        let (from, back) = (from.as_primitive::<Float64Type>(), back.as_primitive::<Float64Type>());
+        // Zero has two signs as a float, and one as anything else.
+        return Ok((0..array.len())
+            .find(|row| from.is_valid(*row) && (back.is_null(*row) || from.value(*row) != back.value(*row))));
+    }
+    let differs = distinct(array, &back)?;
+    Ok((0..differs.len()).find(|row| differs.value(*row)))
+}
+
+/// The first time in text with digits beyond `unit`, which Arrow cuts off.
+fn cut(array: &ArrayRef, unit: TimeUnit) -> Result<Option<usize>, ArrowError> {
+    let most = match unit {
+        TimeUnit::Second => 0,
+        TimeUnit::Millisecond => 3,
+        TimeUnit::Microsecond => 6,
+        TimeUnit::Nanosecond => 9,
+    };
+    let texts = plain(array, &DataType::Utf8View, false)?;
+    let beyond = |text: &str| {
+        let fraction = text.split_once('.').map_or("", |(_, fraction)| fraction);
+        let digits = fraction.bytes().take_while(u8::is_ascii_digit);
+        digits.skip(most).any(|digit| digit != b'0')
+    };
+    let texts = texts.as_string_view();
+    Ok((0..texts.len()).find(|row| texts.is_valid(*row) && beyond(texts.value(*row))))
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{
+        Decimal128Array, Float32Array, Float64Array, Int32Array, Int64Array, ListArray, StringArray, StructArray,
+        TimestampNanosecondArray, TimestampSecondArray, UInt64Array,
+    };
+    use arrow::datatypes::{Int32Type, Int64Type};
+
+    use super::*;
+
+    /// The row that is refused, after two rows that are taken.
+    fn refused(array: impl Array + 'static, to: DataType) {
+        let array: ArrayRef = Arc::new(array);
+        let error = cast(&array, &to).expect_err(&format!("{array:?} as {to}"));
+        assert_eq!(error.row, Some(2), "{array:?} as {to}: {error}");
+        let taken = cast(&array.slice(0, 2), &to).unwrap_or_else(|error| panic!("{array:?} as {to}: {error}"));
+        assert_eq!(taken.null_count(), array.slice(0, 2).null_count());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused_by_row() {
+        use DataType::*;
+        let micros = || Timestamp(TimeUnit::Microsecond, None);
+        refused(Int64Array::from(vec![Some(-128), None, Some(128)]), Int8);
+        refused(Int64Array::from(vec![1, 2, -1]), UInt64);
+        refused(UInt64Array::from(vec![1, 2, u64::MAX]), Int64);
+        refused(Int64Array::from(vec![0, 1, 2]), Boolean);
+        refused(Int64Array::from(vec![1 << 53, 3, (1 << 53) + 1]), Float64);
+        refused(Int32Array::from(vec![1 << 24, 3, (1 << 24) + 1]), Float32);
+        refused(Float64Array::from(vec![-0.0, 7.0, 3.7]), Int64);
+        refused(Float64Array::from(vec![1.0, 7.0, f64::NAN]), Int64);
+        refused(Float64Array::from(vec![0.1, f64::INFINITY, 1e300]), Float32);
+        refused(TimestampNanosecondArray::from(vec![1000, -1000, 1001]), micros());
+        refused(TimestampNanosecondArray::from(vec![0, 86_400_000_000_000, 1]), Date32);
+        refused(TimestampSecondArray::from(vec![0, -5, i64::MAX]), Timestamp(TimeUnit::Nanosecond, None));
+        refused(StringArray::from(vec!["1.5", "inf", "1e400"]), Float64);
+        refused(StringArray::from(vec!["1", "-7", "7.5"]), Int64);
+        let times = vec!["2024-01-01T00:00:00.000001", "2024-01-01", "2024-01-01T00:00:00.0000001"];
+        refused(StringArray::from(times), micros());
+        let prices = Decimal128Array::from(vec![150, 200, 151]).with_precision_and_scale(10, 2).unwrap();
+        refused(prices, Decimal128(10, 1));
+        let lists = [Some(vec![Some(1), None]), None, Some(vec![Some(2), Some(300)])];
+        refused(
+            ListArray::from_iter_primitive::<Int64Type, _, _>(lists),
+            LargeList(Arc::new(Field::new("item", UInt8, true))),
+        );
+        let member: ArrayRef = Arc::new(Float64Array::from(vec![1.0, 2.0, 2.5]));
+        let structs = StructArray::from(vec![(Arc::new(Field::new("x", Float64, true)), member)]);
+        refused(structs, Struct(vec![Field::new("x", Int32, true)].into()));
+    }
+
+    #[test]
+    fn what_fits_comes_as_it_is() {
+        let narrow = Float64Array::from(vec![0.1, f64::NEG_INFINITY, f64::NAN]);
+        let found = cast(&(Arc::new(narrow) as ArrayRef), &DataType::Float32).unwrap();
+        let found: &Float32Array = found.as_primitive();
+        assert_eq!((found.value(0), found.value(1)), (0.1_f32, f32::NEG_INFINITY));
+        assert!(found.value(2).is_nan());
+        let text: ArrayRef = Arc::new(StringArray::from(vec![Some("a"), None]));
+        for to in [DataType::Utf8View, DataType::LargeBinary, DataType::BinaryView, DataType::LargeUtf8] {
+            let there = cast(&text, &to).unwrap();
+            assert_eq!(&cast(&there, &DataType::Utf8).unwrap(), &text);
+        }
+        let bytes: ArrayRef = Arc::new(arrow::array::BinaryArray::from_vec(vec![b"a", b"\xff"]));
+        assert_eq!(cast(&bytes, &DataType::Utf8).unwrap_err().row, Some(1));
+        let repeated: ArrayRef = Arc::new(Int32Array::from(vec![5, 5, 6]));
+        let dictionary = DataType::Dictionary(Box::new(DataType::Int8), Box::new(DataType::Int64));
+        let there = cast(&repeated, &dictionary).unwrap();
+        assert_eq!(cast(&there, &DataType::Int32).unwrap().as_primitive::<Int32Type>().values(), &[5, 5, 6]);
+        assert_eq!(cast(&there, &DataType::Boolean).unwrap_err().row, Some(0));
+    }
+}

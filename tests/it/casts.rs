@@ -1,0 +1,94 @@
+//! One module makes other types of values, `src/schema/cast.rs`, and nothing in the way of values wraps around.
+//!
+//! Arrow's own casts cut off and round without a word, and by default make nulls of what does not fit. The tables below say who
+//! may call them all the same, or wrap, and why; adding a file means adding a line here on purpose.
+
+use super::floors::{code_only, has_word, rust_sources};
+
+/// The files that call Arrow's casts.
+const CASTS: &[(&str, &str)] = &[
+    ("src/schema/cast.rs", "the one module"),
+    ("src/convert/csv.rs", "text that was checked by its own reader, and values to text"),
+    ("src/convert/images.rs", "layout: text and bytes to others of their kind"),
+    ("src/convert/jsonl.rs", "layout of lists, and floats to wider ones to look for NaN"),
+    ("src/convert/sample.rs", "layout: bytes and text to views"),
+    ("src/dataset/filter/evaluate.rs", "layout of lists"),
+    ("src/dataset/filter/split.rs", "what rows are drawn by; no value is delivered"),
+    ("src/dataset/ngram.rs", "times to integers of the same width, floats to wider ones"),
+    ("src/dataset/unify.rs", "types of some files to the wider ones of all; what does not fit is an error"),
+];
+
+/// The files in which integers wrap around, in the modules that values pass.
+const WRAPS: &[(&str, &str)] = &[
+    ("src/codec/image/crop.rs", "a generator of random numbers"),
+    ("src/convert/digest.rs", "sums of hashes"),
+    ("src/convert/shuffle.rs", "a generator of random numbers"),
+    ("src/convert/tfrecord.rs", "the masked checksum of the format"),
+    ("src/dataset/ngram.rs", "the difference of ascending numbers without a sign"),
+    ("src/pipeline/loader.rs", "the number of an epoch"),
+];
+
+/// The modules that values pass.
+const VALUES: &[&str] =
+    &["src/schema", "src/page", "src/tensor.rs", "src/codec", "src/dataset", "src/pipeline", "src/convert"];
+
+/// The code of a file without its tests.
+fn code(text: &str) -> String {
+    let code = code_only(text);
+    let tests = code.find("#[cfg(test)]\nmod ").or_else(|| code.find("#[cfg(all(test"));
+    code[..tests.unwrap_or(code.len())].to_owned()
+}
+
+/// Whether the code imports or calls one of Arrow's casts.
+fn casts(code: &str) -> bool {
+    let mut rest = code;
+    while let Some(at) = rest.find("compute::") {
+        rest = &rest[at + "compute::".len()..];
+        let end = if rest.starts_with('{') { rest.find('}') } else { rest.find([';', '(', ' ', ',', ')']) };
+        if has_word(&rest[..end.unwrap_or(rest.len())], "cast") {
+            return true;
+        }
+    }
+    ["cast_with_options", "CastOptions"].iter().any(|word| has_word(code, word))
+}
+
+fn unlisted(listed: &[(&str, &str)], wrong: impl Fn(&str) -> bool, under: &[&str]) -> Vec<String> {
+    let sources = rust_sources("src");
+    assert!(sources.len() > 10, "only {} source files found", sources.len());
+    let inside = |path: &str| under.iter().any(|under| path.starts_with(under));
+    let found = sources.iter().filter(|(path, text)| inside(path) && wrong(&code(text)));
+    found.map(|(path, _)| path.clone()).filter(|path| listed.iter().all(|(own, _)| own != path)).collect()
+}
+
+#[test]
+fn values_are_cast_in_one_module() {
+    let found = unlisted(CASTS, casts, &["src"]);
+    assert!(found.is_empty(), "these call Arrow's casts; call crate::schema::cast: {found:?}");
+}
+
+#[test]
+fn values_do_not_wrap() {
+    let wraps = |code: &str| {
+        ["wrapping_add", "wrapping_sub", "wrapping_mul", "wrapping_neg", "wrapping_shl"]
+            .iter()
+            .any(|word| has_word(code, word))
+    };
+    let found = unlisted(WRAPS, wraps, VALUES);
+    assert!(found.is_empty(), "integers wrap around here; check them, or say why in tests/it/casts.rs: {found:?}");
+}
+
+#[test]
+fn planted_casts_are_found() {
+    for planted in [
+        "use arrow::compute::cast;",
+        "use arrow::compute::{cast, take};",
+        "use arrow::compute::{\n    concat,\n    cast,\n};",
+        "let x = arrow::compute::cast(a, b);",
+        "use arrow::compute::kernels::cast;",
+        "let o = CastOptions { safe: true, ..d };",
+    ] {
+        assert!(casts(planted), "{planted}");
+    }
+    assert!(!casts("use arrow::compute::take;\nlet x = pointer.cast();"));
+    assert!(!casts(&code("fn a() {}\n#[cfg(test)]\nmod tests {\n    use arrow::compute::cast;\n}\n")));
+}
