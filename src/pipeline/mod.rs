@@ -26,6 +26,7 @@ mod prepared;
 pub mod rank;
 mod row_groups;
 mod stats;
+mod step;
 mod stored;
 
 use crate::dataset::Petastorm;
