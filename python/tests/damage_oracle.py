@@ -1,4 +1,7 @@
-"""Reads Parquet files with pyarrow in a process of its own, which damage may end: ``IN OUT`` per line, answered by ``ok`` or ``no``."""
+"""Reads Parquet files with pyarrow in a process of its own, which damage may end.
+
+A line names a file and where its table goes; the answer is ``ok``, or ``no`` and why.
+"""
 
 from __future__ import annotations
 

@@ -44,7 +44,9 @@ def test_members_of_listed_structs_may_differ_between_files(tmp_path: pathlib.Pa
     found = converted(data, tmp_path / "copy")["l"].to_pylist()
     flat = str(found).replace("'b': None, ", "").replace(", 'b': None", "")
     wanted = str(first + second).replace(", 'b': None", "")
-    assert flat.replace("'a': 5, 'b': 'x'", "5x").replace("'b': 'x', 'a': 5", "5x") == wanted.replace("'a': 5, 'b': 'x'", "5x")
+    assert flat.replace("'a': 5, 'b': 'x'", "5x").replace("'b': 'x', 'a': 5", "5x") == wanted.replace(
+        "'a': 5, 'b': 'x'", "5x"
+    )
 
 
 class Kms(pe.KmsClient):
@@ -64,7 +66,9 @@ class Kms(pe.KmsClient):
 
 def test_columns_that_are_not_encrypted_can_be_read(tmp_path: pathlib.Path) -> None:
     rows = 100
-    table = pa.table({"open": np.arange(rows), "secret": np.arange(rows) * 2, "text": [f"row {row}" for row in range(rows)]})
+    table = pa.table(
+        {"open": np.arange(rows), "secret": np.arange(rows) * 2, "text": [f"row {row}" for row in range(rows)]}
+    )
     how = pe.EncryptionConfiguration(
         footer_key="footer", column_keys={"secret": ["secret"]}, plaintext_footer=True, double_wrapping=False
     )

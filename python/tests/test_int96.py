@@ -61,7 +61,12 @@ def test_filters_compare_the_dates(tmp_path: pathlib.Path) -> None:
     url = spark(table, tmp_path / "a.parquet")
     for at, moment in enumerate(MOMENTS):
         with bowstring.Loader(
-            url, columns=["row"], filter=f"at >= '{moment.isoformat()}'", batch_size=len(MOMENTS), shuffle=False, timeout=60
+            url,
+            columns=["row"],
+            filter=f"at >= '{moment.isoformat()}'",
+            batch_size=len(MOMENTS),
+            shuffle=False,
+            timeout=60,
         ) as loader:
             batch = next(iter(loader))
             rows = np.asarray(batch["row"])[np.asarray(batch["_mask"])]
@@ -70,7 +75,10 @@ def test_filters_compare_the_dates(tmp_path: pathlib.Path) -> None:
 
 def test_nested_and_missing_times(tmp_path: pathlib.Path) -> None:
     lists = [[], None, MOMENTS[:3], [None, MOMENTS[8]], MOMENTS[3:8], []]
-    pairs = [None if value is None else {"t": value, "n": at} for at, value in enumerate([*MOMENTS[:3], None, None, MOMENTS[8]])]
+    pairs = [
+        None if value is None else {"t": value, "n": at}
+        for at, value in enumerate([*MOMENTS[:3], None, None, MOMENTS[8]])
+    ]
     table = pa.table(
         {
             "list": pa.array(lists, pa.list_(pa.timestamp("us"))),

@@ -25,6 +25,8 @@ pub(super) enum Why {
     Finer(TimeUnit),
     /// It is too far from 1970.
     Beyond(TimeUnit),
+    /// It is before the day that it names.
+    Negative,
 }
 
 /// What is wrong with a column of times.
@@ -152,6 +154,9 @@ fn exact(seconds: i64, nanos: i64, unit: TimeUnit) -> Result<i64, Why> {
         TimeUnit::Microsecond => (1_000_000, 1_000),
         TimeUnit::Nanosecond => (1_000_000_000, 1),
     };
+    if rest < 0 {
+        return Err(Why::Negative);
+    }
     if rest % nanos_each != 0 {
         return Err(Why::Finer(unit));
     }
@@ -188,16 +193,9 @@ mod tests {
             i32::MAX,
             i32::MIN,
         ] {
-            for nanos in [
-                0,
-                1_000,
-                999_999_000,
-                1_000_000_000,
-                43_200_000_001_000,
-                86_399_999_999_000,
-                86_400_000_000_000,
-                -1_000,
-            ] {
+            for nanos in
+                [0, 1_000, 999_999_000, 1_000_000_000, 43_200_000_001_000, 86_399_999_999_000, 86_400_000_000_000]
+            {
                 let wanted = (i128::from(day) - i128::from(EPOCH)) * DAY + i128::from(nanos / 1_000);
                 let wanted = i64::try_from(wanted).map_err(|_| Why::Beyond(TimeUnit::Microsecond));
                 assert_eq!(of(day, nanos, TimeUnit::Microsecond), wanted, "day {day}, {nanos} ns");
@@ -205,6 +203,7 @@ mod tests {
                 let wanted = (i128::from(day) - i128::from(EPOCH)) * DAY * 1000 + i128::from(nanos + 7);
                 let wanted = i64::try_from(wanted).map_err(|_| Why::Beyond(TimeUnit::Nanosecond));
                 assert_eq!(of(day, nanos + 7, TimeUnit::Nanosecond), wanted, "day {day}, {nanos} ns");
+                assert_eq!(of(day, -1 - nanos % 1_000_000_000, TimeUnit::Microsecond), Err(Why::Negative), "day {day}");
             }
         }
     }
