@@ -140,7 +140,10 @@ impl Dataset {
         let all = self.inner.selections.get(group).is_none_or(|selection| matches!(selection, Selection::All));
         let wanted = projection.roots().get(root)?;
         let leaf = match projection.sources.get(file.layout)?.get(root)? {
-            Source::Leaves(leaves) if leaves.len() == 1 => leaves[0],
+            Source::Leaves(leaves) => match leaves.numbers.as_slice() {
+                [one] => *one,
+                _ => return None,
+            },
             _ => return None,
         };
         let stored = layout.schema.field_with_name(wanted.name()).ok()?;

@@ -1,18 +1,19 @@
 //! Footers: read with one request where possible, checked before they are parsed, and again before they are believed.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bytes::Bytes;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{
     ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataOptions, ParquetMetaDataReader, ParquetStatisticsPolicy,
+    RowGroupMetaData,
 };
 use sha2::{Digest, Sha256};
 
 use super::limits::Limits;
-use super::thrift::{Reader, kind};
+use super::outline::{Outline, Sealed};
 use crate::error::{Error, Place, Result};
+use crate::page;
 use crate::store::{Found, Object};
 
 /// Read from the end of every file at first: most footers fit, and a larger read costs a store nothing more.
@@ -21,9 +22,6 @@ const TAIL_BYTES: u64 = 64 << 10;
 /// The length of the footer and the magic number.
 const END_BYTES: u64 = 8;
 
-/// Lists of structs that are no columns, row groups or schema elements are short.
-const OTHER_STRUCTS: usize = 100_000;
-
 /// A file whose footer was read and checked.
 #[derive(Debug)]
 pub(super) struct Footer {
@@ -31,21 +29,24 @@ pub(super) struct Footer {
     pub(super) metadata: Arc<ParquetMetaData>,
     /// SHA-256 of the footer's bytes.
     pub(super) digest: [u8; 32],
+    /// SHA-256 of the schema's bytes among them.
+    pub(super) schema: [u8; 32],
+    /// Column chunks that are encrypted.
+    pub(super) sealed: Sealed,
 }
 
 /// Runs a decoder over bytes that nobody has to trust: its panics and errors become [`Error::Corrupt`] at `place`.
 pub(super) fn guard<T>(place: &Place, what: &str, work: impl FnOnce() -> Result<T, ParquetError>) -> Result<T> {
     // What the decoder leaves behind after a panic is dropped with it, so nothing half-done is seen afterwards.
-    match catch_unwind(AssertUnwindSafe(work)) {
+    match page::quiet(work) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(ParquetError::NYI(what))) => {
             Err(Error::Unsupported { what: format!("{place}: {what}"), hint: String::new() })
         }
         Ok(Err(error)) => Err(Error::corrupt_by(place.clone(), what, error)),
         Err(panic) => {
-            let text =
-                panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-            Err(Error::corrupt_by(place.clone(), what, text.unwrap_or("the decoder gave up").to_owned()))
+            let text = page::said(&*panic).unwrap_or("the decoder gave up");
+            Err(Error::corrupt_by(place.clone(), what, text.to_owned()))
         }
     }
 }
@@ -57,10 +58,10 @@ pub(super) async fn read(found: &Found, limits: &Limits, statistics: bool) -> Re
     let limits = limits.clone();
     let parsed = tokio::task::spawn_blocking(move || {
         let digest = Sha256::digest(&bytes).into();
-        check(&bytes, &limits, &place)?;
+        let Outline { schema, sealed, .. } = Outline::read(&bytes, &limits, &place)?;
         let metadata = parse(&bytes, statistics, &place)?;
         validate(&metadata, start, &limits, &place)?;
-        Ok(Footer { object, metadata: Arc::new(metadata), digest })
+        Ok(Footer { object, metadata: Arc::new(metadata), digest, schema, sealed })
     });
     parsed.await.unwrap_or_else(|error| Err(Error::Closed { why: format!("a footer was not parsed: {error}") }))
 }
@@ -69,18 +70,19 @@ pub(super) async fn read(found: &Found, limits: &Limits, statistics: bool) -> Re
 pub(super) async fn bytes(found: &Found, limits: &Limits) -> Result<Bytes> {
     let place = Place::file(Arc::clone(&found.name));
     let (_, bytes, _) = fetch(found, limits, &place).await?;
-    check(&bytes, limits, &place)?;
+    Outline::read(&bytes, limits, &place)?;
     Ok(bytes)
 }
 
 /// The file, pinned, the bytes of its footer, and where they begin.
 async fn fetch(found: &Found, limits: &Limits, place: &Place) -> Result<(Object, Bytes, u64)> {
     if found.size == Some(0) {
-        return Err(Error::corrupt(place.clone(), "not a Parquet file: it is empty"));
+        let error = Error::corrupt(place.clone(), "not a Parquet file: it is empty");
+        return Err(stray(error, &found.name));
     }
     let tail = found.tail(TAIL_BYTES).await?;
     let size = tail.object.stamp().size;
-    let length = footer_length(&tail.bytes, size, limits, place)?;
+    let length = footer_length(&tail.bytes, size, limits, place).map_err(|error| stray(error, &found.name))?;
     let start = size - END_BYTES - length;
     let bytes = if start >= tail.start {
         tail.bytes.slice((start - tail.start) as usize..tail.bytes.len() - END_BYTES as usize)
@@ -90,6 +92,19 @@ async fn fetch(found: &Found, limits: &Limits, place: &Place) -> Result<(Object,
         Bytes::from(joined)
     };
     Ok((tail.object, bytes, start))
+}
+
+/// The error for file `name`, with advice if it was taken for data only because its name tells nothing.
+fn stray(error: Error, name: &str) -> Error {
+    let last = name.rsplit('/').next().unwrap_or(name);
+    match error {
+        Error::Corrupt { place, what, source } if !last.contains('.') => {
+            let advice = "a file without an extension counts as data: if it is none, move it away, let its name begin with _ or a dot, \
+                          or name the data with a pattern such as **/*.parquet";
+            Error::Corrupt { place, what: format!("{what}; {advice}"), source }
+        }
+        other => other,
+    }
 }
 
 /// The footer's length from the last bytes of a file of `size` bytes.
@@ -125,126 +140,29 @@ fn footer_length(tail: &[u8], size: u64, limits: &Limits, place: &Place) -> Resu
     Ok(length)
 }
 
-/// Looks at the footer's Thrift before it is parsed: counts, nesting and encryption.
-fn check(bytes: &[u8], limits: &Limits, place: &Place) -> Result<()> {
-    let corrupt = |what: &str| Error::corrupt(place.clone(), format!("the footer is damaged: {what}"));
-    let too_many = |what: &str, asked: usize, limit: usize, option: &'static str| Error::Limit {
-        what: format!("{place}: {what}"),
-        asked: asked as u64,
-        limit: limit as u64,
-        option,
-    };
-    let mut reader = Reader::new(bytes);
-    let mut leaves = 0;
-    let mut last = 0;
-    while let Some(field) = reader.field(&mut last).map_err(corrupt)? {
-        match (field.id, field.kind) {
-            (2, kind::LIST) => {
-                let (count, element) = reader.list().map_err(corrupt)?;
-                // Lists of lists take three elements per leaf; anything beyond four is no schema.
-                if count > limits.max_columns.saturating_mul(4) {
-                    return Err(too_many("the number of columns", count, limits.max_columns, "limits.max_columns"));
-                }
-                if element != kind::STRUCT {
-                    return Err(corrupt("the schema is no list of structs"));
-                }
-                let (depth, found) = schema_shape(&mut reader, count, limits.max_depth).map_err(corrupt)?;
-                leaves = found;
-                if leaves > limits.max_columns {
-                    let limit = limits.max_columns;
-                    return Err(too_many("the number of columns", leaves, limit, "limits.max_columns"));
-                }
-                if depth > limits.max_depth {
-                    return Err(too_many("the nesting of the schema", depth, limits.max_depth, "limits.max_depth"));
-                }
-            }
-            (4, kind::LIST) => {
-                let (count, element) = reader.list().map_err(corrupt)?;
-                if count > limits.max_row_groups {
-                    return Err(too_many(
-                        "the number of row groups",
-                        count,
-                        limits.max_row_groups,
-                        "limits.max_row_groups",
-                    ));
-                }
-                if element != kind::STRUCT {
-                    return Err(corrupt("the row groups are no structs"));
-                }
-                (0..count).try_for_each(|_| row_group(&mut reader, leaves)).map_err(corrupt)?;
-            }
-            (8, _) => {
-                let hint = "write the dataset without encryption".to_owned();
-                return Err(Error::Unsupported { what: format!("{place}: encrypted columns"), hint });
-            }
-            _ => reader.skip(field, OTHER_STRUCTS).map_err(corrupt)?,
-        }
-    }
-    Ok(())
-}
-
-/// The depth of the tree that the flattened schema elements stand for, and its leaves; reading ends soon after `max`.
-fn schema_shape(reader: &mut Reader<'_>, count: usize, max: usize) -> Result<(usize, usize), &'static str> {
-    // Children still to come at each level.
-    let mut open: Vec<i64> = Vec::new();
-    let (mut deepest, mut leaves) = (0, 0);
-    for _ in 0..count {
-        let mut children = 0;
-        let mut last = 0;
-        while let Some(field) = reader.field(&mut last)? {
-            if (field.id, field.kind) == (5, kind::I32) {
-                children = reader.int()?;
-            } else {
-                reader.skip(field, OTHER_STRUCTS)?;
-            }
-        }
-        if let Some(waiting) = open.last_mut() {
-            *waiting -= 1;
-        }
-        if children > 0 {
-            open.push(children);
-            deepest = deepest.max(open.len());
-            if deepest > max {
-                return Ok((deepest, leaves));
-            }
-        } else {
-            leaves += 1;
-        }
-        while open.last() == Some(&0) {
-            open.pop();
-        }
-    }
-    Ok((deepest, leaves))
-}
-
-fn row_group(reader: &mut Reader<'_>, leaves: usize) -> Result<(), &'static str> {
-    let begin = reader.position();
-    let mut columns = 0;
-    let mut last = 0;
-    while let Some(field) = reader.field(&mut last)? {
-        if (field.id, field.kind) == (1, kind::LIST) {
-            let (count, element) = reader.list()?;
-            if count > leaves {
-                return Err("a row group has more columns than the schema");
-            }
-            columns = count;
-            let element = super::thrift::Field { id: 1, kind: element };
-            (0..count).try_for_each(|_| reader.skip(element, OTHER_STRUCTS))?;
-        } else {
-            reader.skip(field, OTHER_STRUCTS)?;
-        }
-    }
-    // No row group and no column is described in fewer bytes; a parser makes hundreds of each.
-    let taken = reader.position() - begin;
-    if taken < 4 + columns.saturating_mul(16) { Err("a row group's description is too short") } else { Ok(()) }
-}
-
 fn parse(bytes: &[u8], statistics: bool, place: &Place) -> Result<ParquetMetaData> {
     let keep = if statistics { ParquetStatisticsPolicy::KeepAll } else { ParquetStatisticsPolicy::SkipAll };
     let options = ParquetMetaDataOptions::new()
         .with_column_stats_policy(keep)
         .with_size_stats_policy(ParquetStatisticsPolicy::SkipAll);
-    guard(place, "the footer is damaged", || ParquetMetaDataReader::decode_metadata_with_options(bytes, Some(&options)))
+    guard(place, "the footer is damaged", || {
+        let metadata = ParquetMetaDataReader::decode_metadata_with_options(bytes, Some(&options))?;
+        // Some writers say by a zero that there is no dictionary.
+        let is_none = |column: &ColumnChunkMetaData| column.dictionary_page_offset() == Some(0);
+        if !metadata.row_groups().iter().any(|group| group.columns().iter().any(is_none)) {
+            return Ok(metadata);
+        }
+        let without = |column: &ColumnChunkMetaData| match is_none(column) {
+            true => column.clone().into_builder().set_dictionary_page_offset(None).build(),
+            false => Ok(column.clone()),
+        };
+        let group = |group: &RowGroupMetaData| {
+            let columns = group.columns().iter().map(without).collect::<Result<_, _>>()?;
+            group.clone().into_builder().set_column_metadata(columns).build()
+        };
+        let groups = metadata.row_groups().iter().map(group).collect::<Result<_, ParquetError>>()?;
+        Ok(metadata.into_builder().set_row_groups(groups).build())
+    })
 }
 
 /// Checks every number that is used later against the file's size, which ends for data at `data_end`.
@@ -260,6 +178,7 @@ fn validate(metadata: &ParquetMetaData, data_end: u64, limits: &Limits, place: &
         });
     }
     let mut rows = 0_i64;
+    let mut spans: Vec<(std::ops::Range<u64>, usize, usize)> = Vec::new();
     for (index, group) in metadata.row_groups().iter().enumerate() {
         let place = place.clone().row_group(index);
         if group.num_columns() != leaves {
@@ -269,7 +188,7 @@ fn validate(metadata: &ParquetMetaData, data_end: u64, limits: &Limits, place: &
             return Err(Error::corrupt(place, format!("it cannot have {} rows", group.num_rows())));
         }
         rows = rows.saturating_add(group.num_rows());
-        for column in group.columns() {
+        for (leaf, column) in group.columns().iter().enumerate() {
             if let Some(what) = bad_chunk(column, group.num_rows(), data_end) {
                 return Err(Error::corrupt(place.column(column.column_path().string()), what));
             }
@@ -277,6 +196,19 @@ fn validate(metadata: &ParquetMetaData, data_end: u64, limits: &Limits, place: &
                 let what = format!("{}: columns in other files", place.column(column.column_path().string()));
                 return Err(Error::Unsupported { what, hint: String::new() });
             }
+            if group.num_rows() > 0 {
+                spans.push((chunk_range(column), index, leaf));
+            }
+        }
+    }
+    // Most writers leave them in order, and then this is one look at each.
+    spans.sort_by_key(|(range, ..)| range.start);
+    for ((before, ..), (after, index, leaf)) in spans.iter().zip(spans.iter().skip(1)) {
+        if after.start < before.end {
+            let what = format!("its bytes {} + {} are another column's too", after.start, after.end - after.start);
+            let column = metadata.row_groups().get(*index).and_then(|group| group.columns().get(*leaf));
+            let column = column.map(|column| column.column_path().string()).unwrap_or_default();
+            return Err(Error::corrupt(place.clone().row_group(*index).column(column), what));
         }
     }
     let stated = metadata.file_metadata().num_rows();
@@ -303,10 +235,18 @@ fn bad_chunk(column: &ColumnChunkMetaData, rows: i64, data_end: u64) -> Option<S
         return None;
     }
     let start = column.dictionary_page_offset().unwrap_or_else(|| column.data_page_offset());
+    // Without a row there may be a dictionary and no page of data, whose place is then 0.
+    if rows > 0 && start > column.data_page_offset() {
+        return Some(format!("its dictionary at byte {start} is behind its data at {}", column.data_page_offset()));
+    }
     let end =
         u64::try_from(start).ok().zip(u64::try_from(column.compressed_size()).ok()).and_then(|(a, b)| a.checked_add(b));
+    let data = u64::try_from(column.data_page_offset()).unwrap_or_default();
     match end {
-        Some(end) if start >= 4 && end <= data_end => None,
+        Some(end) if start >= 4 && end <= data_end && (rows == 0 || data < end) => None,
+        Some(end) if start >= 4 && end <= data_end => {
+            Some(format!("its data at byte {} is behind its end at {end}", column.data_page_offset()))
+        }
         _ => Some(format!("its bytes {start} + {} are outside the file's data", column.compressed_size())),
     }
 }
@@ -338,20 +278,19 @@ mod tests {
     }
 
     #[test]
+    fn a_file_without_an_extension_is_told_why_it_was_read() {
+        let read = |name: &str| {
+            let place = Place::file(name);
+            stray(footer_length(b"no Parquet at all", 17, &Limits::default(), &place).unwrap_err(), name).to_string()
+        };
+        assert!(read("data/NOTES").contains("counts as data"), "{}", read("data/NOTES"));
+        assert!(!read("data.v2/a.parquet").contains("counts as data"));
+    }
+
+    #[test]
     fn a_panic_is_an_error_with_its_place() {
         let place = Place::file("x").row_group(1);
         let error = guard(&place, "bad", || -> Result<(), ParquetError> { std::panic::panic_any("boom") }).unwrap_err();
         assert_eq!(error.chain(), "file x, row group 1: bad: boom");
-    }
-
-    #[test]
-    fn deep_schemas_are_found_before_anything_recurses() {
-        // schema elements with one child each: field 5 i32 = 1, stop.
-        let element = [0x55, 0x02, 0x00];
-        let bytes = [&[0x29, 0xfc, 0xe8, 0x07][..], &element.repeat(1000), &[0]].concat();
-        let error = check(&bytes, &Limits::default(), &Place::file("x")).unwrap_err();
-        assert!(matches!(error, Error::Limit { option: "limits.max_depth", .. }), "{error}");
-        let empty = [&[0x49, 0xfc, 0xe8, 0x07][..], &[0; 1001]].concat();
-        assert!(check(&empty, &Limits::default(), &Place::file("x")).is_err(), "empty row groups");
     }
 }

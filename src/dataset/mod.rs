@@ -11,14 +11,17 @@
 //! A file is read only as the version that was there when the dataset was opened; see [`store`](crate::store).
 //! Nothing in a file is believed before it was checked: see [`Limits`].
 
+mod decode;
 mod described;
 mod direct;
 pub mod filter;
 mod footer;
 mod hive;
+mod layout;
 mod limits;
 mod ngram;
 mod open;
+mod outline;
 mod pages;
 pub mod petastorm;
 mod project;
@@ -26,15 +29,16 @@ mod read;
 mod select;
 mod selection;
 mod selector;
+mod shape;
 mod thrift;
+mod times;
 mod unify;
 mod write;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
-use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::file::metadata::ParquetMetaData;
 
 pub use described::Petastorm;
@@ -54,8 +58,9 @@ pub(crate) use write::{FileWriter, Sink};
 use crate::error::{Error, Place, Result};
 use crate::manifest::{Manifest, RowGroup};
 use crate::store::Object;
-use footer::guard;
+use layout::Layout;
 use open::within;
+use outline::Sealed;
 use selection::Selection;
 
 /// An open dataset. It holds footers and numbers, no data and no open files. Clones share everything.
@@ -89,17 +94,8 @@ struct DataFile {
     metadata: Arc<ParquetMetaData>,
     layout: usize,
     partitions: hive::Values,
-    /// Made when the file is first decoded.
-    reader: OnceLock<ArrowReaderMetadata>,
-}
-
-/// What files with the same schema share.
-#[derive(Debug)]
-struct Layout {
-    /// The columns as they are read.
-    schema: SchemaRef,
-    /// Number of the root column of each leaf.
-    leaf_roots: Vec<usize>,
+    /// Column chunks that are encrypted.
+    sealed: Sealed,
 }
 
 /// Stored sizes of one leaf column over all files.
@@ -223,20 +219,5 @@ impl Dataset {
             (Some(row_group), Some(file), Some(layout)) => Ok((row_group, file, layout)),
             _ => Err(Error::NotFound { what: format!("row group {group} of the dataset"), hint: String::new() }),
         }
-    }
-}
-
-impl DataFile {
-    /// What the decoder needs to know of the file; the work of making it is proportional to the number of columns.
-    fn reader(&self, layout: &Layout) -> Result<&ArrowReaderMetadata> {
-        if let Some(reader) = self.reader.get() {
-            return Ok(reader);
-        }
-        let place = Place::file(Arc::clone(self.object.name()));
-        let options = ArrowReaderOptions::new().with_schema(Arc::clone(&layout.schema));
-        let made = guard(&place, "the schema is damaged", || {
-            ArrowReaderMetadata::try_new(Arc::clone(&self.metadata), options)
-        })?;
-        Ok(self.reader.get_or_init(|| made))
     }
 }

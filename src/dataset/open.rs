@@ -4,21 +4,18 @@
 //!   find ─► footers ─► unify ─► what is said of cells ─► row groups selected ─► filter evaluated ─► windows found
 //! ```
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, OnceLock};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use arrow::datatypes::{Field, Schema};
+use arrow::datatypes::Field;
 use futures::stream::{StreamExt, TryStreamExt};
-use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
-use parquet::file::metadata::ParquetMetaData;
-use parquet::schema::types::SchemaDescriptor;
 
-use super::footer::{self, Footer, guard};
+use super::footer::{self, Footer};
 use super::petastorm::RowGroupIndex;
 use super::selection::Selection;
-use super::{DataFile, Dataset, Inner, Layout, Limits, Ngram, Partitioning, Selector};
-use super::{described, filter, hive, ngram, select, unify};
+use super::{DataFile, Dataset, Inner, Limits, Ngram, Partitioning, Selector};
+use super::{described, filter, hive, layout, ngram, select};
 use crate::error::{Error, Place, Result};
 use crate::manifest::{FileEntry, Manifest, RowGroup};
 use crate::schema::{DTYPE_KEY, STORED_KEY};
@@ -123,7 +120,7 @@ impl Dataset {
             Partitioning::None => vec![hive::Values::new(); found.len()],
         };
         let digests: Vec<[u8; 32]> = footers.iter().map(|footer| footer.digest).collect();
-        let unified = tokio::task::spawn_blocking(move || unify(footers, partitions));
+        let unified = tokio::task::spawn_blocking(move || layout::gather(footers, partitions));
         let mut inner = unified
             .await
             .unwrap_or_else(|error| Err(Error::Closed { why: format!("schemas were not unified: {error}") }))?;
@@ -269,123 +266,6 @@ fn manifest(inner: &Inner, groups: Vec<RowGroup>, digests: &[[u8; 32]], filter: 
     };
     let schema: String = inner.schema.fields().iter().map(field).collect();
     Manifest::new(files, groups, &schema, filter)
-}
-
-/// Gathers files of the same schema into layouts, and the layouts' schemas into one.
-fn unify(footers: Vec<Footer>, partitions: Vec<hive::Values>) -> Result<Inner> {
-    let mut layouts: Vec<Layout> = Vec::new();
-    // What tells layouts apart: the Parquet schema and the Arrow schema that a writer may have left beside it.
-    let mut kinds: Vec<(Arc<ParquetMetaData>, usize)> = Vec::new();
-    let mut files: Vec<DataFile> = Vec::new();
-    let mut columns: Vec<(Field, Arc<str>)> = Vec::new();
-    let keys: BTreeSet<Arc<str>> = partitions.iter().flatten().map(|(key, _)| Arc::clone(key)).collect();
-    for (footer, partitions) in footers.into_iter().zip(partitions) {
-        let name = footer.object.name();
-        let same =
-            kinds.iter().rev().find(|(other, _)| same_schema(other, &footer.metadata)).map(|(_, layout)| *layout);
-        let layout = match same {
-            Some(layout) => layout,
-            None => {
-                let layout = layout(&footer.metadata, name)?;
-                merge(&mut columns, &layout, name, &keys)?;
-                layouts.push(layout);
-                kinds.push((Arc::clone(&footer.metadata), layouts.len() - 1));
-                layouts.len() - 1
-            }
-        };
-        files.push(DataFile {
-            object: footer.object,
-            metadata: footer.metadata,
-            layout,
-            partitions,
-            reader: OnceLock::new(),
-        });
-    }
-    // A column that any file lacks is null there.
-    for (field, _) in &mut columns {
-        let everywhere = layouts.iter().all(|layout| layout.schema.column_with_name(field.name()).is_some());
-        if !everywhere && !field.is_nullable() {
-            *field = field.clone().with_nullable(true);
-        }
-    }
-    let partition_fields = hive::fields(files.iter().map(|file| &file.partitions));
-    let partitions = partition_fields.len();
-    let fields: Vec<Field> = columns.into_iter().map(|(field, _)| field).chain(partition_fields).collect();
-    Ok(Inner {
-        files,
-        layouts,
-        schema: Arc::new(Schema::new(fields)),
-        petastorm: None,
-        partitions,
-        manifest: Arc::new(Manifest::new(Vec::new(), Vec::new(), "", "")),
-        first_rows: Vec::new(),
-        selections: Vec::new(),
-        windows: None,
-        limits: Limits::default(),
-    })
-}
-
-/// The key under which Arrow writers leave their schema.
-const ARROW_SCHEMA: &str = "ARROW:schema";
-
-fn same_schema(a: &ParquetMetaData, b: &ParquetMetaData) -> bool {
-    let arrow = |metadata: &ParquetMetaData| {
-        let pairs = metadata.file_metadata().key_value_metadata()?;
-        pairs.iter().find(|pair| pair.key == ARROW_SCHEMA)?.value.clone()
-    };
-    let root = |descriptor: &SchemaDescriptor| descriptor.root_schema_ptr();
-    let (x, y) = (a.file_metadata().schema_descr(), b.file_metadata().schema_descr());
-    root(x).get_fields() == root(y).get_fields() && arrow(a) == arrow(b)
-}
-
-fn layout(metadata: &Arc<ParquetMetaData>, name: &Arc<str>) -> Result<Layout> {
-    let place = Place::file(Arc::clone(name));
-    let default = guard(&place, "the schema is damaged", || {
-        ArrowReaderMetadata::try_new(Arc::clone(metadata), ArrowReaderOptions::new())
-    })?;
-    let mut seen = BTreeSet::new();
-    for field in default.schema().fields() {
-        if !seen.insert(field.name().as_str()) {
-            let hint = "rename one of them".to_owned();
-            return Err(Error::Unsupported { what: format!("{place}: two columns named {:?}", field.name()), hint });
-        }
-    }
-    let as_read = |field: &Arc<Field>| field.as_ref().clone().with_data_type(unify::as_read(field.data_type()));
-    let fields: Vec<Field> = default.schema().fields().iter().map(as_read).collect();
-    let schema = Arc::new(Schema::new_with_metadata(fields, default.schema().metadata().clone()));
-    let descriptor = metadata.file_metadata().schema_descr();
-    let leaf_roots = (0..descriptor.num_columns()).map(|leaf| descriptor.get_column_root_idx(leaf)).collect();
-    Ok(Layout { schema, leaf_roots })
-}
-
-/// Adds the columns of a layout, first met in file `name`, to those met before.
-fn merge(
-    columns: &mut Vec<(Field, Arc<str>)>,
-    layout: &Layout,
-    name: &Arc<str>,
-    keys: &BTreeSet<Arc<str>>,
-) -> Result<()> {
-    for field in layout.schema.fields() {
-        // A directory's value wins over a column of the same name, as everywhere else.
-        if keys.contains(field.name().as_str()) {
-            continue;
-        }
-        let new = unify::plain(field);
-        let Some((known, origin)) = columns.iter_mut().find(|(known, _)| known.name() == new.name()) else {
-            columns.push((new, Arc::clone(name)));
-            continue;
-        };
-        let Some(both) = unify::field(known, &new) else {
-            return Err(Error::Mismatch {
-                what: format!("type of column {:?} in file {origin} and file {name}", new.name()),
-                expected: known.data_type().to_string(),
-                found: new.data_type().to_string(),
-                hint: "rewrite one of the files, or open them as separate datasets".to_owned(),
-            });
-        };
-        *known = both;
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -3,10 +3,12 @@
 //! The decoder reserves room by the numbers in page headers. Here they are held against the bytes that are there, the
 //! limits, and what the footer promised, and each page that carries a checksum is verified.
 
+use bytes::Bytes;
 use parquet::basic::Compression;
 use parquet::file::metadata::ColumnChunkMetaData;
 
 use super::limits::{Limits, PAGE_RATIO_FREE};
+use super::shape::{PAGE, conforms};
 use super::thrift::{Broken, Field, Reader, kind};
 use crate::error::{Error, Place, Result};
 
@@ -23,6 +25,12 @@ struct Header {
     compressed: i64,
     checksum: Option<u32>,
     values: i64,
+    encoding: i64,
+    /// Of a version 2 page.
+    nulls: i64,
+    rows: i64,
+    /// The kind of page that the inner header is for; -1 without one.
+    part: i64,
     /// Level bytes of a version 2 page, which are never compressed.
     levels: i64,
     stored: bool,
@@ -34,85 +42,187 @@ const INDEX: i64 = 1;
 const DICTIONARY: i64 = 2;
 const DATA_V2: i64 = 3;
 
-/// Checks the pages in `bytes`, all that there are of `column` if `whole`.
-pub(super) fn check(
-    bytes: &[u8],
-    column: &ColumnChunkMetaData,
-    limits: &Limits,
-    whole: bool,
-    place: &Place,
-) -> Result<()> {
-    let corrupt = |what: String| Error::corrupt(place.clone(), what);
-    let compressed_codec = column.compression() != Compression::UNCOMPRESSED;
-    let expected = column.num_values();
-    let (mut values, mut unpacked) = (0_i64, 0_u64);
-    let mut rest = bytes;
-    let mut number = 0;
-    while !rest.is_empty() {
-        let header = header(rest).map_err(|what| corrupt(format!("the header of page {number} is damaged: {what}")))?;
-        let body = rest.get(header.length..).unwrap_or_default();
-        let page = usize::try_from(header.compressed).ok().and_then(|length| body.get(..length));
-        let page = page
-            .ok_or_else(|| corrupt(format!("page {number} of {} bytes goes beyond its column", header.compressed)))?;
-        let size =
-            u64::try_from(header.uncompressed).map_err(|_| corrupt(format!("page {number} has a negative size")))?;
-        if header.values < 0 || header.levels < 0 || header.levels > header.compressed.min(header.uncompressed) {
-            return Err(corrupt(format!("page {number} has impossible counts")));
-        }
-        let packed = compressed_codec && !header.stored;
-        if !packed && size != page.len() as u64 {
-            return Err(corrupt(format!("page {number} is stored in {} bytes but states {size}", page.len())));
-        }
-        if packed {
-            within(size, page.len() as u64, number, limits, place)?;
-        }
-        match header.kind {
-            DATA | DATA_V2 => {
-                values = values.saturating_add(header.values);
-                if values > expected {
-                    return Err(corrupt(format!("its pages have more than the {expected} values of the footer")));
-                }
-            }
-            // Every value that a dictionary can hold takes a byte at least.
-            DICTIONARY if u64::try_from(header.values).is_ok_and(|values| values > size) => {
-                return Err(corrupt(format!("a dictionary of {size} bytes cannot have {} values", header.values)));
-            }
-            DICTIONARY | INDEX => {}
-            other => return Err(corrupt(format!("page {number} is of unknown kind {other}"))),
-        }
-        unpacked = unpacked.saturating_add(size);
-        let stated = column.uncompressed_size().max(column.compressed_size()).max(0) as u64;
-        if unpacked > stated.saturating_add(SIZE_SLACK) {
-            return Err(corrupt(format!("its pages unpack to more than the {stated} bytes of the footer")));
-        }
-        if header.checksum.is_some_and(|checksum| checksum != crc32fast::hash(page)) {
-            return Err(corrupt(format!("the checksum of page {number} is wrong")));
-        }
-        rest = body.get(page.len()..).unwrap_or_default();
-        number += 1;
-    }
-    if whole && values != expected {
-        return Err(corrupt(format!("its pages have {values} values, the footer states {expected}")));
-    }
-    Ok(())
+const PLAIN: i64 = 0;
+const PLAIN_DICTIONARY: i64 = 2;
+const RLE_DICTIONARY: i64 = 8;
+
+/// A walk over the pages of `column`, a chunk of `rows` rows.
+pub(super) struct Walk<'a> {
+    pub(super) column: &'a ColumnChunkMetaData,
+    pub(super) rows: i64,
+    pub(super) limits: &'a Limits,
+    pub(super) place: &'a dyn Fn() -> Place,
 }
 
-fn within(size: u64, packed: u64, number: usize, limits: &Limits, place: &Place) -> Result<()> {
-    let what = format!("{place}: page {number}");
+/// What the pages met so far have.
+#[derive(Debug, Default)]
+struct Met {
+    pages: usize,
+    /// Pages of data.
+    data: usize,
+    dictionary: bool,
+    values: i64,
+    unpacked: u64,
+    /// Rows of pages that state them.
+    rows: i64,
+    /// Pages that state none.
+    silent: bool,
+}
+
+impl Walk<'_> {
+    /// Checks `bytes`, all pages of the chunk.
+    pub(super) fn all(&self, bytes: &[u8]) -> Result<()> {
+        let mut met = Met::default();
+        self.pages(bytes, &mut met)?;
+        let (values, expected) = (met.values, self.column.num_values());
+        if values != expected {
+            return self.corrupt(format!("its pages have {values} values, the footer states {expected}"));
+        }
+        if !met.silent && met.rows != self.rows {
+            return self.corrupt(format!("its pages have {} rows, the footer states {}", met.rows, self.rows));
+        }
+        Ok(())
+    }
+
+    /// Checks `stretches`, each of whole pages, the dictionary first if there is one.
+    pub(super) fn some(&self, stretches: impl Iterator<Item = Result<Bytes>>) -> Result<()> {
+        let mut met = Met::default();
+        for stretch in stretches {
+            self.pages(&stretch?, &mut met)?;
+        }
+        Ok(())
+    }
+
+    fn corrupt<T>(&self, what: String) -> Result<T> {
+        Err(Error::corrupt((self.place)(), what))
+    }
+
+    fn pages(&self, bytes: &[u8], met: &mut Met) -> Result<()> {
+        let column = self.column;
+        let compressed_codec = column.compression() != Compression::UNCOMPRESSED;
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let number = met.pages;
+            let header = match header(rest) {
+                Ok(header) => header,
+                Err(what) => return self.corrupt(format!("the header of page {number} is damaged: {what}")),
+            };
+            let body = rest.get(header.length..).unwrap_or_default();
+            let page = usize::try_from(header.compressed).ok().and_then(|length| body.get(..length));
+            let Some(page) = page else {
+                return self.corrupt(format!("page {number} of {} bytes goes beyond its column", header.compressed));
+            };
+            let Ok(size) = u64::try_from(header.uncompressed) else {
+                return self.corrupt(format!("page {number} has a negative size"));
+            };
+            if header.values < 0 || header.levels < 0 || header.levels > header.compressed.min(header.uncompressed) {
+                return self.corrupt(format!("page {number} has impossible counts"));
+            }
+            let packed = compressed_codec && !header.stored;
+            if !packed && size != page.len() as u64 {
+                return self.corrupt(format!("page {number} is stored in {} bytes but states {size}", page.len()));
+            }
+            if packed {
+                within(size, page.len() as u64, number, self.limits, self.place)?;
+            }
+            if let Some(what) = self.contradicts(&header, size, met) {
+                return self.corrupt(format!("page {number} {what}"));
+            }
+            met.unpacked = met.unpacked.saturating_add(size);
+            let stated = column.uncompressed_size().max(column.compressed_size()).max(0) as u64;
+            if met.unpacked > stated.saturating_add(SIZE_SLACK) {
+                return self.corrupt(format!("its pages unpack to more than the {stated} bytes of the footer"));
+            }
+            if header.checksum.is_some_and(|checksum| checksum != crc32fast::hash(page)) {
+                return self.corrupt(format!("the checksum of page {number} is wrong"));
+            }
+            rest = body.get(page.len()..).unwrap_or_default();
+            met.pages += 1;
+        }
+        Ok(())
+    }
+
+    /// What the header of a page of `size` bytes says against the footer, itself, or the pages before it.
+    fn contradicts(&self, header: &Header, size: u64, met: &mut Met) -> Option<String> {
+        let expected = self.column.num_values();
+        match header.kind {
+            DATA | DATA_V2 => {
+                if header.part != header.kind {
+                    return Some("is of one kind and described as another".to_owned());
+                }
+                met.data += 1;
+                met.values = met.values.saturating_add(header.values);
+                if met.values > expected {
+                    return Some(format!("has more than the {expected} values of the footer"));
+                }
+                if is_index(header.encoding) && !met.dictionary {
+                    return Some("has numbers of a dictionary, and there is none".to_owned());
+                }
+                let states = self.column.encodings().any(|known| {
+                    let known = known as i64;
+                    known == header.encoding || (is_index(known) && is_index(header.encoding))
+                });
+                if !states {
+                    return Some(format!("is of encoding {}, which the footer does not name", header.encoding));
+                }
+                if header.kind == DATA {
+                    met.silent = true;
+                    return None;
+                }
+                met.rows = met.rows.saturating_add(header.rows);
+                let flat = self.column.column_descr().max_rep_level() == 0;
+                let fits = (0..=header.values).contains(&header.nulls) && (0..=header.values).contains(&header.rows);
+                if !fits || (flat && header.rows != header.values) {
+                    return Some(format!(
+                        "has {} values, {} nulls and {} rows",
+                        header.values, header.nulls, header.rows
+                    ));
+                }
+                if header.nulls > 0 && self.column.column_descr().max_def_level() == 0 {
+                    return Some(format!("has {} nulls in a column that has none", header.nulls));
+                }
+                None
+            }
+            DICTIONARY if header.part != DICTIONARY => Some("is of one kind and described as another".to_owned()),
+            DICTIONARY if met.data > 0 || met.dictionary => Some("is a dictionary behind other pages".to_owned()),
+            // Every value that a dictionary can hold takes a byte at least.
+            DICTIONARY if u64::try_from(header.values).is_ok_and(|values| values > size) => {
+                Some(format!("is a dictionary of {size} bytes, which cannot have {} values", header.values))
+            }
+            DICTIONARY => {
+                met.dictionary = true;
+                (!matches!(header.encoding, PLAIN | PLAIN_DICTIONARY))
+                    .then(|| format!("is a dictionary of encoding {}", header.encoding))
+            }
+            INDEX => None,
+            other => Some(format!("is of unknown kind {other}")),
+        }
+    }
+}
+
+/// Whether values of this encoding are numbers of a dictionary's.
+fn is_index(encoding: i64) -> bool {
+    matches!(encoding, PLAIN_DICTIONARY | RLE_DICTIONARY)
+}
+
+fn within(size: u64, packed: u64, number: usize, limits: &Limits, place: &dyn Fn() -> Place) -> Result<()> {
+    let what = || format!("{}: page {number}", place());
     if size > limits.max_page_bytes {
-        return Err(Error::Limit { what, asked: size, limit: limits.max_page_bytes, option: "limits.max_page_bytes" });
+        let limit = limits.max_page_bytes;
+        return Err(Error::Limit { what: what(), asked: size, limit, option: "limits.max_page_bytes" });
     }
     let ratio = size / packed.max(1);
     if size > PAGE_RATIO_FREE && ratio > limits.max_ratio {
-        let what = format!("{what}, unpacking to {ratio} times its size,");
+        let what = format!("{}, unpacking to {ratio} times its size,", what());
         return Err(Error::Limit { what, asked: ratio, limit: limits.max_ratio, option: "limits.max_ratio" });
     }
     Ok(())
 }
 
 fn header(bytes: &[u8]) -> Result<Header, Broken> {
+    conforms(&mut Reader::new(bytes), &PAGE)?;
     let mut reader = Reader::new(bytes);
-    let mut header = Header::default();
+    let mut header = Header { part: -1, ..Header::default() };
     let mut last = 0;
     while let Some(field) = reader.field(&mut last)? {
         match (field.id, field.kind) {
@@ -130,10 +240,19 @@ fn header(bytes: &[u8]) -> Result<Header, Broken> {
 }
 
 fn inner(reader: &mut Reader<'_>, outer: Field, header: &mut Header) -> Result<(), Broken> {
+    header.part = match outer.id {
+        5 => DATA,
+        7 => DICTIONARY,
+        _ => DATA_V2,
+    };
     let mut last = 0;
     while let Some(field) = reader.field(&mut last)? {
         match (field.id, field.kind) {
             (1, kind::I32) => header.values = reader.int()?,
+            (2, kind::I32) if outer.id != 8 => header.encoding = reader.int()?,
+            (2, kind::I32) => header.nulls = reader.int()?,
+            (3, kind::I32) if outer.id == 8 => header.rows = reader.int()?,
+            (4, kind::I32) if outer.id == 8 => header.encoding = reader.int()?,
             (5 | 6, kind::I32) if outer.id == 8 => {
                 let levels = reader.int()?;
                 if levels < 0 {

@@ -1,9 +1,10 @@
 //! Which columns are read: dotted paths become root columns, and for every kind of file the leaves to fetch.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arrow::datatypes::{DataType, Field, FieldRef, Fields};
 
+use super::decode::Levels;
 use super::{Dataset, Layout};
 use crate::error::{Error, Result};
 
@@ -26,12 +27,21 @@ pub struct Root {
 /// Where a root comes from in files of one layout.
 #[derive(Debug, Clone)]
 pub(super) enum Source {
-    /// Leaf numbers, ascending.
-    Leaves(Vec<usize>),
+    /// Leaf columns of the file.
+    Leaves(Arc<Leaves>),
     /// The file's directory.
     Partition,
     /// The files have no such column: nulls.
     Missing,
+}
+
+/// The leaf columns that make a root column, in files of one layout.
+#[derive(Debug)]
+pub(super) struct Leaves {
+    /// Their numbers, ascending.
+    pub(super) numbers: Vec<usize>,
+    /// How the decoder puts them together: made for the first row group, of use for all.
+    pub(super) levels: OnceLock<Levels>,
 }
 
 impl Root {
@@ -58,7 +68,7 @@ impl Projection {
         let mut leaves: Vec<usize> = sources
             .iter()
             .flat_map(|source| match source {
-                Source::Leaves(leaves) => leaves.as_slice(),
+                Source::Leaves(leaves) => leaves.numbers.as_slice(),
                 _ => &[],
             })
             .copied()
@@ -95,38 +105,38 @@ impl Dataset {
             root.field = restrict(&root.field, &paths);
         }
         let partitions: Vec<&str> = self.partition_columns().collect();
-        let sources = |layout: (usize, &Layout)| {
-            roots.iter().map(|root| self.source(layout, root, &partitions)).collect::<Vec<_>>()
-        };
-        let sources = self.inner.layouts.iter().enumerate().map(sources).collect();
+        let sources = |layout: &Layout| roots.iter().map(|root| source(layout, root, &partitions)).collect::<Vec<_>>();
+        let sources = self.inner.layouts.iter().map(sources).collect();
         Ok(Projection { roots, sources })
     }
+}
 
-    fn source(&self, (number, layout): (usize, &Layout), root: &Root, partitions: &[&str]) -> Source {
-        if partitions.contains(&root.name()) {
-            return Source::Partition;
-        }
-        let Some((index, _)) = layout.schema.column_with_name(root.name()) else { return Source::Missing };
-        let Some(file) = self.inner.files.iter().find(|file| file.layout == number) else { return Source::Missing };
-        let descriptor = file.metadata.file_metadata().schema_descr();
-        let own = || layout.leaf_roots.iter().enumerate().filter(|(_, root)| **root == index).map(|(leaf, _)| leaf);
-        let below = |leaf: usize| {
-            descriptor.columns().get(leaf).and_then(|leaf| leaf.path().parts().get(1..)).unwrap_or_default()
-        };
-        let mut leaves: Vec<usize> = if root.paths.is_empty() { own().collect() } else { Vec::new() };
-        for path in &root.paths {
-            let before = leaves.len();
-            leaves.extend(own().filter(|leaf| below(*leaf).starts_with(path)));
-            if leaves.len() == before {
-                // The file has not this member. One of its neighbours tells where the structs around it are null.
-                let common = |leaf: &usize| below(*leaf).iter().zip(path).take_while(|(a, b)| a == b).count();
-                leaves.extend(own().max_by_key(|leaf| (common(leaf), std::cmp::Reverse(*leaf))));
-            }
-        }
-        leaves.sort_unstable();
-        leaves.dedup();
-        if leaves.is_empty() { Source::Missing } else { Source::Leaves(leaves) }
+/// Where `root` comes from in files of `layout`.
+fn source(layout: &Layout, root: &Root, partitions: &[&str]) -> Source {
+    if partitions.contains(&root.name()) {
+        return Source::Partition;
     }
+    let Some((index, _)) = layout.schema.column_with_name(root.name()) else { return Source::Missing };
+    let descriptor = layout.descriptor();
+    let own = || layout.leaf_roots.iter().enumerate().filter(|(_, root)| **root == index).map(|(leaf, _)| leaf);
+    let below =
+        |leaf: usize| descriptor.columns().get(leaf).and_then(|leaf| leaf.path().parts().get(1..)).unwrap_or_default();
+    let mut leaves: Vec<usize> = if root.paths.is_empty() { own().collect() } else { Vec::new() };
+    for path in &root.paths {
+        let before = leaves.len();
+        leaves.extend(own().filter(|leaf| below(*leaf).starts_with(path)));
+        if leaves.len() == before {
+            // The file has not this member. One of its neighbours tells where the structs around it are null.
+            let common = |leaf: &usize| below(*leaf).iter().zip(path).take_while(|(a, b)| a == b).count();
+            leaves.extend(own().max_by_key(|leaf| (common(leaf), std::cmp::Reverse(*leaf))));
+        }
+    }
+    leaves.sort_unstable();
+    leaves.dedup();
+    if leaves.is_empty() {
+        return Source::Missing;
+    }
+    Source::Leaves(Arc::new(Leaves { numbers: leaves, levels: OnceLock::new() }))
 }
 
 /// The root column that `path` begins with, and the names below it. Names may contain dots themselves; the longest wins.

@@ -1,24 +1,19 @@
-//! Reading one row group: what it costs, its bytes, and its columns as arrays.
+//! Reading one row group: what it costs, and its bytes.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, new_empty_array, new_null_array};
 use arrow::datatypes::DataType;
 use bytes::{Buf, Bytes};
-use parquet::arrow::ProjectionMask;
-use parquet::arrow::arrow_reader::{
-    ArrowReaderMetadata, ParquetRecordBatchReaderBuilder, RowSelection, RowSelectionPolicy,
-};
 use parquet::basic::{Compression, Encoding, Type};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::reader::{ChunkReader, Length};
 
-use super::footer::{chunk_range, guard};
+use super::Dataset;
+use super::footer::chunk_range;
 use super::limits::GROUP_RATIO_FREE;
 use super::project::{Projection, Source};
-use super::{Dataset, hive, pages, unify};
 use crate::error::{Error, Result};
 use crate::page::MOST_SPLIT;
 
@@ -168,7 +163,7 @@ impl Dataset {
                 Source::Leaves(leaves) => {
                     let copied =
                         layout.schema.field_with_name(root.name()).is_ok_and(|field| !is_view(field.data_type()));
-                    let chunks = leaves.iter().filter_map(|leaf| columns.get(*leaf));
+                    let chunks = leaves.numbers.iter().filter_map(|leaf| columns.get(*leaf));
                     shared |= chunks.clone().any(|chunk| is_in_place(chunk, copied));
                     let width = root.field().data_type().primitive_width();
                     let bytes = chunks.map(|chunk| decoded_bytes(chunk, row_group.rows, selected, copied, width));
@@ -205,8 +200,24 @@ impl Dataset {
         Ok(Fetched { group, chunks: Chunks::new(parts, file.object.stamp().size), pages: Vec::new() })
     }
 
+    /// Refuses encrypted columns before anything of them is read.
+    pub(super) fn check_sealed(&self, group: usize, projection: &Projection) -> Result<()> {
+        let (row_group, file, layout) = self.group(group)?;
+        if file.sealed.is_empty() {
+            return Ok(());
+        }
+        let ordinal = row_group.ordinal as usize;
+        let leaves = projection.leaves(file.layout);
+        let sealed = leaves.iter().find(|leaf| file.sealed.binary_search(&(ordinal, **leaf)).is_ok());
+        let Some(column) = sealed.and_then(|leaf| layout.descriptor().columns().get(*leaf)) else { return Ok(()) };
+        let what = format!("{}: an encrypted column", self.place(group).column(column.path().string()));
+        let hint = "leave the column out, or write the dataset without encryption".to_owned();
+        Err(Error::Unsupported { what, hint })
+    }
+
     /// Refuses a row group that would take too much room when decoded, before anything is read.
     pub(super) fn check_size(&self, group: usize, projection: &Projection) -> Result<()> {
+        self.check_sealed(group, projection)?;
         let limits = &self.inner.limits;
         let Cost { fetched, decoded, .. } = self.cost(group, projection);
         let over = |what: &str, asked: u64, limit: u64, option: &'static str| {
@@ -222,111 +233,6 @@ impl Dataset {
         }
         Ok(())
     }
-
-    /// Decodes root column number `root` of the projection: its selected rows, in row order, in the type of the schema.
-    ///
-    /// # Errors
-    /// [`Error::Corrupt`], [`Error::Limit`] or [`Error::Unsupported`], each with its place.
-    pub fn decode(&self, fetched: &Fetched, projection: &Projection, root: usize) -> Result<ArrayRef> {
-        if let Some(array) = self.decode_numbers(fetched, projection, root) {
-            return Ok(array);
-        }
-        let (row_group, file, layout) = self.group(fetched.group)?;
-        let selection =
-            self.inner.selections.get(fetched.group).and_then(|selection| selection.to_parquet(row_group.rows));
-        let rows = Rows { selection, count: self.decoded_rows(fetched.group) };
-        self.decode_rows(fetched, projection, root, file.reader(layout)?, rows)
-    }
-
-    /// As [`decode`](Self::decode), for other rows than the dataset's and with a reader that may know the pages.
-    pub(super) fn decode_rows(
-        &self,
-        fetched: &Fetched,
-        projection: &Projection,
-        root: usize,
-        reader: &ArrowReaderMetadata,
-        rows: Rows,
-    ) -> Result<ArrayRef> {
-        let (row_group, file, _) = self.group(fetched.group)?;
-        let place = self.place(fetched.group);
-        let count = usize::try_from(rows.count).map_err(|_| Error::corrupt(place.clone(), "it has too many rows"))?;
-        let source = projection.sources.get(file.layout).and_then(|sources| sources.get(root));
-        let (Some(wanted), Some(source)) = (projection.roots().get(root), source) else {
-            return Err(Error::NotFound { what: format!("column {root} of the projection"), hint: String::new() });
-        };
-        let place = place.column(wanted.name());
-        let data_type = wanted.field().data_type();
-        let leaves = match source {
-            Source::Partition => {
-                let value = file.partitions.iter().find(|(key, _)| key.as_ref() == wanted.name());
-                let value = value.and_then(|(_, value)| value.as_deref());
-                return guard(&place, "a partition value", || Ok(hive::constant(value, data_type, count)?));
-            }
-            // Nested fixed sizes multiply, and Arrow panics where they overflow.
-            Source::Missing => {
-                return guard(&place, "a column that the file lacks", || Ok(new_null_array(data_type, count)));
-            }
-            Source::Leaves(_) if count == 0 => return Ok(new_empty_array(data_type)),
-            Source::Leaves(leaves) => leaves,
-        };
-        let group = row_group.ordinal as usize;
-        for leaf in leaves {
-            self.check_pages(fetched, *leaf)?;
-        }
-        let array = guard(&place, "its pages are damaged", || {
-            let mask = ProjectionMask::leaves(reader.parquet_schema(), leaves.iter().copied());
-            let mut builder =
-                ParquetRecordBatchReaderBuilder::new_with_metadata(fetched.chunks.clone(), reader.clone())
-                    .with_row_groups(vec![group])
-                    .with_projection(mask)
-                    .with_batch_size(row_group.rows as usize);
-            if let Some(selection) = rows.selection {
-                builder = builder.with_row_selection(selection);
-            }
-            if !fetched.pages.is_empty() {
-                // Masks would ask for pages in which nothing is selected.
-                builder = builder.with_row_selection_policy(RowSelectionPolicy::Selectors);
-            }
-            let batches = builder.build()?.collect::<Result<Vec<_>, _>>()?;
-            let arrays: Vec<ArrayRef> = batches.iter().filter_map(|batch| batch.columns().first().cloned()).collect();
-            let array = match arrays.as_slice() {
-                [one] => Arc::clone(one),
-                [] => return Err(ParquetError::EOF("there are no rows".to_owned())),
-                many => arrow::compute::concat(&many.iter().map(AsRef::as_ref).collect::<Vec<_>>())?,
-            };
-            Ok(unify::adapt(&array, data_type)?)
-        })?;
-        if array.len() == count {
-            Ok(array)
-        } else {
-            Err(Error::corrupt(place, format!("it has {} rows where {count} were expected", array.len())))
-        }
-    }
-
-    /// Checks what was fetched of one leaf before it is decoded.
-    pub(super) fn check_pages(&self, fetched: &Fetched, leaf: usize) -> Result<()> {
-        let (row_group, file, _) = self.group(fetched.group)?;
-        let columns = file.metadata.row_groups().get(row_group.ordinal as usize).map(|group| group.columns());
-        let Some(column) = columns.and_then(|columns| columns.get(leaf)) else { return Ok(()) };
-        let place = self.place(fetched.group).column(column.column_path().string());
-        let limits = &self.inner.limits;
-        let bytes = |range: &Range<u64>| guard(&place, "it was not read", || fetched.chunks.range(range));
-        match fetched.pages.iter().find(|(number, _)| *number == leaf) {
-            Some((_, pages)) => {
-                pages.iter().try_for_each(|page| pages::check(&bytes(page)?, column, limits, false, &place))
-            }
-            None => pages::check(&bytes(&chunk_range(column))?, column, limits, true, &place),
-        }
-    }
-}
-
-/// The rows of a row group to decode.
-#[derive(Debug)]
-pub(super) struct Rows {
-    /// All without one.
-    pub(super) selection: Option<RowSelection>,
-    /// How many that are.
-    pub(super) count: u64,
 }
 
 /// Whether cells of this type are views of the bytes that were read.
@@ -370,7 +276,9 @@ fn decoded_bytes(chunk: &ColumnChunkMetaData, rows: u64, selected: u64, copied: 
         // What is cast is there twice for a moment.
         Type::INT32 | Type::FLOAT => width.map_or(8, |width| if width == 4 { 4 } else { 4 + width as u64 }),
         Type::INT64 | Type::DOUBLE => width.map_or(8, |width| if width == 8 { 8 } else { 8 + width as u64 }),
-        Type::INT96 | Type::BYTE_ARRAY => 16,
+        Type::BYTE_ARRAY => 16,
+        // Decoded in two units, of which a third is made.
+        Type::INT96 => 24,
         // Decimals are widened to 16 or 32 bytes.
         Type::FIXED_LEN_BYTE_ARRAY => (descriptor.type_length().max(0) as u64).next_power_of_two().max(16),
     };

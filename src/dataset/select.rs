@@ -20,13 +20,14 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::{ColumnChunkMask, PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader};
 use tokio::sync::Semaphore;
 
+use super::decode::Rows;
 use super::filter::{Bound, Expr};
 use super::footer::{chunk_range, guard};
 use super::project::Projection;
-use super::read::{Chunks, Fetched, Rows, coalesce};
+use super::read::{Chunks, Fetched, coalesce};
 use super::selection::Selection;
 use super::thrift::{Field, Reader, kind};
-use super::{DataFile, Dataset, Layout, OpenOptions, within};
+use super::{DataFile, Dataset, Layout, OpenOptions, times, within};
 use crate::error::{Error, Place, Result};
 
 /// KiB that row groups being evaluated may be granted together, whatever the options say: a semaphore counts no further.
@@ -52,7 +53,8 @@ struct Job<'a> {
 /// A row group that may match.
 struct Candidate {
     group: usize,
-    reader: ArrowReaderMetadata,
+    /// The file with its page index, if that is used.
+    indexed: Option<ArrowReaderMetadata>,
     /// Rows in pages that may match; all without one.
     pages: Option<RowSelection>,
 }
@@ -99,6 +101,7 @@ async fn evaluate_file(job: &Job<'_>, groups: Vec<usize>) -> Result<Vec<(usize, 
 async fn prune(job: &Job<'_>, groups: Vec<usize>) -> Result<Vec<Candidate>> {
     let (dataset, bound) = (job.dataset, &job.bound);
     let Some(first) = groups.first() else { return Ok(Vec::new()) };
+    dataset.check_sealed(*first, &job.projection)?;
     let (_, file, layout) = dataset.group(*first)?;
     let place = Place::file(Arc::clone(file.object.name()));
     let keys: Vec<&str> = dataset.partition_columns().collect();
@@ -118,10 +121,6 @@ async fn prune(job: &Job<'_>, groups: Vec<usize>) -> Result<Vec<Candidate>> {
     let ordinals: Vec<usize> = left.iter().map(ordinal).collect();
     let leaves = job.projection.leaves(file.layout);
     let indexed = page_index(file, layout, &ordinals, &leaves, &place, job.options.timeout).await?;
-    let reader = match &indexed {
-        Some(reader) => reader,
-        None => file.reader(layout)?,
-    };
     let mut candidates = Vec::new();
     for group in left {
         let pages = match &indexed {
@@ -131,7 +130,7 @@ async fn prune(job: &Job<'_>, groups: Vec<usize>) -> Result<Vec<Candidate>> {
             None => None,
         };
         if pages.as_ref().is_none_or(RowSelection::selects_any) {
-            candidates.push(Candidate { group, reader: reader.clone(), pages });
+            candidates.push(Candidate { group, indexed: indexed.clone(), pages });
         }
     }
     Ok(candidates)
@@ -155,6 +154,10 @@ async fn page_index(
         let end = start.checked_add(u64::try_from(length?).ok()?)?;
         (start < end && end <= file.object.stamp().size).then_some(start..end)
     };
+    // Times of 96 bits are made of two readings, and only of whole chunks.
+    if times::any(layout.descriptor(), leaves.iter().copied()) {
+        return Ok(None);
+    }
     let mut ranges: Vec<Range<u64>> = Vec::new();
     for chunk in chunks() {
         let columns = range(chunk.column_index_offset(), chunk.column_index_length());
@@ -213,7 +216,7 @@ async fn decide(job: &Job<'_>, candidate: Candidate) -> Result<(usize, Selection
         let count = candidate.pages.as_ref().map_or(row_group.rows, |pages| pages.row_count() as u64);
         let columns = (0..projection.roots().len()).map(|root| {
             let rows = Rows { selection: candidate.pages.clone(), count };
-            dataset.decode_rows(&fetched, &projection, root, &candidate.reader, rows)
+            dataset.decode_rows(&fetched, &projection, root, candidate.indexed.as_ref(), rows)
         });
         let columns = columns.collect::<Result<Vec<_>>>()?;
         let fields: Vec<_> = projection.roots().iter().map(|root| Arc::clone(root.field())).collect();
@@ -241,7 +244,7 @@ async fn fetch_pages(
     let (row_group, file, _) = dataset.group(candidate.group)?;
     dataset.check_size(candidate.group, projection)?;
     let ordinal = row_group.ordinal as usize;
-    let metadata = candidate.reader.metadata();
+    let metadata = candidate.indexed.as_ref().map_or(&file.metadata, |indexed| indexed.metadata());
     let columns = metadata.row_groups().get(ordinal).map(|group| group.columns()).unwrap_or_default();
     let mut pages = Vec::new();
     for leaf in projection.leaves(file.layout) {

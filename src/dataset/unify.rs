@@ -12,7 +12,10 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, ListArray, MapArray, StructArray, new_null_array};
+use arrow::array::{
+    Array, ArrayRef, AsArray, FixedSizeListArray, LargeListArray, ListArray, MapArray, StructArray, new_null_array,
+};
+use arrow::buffer::OffsetBuffer;
 use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, TimeUnit};
 use arrow::error::ArrowError;
@@ -165,6 +168,25 @@ pub(super) fn adapt(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowEr
             let values = adapt(list.values(), field.data_type())?;
             Ok(Arc::new(ListArray::try_new(Arc::clone(field), list.offsets().clone(), values, list.nulls().cloned())?))
         }
+        (DataType::LargeList(_), DataType::LargeList(field)) => {
+            let list = array.as_list::<i64>();
+            let values = adapt(list.values(), field.data_type())?;
+            let offsets = list.offsets().clone();
+            Ok(Arc::new(LargeListArray::try_new(Arc::clone(field), offsets, values, list.nulls().cloned())?))
+        }
+        (DataType::List(_), DataType::LargeList(field)) => {
+            let list = array.as_list::<i32>();
+            let values = adapt(list.values(), field.data_type())?;
+            let offsets: Vec<i64> = list.offsets().iter().map(|offset| i64::from(*offset)).collect();
+            let offsets = OffsetBuffer::new(offsets.into());
+            Ok(Arc::new(LargeListArray::try_new(Arc::clone(field), offsets, values, list.nulls().cloned())?))
+        }
+        (DataType::FixedSizeList(_, _), DataType::FixedSizeList(field, length)) => {
+            let list = array.as_fixed_size_list();
+            let values = adapt(list.values(), field.data_type())?;
+            let (nulls, rows) = (list.nulls().cloned(), list.len());
+            Ok(Arc::new(FixedSizeListArray::try_new_with_length(Arc::clone(field), *length, values, nulls, rows)?))
+        }
         (DataType::Map(..), DataType::Map(entries, sorted)) => {
             let map = array.as_map();
             let DataType::Struct(fields) = entries.data_type() else {
@@ -243,5 +265,39 @@ mod tests {
         let adapted = adapted.as_struct();
         assert_eq!(adapted.column(0).as_ref(), &Int64Array::from(vec![1, 2]) as &dyn Array);
         assert_eq!((adapted.column(1).null_count(), adapted.null_count()), (2, 1));
+    }
+
+    #[test]
+    fn members_of_listed_structs_may_differ() {
+        let structs = |members: Vec<Field>| Field::new("item", DataType::Struct(members.into()), true);
+        let old = structs(vec![Field::new("a", DataType::Int32, false)]);
+        let new = structs(vec![Field::new("a", DataType::Int64, false), Field::new("b", DataType::Utf8View, true)]);
+        let column = Arc::new(Int32Array::from(vec![1, 2, 3, 4])) as ArrayRef;
+        let DataType::Struct(members) = old.data_type() else { unreachable!() };
+        let items: ArrayRef = Arc::new(StructArray::new(members.clone(), vec![column], None));
+        let list = |item: &Field| DataType::List(Arc::new(item.clone()));
+        let large = |item: &Field| DataType::LargeList(Arc::new(item.clone()));
+        let fixed = |item: &Field| DataType::FixedSizeList(Arc::new(item.clone()), 2);
+        let offsets = OffsetBuffer::<i32>::from_lengths([2, 2]);
+        let long = OffsetBuffer::<i64>::from_lengths([2, 2]);
+        let item = Arc::new(old.clone());
+        let lists: [(ArrayRef, DataType); 4] = [
+            (Arc::new(ListArray::new(Arc::clone(&item), offsets.clone(), Arc::clone(&items), None)), list(&new)),
+            (Arc::new(LargeListArray::new(Arc::clone(&item), long, Arc::clone(&items), None)), large(&new)),
+            (Arc::new(ListArray::new(Arc::clone(&item), offsets, Arc::clone(&items), None)), large(&new)),
+            (Arc::new(FixedSizeListArray::new(item, 2, items, None)), fixed(&new)),
+        ];
+        for (array, other) in lists {
+            let both = data_type(array.data_type(), &other).unwrap();
+            let adapted = adapt(&array, &both).unwrap();
+            let (rows, values) = match &both {
+                DataType::List(_) => (2, Arc::clone(adapted.as_list::<i32>().values())),
+                DataType::LargeList(_) => (2, Arc::clone(adapted.as_list::<i64>().values())),
+                _ => (2, Arc::clone(adapted.as_fixed_size_list().values())),
+            };
+            let values = values.as_struct();
+            assert_eq!((adapted.len(), values.column(1).null_count()), (rows, 4), "{both}");
+            assert_eq!(values.column(0).as_ref(), &Int64Array::from(vec![1, 2, 3, 4]) as &dyn Array, "{both}");
+        }
     }
 }

@@ -1,7 +1,5 @@
 //! One column chunk, read forward.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use bytemuck::{Pod, cast_slice_mut};
 use bytes::Bytes;
 use parquet::basic::{Encoding, Type};
@@ -9,6 +7,7 @@ use parquet::column::page::{Page, PageReader};
 use parquet::schema::types::ColumnDescriptor;
 
 use super::hybrid::{Numbers, Piece, Runs};
+use super::quiet::quiet;
 use super::stretch::Stretch;
 
 /// Bytes that a page may have besides values and as much again: levels of very few values.
@@ -235,7 +234,7 @@ impl<T: Element> Chunk<T> {
     fn turn(&mut self) -> Option<bool> {
         loop {
             // The reader is given up where it panics.
-            let page = catch_unwind(AssertUnwindSafe(|| self.source.pages.get_next_page())).ok()?.ok()?;
+            let page = quiet(|| self.source.pages.get_next_page()).ok()?.ok()?;
             match page {
                 None => return Some(false),
                 Some(Page::DictionaryPage { buf, num_values, encoding, .. }) => {
@@ -323,7 +322,7 @@ impl<T: Element> Chunk<T> {
 }
 
 /// The levels at the start of a page of version 1, cut off.
-fn prefixed(page: &mut Bytes, encoding: Encoding) -> Option<Bytes> {
+pub(super) fn prefixed(page: &mut Bytes, encoding: Encoding) -> Option<Bytes> {
     let length = u32::from_le_bytes(*page.first_chunk::<4>()?) as usize;
     if encoding != Encoding::RLE || page.len() - 4 < length {
         return None;

@@ -63,7 +63,7 @@ impl Runs {
                 Some(Run::Repeated(value, count)) if value == level => left = left.saturating_sub(count),
                 Some(Run::Packed(bytes, numbers)) => {
                     let taken = numbers.min(left);
-                    if !packed_all(&bytes, self.width, level, taken) {
+                    if !packed_all(&bytes, self.width, taken, |value| value == level) {
                         return false;
                     }
                     left -= taken;
@@ -74,11 +74,67 @@ impl Runs {
         true
     }
 
+    /// Whether the first `count` numbers are there, and none of them is above `most`.
+    pub(super) fn none_above(mut self, most: u32, count: usize) -> bool {
+        // Where the bits hold no more than `most`, there is nothing to be unpacked.
+        let tight = 1_u32.checked_shl(u32::from(self.width)).is_some_and(|end| end - 1 <= most);
+        let mut left = count;
+        while left > 0 {
+            match self.next() {
+                Some(Run::Repeated(value, count)) if value <= most => left = left.saturating_sub(count),
+                Some(Run::Packed(bytes, numbers)) => {
+                    let taken = numbers.min(left);
+                    // Bytes that no number needs may be cut off; groups that no number needs are not announced and then cut off.
+                    if bytes.len() * 8 < numbers.saturating_mul(usize::from(self.width))
+                        && numbers > left.div_ceil(8) * 8
+                    {
+                        return false;
+                    }
+                    let fits = match tight {
+                        true => bytes.len() * 8 >= taken.saturating_mul(usize::from(self.width)),
+                        false => packed_all(&bytes, self.width, taken, |value| value <= most),
+                    };
+                    if !fits {
+                        return false;
+                    }
+                    left -= taken;
+                }
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// How many of the first `count` numbers of one bit are ones. `None` if there are fewer.
+    pub(super) fn ones(mut self, count: usize) -> Option<usize> {
+        let (mut ones, mut left) = (0, count);
+        while left > 0 {
+            match self.next()? {
+                Run::Repeated(value, numbers) => {
+                    let taken = numbers.min(left);
+                    ones += if value == 1 { taken } else { 0 };
+                    left -= taken;
+                }
+                Run::Packed(bytes, numbers) => {
+                    let taken = numbers.min(left);
+                    let whole = bytes.get(..taken / 8)?;
+                    ones += whole.iter().map(|byte| byte.count_ones() as usize).sum::<usize>();
+                    if !taken.is_multiple_of(8) {
+                        ones += (bytes.get(taken / 8)? & ((1 << (taken % 8)) - 1)).count_ones() as usize;
+                    }
+                    left -= taken;
+                }
+            }
+        }
+        Some(ones)
+    }
+
     /// Calls `each` with the position of every zero among the first `count` numbers of one bit. `None` if there are fewer.
     pub(super) fn zeros(mut self, count: usize, mut each: impl FnMut(usize)) -> Option<()> {
         let mut done = 0;
         while done < count {
             match self.next()? {
+                Run::Repeated(2.., _) => return None,
                 Run::Repeated(value, numbers) => {
                     let end = done + numbers.min(count - done);
                     if value == 0 {
@@ -113,13 +169,13 @@ impl Runs {
     }
 }
 
-fn packed_all(bytes: &[u8], width: u8, level: u32, count: usize) -> bool {
+fn packed_all(bytes: &[u8], width: u8, count: usize, fits: impl Fn(u32) -> bool) -> bool {
     let mut block = [0; BLOCK];
     (0..count).step_by(BLOCK).all(|first| {
         let numbers = BLOCK.min(count - first);
         unpack_at(bytes, width, first, &mut block)
             .and_then(|there| block[..there].get(..numbers))
-            .is_some_and(|block| block.iter().all(|value| *value == level))
+            .is_some_and(|block| block.iter().fold(true, |all, value| all & fits(*value)))
     })
 }
 
@@ -245,6 +301,24 @@ mod tests {
         assert_eq!(levels.zeros(12, |at| found.push(at)), Some(()));
         assert_eq!(found, [0, 2, 4, 10, 11]);
         assert_eq!(Runs::new(vec![0x03].into(), 1).zeros(8, |_| ()), None);
+        assert_eq!(Runs::new(vec![0x04, 34].into(), 1).zeros(2, |_| ()), None, "no level of one bit is 34");
+    }
+
+    #[test]
+    fn levels_that_are_missing_or_too_great_are_seen() {
+        let within = |bytes: &[u8], width, most, count| Runs::new(bytes.to_vec().into(), width).none_above(most, count);
+        assert!(within(&[0x04, 1], 1, 1, 2) && !within(&[0x04, 1], 1, 1, 3), "two levels");
+        assert!(!within(&[0x04, 34], 1, 1, 2), "a repeated level of more bits than it has");
+        assert!(within(&[3, 0xff], 1, 1, 8) && !within(&[3], 1, 1, 1));
+        // Four levels of two bits: 0, 1, 2, 3.
+        assert!(within(&[3, 0b1110_0100, 0], 2, 3, 8) && within(&[3, 0b1110_0100, 0], 2, 2, 3));
+        assert!(!within(&[3, 0b1110_0100, 0], 2, 2, 4));
+        assert!(
+            within(&[5, 0xff, 0xff], 1, 1, 8) && !within(&[5, 0xff], 1, 1, 8),
+            "a group that is announced and cut off"
+        );
+        assert_eq!(Runs::new(vec![0x04, 1, 5, 0b1011_0110, 0xff].into(), 1).ones(11), Some(2 + 5 + 1));
+        assert_eq!(Runs::new(vec![0x04, 1].into(), 1).ones(3), None);
     }
 
     #[test]

@@ -11,12 +11,16 @@
 //! themselves, since rows are made from 40 chunks side by side while their pages are in the cache. The way into pages is as
 //! narrow, and saves as much: an encoder's copies.
 
+mod checked;
 mod chunk;
 mod hybrid;
 mod plain;
+mod quiet;
 mod stretch;
 mod unpack;
 
+pub(crate) use checked::{Checked, has_levels};
 pub(crate) use chunk::{Chunk, Convert, Element, MOST_SPLIT, Source};
 pub(crate) use plain::{PlainChunk, Values, width};
+pub(crate) use quiet::{quiet, said};
 pub(crate) use stretch::Stretches;

@@ -14,9 +14,8 @@
 //! earlier steps, which need nothing more, or by batches that the consumer has yet to take. That the rows live at one
 //! step fit at all is checked during each wait, so a budget that is too small is an error, never a hang.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::pin::Pin;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -27,11 +26,10 @@ use tokio::task::{JoinHandle, JoinSet};
 
 use super::groups::{Slot, load};
 use super::job::{Job, closed};
-use super::ledger::Entry;
-use crate::codec::{BadRow, Cells, Rows};
+use super::step::assemble;
 use crate::error::{Error, Result};
 use crate::memory::Reservation;
-use crate::plan::{Order, Share, WindowUse, random};
+use crate::plan::{Order, Share, WindowUse};
 use crate::tensor::Batch;
 
 /// Steps whose windows are known ahead of assembly. It bounds a list of pointers; bytes are bounded by the budget.
@@ -44,25 +42,25 @@ const AHEAD_BYTES: u64 = 256 << 20;
 /// How often a wait for memory asks whether it can ever end.
 const STUCK_CHECK: Duration = Duration::from_millis(100);
 
-/// The row groups of one window.
+/// The row groups of one window, by name.
 #[derive(Debug)]
-struct Window {
-    slots: Vec<Arc<Slot>>,
+pub(super) struct Window {
+    pub(super) slots: Vec<Arc<Slot>>,
 }
 
 /// A step and everything it takes rows from.
 #[derive(Debug)]
-struct Work {
-    step: u64,
-    windows: Vec<Arc<Window>>,
+pub(super) struct Work {
+    pub(super) step: u64,
+    pub(super) windows: Vec<Arc<Window>>,
 }
 
 /// A batch, or why there is none.
-type Made = Result<Batch, Failure>;
+pub(super) type Made = Result<Batch, Failure>;
 
 /// An error, or the row group that has it: a row group serves several steps, but its error is told once.
 #[derive(Debug)]
-enum Failure {
+pub(super) enum Failure {
     Step(Error),
     Group(Arc<Slot>),
 }
@@ -106,9 +104,14 @@ struct Loads(Arc<Mutex<Loading>>);
 #[derive(Debug, Default)]
 struct Loading {
     tasks: JoinSet<()>,
-    /// The row groups of the tasks, oldest first.
+    /// The row groups of the tasks, oldest first, and of some that are gone.
     slots: Vec<Weak<Slot>>,
+    /// So many of them before the gone ones are looked for again.
+    most: usize,
 }
+
+/// Fewer row groups are not worth being looked through.
+const FEW: usize = 64;
 
 impl Loads {
     fn lock(&self) -> std::sync::MutexGuard<'_, Loading> {
@@ -119,7 +122,11 @@ impl Loads {
         let mut loading = self.lock();
         while loading.tasks.try_join_next().is_some() {}
         loading.tasks.spawn(load(Arc::clone(job), Arc::clone(slot), reservation));
-        loading.slots.retain(|slot| slot.strong_count() > 0);
+        // At twice as many as were left the last time, so that a row group costs one look however many are live.
+        if loading.slots.len() >= loading.most.max(FEW) {
+            loading.slots.retain(|slot| slot.strong_count() > 0);
+            loading.most = 2 * loading.slots.len();
+        }
         loading.slots.push(Arc::downgrade(slot));
     }
 
@@ -151,7 +158,8 @@ impl Feed {
             loads: loads.clone(),
             slots: HashMap::new(),
             asked,
-            early: Vec::new(),
+            early: VecDeque::new(),
+            early_bytes: 0,
         };
         let ahead = tokio::spawn(ahead.run(from, work_sender));
         let assembler = Assembler { job: Arc::clone(&job), plan, share, in_flight: Arc::clone(&in_flight) };
@@ -221,8 +229,10 @@ struct Ahead {
     slots: HashMap<(u32, u32), Weak<Slot>>,
     /// The step that the assembler wants next.
     asked: watch::Receiver<u64>,
-    /// Row groups that were started for later steps: the step, and the bytes.
-    early: Vec<(u64, u64)>,
+    /// Row groups that were started for later steps, in their order: the step, and the bytes.
+    early: VecDeque<(u64, u64)>,
+    /// The bytes of all of them.
+    early_bytes: u64,
 }
 
 impl Ahead {
@@ -244,7 +254,9 @@ impl Ahead {
             let window = match self.windows.get(&key) {
                 Some((window, _)) => Arc::clone(window),
                 None => {
-                    let window = Arc::new(Window { slots: self.slots_of(step, &wanted, sender).await? });
+                    let mut slots = self.slots_of(step, &wanted, sender).await?;
+                    slots.sort_unstable_by_key(|slot| slot.name());
+                    let window = Arc::new(Window { slots });
                     self.windows.insert(key, (Arc::clone(&window), wanted.last_step));
                     window
                 }
@@ -285,10 +297,14 @@ impl Ahead {
         let bytes = source.cost(slot.group as usize).total();
         loop {
             let asked = *self.asked.borrow_and_update();
-            self.early.retain(|(step, _)| *step > asked);
-            let sum = self.early.iter().fold(bytes, |sum, (_, bytes)| sum.saturating_add(*bytes));
+            while let Some((_, bytes)) = self.early.front().filter(|(step, _)| *step <= asked) {
+                self.early_bytes = self.early_bytes.saturating_sub(*bytes);
+                self.early.pop_front();
+            }
+            let sum = self.early_bytes.saturating_add(bytes);
             if step <= asked || self.early.len() < self.job.reads_at_once || sum <= AHEAD_BYTES {
-                self.early.push((step, bytes));
+                self.early.push_back((step, bytes));
+                self.early_bytes = sum;
                 return Ok(());
             }
             tokio::select! {
@@ -403,95 +419,5 @@ impl Assembler {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Work>> {
         self.in_flight.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-async fn assemble(job: &Arc<Job>, plan: Arc<dyn Order>, share: Share, work: Work, reservation: Reservation) -> Made {
-    let started = Instant::now();
-    // Sorted by name, to find the cells of a row: its position here is their number.
-    let mut slots: Vec<&Arc<Slot>> = work.windows.iter().flat_map(|window| &window.slots).collect();
-    slots.sort_unstable_by_key(|slot| slot.name());
-    slots.dedup_by_key(|slot| slot.name());
-    let mut cells = Vec::with_capacity(slots.len());
-    for slot in &slots {
-        cells.push(slot.cells().await.ok_or_else(|| Failure::Group(Arc::clone(slot)))?);
-    }
-    let names: Vec<(u32, u32)> = slots.iter().map(|slot| slot.name()).collect();
-    job.counters.batch.waited(started.elapsed());
-    // `work` moves along: the row groups stay in memory until the batch is made.
-    job.on_cpu(move |job| {
-        let batch = gather(job, &*plan, share, work.step, &cells, &names, reservation);
-        drop(work);
-        batch
-    })
-    .await
-    .map_err(Failure::Step)
-}
-
-fn gather(
-    job: &Job,
-    plan: &dyn Order,
-    share: Share,
-    step: u64,
-    cells: &[Arc<Cells>],
-    names: &[(u32, u32)],
-    reservation: Reservation,
-) -> Result<Batch> {
-    let started = Instant::now();
-    let step = plan.step(step, share);
-    let mut rows = Vec::with_capacity(step.rows.len());
-    // Rows come in runs of one row group when nothing is shuffled, so the last answer is asked first.
-    let mut last = ((u32::MAX, u32::MAX), 0);
-    for row in &step.rows {
-        let key = (row.source, row.group);
-        if last.0 != key {
-            last = (key, names.binary_search(&key).map_err(|_| closed())? as u32);
-        }
-        let source = &job.sources[row.source as usize];
-        rows.push((last.1, source.dataset.first_row(row.group as usize, row.row)));
-    }
-    let source = |pick: (u32, u32)| {
-        let (source, group) = names[pick.0 as usize];
-        (&job.sources[source as usize], group as usize, u64::from(pick.1))
-    };
-    let row_id = |pick| {
-        let (source, group, row) = source(pick);
-        source.row_base + source.dataset.row_id(group, row)
-    };
-    let stored_row = |pick| {
-        let (source, group, row) = source(pick);
-        source.dataset.stored_row(group, row)
-    };
-    let (seed, epoch) = (plan.seed(), plan.epoch());
-    let request = Rows {
-        epoch,
-        step: step.step,
-        cells,
-        rows: &rows,
-        size: step.size,
-        masked: plan.masked(),
-        random: &|pick| random(seed, epoch, row_id(pick)),
-        row_ids: &row_id,
-        stored_rows: &stored_row,
-        bad_rows: job.bad_rows,
-        max_bytes: job.groups.budget().saturating_add(job.batches.budget()),
-    };
-    let (batch, bad) = job.sources[0].maker.assemble(&request, reservation)?;
-    if !bad.is_empty() {
-        job.ledger.record(bad.into_iter().map(|bad| entry(&batch, bad)));
-    }
-    job.counters.copied.fetch_add(job.sources[0].maker.copied_bytes(&batch) as u64, Ordering::Relaxed);
-    job.counters.batch.done(batch.tensor_bytes() as u64, started.elapsed());
-    Ok(batch)
-}
-
-fn entry(batch: &Batch, bad: BadRow) -> Entry {
-    Entry {
-        epoch: batch.epoch,
-        step: batch.step,
-        row_id: bad.row_id,
-        column: bad.column.to_string(),
-        error: bad.error.chain(),
-        replaced_by: bad.replaced_by,
     }
 }

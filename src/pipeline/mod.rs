@@ -28,6 +28,7 @@ mod returned;
 mod row_groups;
 mod sized;
 mod stats;
+mod step;
 mod stored;
 
 use crate::dataset::Petastorm;

@@ -18,6 +18,7 @@ mod cli;
 mod columns;
 /// Conversions: files of other libraries, round trips, refusals, hostile input, kills.
 #[cfg(feature = "convert")]
+mod contradict;
 mod convert;
 /// Damaged and hostile Parquet files.
 mod corrupt;

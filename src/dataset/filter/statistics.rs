@@ -1,8 +1,9 @@
 //! What a Parquet file says about a column: the least and greatest value, nulls and NaNs, of a chunk or a page.
 //!
 //! Bounds are used only where their order is the one the filter compares in: the deprecated `min`/`max` fields and files
-//! without column orders compare bytes as signed, so there only signed numbers count; NaN bounds and bounds in the wrong
-//! order are dropped; INT96 has no order. Truncated strings are still bounds.
+//! without column orders compare bytes as signed, so there only signed numbers count; NaN bounds are dropped; INT96 has no order.
+//! Truncated strings are still bounds. Statistics that contradict themselves say nothing: bounds of nothing but nulls, a lower
+//! bound above the upper, more nulls and NaNs than rows, nulls in a column that has none.
 
 use arrow::datatypes::DataType;
 use parquet::basic::{ColumnOrder, ConvertedType, LogicalType, SortOrder, TimeUnit as ParquetUnit, Type as Physical};
@@ -79,7 +80,7 @@ impl<'a> Chunk<'a> {
     /// What the chunk's statistics say, for a column of type `kind`.
     pub(super) fn facts(&self, kind: &DataType) -> Facts {
         let Some(statistics) = self.chunk.statistics() else {
-            return Facts { rows: self.rows, nulls: None, nans: None, extent: None };
+            return Facts::nothing(self.rows);
         };
         let bounds = match statistics {
             Statistics::Boolean(s) => s.min_opt().copied().map(Raw::Bool).zip(s.max_opt().copied().map(Raw::Bool)),
@@ -93,12 +94,14 @@ impl<'a> Chunk<'a> {
             }
         };
         let trusted = self.trusts(statistics.is_min_max_deprecated());
-        Facts {
+        Said {
             rows: self.rows,
-            nulls: statistics.null_count_opt().filter(|nulls| *nulls <= self.rows),
+            nulls: statistics.null_count_opt(),
             nans: statistics.nan_count_opt(),
-            extent: bounds.filter(|_| trusted).and_then(|(low, high)| self.extent(low, high, kind)),
+            bounded: statistics.min_bytes_opt().is_some() || statistics.max_bytes_opt().is_some(),
+            extent: self.extent(bounds.filter(|_| trusted), kind),
         }
+        .facts(self.leaf())
     }
 
     /// First row and facts of each page; `None` without a consistent page index.
@@ -121,10 +124,19 @@ impl<'a> Chunk<'a> {
             let rows = end - start;
             let count = |counts: Option<&Vec<i64>>| counts.and_then(|all| u64::try_from(*all.get(page)?).ok());
             let all_null = index.is_null_page(page);
-            let nulls = if all_null { Some(rows) } else { count(index.null_counts()).filter(|nulls| *nulls <= rows) };
-            let bounds = if all_null || !trusted { None } else { page_bounds(index, page) };
-            let extent = bounds.and_then(|(low, high)| self.extent(low, high, kind));
-            (start, Facts { rows, nulls, nans: count(index.nan_counts()), extent })
+            let nulls = count(index.null_counts());
+            let bounds = if all_null { None } else { page_bounds(index, page) };
+            if all_null && nulls.is_some_and(|nulls| nulls != rows) {
+                return (start, Facts::nothing(rows));
+            }
+            let said = Said {
+                rows,
+                nulls: if all_null { Some(rows) } else { nulls },
+                nans: count(index.nan_counts()),
+                bounded: bounds.is_some(),
+                extent: self.extent(bounds.filter(|_| trusted), kind),
+            };
+            (start, said.facts(self.leaf()))
         });
         Some(pages.collect())
     }
@@ -145,14 +157,74 @@ impl<'a> Chunk<'a> {
         }
     }
 
-    fn extent(&self, low: Raw<'_>, high: Raw<'_>, kind: &DataType) -> Option<Extent> {
-        match (value(low, kind, self.leaf())?, value(high, kind, self.leaf())?) {
-            (Value::Whole(low), Value::Whole(high)) => (low <= high).then_some(Extent::Whole(low, high)),
-            // False for a NaN on either side.
-            (Value::Float(low), Value::Float(high)) => (low <= high).then_some(Extent::Float(low, high)),
-            (Value::Bytes(low), Value::Bytes(high)) => (low <= high).then_some(Extent::Bytes(low, high)),
-            _ => None,
+    fn extent(&self, bounds: Option<(Raw<'_>, Raw<'_>)>, kind: &DataType) -> Bounds {
+        let values = bounds.and_then(|(low, high)| value(low, kind, self.leaf()).zip(value(high, kind, self.leaf())));
+        match values {
+            Some((Value::Whole(low), Value::Whole(high))) => Bounds::of(low <= high, || Extent::Whole(low, high)),
+            Some((Value::Float(low), Value::Float(high))) if low.is_nan() || high.is_nan() => Bounds::Nan,
+            Some((Value::Float(low), Value::Float(high))) => Bounds::of(low <= high, || Extent::Float(low, high)),
+            Some((Value::Bytes(low), Value::Bytes(high))) => Bounds::of(low <= high, || Extent::Bytes(low, high)),
+            _ => Bounds::Unknown,
         }
+    }
+}
+
+/// Bounds in the order in which the filter compares.
+#[derive(Debug)]
+enum Bounds {
+    /// None, or none that can be compared.
+    Unknown,
+    Extent(Extent),
+    /// At least one of them is NaN.
+    Nan,
+    /// The lower is above the upper.
+    Reversed,
+}
+
+impl Bounds {
+    fn of(ordered: bool, extent: impl FnOnce() -> Extent) -> Self {
+        if ordered { Self::Extent(extent()) } else { Self::Reversed }
+    }
+}
+
+/// What statistics say, before it is known whether it agrees with itself.
+#[derive(Debug)]
+struct Said {
+    rows: u64,
+    nulls: Option<u64>,
+    nans: Option<u64>,
+    /// Whether there is any bound, comparable or not.
+    bounded: bool,
+    extent: Bounds,
+}
+
+impl Said {
+    /// What is known by it: nothing at all where one part contradicts another, for either may be the wrong one.
+    fn facts(self, leaf: &ColumnDescriptor) -> Facts {
+        let Self { rows, nulls, nans, bounded, extent } = self;
+        let (empty, full) = (nulls.unwrap_or_default(), nans.unwrap_or_default());
+        let others = rows.checked_sub(empty).and_then(|left| left.checked_sub(full));
+        let contradicts = others.is_none()
+            || (empty > 0 && leaf.max_def_level() == 0)
+            || (bounded && rows > 0 && empty == rows)
+            || match &extent {
+                Bounds::Reversed => true,
+                // A NaN is a bound only where there is nothing but NaN, or by old writers that count none.
+                Bounds::Nan => nans == Some(0),
+                Bounds::Extent(_) => rows > 0 && others == Some(0),
+                Bounds::Unknown => false,
+            };
+        if contradicts {
+            return Facts::nothing(rows);
+        }
+        let extent = if let Bounds::Extent(extent) = extent { Some(extent) } else { None };
+        Facts { rows, nulls, nans, extent }
+    }
+}
+
+impl Facts {
+    fn nothing(rows: u64) -> Self {
+        Self { rows, nulls: None, nans: None, extent: None }
     }
 }
 
@@ -309,7 +381,16 @@ mod tests {
 
     /// A file of one column with the given statistics and order instead of its own; four rows.
     fn altered(array: ArrayRef, statistics: Statistics, order: Option<ColumnOrder>) -> (RecordBatch, ParquetMetaData) {
-        let batch = RecordBatch::try_from_iter_with_nullable([("a", array, true)]).unwrap();
+        altered_with(array, true, statistics, order)
+    }
+
+    fn altered_with(
+        array: ArrayRef,
+        nullable: bool,
+        statistics: Statistics,
+        order: Option<ColumnOrder>,
+    ) -> (RecordBatch, ParquetMetaData) {
+        let batch = RecordBatch::try_from_iter_with_nullable([("a", array, nullable)]).unwrap();
         let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), None).unwrap();
         writer.write(&batch).unwrap();
         let file = bytes::Bytes::from(writer.into_inner().unwrap());
@@ -372,10 +453,29 @@ mod tests {
         let file = |nulls| altered(Arc::clone(&array), Statistics::int32(Some(2), Some(2), None, nulls, false), None);
         assert!(may("a is null", &file(None)) && may("a is not null", &file(None)));
         assert!(!may("a is null", &file(Some(0))));
-        assert!(!may("a is not null or a = 2", &file(Some(4))));
-        // More nulls than rows: the count says nothing.
+        // Bounds of nothing but nulls, and more nulls than rows: nothing is known.
+        assert!(
+            may("a is not null", &file(Some(4))) && may("a is null", &file(Some(4))) && may("a = 7", &file(Some(4)))
+        );
+        let unbounded = Statistics::int32(None, None, None, Some(4), false);
+        assert!(!may("a is not null or a = 2", &altered(Arc::clone(&array), unbounded, None)));
         assert!(may("a is null", &file(Some(9))) && may("a is not null", &file(Some(9))));
         assert!(!may("not a = 2", &file(Some(1))));
+        // A lower bound above the upper: the count of nulls may be as wrong.
+        let reversed = Statistics::int32(Some(3), Some(1), None, Some(0), false);
+        let file = altered(Arc::clone(&array), reversed, None);
+        assert!(may("a is null", &file) && may("a = 2", &file) && may("a > 5", &file));
+    }
+
+    #[test]
+    fn a_required_column_with_nulls_is_not_believed() {
+        let array: ArrayRef = Arc::new(Int32Array::from(vec![1, 2, 3, 4]));
+        let file = |nulls| {
+            let statistics = Statistics::int32(Some(1), Some(4), None, Some(nulls), false);
+            altered_with(Arc::clone(&array), false, statistics, None)
+        };
+        assert!(!may("a > 4", &file(0)));
+        assert!(may("a > 4", &file(1)) && may("a is null", &file(1)));
     }
 
     #[test]
@@ -388,12 +488,15 @@ mod tests {
         let unknown = file(0.0, 0.0, None);
         assert!(may("a != 0", &unknown) && may("not a = 0", &unknown) && may("not a < 1", &unknown));
         assert!(!may("a > 1", &unknown) && !may("a < 0", &unknown) && may("a = -0.0", &unknown));
+        let all = file(0.0, 0.0, Some(4));
+        assert!(may("a > 1", &all), "bounds of nothing but NaN");
         let none = file(0.0, 0.0, Some(0));
         assert!(!may("a != 0", &none) && !may("not a < 1", &none));
         // Zeros of either sign are equal, so a bound of one is a bound of the other.
         assert!(may("a = 0.0", &file(-0.0, -0.0, Some(0))) && may("a >= 0.0", &file(-1.0, -0.0, Some(0))));
         for (low, high) in [(f64::NAN, 1.0), (0.0, f64::NAN), (f64::NAN, f64::NAN)] {
             assert!(may("a > 5", &file(low, high, Some(1))), "{low} {high}");
+            assert!(may("a is null", &file(low, high, Some(0))), "{low} {high} without NaN");
         }
     }
 }

@@ -1,0 +1,108 @@
+"""Times of 96 bits, as Spark writes them by default: every date is the one that was written, or an error."""
+
+from __future__ import annotations
+
+import datetime
+import pathlib
+from typing import Any
+
+import bowstring
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+MOMENTS = [
+    datetime.datetime(1, 1, 1),
+    datetime.datetime(1582, 10, 4, 23, 59, 59, 999_999),
+    datetime.datetime(1582, 10, 15),
+    datetime.datetime(1677, 9, 21),
+    datetime.datetime(1969, 12, 31, 23, 59, 59, 999_999),
+    datetime.datetime(1970, 1, 1),
+    datetime.datetime(2024, 2, 29, 12, 30, 0, 1),
+    datetime.datetime(2262, 4, 12),
+    datetime.datetime(9999, 12, 31, 23, 59, 59, 999_999),
+]
+
+
+def spark(table: pa.Table, path: pathlib.Path, **options: Any) -> str:
+    """Written as Spark does: without Arrow's schema."""
+    pq.write_table(table, path, use_deprecated_int96_timestamps=True, store_schema=False, **options)
+    kinds = {pq.read_metadata(path).schema.column(at).physical_type for at in range(table.num_columns)}
+    assert "INT96" in kinds
+    return str(path)
+
+
+def columns(url: str, **options: Any) -> dict[str, Any]:
+    """Everything, in stored order."""
+    with bowstring.Loader(url, batch_size=4, shuffle=False, timeout=60, **options) as loader:
+        batch = next(iter(loader))
+        return {name: pa.array(np.asarray(batch[name])) for name in batch}
+
+
+@pytest.mark.parametrize("dictionary", [True, False])
+@pytest.mark.parametrize("schema", [True, False])
+def test_every_year_is_the_one_that_was_written(tmp_path: pathlib.Path, dictionary: bool, schema: bool) -> None:
+    table = pa.table({"row": np.arange(len(MOMENTS)), "at": pa.array(MOMENTS, pa.timestamp("us"))})
+    path = tmp_path / "a.parquet"
+    if schema:
+        pq.write_table(table, path, use_deprecated_int96_timestamps=True, use_dictionary=dictionary)
+    else:
+        spark(table, path, use_dictionary=dictionary)
+    # What pyarrow makes of it, where it is told to.
+    assert pq.read_table(path, coerce_int96_timestamp_unit="us")["at"].to_pylist() == MOMENTS
+    with bowstring.Loader(str(path), batch_size=len(MOMENTS), shuffle=False, timeout=60) as loader:
+        moments = np.asarray(next(iter(loader))["at"])
+    assert moments.astype("datetime64[us]").astype(object).tolist() == MOMENTS
+
+
+def test_filters_compare_the_dates(tmp_path: pathlib.Path) -> None:
+    table = pa.table({"row": np.arange(len(MOMENTS)), "at": pa.array(MOMENTS, pa.timestamp("us"))})
+    url = spark(table, tmp_path / "a.parquet")
+    for at, moment in enumerate(MOMENTS):
+        with bowstring.Loader(
+            url,
+            columns=["row"],
+            filter=f"at >= '{moment.isoformat()}'",
+            batch_size=len(MOMENTS),
+            shuffle=False,
+            timeout=60,
+        ) as loader:
+            batch = next(iter(loader))
+            rows = np.asarray(batch["row"])[np.asarray(batch["_mask"])]
+        assert rows.tolist() == list(range(at, len(MOMENTS))), moment
+
+
+def test_nested_and_missing_times(tmp_path: pathlib.Path) -> None:
+    lists = [[], None, MOMENTS[:3], [None, MOMENTS[8]], MOMENTS[3:8], []]
+    pairs = [
+        None if value is None else {"t": value, "n": at}
+        for at, value in enumerate([*MOMENTS[:3], None, None, MOMENTS[8]])
+    ]
+    table = pa.table(
+        {
+            "list": pa.array(lists, pa.list_(pa.timestamp("us"))),
+            "pair": pa.array(pairs, pa.struct([("t", pa.timestamp("us")), ("n", pa.int64())])),
+            "other": pa.array(range(6), pa.timestamp("s")),
+        }
+    )
+    url = spark(table, tmp_path / "a.parquet")
+    copy = tmp_path / "copy"
+    bowstring.convert(url, str(copy), to="parquet")
+    found = pa.concat_tables([pq.read_table(path) for path in sorted(copy.glob("*.parquet"))])
+    for name in ("list", "pair"):
+        assert found[name].to_pylist() == table[name].to_pylist(), name
+    assert found.schema.field("list").type.value_type == pa.timestamp("us")
+
+
+def test_digits_beyond_microseconds_are_no_silent_loss(tmp_path: pathlib.Path) -> None:
+    nanos = pa.array([None, 1_000, 2_000, 1_700_000_000_000_000_123], pa.timestamp("ns"))
+    url = spark(pa.table({"row": np.arange(4), "at": nanos}), tmp_path / "a.parquet")
+    with pytest.raises(bowstring.UnsupportedError, match=r"a\.parquet, row group 0, column at, row 3.*INT96"):
+        columns(url)
+    assert columns(url, columns=["row"])["row"].to_pylist() == [0, 1, 2, 3]
+    # A writer that says nanoseconds has them.
+    pq.write_table(pa.table({"at": nanos[1:]}), tmp_path / "b.parquet", use_deprecated_int96_timestamps=True)
+    with bowstring.Loader(str(tmp_path / "b.parquet"), batch_size=len(MOMENTS), shuffle=False, timeout=60) as loader:
+        found = np.asarray(next(iter(loader))["at"])[:3]
+    assert found.astype("datetime64[ns]").astype(np.int64).tolist() == nanos[1:].cast(pa.int64()).to_pylist()

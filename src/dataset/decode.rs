@@ -1,0 +1,307 @@
+//! Decoding one row group: its columns as arrays.
+//!
+//! ```text
+//!   pages of a leaf ─walked─► sizes, counts, checksums ─► levels held against the schema ─► Arrow's reader ─► the schema's type
+//! ```
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, new_empty_array, new_null_array};
+use arrow::datatypes::{Fields, TimeUnit};
+use parquet::arrow::arrow_reader::{
+    ArrowReaderMetadata, ParquetRecordBatchReader, ParquetRecordBatchReaderBuilder, RowGroups, RowSelection,
+    RowSelectionPolicy,
+};
+use parquet::arrow::{FieldLevels, ProjectionMask, parquet_to_arrow_field_levels};
+use parquet::column::page::{PageIterator, PageReader};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
+use parquet::file::serialized_reader::SerializedPageReader;
+
+use super::footer::{chunk_range, guard};
+use super::project::{Leaves, Projection, Source};
+use super::read::{Chunks, Fetched};
+use super::{DataFile, Dataset, Layout, hive, pages, times, unify};
+use crate::error::{Error, Place, Result};
+use crate::manifest::RowGroup;
+use crate::page::{Checked, has_levels};
+
+/// The rows of a row group to decode.
+#[derive(Debug)]
+pub(super) struct Rows {
+    /// All without one.
+    pub(super) selection: Option<RowSelection>,
+    /// How many that are.
+    pub(super) count: u64,
+}
+
+/// How the decoder puts the leaves of a root column together.
+#[derive(Debug)]
+pub(super) enum Levels {
+    Plain(FieldLevels),
+    /// With times of 96 bits: in two units, of which those are made that the schema has.
+    Times([FieldLevels; 2], Vec<Option<TimeUnit>>),
+}
+
+impl Levels {
+    fn new(layout: &Layout, leaves: &[usize]) -> Result<Self, ParquetError> {
+        let descriptor = layout.descriptor();
+        let fields = layout.schema.fields();
+        let make = |fields: &Fields| {
+            let mask = ProjectionMask::leaves(descriptor, leaves.iter().copied());
+            parquet_to_arrow_field_levels(descriptor, mask, Some(fields))
+        };
+        if !times::any(descriptor, leaves.iter().copied()) {
+            return Ok(Self::Plain(make(fields)?));
+        }
+        let [seconds, nanos] = times::PARTS.map(|unit| make(&times::with_unit(fields, descriptor, unit)));
+        Ok(Self::Times([seconds?, nanos?], times::units(fields, descriptor, leaves)))
+    }
+}
+
+impl Dataset {
+    /// Decodes root column number `root` of the projection: its selected rows, in row order, in the type of the schema.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`], [`Error::Limit`] or [`Error::Unsupported`], each with its place.
+    pub fn decode(&self, fetched: &Fetched, projection: &Projection, root: usize) -> Result<ArrayRef> {
+        if let Some(array) = self.decode_numbers(fetched, projection, root) {
+            return Ok(array);
+        }
+        let (row_group, ..) = self.group(fetched.group)?;
+        let selection =
+            self.inner.selections.get(fetched.group).and_then(|selection| selection.to_parquet(row_group.rows));
+        let rows = Rows { selection, count: self.decoded_rows(fetched.group) };
+        self.decode_rows(fetched, projection, root, None, rows)
+    }
+
+    /// As [`decode`](Self::decode), for other rows than the dataset's, of the pages that `indexed` knows where only some were read.
+    pub(super) fn decode_rows(
+        &self,
+        fetched: &Fetched,
+        projection: &Projection,
+        root: usize,
+        indexed: Option<&ArrowReaderMetadata>,
+        rows: Rows,
+    ) -> Result<ArrayRef> {
+        let (row_group, file, layout) = self.group(fetched.group)?;
+        let place = self.place(fetched.group);
+        let count = usize::try_from(rows.count).map_err(|_| Error::corrupt(place.clone(), "it has too many rows"))?;
+        let source = projection.sources.get(file.layout).and_then(|sources| sources.get(root));
+        let (Some(wanted), Some(source)) = (projection.roots().get(root), source) else {
+            return Err(Error::NotFound { what: format!("column {root} of the projection"), hint: String::new() });
+        };
+        let place = place.column(wanted.name());
+        let data_type = wanted.field().data_type();
+        let leaves = match source {
+            Source::Partition => {
+                let value = file.partitions.iter().find(|(key, _)| key.as_ref() == wanted.name());
+                let value = value.and_then(|(_, value)| value.as_deref());
+                return guard(&place, "a partition value", || Ok(hive::constant(value, data_type, count)?));
+            }
+            // Nested fixed sizes multiply, and Arrow panics where they overflow.
+            Source::Missing => {
+                return guard(&place, "a column that the file lacks", || Ok(new_null_array(data_type, count)));
+            }
+            Source::Leaves(_) if count == 0 => return Ok(new_empty_array(data_type)),
+            Source::Leaves(leaves) => leaves,
+        };
+        for leaf in &leaves.numbers {
+            self.check_pages(fetched, *leaf)?;
+        }
+        let group = Group { chunks: Arc::new(fetched.chunks.clone()), file, row_group };
+        let array = match indexed.filter(|_| !fetched.pages.is_empty()) {
+            Some(reader) => group.some_pages(reader, leaves, rows, &fetched.pages, &place)?,
+            None => group.all_pages(layout, leaves, &rows, &place)?,
+        };
+        let array = guard(&place, "its type is not the dataset's", || Ok(unify::adapt(&array, data_type)?))?;
+        if array.len() == count {
+            Ok(array)
+        } else {
+            Err(Error::corrupt(place, format!("it has {} rows where {count} were expected", array.len())))
+        }
+    }
+
+    /// Checks what was fetched of one leaf before it is decoded.
+    pub(super) fn check_pages(&self, fetched: &Fetched, leaf: usize) -> Result<()> {
+        let (row_group, file, _) = self.group(fetched.group)?;
+        let Some(group) = file.metadata.row_groups().get(row_group.ordinal as usize) else { return Ok(()) };
+        let Some(column) = group.columns().get(leaf) else { return Ok(()) };
+        let place = || self.place(fetched.group).column(column.column_path().string());
+        let bytes = |range: &Range<u64>| guard(&place(), "it was not read", || fetched.chunks.range(range));
+        let walk = pages::Walk { column, rows: group.num_rows(), limits: &self.inner.limits, place: &place };
+        match fetched.pages.iter().find(|(number, _)| *number == leaf) {
+            Some((_, pages)) => walk.some(pages.iter().map(bytes)),
+            None => walk.all(&bytes(&chunk_range(column))?),
+        }
+    }
+}
+
+/// One row group as Arrow's reader asks for it.
+struct Group<'a> {
+    chunks: Arc<Chunks>,
+    file: &'a DataFile,
+    row_group: &'a RowGroup,
+}
+
+impl Group<'_> {
+    /// The column from whole chunks.
+    fn all_pages(&self, layout: &Layout, leaves: &Leaves, rows: &Rows, place: &Place) -> Result<ArrayRef> {
+        let levels = match leaves.levels.get() {
+            Some(levels) => levels,
+            None => {
+                let made = guard(place, "the schema is damaged", || Levels::new(layout, &leaves.numbers))?;
+                leaves.levels.get_or_init(|| made)
+            }
+        };
+        let read = |levels: &FieldLevels| {
+            guard(place, "its pages are damaged", || {
+                let size = self.row_group.rows as usize;
+                let reader =
+                    ParquetRecordBatchReader::try_new_with_row_groups(levels, self, size, rows.selection.clone())?;
+                gathered(reader)
+            })
+        };
+        match levels {
+            Levels::Plain(levels) => read(levels),
+            Levels::Times([seconds, nanos], units) => {
+                let (seconds, nanos) = (read(seconds)?, read(nanos)?);
+                times::join(&seconds, &nanos, units).map_err(|fault| untimely(fault, rows, place))
+            }
+        }
+    }
+
+    /// Looks at the levels of `some` pages; Arrow's reader, which has its own way to chosen pages, unpacks them again.
+    fn check_levels(&self, leaves: &Leaves, some: &[(usize, Vec<Range<u64>>)]) -> Result<(), ParquetError> {
+        let ordinal = self.row_group.ordinal as usize;
+        let Some(group) = self.file.metadata.row_groups().get(ordinal) else { return Ok(()) };
+        for (leaf, ranges) in some.iter().filter(|(leaf, _)| leaves.numbers.contains(leaf)) {
+            let column = group.columns().get(*leaf).filter(|column| has_levels(column.column_descr()));
+            for (column, range) in column.into_iter().flat_map(|column| ranges.iter().map(move |range| (column, range)))
+            {
+                // A chunk that is nothing but these pages.
+                let size = i64::try_from(range.end - range.start)?;
+                let builder = column.clone().into_builder().set_dictionary_page_offset(None);
+                let builder = builder.set_data_page_offset(i64::try_from(range.start)?);
+                let part = builder.set_total_compressed_size(size).build()?;
+                let pages = SerializedPageReader::new(Arc::clone(&self.chunks), &part, self.num_rows(), None)?;
+                Checked::new(pages, column.column_descr()).try_for_each(|page| page.map(drop))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The column from the pages that were read of it, which `reader` knows.
+    fn some_pages(
+        &self,
+        reader: &ArrowReaderMetadata,
+        leaves: &Leaves,
+        rows: Rows,
+        some: &[(usize, Vec<Range<u64>>)],
+        place: &Place,
+    ) -> Result<ArrayRef> {
+        let ordinal = self.row_group.ordinal as usize;
+        guard(place, "its pages are damaged", || {
+            self.check_levels(leaves, some)?;
+            let mask = ProjectionMask::leaves(reader.parquet_schema(), leaves.numbers.iter().copied());
+            let mut builder =
+                ParquetRecordBatchReaderBuilder::new_with_metadata(Chunks::clone(&self.chunks), reader.clone())
+                    .with_row_groups(vec![ordinal])
+                    .with_projection(mask)
+                    .with_batch_size(self.row_group.rows as usize)
+                    // Masks would ask for pages in which nothing is selected.
+                    .with_row_selection_policy(RowSelectionPolicy::Selectors);
+            if let Some(selection) = rows.selection {
+                builder = builder.with_row_selection(selection);
+            }
+            gathered(builder.build()?)
+        })
+    }
+}
+
+/// The one column of all batches.
+fn gathered(reader: ParquetRecordBatchReader) -> Result<ArrayRef, ParquetError> {
+    let batches = reader.collect::<Result<Vec<_>, _>>()?;
+    let arrays: Vec<ArrayRef> = batches.iter().filter_map(|batch| batch.columns().first().cloned()).collect();
+    match arrays.as_slice() {
+        [one] => Ok(Arc::clone(one)),
+        [] => Err(ParquetError::EOF("there are no rows".to_owned())),
+        many => Ok(arrow::compute::concat(&many.iter().map(AsRef::as_ref).collect::<Vec<_>>())?),
+    }
+}
+
+/// The error for times that cannot be had.
+fn untimely(fault: times::Fault, rows: &Rows, place: &Place) -> Error {
+    let (at, flat, why) = match fault {
+        times::Fault::Arrow(error) => return Error::corrupt_by(place.clone(), "its pages are damaged", error),
+        times::Fault::Time { at, flat, why } => (at, flat, why),
+    };
+    let stored = || match &rows.selection {
+        None => Some(at),
+        Some(selection) => {
+            let (mut row, mut left) = (0, at);
+            for selector in selection.iter() {
+                if !selector.skip && left < selector.row_count {
+                    return Some(row + left);
+                }
+                row += selector.row_count;
+                left -= if selector.skip { 0 } else { selector.row_count };
+            }
+            None
+        }
+    };
+    let place = match stored().filter(|_| flat) {
+        Some(row) => place.clone().row(row as u64),
+        None => place.clone(),
+    };
+    match why {
+        times::Why::Beyond(unit) => {
+            Error::corrupt(place, format!("an INT96 time is further from 1970 than 64 bits of {unit} reach"))
+        }
+        times::Why::Negative => Error::corrupt(place, "an INT96 time is before the day that it names"),
+        times::Why::Finer(unit) => Error::Unsupported {
+            what: format!("{place}: an INT96 time with digits beyond {unit}"),
+            hint: "rewrite the column as INT64 nanoseconds, or leave it out".to_owned(),
+        },
+    }
+}
+
+impl RowGroups for Group<'_> {
+    fn num_rows(&self) -> usize {
+        self.row_group.rows as usize
+    }
+
+    fn column_chunks(&self, leaf: usize) -> Result<Box<dyn PageIterator>, ParquetError> {
+        let column = self.row_groups().next().and_then(|group| group.columns().get(leaf));
+        let column = column.ok_or_else(|| ParquetError::General(format!("column {leaf} is unknown")))?;
+        let pages = SerializedPageReader::new(Arc::clone(&self.chunks), column, self.num_rows(), None)?;
+        // The walk over its pages stays with sizes; levels are seen where pages are unpacked anyway.
+        let pages: Box<dyn PageReader> = match has_levels(column.column_descr()) {
+            true => Box::new(Checked::new(pages, column.column_descr())),
+            false => Box::new(pages),
+        };
+        Ok(Box::new(Once(Some(pages))))
+    }
+
+    fn row_groups(&self) -> Box<dyn Iterator<Item = &RowGroupMetaData> + '_> {
+        Box::new(self.file.metadata.row_groups().get(self.row_group.ordinal as usize).into_iter())
+    }
+
+    fn metadata(&self) -> &ParquetMetaData {
+        &self.file.metadata
+    }
+}
+
+/// The pages of the one row group.
+struct Once(Option<Box<dyn PageReader>>);
+
+impl Iterator for Once {
+    type Item = Result<Box<dyn PageReader>, ParquetError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.take().map(Ok)
+    }
+}
+
+impl PageIterator for Once {}

@@ -1,0 +1,217 @@
+//! What files with the same schema share, and one schema over all of them.
+//!
+//! Two files have one layout if their Parquet schemas are the same bytes and the Arrow schemas beside them, if there are any, have
+//! the same fields. What else a writer leaves there, such as the length of pandas' index, makes no layout of its own.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use arrow::datatypes::{Field, Fields, Schema, SchemaRef, TimeUnit};
+use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
+use parquet::file::metadata::ParquetMetaData;
+use parquet::schema::types::SchemaDescriptor;
+use sha2::{Digest, Sha256};
+
+use super::footer::{Footer, guard};
+use super::{DataFile, Inner, Limits, hive, times, unify};
+use crate::error::{Error, Place, Result};
+use crate::manifest::Manifest;
+
+/// The key under which Arrow writers leave their schema.
+const ARROW_SCHEMA: &str = "ARROW:schema";
+
+/// What files with the same schema share.
+#[derive(Debug)]
+pub(super) struct Layout {
+    /// The columns as they are read.
+    pub(super) schema: SchemaRef,
+    /// Number of the root column of each leaf.
+    pub(super) leaf_roots: Vec<usize>,
+    /// The first file of this layout; its Parquet schema is that of all of them.
+    pub(super) first: Arc<ParquetMetaData>,
+}
+
+impl Layout {
+    /// The Parquet schema.
+    pub(super) fn descriptor(&self) -> &SchemaDescriptor {
+        self.first.file_metadata().schema_descr()
+    }
+
+    fn new(metadata: &Arc<ParquetMetaData>, name: &Arc<str>) -> Result<Self> {
+        let place = Place::file(Arc::clone(name));
+        let default = guard(&place, "the schema is damaged", || {
+            ArrowReaderMetadata::try_new(Arc::clone(metadata), ArrowReaderOptions::new())
+        })?;
+        let mut seen = BTreeSet::new();
+        for field in default.schema().fields() {
+            if !seen.insert(field.name().as_str()) {
+                let hint = "rename one of them".to_owned();
+                return Err(Error::Unsupported {
+                    what: format!("{place}: two columns named {:?}", field.name()),
+                    hint,
+                });
+            }
+        }
+        let descriptor = metadata.file_metadata().schema_descr();
+        let as_read = |field: &Arc<Field>| field.as_ref().clone().with_data_type(unify::as_read(field.data_type()));
+        let mut fields: Fields = default.schema().fields().iter().map(as_read).collect();
+        if arrow_schema(metadata).is_none() {
+            fields = times::with_unit(&fields, descriptor, TimeUnit::Microsecond);
+        }
+        let schema = Arc::new(Schema::new(fields));
+        // That the decoder agrees is asked once, not for every row group.
+        let options = ArrowReaderOptions::new().with_schema(Arc::clone(&schema));
+        guard(&place, "the schema is damaged", || ArrowReaderMetadata::try_new(Arc::clone(metadata), options))?;
+        let leaf_roots = (0..descriptor.num_columns()).map(|leaf| descriptor.get_column_root_idx(leaf)).collect();
+        Ok(Self { schema, leaf_roots, first: Arc::clone(metadata) })
+    }
+}
+
+/// The Arrow schema that a writer left in the footer, as it is there.
+fn arrow_schema(metadata: &ParquetMetaData) -> Option<&str> {
+    let pairs = metadata.file_metadata().key_value_metadata()?;
+    pairs.iter().find(|pair| pair.key == ARROW_SCHEMA)?.value.as_deref()
+}
+
+/// Layouts met so far.
+#[derive(Default)]
+struct Layouts {
+    layouts: Vec<Layout>,
+    /// By the bytes of both schemas: the footer of most files was met before.
+    by_bytes: HashMap<([u8; 32], Option<[u8; 32]>), usize>,
+    /// By what they mean.
+    by_fields: HashMap<([u8; 32], Fields), usize>,
+}
+
+impl Layouts {
+    /// The number of the footer's layout, and whether it is new.
+    fn intern(&mut self, footer: &Footer) -> Result<(usize, bool)> {
+        let arrow = arrow_schema(&footer.metadata).map(|schema| Sha256::digest(schema).into());
+        let bytes = (footer.schema, arrow);
+        if let Some(number) = self.by_bytes.get(&bytes) {
+            return Ok((*number, false));
+        }
+        let layout = Layout::new(&footer.metadata, footer.object.name())?;
+        let next = self.layouts.len();
+        let number = *self.by_fields.entry((footer.schema, layout.schema.fields().clone())).or_insert(next);
+        self.by_bytes.insert(bytes, number);
+        if number == next {
+            self.layouts.push(layout);
+        }
+        Ok((number, number == next))
+    }
+}
+
+/// The columns of all layouts together, each with the file in which it was first met.
+#[derive(Default)]
+struct Columns {
+    columns: Vec<(Field, Arc<str>)>,
+    /// Numbers of columns by name, and how many layouts have each.
+    by_name: BTreeMap<String, (usize, usize)>,
+}
+
+impl Columns {
+    /// Adds the columns of a layout, first met in file `name`. A directory's value, of which `keys` are the names, wins over a column of
+    /// the same name, as everywhere else.
+    fn merge(&mut self, layout: &Layout, name: &Arc<str>, keys: &BTreeSet<Arc<str>>) -> Result<()> {
+        for field in layout.schema.fields().iter().filter(|field| !keys.contains(field.name().as_str())) {
+            let new = unify::plain(field);
+            let next = self.columns.len();
+            let (number, count) = self.by_name.entry(new.name().clone()).or_insert((next, 0));
+            *count += 1;
+            let Some((known, origin)) = self.columns.get_mut(*number) else {
+                self.columns.push((new, Arc::clone(name)));
+                continue;
+            };
+            let Some(both) = unify::field(known, &new) else {
+                return Err(Error::Mismatch {
+                    what: format!("type of column {:?} in file {origin} and file {name}", new.name()),
+                    expected: known.data_type().to_string(),
+                    found: new.data_type().to_string(),
+                    hint: "rewrite one of the files, or open them as separate datasets".to_owned(),
+                });
+            };
+            *known = both;
+        }
+        Ok(())
+    }
+
+    /// A column that any of so many layouts lacks is null there.
+    fn finish(self, layouts: usize) -> impl Iterator<Item = Field> {
+        let Self { columns, by_name } = self;
+        columns.into_iter().map(move |(field, _)| {
+            let everywhere = by_name.get(field.name()).is_some_and(|(_, count)| *count == layouts);
+            let nullable = field.is_nullable() || !everywhere;
+            field.with_nullable(nullable)
+        })
+    }
+}
+
+/// Gathers files of the same schema into layouts, and the layouts' schemas into one.
+pub(super) fn gather(footers: Vec<Footer>, partitions: Vec<hive::Values>) -> Result<Inner> {
+    let (mut layouts, mut columns) = (Layouts::default(), Columns::default());
+    let mut files: Vec<DataFile> = Vec::with_capacity(footers.len());
+    let keys: BTreeSet<Arc<str>> = partitions.iter().flatten().map(|(key, _)| Arc::clone(key)).collect();
+    for (footer, partitions) in footers.into_iter().zip(partitions) {
+        let (number, is_new) = layouts.intern(&footer)?;
+        if let Some(layout) = layouts.layouts.get(number).filter(|_| is_new) {
+            columns.merge(layout, footer.object.name(), &keys)?;
+        }
+        let Footer { object, metadata, sealed, .. } = footer;
+        files.push(DataFile { object, metadata, layout: number, partitions, sealed });
+    }
+    let layouts = layouts.layouts;
+    let partition_fields = hive::fields(files.iter().map(|file| &file.partitions));
+    let partitions = partition_fields.len();
+    let fields: Vec<Field> = columns.finish(layouts.len()).chain(partition_fields).collect();
+    Ok(Inner {
+        files,
+        layouts,
+        schema: Arc::new(Schema::new(fields)),
+        petastorm: None,
+        partitions,
+        manifest: Arc::new(Manifest::new(Vec::new(), Vec::new(), "", "")),
+        first_rows: Vec::new(),
+        selections: Vec::new(),
+        windows: None,
+        limits: Limits::default(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use arrow::array::{ArrayRef, Int64Array, RecordBatch};
+    use arrow::datatypes::DataType;
+    use parquet::arrow::ArrowWriter;
+
+    use crate::dataset::{Dataset, OpenOptions};
+
+    use super::*;
+
+    /// Layouts of files of one column, whose schemas have such metadata and whose column is so wide.
+    fn layouts(files: impl Iterator<Item = (String, bool)>) -> usize {
+        let folder = tempfile::tempdir().unwrap();
+        for (number, (about, wide)) in files.enumerate() {
+            let kind = if wide { DataType::Int64 } else { DataType::Int32 };
+            let about = HashMap::from([("pandas".to_owned(), about)]);
+            let schema = Schema::new(vec![Field::new("a", kind.clone(), true)]).with_metadata(about);
+            let column = arrow::compute::cast(&(Arc::new(Int64Array::from(vec![1])) as ArrayRef), &kind).unwrap();
+            let batch = RecordBatch::try_new(Arc::new(schema), vec![column]).unwrap();
+            let file = std::fs::File::create(folder.path().join(format!("{number:03}.parquet"))).unwrap();
+            let mut writer = ArrowWriter::try_new(file, batch.schema(), None).unwrap();
+            writer.write(&batch).unwrap();
+            writer.close().unwrap();
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let url = folder.path().display().to_string();
+        runtime.block_on(Dataset::open(&[url], OpenOptions::default())).unwrap().inner.layouts.len()
+    }
+
+    #[test]
+    fn what_does_not_matter_makes_no_layout() {
+        assert_eq!(layouts((0..40).map(|stop| (format!("{{\"stop\": {stop}}}"), true))), 1);
+        assert_eq!(layouts((0..40).map(|stop| (format!("{{\"stop\": {stop}}}"), stop % 2 == 0))), 2);
+    }
+}

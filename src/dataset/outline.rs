@@ -1,0 +1,263 @@
+//! A footer's outline, drawn before a parser sees it: how much there is of everything, and whether what is said twice agrees.
+//!
+//! The parser believes the schema alone. A column chunk names its type and its path again, and a writer that means two things
+//! has written neither: such a file is damaged, and its numbers would be other numbers.
+
+use sha2::{Digest, Sha256};
+
+use super::limits::Limits;
+use super::shape::{FOOTER, conforms};
+use super::thrift::{Broken, Reader, kind};
+use crate::error::{Error, Place, Result};
+
+/// Lists of structs that are no columns, row groups or schema elements are short.
+const OTHER_STRUCTS: usize = 100_000;
+
+/// Physical types by their number.
+const TYPES: [&str; 8] =
+    ["BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"];
+
+/// Numbers of row groups and leaf columns whose bytes are encrypted, ascending.
+pub(super) type Sealed = Vec<(usize, usize)>;
+
+/// What is known of a footer before it is parsed.
+#[derive(Debug)]
+pub(super) struct Outline<'a> {
+    /// SHA-256 of the schema's bytes.
+    pub(super) schema: [u8; 32],
+    pub(super) sealed: Sealed,
+    leaves: Vec<Leaf<'a>>,
+}
+
+/// A leaf column of the schema.
+#[derive(Debug)]
+struct Leaf<'a> {
+    kind: i64,
+    path: Vec<&'a [u8]>,
+}
+
+/// What is wrong with a row group: the bytes, or what they say of a column.
+enum Fault {
+    Bytes(Broken),
+    Column(usize, String),
+}
+
+impl From<Broken> for Fault {
+    fn from(what: Broken) -> Self {
+        Self::Bytes(what)
+    }
+}
+
+impl<'a> Outline<'a> {
+    /// Looks at the footer's Thrift before it is parsed: counts, nesting, types, paths and encryption.
+    pub(super) fn read(bytes: &'a [u8], limits: &Limits, place: &Place) -> Result<Self> {
+        let corrupt = |what: &str| Error::corrupt(place.clone(), format!("the footer is damaged: {what}"));
+        let too_many = |what: &str, asked: usize, limit: usize, option: &'static str| Error::Limit {
+            what: format!("{place}: {what}"),
+            asked: asked as u64,
+            limit: limit as u64,
+            option,
+        };
+        let mut outline = Self { schema: [0; 32], sealed: Vec::new(), leaves: Vec::new() };
+        let mut reader = Reader::new(bytes);
+        let mut last = 0;
+        while let Some(field) = reader.field(&mut last).map_err(corrupt)? {
+            match (field.id, field.kind) {
+                (2, kind::LIST) => {
+                    let begin = reader.position();
+                    let (count, element) = reader.list().map_err(corrupt)?;
+                    // Lists of lists take three elements per leaf; anything beyond four is no schema.
+                    if count > limits.max_columns.saturating_mul(4) {
+                        return Err(too_many("the number of columns", count, limits.max_columns, "limits.max_columns"));
+                    }
+                    if element != kind::STRUCT {
+                        return Err(corrupt("the schema is no list of structs"));
+                    }
+                    let depth = outline.shape(&mut reader, count, limits.max_depth).map_err(corrupt)?;
+                    let leaves = outline.leaves.len();
+                    if leaves > limits.max_columns {
+                        let limit = limits.max_columns;
+                        return Err(too_many("the number of columns", leaves, limit, "limits.max_columns"));
+                    }
+                    if depth > limits.max_depth {
+                        return Err(too_many("the nesting of the schema", depth, limits.max_depth, "limits.max_depth"));
+                    }
+                    outline.schema = Sha256::digest(bytes.get(begin..reader.position()).unwrap_or_default()).into();
+                }
+                (4, kind::LIST) => {
+                    let (count, element) = reader.list().map_err(corrupt)?;
+                    if count > limits.max_row_groups {
+                        let limit = limits.max_row_groups;
+                        return Err(too_many("the number of row groups", count, limit, "limits.max_row_groups"));
+                    }
+                    if element != kind::STRUCT {
+                        return Err(corrupt("the row groups are no structs"));
+                    }
+                    for number in 0..count {
+                        outline.row_group(&mut reader, number).map_err(|fault| match fault {
+                            Fault::Bytes(what) => corrupt(what),
+                            Fault::Column(leaf, what) => {
+                                let place = place.clone().row_group(number);
+                                Error::corrupt(place.column(outline.name(leaf)), what)
+                            }
+                        })?;
+                    }
+                }
+                _ => reader.skip(field, OTHER_STRUCTS).map_err(corrupt)?,
+            }
+        }
+        conforms(&mut Reader::new(bytes), &FOOTER).map_err(corrupt)?;
+        Ok(outline)
+    }
+
+    /// The leaf's path, with dots.
+    fn name(&self, leaf: usize) -> String {
+        let path = self.leaves.get(leaf).map(|leaf| leaf.path.join(&b'.')).unwrap_or_default();
+        String::from_utf8_lossy(&path).into_owned()
+    }
+
+    /// Notes the leaves of the tree that the flattened schema elements stand for, and tells its depth; reading ends soon after `max`.
+    fn shape(&mut self, reader: &mut Reader<'a>, count: usize, max: usize) -> Result<usize, Broken> {
+        // Children still to come at each level, and the names of the levels below the root.
+        let mut open: Vec<i64> = Vec::new();
+        let mut path: Vec<&[u8]> = Vec::new();
+        let mut deepest = 0;
+        for number in 0..count {
+            let (mut children, mut stored, mut name) = (0, None, &[][..]);
+            let mut last = 0;
+            while let Some(field) = reader.field(&mut last)? {
+                match (field.id, field.kind) {
+                    (1, kind::I32) => stored = Some(reader.int()?),
+                    (4, kind::BINARY) => name = reader.binary()?,
+                    (5, kind::I32) => children = reader.int()?,
+                    _ => reader.skip(field, OTHER_STRUCTS)?,
+                }
+            }
+            if let Some(waiting) = open.last_mut() {
+                *waiting -= 1;
+            }
+            if number > 0 {
+                path.push(name);
+            }
+            if children > 0 {
+                open.push(children);
+                deepest = deepest.max(open.len());
+                if deepest > max {
+                    return Ok(deepest);
+                }
+            } else {
+                if let Some(kind) = stored {
+                    self.leaves.push(Leaf { kind, path: path.clone() });
+                }
+                path.pop();
+            }
+            while open.last() == Some(&0) {
+                open.pop();
+                path.pop();
+            }
+        }
+        Ok(deepest)
+    }
+
+    fn row_group(&mut self, reader: &mut Reader<'a>, number: usize) -> Result<(), Fault> {
+        let begin = reader.position();
+        let mut columns = 0;
+        let mut last = 0;
+        while let Some(field) = reader.field(&mut last)? {
+            if (field.id, field.kind) == (1, kind::LIST) {
+                let (count, element) = reader.list()?;
+                if count > self.leaves.len() {
+                    return Err("a row group has more columns than the schema".into());
+                }
+                if element != kind::STRUCT && count > 0 {
+                    return Err("the columns of a row group are no structs".into());
+                }
+                columns = count;
+                for leaf in 0..count {
+                    if self.chunk(reader, leaf)? {
+                        self.sealed.push((number, leaf));
+                    }
+                }
+            } else {
+                reader.skip(field, OTHER_STRUCTS)?;
+            }
+        }
+        // No row group and no column is described in fewer bytes; a parser makes hundreds of each.
+        let taken = reader.position() - begin;
+        if taken < 4 + columns.saturating_mul(16) {
+            return Err("a row group's description is too short".into());
+        }
+        Ok(())
+    }
+
+    /// Holds what a column chunk says of itself against leaf `leaf` of the schema; whether it is encrypted.
+    fn chunk(&self, reader: &mut Reader<'a>, leaf: usize) -> Result<bool, Fault> {
+        let mut sealed = false;
+        let mut last = 0;
+        while let Some(field) = reader.field(&mut last)? {
+            match (field.id, field.kind) {
+                (3, kind::STRUCT) => self.column(reader, leaf)?,
+                (8, _) => {
+                    sealed = true;
+                    reader.skip(field, OTHER_STRUCTS)?;
+                }
+                _ => reader.skip(field, OTHER_STRUCTS)?,
+            }
+        }
+        Ok(sealed)
+    }
+
+    fn column(&self, reader: &mut Reader<'a>, leaf: usize) -> Result<(), Fault> {
+        let Some(Leaf { kind: stored, path }) = self.leaves.get(leaf) else { return Err("a column is unknown".into()) };
+        let mut last = 0;
+        while let Some(field) = reader.field(&mut last)? {
+            match (field.id, field.kind) {
+                (1, kind::I32) => {
+                    let said = reader.int()?;
+                    if said != *stored {
+                        let name = |kind: i64| {
+                            let known = usize::try_from(kind).ok().and_then(|kind| TYPES.get(kind));
+                            known.map_or_else(|| format!("type {kind}"), |name| (*name).to_owned())
+                        };
+                        let what =
+                            format!("its type is {} in the row group and {} in the schema", name(said), name(*stored));
+                        return Err(Fault::Column(leaf, what));
+                    }
+                }
+                (3, kind::LIST) => {
+                    let (count, element) = reader.list()?;
+                    if element != kind::BINARY {
+                        return Err("a column's path is no list of names".into());
+                    }
+                    let mut same = count == path.len();
+                    for at in 0..count {
+                        same &= path.get(at) == Some(&reader.binary()?);
+                    }
+                    // Newer writers may leave the path out.
+                    if !same && count > 0 {
+                        let what = "its path in the row group is not the one in the schema".to_owned();
+                        return Err(Fault::Column(leaf, what));
+                    }
+                }
+                _ => reader.skip(field, OTHER_STRUCTS)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deep_schemas_are_found_before_anything_recurses() {
+        // schema elements with one child each: field 5 i32 = 1, stop.
+        let element = [0x55, 0x02, 0x00];
+        let bytes = [&[0x29, 0xfc, 0xe8, 0x07][..], &element.repeat(1000), &[0]].concat();
+        let error = Outline::read(&bytes, &Limits::default(), &Place::file("x")).unwrap_err();
+        assert!(matches!(error, Error::Limit { option: "limits.max_depth", .. }), "{error}");
+        let empty = [&[0x49, 0xfc, 0xe8, 0x07][..], &[0; 1001]].concat();
+        assert!(Outline::read(&empty, &Limits::default(), &Place::file("x")).is_err(), "empty row groups");
+    }
+}
