@@ -20,8 +20,8 @@ class Image:
     """
 
     size: int | tuple[int, int] | None = None
-    """One number for a square, or ``(height, width)``. May be left out where all images of the column have the size of its first one,
-    which is then looked at when the dataset is opened; not for ``nvjpeg`` nor for columns that only a glob names."""
+    """One number for a square, or ``(height, width)``. May be left out where all images of the column have the size of its first
+    one, which is then looked at when the dataset is opened; not for ``nvjpeg`` nor for columns that only a glob names."""
     crop: Literal["none", "center", "random_resized"] = "none"
     """``none`` stretches the whole image; ``random_resized`` is torchvision's ``RandomResizedCrop``."""
     scale: tuple[float, float] = (0.08, 1.0)
@@ -47,7 +47,7 @@ class Image:
     draft: bool = True
     """Whether JPEG may be decoded at 1/2, 1/4 or 1/8 where that is still not smaller than the output."""
     truncated: Literal["error", "fill"] = "error"
-    """A JPEG that stops before its end or is damaged: a bad row, or filled up as libjpeg does (Pillow's ``LOAD_TRUNCATED_IMAGES``)."""
+    """A JPEG that stops before its end or is damaged: a bad row, or filled up as libjpeg does."""
     limits: Mapping[str, int] | None = None
     """What an image may cost: ``max_pixels``, ``max_side``, ``max_bytes``, ``max_scans``."""
     decoder: Literal["cpu", "nvjpeg"] = "cpu"

@@ -161,7 +161,11 @@ def test_pyarrow_sees_tensors(server: Server) -> None:
     names = sorted(info.descriptor.path[0].decode() for info in client.list_flights())
     assert names == ["all", "photos"]
     images = {"image": {"size": [16, 16]}}
-    asked = {"dataset": "photos", "options": {"batch_size": 10, "columns": {"images": images}}, "world_size": 2}
+    asked = {
+        "dataset": "photos",
+        "options": {"batch_size": 10, "order_version": 2, "columns": {"images": images}},
+        "world_size": 2,
+    }
     info = client.get_flight_info(flight.FlightDescriptor.for_command(json.dumps(asked)))
     assert (len(info.endpoints), info.total_records) == (2, 40)
     assert isinstance(info.schema.field("image").type, pa.FixedShapeTensorType)

@@ -86,9 +86,9 @@ def test_a_state_goes_on_in_its_version_of_the_order(numbers: pathlib.Path) -> N
             loader.load_state_dict(state)
             assert ids(loader) == order[1:]
         orders.append(order)
-        with Loader(numbers, batch_size=8, seed=3, order_version=3 - version) as loader:
-            with pytest.raises(bowstring.MismatchError, match="order_version"):
-                loader.load_state_dict(state)
+        other = Loader(numbers, batch_size=8, seed=3, order_version=3 - version)
+        with other, pytest.raises(bowstring.MismatchError, match="order_version"):
+            other.load_state_dict(state)
     assert orders[0] != orders[1]
     with pytest.raises(bowstring.ConfigError, match="3 is no version"):
         Loader(numbers, batch_size=8, order_version=3)

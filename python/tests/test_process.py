@@ -41,7 +41,9 @@ def test_the_gil_is_free_while_waiting(slow_store: Any) -> None:
     during = [started, *(tick for tick in ticks if started < tick < ended), ended]
     longest = max(later - earlier for earlier, later in itertools.pairwise(during))
     # Whoever held the GIL would stop it for nearly all of the wait; a busy machine stops it for a while.
-    assert longest < 0.8 * (ended - started), f"the counting thread stood still for {longest:.2f} s of {ended - started:.2f} s"
+    assert longest < 0.8 * (ended - started), (
+        f"the counting thread stood still for {longest:.2f} s of {ended - started:.2f} s"
+    )
 
 
 def test_other_threads_may_ask_while_one_waits(slow_store: Any) -> None:
