@@ -153,7 +153,7 @@ pub(super) fn scaled(text: &str, precision: u8, scale: i8, given: bool) -> Resul
         return Err(BEYOND);
     }
     let value = i256::from_string(&digits).ok_or(BEYOND)?;
-    Ok(if parts.negative { value.wrapping_neg() } else { value })
+    Ok(if parts.negative { value.checked_neg().ok_or(BEYOND)? } else { value })
 }
 
 /// A boolean: `true` or `false`, in lower or upper case; one or zero where the type was given.

@@ -44,7 +44,7 @@ fn labels_come_back_as_the_numbers_that_were_given() {
     assert!(run(&at("x.parquet"), &at("folder"), &options).unwrap().verified);
     let expected = [("cat", Some(3)), ("dog", Some(7)), ("dog", Some(7)), ("emu", None)];
     assert_eq!(found(&at("folder")), expected.map(|(class, label)| (class.to_owned(), label)));
-    assert_eq!(names(&at("folder")), ["_SUCCESS", "_labels.json", "cat", "dog", "emu"]);
+    assert_eq!(names(&at("folder")), ["_SUCCESS", "_files", "_labels.json", "cat", "dog", "emu"]);
     // From folder to folder too, where a filter takes a class away.
     let filter = Some(Expr::parse("class != 'cat'").unwrap());
     run(&at("folder"), &at("less"), &ConvertOptions { filter, ..options.clone() }).unwrap();
