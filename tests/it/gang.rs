@@ -2,6 +2,8 @@
 
 #[path = "../../src/flight/gang/tests/ledger.rs"]
 mod ledger;
+/// Ranks that would read different plans.
+mod plans;
 /// Ranks, a server and a network, each of which crashes, stalls and comes back.
 mod simulated;
 

@@ -6,6 +6,7 @@
 //! ```
 
 mod joining;
+mod plan;
 mod restart;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -14,9 +15,10 @@ use std::time::Duration;
 use super::journal::{Record, Seat};
 use super::rounds::{Arrived, Arriving, Meeting, Rounds};
 use super::wire::{
-    Acked, Alive, Caller, JoinRequest, MemberEntry, Members, Met, Polled, Position, Refusal, Share, State, Token,
-    millis, ranks, to_hex,
+    Acked, Alive, Caller, JoinRequest, MemberEntry, Members, Met, Polled, Position, Reading, Refusal, Share, State,
+    Token, millis, ranks, to_hex,
 };
+use crate::manifest::Fingerprint;
 
 /// How many ended processes per rank are remembered, so that a late repetition of their call is told its end again.
 const REMEMBERED: usize = 8;
@@ -70,6 +72,8 @@ pub(super) struct Crew {
     /// The position at which this generation began; no rank acknowledges it, or what is before it, again.
     base: Option<Position>,
     acknowledged: Option<Position>,
+    /// The plan that these positions are of, and the only one that this generation reads. Nothing is settled before the first stream.
+    reads: Option<Reading>,
     rounds: Rounds,
     lease: Duration,
     /// Nothing is due before this; it may be earlier than what is, never later.
@@ -94,6 +98,7 @@ impl Crew {
             retired: BTreeMap::new(),
             base: None,
             acknowledged: None,
+            reads: None,
             rounds: Rounds::default(),
             lease,
             quiet_until: Duration::ZERO,
@@ -235,11 +240,16 @@ impl Crew {
         self.phase = Phase::Forming;
         self.generation += 1;
         self.rounds = Rounds::default();
+        if self.acknowledged.is_none() {
+            // All start anew, with whatever is there then.
+            self.reads = None;
+        }
         effects.records.push(Record::Raised {
             gang: self.name.clone(),
             generation: self.generation,
             acknowledged: self.acknowledged,
             why: why.clone(),
+            reads: self.reads.clone(),
         });
         self.why = why;
         effects.woken = true;
@@ -347,10 +357,14 @@ impl Crew {
         now: Duration,
         caller: &Caller,
         position: Position,
+        plan: Option<Fingerprint>,
         effects: &mut Effects,
     ) -> Result<Acked, Refusal> {
         self.check(caller, false)?;
         self.renew(now, caller.rank);
+        if let Some(plan) = plan {
+            self.read(caller, &Reading::named(plan), effects)?;
+        }
         let (rank, base) = (caller.rank, self.base);
         let Some(member) = self.members.get_mut(&rank) else {
             return self.check(caller, false).and(Err(self.nobody(rank)));
@@ -377,7 +391,8 @@ impl Crew {
             });
             self.recount();
         }
-        let token = Token::new(self.name.clone(), self.generation, position);
+        let plan = self.reads.as_ref().map(|reads| reads.plan);
+        let token = Token::new(self.name.clone(), self.generation, position).of_plan(plan);
         Ok(Acked { token, acknowledged: self.acknowledged })
     }
 
@@ -411,6 +426,7 @@ impl Crew {
             missing,
             acknowledged: self.acknowledged,
             why: self.why.clone(),
+            reads: self.reads.clone(),
         }
     }
 }

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::wire::{MemberInfo, Position, Share, hex_u128};
+use super::wire::{MemberInfo, Position, Reading, Share, hex_u128};
 use crate::error::{Error, Place, Result};
 use crate::store::directory::{failed, flush};
 
@@ -34,10 +34,27 @@ pub(super) struct Seat {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "record", rename_all = "lowercase")]
 pub(super) enum Record {
-    /// A generation began at position `at`.
-    Formed { gang: String, generation: u64, at: Option<Position>, acknowledged: Option<Position>, members: Vec<Seat> },
-    /// The generation before `generation` is over.
-    Raised { gang: String, generation: u64, acknowledged: Option<Position>, why: String },
+    /// A generation began at position `at` of the plan `reads`.
+    Formed {
+        gang: String,
+        generation: u64,
+        at: Option<Position>,
+        acknowledged: Option<Position>,
+        members: Vec<Seat>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reads: Option<Reading>,
+    },
+    /// The generation before `generation` is over. What it acknowledged is of the plan `reads`.
+    Raised {
+        gang: String,
+        generation: u64,
+        acknowledged: Option<Position>,
+        why: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reads: Option<Reading>,
+    },
+    /// From here on the generation reads this plan and no other.
+    Bound { gang: String, generation: u64, reads: Reading },
     /// A rank acknowledged a position.
     Acked { gang: String, generation: u64, rank: u32, position: Position },
     /// A round opened; its messages, hex, are kept for ranks that have not got them yet.
@@ -53,7 +70,8 @@ pub(super) enum Record {
 impl Record {
     /// Whether losing it in a power cut could let two generations be taken for one.
     fn is_vital(&self) -> bool {
-        matches!(self, Self::Formed { .. } | Self::Raised { .. } | Self::Ended { .. } | Self::Floor { .. })
+        // Two plans in one generation are as bad as two generations in one.
+        !matches!(self, Self::Acked { .. } | Self::Opened { .. } | Self::Left { .. })
     }
 }
 
@@ -222,10 +240,17 @@ mod tests {
                 at: None,
                 acknowledged: None,
                 members: vec![seat(0), seat(1)],
+                reads: None,
             },
             Record::Acked { gang: "a".into(), generation: 1, rank: 1, position: at },
             Record::Opened { gang: "a".into(), generation: 1, round: 3, messages: vec!["00ff".into(), String::new()] },
-            Record::Raised { gang: "a".into(), generation: 2, acknowledged: Some(at), why: "rank 1 lost".into() },
+            Record::Raised {
+                gang: "a".into(),
+                generation: 2,
+                acknowledged: Some(at),
+                why: "rank 1 lost".into(),
+                reads: None,
+            },
         ]
     }
 

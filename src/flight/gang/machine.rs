@@ -11,8 +11,8 @@ use super::journal::Record;
 use super::registry::RegistryOptions;
 use super::rounds::{Arriving, Meeting};
 use super::wire::{
-    AckRequest, Acked, Alive, Caller, JoinRequest, Joined, LeaveRequest, MeetRequest, Members, Met, Polled, Refusal,
-    Share, State, from_hex,
+    AckRequest, Acked, Alive, Caller, JoinRequest, Joined, LeaveRequest, MeetRequest, Members, Met, Polled, Reading,
+    Refusal, Share, State, from_hex,
 };
 
 /// Generations of tokens from outside are below this, so that counting never overflows.
@@ -63,6 +63,7 @@ impl Machine {
                 }
                 Record::Formed { gang, .. }
                 | Record::Raised { gang, .. }
+                | Record::Bound { gang, .. }
                 | Record::Acked { gang, .. }
                 | Record::Opened { gang, .. }
                 | Record::Left { gang, .. }
@@ -219,6 +220,16 @@ impl Machine {
         self.with_member(now, caller, |crew, _| crew.share(caller))
     }
 
+    /// A member begins to read, which binds its generation if nothing did before.
+    pub(super) fn read(&mut self, now: Duration, caller: &Caller, reading: &Reading) -> Result<(), Refusal> {
+        self.with_member(now, caller, |crew, effects| crew.read(caller, reading, effects))
+    }
+
+    /// What the generation of a member reads, and whether it resumes there.
+    pub(super) fn reads(&mut self, now: Duration, caller: &Caller) -> Result<Option<(Reading, bool)>, Refusal> {
+        self.with_member(now, caller, |crew, _| crew.reads(caller))
+    }
+
     pub(super) fn meet(
         &mut self,
         now: Duration,
@@ -245,7 +256,7 @@ impl Machine {
 
     pub(super) fn ack(&mut self, now: Duration, request: &AckRequest) -> Result<Acked, Refusal> {
         self.with_member(now, &request.caller, |crew, effects| {
-            crew.ack(now, &request.caller, request.position, effects)
+            crew.ack(now, &request.caller, request.position, request.plan, effects)
         })
     }
 

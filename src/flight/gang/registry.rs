@@ -22,10 +22,11 @@ use super::journal::Journal;
 use super::machine::Machine;
 use super::rounds::Meeting;
 use super::wire::{
-    ACTIONS, AckRequest, Caller, CallerRequest, JoinRequest, Joined, LeaveRequest, MeetRequest, Met, Polled, Refusal,
-    Share, StateRequest, millis, read, write,
+    ACTIONS, AckRequest, Caller, CallerRequest, JoinRequest, Joined, LeaveRequest, MeetRequest, Met, Polled, Reading,
+    Refusal, Share, StateRequest, millis, read, write,
 };
 use crate::error::{Error, Result};
+use crate::manifest::Fingerprint;
 
 /// Nobody waits longer than this, whatever is asked for: 30 days.
 const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -186,6 +187,27 @@ impl Registry {
         let bell = self.bell(gang);
         let share = self.act(|machine, now| machine.share(now, &caller))?;
         Ok(Fence { registry: Arc::clone(self), caller, share, bell })
+    }
+
+    /// The data that `caller` goes on with: those of the position that its generation resumes from. `None` where it begins anew, or
+    /// where only the plan is known.
+    pub fn resumed(&self, caller: &Caller) -> Option<Fingerprint> {
+        let reads = self.act(|machine, now| machine.reads(now, caller)).ok().flatten();
+        reads.filter(|(_, resumed)| *resumed).and_then(|(reads, _)| reads.data)
+    }
+
+    /// That `caller` may read `reading`, as far as that is settled. Whether it is a member its stream is told.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] naming both plans if its generation reads another one.
+    pub fn may_read(&self, caller: &Caller, reading: &Reading) -> Result<()> {
+        match self.act(|machine, now| machine.reads(now, caller)) {
+            // Refused as it will be when the stream begins.
+            Ok(Some((reads, _))) if reads.plan != reading.plan => {
+                self.act(|machine, now| machine.read(now, caller, reading))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// How many gangs run now.
@@ -372,6 +394,14 @@ impl Fence {
         self.registry.act(|machine, now| machine.check(now, &self.caller))
     }
 
+    /// Binds the generation to what the stream reads, before its first row is sent.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] naming both plans if the generation reads another one; as [`check`](Self::check).
+    pub fn read(&self, reading: &Reading) -> Result<()> {
+        self.registry.act(|machine, now| machine.read(now, &self.caller, reading))
+    }
+
     /// Waits until the generation ends, and says why. Cancel-safe. The registry is asked only when something happened to the gang:
     /// while its journal waits for the disk, streams go on.
     pub async fn ended(&mut self) -> Error {
@@ -408,7 +438,7 @@ mod tests {
             };
             let ack = |step| {
                 let caller = Caller { gang: "g".into(), generation: 1, rank: 0, attempt: 5 };
-                write(&AckRequest { caller, position: Position { epoch: u64::MAX, step } }).unwrap()
+                write(&AckRequest { caller, position: Position { epoch: u64::MAX, step }, plan: None }).unwrap()
             };
             let registry = Registry::open(Some(path.clone()), RegistryOptions::default()).unwrap();
             registry.call("gang.join", &write(&join).unwrap()).await.unwrap();

@@ -24,7 +24,7 @@ use super::rows::{self, Sending};
 use crate::error::{Error, Result};
 use crate::flight::asked::{Asked, StoredRows};
 use crate::flight::client::{Announced, Local};
-use crate::flight::gang::{Fence, Registry};
+use crate::flight::gang::{Fence, Reading, Registry};
 use crate::flight::put::Staging;
 use crate::flight::status::to_status;
 use crate::flight::ticket::Ticket;
@@ -141,8 +141,17 @@ impl Core {
         if let Some(rows) = asked.rows.take() {
             return self.describe_rows(tenant, asked, rows).await;
         }
+        if let Some(caller) = &asked.gang
+            && asked.fingerprint.is_none()
+        {
+            // Who resumes goes on with the same files, although there may be others by now.
+            asked.fingerprint = self.gangs.resumed(caller);
+        }
         let offer = self.offer(&asked).await?;
         let plan = offer.plan(asked.epoch)?;
+        if let Some(caller) = &asked.gang {
+            self.gangs.may_read(caller, &Reading::new(&asked.dataset, offer.fingerprint, plan.spec()))?;
+        }
         State::at(offer.fingerprint, plan.spec().clone(), asked.epoch, asked.step).check_step(plan.steps())?;
         let ranks = match asked.rank {
             Some(rank) => rank..rank.saturating_add(1),
@@ -369,6 +378,10 @@ impl Core {
         let offer = self.offer(asked).await?;
         same_data(&ticket, offer.fingerprint)?;
         let plan = offer.plan(asked.epoch)?;
+        if let Some(fence) = &fence {
+            // Before anything is sent: two ranks of a generation never get rows of two plans.
+            fence.read(&Reading::new(&asked.dataset, offer.fingerprint, plan.spec()))?;
+        }
         let share = asked.share(0)?;
         let subscriber = self.hub.subscribe(&offer, &plan, share, asked.step, outgoing).await?;
         Ok(Streaming {
