@@ -10,6 +10,7 @@ mod plan;
 mod restart;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::journal::{Record, Seat};
@@ -68,7 +69,7 @@ pub(super) struct Crew {
     world: u32,
     members: BTreeMap<u32, Member>,
     joiners: BTreeMap<u32, Joiner>,
-    retired: BTreeMap<u32, VecDeque<(u128, Refusal)>>,
+    retired: BTreeMap<u32, VecDeque<(u128, Arc<Refusal>)>>,
     /// The position at which this generation began; no rank acknowledges it, or what is before it, again.
     base: Option<Position>,
     acknowledged: Option<Position>,
@@ -119,6 +120,26 @@ impl Crew {
     /// Whether forgetting it loses nothing but a name: it has ended, or never began.
     pub(super) fn is_spent(&self) -> bool {
         self.joiners.is_empty() && (self.phase == Phase::Ended || (self.phase == Phase::Forming && self.why.is_empty()))
+    }
+
+    /// How many ranks it keeps something of.
+    pub(super) fn ranks(&self) -> usize {
+        self.members.len() + self.joiners.len()
+    }
+
+    /// Whether the rank has a place in it, though perhaps another process holds it.
+    pub(super) fn knows(&self, rank: u32) -> bool {
+        self.joiners.contains_key(&rank) || self.members.contains_key(&rank)
+    }
+
+    /// Bytes of messages that it keeps.
+    pub(super) fn held(&self) -> u64 {
+        self.rounds.held()
+    }
+
+    /// How many more a message of `bytes` makes of them.
+    pub(super) fn adds(&self, caller: &Caller, round: u64, bytes: u64) -> u64 {
+        if self.check(caller, false).is_ok() && self.rounds.is_new(caller.rank, round) { bytes } else { 0 }
     }
 
     /// Whether nobody is in it or waits for it.
@@ -234,8 +255,9 @@ impl Crew {
     /// Ends the running generation: whoever waits or streams in it is told `why`.
     fn raise(&mut self, why: String, effects: &mut Effects) {
         let end = Refusal::Fenced { gang: self.name.clone(), generation: self.generation, why: why.clone() };
+        let end = Arc::new(end);
         for (rank, member) in std::mem::take(&mut self.members) {
-            self.retire(rank, member.seat.attempt, end.clone());
+            self.retire(rank, member.seat.attempt, Arc::clone(&end));
         }
         self.phase = Phase::Forming;
         self.generation += 1;
@@ -278,6 +300,7 @@ impl Crew {
         }
         if self.members.values().all(|member| member.left) {
             self.phase = Phase::Ended;
+            self.rounds = Rounds::default();
             effects.records.push(Record::Ended { gang: self.name.clone(), generation: self.generation });
         }
         effects.woken = true;

@@ -18,6 +18,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::call::{Call, is_trouble};
+use super::limits::FAILURE;
 use super::wire::{
     AckRequest, Acked, Alive, Caller, CallerRequest, JoinRequest, Joined, LeaveRequest, MeetRequest, MemberInfo,
     Members, Met, Position, Reading, Refusal, Share, Token, from_hex, read, to_hex, write,
@@ -324,8 +325,12 @@ impl Member {
 
     async fn part(&self, failure: Option<String>) -> Result<()> {
         let shared = &self.shared;
+        // The server keeps no more, and refuses requests that are much longer.
+        let failure = failure.map(|text| text.chars().take(FAILURE).collect());
         let request = LeaveRequest { caller: shared.caller.clone(), failure };
-        let _: serde_json::Value = shared.guard(shared.once("gang.leave", &request)).await?;
+        // Nobody waits longer for a word that the others would have by the lease.
+        let longest = if request.failure.is_some() { shared.lease / 2 } else { shared.lease * 2 };
+        let _: serde_json::Value = shared.guard(shared.within("gang.leave", &request, longest)).await?;
         self.heartbeats.abort();
         shared.end(shared.fenced("this rank has left"));
         Ok(())
@@ -410,8 +415,18 @@ impl Shared {
 
     /// One call that does not wait for other ranks.
     async fn once<T: DeserializeOwned>(&self, action: &'static str, request: &(impl Serialize + Sync)) -> Result<T> {
+        self.within(action, request, self.lease * 2).await
+    }
+
+    /// As `once`, tried for `longest`.
+    async fn within<T: DeserializeOwned>(
+        &self,
+        action: &'static str,
+        request: &(impl Serialize + Sync),
+        longest: Duration,
+    ) -> Result<T> {
         let call = Call { wire: &*self.wire, action, stage: "gang call", gang: &self.caller.gang };
-        let deadline = Instant::now() + self.lease * 2;
+        let deadline = Instant::now() + longest;
         let mut make = |_| write(request);
         let (answer, _) = call.exchange(deadline, self.lease / 2, &mut make).await?;
         read(action, &answer)

@@ -22,9 +22,11 @@
 //! - Time is only ever a distance on one machine's monotonic clock, so clocks may differ by any amount. Their *rates* may
 //!   differ by the margin that [`Member`] keeps.
 
+mod bells;
 mod call;
 mod crew;
 mod journal;
+mod limits;
 mod machine;
 mod member;
 mod reading;

@@ -1,6 +1,7 @@
 //! The machine against an independent checker over random events, and its rules one by one.
 
 pub(crate) mod ledger;
+mod limits;
 mod plans;
 
 use std::time::Duration;

@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 pub use super::reading::Reading;
+use super::reading::cut;
 pub use super::refusal::Refusal;
 use crate::error::{Error, Result};
 use crate::manifest::Fingerprint;
@@ -348,7 +349,9 @@ pub(crate) fn ranks(missing: &[u32], count: usize) -> String {
 
 /// Reads a request of action `action`.
 pub(crate) fn read<T: DeserializeOwned>(action: &str, body: &[u8]) -> Result<T> {
-    serde_json::from_slice(body).map_err(|error| Error::config("gang call", format!("{action}: {error}")))
+    // A field's name may be as long as the request.
+    let wrong = |error: serde_json::Error| Error::config("gang call", cut(format!("{action}: {error}"), 300));
+    serde_json::from_slice(body).map_err(wrong)
 }
 
 /// Writes a request or an answer.

@@ -1,6 +1,7 @@
 //! How a gang comes together: who may join, who is missing, whether all mean the same, and where they start.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::journal::{Record, Seat};
@@ -22,7 +23,7 @@ impl Crew {
     ) -> Result<Polled<Joined>, Refusal> {
         let rank = request.rank;
         if let Some(end) = self.retired.get(&rank).and_then(|all| all.iter().find(|(it, _)| *it == request.attempt)) {
-            return Err(end.1.clone());
+            return Err((*end.1).clone());
         }
         if let Some(member) = self.members.get(&rank).filter(|it| it.left && it.seat.attempt == request.attempt) {
             let (gang, generation) = (self.name.clone(), self.generation);
@@ -75,7 +76,7 @@ impl Crew {
         // A deadline that is over already is over for everybody who waits.
         self.tick(now, effects);
         if let Some(end) = self.retired.get(&rank).and_then(|all| all.iter().find(|(it, _)| *it == request.attempt)) {
-            return Err(end.1.clone());
+            return Err((*end.1).clone());
         }
         let (missing, count) = self.missing_joiners();
         Ok(Polled::Waiting { missing, missing_count: count as u64, lease_ms: millis(self.lease) })
@@ -199,8 +200,9 @@ impl Crew {
     }
 
     pub(super) fn fail_joins(&mut self, refusal: &Refusal, effects: &mut Effects) {
+        let end = Arc::new(refusal.clone());
         for (rank, joiner) in std::mem::take(&mut self.joiners) {
-            self.retire(rank, joiner.request.attempt, refusal.clone());
+            self.retire(rank, joiner.request.attempt, Arc::clone(&end));
         }
         effects.woken = true;
     }
@@ -210,7 +212,7 @@ impl Crew {
         (missing, (self.world as usize).saturating_sub(self.joiners.len()))
     }
 
-    pub(super) fn retire(&mut self, rank: u32, attempt: u128, end: Refusal) {
+    pub(super) fn retire(&mut self, rank: u32, attempt: u128, end: Arc<Refusal>) {
         let all = self.retired.entry(rank).or_default();
         if all.len() >= REMEMBERED {
             all.pop_front();

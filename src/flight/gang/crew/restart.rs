@@ -1,5 +1,6 @@
 //! What a gang writes down, and how it becomes itself again from that.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::journal::Record;
@@ -17,8 +18,9 @@ impl Crew {
             }
             Record::Raised { generation, acknowledged, why, reads, .. } => {
                 let end = Refusal::Fenced { gang: self.name.clone(), generation: self.generation, why: why.clone() };
+                let end = Arc::new(end);
                 for (rank, member) in std::mem::take(&mut self.members) {
-                    self.retire(rank, member.seat.attempt, end.clone());
+                    self.retire(rank, member.seat.attempt, Arc::clone(&end));
                 }
                 self.phase = Phase::Forming;
                 self.generation = *generation;
@@ -29,6 +31,7 @@ impl Crew {
             }
             Record::Ended { generation, .. } => {
                 self.phase = Phase::Ended;
+                self.rounds = Rounds::default();
                 self.generation = *generation;
             }
             // The rest belongs to a generation that runs; a record of another one cannot be there.
