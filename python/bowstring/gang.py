@@ -29,7 +29,9 @@ class Gang:
     """A rank's membership in a gang, which a server holds.
 
     Making one waits until all ranks have joined, or says who is missing. From then on all belong to one *generation*: when a rank
-    is lost, everybody's barriers and loaders end at once with :class:`bowstring.FencedError`, and all join again.
+    is lost, everybody's barriers and loaders end at once with :class:`bowstring.FencedError`, and all join again. A generation reads one
+    plan: a loader over other files or with other options is a :class:`bowstring.MismatchError`. Validation data are read without the
+    gang, with ``rank=gang.share[0], world_size=gang.share[1]``.
 
     >>> with Gang("grpc://data:8815", "run-7") as gang:  # doctest: +SKIP
     ...     loader = bowstring.torch.Loader("grpc://data:8815/photos", batch_size=32, gang=gang)

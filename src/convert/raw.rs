@@ -22,6 +22,9 @@ pub(super) enum Raw {
     Object(Vec<(String, Self)>),
 }
 
+/// The values of one row by the names of their columns.
+pub(super) type Row = Vec<(Arc<str>, Raw)>;
+
 /// The rows of one file.
 #[derive(Debug)]
 pub(super) struct RawRows {
@@ -67,7 +70,7 @@ impl RawRows {
     }
 
     /// The next row: the values by the names of their columns.
-    pub(super) fn next(&mut self) -> Result<Option<Vec<(Arc<str>, Raw)>>> {
+    pub(super) fn next(&mut self) -> Result<Option<Row>> {
         if let Some(separator) = self.separator {
             let Some(cells) = self.record(separator)? else { return Ok(None) };
             if cells.len() != self.names.len() {
@@ -211,7 +214,7 @@ fn json(bytes: &[u8], at: &mut usize, depth: usize) -> Result<Raw, String> {
 mod tests {
     use super::*;
 
-    fn read(name: &str, format: Format, text: &str) -> Result<Vec<Vec<(Arc<str>, Raw)>>> {
+    fn read(name: &str, format: Format, text: &str) -> Result<Vec<Row>> {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join(name);
         std::fs::write(&path, text).unwrap();

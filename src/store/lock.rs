@@ -10,12 +10,17 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::directory::failed;
 use crate::error::{Error, Result};
 
 /// The longest description of a holder that is read, in bytes.
 const LONGEST: u64 = 256;
+/// Pause between two attempts of who waits.
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// How often a lock file is opened that its holder removes meanwhile.
 const TRIES: usize = 1000;
@@ -91,6 +96,31 @@ impl Lock {
             Attempt::Busy(holder) => Err(Error::Closed { why: format!("cannot {work}: {holder}") }),
         }
     }
+
+    /// As [`take`](Self::take), but waits up to `patience` for a holder that may be about to end.
+    ///
+    /// # Errors
+    /// As [`take`](Self::take).
+    pub(crate) async fn take_within(path: &Path, work: &str, patience: Duration) -> Result<Self> {
+        let begin = Instant::now();
+        let mut told = false;
+        loop {
+            let holder = match Self::attempt(path)? {
+                Attempt::Held(lock) => return Ok(lock),
+                Attempt::Busy(holder) => holder,
+            };
+            let left = patience.saturating_sub(begin.elapsed());
+            if left.is_zero() {
+                let waited = if patience.is_zero() { String::new() } else { format!(", after waiting {patience:?}") };
+                return Err(Error::Closed { why: format!("cannot {work}: {holder}{waited}") });
+            }
+            if !told {
+                tracing::info!("{holder}; waiting up to {patience:?} to {work}");
+                told = true;
+            }
+            tokio::time::sleep(PAUSE.min(left)).await;
+        }
+    }
 }
 
 /// The lock file of the file at `path`: beside it, since a file that is replaced by a rename takes its lock with it.
@@ -141,6 +171,7 @@ mod tests {
         assert!(path.exists());
         Lock::take(&path, "write the journal").unwrap();
     }
+
     #[test]
     fn a_removed_lock_is_held_by_one_at_a_time() {
         let directory = tempfile::tempdir().unwrap();
@@ -163,5 +194,23 @@ mod tests {
             }
         });
         assert!(rounds.into_inner() > 0 && !path.exists());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_gets_it_when_the_holder_ends_or_is_told_who_has_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        let held = Lock::take(&path, "serve").unwrap();
+        let begin = Instant::now();
+        let error = Lock::take_within(&path, "serve", Duration::from_secs(3)).await.unwrap_err().to_string();
+        assert!(error.contains("cannot serve: process") && error.contains("3s"), "{error}");
+        assert_eq!(begin.elapsed(), Duration::from_secs(3));
+        let waiting = Lock::take_within(&path, "serve", Duration::from_secs(3));
+        let ending = async {
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            drop(held);
+        };
+        let (taken, ()) = futures::join!(waiting, ending);
+        taken.unwrap();
     }
 }

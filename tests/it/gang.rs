@@ -2,6 +2,8 @@
 
 #[path = "../../src/flight/gang/tests/ledger.rs"]
 mod ledger;
+/// Ranks that would read different plans.
+mod plans;
 /// Ranks, a server and a network, each of which crashes, stalls and comes back.
 mod simulated;
 
@@ -306,8 +308,10 @@ fn a_server_that_was_killed_goes_on_with_the_same_generation() {
             let crash = async {
                 tokio::time::sleep(Duration::from_millis(1500)).await;
                 wire.set(1);
+                // Calls that the old one holds end with it.
+                *wire.registry.lock().unwrap() = registry(None);
+                tokio::time::sleep(Duration::from_millis(5_500)).await;
                 *wire.registry.lock().unwrap() = registry(Some(&path));
-                tokio::time::sleep(Duration::from_secs(5)).await;
                 wire.set(0);
                 tokio::time::sleep(Duration::from_secs(3)).await;
             };

@@ -15,8 +15,9 @@ use super::gang::Gang;
 use super::receive::{Announced, Receiver, Source};
 use crate::error::{Error, Result};
 use crate::flight::asked::Asked;
-use crate::flight::gang::Member;
+use crate::flight::gang::{Member, Reading};
 use crate::flight::wire::Columns;
+use crate::manifest::Fingerprint;
 use crate::memory::{HostAllocator, Pool, SystemAllocator};
 use crate::pipeline::{Again, Ledger, LoaderOptions, Memory, Next, Returned, Stage, Stats, machine, rank};
 use crate::plan::{Share, State};
@@ -34,6 +35,8 @@ pub struct Remote {
     member: Option<Arc<Member>>,
     asked: Asked,
     announced: Announced,
+    /// Fingerprint of the plan that the servers announced.
+    plan: Fingerprint,
     columns: Columns,
     pool: Arc<Pool>,
     share: Share,
@@ -160,6 +163,7 @@ impl Remote {
             source,
             member: gang.and_then(Gang::member),
             asked,
+            plan: Reading::fingerprint(announced.fingerprint, &announced.spec),
             announced,
             columns,
             pool: Pool::new(Arc::new(SystemAllocator), budget),
@@ -265,6 +269,10 @@ impl Remote {
             Err(_) => Ok(Next::Pending),
             Ok(Some(Ok(batch))) => {
                 batch.deliver();
+                if let Some(member) = &self.member {
+                    // What the rank acknowledges next is of this plan.
+                    member.has_read(self.plan);
+                }
                 self.step = batch.step + 1;
                 self.counters.delivered(&batch);
                 Ok(Next::Batch(batch))

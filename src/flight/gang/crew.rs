@@ -6,17 +6,20 @@
 //! ```
 
 mod joining;
+mod plan;
 mod restart;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::journal::{Record, Seat};
 use super::rounds::{Arrived, Arriving, Meeting, Rounds};
 use super::wire::{
-    Acked, Alive, Caller, JoinRequest, MemberEntry, Members, Met, Polled, Position, Refusal, Share, State, Token,
-    millis, ranks, to_hex,
+    Acked, Alive, Caller, JoinRequest, MemberEntry, Members, Met, Polled, Position, Reading, Refusal, Share, State,
+    Token, millis, ranks, to_hex,
 };
+use crate::manifest::Fingerprint;
 
 /// How many ended processes per rank are remembered, so that a late repetition of their call is told its end again.
 const REMEMBERED: usize = 8;
@@ -66,10 +69,12 @@ pub(super) struct Crew {
     world: u32,
     members: BTreeMap<u32, Member>,
     joiners: BTreeMap<u32, Joiner>,
-    retired: BTreeMap<u32, VecDeque<(u128, Refusal)>>,
+    retired: BTreeMap<u32, VecDeque<(u128, Arc<Refusal>)>>,
     /// The position at which this generation began; no rank acknowledges it, or what is before it, again.
     base: Option<Position>,
     acknowledged: Option<Position>,
+    /// The plan that these positions are of, and the only one that this generation reads. Nothing is settled before the first stream.
+    reads: Option<Reading>,
     rounds: Rounds,
     lease: Duration,
     /// Nothing is due before this; it may be earlier than what is, never later.
@@ -94,6 +99,7 @@ impl Crew {
             retired: BTreeMap::new(),
             base: None,
             acknowledged: None,
+            reads: None,
             rounds: Rounds::default(),
             lease,
             quiet_until: Duration::ZERO,
@@ -114,6 +120,26 @@ impl Crew {
     /// Whether forgetting it loses nothing but a name: it has ended, or never began.
     pub(super) fn is_spent(&self) -> bool {
         self.joiners.is_empty() && (self.phase == Phase::Ended || (self.phase == Phase::Forming && self.why.is_empty()))
+    }
+
+    /// How many ranks it keeps something of.
+    pub(super) fn ranks(&self) -> usize {
+        self.members.len() + self.joiners.len()
+    }
+
+    /// Whether the rank has a place in it, though perhaps another process holds it.
+    pub(super) fn knows(&self, rank: u32) -> bool {
+        self.joiners.contains_key(&rank) || self.members.contains_key(&rank)
+    }
+
+    /// Bytes of messages that it keeps.
+    pub(super) fn held(&self) -> u64 {
+        self.rounds.held()
+    }
+
+    /// How many more a message of `bytes` makes of them.
+    pub(super) fn adds(&self, caller: &Caller, round: u64, bytes: u64) -> u64 {
+        if self.check(caller, false).is_ok() && self.rounds.is_new(caller.rank, round) { bytes } else { 0 }
     }
 
     /// Whether nobody is in it or waits for it.
@@ -229,17 +255,23 @@ impl Crew {
     /// Ends the running generation: whoever waits or streams in it is told `why`.
     fn raise(&mut self, why: String, effects: &mut Effects) {
         let end = Refusal::Fenced { gang: self.name.clone(), generation: self.generation, why: why.clone() };
+        let end = Arc::new(end);
         for (rank, member) in std::mem::take(&mut self.members) {
-            self.retire(rank, member.seat.attempt, end.clone());
+            self.retire(rank, member.seat.attempt, Arc::clone(&end));
         }
         self.phase = Phase::Forming;
         self.generation += 1;
         self.rounds = Rounds::default();
+        if self.acknowledged.is_none() {
+            // All start anew, with whatever is there then.
+            self.reads = None;
+        }
         effects.records.push(Record::Raised {
             gang: self.name.clone(),
             generation: self.generation,
             acknowledged: self.acknowledged,
             why: why.clone(),
+            reads: self.reads.clone(),
         });
         self.why = why;
         effects.woken = true;
@@ -268,6 +300,7 @@ impl Crew {
         }
         if self.members.values().all(|member| member.left) {
             self.phase = Phase::Ended;
+            self.rounds = Rounds::default();
             effects.records.push(Record::Ended { gang: self.name.clone(), generation: self.generation });
         }
         effects.woken = true;
@@ -347,10 +380,14 @@ impl Crew {
         now: Duration,
         caller: &Caller,
         position: Position,
+        plan: Option<Fingerprint>,
         effects: &mut Effects,
     ) -> Result<Acked, Refusal> {
         self.check(caller, false)?;
         self.renew(now, caller.rank);
+        if let Some(plan) = plan {
+            self.read(caller, &Reading::named(plan), effects)?;
+        }
         let (rank, base) = (caller.rank, self.base);
         let Some(member) = self.members.get_mut(&rank) else {
             return self.check(caller, false).and(Err(self.nobody(rank)));
@@ -377,7 +414,8 @@ impl Crew {
             });
             self.recount();
         }
-        let token = Token::new(self.name.clone(), self.generation, position);
+        let plan = self.reads.as_ref().map(|reads| reads.plan);
+        let token = Token::new(self.name.clone(), self.generation, position).of_plan(plan);
         Ok(Acked { token, acknowledged: self.acknowledged })
     }
 
@@ -411,6 +449,7 @@ impl Crew {
             missing,
             acknowledged: self.acknowledged,
             why: self.why.clone(),
+            reads: self.reads.clone(),
         }
     }
 }

@@ -1,21 +1,35 @@
 //! What a server must still know after it was killed: generations, members, acknowledged positions, opened rounds.
 //!
-//! An append-only file: 8 bytes `BOWGANG1`, then records of `u32 length | u32 crc32 | JSON` (little endian). A record is
+//! An append-only file: 8 bytes `BOWGANG2`, then records of `u32 length | u32 crc32 | JSON` (little endian). A record is
 //! written before the answer that follows from it, so that killing the process loses nothing that anybody was told; the end
-//! of a generation and the beginning of one are also fsynced. A tail that was torn by a crash is cut at the first bad
-//! record: its answer was never sent.
+//! of a generation and the beginning of one are also fsynced. A tail that was torn by a crash is cut: its answer was never sent.
+//!
+//! Only such a tail is cut: bytes at the very end that are no record, with no record behind them. A whole record that this version does
+//! not understand was written by a newer one, and damage with whole records behind it is no crash: cutting either could use a generation
+//! twice. Then the server does not start, and the file is left as it is. A file of the version before (`BOWGANG1`, in which
+//! generations have no plan) is rewritten when it is opened, since that version would cut what it does not know.
+
+#[cfg(test)]
+mod tests;
 
 use std::fs::{File, OpenOptions};
-use std::io::{BufReader, Read, Write};
+use std::io::{BufReader, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::wire::{MemberInfo, Position, Share, hex_u128};
+use super::wire::{MemberInfo, Position, Reading, Share, hex_u128};
 use crate::error::{Error, Place, Result};
 use crate::store::directory::{failed, flush};
+use crate::store::lock::{Lock, beside};
 
-const MAGIC: &[u8; 8] = b"BOWGANG1";
+const MAGIC: &[u8; 8] = b"BOWGANG2";
+const OLD_MAGIC: &[u8; 8] = b"BOWGANG1";
+/// How the JSON of every record begins.
+const BEGINNING: &[u8] = br#"{"record":""#;
+/// Bytes before a record's JSON.
+const HEAD: usize = 8;
 /// No record is longer, in bytes: what claims to be is damage.
 const LONGEST: usize = 256 << 20;
 /// A file below this is not worth compacting, in bytes.
@@ -23,6 +37,7 @@ const SMALL: u64 = 1 << 20;
 
 /// A member as the journal keeps it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Seat {
     pub(super) rank: u32,
     #[serde(with = "hex_u128")]
@@ -32,12 +47,29 @@ pub(super) struct Seat {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "record", rename_all = "lowercase")]
+#[serde(tag = "record", rename_all = "lowercase", deny_unknown_fields)]
 pub(super) enum Record {
-    /// A generation began at position `at`.
-    Formed { gang: String, generation: u64, at: Option<Position>, acknowledged: Option<Position>, members: Vec<Seat> },
-    /// The generation before `generation` is over.
-    Raised { gang: String, generation: u64, acknowledged: Option<Position>, why: String },
+    /// A generation began at position `at` of the plan `reads`.
+    Formed {
+        gang: String,
+        generation: u64,
+        at: Option<Position>,
+        acknowledged: Option<Position>,
+        members: Vec<Seat>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reads: Option<Reading>,
+    },
+    /// The generation before `generation` is over. What it acknowledged is of the plan `reads`.
+    Raised {
+        gang: String,
+        generation: u64,
+        acknowledged: Option<Position>,
+        why: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reads: Option<Reading>,
+    },
+    /// From here on the generation reads this plan and no other.
+    Bound { gang: String, generation: u64, reads: Reading },
     /// A rank acknowledged a position.
     Acked { gang: String, generation: u64, rank: u32, position: Position },
     /// A round opened; its messages, hex, are kept for ranks that have not got them yet.
@@ -53,7 +85,8 @@ pub(super) enum Record {
 impl Record {
     /// Whether losing it in a power cut could let two generations be taken for one.
     fn is_vital(&self) -> bool {
-        matches!(self, Self::Formed { .. } | Self::Raised { .. } | Self::Ended { .. } | Self::Floor { .. })
+        // Two plans in one generation are as bad as two generations in one.
+        !matches!(self, Self::Acked { .. } | Self::Opened { .. } | Self::Left { .. })
     }
 }
 
@@ -65,14 +98,34 @@ pub(super) struct Journal {
     bytes: u64,
     /// Size right after the last compaction, in bytes.
     compacted: u64,
+    /// Two servers on one journal would form one generation twice. It is beside the file, which compaction replaces.
+    _lock: Lock,
 }
 
 impl Journal {
+    /// The right to open the file at `path`, waited for up to `patience`.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] naming the process that has it; [`Error::Store`].
+    pub(super) async fn lock(path: &Path, patience: Duration) -> Result<Lock> {
+        let work = format!("open the gang journal {}", path.display());
+        Lock::take_within(&beside(path), &work, patience).await
+    }
+
+    /// As [`lock`](Self::lock), without waiting.
+    ///
+    /// # Errors
+    /// As [`lock`](Self::lock).
+    pub(super) fn lock_now(path: &Path) -> Result<Lock> {
+        Lock::take(&beside(path), &format!("open the gang journal {}", path.display()))
+    }
+
     /// Opens or creates the file and returns its records in order. A torn tail is cut off.
     ///
     /// # Errors
-    /// [`Error::Store`] if the file cannot be read or written, [`Error::Corrupt`] if it is not a journal at all.
-    pub(super) fn open(path: &Path) -> Result<(Self, Vec<Record>)> {
+    /// [`Error::Store`] if the file cannot be read or written, [`Error::Corrupt`] if it is not a journal at all or is damaged before its
+    /// end, [`Error::Unsupported`] if a newer version wrote it. The file is then as it was.
+    pub(super) fn open(path: &Path, lock: Lock) -> Result<(Self, Vec<Record>)> {
         let failed = |operation: &str, error: std::io::Error| failed(operation, path, error);
         let file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(|e| failed("open", e))?;
         let length = file.metadata().map_err(|e| failed("stat", e))?.len();
@@ -81,20 +134,47 @@ impl Journal {
         reader.by_ref().take(MAGIC.len() as u64).read_to_end(&mut head).map_err(|e| failed("read", e))?;
         let mut records = Vec::new();
         let mut good = 0;
-        if head == MAGIC {
+        let old = head == OLD_MAGIC;
+        if head == MAGIC || old {
             good = MAGIC.len() as u64;
-            while let Some((record, size)) = next(&mut reader).map_err(|e| failed("read", e))? {
-                records.push(record);
-                good += size;
+            loop {
+                match next(&mut reader).map_err(|e| failed("read", e))? {
+                    Next::Record(record, size) => {
+                        records.push(record);
+                        good += size;
+                    }
+                    Next::Unknown(error) => {
+                        return Err(Error::Unsupported {
+                            what: format!("the record at byte {good} of the gang journal {}: {error}", path.display()),
+                            hint: "a newer version wrote it: start that one, or name another file, with which all gangs begin anew"
+                                .into(),
+                        });
+                    }
+                    Next::Torn => break,
+                }
+            }
+            if good < length && whole_record_in(path, good).map_err(|e| failed("read", e))? {
+                let place = Place::file(path.display().to_string());
+                let what = format!(
+                    "the gang journal is damaged at byte {good}, and whole records follow; it is left as it is: restore a copy, or \
+                     name another file, with which all gangs begin anew"
+                );
+                return Err(Error::corrupt(place, what));
             }
         } else if !MAGIC.starts_with(&head) {
             let place = Place::file(path.display().to_string());
             return Err(Error::corrupt(place, "not a gang journal; name another file, this one is left as it is"));
         }
         drop(reader);
-        let mut journal = Self { path: path.to_owned(), file, bytes: good, compacted: good };
+        let mut journal = Self { path: path.to_owned(), file, bytes: good, compacted: good, _lock: lock };
         if good < length {
             tracing::warn!(path = %path.display(), cut = length - good, "the tail of the gang journal was torn, and is cut");
+        }
+        if old {
+            journal.compact(&records)?;
+            return Ok((journal, records));
+        }
+        if good < length {
             journal.file.set_len(good).map_err(|e| failed("truncate", e))?;
         }
         if good == 0 {
@@ -181,112 +261,47 @@ fn encode(records: &[Record]) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The next record and its size in the file, in bytes; `None` where the good part ends.
-fn next(reader: &mut impl Read) -> std::io::Result<Option<(Record, u64)>> {
-    let mut head = [0; 8];
-    let mut have = Vec::new();
-    reader.by_ref().take(8).read_to_end(&mut have)?;
-    if have.len() < 8 {
-        return Ok(None);
-    }
-    head.copy_from_slice(&have);
-    let [a, b, c, d, e, f, g, h] = head;
-    let (length, crc) = (u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes([e, f, g, h]));
-    if length as usize > LONGEST {
-        return Ok(None);
-    }
-    let mut body = Vec::new();
-    reader.by_ref().take(u64::from(length)).read_to_end(&mut body)?;
-    if body.len() != length as usize || crc32fast::hash(&body) != crc {
-        return Ok(None);
-    }
-    Ok(serde_json::from_slice(&body).ok().map(|record| (record, 8 + u64::from(length))))
+/// What comes next in a journal.
+enum Next {
+    /// A record, and its size in the file, in bytes.
+    Record(Record, u64),
+    /// A whole record that this version does not understand.
+    Unknown(serde_json::Error),
+    /// Nothing, or nothing whole.
+    Torn,
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn records() -> Vec<Record> {
-        let seat = |rank| Seat {
-            rank,
-            attempt: u128::MAX - u128::from(rank),
-            share: Share { rank, of: 2 },
-            info: MemberInfo { address: "10.0.0.1:1".into(), ..MemberInfo::default() },
-        };
-        let at = Position { epoch: 1, step: 7 };
-        vec![
-            Record::Formed {
-                gang: "a".into(),
-                generation: 1,
-                at: None,
-                acknowledged: None,
-                members: vec![seat(0), seat(1)],
-            },
-            Record::Acked { gang: "a".into(), generation: 1, rank: 1, position: at },
-            Record::Opened { gang: "a".into(), generation: 1, round: 3, messages: vec!["00ff".into(), String::new()] },
-            Record::Raised { gang: "a".into(), generation: 2, acknowledged: Some(at), why: "rank 1 lost".into() },
-        ]
+fn next(reader: &mut impl Read) -> std::io::Result<Next> {
+    let mut head = Vec::new();
+    reader.by_ref().take(HEAD as u64).read_to_end(&mut head)?;
+    let Some((length, crc)) = sizes(&head) else { return Ok(Next::Torn) };
+    let mut body = Vec::new();
+    reader.by_ref().take(length as u64).read_to_end(&mut body)?;
+    if body.len() != length || crc32fast::hash(&body) != crc {
+        return Ok(Next::Torn);
     }
+    Ok(match serde_json::from_slice(&body) {
+        Ok(record) => Next::Record(record, (HEAD + length) as u64),
+        Err(error) => Next::Unknown(error),
+    })
+}
 
-    #[test]
-    fn a_tail_torn_at_any_byte_keeps_all_whole_records_and_goes_on() {
-        let home = tempfile::tempdir().unwrap();
-        let whole = home.path().join("whole");
-        let (mut journal, before) = Journal::open(&whole).unwrap();
-        assert!(before.is_empty());
-        let mut ends = vec![MAGIC.len()];
-        for record in records() {
-            journal.append(std::slice::from_ref(&record)).unwrap();
-            ends.push(journal.bytes as usize);
-        }
-        let bytes = std::fs::read(&whole).unwrap();
-        assert_eq!(ends.last(), Some(&bytes.len()));
-        let torn = home.path().join("torn");
-        for length in 0..=bytes.len() {
-            std::fs::write(&torn, &bytes[..length]).unwrap();
-            let whole_ones = ends.iter().filter(|end| **end <= length).count().saturating_sub(1);
-            let (mut journal, found) = Journal::open(&torn).unwrap();
-            assert_eq!(found, records()[..whole_ones], "cut at {length}");
-            let next = Record::Floor { generation: 9 };
-            journal.append(std::slice::from_ref(&next)).unwrap();
-            drop(journal);
-            let found = Journal::open(&torn).unwrap().1;
-            assert_eq!(found.last(), Some(&next), "cut at {length}");
-            assert_eq!(found.len(), whole_ones + 1, "cut at {length}");
-        }
-    }
+/// Length and checksum that the head of a record says; `None` if it is none. No record is empty, which a tail of zeros would say.
+fn sizes(head: &[u8]) -> Option<(usize, u32)> {
+    let (length, rest) = head.split_first_chunk::<4>()?;
+    let (length, crc) = (u32::from_le_bytes(*length) as usize, u32::from_le_bytes(*rest.first_chunk()?));
+    (1..=LONGEST).contains(&length).then_some((length, crc))
+}
 
-    #[test]
-    fn a_flipped_bit_ends_the_good_part_and_another_file_is_left_alone() {
-        let home = tempfile::tempdir().unwrap();
-        let path = home.path().join("j");
-        Journal::open(&path).unwrap().0.append(&records()).unwrap();
-        let bytes = std::fs::read(&path).unwrap();
-        for at in 8..bytes.len() {
-            let mut damaged = bytes.clone();
-            damaged[at] ^= 1 << (at % 8);
-            std::fs::write(&path, &damaged).unwrap();
-            let found = Journal::open(&path).unwrap().1;
-            assert!(found.len() < 4 && found == records()[..found.len()], "bit at byte {at}");
-        }
-        std::fs::write(&path, b"precious things").unwrap();
-        assert!(matches!(Journal::open(&path), Err(Error::Corrupt { .. })));
-        assert_eq!(std::fs::read(&path).unwrap(), b"precious things");
-    }
-
-    #[test]
-    fn compaction_keeps_what_it_is_given_and_appends_after_it() {
-        let home = tempfile::tempdir().unwrap();
-        let path = home.path().join("j");
-        let (mut journal, _) = Journal::open(&path).unwrap();
-        while !journal.is_large() {
-            journal.append(&records()).unwrap();
-        }
-        journal.compact(&records()[3..]).unwrap();
-        assert!(!journal.is_large());
-        journal.append(&records()[..1]).unwrap();
-        let found = Journal::open(&path).unwrap().1;
-        assert_eq!(found, [records()[3].clone(), records()[0].clone()]);
-    }
+/// Whether there is a whole record anywhere behind byte `from`, where there is none.
+fn whole_record_in(path: &Path, from: u64) -> std::io::Result<bool> {
+    let mut file = File::open(path)?;
+    file.seek(SeekFrom::Start(from))?;
+    let mut rest = Vec::new();
+    file.read_to_end(&mut rest)?;
+    let begins = |at: &usize| rest[*at..].starts_with(BEGINNING);
+    Ok((HEAD..rest.len()).filter(begins).any(|at| {
+        let body = sizes(&rest[at - HEAD..at]).and_then(|(length, crc)| Some((rest.get(at..at + length)?, crc)));
+        body.is_some_and(|(body, crc)| crc32fast::hash(body) == crc)
+    }))
 }

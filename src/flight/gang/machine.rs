@@ -8,11 +8,12 @@ use std::time::Duration;
 
 use super::crew::{Crew, Effects, Phase};
 use super::journal::Record;
+use super::limits;
 use super::registry::RegistryOptions;
 use super::rounds::{Arriving, Meeting};
 use super::wire::{
-    AckRequest, Acked, Alive, Caller, JoinRequest, Joined, LeaveRequest, MeetRequest, Members, Met, Polled, Refusal,
-    Share, State, from_hex,
+    AckRequest, Acked, Alive, Caller, JoinRequest, Joined, LeaveRequest, MeetRequest, Members, Met, Polled, Reading,
+    Refusal, Share, State, from_hex,
 };
 
 /// Generations of tokens from outside are below this, so that counting never overflows.
@@ -63,6 +64,7 @@ impl Machine {
                 }
                 Record::Formed { gang, .. }
                 | Record::Raised { gang, .. }
+                | Record::Bound { gang, .. }
                 | Record::Acked { gang, .. }
                 | Record::Opened { gang, .. }
                 | Record::Left { gang, .. }
@@ -108,6 +110,7 @@ impl Machine {
         name: &str,
         act: impl FnOnce(&mut Crew, &mut Effects) -> Result<T, Refusal>,
     ) -> Result<T, Refusal> {
+        limits::name(name)?;
         let Some(crew) = self.gangs.get_mut(name) else {
             return Err(Refusal::NotFound { what: format!("gang {name:?}"), hint: "nobody has joined it".into() });
         };
@@ -133,6 +136,7 @@ impl Machine {
         caller: &Caller,
         act: impl FnOnce(&mut Crew, &mut Effects) -> Result<T, Refusal>,
     ) -> Result<T, Refusal> {
+        limits::name(&caller.gang)?;
         if !self.gangs.contains_key(&caller.gang) {
             let (gang, generation) = (caller.gang.clone(), caller.generation);
             return Err(Refusal::Fenced { gang, generation, why: "the server does not know the gang".into() });
@@ -143,9 +147,7 @@ impl Machine {
     pub(super) fn join(&mut self, now: Duration, request: &JoinRequest) -> Result<Polled<Joined>, Refusal> {
         let name = &request.gang;
         let config = |option: &str, problem: String| Err(Refusal::Config { option: option.into(), problem });
-        if name.is_empty() || name.len() > 128 || name.chars().any(char::is_control) {
-            return config("gang", format!("{name:?} is no name for a gang: 1 to 128 bytes, no control characters"));
-        }
+        limits::name(name)?;
         if request.world_size == 0 || request.rank >= request.world_size {
             let problem = format!("rank {} of {} ranks cannot be", request.rank, request.world_size);
             return config(if request.world_size == 0 { "world_size" } else { "rank" }, problem);
@@ -154,10 +156,17 @@ impl Machine {
             return config("world_size", format!("{}, at most {}", request.world_size, self.options.max_world));
         }
         let info = &request.info;
-        if [&info.address, &info.device, &info.host].iter().any(|text| text.len() > 256) {
-            return config("rank", "address, device and host have at most 256 bytes each".into());
+        if [&info.address, &info.device, &info.host].iter().any(|text| text.len() > limits::INFO) {
+            return config("rank", format!("address, device and host have at most {} bytes each", limits::INFO));
+        }
+        if request.share.is_some_and(|share| share.of > self.options.max_world) {
+            return config(
+                "share",
+                format!("more shares than the {} ranks that a gang may have", self.options.max_world),
+            );
         }
         if let Some(token) = &request.token {
+            limits::name(&token.gang)?;
             if !token.is_intact() || token.generation >= GENERATIONS {
                 return config("token", format!("the token of rank {} is damaged", request.rank));
             }
@@ -170,6 +179,9 @@ impl Machine {
                 });
             }
         }
+        if !self.gangs.get(name).is_some_and(|crew| crew.knows(request.rank)) {
+            self.make_room_for_one(name)?;
+        }
         if !self.gangs.contains_key(name) {
             self.make_room(name)?;
             self.gangs.insert(name.clone(), Crew::new(name, self.floor + 1, self.options.lease));
@@ -177,29 +189,50 @@ impl Machine {
         self.with(now, name, |crew, effects| crew.join(now, request, effects))
     }
 
-    /// Forgets the gang that matters least, if there are as many as may be.
+    /// Makes room for one more gang, `name`.
     fn make_room(&mut self, name: &str) -> Result<(), Refusal> {
-        if self.gangs.len() < self.options.max_gangs {
+        if self.gangs.len() < self.options.max_gangs || self.forget_one(name) {
             return Ok(());
         }
+        Err(Refusal::Limit {
+            what: format!("gang {name}"),
+            asked: self.gangs.len() as u64 + 1,
+            limit: self.options.max_gangs as u64,
+            option: "max_gangs".into(),
+        })
+    }
+
+    /// Forgets gangs until one more rank may join `name`.
+    fn make_room_for_one(&mut self, name: &str) -> Result<(), Refusal> {
+        loop {
+            let ranks: usize = self.gangs.values().map(Crew::ranks).sum();
+            if ranks < self.options.max_members {
+                return Ok(());
+            }
+            if !self.forget_one(name) {
+                return Err(Refusal::Limit {
+                    what: format!("another rank of gang {name}, beside those of all gangs"),
+                    asked: ranks as u64 + 1,
+                    limit: self.options.max_members as u64,
+                    option: "max_members".into(),
+                });
+            }
+        }
+    }
+
+    /// Forgets the gang that matters least, but not `name`; false if somebody is in each.
+    fn forget_one(&mut self, name: &str) -> bool {
         let victim = self
             .gangs
             .iter()
-            .filter(|(_, crew)| crew.is_empty())
+            .filter(|(it, crew)| crew.is_empty() && *it != name)
             .min_by_key(|(_, crew)| (!crew.is_spent(), crew.touched))
             .map(|(victim, crew)| (victim.clone(), crew.generation()));
-        let Some((victim, generation)) = victim else {
-            return Err(Refusal::Limit {
-                what: format!("gang {name}"),
-                asked: self.gangs.len() as u64 + 1,
-                limit: self.options.max_gangs as u64,
-                option: "max_gangs".into(),
-            });
-        };
+        let Some((victim, generation)) = victim else { return false };
         self.gangs.remove(&victim);
         self.floor = self.floor.max(generation);
         self.happened.records.push(Record::Floor { generation: self.floor });
-        Ok(())
+        true
     }
 
     pub(super) fn heartbeat(&mut self, now: Duration, caller: &Caller) -> Result<Alive, Refusal> {
@@ -219,12 +252,23 @@ impl Machine {
         self.with_member(now, caller, |crew, _| crew.share(caller))
     }
 
+    /// A member begins to read, which binds its generation if nothing did before.
+    pub(super) fn read(&mut self, now: Duration, caller: &Caller, reading: &Reading) -> Result<(), Refusal> {
+        self.with_member(now, caller, |crew, effects| crew.read(caller, reading, effects))
+    }
+
+    /// What the generation of a member reads, and whether it resumes there.
+    pub(super) fn reads(&mut self, now: Duration, caller: &Caller) -> Result<Option<(Reading, bool)>, Refusal> {
+        self.with_member(now, caller, |crew, _| crew.reads(caller))
+    }
+
     pub(super) fn meet(
         &mut self,
         now: Duration,
         meeting: Meeting,
         request: &MeetRequest,
     ) -> Result<Polled<Met>, Refusal> {
+        limits::name(&request.caller.gang)?;
         let (asked, limit) = (request.message.len() as u64 / 2, self.options.max_message);
         let what = || format!("message of rank {} of gang {}", request.caller.rank, request.caller.gang);
         if asked > limit {
@@ -235,6 +279,13 @@ impl Machine {
             let problem = format!("{}: not hex, or not empty at a barrier", what());
             return Err(Refusal::Config { option: "gang call".into(), problem });
         };
+        let adds =
+            self.gangs.get(&request.caller.gang).map_or(0, |crew| crew.adds(&request.caller, request.round, asked));
+        let held = self.gangs.values().map(Crew::held).sum::<u64>() + adds;
+        if adds > 0 && held > self.options.max_held {
+            let (what, limit) = (format!("{}, beside those of all gangs", what()), self.options.max_held);
+            return Err(Refusal::Limit { what, asked: held, limit, option: "max_held".into() });
+        }
         let deadline = now + Duration::from_millis(request.timeout_ms);
         let arriving = Arriving { rank: request.caller.rank, round: request.round, meeting, message, deadline };
         let gathered = self.options.max_gathered;
@@ -245,12 +296,12 @@ impl Machine {
 
     pub(super) fn ack(&mut self, now: Duration, request: &AckRequest) -> Result<Acked, Refusal> {
         self.with_member(now, &request.caller, |crew, effects| {
-            crew.ack(now, &request.caller, request.position, effects)
+            crew.ack(now, &request.caller, request.position, request.plan, effects)
         })
     }
 
     pub(super) fn leave(&mut self, now: Duration, request: &LeaveRequest) -> Result<(), Refusal> {
-        let failure: Option<String> = request.failure.as_ref().map(|text| text.chars().take(512).collect());
+        let failure: Option<String> = request.failure.as_ref().map(|text| text.chars().take(limits::FAILURE).collect());
         self.with_member(now, &request.caller, |crew, effects| crew.leave(&request.caller, failure.as_deref(), effects))
     }
 

@@ -18,11 +18,13 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::call::{Call, is_trouble};
+use super::limits::FAILURE;
 use super::wire::{
     AckRequest, Acked, Alive, Caller, CallerRequest, JoinRequest, Joined, LeaveRequest, MeetRequest, MemberInfo,
-    Members, Met, Position, Refusal, Share, Token, from_hex, read, to_hex, write,
+    Members, Met, Position, Reading, Refusal, Share, Token, from_hex, read, to_hex, write,
 };
 use crate::error::{Error, Result};
+use crate::manifest::Fingerprint;
 
 /// Carries calls to a [`Registry`](super::Registry), e.g. as Flight actions.
 ///
@@ -91,6 +93,9 @@ struct Shared {
     /// When this process must take itself for dead.
     dead_at: Mutex<Instant>,
     acknowledged: Mutex<Option<Position>>,
+    /// The plan that this rank has read rows of; named by its acknowledgements, if the server knows plans.
+    read: Mutex<Option<Fingerprint>>,
+    names_plans: bool,
     ended: watch::Sender<Option<Refusal>>,
 }
 
@@ -98,6 +103,7 @@ struct Shared {
 pub struct Member {
     shared: Arc<Shared>,
     resume: Option<Position>,
+    reads: Option<Reading>,
     /// The next round; locked while a barrier or an all-gather runs.
     round: tokio::sync::Mutex<u64>,
     heartbeats: AbortHandle,
@@ -165,10 +171,13 @@ impl Member {
             lease,
             dead_at: Mutex::new(sent + trusted(lease)),
             acknowledged: Mutex::new(joined.resume),
+            read: Mutex::default(),
+            names_plans: joined.plans,
             ended: watch::Sender::new(None),
         });
         let heartbeats = runtime.spawn(heartbeats(Arc::clone(&shared))).abort_handle();
-        Ok(Self { shared, resume: joined.resume, round: tokio::sync::Mutex::new(1), heartbeats, runtime })
+        let (resume, reads) = (joined.resume, joined.reads);
+        Ok(Self { shared, resume, reads, round: tokio::sync::Mutex::new(1), heartbeats, runtime })
     }
 
     /// The generation that was joined.
@@ -194,6 +203,16 @@ impl Member {
     /// The `(epoch, step)` after which to continue; `None` at the very start.
     pub fn resume(&self) -> Option<(u64, u64)> {
         self.resume.map(|at| (at.epoch, at.step))
+    }
+
+    /// The plan that [`resume`](Self::resume) is a position of; `None` where nothing was settled when this rank joined.
+    pub fn reads(&self) -> Option<&Reading> {
+        self.reads.as_ref()
+    }
+
+    /// This rank has rows of the plan with this fingerprint ([`Reading::fingerprint`]): what it acknowledges from now on is of that plan.
+    pub fn has_read(&self, plan: Fingerprint) {
+        *lock(&self.shared.read) = Some(plan);
     }
 
     /// The `(epoch, step)` that all ranks have acknowledged, as far as this rank has heard.
@@ -276,10 +295,12 @@ impl Member {
     ///
     /// # Errors
     /// [`Error::Fenced`] if the generation is over: the position is then not acknowledged by this process;
-    /// [`Error::Mismatch`] for a position before the one this rank acknowledged, or at or before the one it resumed from;
+    /// [`Error::Mismatch`] for a position before the one this rank acknowledged, or at or before the one it resumed from, or of another
+    /// plan than the generation reads;
     /// [`Error::Timeout`] if the server does not answer.
     pub async fn ack(&self, epoch: u64, step: u64) -> Result<Token> {
-        let request = AckRequest { caller: self.shared.caller.clone(), position: Position { epoch, step } };
+        let plan = lock(&self.shared.read).filter(|_| self.shared.names_plans);
+        let request = AckRequest { caller: self.shared.caller.clone(), position: Position { epoch, step }, plan };
         let acked: Acked = self.shared.guard(self.shared.once("gang.ack", &request)).await?;
         let mut known = lock(&self.shared.acknowledged);
         *known = (*known).max(acked.acknowledged);
@@ -304,8 +325,12 @@ impl Member {
 
     async fn part(&self, failure: Option<String>) -> Result<()> {
         let shared = &self.shared;
+        // The server keeps no more, and refuses requests that are much longer.
+        let failure = failure.map(|text| text.chars().take(FAILURE).collect());
         let request = LeaveRequest { caller: shared.caller.clone(), failure };
-        let _: serde_json::Value = shared.guard(shared.once("gang.leave", &request)).await?;
+        // Nobody waits longer for a word that the others would have by the lease.
+        let longest = if request.failure.is_some() { shared.lease / 2 } else { shared.lease * 2 };
+        let _: serde_json::Value = shared.guard(shared.within("gang.leave", &request, longest)).await?;
         self.heartbeats.abort();
         shared.end(shared.fenced("this rank has left"));
         Ok(())
@@ -390,8 +415,18 @@ impl Shared {
 
     /// One call that does not wait for other ranks.
     async fn once<T: DeserializeOwned>(&self, action: &'static str, request: &(impl Serialize + Sync)) -> Result<T> {
+        self.within(action, request, self.lease * 2).await
+    }
+
+    /// As `once`, tried for `longest`.
+    async fn within<T: DeserializeOwned>(
+        &self,
+        action: &'static str,
+        request: &(impl Serialize + Sync),
+        longest: Duration,
+    ) -> Result<T> {
         let call = Call { wire: &*self.wire, action, stage: "gang call", gang: &self.caller.gang };
-        let deadline = Instant::now() + self.lease * 2;
+        let deadline = Instant::now() + longest;
         let mut make = |_| write(request);
         let (answer, _) = call.exchange(deadline, self.lease / 2, &mut make).await?;
         read(action, &answer)

@@ -16,15 +16,20 @@
 //! - No position is acknowledged in two generations: an accepted `ack` of a step is durable before its answer, and a rank of
 //!   an older generation, or another process of the same rank, is refused. Only a token given to `join` (a checkpoint that
 //!   the trainer went back to) moves the position back, and only if all ranks present the same one.
+//! - A generation reads one plan: data, spec and version of the order. The position that it resumes from binds it, else its first
+//!   stream or acknowledgement; any other plan is an [`Error::Mismatch`](crate::Error::Mismatch) that names both.
 //! - Every call is idempotent by its own keys (attempt, round, position), so that a lost answer is simply asked for again.
 //! - Time is only ever a distance on one machine's monotonic clock, so clocks may differ by any amount. Their *rates* may
 //!   differ by the margin that [`Member`] keeps.
 
+mod bells;
 mod call;
 mod crew;
 mod journal;
+mod limits;
 mod machine;
 mod member;
+mod reading;
 mod refusal;
 mod registry;
 mod rounds;
@@ -33,5 +38,6 @@ mod tests;
 pub mod wire;
 
 pub use member::{JoinOptions, Member, Wire};
+pub use reading::Reading;
 pub use registry::{Fence, Registry, RegistryOptions};
 pub use wire::{MemberInfo, Position, Refusal, Share, Token};

@@ -74,8 +74,19 @@ pub enum Refusal {
 
 /// Names that errors carry as `&'static str`; a name from the wire is one of these or the last.
 const STAGES: [&str; 5] = ["gang join", "gang barrier", "gang all_gather", "gang call", "peer"];
-const OPTIONS: [&str; 9] =
-    ["gang", "rank", "world_size", "share", "token", "max_message", "max_gathered", "max_gangs", "gang call"];
+const OPTIONS: [&str; 11] = [
+    "gang",
+    "rank",
+    "world_size",
+    "share",
+    "token",
+    "max_message",
+    "max_gathered",
+    "max_gangs",
+    "max_members",
+    "max_held",
+    "gang call",
+];
 
 fn known(name: &str, names: &'static [&'static str]) -> &'static str {
     names.iter().find(|known| **known == name).or(names.last()).copied().unwrap_or("")

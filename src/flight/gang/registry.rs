@@ -9,7 +9,9 @@
 //! The lock is held while the journal is written, and fsynced where a generation begins or ends: no answer may overtake
 //! what it follows from. After a failed write nothing is answered any more; a restart continues from what is on disk.
 
-use std::collections::BTreeMap;
+#[cfg(test)]
+mod tests;
+
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
@@ -18,14 +20,18 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
+use super::bells::Bells;
 use super::journal::Journal;
+use super::limits;
 use super::machine::Machine;
 use super::rounds::Meeting;
 use super::wire::{
-    ACTIONS, AckRequest, Caller, CallerRequest, JoinRequest, Joined, LeaveRequest, MeetRequest, Met, Polled, Refusal,
-    Share, StateRequest, millis, read, write,
+    ACTIONS, AckRequest, Caller, CallerRequest, JoinRequest, Joined, LeaveRequest, MeetRequest, Met, Polled, Reading,
+    Refusal, Share, StateRequest, millis, read, write,
 };
 use crate::error::{Error, Result};
+use crate::manifest::Fingerprint;
+use crate::store::lock::Lock;
 
 /// Nobody waits longer than this, whatever is asked for: 30 days.
 const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -47,6 +53,10 @@ pub struct RegistryOptions {
     pub max_message: u64,
     /// The most bytes of all messages of one `all_gather`. Default 16 MiB.
     pub max_gathered: u64,
+    /// The most ranks of all gangs together. Default 65,536.
+    pub max_members: usize,
+    /// The most bytes of messages of all gangs together. Default 256 MiB.
+    pub max_held: u64,
 }
 
 impl Default for RegistryOptions {
@@ -59,6 +69,8 @@ impl Default for RegistryOptions {
             max_gangs: 1_024,
             max_message: 1 << 20,
             max_gathered: 16 << 20,
+            max_members: 65_536,
+            max_held: 256 << 20,
         }
     }
 }
@@ -69,8 +81,7 @@ struct Inner {
     journal: Option<Journal>,
     /// Why nothing is answered any more.
     broken: Option<(String, String)>,
-    /// Rung for whoever waits for something of a gang.
-    bells: BTreeMap<String, watch::Sender<()>>,
+    bells: Bells,
 }
 
 /// All gangs of one server.
@@ -93,11 +104,35 @@ impl Drop for Registry {
 impl Registry {
     /// Opens the gangs of the journal at `journal`, or none without a journal: then a restart of the server forgets all.
     ///
-    /// To be called within a tokio runtime, where a task watches the leases. One process at a time has a journal open.
+    /// To be called within a tokio runtime, where a task watches the leases. One registry at a time has a journal open, on any host that
+    /// shares the file system's locks.
     ///
     /// # Errors
-    /// [`Error::Config`] for a lease below 10 ms or no runtime; [`Error::Store`] and [`Error::Corrupt`] for the journal.
+    /// [`Error::Config`] for a lease below 10 ms or no runtime; [`Error::Closed`] naming the process that has the journal open;
+    /// [`Error::Store`], [`Error::Corrupt`] and [`Error::Unsupported`] for the journal, which is then left as it is.
     pub fn open(journal: Option<PathBuf>, options: RegistryOptions) -> Result<Arc<Self>> {
+        let lock = journal.as_deref().map(Journal::lock_now).transpose()?;
+        Self::locked(journal.zip(lock), options)
+    }
+
+    /// As [`open`](Self::open), but waits up to `patience` for another process to let go of the journal: one that drains while this one
+    /// takes its place.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub async fn open_within(
+        journal: Option<PathBuf>,
+        options: RegistryOptions,
+        patience: Duration,
+    ) -> Result<Arc<Self>> {
+        let lock = match &journal {
+            Some(path) => Some(Journal::lock(path, patience).await?),
+            None => None,
+        };
+        Self::locked(journal.zip(lock), options)
+    }
+
+    fn locked(journal: Option<(PathBuf, Lock)>, options: RegistryOptions) -> Result<Arc<Self>> {
         if options.lease < Duration::from_millis(10) || options.lease > LONGEST || options.grace > LONGEST {
             return Err(Error::config("lease", format!("{:?}; from 10 ms to 30 days", options.lease)));
         }
@@ -105,14 +140,14 @@ impl Registry {
             return Err(Error::config("gang call", "a registry is opened within a tokio runtime"));
         };
         let (journal, records) = match journal {
-            Some(path) => {
-                let (journal, records) = Journal::open(&path)?;
+            Some((path, lock)) => {
+                let (journal, records) = Journal::open(&path, lock)?;
                 (Some(journal), records)
             }
             None => (None, Vec::new()),
         };
         let machine = Machine::restore(options.clone(), &records);
-        let inner = Mutex::new(Inner { machine, journal, broken: None, bells: BTreeMap::new() });
+        let inner = Mutex::new(Inner { machine, journal, broken: None, bells: Bells::default() });
         let registry = Arc::new(Self { options, start: Instant::now(), inner, sweeper: OnceLock::new() });
         let task = runtime.spawn(sweep(Arc::downgrade(&registry)));
         let _ = registry.sweeper.set(task.abort_handle());
@@ -129,9 +164,9 @@ impl Registry {
     /// [`Error::Fenced`] for a caller whose generation is over, [`Error::Mismatch`] where ranks contradict each other,
     /// [`Error::Timeout`] where somebody did not come, [`Error::Store`] if the journal cannot be written.
     pub async fn call(&self, action: &str, body: &[u8]) -> Result<Vec<u8>> {
-        let limit = self.options.max_message.saturating_mul(2).saturating_add(64 << 10);
+        let limit = limits::request(action, self.options.max_message);
         if body.len() as u64 > limit {
-            let what = format!("the request {action}");
+            let what = format!("the request {}", action.chars().take(64).collect::<String>());
             return Err(Error::Limit { what, asked: body.len() as u64, limit, option: "max_message" });
         }
         match action {
@@ -182,10 +217,43 @@ impl Registry {
     /// [`Error::Fenced`] if the process is not a member of the running generation.
     pub fn fence(self: &Arc<Self>, gang: &str, rank: u32, attempt: u128, generation: u64) -> Result<Fence> {
         let caller = Caller { gang: gang.to_owned(), generation, rank, attempt };
-        // Before the question, so that an end between the two is heard.
-        let bell = self.bell(gang);
-        let share = self.act(|machine, now| machine.share(now, &caller))?;
+        let mut bell = None;
+        let share = self.decide(
+            |machine, now| machine.share(now, &caller),
+            // Under the same lock, so that an end after the answer is heard.
+            |bells, answer| bell = answer.is_ok().then(|| bells.of(gang)),
+        )?;
+        let bell =
+            bell.ok_or_else(|| Error::Closed { why: "a fence without a bell; this is a bug in bowstring".into() })?;
         Ok(Fence { registry: Arc::clone(self), caller, share, bell })
+    }
+
+    /// The data that `caller` goes on with: those of the position that its generation resumes from. `None` where it begins anew, or
+    /// where only the plan is known.
+    pub fn resumed(&self, caller: &Caller) -> Option<Fingerprint> {
+        let reads = self.act(|machine, now| machine.reads(now, caller)).ok().flatten();
+        reads.filter(|(_, resumed)| *resumed).and_then(|(reads, _)| reads.data)
+    }
+
+    /// That `caller` may read `reading`, as far as that is settled. Whether it is a member its stream is told.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] naming both plans if its generation reads another one.
+    pub fn may_read(&self, caller: &Caller, reading: &Reading) -> Result<()> {
+        match self.act(|machine, now| machine.reads(now, caller)) {
+            // Refused as it will be when the stream begins.
+            Ok(Some((reads, _))) if reads.plan != reading.plan => self.read(caller, reading),
+            _ => Ok(()),
+        }
+    }
+
+    /// Binds the generation of `caller` to what its stream reads, before the first row is sent.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] naming both plans if the generation reads another one; [`Error::Fenced`] if `caller` is no member of it;
+    /// [`Error::Store`] if the registry has stopped.
+    pub fn read(&self, caller: &Caller, reading: &Reading) -> Result<()> {
+        self.act(|machine, now| machine.read(now, caller, reading))
     }
 
     /// How many gangs run now.
@@ -201,17 +269,17 @@ impl Registry {
         self.start.elapsed()
     }
 
-    /// What is rung from now on for whoever waits for something of `gang`.
-    fn bell(&self, gang: &str) -> watch::Receiver<()> {
-        let mut inner = self.lock();
-        if inner.bells.len() > self.options.max_gangs.saturating_mul(2) {
-            inner.bells.retain(|_, bell| bell.receiver_count() > 0);
-        }
-        inner.bells.entry(gang.to_owned()).or_insert_with(|| watch::Sender::new(())).subscribe()
-    }
-
     /// Lets the machine decide, makes what it decided durable, and wakes whom it concerns.
     fn act<T>(&self, decide: impl FnOnce(&mut Machine, Duration) -> Result<T, Refusal>) -> Result<T> {
+        self.decide(decide, |_, _| {})
+    }
+
+    /// As `act`; `hear` may take a bell that rings for whatever happens after the answer.
+    fn decide<T>(
+        &self,
+        decide: impl FnOnce(&mut Machine, Duration) -> Result<T, Refusal>,
+        hear: impl FnOnce(&mut Bells, &Result<T, Refusal>),
+    ) -> Result<T> {
         let mut inner = self.lock();
         let inner = &mut *inner;
         if let Some((url, text)) = &inner.broken {
@@ -231,17 +299,14 @@ impl Registry {
                 tracing::error!(error = error.chain(), "the gang journal cannot be written; gangs are not served");
                 let url = if let Error::Store { url, .. } = &error { url.clone() } else { String::new() };
                 inner.broken = Some((url, error.chain()));
-                for bell in inner.bells.values() {
-                    bell.send_replace(());
-                }
+                inner.bells.ring_all();
                 return Err(error);
             }
         }
         for name in &happened.woken {
-            if let Some(bell) = inner.bells.get(name) {
-                bell.send_replace(());
-            }
+            inner.bells.ring(name);
         }
+        hear(&mut inner.bells, &answer);
         answer.map_err(|refusal| refusal.into_error("gang server"))
     }
 
@@ -257,27 +322,37 @@ impl Registry {
         let begin = Instant::now();
         let deadline = begin + Duration::from_millis(timeout_ms).min(LONGEST);
         let until = (begin + Duration::from_millis(poll_ms).min(self.options.max_poll)).min(deadline);
-        let mut bell = self.bell(gang);
+        let mut bell = None;
         let mut held = Held { registry: self, request, hold, holding: false, dropped: true };
         loop {
-            // What rings from here on is heard below.
-            bell.mark_unchanged();
             let left = deadline.saturating_duration_since(Instant::now());
-            let polled = self.act(|machine, now| {
+            let decide = |machine: &mut Machine, now| {
                 let polled = ask(machine, now, &mut held.request, millis(left));
                 if !held.holding && matches!(polled, Ok(Polled::Waiting { .. })) {
                     held.holding = true;
                     hold(machine, &held.request, None);
                 }
                 polled
+            };
+            let polled = self.decide(decide, |bells, polled| {
+                if matches!(polled, Ok(Polled::Waiting { .. })) {
+                    // What rings from here on is heard below.
+                    bell.get_or_insert_with(|| bells.of(gang)).mark_unchanged();
+                }
             });
             if !matches!(polled, Ok(Polled::Waiting { .. })) || Instant::now() >= until {
                 held.dropped = false;
                 return write(&polled?);
             }
+            let ringing = async {
+                match &mut bell {
+                    Some(bell) => rung(bell).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 biased;
-                () = rung(&mut bell) => {}
+                () = ringing => {}
                 () = tokio::time::sleep_until(until) => {}
             }
         }
@@ -381,50 +456,5 @@ impl Fence {
                 return error;
             }
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::wire::{JoinRequest, MemberInfo, Position, State};
-    use super::*;
-
-    #[test]
-    fn a_journal_that_cannot_be_written_stops_all_answers_and_forgets_none() {
-        let home = tempfile::tempdir().unwrap();
-        let path = home.path().join("gangs");
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-        runtime.block_on(async {
-            let join = JoinRequest {
-                gang: "g".into(),
-                rank: 0,
-                world_size: 1,
-                attempt: 5,
-                share: None,
-                info: MemberInfo::default(),
-                token: None,
-                timeout_ms: u64::MAX,
-                poll_ms: u64::MAX,
-            };
-            let ack = |step| {
-                let caller = Caller { gang: "g".into(), generation: 1, rank: 0, attempt: 5 };
-                write(&AckRequest { caller, position: Position { epoch: u64::MAX, step } }).unwrap()
-            };
-            let registry = Registry::open(Some(path.clone()), RegistryOptions::default()).unwrap();
-            registry.call("gang.join", &write(&join).unwrap()).await.unwrap();
-            registry.call("gang.ack", &ack(7)).await.unwrap();
-            let mut fence = registry.fence("g", 0, 5, 1).unwrap();
-            registry.lock().journal.as_mut().unwrap().fail_from_now_on();
-            // The step is not acknowledged by an answer, and nothing is answered after it.
-            assert!(matches!(registry.call("gang.ack", &ack(8)).await, Err(Error::Store { .. })));
-            assert!(matches!(registry.call("gang.ack", &ack(7)).await, Err(Error::Store { .. })));
-            assert!(matches!(registry.call("gang.state", br#"{"gang":"g"}"#).await, Err(Error::Store { .. })));
-            assert!(matches!(fence.ended().await, Error::Store { .. }));
-            let again = Registry::open(Some(path), RegistryOptions::default()).unwrap();
-            let state = again.call("gang.state", br#"{"gang":"g"}"#).await.unwrap();
-            let state: State = serde_json::from_slice(&state).unwrap();
-            assert_eq!(state.acknowledged, Some(Position { epoch: u64::MAX, step: 7 }));
-            again.call("gang.ack", &ack(u64::MAX)).await.unwrap();
-        });
     }
 }

@@ -69,6 +69,8 @@ pub(super) struct Arriving {
 pub(super) struct Rounds {
     opened: u64,
     result: Arc<Vec<Vec<u8>>>,
+    /// Bytes of the result.
+    kept: u64,
     meeting: Option<Meeting>,
     arrived: BTreeMap<u32, Arrival>,
     bytes: u64,
@@ -83,7 +85,18 @@ impl Rounds {
 
     /// Takes the state of a round that opened before the server restarted.
     pub(super) fn restore(&mut self, round: u64, messages: Vec<Vec<u8>>) {
-        *self = Self { opened: round, result: Arc::new(messages), ..Self::default() };
+        let kept = messages.iter().map(|message| message.len() as u64).sum();
+        *self = Self { opened: round, result: Arc::new(messages), kept, ..Self::default() };
+    }
+
+    /// Bytes of messages that are kept: of those who wait, and of the last round.
+    pub(super) fn held(&self) -> u64 {
+        self.bytes + self.kept
+    }
+
+    /// Whether the arrival of `rank` at `round` would be one more.
+    pub(super) fn is_new(&self, rank: u32, round: u64) -> bool {
+        round == self.opened + 1 && !self.arrived.contains_key(&rank)
     }
 
     /// Whether anybody waits.

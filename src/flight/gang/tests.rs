@@ -1,6 +1,8 @@
 //! The machine against an independent checker over random events, and its rules one by one.
 
 pub(crate) mod ledger;
+mod limits;
+mod plans;
 
 use std::time::Duration;
 
@@ -9,10 +11,12 @@ use super::machine::Machine;
 use super::registry::RegistryOptions;
 use super::rounds::Meeting;
 use super::wire::{
-    AckRequest, Caller, JoinRequest, Joined, LeaveRequest, MeetRequest, MemberInfo, Met, Polled, Position, Refusal,
-    Share, Token,
+    AckRequest, Caller, JoinRequest, Joined, LeaveRequest, MeetRequest, MemberInfo, Met, Polled, Position, Reading,
+    Refusal, Share, Token,
 };
 use crate::error::Error;
+use crate::manifest::Fingerprint;
+use crate::plan::PlanSpec;
 
 const LEASE: Duration = Duration::from_secs(10);
 
@@ -137,7 +141,7 @@ fn a_lost_a_failed_and_a_replaced_member_end_the_generation_for_all() {
         assert!(happened.woken.contains("g"));
         let end = text(machine.meet(now, Meeting::Barrier, &meeting(&callers[0], 1, "", 60_000)).unwrap_err());
         assert!(end.contains(why) && end.contains("generation 1 of gang g"), "{end}");
-        let ack = AckRequest { caller: callers[2].clone(), position: Position { epoch: 0, step: 1 } };
+        let ack = AckRequest { caller: callers[2].clone(), position: Position { epoch: 0, step: 1 }, plan: None };
         assert!(matches!(machine.ack(now, &ack), Err(Refusal::Fenced { .. })));
         assert!(matches!(machine.heartbeat(now, &callers[1]), Err(Refusal::Fenced { .. })));
         assert!(matches!(machine.members(now, &callers[1]), Err(Refusal::Fenced { .. })));
@@ -219,7 +223,7 @@ fn a_clean_end_ends_the_gang_and_is_no_excuse_for_those_who_wait() {
 fn the_least_acknowledged_step_is_where_the_gang_goes_on_and_tokens_may_say_otherwise() {
     let (mut machine, callers) = running(2);
     let position = |step| Position { epoch: 3, step };
-    let ack = |rank: usize, step| AckRequest { caller: callers[rank].clone(), position: position(step) };
+    let ack = |rank: usize, step| AckRequest { caller: callers[rank].clone(), position: position(step), plan: None };
     let first = machine.ack(at(1), &ack(0, 10)).unwrap();
     assert_eq!(first.acknowledged, None);
     let token = machine.ack(at(1), &ack(1, 8)).unwrap();
@@ -244,7 +248,7 @@ fn the_least_acknowledged_step_is_where_the_gang_goes_on_and_tokens_may_say_othe
     };
     let joined = done(restart(&mut machine, 2, 300, [None, None]));
     assert_eq!((joined.generation, joined.resume), (2, Some(position(8))));
-    let again = AckRequest { caller: caller(0, 2, 300), position: position(8) };
+    let again = AckRequest { caller: caller(0, 2, 300), position: position(8), plan: None };
     assert!(text(machine.ack(at(2), &again).unwrap_err()).contains("expected a position after epoch 3 step 8"));
     let other = Token::new("g", 1, position(5));
     let end = text(restart(&mut machine, 3, 400, [Some(token.clone()), Some(other.clone())]).unwrap_err());
@@ -422,12 +426,26 @@ fn act(
             let failure = Some("gave up".into());
             machine.leave(now - start, &LeaveRequest { caller, failure })
         }
-        2 | 3 => machine.heartbeat(now - start, &caller).map(drop),
+        2 => machine.heartbeat(now - start, &caller).map(drop),
+        3 => {
+            // Which of two plans it reads is a matter of when it opened them.
+            let seed = random.below(2);
+            let reading = Reading::new("d", Fingerprint::from_bytes([0; 32]), &PlanSpec::new(seed, 8));
+            match machine.read(now - start, &caller, &reading) {
+                Ok(()) => {
+                    entries.push(Entry::Reads { generation, rank, plan: seed });
+                    Ok(())
+                }
+                // The other one is there to be read.
+                Err(Refusal::Mismatch { .. }) => Ok(()),
+                Err(other) => Err(other),
+            }
+        }
         _ => {
             let step = step + 1;
             entries.push(Entry::Acks { generation, rank, step });
             let position = Position { epoch: 0, step };
-            machine.ack(now - start, &AckRequest { caller: caller.clone(), position }).map(|acked| {
+            machine.ack(now - start, &AckRequest { caller: caller.clone(), position, plan: None }).map(|acked| {
                 let all = acked.acknowledged.map_or(0, |position| position.step);
                 entries.push(Entry::Acked { generation, rank, step, all });
                 process.member = Some((caller, round, step));

@@ -7,8 +7,11 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+pub use super::reading::Reading;
+use super::reading::cut;
 pub use super::refusal::Refusal;
 use crate::error::{Error, Result};
+use crate::manifest::Fingerprint;
 
 /// The actions a registry answers, in the order of a rank's life.
 pub const ACTIONS: [&str; 8] = [
@@ -74,20 +77,32 @@ pub struct Token {
     pub generation: u64,
     /// The position that the checkpoint holds.
     pub position: Position,
+    /// The plan that the position is of: [`Reading::plan`]. Older tokens have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<Fingerprint>,
     crc32: u32,
 }
 
 impl Token {
     /// The token of `position`, acknowledged in `generation` of `gang`.
     pub fn new(gang: impl Into<String>, generation: u64, position: Position) -> Self {
-        let mut token = Self { gang: gang.into(), generation, position, crc32: 0 };
+        let mut token = Self { gang: gang.into(), generation, position, plan: None, crc32: 0 };
         token.crc32 = token.checksum();
         token
     }
 
+    /// The same, for a position of `plan`.
+    #[must_use]
+    pub fn of_plan(mut self, plan: Option<Fingerprint>) -> Self {
+        self.plan = plan;
+        self.crc32 = self.checksum();
+        self
+    }
+
     fn checksum(&self) -> u32 {
         let Position { epoch, step } = self.position;
-        crc32fast::hash(format!("{}\n{}\n{epoch}\n{step}", self.gang, self.generation).as_bytes())
+        let plan = self.plan.map(|plan| format!("\n{plan}")).unwrap_or_default();
+        crc32fast::hash(format!("{}\n{}\n{epoch}\n{step}{plan}", self.gang, self.generation).as_bytes())
     }
 
     /// Reads a token back from its text.
@@ -164,6 +179,12 @@ pub struct Joined {
     pub lease_ms: u64,
     /// The position after which to continue; `None` at the very start.
     pub resume: Option<Position>,
+    /// The plan that the generation reads, if that is settled: it is where it resumes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reads: Option<Reading>,
+    /// Whether an acknowledgement may name its plan, which older servers refuse as an unknown field.
+    #[serde(default)]
+    pub plans: bool,
 }
 
 /// `gang.barrier` and `gang.all_gather`: round `round` of this generation, counted from 1 over both kinds.
@@ -252,6 +273,10 @@ pub struct AckRequest {
     pub caller: Caller,
     /// The position.
     pub position: Position,
+    /// The plan that the rank read: [`Reading::plan`]. Without it, the position is of the plan that the generation reads, which is the
+    /// only one that it lets anybody read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<Fingerprint>,
 }
 
 /// The answer to an acknowledgement.
@@ -300,6 +325,9 @@ pub struct State {
     pub acknowledged: Option<Position>,
     /// What ended the generation before this one; empty if nothing did.
     pub why: String,
+    /// The plan that the generation reads, if that is settled.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reads: Option<Reading>,
 }
 
 /// Milliseconds of a duration, as far as they fit.
@@ -321,7 +349,9 @@ pub(crate) fn ranks(missing: &[u32], count: usize) -> String {
 
 /// Reads a request of action `action`.
 pub(crate) fn read<T: DeserializeOwned>(action: &str, body: &[u8]) -> Result<T> {
-    serde_json::from_slice(body).map_err(|error| Error::config("gang call", format!("{action}: {error}")))
+    // A field's name may be as long as the request.
+    let wrong = |error: serde_json::Error| Error::config("gang call", cut(format!("{action}: {error}"), 300));
+    serde_json::from_slice(body).map_err(wrong)
 }
 
 /// Writes a request or an answer.

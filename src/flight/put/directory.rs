@@ -6,6 +6,7 @@
 //!   root/.bowstring/train/00000002-w7/     00000001-000000-00000-w3.parquet    linked from the version before (append)
 //!                                          00000002-000000-00000-w7.parquet    linked from the staged attempt
 //!                                          _record.json, _SUCCESS
+//!   root/.bowstring/_lock                                                      held by the server that has `root` open
 //!   root/.bowstring/_staged/17/            part-00000.parquet, _SUCCESS        an attempt; hidden until it is whole
 //! ```
 //! A dataset is dropped by removing its link.
@@ -16,6 +17,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
@@ -24,18 +26,22 @@ use super::{Committed, Mode, Record, WriteId, columns, same_columns};
 use crate::dataset::{DatasetWriter, WriterOptions, Written};
 use crate::error::{Error, Place, Result};
 use crate::store::directory::{failed, flush};
+use crate::store::lock::Lock;
 
 const HIDDEN: &str = ".bowstring";
 // No name of a dataset begins with an underscore.
 const STAGED: &str = "_staged";
 const RECORD: &str = "_record.json";
+const LOCK: &str = "_lock";
 
 /// A directory of datasets, held by one process at a time.
 #[derive(Debug)]
 pub(super) struct Directory {
     root: PathBuf,
     options: WriterOptions,
-    /// Held while the process lives.
+    /// Brings a directory to the disk: `flush`, but for a test of disks that fail.
+    flush: fn(&Path) -> Result<()>,
+    /// Held while it is open: another server would take living attempts for what a killed one left.
     _lock: Lock,
 }
 
@@ -80,17 +86,14 @@ impl Piece {
 }
 
 impl Directory {
-    /// Opens `root`, which is made if it is not there, and removes what a killed process left.
+    /// Opens `root`, whose lock this is, and removes what a killed process left.
     ///
     /// # Errors
-    /// [`Error::Config`] if another process has it open; [`Error::Store`].
-    pub(super) fn open(root: &Path, options: WriterOptions) -> Result<Self> {
-        let hidden = root.join(HIDDEN);
-        fs::create_dir_all(&hidden).map_err(|error| failed("create", &hidden, error))?;
+    /// [`Error::Store`].
+    pub(super) fn open(root: &Path, options: WriterOptions, lock: Lock) -> Result<Self> {
         // What is linked to is compared as it is written, so it must not depend on where this process stands.
         let root = fs::canonicalize(root).map_err(|error| failed("open", root, error))?;
-        let lock = lock(&root)?;
-        let directory = Self { root, options, _lock: lock };
+        let directory = Self { root, options, flush, _lock: lock };
         directory.sweep()?;
         Ok(directory)
     }
@@ -164,7 +167,11 @@ impl Directory {
         Ok(self.current(write.dataset())?.and_then(|(_, record)| record.answer(write.id())))
     }
 
-    /// Makes `pieces` visible, which is remembered as `once`. On an error, nothing has changed for readers, and the pieces are as they were.
+    /// Makes `pieces` visible, which is remembered as `once`. On an error, readers see what they saw before, and the pieces are as they
+    /// were.
+    ///
+    /// A disk that fails after the link was turned is answered by turning it back. Where even that fails the commit is there, and so is its
+    /// answer; only a power cut could still take it away, of which a warning tells.
     pub(super) fn publish(&self, write: &WriteId, once: &str, mode: Mode, pieces: &[Arc<Piece>]) -> Result<Committed> {
         let current = self.current(write.dataset())?;
         let columns = same_columns(write, pieces.iter().map(|piece| piece.columns.as_slice()))?;
@@ -183,18 +190,60 @@ impl Directory {
             let _ = fs::remove_dir_all(&directory);
             return Err(error);
         }
+        let before = current.map(|(old, _)| old);
+        if let Err(error) = (self.flush)(&self.root) {
+            match self.turn_back(write.dataset(), before.as_deref()) {
+                Ok(()) => {
+                    // What a power cut leaves the name at must be whole: this version goes once the old name is on the disk.
+                    if (self.flush)(&self.root).is_ok() {
+                        let _ = fs::remove_dir_all(&directory);
+                    }
+                    return Err(error);
+                }
+                Err(stuck) => {
+                    let (dataset, id) = (write.dataset(), write.id());
+                    let (error, stuck) = (error.chain(), stuck.chain());
+                    tracing::warn!(
+                        error,
+                        stuck,
+                        "commit {id} of dataset {dataset} is visible, but a power cut may undo it"
+                    );
+                    return Ok(committed);
+                }
+            }
+        }
         // From here on it is there: the commit's record in it answers whoever asks again.
-        flush(&self.root)?;
-        let versions = self.root.join(versions);
-        let kept = [Some(directory), current.map(|(old, _)| old)];
-        for version in entries(&versions)?.into_iter().map(|name| versions.join(name)) {
+        self.forget(&self.root.join(versions), &[Some(directory), before]);
+        Ok(committed)
+    }
+
+    /// Turns the dataset's name back to the version `before`, or takes it away if there was none.
+    fn turn_back(&self, dataset: &str, before: Option<&Path>) -> Result<()> {
+        match before.map(|before| before.strip_prefix(&self.root).unwrap_or(before)) {
+            Some(before) => self.show(dataset, before),
+            None => {
+                let path = self.root.join(dataset);
+                fs::remove_file(&path).map_err(|error| failed("remove", &path, error))
+            }
+        }
+    }
+
+    /// Removes all versions in `versions` but those that are `kept`. The commit is made: what stays harms nobody.
+    fn forget(&self, versions: &Path, kept: &[Option<PathBuf>]) {
+        let stays = |error: &dyn std::fmt::Display, directory: &Path| {
+            tracing::warn!(%error, directory = %directory.display(), "an old version stays until the next start");
+        };
+        let names = match entries(versions) {
+            Ok(names) => names,
+            Err(error) => return stays(&error, versions),
+        };
+        for version in names.into_iter().map(|name| versions.join(name)) {
             if kept.iter().flatten().all(|kept| *kept != version)
                 && let Err(error) = fs::remove_dir_all(&version)
             {
-                tracing::warn!(%error, directory = %version.display(), "an old version stays until the next start");
+                stays(&error, &version);
             }
         }
-        Ok(committed)
     }
 
     /// Removes the dataset; false if there was none. The link goes first: with it all of the dataset is gone for readers, and what a
@@ -225,8 +274,11 @@ impl Directory {
     ) -> Result<()> {
         let parent = self.root.join(HIDDEN).join(write.dataset());
         fs::create_dir_all(&parent).map_err(|error| failed("create", &parent, error))?;
-        // One that could not be removed after it had failed.
-        let _ = fs::remove_dir_all(directory);
+        // One that could not be removed after it had failed: perhaps the disk still has the name at it.
+        if directory.exists() {
+            (self.flush)(&self.root)?;
+            fs::remove_dir_all(directory).map_err(|error| failed("remove", directory, error))?;
+        }
         fs::create_dir(directory).map_err(|error| failed("create", directory, error))?;
         let link = |from: PathBuf, to: String| {
             fs::hard_link(&from, directory.join(to)).map_err(|error| failed("link", &from, error))
@@ -272,31 +324,14 @@ impl Directory {
     }
 }
 
-/// A name that the kernel gives to one process at a time, and takes back when that ends.
-#[cfg(target_os = "linux")]
-type Lock = std::os::unix::net::UnixListener;
-#[cfg(not(target_os = "linux"))]
-type Lock = ();
-
-/// Holds `root` against other servers of this host.
-#[cfg(target_os = "linux")]
-fn lock(root: &Path) -> Result<Lock> {
-    use std::os::linux::net::SocketAddrExt;
-    use std::os::unix::fs::MetadataExt;
-    use std::os::unix::net::SocketAddr;
-
-    let metadata = fs::metadata(root).map_err(|error| failed("open", root, error))?;
-    let name = format!("bowstring-put-{}-{}", metadata.dev(), metadata.ino());
-    let bound = SocketAddr::from_abstract_name(name).and_then(|address| Lock::bind_addr(&address));
-    bound.map_err(|error| match error.kind() {
-        io::ErrorKind::AddrInUse => Error::config("directory", format!("{} is open in another server", root.display())),
-        _ => failed("lock", root, error),
-    })
-}
-
-#[cfg(not(target_os = "linux"))]
-fn lock(_: &Path) -> Result<Lock> {
-    Ok(())
+/// Holds `root`, which is made if it is not there, against other servers; waits up to `patience` for the one that has it.
+///
+/// # Errors
+/// [`Error::Closed`] naming the process that has it; [`Error::Store`].
+pub(super) async fn lock(root: &Path, patience: Duration) -> Result<Lock> {
+    let hidden = root.join(HIDDEN);
+    fs::create_dir_all(&hidden).map_err(|error| failed("create", &hidden, error))?;
+    Lock::take_within(&hidden.join(LOCK), &format!("write to {}", root.display()), patience).await
 }
 
 #[cfg(unix)]
@@ -316,4 +351,89 @@ fn entries(directory: &Path) -> Result<Vec<String>> {
     let mut names: Vec<String> = all.into_iter().filter_map(|entry| entry.file_name().into_string().ok()).collect();
     names.sort();
     Ok(names)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use arrow::array::Int64Array;
+    use arrow::datatypes::{DataType, Field, Schema};
+
+    use super::*;
+
+    fn failing(_: &Path) -> Result<()> {
+        Err(failed("sync", Path::new("planted"), io::Error::other("the disk failed")))
+    }
+
+    /// Fails, and leaves something where the next link would be made, so that nothing can be turned back.
+    fn failing_for_good(root: &Path) -> Result<()> {
+        fs::create_dir_all(root.join(HIDDEN).join("_link").join("x")).unwrap();
+        failing(root)
+    }
+
+    async fn open(root: &Path) -> Directory {
+        let lock = lock(root, Duration::ZERO).await.unwrap();
+        Directory::open(root, WriterOptions::default(), lock).unwrap()
+    }
+
+    fn piece(directory: &Directory, number: u64) -> Arc<Piece> {
+        let schema = Arc::new(Schema::new(vec![Field::new("id", DataType::Int64, false)]));
+        let mut writer = directory.writer(number, Arc::clone(&schema)).unwrap();
+        let ids = Arc::new(Int64Array::from(vec![number as i64]));
+        writer.write(&RecordBatch::try_new(schema, vec![ids]).unwrap()).unwrap();
+        Arc::new(writer.finish().unwrap())
+    }
+
+    fn id(name: &str) -> WriteId {
+        WriteId::new("d", name).unwrap()
+    }
+
+    /// The files that readers find.
+    fn files(directory: &Directory) -> Option<BTreeSet<String>> {
+        let names = entries(Path::new(&directory.url("d")?)).unwrap();
+        Some(names.into_iter().filter(|name| name.ends_with(".parquet")).collect())
+    }
+
+    fn publish(directory: &Directory, name: &str, piece: &Arc<Piece>) -> Result<Committed> {
+        directory.publish(&id(name), name, Mode::Append, std::slice::from_ref(piece))
+    }
+
+    #[tokio::test]
+    async fn a_disk_that_fails_after_the_link_was_turned_leaves_no_rows_of_a_commit_that_failed() {
+        let root = tempfile::tempdir().unwrap();
+        let mut directory = open(root.path()).await;
+        let (a, b) = (piece(&directory, 1), piece(&directory, 2));
+        for (name, piece) in [("a", &a), ("b", &b)] {
+            let before = files(&directory);
+            directory.flush = failing;
+            let error = publish(&directory, name, piece).unwrap_err().chain();
+            assert!(error.contains("the disk failed"), "{error}");
+            assert_eq!(files(&directory), before, "what readers saw before {name}");
+            assert_eq!(directory.answer(&id(name)).unwrap(), None);
+            // As long as the disk fails, nothing that a power cut may bring back is removed.
+            publish(&directory, name, piece).unwrap_err();
+            directory.flush = flush;
+            let committed = publish(&directory, name, piece).unwrap();
+            assert_eq!(committed.rows, 1);
+            assert_eq!(directory.answer(&id(name)).unwrap(), Some(committed));
+        }
+        assert_eq!(files(&directory).unwrap().len(), 2, "each row once");
+    }
+
+    #[tokio::test]
+    async fn a_commit_that_cannot_be_undone_is_answered_as_made() {
+        let root = tempfile::tempdir().unwrap();
+        let mut directory = open(root.path()).await;
+        publish(&directory, "a", &piece(&directory, 1)).unwrap();
+        directory.flush = failing_for_good;
+        let committed = publish(&directory, "b", &piece(&directory, 2)).unwrap();
+        assert_eq!(files(&directory).unwrap().len(), 2);
+        assert_eq!(directory.answer(&id("b")).unwrap(), Some(committed), "whoever asks again is told the same");
+        drop(directory);
+        fs::remove_dir_all(root.path().join(HIDDEN).join("_link")).unwrap();
+        let directory = open(root.path()).await;
+        assert_eq!(directory.answer(&id("b")).unwrap(), Some(committed), "by the next process too");
+        assert_eq!(files(&directory).unwrap().len(), 2);
+    }
 }

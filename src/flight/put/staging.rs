@@ -29,6 +29,8 @@ pub struct StagingOptions {
     pub max_attempts: usize,
     /// How files are written. The schema of Petastorm and `overwrite` have no place here.
     pub writer: WriterOptions,
+    /// How long a directory that another process has is waited for. Default not at all.
+    pub lock_patience: Duration,
 }
 
 impl Default for StagingOptions {
@@ -38,6 +40,7 @@ impl Default for StagingOptions {
             max_writes: 1000,
             max_attempts: 100_000,
             writer: WriterOptions::default(),
+            lock_patience: Duration::ZERO,
         }
     }
 }
@@ -80,10 +83,11 @@ impl Staging {
     /// files that readers see are never touched. Needs a runtime.
     ///
     /// # Errors
-    /// [`Error::Config`] for impossible options, or if another server has `root`; [`Error::Store`].
+    /// [`Error::Config`] for impossible options; [`Error::Closed`] naming the process that has `root`; [`Error::Store`].
     pub async fn directory(root: &Path, options: StagingOptions) -> Result<Self> {
         let (root, writer) = (root.to_owned(), writer_options(&options)?);
-        let opened = blocking(move || directory::Directory::open(&root, writer)).await?;
+        let lock = directory::lock(&root, options.lock_patience).await?;
+        let opened = blocking(move || directory::Directory::open(&root, writer, lock)).await?;
         Ok(Self::new(Target::Directory(opened), &options))
     }
 
@@ -177,7 +181,8 @@ impl Staging {
     /// # Errors
     /// [`Error::NotFound`] names a token that is not staged; [`Error::Mismatch`] two attempts of one task, or tasks of different
     /// columns; [`Error::Config`] if the dataset must not be there; [`Error::Closed`] after an abort; [`Error::Store`]. After any of
-    /// them, readers see what they saw before, and the write can be committed again.
+    /// them, readers see what they saw before, and the write can be committed again. A disk that fails when the rows are visible already is
+    /// answered by taking them back; where that fails too the commit is made, and the log warns.
     pub async fn commit(&self, write: &WriteId, mode: Mode, tokens: &[Token]) -> Result<Committed> {
         self.commit_as(write, write.id(), mode, tokens).await
     }

@@ -37,8 +37,8 @@ impl Background {
     /// returns.
     ///
     /// # Errors
-    /// [`Error::Config`] if the address cannot be bound or the server may not listen there, or if another server has the directory
-    /// for writes; [`Error::Store`] if that cannot be used; [`Error::Closed`] if no threads can be started.
+    /// [`Error::Config`] if the address cannot be bound or the server may not listen there; [`Error::Store`] if the directory for writes
+    /// cannot be used; [`Error::Closed`] if another server has it and does not end within the grace time, or if no threads can be started.
     pub fn start(mut config: Config, listen: &str) -> Result<Self> {
         let refused = |error: std::io::Error| Error::config("listen", format!("{listen}: {error}"));
         let addresses: Vec<SocketAddr> = listen.to_socket_addrs().map_err(refused)?.collect();
@@ -57,7 +57,7 @@ impl Background {
             .map_err(no_threads)?;
         let mut writes = None;
         if let Some(put) = &config.put {
-            let staging = runtime.block_on(put.open(config.memory_budget))?;
+            let staging = runtime.block_on(put.open(config.memory_budget, config.lock_patience()))?;
             writes = Some(Writes::new(staging.clone(), runtime.handle().clone()));
             config.put = Some(Put::Shared(staging));
         }

@@ -23,6 +23,8 @@ use crate::pipeline::machine;
 pub const LISTEN: &str = "127.0.0.1:8815";
 /// Seconds that streams have to end after the server was told to.
 pub const DRAIN_GRACE: f64 = 30.0;
+/// How much longer than that a process may take to be gone.
+const AFTER_DRAIN: Duration = Duration::from_secs(2);
 /// Longest such time: a day.
 const MAX_GRACE: f64 = 86_400.0;
 /// Seconds of a gang's lease if nothing is said.
@@ -140,17 +142,19 @@ impl Put {
         if text == "memory" { Self::Memory } else { Self::Directory(text.into()) }
     }
 
-    /// The place itself. Needs a runtime.
+    /// The place itself; a directory that another server has is waited for up to `patience`. Needs a runtime.
     ///
     /// # Errors
-    /// [`Error::Config`] if another server has the directory; [`Error::Store`].
-    pub(super) async fn open(&self, memory_budget: u64) -> Result<Staging> {
+    /// [`Error::Closed`] naming the process that has the directory; [`Error::Store`].
+    pub(super) async fn open(&self, memory_budget: u64, patience: Duration) -> Result<Staging> {
         match self {
             Self::Memory => {
                 let options = StagingOptions { writer: WriterOptions::fleeting(), ..StagingOptions::default() };
                 Staging::memory(memory_budget / 2, options)
             }
-            Self::Directory(path) => Staging::directory(path, StagingOptions::default()).await,
+            Self::Directory(path) => {
+                Staging::directory(path, StagingOptions { lock_patience: patience, ..StagingOptions::default() }).await
+            }
             Self::Shared(staging) => Ok(staging.clone()),
         }
     }
@@ -211,6 +215,11 @@ impl Config {
             quotas: Quotas::new(options.quotas.clone(), limits.max_streams)?,
             limits,
         })
+    }
+
+    /// How long a server waits for the journal and the directory for writes while another one has them: the one that it replaces drains.
+    pub(super) fn lock_patience(&self) -> Duration {
+        self.drain_grace + AFTER_DRAIN
     }
 
     /// Whether this server may listen at `address`.

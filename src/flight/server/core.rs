@@ -1,5 +1,7 @@
 //! What the server knows and decides, apart from the protocol: who asks, what is offered, and the streams of it.
 
+mod streaming;
+
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -12,27 +14,25 @@ use tokio::sync::watch;
 use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
 use tonic::{Code, Status};
 
+use self::streaming::{Streaming, draining};
 use super::auth::Tenant;
 use super::body::Message;
 use super::config::Config;
 use super::entry::{ClientLimits, Entry};
-use super::hub::{Found, Hub, OUTGOING, Subscriber};
-use super::metrics::StreamCounters;
+use super::hub::{Hub, OUTGOING};
 use super::opened::{Offer, Opened};
-use super::quota::{InFlight, StreamPermit};
 use super::rows::{self, Sending};
 use crate::error::{Error, Result};
 use crate::flight::asked::{Asked, StoredRows};
 use crate::flight::client::{Announced, Local};
-use crate::flight::gang::{Fence, Registry};
+use crate::flight::gang::{Reading, Registry};
 use crate::flight::put::Staging;
 use crate::flight::status::to_status;
 use crate::flight::ticket::Ticket;
-use crate::flight::wire::{Position, schema_message};
 use crate::manifest::Fingerprint;
 use crate::memory::SharedAllocator;
 use crate::pipeline::{LoaderOptions, Stored, Workers};
-use crate::plan::{OrderVersion, Plan, Share, State};
+use crate::plan::{OrderVersion, State};
 
 /// How long a ticket may be used to open a stream. The stream may take longer.
 const TICKET_LIFE: Duration = Duration::from_secs(900);
@@ -143,8 +143,17 @@ impl Core {
         if let Some(rows) = asked.rows.take() {
             return self.describe_rows(tenant, asked, rows).await;
         }
+        if let Some(caller) = &asked.gang
+            && asked.fingerprint.is_none()
+        {
+            // Who resumes goes on with the same files, although there may be others by now.
+            asked.fingerprint = self.gangs.resumed(caller);
+        }
         let offer = self.offer(&asked).await?;
         let plan = offer.plan(asked.epoch)?;
+        if let Some(caller) = &asked.gang {
+            self.gangs.may_read(caller, &Reading::new(&asked.dataset, offer.fingerprint, plan.spec()))?;
+        }
         State::at(offer.fingerprint, plan.spec().clone(), asked.epoch, asked.step).check_step(plan.steps())?;
         let ranks = match asked.rank {
             Some(rank) => rank..rank.saturating_add(1),
@@ -348,47 +357,6 @@ impl Core {
         };
         Ok(Sending::new(stored, rows.part.unwrap_or(0), rows.parts, means))
     }
-
-    async fn stream(self: &Arc<Self>, tenant: &Tenant, ticket: Ticket, outgoing: u64) -> Result<Streaming> {
-        let asked = &ticket.asked;
-        let fence = match &asked.gang {
-            Some(caller) => {
-                let fence = self.gangs.fence(&caller.gang, caller.rank, caller.attempt, caller.generation)?;
-                let (own, share) = (fence.share(), asked.share(0)?);
-                if (own.rank, own.of) != (share.rank, share.world) {
-                    return Err(Error::Mismatch {
-                        what: format!("share of rank {} of gang {}", caller.rank, caller.gang),
-                        expected: format!("{} of {}, as it joined", own.rank, own.of),
-                        found: format!("{} of {}", share.rank, share.world),
-                        hint: "leave rank and world_size to the gang".to_owned(),
-                    });
-                }
-                Some(fence)
-            }
-            None => None,
-        };
-        let permit = self.config.quotas.open_stream(tenant)?;
-        let offer = self.offer(asked).await?;
-        same_data(&ticket, offer.fingerprint)?;
-        let plan = offer.plan(asked.epoch)?;
-        let share = asked.share(0)?;
-        let subscriber = self.hub.subscribe(&offer, &plan, share, asked.step, outgoing).await?;
-        Ok(Streaming {
-            core: Arc::clone(self),
-            plan,
-            share,
-            generation: asked.gang.as_ref().map(|caller| caller.generation),
-            subscriber,
-            fence,
-            draining: self.draining.clone(),
-            counters: self.config.admin.metrics().stream(&asked.dataset),
-            permit,
-            in_flight: None,
-            outgoing,
-            begun: false,
-            step: asked.step,
-        })
-    }
 }
 
 impl std::fmt::Debug for Core {
@@ -441,83 +409,6 @@ impl Answer {
             }),
         }
     }
-}
-
-/// One stream on its way.
-struct Streaming {
-    core: Arc<Core>,
-    plan: Arc<Plan>,
-    share: Share,
-    generation: Option<u64>,
-    subscriber: Subscriber,
-    fence: Option<Fence>,
-    draining: watch::Receiver<bool>,
-    counters: StreamCounters,
-    permit: StreamPermit,
-    /// The claim of the batch that is on its way out.
-    in_flight: Option<InFlight>,
-    /// Batches that may be on their way out.
-    outgoing: u64,
-    begun: bool,
-    /// The step that is sent next.
-    step: u64,
-}
-
-impl Streaming {
-    async fn next(&mut self) -> Result<Option<Message>, Status> {
-        if !self.begun {
-            self.begun = true;
-            return Ok(Some(Message::Schema(schema_message(&self.subscriber.offer().columns))));
-        }
-        self.in_flight = None;
-        loop {
-            let fence = &mut self.fence;
-            let fenced = async {
-                match fence {
-                    Some(fence) => fence.ended().await,
-                    None => std::future::pending().await,
-                }
-            };
-            let found = tokio::select! {
-                biased;
-                error = fenced => return Err(to_status(&error)),
-                _ = self.draining.wait_for(|draining| *draining) => return Err(draining(self.step)),
-                found = self.subscriber.next() => found,
-            };
-            match found {
-                Ok(Found::End) => return Ok(None),
-                Ok(Found::Batch(batch)) => {
-                    let bytes = batch.body_len() as u64;
-                    let claim = self.permit.acquire(bytes).await.map_err(|error| to_status(&error))?;
-                    self.in_flight = Some(claim);
-                    self.counters.sent(batch.position.rows, bytes);
-                    self.step = batch.position.step + 1;
-                    let metadata = match self.generation {
-                        None => batch.metadata.clone(),
-                        generation => Position { generation, ..batch.position.clone() }.to_json().into(),
-                    };
-                    return Ok(Some(Message::Batch(batch, metadata)));
-                }
-                Ok(Found::Behind(step)) => {
-                    let offer = Arc::clone(self.subscriber.offer());
-                    let again = self.core.hub.subscribe(&offer, &self.plan, self.share, step, self.outgoing).await;
-                    self.subscriber = again.map_err(|error| to_status(&error))?;
-                }
-                Err(status) => {
-                    if status.code() == Code::FailedPrecondition {
-                        // A file changed: whoever asks next is to see what is there now.
-                        self.core.opened.forget(self.subscriber.offer());
-                    }
-                    return Err(status);
-                }
-            }
-        }
-    }
-}
-
-/// What a stream is told when the server is to end.
-fn draining(step: u64) -> Status {
-    Status::unavailable(format!("the server is draining; go on from step {step} at another replica, or here later"))
 }
 
 /// Serialises what cannot fail.

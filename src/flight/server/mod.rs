@@ -41,6 +41,7 @@ mod writes;
 
 use std::future::Future;
 use std::io;
+use std::pin::pin;
 use std::sync::Arc;
 
 use arrow_flight::flight_service_server::FlightServiceServer;
@@ -102,10 +103,21 @@ where
     let (stop, stopped) = watch::channel(false);
     let (cut, cutting) = watch::channel(false);
     let times = RegistryOptions { lease: config.gang_lease, grace: config.gang_lease, ..RegistryOptions::default() };
-    let gangs = Registry::open(config.journal.clone(), times)?;
-    let staging = match &config.put {
-        Some(put) => Some(put.open(config.memory_budget).await?),
-        None => None,
+    let mut shutdown = pin!(shutdown);
+    let patience = config.lock_patience();
+    let opening = async {
+        let gangs = Registry::open_within(config.journal.clone(), times, patience).await?;
+        let staging = match &config.put {
+            Some(put) => Some(put.open(config.memory_budget, patience).await?),
+            None => None,
+        };
+        Ok::<_, Error>((gangs, staging))
+    };
+    let (gangs, staging) = tokio::select! {
+        biased;
+        opened = opening => opened?,
+        // Told to end while it waited for the one before it.
+        () = &mut shutdown => return Ok(()),
     };
     let (admin, grace, limits) = (Arc::clone(&config.admin), config.drain_grace, config.limits.clone());
     let allocator = Arc::new(SharedAllocator::new());

@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bowstring::flight::gang::{JoinOptions, Member, Refusal, Registry, RegistryOptions, Wire};
+use bowstring::manifest::Fingerprint;
 use bowstring::{Error, Result};
 use futures::future::BoxFuture;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
@@ -168,6 +169,9 @@ async fn work(shared: &Shared, member: &Member, process: u128) -> Result<()> {
     if shared.began.borrow().iter().all(|(it, _)| *it != generation) {
         shared.began.borrow_mut().push((generation, turmoil::sim_elapsed().unwrap()));
     }
+    // Now and then a rank comes with another plan; who resumes has the one that it was on.
+    let plan = member.reads().map_or(u8::from(shared.below(32) == 0), |reads| reads.plan.as_bytes()[0]);
+    member.has_read(Fingerprint::from_bytes([plan; 32]));
     let mut round = 1;
     for step in at + 1.. {
         tokio::time::sleep(Duration::from_millis(shared.below(40))).await;
@@ -175,6 +179,7 @@ async fn work(shared: &Shared, member: &Member, process: u128) -> Result<()> {
         member.ack(0, step).await?;
         let all = member.acknowledged().map_or(0, |(_, step)| step);
         shared.log(Entry::Acked { generation, rank, step, all });
+        shared.log(Entry::Reads { generation, rank, plan: plan.into() });
         if step % 3 == 0 {
             shared.log(Entry::Arrives { generation, rank, round });
             if round % 4 == 0 {

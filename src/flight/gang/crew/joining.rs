@@ -1,12 +1,17 @@
 //! How a gang comes together: who may join, who is missing, whether all mean the same, and where they start.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::journal::{Record, Seat};
 use super::super::rounds::Rounds;
-use super::super::wire::{JoinRequest, Joined, Polled, Position, Refusal, millis, ranks};
+use super::super::wire::{JoinRequest, Joined, Polled, Position, Reading, Refusal, millis, ranks};
 use super::{Crew, Effects, Joiner, Member, Phase, REMEMBERED, config, share};
+use crate::manifest::Fingerprint;
+
+/// Where a generation begins: after which position, and of which plan that is.
+pub(super) type Start = (Option<Position>, Option<Reading>);
 
 impl Crew {
     /// One poll of a join whose form the machine has checked.
@@ -18,7 +23,7 @@ impl Crew {
     ) -> Result<Polled<Joined>, Refusal> {
         let rank = request.rank;
         if let Some(end) = self.retired.get(&rank).and_then(|all| all.iter().find(|(it, _)| *it == request.attempt)) {
-            return Err(end.1.clone());
+            return Err((*end.1).clone());
         }
         if let Some(member) = self.members.get(&rank).filter(|it| it.left && it.seat.attempt == request.attempt) {
             let (gang, generation) = (self.name.clone(), self.generation);
@@ -30,7 +35,7 @@ impl Crew {
             self.generation += 1;
             self.why = "the run before this one has ended".into();
             self.members.clear();
-            (self.base, self.acknowledged) = (None, None);
+            (self.base, self.acknowledged, self.reads) = (None, None, None);
         }
         if self.phase == Phase::Running {
             if let Some(member) = self.members.get_mut(&rank).filter(|it| it.seat.attempt == request.attempt) {
@@ -71,7 +76,7 @@ impl Crew {
         // A deadline that is over already is over for everybody who waits.
         self.tick(now, effects);
         if let Some(end) = self.retired.get(&rank).and_then(|all| all.iter().find(|(it, _)| *it == request.attempt)) {
-            return Err(end.1.clone());
+            return Err((*end.1).clone());
         }
         let (missing, count) = self.missing_joiners();
         Ok(Polled::Waiting { missing, missing_count: count as u64, lease_ms: millis(self.lease) })
@@ -100,8 +105,8 @@ impl Crew {
     }
 
     fn form(&mut self, now: Duration, effects: &mut Effects) -> Result<Joined, Refusal> {
-        let at = match self.agreed_start() {
-            Ok(at) => at,
+        let (at, reads) = match self.agreed_start() {
+            Ok(start) => start,
             Err(refusal) => {
                 self.fail_joins(&refusal, effects);
                 return Err(refusal);
@@ -126,14 +131,16 @@ impl Crew {
             at,
             acknowledged: at,
             members: seats.clone(),
+            reads: reads.clone(),
         });
         effects.woken = true;
-        self.seat(seats, self.generation, at, now + self.lease);
+        self.seat(seats, self.generation, (at, reads), now + self.lease);
         Ok(self.joined())
     }
 
-    /// The position at which the joiners start: what their tokens say, if all say the same, else the acknowledged one.
-    fn agreed_start(&self) -> Result<Option<Position>, Refusal> {
+    /// The position at which the joiners start, and of which plan it is: what their tokens say, if all say the same, else the
+    /// acknowledged one.
+    fn agreed_start(&self) -> Result<Start, Refusal> {
         let shares = self.joiners.values().next().map_or(0, |it| share(&it.request).of);
         let held: BTreeSet<u32> = self.joiners.values().map(|it| share(&it.request).rank).collect();
         if held.len() != shares as usize {
@@ -145,15 +152,22 @@ impl Crew {
                 hint: "give each rank the number of its data-parallel group".into(),
             });
         }
-        let token = |it: &Joiner| it.request.token.as_ref().map(|token| (token.generation, token.position));
-        let Some((first, joiner)) = self.joiners.iter().next() else { return Ok(self.acknowledged) };
+        let acknowledged = || (self.acknowledged, self.reads.clone().filter(|_| self.acknowledged.is_some()));
+        let token = |it: &Joiner| it.request.token.as_ref().map(|token| (token.generation, token.position, token.plan));
+        let Some((first, joiner)) = self.joiners.iter().next() else { return Ok(acknowledged()) };
         let expected = token(joiner);
         let other: Vec<u32> = self.joiners.iter().filter(|(_, it)| token(it) != expected).map(|(r, _)| *r).collect();
         let Some(differs) = other.first().and_then(|rank| self.joiners.get(rank)) else {
-            return Ok(expected.map_or(self.acknowledged, |(_, position)| Some(position)));
+            let Some((_, position, plan)) = expected else { return Ok(acknowledged()) };
+            // Of a plan that is known here, more than the token's fingerprint may be known.
+            let known = self.reads.clone().filter(|reads| Some(reads.plan) == plan);
+            return Ok((Some(position), known.or_else(|| plan.map(Reading::named))));
         };
-        let say = |it: Option<(u64, Position)>| {
-            it.map_or("no token".into(), |(generation, at)| format!("{at} of generation {generation}"))
+        let say = |it: Option<(u64, Position, Option<Fingerprint>)>| {
+            it.map_or("no token".into(), |(generation, at, plan)| {
+                let plan = plan.map(|plan| format!(", plan {plan}")).unwrap_or_default();
+                format!("{at} of generation {generation}{plan}")
+            })
         };
         Err(Refusal::Mismatch {
             what: format!("tokens of gang {}", self.name),
@@ -163,7 +177,7 @@ impl Crew {
         })
     }
 
-    pub(super) fn seat(&mut self, seats: Vec<Seat>, generation: u64, at: Option<Position>, until: Duration) {
+    pub(super) fn seat(&mut self, seats: Vec<Seat>, generation: u64, (at, reads): Start, until: Duration) {
         self.phase = Phase::Running;
         self.quiet_until = until;
         self.generation = generation;
@@ -172,16 +186,23 @@ impl Crew {
             seats.into_iter().map(|seat| (seat.rank, Member { seat, until, left: false, acked: None })).collect();
         self.joiners.clear();
         self.rounds = Rounds::default();
-        (self.base, self.acknowledged) = (at, at);
+        (self.base, self.acknowledged, self.reads) = (at, at, reads);
     }
 
     fn joined(&self) -> Joined {
-        Joined { generation: self.generation, lease_ms: millis(self.lease), resume: self.base }
+        Joined {
+            generation: self.generation,
+            lease_ms: millis(self.lease),
+            resume: self.base,
+            reads: self.reads.clone(),
+            plans: true,
+        }
     }
 
     pub(super) fn fail_joins(&mut self, refusal: &Refusal, effects: &mut Effects) {
+        let end = Arc::new(refusal.clone());
         for (rank, joiner) in std::mem::take(&mut self.joiners) {
-            self.retire(rank, joiner.request.attempt, refusal.clone());
+            self.retire(rank, joiner.request.attempt, Arc::clone(&end));
         }
         effects.woken = true;
     }
@@ -191,7 +212,7 @@ impl Crew {
         (missing, (self.world as usize).saturating_sub(self.joiners.len()))
     }
 
-    pub(super) fn retire(&mut self, rank: u32, attempt: u128, end: Refusal) {
+    pub(super) fn retire(&mut self, rank: u32, attempt: u128, end: Arc<Refusal>) {
         let all = self.retired.entry(rank).or_default();
         if all.len() >= REMEMBERED {
             all.pop_front();

@@ -1,5 +1,6 @@
 //! What a gang writes down, and how it becomes itself again from that.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::journal::Record;
@@ -11,23 +12,26 @@ impl Crew {
     /// Takes over what a record says. Members of a running generation get a lease until `until`.
     pub(in super::super) fn replay(&mut self, record: &Record, until: Duration) {
         match record {
-            Record::Formed { generation, at, acknowledged, members, .. } => {
-                self.seat(members.clone(), *generation, *at, until);
+            Record::Formed { generation, at, acknowledged, members, reads, .. } => {
+                self.seat(members.clone(), *generation, (*at, reads.clone()), until);
                 self.acknowledged = *acknowledged;
             }
-            Record::Raised { generation, acknowledged, why, .. } => {
+            Record::Raised { generation, acknowledged, why, reads, .. } => {
                 let end = Refusal::Fenced { gang: self.name.clone(), generation: self.generation, why: why.clone() };
+                let end = Arc::new(end);
                 for (rank, member) in std::mem::take(&mut self.members) {
-                    self.retire(rank, member.seat.attempt, end.clone());
+                    self.retire(rank, member.seat.attempt, Arc::clone(&end));
                 }
                 self.phase = Phase::Forming;
                 self.generation = *generation;
                 self.acknowledged = *acknowledged;
                 self.rounds = Rounds::default();
+                self.reads.clone_from(reads);
                 self.why.clone_from(why);
             }
             Record::Ended { generation, .. } => {
                 self.phase = Phase::Ended;
+                self.rounds = Rounds::default();
                 self.generation = *generation;
             }
             // The rest belongs to a generation that runs; a record of another one cannot be there.
@@ -36,6 +40,9 @@ impl Crew {
                     member.acked = Some(*position);
                     self.recount();
                 }
+            }
+            Record::Bound { generation, reads, .. } if *generation == self.generation => {
+                self.reads = Some(reads.clone());
             }
             Record::Left { generation, rank, .. } if *generation == self.generation => {
                 if let Some(member) = self.members.get_mut(rank) {
@@ -46,7 +53,11 @@ impl Crew {
                 let messages = messages.iter().map(|it| from_hex(it).unwrap_or_default()).collect();
                 self.rounds.restore(*round, messages);
             }
-            Record::Acked { .. } | Record::Left { .. } | Record::Opened { .. } | Record::Floor { .. } => {}
+            Record::Acked { .. }
+            | Record::Bound { .. }
+            | Record::Left { .. }
+            | Record::Opened { .. }
+            | Record::Floor { .. } => {}
         }
     }
 
@@ -59,10 +70,14 @@ impl Crew {
             at: self.base,
             acknowledged,
             members: self.members.values().map(|it| it.seat.clone()).collect(),
+            reads: self.reads.clone(),
         };
         match self.phase {
             Phase::Forming if self.why.is_empty() => Vec::new(),
-            Phase::Forming => vec![Record::Raised { gang, generation, acknowledged, why: self.why.clone() }],
+            Phase::Forming => {
+                let (why, reads) = (self.why.clone(), self.reads.clone());
+                vec![Record::Raised { gang, generation, acknowledged, why, reads }]
+            }
             Phase::Ended => vec![formed, Record::Ended { gang, generation }],
             Phase::Running => {
                 let mut records = vec![formed];

@@ -11,6 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) enum Entry {
     /// A process joined generation `generation`, which begins after step `at`.
     Began { generation: u64, rank: u32, process: u128, at: u64 },
+    /// A rank got rows of a plan.
+    Reads { generation: u64, rank: u32, plan: u64 },
     /// A rank is about to arrive at a round.
     Arrives { generation: u64, rank: u32, round: u64 },
     /// A round opened for a rank.
@@ -29,6 +31,7 @@ pub(crate) fn violations(world: u32, entries: &[Entry], lossless: bool) -> Vec<S
     let mut arrived: BTreeMap<(u64, u64), BTreeSet<u32>> = BTreeMap::new();
     let mut tried: BTreeSet<(u64, u32, u64)> = BTreeSet::new();
     let mut highest: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut plans: BTreeMap<u64, u64> = BTreeMap::new();
     let mut newest = 0;
     for entry in entries {
         match *entry {
@@ -42,6 +45,12 @@ pub(crate) fn violations(world: u32, entries: &[Entry], lossless: bool) -> Vec<S
                     found.push(format!("two processes were rank {rank} of generation {generation}"));
                 }
                 newest = newest.max(generation);
+            }
+            Entry::Reads { generation, rank, plan } => {
+                let first = *plans.entry(generation).or_insert(plan);
+                if first != plan {
+                    found.push(format!("rank {rank} read plan {plan} in generation {generation}, others plan {first}"));
+                }
             }
             Entry::Arrives { generation, rank, round } => {
                 arrived.entry((generation, round)).or_default().insert(rank);
@@ -75,6 +84,18 @@ pub(crate) fn violations(world: u32, entries: &[Entry], lossless: bool) -> Vec<S
                 }
             }
         }
+    }
+    // What goes on after a step is the plan that the step is of.
+    let mut read = None;
+    for (generation, at) in &began {
+        read = read.filter(|_| *at > 0);
+        let plan = plans.get(generation).copied();
+        if let (Some(before), Some(plan)) = (read, plan)
+            && before != plan
+        {
+            found.push(format!("generation {generation} went on after step {at} of plan {before} with plan {plan}"));
+        }
+        read = plan.or(read);
     }
     // A step that generation g committed is not done again by a later one, and none is left out in between.
     let order: Vec<(u64, u64)> = began.into_iter().collect();

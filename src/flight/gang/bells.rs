@@ -1,0 +1,41 @@
+//! What is rung for those who wait for something of a gang.
+
+use std::collections::BTreeMap;
+
+use tokio::sync::watch;
+
+/// The bells of all gangs that somebody waits for.
+#[derive(Debug, Default)]
+pub(super) struct Bells(BTreeMap<String, watch::Sender<()>>);
+
+impl Bells {
+    /// What is rung from now on for whoever waits for something of `gang`. Only for calls that were let in: a bell keeps the name.
+    pub(super) fn of(&mut self, gang: &str) -> watch::Receiver<()> {
+        if let Some(bell) = self.0.get(gang) {
+            return bell.subscribe();
+        }
+        // Those that nobody hears any more make room, so that there are never more than calls that wait and streams that run.
+        self.0.retain(|_, bell| bell.receiver_count() > 0);
+        self.0.entry(gang.to_owned()).or_insert_with(|| watch::Sender::new(())).subscribe()
+    }
+
+    /// Wakes those who wait for something of `gang`.
+    pub(super) fn ring(&self, gang: &str) {
+        if let Some(bell) = self.0.get(gang) {
+            bell.send_replace(());
+        }
+    }
+
+    /// Wakes everybody.
+    pub(super) fn ring_all(&self) {
+        for bell in self.0.values() {
+            bell.send_replace(());
+        }
+    }
+
+    /// Bytes of names that are kept.
+    #[cfg(test)]
+    pub(super) fn bytes(&self) -> usize {
+        self.0.keys().map(String::len).sum()
+    }
+}

@@ -1,0 +1,54 @@
+//! What a peer may send in a gang call, and what is kept of it. Whatever is refused leaves nothing behind.
+//!
+//! | sent | limit | kept |
+//! |---|---|---|
+//! | the request of `gang.all_gather` | twice `max_message`, and 64 KiB | |
+//! | any other request | 64 KiB | |
+//! | `gang`, also of a token and a caller | 1 to 128 bytes, no control characters | while the gang is known |
+//! | `rank`, `world_size` | `max_world` ranks | |
+//! | `share` | below the number of shares, which is at most `max_world` | with the rank |
+//! | `info`: `address`, `device`, `host` | 256 bytes each | with the rank |
+//! | `token` | its checksum, its gang's name, generations below 2^53 | while the rank joins |
+//! | `attempt`, `plan` | 32 and 64 hexadecimal digits | with the rank; with the generation |
+//! | `failure` | its first 512 characters | as the reason of the next generation |
+//! | `message` of an `all_gather` | `max_message`; of one round `max_gathered`; of all gangs `max_held` | until the next round has opened |
+//! | `message` of a barrier | empty | |
+//! | `round` | the next one, or the last one again | a number |
+//! | `position` | not before the last one of the rank | a number |
+//! | `timeout_ms`, `poll_ms` | cut to 30 days and `max_poll` | while the call waits |
+//! | gangs | `max_gangs` | a few words and `members` each |
+//! | ranks of all gangs | `max_members` | 1 KiB at most each |
+//!
+//! Lower-case names are the fields of [`RegistryOptions`](super::RegistryOptions).
+
+use super::wire::Refusal;
+
+/// Longest name of a gang, in bytes.
+const NAME: usize = 128;
+/// Longest text of a member's information, in bytes.
+pub(super) const INFO: usize = 256;
+/// Characters of a failure that are kept.
+pub(super) const FAILURE: usize = 512;
+/// Longest request without a message, and room around a message, in bytes.
+const REQUEST: u64 = 64 << 10;
+/// Characters of a name that an error repeats.
+const SHOWN: usize = 64;
+
+/// The longest request of `action`, in bytes, where a message has at most `max_message`.
+pub(super) fn request(action: &str, max_message: u64) -> u64 {
+    match action {
+        "gang.all_gather" => max_message.saturating_mul(2).saturating_add(REQUEST),
+        _ => REQUEST,
+    }
+}
+
+/// That `name` is one for a gang.
+pub(super) fn name(name: &str) -> Result<(), Refusal> {
+    if (1..=NAME).contains(&name.len()) && !name.chars().any(char::is_control) {
+        return Ok(());
+    }
+    let shown: String = name.chars().take(SHOWN).collect();
+    let problem =
+        format!("{shown:?} ({} bytes) is no name for a gang: 1 to {NAME} bytes, no control characters", name.len());
+    Err(Refusal::Config { option: "gang".into(), problem })
+}

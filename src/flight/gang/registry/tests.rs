@@ -1,0 +1,80 @@
+//! A journal that fails, and calls that leave nothing behind.
+
+use super::super::wire::{JoinRequest, MemberInfo, Position, State};
+use super::*;
+
+#[test]
+fn calls_that_are_refused_leave_nothing_behind() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let registry = Registry::open(None, RegistryOptions::default()).unwrap();
+        for number in 0..100_u32 {
+            let long = format!("{}{number}", "x".repeat(1 << 20));
+            let short = format!("gang {number}");
+            for gang in [&long, &short] {
+                let caller = Caller { gang: gang.clone(), generation: 1, rank: 0, attempt: 5 };
+                let message = String::new();
+                let meet = MeetRequest { caller, round: 1, message, timeout_ms: 0, poll_ms: 0 };
+                let meet = write(&meet).unwrap();
+                for action in ["gang.barrier", "gang.all_gather"] {
+                    let error = registry.call(action, &meet).await.unwrap_err().chain();
+                    assert!(error.len() < 600, "an error of {} bytes", error.len());
+                }
+                assert!(registry.fence(gang, 0, 5, 1).is_err());
+                let unknown = format!(r#"{{"{gang}":1}}"#);
+                assert!(registry.call("gang.all_gather", unknown.as_bytes()).await.unwrap_err().chain().len() < 600);
+            }
+            let big = registry.call("gang.heartbeat", long.as_bytes()).await.unwrap_err();
+            assert!(matches!(big, Error::Limit { limit: 65_536, .. }), "{big}");
+            assert!(registry.call(&long, b"{}").await.unwrap_err().chain().len() < 600);
+        }
+        assert_eq!(registry.lock().bells.bytes(), 0);
+    });
+}
+
+#[test]
+fn a_journal_that_cannot_be_written_stops_all_answers_and_forgets_none() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("gangs");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let join = JoinRequest {
+            gang: "g".into(),
+            rank: 0,
+            world_size: 1,
+            attempt: 5,
+            share: None,
+            info: MemberInfo::default(),
+            token: None,
+            timeout_ms: u64::MAX,
+            poll_ms: u64::MAX,
+        };
+        let ack = |step| {
+            let caller = Caller { gang: "g".into(), generation: 1, rank: 0, attempt: 5 };
+            write(&AckRequest { caller, position: Position { epoch: u64::MAX, step }, plan: None }).unwrap()
+        };
+        let registry = Registry::open(Some(path.clone()), RegistryOptions::default()).unwrap();
+        registry.call("gang.join", &write(&join).unwrap()).await.unwrap();
+        registry.call("gang.ack", &ack(7)).await.unwrap();
+        let mut fence = registry.fence("g", 0, 5, 1).unwrap();
+        registry.lock().journal.as_mut().unwrap().fail_from_now_on();
+        // The step is not acknowledged by an answer, and nothing is answered after it.
+        assert!(matches!(registry.call("gang.ack", &ack(8)).await, Err(Error::Store { .. })));
+        assert!(matches!(registry.call("gang.ack", &ack(7)).await, Err(Error::Store { .. })));
+        assert!(matches!(registry.call("gang.state", br#"{"gang":"g"}"#).await, Err(Error::Store { .. })));
+        assert!(matches!(fence.ended().await, Error::Store { .. }));
+        let busy = Registry::open(Some(path.clone()), RegistryOptions::default()).unwrap_err();
+        assert!(matches!(&busy, Error::Closed { why } if why.contains("process")), "{busy}");
+        let again = Registry::open_within(Some(path), RegistryOptions::default(), Duration::from_secs(30));
+        let ending = async {
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            drop((fence, registry));
+        };
+        let (again, ()) = futures::join!(again, ending);
+        let again = again.unwrap();
+        let state = again.call("gang.state", br#"{"gang":"g"}"#).await.unwrap();
+        let state: State = serde_json::from_slice(&state).unwrap();
+        assert_eq!(state.acknowledged, Some(Position { epoch: u64::MAX, step: 7 }));
+        again.call("gang.ack", &ack(u64::MAX)).await.unwrap();
+    });
+}

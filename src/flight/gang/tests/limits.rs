@@ -1,0 +1,98 @@
+//! Whatever a peer sends is bounded, and what is refused leaves nothing behind: the table of `limits`, line by line.
+
+use super::*;
+
+fn limited(machine: &mut Machine, asked: &JoinRequest, option: &str) {
+    match machine.join(at(0), asked).unwrap_err() {
+        Refusal::Config { option: found, problem } => {
+            assert_eq!(found, option, "{problem}");
+            assert!(problem.len() < 600, "an error repeats {} bytes", problem.len());
+        }
+        Refusal::Limit { option: found, .. } => assert_eq!(found, option),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn names_and_texts_are_bounded_and_leave_nothing() {
+    let mut machine = Machine::new(RegistryOptions::default());
+    let good = request(0, 2, 7);
+    for name in [String::new(), "x".repeat(129), "x".repeat(1 << 20), "a\nb".into(), "\u{9b}2J".into()] {
+        limited(&mut machine, &JoinRequest { gang: name.clone(), ..good.clone() }, "gang");
+        let stranger = Caller { gang: name.clone(), ..caller(0, 1, 7) };
+        assert!(matches!(machine.heartbeat(at(0), &stranger), Err(Refusal::Config { .. })));
+        assert!(matches!(machine.members(at(0), &stranger), Err(Refusal::Config { .. })));
+        let met = machine.meet(at(0), Meeting::AllGather, &meeting(&stranger, 1, "00", 0)).unwrap_err();
+        assert!(matches!(met, Refusal::Config { .. }), "{met:?}");
+        let leave = LeaveRequest { caller: stranger.clone(), failure: None };
+        assert!(matches!(machine.leave(at(0), &leave), Err(Refusal::Config { .. })));
+        let ack = AckRequest { caller: stranger, position: Position { epoch: 0, step: 0 }, plan: None };
+        assert!(matches!(machine.ack(at(0), &ack), Err(Refusal::Config { .. })));
+        assert!(matches!(machine.state(at(0), &name), Err(Refusal::Config { .. })));
+    }
+    let long = || "x".repeat(257);
+    for info in [
+        MemberInfo { address: long(), ..MemberInfo::default() },
+        MemberInfo { device: long(), ..MemberInfo::default() },
+        MemberInfo { host: long(), ..MemberInfo::default() },
+    ] {
+        limited(&mut machine, &JoinRequest { info, ..good.clone() }, "rank");
+    }
+    let share = Some(Share { rank: 0, of: u32::MAX });
+    limited(&mut machine, &JoinRequest { share, ..good.clone() }, "share");
+    limited(&mut machine, &JoinRequest { world_size: 16_385, ..good.clone() }, "world_size");
+    let token = Some(Token::new("x".repeat(1 << 20), 1, Position { epoch: 0, step: 0 }));
+    limited(&mut machine, &JoinRequest { token, ..good.clone() }, "gang");
+    let token = Some(Token::new("g", 1 << 53, Position { epoch: 0, step: 0 }));
+    limited(&mut machine, &JoinRequest { token, ..good }, "token");
+    assert_eq!(machine.snapshot().len(), 1, "no gang is there");
+    assert!(machine.take_happened().records.is_empty());
+
+    let (mut machine, callers) = running(2);
+    let failure = Some("\u{1F4A5}".repeat(20_000));
+    machine.leave(at(0), &LeaveRequest { caller: callers[0].clone(), failure }).unwrap();
+    assert!(machine.state(at(0), "g").unwrap().why.len() < 4 * 512 + 64);
+}
+
+#[test]
+fn ranks_and_messages_of_all_gangs_together_are_bounded() {
+    let options = RegistryOptions { max_members: 3, max_held: 10, ..RegistryOptions::default() };
+    let mut machine = Machine::new(options);
+    let ask = |gang: &str, rank, attempt| JoinRequest { gang: gang.into(), ..request(rank, 2, attempt) };
+    for (gang, rank) in [("a", 0), ("a", 1), ("b", 0)] {
+        let _ = machine.join(at(0), &ask(gang, rank, 1)).unwrap();
+    }
+    for (gang, rank) in [("b", 1), ("c", 0)] {
+        let refusal = machine.join(at(0), &ask(gang, rank, 1)).unwrap_err();
+        assert!(matches!(&refusal, Refusal::Limit { option, asked: 4, limit: 3, .. } if option == "max_members"));
+        assert_eq!(
+            refusal.clone().into_error("x").to_string(),
+            Refusal::of(&refusal.into_error("x")).into_error("x").to_string()
+        );
+    }
+    assert!(machine.state(at(0), "c").is_err(), "the refused one is not there");
+    let _ = machine.join(at(0), &ask("b", 0, 1)).expect("whoever is in asks again");
+    let member = |rank| Caller { gang: "a".into(), ..caller(rank, 1, 1) };
+    let gather = |machine: &mut Machine, rank, round, message: &str| {
+        machine.meet(at(0), Meeting::AllGather, &meeting(&member(rank), round, message, 60_000))
+    };
+    let _ = gather(&mut machine, 0, 1, &"00".repeat(6)).unwrap();
+    let refusal = gather(&mut machine, 1, 1, &"00".repeat(5)).unwrap_err();
+    assert!(matches!(&refusal, Refusal::Limit { option, asked: 11, .. } if option == "max_held"), "{refusal:?}");
+    let _ = gather(&mut machine, 0, 1, &"00".repeat(6)).expect("the same again takes no more room");
+    let met = gather(&mut machine, 1, 1, &"00".repeat(4)).unwrap();
+    assert!(matches!(met, Polled::Done(_)));
+    // A result is kept for whoever asks again, until the next round; a barrier needs no room.
+    assert!(gather(&mut machine, 0, 2, "00").is_err());
+    let barrier =
+        |machine: &mut Machine, rank| machine.meet(at(0), Meeting::Barrier, &meeting(&member(rank), 2, "", 60_000));
+    let _ = (barrier(&mut machine, 0).unwrap(), barrier(&mut machine, 1).unwrap());
+    let _ = gather(&mut machine, 0, 3, "00").unwrap();
+    // Gangs that have ended make room.
+    for rank in 0..2 {
+        machine.leave(at(0), &LeaveRequest { caller: member(rank), failure: None }).unwrap();
+    }
+    let _ = machine.join(at(0), &ask("c", 0, 1)).unwrap();
+    assert!(machine.state(at(0), "a").is_err(), "forgotten");
+    let _ = machine.join(at(0), &ask("b", 1, 1)).unwrap();
+}

@@ -1,0 +1,202 @@
+//! One stream of batches, from its ticket to its end: opened, fenced to its gang, held to its tenant's quota.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tonic::{Code, Status};
+
+use super::super::auth::Tenant;
+use super::super::body::Message;
+use super::super::hub::{Found, Subscriber};
+use super::super::metrics::StreamCounters;
+use super::super::quota::{InFlight, StreamPermit};
+use super::{Core, same_data};
+use crate::error::{Error, Result};
+use crate::flight::gang::{Fence, Reading};
+use crate::flight::status::to_status;
+use crate::flight::ticket::Ticket;
+use crate::flight::wire::{Position, schema_message};
+use crate::plan::{Plan, Share};
+
+impl Core {
+    pub(super) async fn stream(self: &Arc<Self>, tenant: &Tenant, ticket: Ticket, outgoing: u64) -> Result<Streaming> {
+        let asked = &ticket.asked;
+        let fence = match &asked.gang {
+            Some(caller) => {
+                let fence = self.gangs.fence(&caller.gang, caller.rank, caller.attempt, caller.generation)?;
+                let (own, share) = (fence.share(), asked.share(0)?);
+                if (own.rank, own.of) != (share.rank, share.world) {
+                    return Err(Error::Mismatch {
+                        what: format!("share of rank {} of gang {}", caller.rank, caller.gang),
+                        expected: format!("{} of {}, as it joined", own.rank, own.of),
+                        found: format!("{} of {}", share.rank, share.world),
+                        hint: "leave rank and world_size to the gang".to_owned(),
+                    });
+                }
+                Some(fence)
+            }
+            None => None,
+        };
+        let permit = self.config.quotas.open_stream(tenant)?;
+        let mut leash = Leash { fence, draining: self.draining.clone() };
+        // Opening may wait for a slow store or for memory; the stream's end is heard there too.
+        let flow = tokio::select! {
+            biased;
+            end = leash.pulled(asked.step) => return Err(end.error()),
+            flow = self.flow(&ticket, permit, outgoing) => flow?,
+        };
+        Ok(Streaming { flow, leash, begun: false })
+    }
+
+    async fn flow(self: &Arc<Self>, ticket: &Ticket, permit: StreamPermit, outgoing: u64) -> Result<Flow> {
+        let asked = &ticket.asked;
+        let offer = self.offer(asked).await?;
+        same_data(ticket, offer.fingerprint)?;
+        let plan = offer.plan(asked.epoch)?;
+        if let Some(caller) = &asked.gang {
+            // Before anything is sent: two ranks of a generation never get rows of two plans.
+            self.gangs.read(caller, &Reading::new(&asked.dataset, offer.fingerprint, plan.spec()))?;
+        }
+        let share = asked.share(0)?;
+        let subscriber = self.hub.subscribe(&offer, &plan, share, asked.step, outgoing).await?;
+        Ok(Flow {
+            core: Arc::clone(self),
+            plan,
+            share,
+            generation: asked.gang.as_ref().map(|caller| caller.generation),
+            subscriber,
+            counters: self.config.admin.metrics().stream(&asked.dataset),
+            permit,
+            in_flight: None,
+            outgoing,
+            step: asked.step,
+        })
+    }
+}
+
+/// One stream on its way.
+pub(super) struct Streaming {
+    flow: Flow,
+    leash: Leash,
+    begun: bool,
+}
+
+/// The batches of a stream, from one step to the next.
+struct Flow {
+    core: Arc<Core>,
+    plan: Arc<Plan>,
+    share: Share,
+    generation: Option<u64>,
+    subscriber: Subscriber,
+    counters: StreamCounters,
+    permit: StreamPermit,
+    /// The claim of the batch that is on its way out.
+    in_flight: Option<InFlight>,
+    /// Batches that may be on their way out.
+    outgoing: u64,
+    /// The step that is sent next.
+    step: u64,
+}
+
+impl Streaming {
+    pub(super) async fn next(&mut self) -> Result<Option<Message>, Status> {
+        if !self.begun {
+            self.begun = true;
+            return Ok(Some(Message::Schema(schema_message(&self.flow.subscriber.offer().columns))));
+        }
+        self.flow.in_flight = None;
+        let step = self.flow.step;
+        // Whatever the stream waits for, a batch, memory or its tenant's turn, its end comes first: nothing is sent after it.
+        tokio::select! {
+            biased;
+            end = self.leash.pulled(step) => Err(end.status()),
+            message = self.flow.next() => message,
+        }
+    }
+}
+
+impl Flow {
+    /// The next batch, when there is one and it may go out.
+    async fn next(&mut self) -> Result<Option<Message>, Status> {
+        loop {
+            match self.subscriber.next().await {
+                Ok(Found::End) => return Ok(None),
+                Ok(Found::Batch(batch)) => {
+                    let bytes = batch.body_len() as u64;
+                    let claim = self.permit.acquire(bytes).await.map_err(|error| to_status(&error))?;
+                    self.in_flight = Some(claim);
+                    self.counters.sent(batch.position.rows, bytes);
+                    self.step = batch.position.step + 1;
+                    let metadata = match self.generation {
+                        None => batch.metadata.clone(),
+                        generation => Position { generation, ..batch.position.clone() }.to_json().into(),
+                    };
+                    return Ok(Some(Message::Batch(batch, metadata)));
+                }
+                Ok(Found::Behind(step)) => {
+                    let offer = Arc::clone(self.subscriber.offer());
+                    let again = self.core.hub.subscribe(&offer, &self.plan, self.share, step, self.outgoing).await;
+                    self.subscriber = again.map_err(|error| to_status(&error))?;
+                }
+                Err(status) => {
+                    if status.code() == Code::FailedPrecondition {
+                        // A file changed: whoever asks next is to see what is there now.
+                        self.core.opened.forget(self.subscriber.offer());
+                    }
+                    return Err(status);
+                }
+            }
+        }
+    }
+}
+
+/// What ends a stream, whatever it does: its generation is over, or the server is to end.
+struct Leash {
+    fence: Option<Fence>,
+    draining: watch::Receiver<bool>,
+}
+
+impl Leash {
+    /// Waits until the stream must end at `step`, and says why. Cancel-safe.
+    async fn pulled(&mut self, step: u64) -> Pulled {
+        let fence = &mut self.fence;
+        let fenced = async {
+            match fence {
+                Some(fence) => fence.ended().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            error = fenced => Pulled::Fenced(error),
+            _ = self.draining.wait_for(|draining| *draining) => Pulled::Draining(step),
+        }
+    }
+}
+
+/// Why a stream ends before its last batch.
+enum Pulled {
+    Fenced(Error),
+    Draining(u64),
+}
+
+impl Pulled {
+    fn error(self) -> Error {
+        match self {
+            Self::Fenced(error) => error,
+            Self::Draining(step) => Error::Closed { why: draining(step).message().to_owned() },
+        }
+    }
+
+    fn status(&self) -> Status {
+        match self {
+            Self::Fenced(error) => to_status(error),
+            Self::Draining(step) => draining(*step),
+        }
+    }
+}
+
+/// What a stream is told when the server is to end.
+pub(super) fn draining(step: u64) -> Status {
+    Status::unavailable(format!("the server is draining; go on from step {step} at another replica, or here later"))
+}
