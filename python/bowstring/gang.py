@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from bowstring import _native
+from bowstring.errors import Error
 
 __all__ = ["Gang", "Member"]
 
@@ -29,9 +31,10 @@ class Gang:
     """A rank's membership in a gang, which a server holds.
 
     Making one waits until all ranks have joined, or says who is missing. From then on all belong to one *generation*: when a rank
-    is lost, everybody's barriers and loaders end at once with :class:`bowstring.FencedError`, and all join again. A generation reads one
-    plan: a loader over other files or with other options is a :class:`bowstring.MismatchError`. Validation data are read without the
-    gang, with ``rank=gang.share[0], world_size=gang.share[1]``.
+    is lost, everybody's barriers and loaders end at once with :class:`bowstring.FencedError`, and all join again.
+
+    A generation reads one plan: a loader over other files or with other options is a :class:`bowstring.MismatchError`. Validation
+    data are read without the gang, with ``rank=gang.share[0], world_size=gang.share[1]``.
 
     >>> with Gang("grpc://data:8815", "run-7") as gang:  # doctest: +SKIP
     ...     loader = bowstring.torch.Loader("grpc://data:8815/photos", batch_size=32, gang=gang)
@@ -140,4 +143,9 @@ class Gang:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._native.leave(None if kind is None else f"{kind.__name__}: {error}"[:200])
+        if kind is None:
+            self._native.leave()
+        else:
+            # What is on its way out says more than that the others could not be told; the lease tells them.
+            with contextlib.suppress(Error):
+                self._native.leave(f"{kind.__name__}: {error}"[:200])

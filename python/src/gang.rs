@@ -1,12 +1,12 @@
 //! `bowstring._native.Gang`: a rank's membership. Whatever waits does so without the GIL, and Ctrl-C ends the wait.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bowstring::Error;
 use bowstring::error::Result;
-use bowstring::flight::client::Gang;
+use bowstring::flight::client::{Gang, Pending};
 use bowstring::flight::gang::{JoinOptions, MemberInfo, Share, Token};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
@@ -14,7 +14,7 @@ use serde::Deserialize;
 
 use crate::errors::raise;
 use crate::fork::Owned;
-use crate::wait::opened;
+use crate::wait::SLICE;
 
 /// What Python says of a join, as JSON.
 #[derive(Deserialize)]
@@ -35,31 +35,47 @@ struct Options {
 /// A rank that has joined a gang.
 #[pyclass(frozen, name = "Gang", module = "bowstring._native")]
 #[derive(Debug)]
-pub(crate) struct PyGang(Owned<Arc<RwLock<Gang>>>);
+pub(crate) struct PyGang(Owned<Arc<Gang>>);
+
+/// Telling the others may take a moment, in which other threads of Python go on.
+impl Drop for PyGang {
+    fn drop(&mut self) {
+        if let Ok(gang) = self.0.checked() {
+            let gang = Arc::clone(gang);
+            Python::attach(|py| py.detach(move || gang.abandon()));
+        }
+    }
+}
+
+/// What `wait` brings in the end, with a look at signals now and then. Whatever is raised gives it up.
+fn waited<T: Send>(py: Python<'_>, mut wait: impl FnMut(Duration) -> Option<Result<T>> + Send) -> PyResult<T> {
+    loop {
+        let outcome = py.detach(|| wait(SLICE));
+        match outcome {
+            Some(outcome) => return outcome.map_err(|error| raise(py, &error)),
+            None => py.check_signals()?,
+        }
+    }
+}
 
 impl PyGang {
-    /// Runs `work` on the gang in a thread of its own, with a look at signals meanwhile.
-    fn with<T: Send + 'static>(
-        &self,
-        py: Python<'_>,
-        work: impl FnOnce(&Gang) -> Result<T> + Send + 'static,
-    ) -> PyResult<T> {
-        let gang = Arc::clone(self.shared(py)?);
-        // A gang is consistent between calls, and a panic inside one poisons nothing that matters.
-        opened(py, move || work(&gang.read().unwrap_or_else(PoisonError::into_inner)))
+    /// Makes a call of the gang and waits for its outcome; Ctrl-C gives it up at once.
+    fn with<T: Send + 'static>(&self, py: Python<'_>, call: impl FnOnce(&Gang) -> Result<Pending<T>>) -> PyResult<T> {
+        let mut pending = call(self.shared(py)?).map_err(|error| raise(py, &error))?;
+        waited(py, |slice| pending.wait(slice))
     }
 
-    fn shared(&self, py: Python<'_>) -> PyResult<&Arc<RwLock<Gang>>> {
+    fn shared(&self, py: Python<'_>) -> PyResult<&Arc<Gang>> {
         self.0.checked().map_err(|error| raise(py, &error))
     }
 
     /// Runs `work` on the gang, where nothing is waited for.
     pub(crate) fn look<T>(&self, py: Python<'_>, work: impl FnOnce(&Gang) -> T) -> PyResult<T> {
-        Ok(work(&self.shared(py)?.read().unwrap_or_else(PoisonError::into_inner)))
+        Ok(work(self.shared(py)?))
     }
 
     /// The gang, for a loader's tickets.
-    pub(crate) fn handle(&self, py: Python<'_>) -> PyResult<Arc<RwLock<Gang>>> {
+    pub(crate) fn handle(&self, py: Python<'_>) -> PyResult<Arc<Gang>> {
         self.shared(py).map(Arc::clone)
     }
 }
@@ -77,16 +93,18 @@ impl PyGang {
     fn new(py: Python<'_>, url: String, options: &str) -> PyResult<Self> {
         let options: Options =
             serde_json::from_str(options).map_err(|error| raise(py, &Error::config("options", error.to_string())))?;
-        let gang = opened(py, move || {
+        let joining = || {
             let found = bowstring::pipeline::rank::resolve(options.rank, options.world_size)?;
             let mut join = JoinOptions::new(options.name, found.rank, found.world_size);
             join.share = options.share.map(|(rank, of)| Share { rank, of });
             join.info = MemberInfo { address: options.address, device: options.device, host: options.host };
             join.token = options.token.as_deref().map(Token::parse).transpose()?;
             join.timeout = seconds(options.timeout)?;
-            Gang::join(&url, &options.storage_options, join)
-        })?;
-        Ok(Self(Owned::new(Arc::new(RwLock::new(gang)))))
+            Gang::joining(&url, &options.storage_options, join)
+        };
+        let mut joining = joining().map_err(|error| raise(py, &error))?;
+        let gang = waited(py, |slice| joining.wait(slice))?;
+        Ok(Self(Owned::new(Arc::new(gang))))
     }
 
     #[getter]
@@ -124,28 +142,28 @@ impl PyGang {
     }
 
     fn barrier(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
-        self.with(py, move |gang| gang.barrier(seconds(timeout)?))
+        self.with(py, |gang| gang.arriving(seconds(timeout)?))
     }
 
     fn all_gather<'py>(&self, py: Python<'py>, message: Vec<u8>, timeout: f64) -> PyResult<Bound<'py, PyList>> {
-        let messages = self.with(py, move |gang| gang.all_gather(&message, seconds(timeout)?))?;
+        let messages = self.with(py, |gang| gang.gathering(&message, seconds(timeout)?))?;
         PyList::new(py, messages.iter().map(|message| PyBytes::new(py, message)))
     }
 
     fn members(&self, py: Python<'_>) -> PyResult<String> {
-        self.with(py, |gang| {
-            let members = gang.members()?;
-            serde_json::to_string(&members).map_err(|error| Error::Closed { why: error.to_string() })
-        })
+        let members = self.with(py, Gang::listing)?;
+        serde_json::to_string(&members).map_err(|error| raise(py, &Error::Closed { why: error.to_string() }))
     }
 
     fn ack(&self, py: Python<'_>, epoch: u64, step: u64) -> PyResult<String> {
-        self.with(py, move |gang| Ok(gang.ack(epoch, step)?.to_string()))
+        Ok(self.with(py, |gang| gang.acking(epoch, step))?.to_string())
     }
 
     #[pyo3(signature = (failed=None))]
     fn leave(&self, py: Python<'_>, failed: Option<String>) -> PyResult<()> {
-        let gang = Arc::clone(self.shared(py)?);
-        opened(py, move || gang.write().unwrap_or_else(PoisonError::into_inner).leave(failed.as_deref()))
+        match self.shared(py)?.leaving(failed.as_deref()) {
+            Some(mut telling) => waited(py, |slice| telling.wait(slice)),
+            None => Ok(()),
+        }
     }
 }

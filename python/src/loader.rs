@@ -175,7 +175,7 @@ impl PyLoader {
         let loader = match gang {
             Some(gang) => {
                 let gang = gang.handle(py)?;
-                opened(py, move || Loader::open_in(&options, &gang.read().unwrap_or_else(PoisonError::into_inner)))?
+                opened(py, move || Loader::open_in(&options, &gang))?
             }
             None => opened(py, move || Loader::open(options))?,
         };

@@ -11,7 +11,7 @@ use crate::errors::raise;
 use crate::log;
 
 /// The longest wait without a look at signals.
-const SLICE: Duration = Duration::from_millis(100);
+pub(crate) const SLICE: Duration = Duration::from_millis(100);
 
 /// What a wait of one slice brought.
 pub(crate) enum Waited<T> {

@@ -306,7 +306,7 @@ fn honest_ranks_go_on_while_the_server_is_attacked() {
     let server = Server::start(&["--config", &write(directory.path(), "serve.toml", &config)]);
     let url = format!("grpc://127.0.0.1:{}/photos", server.port());
     let expected = expected();
-    let mut gang = Gang::join(&url, &Default::default(), JoinOptions::new("honest", 0, 1)).unwrap();
+    let gang = Gang::join(&url, &Default::default(), JoinOptions::new("honest", 0, 1)).unwrap();
     let (quiet, loud) = if support::soak() { (10.0, 30.0) } else { (1.5, 4.0) };
     let (rows, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let best = std::thread::scope(|scope| {
@@ -368,7 +368,7 @@ fn newcomers(url: &str) {
     let start = Instant::now();
     loop {
         match Gang::join(url, &Default::default(), JoinOptions::new("newcomers", 0, 1)) {
-            Ok(mut gang) => break gang.leave(None).unwrap(),
+            Ok(gang) => break gang.leave(None).unwrap(),
             Err(error) => assert!(start.elapsed() < Duration::from_secs(15), "{}", error.chain()),
         }
         std::thread::sleep(Duration::from_millis(500));

@@ -121,7 +121,7 @@ fn rank() {
 fn life(home: &Path, url: &str, rank: u32, ledger: &mut Writer, generation: &mut u64) -> Result<(), Error> {
     let mut join = JoinOptions::new("kills", rank, WORLD);
     join.timeout = Duration::from_secs(15);
-    let mut gang = Gang::join(url, &BTreeMap::new(), join)?;
+    let gang = Gang::join(url, &BTreeMap::new(), join)?;
     *generation = gang.caller().generation;
     let resume = gang.resume()?;
     ledger.write(*generation, &Event::Joined(resume));

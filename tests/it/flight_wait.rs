@@ -324,7 +324,7 @@ fn rank(proxy: &Proxy, gang: &str, what: Point) -> Result<(), Error> {
     if what == Point::Join {
         proxy.strike();
     }
-    let mut gang = Gang::join(&format!("grpc://127.0.0.1:{}", proxy.port), &BTreeMap::new(), join)?;
+    let gang = Gang::join(&format!("grpc://127.0.0.1:{}", proxy.port), &BTreeMap::new(), join)?;
     // All is well before.
     gang.barrier(deadline())?;
     proxy.strike();

@@ -1,7 +1,8 @@
 //! A gang from a rank's side, for code that blocks: join, barrier, all_gather, members, acknowledge, leave.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures::future::BoxFuture;
@@ -10,6 +11,7 @@ use tokio::runtime::Runtime;
 use super::address::Address;
 use super::connection::{Connection, Dial, Failure, Tcp};
 use super::credentials::Credentials;
+use super::pending::Pending;
 use crate::error::{Error, Result};
 use crate::flight::gang::wire::{Caller, Members};
 use crate::flight::gang::{JoinOptions, Member, Share, Token, Wire};
@@ -69,14 +71,50 @@ impl Wire for Actions {
 }
 
 /// A rank that has joined a gang. Dropping it without [`leave`](Self::leave) tells the others that it failed.
+///
+/// Nothing here waits for anything but the call that it makes: a rank may ask, acknowledge or leave while it waits at a barrier.
 #[derive(Debug)]
 pub struct Gang {
-    // Declared first, dropped first: its last word needs the runtime.
-    member: Option<Arc<Member>>,
-    runtime: Option<Runtime>,
+    /// `None` after leaving. Held for a moment only.
+    inside: Mutex<Option<Inside>>,
     caller: Caller,
     share: Share,
     world: u32,
+}
+
+#[derive(Debug)]
+struct Inside {
+    // Declared first, dropped first: its last word needs the runtime.
+    member: Arc<Member>,
+    runtime: Runtime,
+}
+
+/// How long dropping a membership waits for its last word to be heard; the lease tells the others anyway.
+const LAST_WORD: Duration = Duration::from_secs(1);
+
+/// A rank that is about to join. Dropping it gives the place back.
+#[derive(Debug)]
+pub struct Joining {
+    pending: Pending<Member>,
+    caller: Caller,
+    share: Share,
+    world: u32,
+}
+
+impl Joining {
+    /// The gang, if all ranks are there within `wait`; once.
+    pub fn wait(&mut self, wait: Duration) -> Option<Result<Gang>> {
+        let joined = self.pending.wait(wait)?;
+        Some(joined.and_then(|member| self.joined(member)))
+    }
+
+    fn joined(&mut self, member: Member) -> Result<Gang> {
+        let runtime = self.pending.runtime();
+        let runtime = runtime.ok_or_else(|| Error::Closed { why: "this rank has joined already".to_owned() })?;
+        self.caller.generation = member.generation();
+        let inside = Mutex::new(Some(Inside { member: Arc::new(member), runtime }));
+        Ok(Gang { inside, caller: self.caller.clone(), share: self.share, world: self.world })
+    }
 }
 
 impl Gang {
@@ -87,6 +125,20 @@ impl Gang {
     /// [`Error::Timeout`] naming the ranks that are missing; [`Error::Config`] for a rank that is taken or a gang of another size;
     /// [`Error::Mismatch`] where tokens or shares contradict each other.
     pub fn join(url: &str, credentials: &BTreeMap<String, String>, options: JoinOptions) -> Result<Self> {
+        let mut joining = Self::joining(url, credentials, options)?;
+        loop {
+            // As long as the options say, which the call itself watches.
+            if let Some(joined) = joining.wait(Duration::from_secs(3600)) {
+                return joined;
+            }
+        }
+    }
+
+    /// As [`join`](Self::join), for who does other things while the others come.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for an address or credentials that are none; [`Error::Closed`] if no threads can be started.
+    pub fn joining(url: &str, credentials: &BTreeMap<String, String>, options: JoinOptions) -> Result<Joining> {
         let address = Address::parse(url)?;
         let credentials = Credentials::new(credentials)?;
         let (world, share) = (options.world_size, options.share);
@@ -99,16 +151,8 @@ impl Gang {
             .build()
             .map_err(|error| Error::Closed { why: format!("no threads can be started: {error}") })?;
         let wire = Actions { address, credentials, dial: Arc::new(Tcp), connection: Mutex::default() };
-        match runtime.block_on(Member::join(Arc::new(wire), options)) {
-            Ok(member) => {
-                let caller = Caller { gang, generation: member.generation(), rank, attempt };
-                Ok(Self { member: Some(Arc::new(member)), runtime: Some(runtime), caller, share, world })
-            }
-            Err(error) => {
-                runtime.shutdown_background();
-                Err(error)
-            }
-        }
+        let pending = Pending::spawn(runtime.handle(), Member::join(Arc::new(wire), options)).ending(runtime);
+        Ok(Joining { pending, caller: Caller { gang, generation: 0, rank, attempt }, share, world })
     }
 
     /// Who this process is in the gang: what a loader's tickets are bound to.
@@ -126,16 +170,27 @@ impl Gang {
         self.world
     }
 
-    /// The member, to be asked whether it still is one.
-    pub(super) fn member(&self) -> Option<Arc<Member>> {
-        self.member.clone()
+    fn inside(&self) -> MutexGuard<'_, Option<Inside>> {
+        self.inside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn parts(&self) -> Result<(&Runtime, &Arc<Member>)> {
-        match (&self.runtime, &self.member) {
-            (Some(runtime), Some(member)) => Ok((runtime, member)),
-            _ => Err(Error::Closed { why: "this rank has left the gang".to_owned() }),
-        }
+    /// The member, to be asked whether it still is one; `None` after leaving.
+    pub(super) fn member(&self) -> Option<Arc<Member>> {
+        self.inside().as_ref().map(|inside| Arc::clone(&inside.member))
+    }
+
+    fn inner(&self) -> Result<Arc<Member>> {
+        self.member().ok_or_else(left)
+    }
+
+    /// Makes a call of the member.
+    fn call<T: Send + 'static, F: Future<Output = Result<T>> + Send + 'static>(
+        &self,
+        call: impl FnOnce(Arc<Member>) -> F,
+    ) -> Result<Pending<T>> {
+        let inside = self.inside();
+        let Inside { member, runtime } = inside.as_ref().ok_or_else(left)?;
+        Ok(Pending::spawn(runtime.handle(), call(Arc::clone(member))))
     }
 
     /// The last `(epoch, step)` that all ranks had acknowledged when the gang formed; `None` at the very start.
@@ -143,7 +198,7 @@ impl Gang {
     /// # Errors
     /// [`Error::Closed`] after leaving.
     pub fn resume(&self) -> Result<Option<(u64, u64)>> {
-        Ok(self.parts()?.1.resume())
+        Ok(self.inner()?.resume())
     }
 
     /// That this process is still a member.
@@ -151,7 +206,7 @@ impl Gang {
     /// # Errors
     /// [`Error::Fenced`] if the generation is over.
     pub fn check(&self) -> Result<()> {
-        self.parts()?.1.check()
+        self.inner()?.check()
     }
 
     /// Waits until all ranks are here.
@@ -159,8 +214,15 @@ impl Gang {
     /// # Errors
     /// As [`Member::barrier`].
     pub fn barrier(&self, timeout: Duration) -> Result<()> {
-        let (runtime, member) = self.parts()?;
-        runtime.block_on(member.barrier(timeout))
+        self.arriving(timeout)?.finish()
+    }
+
+    /// As [`barrier`](Self::barrier); given up, the rank is taken to be elsewhere again.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] after leaving.
+    pub fn arriving(&self, timeout: Duration) -> Result<Pending<()>> {
+        self.call(|member| async move { member.barrier(timeout).await })
     }
 
     /// Gives every rank the messages of all, in rank order.
@@ -168,8 +230,16 @@ impl Gang {
     /// # Errors
     /// As [`Member::all_gather`].
     pub fn all_gather(&self, message: &[u8], timeout: Duration) -> Result<Vec<Vec<u8>>> {
-        let (runtime, member) = self.parts()?;
-        runtime.block_on(member.all_gather(message, timeout))
+        self.gathering(message, timeout)?.finish()
+    }
+
+    /// As [`all_gather`](Self::all_gather); given up, the rank is taken to be elsewhere again.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] after leaving.
+    pub fn gathering(&self, message: &[u8], timeout: Duration) -> Result<Pending<Vec<Vec<u8>>>> {
+        let message = message.to_vec();
+        self.call(|member| async move { member.all_gather(&message, timeout).await })
     }
 
     /// Everybody: rank, address, device, host.
@@ -177,8 +247,15 @@ impl Gang {
     /// # Errors
     /// As [`Member::members`].
     pub fn members(&self) -> Result<Members> {
-        let (runtime, member) = self.parts()?;
-        runtime.block_on(member.members())
+        self.listing()?.finish()
+    }
+
+    /// As [`members`](Self::members).
+    ///
+    /// # Errors
+    /// [`Error::Closed`] after leaving.
+    pub fn listing(&self) -> Result<Pending<Members>> {
+        self.call(|member| async move { member.members().await })
     }
 
     /// This rank is done with everything up to `step` of `epoch`. The token goes into the checkpoint.
@@ -186,35 +263,54 @@ impl Gang {
     /// # Errors
     /// As [`Member::ack`].
     pub fn ack(&self, epoch: u64, step: u64) -> Result<Token> {
-        let (runtime, member) = self.parts()?;
-        runtime.block_on(member.ack(epoch, step))
+        self.acking(epoch, step)?.finish()
     }
 
-    /// Leaves: the work is done, or, with a reason, it failed and all are to start again.
+    /// As [`ack`](Self::ack); given up, it may be acknowledged or not.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] after leaving.
+    pub fn acking(&self, epoch: u64, step: u64) -> Result<Pending<Token>> {
+        self.call(|member| async move { member.ack(epoch, step).await })
+    }
+
+    /// Leaves: the work is done, or, with a reason, it failed and all are to start again. Whatever waits here ends.
     ///
     /// # Errors
     /// As [`Member::leave`].
-    pub fn leave(&mut self, failed: Option<&str>) -> Result<()> {
-        let (Some(member), Some(runtime)) = (self.member.take(), self.runtime.take()) else { return Ok(()) };
-        let left = runtime.block_on(async {
+    pub fn leave(&self, failed: Option<&str>) -> Result<()> {
+        self.leaving(failed).map_or(Ok(()), Pending::finish)
+    }
+
+    /// As [`leave`](Self::leave); `None` if this rank has left before. Given up, the others learn of it by the lease.
+    pub fn leaving(&self, failed: Option<&str>) -> Option<Pending<()>> {
+        let Inside { member, runtime } = self.inside().take()?;
+        let failed = failed.map(str::to_owned);
+        let telling = Pending::spawn(runtime.handle(), async move {
             match failed {
                 None => member.leave().await,
-                Some(why) => member.fail(why).await,
+                Some(why) => member.fail(&why).await,
             }
         });
-        drop(member);
-        runtime.shutdown_background();
-        left
+        Some(telling.ending(runtime))
+    }
+
+    /// What dropping does, for who shares it with others: tells the gang that this rank failed, unless it has left. Waits for 1 s at most.
+    pub fn abandon(&self) {
+        let Some(mut telling) = self.leaving(Some("the process dropped its membership")) else { return };
+        // The others learn of it by the lease if the word does not reach them.
+        if let Some(Err(error)) = telling.wait(LAST_WORD) {
+            tracing::debug!(error = %error.chain(), "the gang was not told");
+        }
     }
 }
 
 impl Drop for Gang {
     fn drop(&mut self) {
-        if self.member.is_some() {
-            // The others learn of it by the lease if the word does not reach them.
-            if let Err(error) = self.leave(Some("the process dropped its membership")) {
-                tracing::debug!(error = %error.chain(), "the gang was not told");
-            }
-        }
+        self.abandon();
     }
+}
+
+fn left() -> Error {
+    Error::Closed { why: "this rank has left the gang".to_owned() }
 }

@@ -5,13 +5,15 @@ mod connection;
 mod credentials;
 mod gang;
 mod local;
+mod pending;
 mod receive;
 mod remote;
 
 pub use address::{Address, PORT};
 pub use connection::{Dial, Tcp};
 pub use credentials::{Credentials, Transport};
-pub use gang::Gang;
+pub use gang::{Gang, Joining};
 pub use local::Local;
+pub use pending::Pending;
 pub use receive::Announced;
 pub use remote::Remote;

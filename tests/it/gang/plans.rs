@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use bowstring::flight::client::Gang;
 use bowstring::flight::gang::JoinOptions;
@@ -92,6 +93,36 @@ fn a_file_that_is_appended_between_two_ranks_is_a_mismatch_and_a_new_beginning_r
         rows.extend(drain(&mut Loader::open_in(&options(&served, 1), rank).unwrap()));
     }
     assert_eq!(rows.len(), 184, "with the rows of the new file");
+}
+
+#[test]
+fn a_stream_that_waits_for_its_tenants_turn_ends_with_its_generation() {
+    let home = tempfile::tempdir().unwrap();
+    let data = home.path().join("data");
+    std::fs::create_dir(&data).unwrap();
+    support::write(&data, &[vec![100]], 0);
+    // The next batch would have to wait for many seconds, and a heartbeat tells of the end as late.
+    let quotas = serde_json::from_value(serde_json::json!({ "default": { "bytes_per_second": 16 } })).unwrap();
+    let options_ = ServerOptions { quotas, gang_lease: Some(60.0), drain_grace: Some(0.1), ..hasty() };
+    let served = Served::start(&[("numbers", data.to_str().unwrap())], &options_);
+    let mut gang = join(&served, "slow");
+    let lost = gang.pop().unwrap();
+    let mut loader = Loader::open_in(&options(&served, 1), &gang[0]).unwrap();
+    loader.next().unwrap();
+    let ended = std::thread::scope(|scope| {
+        let reading = scope.spawn(|| {
+            let error = loader.next().unwrap_err();
+            (Instant::now(), error)
+        });
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(!reading.is_finished(), "nothing is tested");
+        let told = Instant::now();
+        lost.leave(Some("it was lost")).unwrap();
+        let (ended, error) = reading.join().unwrap();
+        assert!(matches!(&error, Error::Fenced { why, .. } if why.contains("it was lost")), "{error}");
+        ended - told
+    });
+    assert!(ended < Duration::from_secs(4), "{ended:?}");
 }
 
 #[test]
