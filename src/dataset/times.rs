@@ -25,7 +25,7 @@ pub(super) enum Why {
     Finer(TimeUnit),
     /// It is too far from 1970.
     Beyond(TimeUnit),
-    /// It is before the day that it names.
+    /// It is before the day that it names, or that day before the first one that is counted, 4713 years before our era.
     Negative,
 }
 
@@ -145,6 +145,9 @@ fn joined(seconds: &ArrayData, nanos: &ArrayData, to: &DataType, flat: bool) -> 
     Ok(builder.child_data(children.collect::<Result<_, Fault>>()?).build()?)
 }
 
+/// Seconds from 1970 back to the day that is counted as 0.
+const FIRST: i64 = -2_440_588 * 86_400;
+
 /// The time that is so many whole seconds after 1970, rounded towards the day, and in nanoseconds so many, wrapped.
 fn exact(seconds: i64, nanos: i64, unit: TimeUnit) -> Result<i64, Why> {
     let rest = nanos.wrapping_sub(seconds.wrapping_mul(1_000_000_000));
@@ -154,7 +157,8 @@ fn exact(seconds: i64, nanos: i64, unit: TimeUnit) -> Result<i64, Why> {
         TimeUnit::Microsecond => (1_000_000, 1_000),
         TimeUnit::Nanosecond => (1_000_000_000, 1),
     };
-    if rest < 0 {
+    // Others take the day as a number without a sign, and would read another one.
+    if rest < 0 || seconds < FIRST {
         return Err(Why::Negative);
     }
     if rest % nanos_each != 0 {
@@ -177,22 +181,17 @@ mod tests {
     }
 
     #[test]
+    fn a_negative_day_is_none() {
+        for day in [-1, i32::MIN] {
+            assert_eq!(of(day, 0, TimeUnit::Microsecond), Err(Why::Negative), "day {day}");
+        }
+    }
+
+    #[test]
     fn every_day_is_exact_or_refused() {
         const EPOCH: i32 = 2_440_588;
         const DAY: i128 = 86_400_000_000;
-        for day in [
-            0,
-            1,
-            -1,
-            EPOCH,
-            EPOCH + 106_751,
-            EPOCH + 106_752,
-            EPOCH - 106_752,
-            5_373_484,
-            1_721_426,
-            i32::MAX,
-            i32::MIN,
-        ] {
+        for day in [0, 1, EPOCH, EPOCH + 106_751, EPOCH + 106_752, EPOCH - 106_752, 5_373_484, 1_721_426, i32::MAX] {
             for nanos in
                 [0, 1_000, 999_999_000, 1_000_000_000, 43_200_000_001_000, 86_399_999_999_000, 86_400_000_000_000]
             {
