@@ -73,6 +73,8 @@ pub(super) struct Limits {
 pub(super) struct Head {
     pub(super) header: Vec<u8>,
     pub(super) metadata: Vec<u8>,
+    /// Of a stream that is put, in its first message.
+    pub(super) descriptor: Vec<u8>,
     /// Bytes of the body.
     pub(super) body: usize,
 }
@@ -183,7 +185,7 @@ impl Reader {
                     match number {
                         HEADER => self.head.header = bytes,
                         METADATA => self.head.metadata = bytes,
-                        DESCRIPTOR => {}
+                        DESCRIPTOR => self.head.descriptor = bytes,
                         // A later version may send more.
                         _ => {}
                     }

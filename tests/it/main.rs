@@ -43,6 +43,12 @@ mod flight_hostile;
 /// Ranks and servers that are killed, stopped and drained as processes.
 #[cfg(all(feature = "cli", feature = "flight", unix))]
 mod flight_kill;
+/// What writers and strangers send to a server.
+#[cfg(all(feature = "flight", unix))]
+mod flight_put;
+/// Random requests of every call.
+#[cfg(all(feature = "flight", target_os = "linux"))]
+mod flight_requests;
 /// The whole server in a simulated network.
 #[cfg(feature = "flight")]
 mod flight_sim;

@@ -45,6 +45,9 @@ pub(crate) struct Args {
     /// Address and port for /metrics, /livez and /readyz
     #[arg(long, env = "BOWSTRING_ADMIN", value_name = "ADDR", hide_env_values = true)]
     admin: Option<String>,
+    /// File of tokens for /metrics, of the same form as that of --tokens
+    #[arg(long, env = "BOWSTRING_ADMIN_TOKENS", value_name = "FILE", hide_env_values = true)]
+    admin_tokens: Option<PathBuf>,
     /// Certificate in PEM, with those between it and the root
     #[arg(long, env = "BOWSTRING_TLS_CERT", value_name = "FILE", hide_env_values = true)]
     tls_cert: Option<PathBuf>,
@@ -168,6 +171,7 @@ impl Args {
         let server = &mut file.server;
         over(&mut server.listen, &self.listen);
         over(&mut server.admin, &self.admin);
+        over(&mut server.admin_tokens, &self.admin_tokens);
         over(&mut server.tokens, &self.tokens);
         over(&mut server.key_file, &self.key_file);
         over(&mut server.memory_budget, &self.memory_budget);

@@ -187,6 +187,25 @@ impl DatasetWriter {
         })
     }
 
+    /// Bytes of memory that the row group that is gathered takes, about.
+    #[cfg(feature = "flight")]
+    pub(crate) fn memory_size(&self) -> usize {
+        self.open.as_ref().map_or(0, |open| open.writer.memory_size())
+    }
+
+    /// Ends the row group that is gathered.
+    ///
+    /// # Errors
+    /// `Store` if the disk fails.
+    #[cfg(feature = "flight")]
+    pub(crate) fn flush(&mut self) -> Result<()> {
+        self.usable()?;
+        let Some(open) = &mut self.open else { return Ok(()) };
+        let outcome = open.writer.flush().map_err(|error| refused(&self.staging.path(&open.name), error));
+        self.failed |= outcome.is_err();
+        outcome
+    }
+
     /// Closes the files and moves them into `directory` on the same disk. They are no dataset then, and need not be on the disk.
     #[cfg(feature = "convert")]
     pub(crate) fn finish_into(mut self, directory: &Path) -> Result<Vec<Finished>> {

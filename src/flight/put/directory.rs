@@ -15,7 +15,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,6 +73,15 @@ impl Writer {
         self.writer.write(batch)
     }
 
+    /// Bytes of memory that the row group that is gathered takes.
+    pub(super) fn gathered(&self) -> u64 {
+        self.writer.memory_size() as u64
+    }
+
+    pub(super) fn flush(&mut self) -> Result<()> {
+        self.writer.flush()
+    }
+
     pub(super) fn finish(self) -> Result<Piece> {
         let written = self.writer.finish()?;
         Ok(Piece { directory: self.directory, written, columns: self.columns })
@@ -122,11 +131,8 @@ impl Directory {
 
     /// Where readers find the version that is current now: not by the dataset's name, which leads to another one after the next commit.
     pub(super) fn url(&self, dataset: &str) -> Option<String> {
-        let path = match self.version(dataset) {
-            Ok(version) => version?,
-            // Somebody else put it there.
-            Err(_) => self.root.join(dataset),
-        };
+        // Whatever else lies there was not written here, and is not shown.
+        let path = self.version(dataset).ok()??;
         path.exists().then(|| path.to_string_lossy().into_owned())
     }
 
@@ -141,7 +147,11 @@ impl Directory {
     fn version(&self, dataset: &str) -> Result<Option<PathBuf>> {
         let path = self.root.join(dataset);
         match fs::read_link(&path) {
-            Ok(link) => Ok(Some(self.root.join(link))),
+            Ok(link) if leads_to_version(&link, dataset) => Ok(Some(self.root.join(link))),
+            Ok(_) => {
+                let problem = format!("{} is a link that no server made, and cannot be changed by one", path.display());
+                Err(Error::config("dataset", problem))
+            }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                 let problem = format!("{} was not written by a server and cannot be changed by one", path.display());
@@ -322,6 +332,13 @@ impl Directory {
         link(version, &new).map_err(|error| failed("link", &new, error))?;
         fs::rename(&new, &path).map_err(|error| failed("publish", &path, error))
     }
+}
+
+/// Whether a link is one that [`Directory::show`] makes for `dataset`: to a version of its own.
+fn leads_to_version(link: &Path, dataset: &str) -> bool {
+    let Ok(version) = link.strip_prefix(Path::new(HIDDEN).join(dataset)) else { return false };
+    let mut parts = version.components();
+    matches!((parts.next(), parts.next()), (Some(Component::Normal(_)), None))
 }
 
 /// Holds `root`, which is made if it is not there, against other servers; waits up to `patience` for the one that has it.

@@ -9,8 +9,10 @@
 //! This is what Spark's two-phase commit asks for: a task may be tried again or twice at once, and only the driver says which
 //! attempts count. Batches are written through as they come: an attempt holds one row group.
 
+mod attempt;
 mod book;
 mod directory;
+pub(crate) mod ipc;
 mod memory;
 mod staging;
 

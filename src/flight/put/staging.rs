@@ -10,9 +10,10 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use futures::{Stream, StreamExt};
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
+use super::attempt::{Attempt, Buffers, Busy, Running};
 use super::book::{Book, Commit};
 use super::{Committed, Mode, Staged, Token, WriteId, directory, memory};
 use crate::dataset::WriterOptions;
@@ -27,6 +28,8 @@ pub struct StagingOptions {
     pub max_writes: usize,
     /// Attempts of one write at once. Default 100,000.
     pub max_attempts: usize,
+    /// Bytes of row groups that attempts gather at once, in a directory; beyond it row groups end early. Default 256 MiB.
+    pub buffer_bytes: u64,
     /// How files are written. The schema of Petastorm and `overwrite` have no place here.
     pub writer: WriterOptions,
     /// How long a directory that another process has is waited for. Default not at all.
@@ -39,11 +42,15 @@ impl Default for StagingOptions {
             time_to_live: Duration::from_secs(3600),
             max_writes: 1000,
             max_attempts: 100_000,
+            buffer_bytes: 256 << 20,
             writer: WriterOptions::default(),
             lock_patience: Duration::ZERO,
         }
     }
 }
+
+/// Threads that write at once: far fewer than the runtime has for work that may block, which reading needs too.
+const THREADS: usize = 16;
 
 /// Where writes are gathered and committed. Clones are the same staging.
 #[derive(Debug, Clone)]
@@ -52,28 +59,32 @@ pub struct Staging {
 }
 
 #[derive(Debug)]
-struct Inner {
+pub(super) struct Inner {
     book: Mutex<Book<Piece>>,
-    target: Target,
-    /// One commit at a time: each builds on the version before it.
-    committing: Mutex<()>,
+    pub(super) target: Target,
+    /// One commit at a time: each builds on the version before it. Those that wait for it hold no thread.
+    committing: Arc<Semaphore>,
+    /// A place for each thread that writes.
+    pub(super) threads: Arc<Semaphore>,
+    pub(super) buffers: Buffers,
 }
 
 #[derive(Debug)]
-enum Target {
+pub(super) enum Target {
     Directory(directory::Directory),
     Memory(memory::Memory),
 }
 
 /// A staged attempt.
 #[derive(Debug, Clone)]
-enum Piece {
+pub(super) enum Piece {
     Directory(Arc<directory::Piece>),
     Memory(Arc<memory::Piece>),
 }
 
 /// An attempt that is being written.
-enum Writer {
+#[derive(Debug)]
+pub(super) enum Writer {
     Directory(Box<directory::Writer>),
     Memory(Box<memory::Writer>),
 }
@@ -104,7 +115,13 @@ impl Staging {
         // 48 bits of the system's randomness.
         let first = RandomState::new().build_hasher().finish() >> 16;
         let book = Mutex::new(Book::new(first, options.max_writes, options.max_attempts));
-        let inner = Arc::new(Inner { book, target, committing: Mutex::default() });
+        let inner = Arc::new(Inner {
+            book,
+            target,
+            committing: Arc::new(Semaphore::new(1)),
+            threads: Arc::new(Semaphore::new(THREADS)),
+            buffers: Buffers::new(options.buffer_bytes),
+        });
         let (weak, ttl) = (Arc::downgrade(&inner), options.time_to_live);
         tokio::spawn(async move {
             loop {
@@ -131,47 +148,34 @@ impl Staging {
         schema: SchemaRef,
         batches: impl Stream<Item = Result<RecordBatch>>,
     ) -> Result<Staged> {
+        self.stage_messages(write, task, attempt, schema, batches, |batch: &RecordBatch| Ok(Some(batch.clone()))).await
+    }
+
+    /// [`stage`](Self::stage) of messages that `decode` makes batches of, on the thread that writes them. No thread waits for a message.
+    pub(crate) async fn stage_messages<M: Send + 'static>(
+        &self,
+        write: &WriteId,
+        task: u32,
+        attempt: u32,
+        schema: SchemaRef,
+        messages: impl Stream<Item = Result<M>>,
+        decode: impl FnMut(&M) -> Result<Option<RecordBatch>> + Send + 'static,
+    ) -> Result<Staged> {
         let token = self.inner.book().begin(write, task, attempt, Instant::now())?;
-        let mut busy = Busy { inner: Arc::clone(&self.inner), write: write.clone(), ended: false };
-        let (sender, mut receiver) = mpsc::channel::<Option<RecordBatch>>(1);
-        let worker = tokio::task::spawn_blocking(move || {
-            let mut writer = busy.inner.target.writer(token, schema)?;
-            loop {
-                match receiver.blocking_recv() {
-                    Some(Some(batch)) => writer.write(&batch)?,
-                    Some(None) => break,
-                    // The sender was dropped before the end: what there is, is not all.
-                    None => return Err(Error::Closed { why: "the writer left before its last batch".to_owned() }),
-                }
+        let busy = Busy::new(Arc::clone(&self.inner), write.clone());
+        let mut running = Running::new(Attempt::new(busy, token, decode));
+        let outcome = async {
+            running.run(move |attempt| attempt.open(schema)).await?;
+            let mut messages = pin!(messages);
+            while let Some(message) = messages.next().await {
+                let message = message?;
+                running.run(move |attempt| attempt.write(message)).await?;
             }
-            let (piece, rows, bytes) = writer.finish()?;
-            let staged = Staged { token, rows, bytes };
-            busy.ended = true;
-            busy.inner.book().end(&busy.write, Some((staged, piece)), Instant::now())?;
-            Ok(staged)
-        });
-        let mut batches = pin!(batches);
-        let mut outcome = Ok(());
-        while let Some(batch) = batches.next().await {
-            match batch {
-                // A worker that has failed says why below.
-                Ok(batch) => {
-                    if sender.send(Some(batch)).await.is_err() {
-                        break;
-                    }
-                }
-                Err(error) => {
-                    outcome = Err(error);
-                    break;
-                }
-            }
-        }
-        if outcome.is_ok() {
-            let _ = sender.send(None).await;
-        }
-        drop(sender);
-        let staged = joined(worker.await);
-        outcome.and(staged)
+            running.run(Attempt::finish).await
+        };
+        let outcome = outcome.await;
+        running.end().await;
+        outcome
     }
 
     /// Makes the attempts of `tokens` visible at once, as `mode` says, and removes all others of the write. A write that was
@@ -195,8 +199,8 @@ impl Staging {
     pub async fn commit_as(&self, write: &WriteId, once: &str, mode: Mode, tokens: &[Token]) -> Result<Committed> {
         let once = WriteId::new(write.dataset(), once)?;
         let (inner, write, tokens) = (Arc::clone(&self.inner), write.clone(), tokens.to_vec());
-        blocking(move || {
-            let _alone = inner.committing.lock().unwrap_or_else(PoisonError::into_inner);
+        let committing = Arc::clone(&self.inner.committing);
+        alone(committing, move || {
             if let Some(committed) = inner.target.answer(&once)? {
                 let gone = inner.book().end_commit(&write, Some(committed), Instant::now());
                 drop(gone);
@@ -246,13 +250,10 @@ impl Staging {
     pub async fn drop_dataset(&self, dataset: &str) -> Result<bool> {
         let name = WriteId::new(dataset, "drop")?;
         let inner = Arc::clone(&self.inner);
-        blocking(move || {
-            // No commit builds on a version that is about to go.
-            let _alone = inner.committing.lock().unwrap_or_else(PoisonError::into_inner);
-            match &inner.target {
-                Target::Directory(directory) => directory.drop_dataset(name.dataset()),
-                Target::Memory(memory) => Ok(Handle::current().block_on(memory.drop_dataset(name.dataset()))),
-            }
+        // No commit builds on a version that is about to go.
+        alone(Arc::clone(&self.inner.committing), move || match &inner.target {
+            Target::Directory(directory) => directory.drop_dataset(name.dataset()),
+            Target::Memory(memory) => Ok(Handle::current().block_on(memory.drop_dataset(name.dataset()))),
         })
         .await
     }
@@ -289,25 +290,9 @@ fn writer_options(options: &StagingOptions) -> Result<WriterOptions> {
 }
 
 impl Inner {
-    fn book(&self) -> MutexGuard<'_, Book<Piece>> {
+    pub(super) fn book(&self) -> MutexGuard<'_, Book<Piece>> {
         // Every call leaves the book consistent.
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// Ends an attempt's part in the book on every way out.
-struct Busy {
-    inner: Arc<Inner>,
-    write: WriteId,
-    ended: bool,
-}
-
-impl Drop for Busy {
-    fn drop(&mut self) {
-        if !self.ended {
-            // That the write is over changes nothing for an attempt that failed.
-            let _ = self.inner.book().end(&self.write, None, Instant::now());
-        }
     }
 }
 
@@ -327,7 +312,7 @@ impl Drop for Ending<'_> {
 }
 
 impl Target {
-    fn writer(&self, token: Token, schema: SchemaRef) -> Result<Writer> {
+    pub(super) fn writer(&self, token: Token, schema: SchemaRef) -> Result<Writer> {
         match self {
             Self::Directory(target) => Ok(Writer::Directory(Box::new(target.writer(token.number, schema)?))),
             Self::Memory(target) => Ok(Writer::Memory(Box::new(target.writer(schema)?))),
@@ -365,15 +350,32 @@ impl Target {
 }
 
 impl Writer {
-    fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+    pub(super) fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         match self {
             Self::Directory(writer) => writer.write(batch),
             Self::Memory(writer) => writer.write(batch),
         }
     }
 
+    /// Bytes of the row group that is gathered, where nothing else counts them.
+    pub(super) fn gathered(&self) -> u64 {
+        match self {
+            Self::Directory(writer) => writer.gathered(),
+            // The budget of the datasets in memory counts them.
+            Self::Memory(_) => 0,
+        }
+    }
+
+    /// Ends the row group that is gathered.
+    pub(super) fn flush(&mut self) -> Result<()> {
+        match self {
+            Self::Directory(writer) => writer.flush(),
+            Self::Memory(_) => Ok(()),
+        }
+    }
+
     /// What was staged, its rows and its bytes.
-    fn finish(self) -> Result<(Piece, u64, u64)> {
+    pub(super) fn finish(self) -> Result<(Piece, u64, u64)> {
         let (piece, (rows, bytes)) = match self {
             Self::Directory(writer) => {
                 let piece = writer.finish()?;
@@ -395,11 +397,27 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + '
     joined(tokio::task::spawn_blocking(work).await)
 }
 
+/// Runs `work` where it may block, as the only one with the turn, to its end even if this future is dropped.
+async fn alone<T: Send + 'static>(
+    turn: Arc<Semaphore>,
+    work: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let working = tokio::spawn(async move {
+        let turn = turn.acquire_owned().await;
+        blocking(move || {
+            let _turn = turn;
+            work()
+        })
+        .await
+    });
+    joined(working.await)
+}
+
 /// Drops what takes files with it where that may block. A failure has nobody to be told to.
-async fn discard<T: Send + 'static>(gone: T) {
+pub(super) async fn discard<T: Send + 'static>(gone: T) {
     let _ = tokio::task::spawn_blocking(move || drop(gone)).await;
 }
 
-fn joined<T>(outcome: Result<Result<T>, tokio::task::JoinError>) -> Result<T> {
+pub(super) fn joined<T>(outcome: Result<Result<T>, tokio::task::JoinError>) -> Result<T> {
     outcome.unwrap_or_else(|error| Err(Error::Closed { why: format!("the writing thread ended: {error}") }))
 }

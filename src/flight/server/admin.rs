@@ -1,6 +1,7 @@
 //! The operators' door: `/metrics`, `/livez` and `/readyz` over plain HTTP, on a port of its own.
 //!
-//! It shows counters and whether the server is ready, and takes nothing, so it needs no token; still, it is not for the world.
+//! Whether the server is ready is told to whoever asks. Counters need a token where there are tokens for them; where there are none, and
+//! the port can be reached from other hosts, they are told without names of datasets.
 
 use std::fmt;
 use std::future::Future;
@@ -11,12 +12,13 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::{StatusCode, header};
-use axum::response::IntoResponse;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 
+use super::auth::Tokens;
 use super::connections::{Admitted, Patience};
 use super::metrics::{Metrics, Open};
 use crate::error::{Error, Result};
@@ -38,6 +40,7 @@ pub struct AdminState {
     metrics: Metrics,
     phase: AtomicU8,
     probe: OnceLock<Probe>,
+    tokens: OnceLock<Tokens>,
 }
 
 const STARTING: u8 = 0;
@@ -64,6 +67,11 @@ impl AdminState {
     /// Calls `probe` before each time that the counters are shown; the first probe stays.
     pub fn set_probe(&self, probe: impl Fn(&Metrics) + Send + Sync + 'static) {
         let _ = self.probe.set(Box::new(probe));
+    }
+
+    /// From now on counters are for holders of one of `tokens` alone; the first tokens stay.
+    pub fn set_tokens(&self, tokens: Tokens) {
+        let _ = self.tokens.set(tokens);
     }
 
     /// From now on calls are served, unless the server is draining already.
@@ -108,7 +116,7 @@ pub async fn admin(
         .route("/metrics", get(metrics))
         .route("/livez", get(|| async { "alive\n" }))
         .route("/readyz", get(ready))
-        .with_state(state);
+        .with_state((state, listener.local_addr().map_or(true, |address| !address.ip().to_canonical().is_loopback())));
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let shutdown = async move {
         shutdown.await;
@@ -132,11 +140,49 @@ pub async fn admin(
     }
 }
 
-async fn metrics(State(state): State<Arc<AdminState>>) -> impl IntoResponse {
-    ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], state.text())
+/// The state, and whether other hosts can ask for it.
+type Told = (Arc<AdminState>, bool);
+
+async fn metrics(State((state, wide)): State<Told>, headers: HeaderMap) -> Response {
+    let shown = match state.tokens.get() {
+        Some(tokens) => {
+            let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+            if let Err(denied) = tokens.check(given) {
+                state.metrics.refused(denied);
+                return (StatusCode::UNAUTHORIZED, format!("{denied}\n")).into_response();
+            }
+            state.text()
+        }
+        None if wide => nameless(&state.text()),
+        None => state.text(),
+    };
+    ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], shown).into_response()
 }
 
-async fn ready(State(state): State<Arc<AdminState>>) -> impl IntoResponse {
+/// Counters with one sum in place of one value for each dataset.
+fn nameless(text: &str) -> String {
+    let named = |line: &str| {
+        let (name, rest) = line.split_once("{dataset=")?;
+        Some((name.to_owned(), rest.rsplit_once(' ')?.1.parse::<u64>().ok()?))
+    };
+    let mut shown: Vec<(String, Option<u64>)> = Vec::new();
+    for line in text.lines() {
+        match (named(line), shown.last_mut()) {
+            (Some((name, value)), Some((last, Some(sum)))) if *last == name => *sum = sum.saturating_add(value),
+            (Some((name, value)), _) => shown.push((name, Some(value))),
+            // Whatever has a name in another form is left out.
+            (None, _) if line.contains("dataset=") => {}
+            (None, _) => shown.push((line.to_owned(), None)),
+        }
+    }
+    let lines = shown.into_iter().map(|(line, sum)| match sum {
+        Some(sum) => format!("{line} {sum}\n"),
+        None => format!("{line}\n"),
+    });
+    lines.collect()
+}
+
+async fn ready(State((state, _)): State<Told>) -> impl IntoResponse {
     let phase = state.phase();
     let code = if phase == "ready" { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     (code, format!("{phase}\n"))
@@ -184,6 +230,35 @@ mod tests {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
         answer
+    }
+
+    #[tokio::test]
+    async fn counters_name_datasets_to_this_host_and_to_holders_of_tokens_alone() {
+        for (listen, tokens) in [("0.0.0.0:0", false), ("0.0.0.0:0", true), ("127.0.0.1:0", false)] {
+            let listener = TcpListener::bind(listen).await.unwrap();
+            let address: SocketAddr = ([127, 0, 0, 1], listener.local_addr().unwrap().port()).into();
+            let state = Arc::new(AdminState::new());
+            for (dataset, rows) in [("photos", 3), ("texts", 4)] {
+                state.metrics().stream(dataset).sent(rows, 100);
+            }
+            if tokens {
+                state.set_tokens(Tokens::from_text("operator:correct-horse-battery").unwrap());
+            }
+            tokio::spawn(admin(listener, Arc::clone(&state), std::future::pending()));
+            let plain = ask(address, "/metrics").await;
+            assert!(ask(address, "/livez").await.starts_with("HTTP/1.1 200"));
+            let path = "/metrics HTTP/1.1\r\nauthorization: Bearer correct-horse-battery\r\nx: ";
+            let told = ask(address, path).await;
+            if tokens {
+                assert!(plain.starts_with("HTTP/1.1 401") && !plain.contains("photos"), "{plain}");
+                assert!(told.starts_with("HTTP/1.1 200") && told.contains("photos"), "{told}");
+            } else if listen.starts_with("127") {
+                assert!(plain.contains("bowstring_rows_total{dataset=\"photos\"} 3"), "{plain}");
+            } else {
+                assert!(!plain.contains("photos") && plain.contains("bowstring_rows_total 7\n"), "{plain}");
+                assert!(plain.contains("# EOF"), "{plain}");
+            }
+        }
     }
 
     #[tokio::test]

@@ -34,6 +34,9 @@ const MIN_KEY: usize = 32;
 /// Most bytes of a key for tickets.
 const MAX_KEY: u64 = 4096;
 
+/// What names of tenants begin with that are known by their certificates.
+const CERTIFICATE: &str = "certificate:";
+
 /// Whom a call is counted for: the holder of a token or of a certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Tenant(Arc<str>);
@@ -64,7 +67,13 @@ impl Tenant {
             let digest = Sha256::digest(der);
             digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
         });
-        Self(format!("certificate:{name}").into())
+        Self(format!("{CERTIFICATE}{name}").into())
+    }
+
+    /// Whom a ticket was given to: a name that this server, or another with its key, has signed.
+    pub(super) fn of_ticket(name: &str) -> Self {
+        let own = name.strip_prefix(CERTIFICATE).unwrap_or(name);
+        if is_name(own) { Self(name.into()) } else { Self::anonymous() }
     }
 
     /// The name; it may be logged.
@@ -396,6 +405,18 @@ mod tests {
         write("broken", 3);
         tokens.reload(start + Duration::from_secs(4));
         assert!(tokens.check(Some(new)).is_ok());
+    }
+
+    #[test]
+    fn a_ticket_is_counted_for_whom_it_was_given_to() {
+        for name in ["anna", "certificate:rank-7.example", "anonymous"] {
+            assert_eq!(Tenant::of_ticket(name).name(), name);
+        }
+        let certificate = Tenant::of_certificate(b"unreadable");
+        assert_eq!(Tenant::of_ticket(certificate.name()), certificate);
+        for name in ["", "certificate:", "certificate:a b", "x\n", "certificate:certificate:x"] {
+            assert_eq!(Tenant::of_ticket(name), Tenant::anonymous(), "{name:?}");
+        }
     }
 
     #[cfg(unix)]

@@ -66,7 +66,7 @@ impl<S> Messages<S> {
     }
 }
 
-fn trailers(status: &Status) -> HeaderMap {
+pub(super) fn trailers(status: &Status) -> HeaderMap {
     let mut map = HeaderMap::new();
     // Only metadata that is no header could fail, and ours is.
     if status.add_header(&mut map).is_err() {

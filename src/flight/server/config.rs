@@ -44,6 +44,8 @@ pub struct ServerOptions {
     pub listen: Option<String>,
     /// Address and port for `/metrics`, `/livez` and `/readyz`; without, there are none.
     pub admin: Option<String>,
+    /// File of tokens for `/metrics`; without, counters name no datasets to other hosts.
+    pub admin_tokens: Option<PathBuf>,
     /// Bytes that everything in flight may take; the default is that of a loader.
     pub memory_budget: Option<u64>,
     /// CPU threads for decoding; the default is all that this process may use.
@@ -153,7 +155,9 @@ impl Put {
                 Staging::memory(memory_budget / 2, options)
             }
             Self::Directory(path) => {
-                Staging::directory(path, StagingOptions { lock_patience: patience, ..StagingOptions::default() }).await
+                let buffer_bytes = memory_budget / 4;
+                let options = StagingOptions { lock_patience: patience, buffer_bytes, ..StagingOptions::default() };
+                Staging::directory(path, options).await
             }
             Self::Shared(staging) => Ok(staging.clone()),
         }
@@ -191,6 +195,10 @@ impl Config {
         if !(0.0..=MAX_REFRESH).contains(&refresh) {
             return Err(Error::config("refresh", format!("{refresh} is not from 0 to {MAX_REFRESH} seconds")));
         }
+        let admin = Arc::new(AdminState::new());
+        if let Some(path) = &options.admin_tokens {
+            admin.set_tokens(Tokens::from_file(path)?);
+        }
         Ok(Self {
             catalogue,
             tokens: options.tokens.as_ref().map(Tokens::from_file).transpose()?,
@@ -205,7 +213,7 @@ impl Config {
             memory_budget: options.memory_budget.unwrap_or_else(machine::default_budget),
             threads: options.threads.unwrap_or_else(machine::threads),
             drain_grace: Duration::from_secs_f64(grace),
-            admin: Arc::new(AdminState::new()),
+            admin,
             journal: options.journal.clone(),
             gang_lease: Duration::from_secs_f64(lease),
             refresh: Duration::from_secs_f64(refresh),

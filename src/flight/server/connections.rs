@@ -3,10 +3,13 @@
 //! The transport pings its peers, but only once HTTP/2 has begun: whoever connects and says nothing, or too little, would stay
 //! for ever. So every connection carries a clock that looks at it when nothing comes.
 
+use std::any::Any;
+use std::collections::HashMap;
 use std::future::Future as _;
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -15,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::{Instant, Sleep};
-use tonic::transport::server::Connected;
+use tonic::transport::server::{Connected, TcpConnectInfo};
 
 use super::limits::Limits;
 use super::metrics::{Metrics, Open};
@@ -69,7 +72,44 @@ impl Patience {
     }
 }
 
-/// Lets in as many connections at once as `limits` allow. What comes beyond that is closed at once, so that its client goes to
+/// Connections by the address that they come from.
+type Peers = Arc<Mutex<HashMap<IpAddr, usize>>>;
+
+/// One connection of an address.
+struct Peer {
+    peers: Peers,
+    address: IpAddr,
+}
+
+impl Peer {
+    /// A place for one more from where `io` comes from, if that may have one. Sockets of other kinds come from nowhere.
+    fn of<IO: Connected<ConnectInfo: 'static>>(io: &IO, peers: &Peers, most: usize) -> Result<Option<Self>, ()> {
+        let info: Box<dyn Any> = Box::new(io.connect_info());
+        let address = info.downcast_ref::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr);
+        let Some(address) = address.map(|address| address.ip().to_canonical()) else { return Ok(None) };
+        let mut counts = peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(address).or_default();
+        if *count >= most {
+            return Err(());
+        }
+        *count += 1;
+        Ok(Some(Self { peers: Arc::clone(peers), address }))
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let mut counts = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.address);
+            }
+        }
+    }
+}
+
+/// Lets in as many connections at once as `limits` allow, in all and from one address. What comes beyond that is closed at once, so that its client goes to
 /// another replica instead of waiting.
 pub fn admit<S, IO>(
     incoming: S,
@@ -79,17 +119,23 @@ pub fn admit<S, IO>(
 ) -> impl Stream<Item = io::Result<Admitted<IO>>> + Send
 where
     S: Stream<Item = io::Result<IO>> + Send,
-    IO: Send,
+    IO: Connected + Send,
 {
+    let (peers, most) = (Peers::default(), limits.connections_per_peer);
     let places = Arc::new(Semaphore::new(limits.connections.min(Semaphore::MAX_PERMITS)));
     let patience = Patience::of(limits);
     incoming.filter_map(move |incoming| {
         let admitted = incoming.map(|io| {
             let place = Arc::clone(&places).try_acquire_owned().ok();
+            let place = place.and_then(|place| Some((place, Peer::of(&io, &peers, most).ok()?)));
             if place.is_none() {
                 metrics.connection_refused();
             }
-            place.map(|place| Admitted::new(io, place, patience, metrics.connection(), cut.clone()))
+            place.map(|(place, peer)| {
+                let mut admitted = Admitted::new(io, place, patience, metrics.connection(), cut.clone());
+                admitted.peer = peer;
+                admitted
+            })
         });
         std::future::ready(admitted.transpose())
     })
@@ -116,6 +162,8 @@ pub struct Admitted<IO> {
     patience: Patience,
     clock: Pin<Box<Sleep>>,
     cut: Cut,
+    /// Its place among those of its address; held until it is gone.
+    peer: Option<Peer>,
     _place: OwnedSemaphorePermit,
     _open: Open,
 }
@@ -140,6 +188,7 @@ impl<IO> Admitted<IO> {
                 // A server that is gone without a word cuts its connections too.
                 let _ = cut.wait_for(|cut| *cut).await;
             }),
+            peer: None,
             _place: place,
             _open: open,
         }

@@ -307,7 +307,7 @@ impl Core {
                     "the ticket was given to somebody else; ask for one of your own",
                 ));
             }
-            Via::Local => Tenant::new(&ticket.tenant).unwrap_or_else(|_| Tenant::anonymous()),
+            Via::Local => Tenant::of_ticket(&ticket.tenant),
         };
         let outgoing = match via {
             Via::Network(_) => OUTGOING,

@@ -1,4 +1,4 @@
-//! The door: every call is checked before anything of it is read, and DoGet is answered here, without copies.
+//! The door: every call is checked before anything of it is read, and DoGet and DoPut are answered here, without copies.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
 use http::{HeaderValue, Request, Response, header};
-use http_body_util::{BodyExt, Limited};
+use http_body_util::{BodyExt, Full, Limited};
 use prost::Message as _;
 use tonic::Status;
 use tonic::body::Body;
@@ -18,27 +18,35 @@ use tower_service::Service;
 use super::auth::Tenant;
 use super::body::Messages;
 use super::core::{Core, Via};
+use super::incoming::{Incoming, Kind};
+use super::put;
+use crate::flight::status::to_status;
 
 /// The call that is answered here.
 const DO_GET: &str = "/arrow.flight.protocol.FlightService/DoGet";
 
-/// The call whose messages may be large.
+/// The call that is answered by [`put`].
 const DO_PUT: &str = "/arrow.flight.protocol.FlightService/DoPut";
+
+/// Calls that are answered without reading what comes with them.
+const UNREAD: [&str; 2] =
+    ["/arrow.flight.protocol.FlightService/Handshake", "/arrow.flight.protocol.FlightService/DoExchange"];
 
 /// Bytes of a gRPC message's prefix, and of the key and length of a ticket.
 const FRAMING: usize = 16;
 
-/// Wraps the stock service `S`: one that takes small messages, and one for what is put.
+/// Wraps the stock service `S`.
 #[derive(Debug, Clone)]
 pub(super) struct Guard<S> {
     inner: S,
-    put: S,
+    incoming: Arc<Incoming>,
     core: Arc<Core>,
 }
 
 impl<S> Guard<S> {
-    pub(super) fn new(inner: S, put: S, core: Arc<Core>) -> Self {
-        Self { inner, put, core }
+    pub(super) fn new(inner: S, core: Arc<Core>) -> Self {
+        let incoming = Incoming::new(core.config.limits.clone(), core.config.memory_budget);
+        Self { inner, incoming, core }
     }
 }
 
@@ -72,9 +80,34 @@ where
                 Ok(answer.unwrap_or_else(Status::into_http))
             });
         }
-        parts.extensions.insert(tenant);
-        let service = if parts.uri.path() == DO_PUT { &mut self.put } else { &mut self.inner };
-        Box::pin(service.call(Request::from_parts(parts, body)))
+        let kind = if parts.uri.path() == DO_PUT { Kind::Write } else { Kind::Call };
+        let place = match self.incoming.enter(&tenant, kind) {
+            Ok(place) => place,
+            Err(error) => {
+                self.core.config.admin.metrics().error(&error);
+                return Box::pin(std::future::ready(Ok(to_status(&error).into_http())));
+            }
+        };
+        if kind == Kind::Write {
+            let core = Arc::clone(&self.core);
+            return Box::pin(async move {
+                let answer = put::answer(&core, place.messages(body)).await;
+                Ok(answer.unwrap_or_else(Status::into_http))
+            });
+        }
+        let mut inner = self.inner.clone();
+        Box::pin(async move {
+            let (body, _claim) = if UNREAD.contains(&parts.uri.path()) {
+                (Body::empty(), None)
+            } else {
+                match place.request(body).await {
+                    Ok((body, claim)) => (Body::new(Full::new(body)), claim),
+                    Err(status) => return Ok(status.into_http()),
+                }
+            };
+            parts.extensions.insert(tenant);
+            inner.call(Request::from_parts(parts, body)).await
+        })
     }
 }
 

@@ -21,10 +21,16 @@ pub struct Limits {
     pub action_bytes: usize,
     /// Connections at once; more are closed as soon as they are accepted.
     pub connections: usize,
+    /// Connections at once from one address.
+    pub connections_per_peer: usize,
     /// Streams at once on one connection.
     pub streams_per_connection: u32,
     /// Streams of batches at once on the whole server.
     pub max_streams: u32,
+    /// Calls at once of one tenant, beside its streams of batches: also those that wait, as a barrier's.
+    pub calls_per_tenant: u32,
+    /// Attempts that one tenant puts at once.
+    pub writes_per_tenant: u32,
     /// Headers of one call together, as HTTP/2 counts them.
     pub header_list_bytes: u32,
     /// Bytes that a client may send ahead on one stream.
@@ -37,8 +43,12 @@ pub struct Limits {
     pub pending_resets: usize,
     /// Streams that the server may reset for a client's faults before it ends the connection.
     pub error_resets: usize,
-    /// Time for the TLS handshake, and for the first bytes of HTTP/2.
+    /// Time for the TLS handshake, for the first bytes of HTTP/2, and for the whole request of every call but DoPut.
     pub handshake_seconds: u64,
+    /// Longest silence of a writer between two messages.
+    pub put_silence_seconds: u64,
+    /// Time for a message that is put, from its first byte to its last.
+    pub put_message_seconds: u64,
     /// A connection is pinged when it has been quiet for so long.
     pub keepalive_seconds: u64,
     /// Time to answer a ping.
@@ -59,8 +69,11 @@ impl Default for Limits {
             ticket_bytes: 64 << 10,
             action_bytes: 2 << 20,
             connections: 4096,
+            connections_per_peer: 2048,
             streams_per_connection: 64,
             max_streams: 4096,
+            calls_per_tenant: 4096,
+            writes_per_tenant: 1024,
             header_list_bytes: 16 << 10,
             stream_window_bytes: 4 << 20,
             connection_window_bytes: 16 << 20,
@@ -68,6 +81,8 @@ impl Default for Limits {
             pending_resets: 20,
             error_resets: 256,
             handshake_seconds: 10,
+            put_silence_seconds: 600,
+            put_message_seconds: 120,
             keepalive_seconds: 20,
             keepalive_timeout_seconds: 10,
             idle_seconds: 300,
@@ -92,12 +107,15 @@ impl Limits {
     /// # Errors
     /// [`Error::Config`] naming the limit.
     pub fn validate(&self) -> Result<()> {
-        let sizes: [(&'static str, u64); 11] = [
+        let sizes: [(&'static str, u64); 14] = [
             ("message_bytes", self.message_bytes as u64),
             ("metadata_bytes", self.metadata_bytes as u64),
             ("ticket_bytes", self.ticket_bytes as u64),
             ("action_bytes", self.action_bytes as u64),
             ("connections", self.connections as u64),
+            ("connections_per_peer", self.connections_per_peer as u64),
+            ("calls_per_tenant", self.calls_per_tenant.into()),
+            ("writes_per_tenant", self.writes_per_tenant.into()),
             ("streams_per_connection", self.streams_per_connection.into()),
             ("max_streams", self.max_streams.into()),
             ("header_list_bytes", self.header_list_bytes.into()),
@@ -127,6 +145,8 @@ impl Limits {
         }
         for (name, seconds) in [
             ("handshake_seconds", self.handshake_seconds),
+            ("put_silence_seconds", self.put_silence_seconds),
+            ("put_message_seconds", self.put_message_seconds),
             ("keepalive_seconds", self.keepalive_seconds),
             ("keepalive_timeout_seconds", self.keepalive_timeout_seconds),
             ("idle_seconds", self.idle_seconds),

@@ -8,7 +8,8 @@
 //! | [`tls`] | certificates, and where the server may listen without them |
 //! | [`limits`], [`connections`], [`quota`] | what one peer can take from the others: nothing |
 //! | [`admin`](mod@admin), [`metrics`] | what operators see |
-//! | `guard`, `service`, `body` | the protocol: who may call, the calls, batches as messages |
+//! | `guard`, `incoming`, `health` | the door: who may call, and what a request may take |
+//! | `service`, `body` | the protocol: the calls, batches as messages |
 //! | `local`, `put`, `rows` | batches through shared memory; datasets that are written; rows as they are stored |
 //! | [`Background`], [`Writes`] | a server within a process that does other things, and what that puts into it |
 //! | `core`, `opened`, `hub`, `claims` | what is offered, what is open, who shares the decoding of it, in which memory |
@@ -26,7 +27,9 @@ mod core;
 pub mod entry;
 pub mod file;
 mod guard;
+mod health;
 mod hub;
+mod incoming;
 pub mod limits;
 mod local;
 pub mod metrics;
@@ -146,9 +149,8 @@ where
         }
     });
     let flight = FlightServiceServer::new(Service(Arc::clone(&core))).max_encoding_message_size(limits.message_bytes);
-    // Only what is put is large. All else is refused by its length, before it is in memory.
-    let put = flight.clone().max_decoding_message_size(limits.message_bytes);
-    let flight = Guard::new(flight.max_decoding_message_size(limits.call_bytes()), put, core);
+    let flight = Guard::new(flight.max_decoding_message_size(limits.call_bytes()), core);
+    let health = health::Health::new(health, limits.handshake());
     let drain = async {
         shutdown.await;
         admin.set_draining();

@@ -1,18 +1,24 @@
 //! DoPut: attempts of tasks are staged as they come; an action makes them visible, all at once.
 
-use arrow::array::RecordBatch;
-use arrow::datatypes::SchemaRef;
-use arrow_flight::decode::{DecodedPayload, FlightDataDecoder};
-use arrow_flight::error::FlightError;
-use arrow_flight::{FlightData, FlightDescriptor};
-use futures::{Stream, StreamExt};
-use serde::Deserialize;
-use tonic::{Status, Streaming};
+use std::sync::Arc;
 
+use arrow_flight::{FlightDescriptor, PutResult};
+use bytes::{BufMut as _, BytesMut};
+use http::{HeaderValue, Response, header};
+use http_body::Frame;
+use http_body_util::StreamBody;
+use prost::Message as _;
+use serde::Deserialize;
+use tonic::Status;
+use tonic::body::Body;
+
+use super::body::trailers;
 use super::core::{Core, json};
+use super::incoming::{Arrivals, Arrived};
 use crate::error::{Error, Result};
-use crate::flight::put::{Committed, Mode, Staged, Staging, Token, WriteId};
-use crate::flight::status::{from_status, to_status};
+use crate::flight::put::ipc::Decoder;
+use crate::flight::put::{Committed, Mode, Staged, Token, WriteId};
+use crate::flight::status::to_status;
 
 /// Actions that end a write, or a dataset.
 pub(super) const ACTIONS: [(&str, &str); 3] = [
@@ -65,68 +71,49 @@ fn read<'a, T: Deserialize<'a>>(what: &'static str, json: &'a [u8]) -> Result<T>
     serde_json::from_slice(json).map_err(|error| Error::config(what, error.to_string()))
 }
 
-/// Stages one attempt.
-pub(super) async fn stage(
-    staging: &Staging,
-    mut messages: Streaming<FlightData>,
-    limit: usize,
-) -> Result<Staged, Status> {
-    let first = messages.message().await?.ok_or_else(|| Status::invalid_argument("nothing was put"))?;
-    let cmd = match &first.flight_descriptor {
-        Some(FlightDescriptor { cmd, .. }) if cmd.len() <= limit => cmd.clone(),
-        Some(_) => return Err(Status::invalid_argument(format!("a descriptor has at most {limit} bytes"))),
-        None => return Err(Status::invalid_argument("the first message needs a descriptor")),
-    };
-    let part: Part = read("descriptor", &cmd).map_err(|error| to_status(&error))?;
-    let write = WriteId::new(&part.dataset, &part.write).map_err(|error| to_status(&error))?;
-    let all = futures::stream::once(async { Ok(first) })
-        .chain(messages.map(|message| message.map_err(|status| FlightError::Tonic(Box::new(status)))));
-    let mut decoder = FlightDataDecoder::new(all);
-    let schema: SchemaRef = loop {
-        match decoder.next().await {
-            Some(Ok(data)) => match data.payload {
-                DecodedPayload::Schema(schema) => break schema,
-                DecodedPayload::None => {}
-                DecodedPayload::RecordBatch(_) => {
-                    return Err(Status::invalid_argument("a batch came before its schema"));
-                }
-            },
-            Some(Err(error)) => return Err(to_status(&undecodable(error))),
-            None => return Err(Status::invalid_argument("nothing was put: there is no schema")),
-        }
-    };
-    let staged = staging.stage(&write, part.task, part.attempt, schema, batches(decoder)).await;
-    staged.map_err(|error| to_status(&error))
+/// Stages the attempt that `messages` are.
+pub(super) async fn answer(core: &Core, messages: Arrivals) -> Result<Response<Body>, Status> {
+    let staged = stage(core, messages).await.map_err(|error| {
+        core.config.admin.metrics().error(&error);
+        to_status(&error)
+    })?;
+    let result = PutResult { app_metadata: json(&staged).into() }.encode_to_vec();
+    let mut message = BytesMut::with_capacity(5 + result.len());
+    message.put_u8(0);
+    message.put_u32(result.len() as u32);
+    message.extend_from_slice(&result);
+    let frames = [Frame::data(message.freeze()), Frame::trailers(trailers(&Status::ok("")))];
+    let frames = futures::stream::iter(frames.map(Ok::<_, Status>));
+    let mut response = Response::new(Body::new(StreamBody::new(frames)));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    Ok(response)
 }
 
-fn batches(decoder: FlightDataDecoder) -> impl Stream<Item = Result<RecordBatch>> {
-    decoder.filter_map(|data| {
-        let batch = match data {
-            Ok(data) => match data.payload {
-                DecodedPayload::RecordBatch(batch) => Some(Ok(batch)),
-                DecodedPayload::Schema(_) => Some(Err(Error::Mismatch {
-                    what: "a stream that is put".to_owned(),
-                    expected: "one schema".to_owned(),
-                    found: "another one".to_owned(),
-                    hint: String::new(),
-                })),
-                DecodedPayload::None => None,
-            },
-            Err(error) => Some(Err(undecodable(error))),
-        };
-        std::future::ready(batch)
-    })
-}
-
-fn undecodable(error: FlightError) -> Error {
-    match error {
-        FlightError::Tonic(status) => from_status("the writer", &status),
-        error => Error::Remote {
-            peer: "the writer".to_owned(),
-            what: "sent what is no Arrow data".to_owned(),
-            source: Some(Box::new(error)),
-        },
+async fn stage(core: &Core, mut messages: Arrivals) -> Result<Staged> {
+    let staging = core.staging.as_ref().ok_or_else(refused)?;
+    let limits = &core.config.limits;
+    let first = messages.next().await?.ok_or_else(|| Error::config("put", "nothing was put"))?;
+    limits.admit_ticket(first.head.descriptor.len())?;
+    if first.head.descriptor.is_empty() {
+        return Err(Error::config("descriptor", "the first message needs one"));
     }
+    let descriptor = FlightDescriptor::decode(first.head.descriptor.as_slice())
+        .map_err(|error| Error::config("descriptor", error.to_string()))?;
+    let part: Part = read("descriptor", &descriptor.cmd)?;
+    let write = WriteId::new(&part.dataset, &part.write)?;
+    let mut head = first.head;
+    // The descriptor may come before the schema.
+    while head.header.is_empty() {
+        let next = messages.next().await?;
+        head = next.ok_or_else(|| Error::config("put", "nothing was put: there is no schema"))?.head;
+    }
+    let mut decoder = Decoder::new(&head.header, limits.message_bytes)?;
+    let schema = Arc::clone(decoder.schema());
+    let arriving = futures::stream::try_unfold(messages, |mut messages| async move {
+        Ok(messages.next().await?.map(|message| (message, messages)))
+    });
+    let decode = move |message: &Arrived| decoder.decode(&message.head.header, &message.body);
+    staging.stage_messages(&write, part.task, part.attempt, schema, arriving, decode).await
 }
 
 /// Answers the [`ACTIONS`].

@@ -1,4 +1,4 @@
-//! The calls of Arrow Flight. DoGet is answered by [`Guard`](super::guard::Guard), which sends batches without copying them.
+//! The calls of Arrow Flight. DoGet and DoPut are answered by [`Guard`](super::guard::Guard), which does not copy batches.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -117,12 +117,8 @@ impl FlightService for Service {
         Err(Status::internal("DoGet went past its own service; this is a bug in bowstring"))
     }
 
-    async fn do_put(&self, request: Request<Streaming<FlightData>>) -> Result<Response<Self::DoPutStream>, Status> {
-        tenant(&request)?;
-        let staging = self.0.staging.as_ref().ok_or_else(|| to_status(&put::refused()))?;
-        let staged = put::stage(staging, request.into_inner(), self.0.config.limits.ticket_bytes).await?;
-        let result = PutResult { app_metadata: json(&staged).into() };
-        Ok(Response::new(Box::pin(futures::stream::iter([Ok(result)]))))
+    async fn do_put(&self, _: Request<Streaming<FlightData>>) -> Result<Response<Self::DoPutStream>, Status> {
+        Err(Status::internal("DoPut went past its own service; this is a bug in bowstring"))
     }
 
     async fn do_exchange(&self, _: Request<Streaming<FlightData>>) -> Result<Response<Self::DoExchangeStream>, Status> {

@@ -1,0 +1,173 @@
+//! One attempt on its way: it holds a thread only while it writes, so that writers that say nothing stop nobody.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use super::staging::{Inner, Writer, discard, joined};
+use super::{Staged, Token, WriteId};
+use crate::error::{Error, Result};
+
+/// Bytes that all attempts together gather before they are written.
+#[derive(Debug)]
+pub(super) struct Buffers {
+    limit: u64,
+    used: AtomicU64,
+}
+
+impl Buffers {
+    pub(super) fn new(limit: u64) -> Self {
+        Self { limit, used: AtomicU64::new(0) }
+    }
+
+    /// Counts `now` bytes in place of `before`; whether all together are too many.
+    fn count(&self, before: u64, now: u64) -> bool {
+        let used = if now >= before {
+            self.used.fetch_add(now - before, Ordering::AcqRel) + (now - before)
+        } else {
+            self.used.fetch_sub(before - now, Ordering::AcqRel) - (before - now)
+        };
+        used > self.limit
+    }
+}
+
+/// An attempt's part in the book, which ends on every way out.
+pub(super) struct Busy {
+    inner: Arc<Inner>,
+    write: WriteId,
+    ended: bool,
+}
+
+impl Busy {
+    pub(super) fn new(inner: Arc<Inner>, write: WriteId) -> Self {
+        Self { inner, write, ended: false }
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        if !self.ended {
+            // That the write is over changes nothing for an attempt that failed.
+            let _ = self.inner.book().end(&self.write, None, Instant::now());
+        }
+    }
+}
+
+/// What is written, and what makes batches of its messages.
+pub(super) struct Attempt<D> {
+    /// Before the part in the book: files are gone before the attempt is.
+    writer: Option<Writer>,
+    /// Bytes that are counted as gathered.
+    gathered: u64,
+    decode: D,
+    token: Token,
+    busy: Busy,
+}
+
+impl<D> Attempt<D> {
+    pub(super) fn new(busy: Busy, token: Token, decode: D) -> Self {
+        Self { writer: None, gathered: 0, decode, token, busy }
+    }
+
+    pub(super) fn open(&mut self, schema: SchemaRef) -> Result<()> {
+        self.writer = Some(self.busy.inner.target.writer(self.token, schema)?);
+        Ok(())
+    }
+
+    pub(super) fn write<M>(&mut self, message: M) -> Result<()>
+    where
+        D: FnMut(&M) -> Result<Option<RecordBatch>>,
+    {
+        // The message is held, and with it what it is paid with, until its rows are written.
+        let Some(batch) = (self.decode)(&message)? else { return Ok(()) };
+        let writer = self.writer.as_mut().ok_or_else(over)?;
+        writer.write(&batch)?;
+        let now = writer.gathered();
+        let full = self.busy.inner.buffers.count(self.gathered, now);
+        self.gathered = now;
+        if full && now > 0 {
+            writer.flush()?;
+            let now = writer.gathered();
+            self.busy.inner.buffers.count(self.gathered, now);
+            self.gathered = now;
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(&mut self) -> Result<Staged> {
+        let (piece, rows, bytes) = self.writer.take().ok_or_else(over)?.finish()?;
+        let staged = Staged { token: self.token, rows, bytes };
+        self.busy.ended = true;
+        self.busy.inner.book().end(&self.busy.write, Some((staged, piece)), Instant::now())?;
+        Ok(staged)
+    }
+}
+
+impl<D> Drop for Attempt<D> {
+    fn drop(&mut self) {
+        // Files are removed before the attempt leaves the book.
+        self.writer = None;
+        self.busy.inner.buffers.count(self.gathered, 0);
+    }
+}
+
+fn over() -> Error {
+    Error::Closed { why: "the attempt is over".to_owned() }
+}
+
+/// An attempt between two steps. Dropped, it is removed on a thread that may block.
+pub(super) struct Running<A: Send + 'static> {
+    inner: Arc<Inner>,
+    attempt: Option<Box<A>>,
+}
+
+impl<A: Send + 'static> fmt::Debug for Running<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Running").finish_non_exhaustive()
+    }
+}
+
+impl<D: Send + 'static> Running<Attempt<D>> {
+    pub(super) fn new(attempt: Attempt<D>) -> Self {
+        Self { inner: Arc::clone(&attempt.busy.inner), attempt: Some(Box::new(attempt)) }
+    }
+}
+
+impl<A: Send + 'static> Running<A> {
+    /// Runs one step on a thread, once one is free.
+    pub(super) async fn run<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce(&mut A) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let place = Arc::clone(&self.inner.threads).acquire_owned().await;
+        let mut attempt = self.attempt.take().ok_or_else(over)?;
+        let step = tokio::task::spawn_blocking(move || {
+            let outcome = work(&mut attempt);
+            drop(place);
+            Ok((attempt, outcome))
+        });
+        let (attempt, outcome) = joined(step.await)?;
+        self.attempt = Some(attempt);
+        outcome
+    }
+
+    /// Removes what was not finished, and waits until it is.
+    pub(super) async fn end(mut self) {
+        if let Some(attempt) = self.attempt.take() {
+            discard(attempt).await;
+        }
+    }
+}
+
+impl<A: Send + 'static> Drop for Running<A> {
+    fn drop(&mut self) {
+        if let (Some(attempt), Ok(runtime)) = (self.attempt.take(), Handle::try_current()) {
+            runtime.spawn_blocking(move || drop(attempt));
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Arrow IPC messages that a writer puts, checked before Arrow decodes them.
+//!
+//! Arrow takes lengths, counts and sizes from the message as they are: it allocates what a compressed buffer announces, and asserts that
+//! buffers lie within the body. So all of them are held against the body here, first: what passes takes no more memory than the
+//! message itself, and decodes or fails without a panic.
+
+mod bounds;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch, downcast_dictionary_array};
+use arrow::buffer::Buffer;
+use arrow::datatypes::{DataType, SchemaRef};
+use arrow::ipc::convert::try_fb_to_schema;
+use arrow::ipc::reader::{read_dictionary, read_record_batch};
+use arrow::ipc::{Message, MessageHeader, MetadataVersion, root_as_message_with_opts};
+use flatbuffers::VerifierOptions;
+
+use crate::error::{Error, Result};
+
+/// Longest header of a message: some ten thousand columns.
+pub(crate) const MAX_HEADER: usize = 1 << 20;
+
+/// What a header may unfold to: a flatbuffer may point to one string or table from many places.
+const OPTIONS: VerifierOptions = VerifierOptions {
+    max_depth: 64,
+    max_tables: 100_000,
+    max_apparent_size: 4 * MAX_HEADER,
+    ignore_missing_null_terminator: false,
+};
+
+/// Decodes the messages of one stream.
+#[derive(Debug)]
+pub(crate) struct Decoder {
+    schema: SchemaRef,
+    dictionaries: HashMap<i64, ArrayRef>,
+    /// Bytes of the bodies of the dictionaries that are held.
+    held: HashMap<i64, usize>,
+    /// Bytes that the cells of a batch may take, and dictionaries together.
+    limit: usize,
+}
+
+impl Decoder {
+    /// A decoder for what follows the schema in `header`; the cells of a batch may take `limit` bytes.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] for what is no schema; [`Error::Unsupported`] for columns of types that nobody writes.
+    pub(crate) fn new(header: &[u8], limit: usize) -> Result<Self> {
+        let message = message(header)?;
+        let schema = message.header_as_schema().ok_or_else(|| {
+            malformed("a schema as the first message", message.header_type().variant_name().unwrap_or("another kind"))
+        })?;
+        let schema = try_fb_to_schema(schema).map_err(|error| malformed("a schema", error))?;
+        schema.fields().iter().try_for_each(|field| bounds::admit(field.name(), field.data_type()))?;
+        Ok(Self { schema: Arc::new(schema), dictionaries: HashMap::new(), held: HashMap::new(), limit })
+    }
+
+    /// The columns.
+    pub(crate) fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    /// The batch in a message; none if the message is a dictionary, or metadata alone.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] for what is no batch of the schema; [`Error::Unsupported`] for compressed bodies and growing
+    /// dictionaries; [`Error::Limit`] for one whose cells take more than the message could hold.
+    pub(crate) fn decode(&mut self, header: &[u8], body: &Buffer) -> Result<Option<RecordBatch>> {
+        if header.is_empty() && body.is_empty() {
+            return Ok(None);
+        }
+        let message = message(header)?;
+        match message.header_type() {
+            MessageHeader::NONE => Ok(None),
+            MessageHeader::RecordBatch => {
+                let batch = message.header_as_record_batch().ok_or_else(|| malformed("a batch", "none"))?;
+                let types = self.schema.fields().iter().map(|field| field.data_type());
+                bounds::check(batch, types, body.len())?;
+                let batch = read_record_batch(
+                    body,
+                    batch,
+                    Arc::clone(&self.schema),
+                    &self.dictionaries,
+                    None,
+                    &message.version(),
+                );
+                let batch = batch.map_err(|error| malformed("a batch of the schema", error))?;
+                let cells = batch.columns().iter().fold(0_u64, |sum, column| sum.saturating_add(repeated(column)));
+                if cells > self.limit as u64 {
+                    return Err(self.too_large("the cells of a batch, whose dictionaries or views repeat them,", cells));
+                }
+                Ok(Some(batch))
+            }
+            MessageHeader::DictionaryBatch => self.dictionary(&message, body).map(|()| None),
+            MessageHeader::Schema => Err(malformed("one schema", "another one")),
+            other => Err(malformed("a batch", other.variant_name().unwrap_or("another kind"))),
+        }
+    }
+
+    fn dictionary(&mut self, message: &Message<'_>, body: &Buffer) -> Result<()> {
+        let none = || malformed("a dictionary", "none");
+        let dictionary = message.header_as_dictionary_batch().ok_or_else(none)?;
+        if dictionary.isDelta() {
+            return Err(Error::Unsupported {
+                what: "a dictionary that grows from batch to batch".to_owned(),
+                hint: "send whole dictionaries, or plain columns".to_owned(),
+            });
+        }
+        #[expect(deprecated, reason = "Arrow has no other way from a dictionary's number to its type")]
+        let fields = self.schema.fields_with_dict_id(dictionary.id());
+        let Some(DataType::Dictionary(_, values)) = fields.first().map(|field| field.data_type()) else {
+            return Err(malformed("a dictionary of a column", format!("one of number {}", dictionary.id())));
+        };
+        bounds::check(dictionary.data().ok_or_else(none)?, std::iter::once(values.as_ref()), body.len())?;
+        let others: usize = self.held.iter().filter(|(id, _)| **id != dictionary.id()).map(|(_, bytes)| bytes).sum();
+        if others.saturating_add(body.len()) > self.limit {
+            return Err(self.too_large("the dictionaries of a stream", others.saturating_add(body.len()) as u64));
+        }
+        let read = read_dictionary(body, dictionary, &self.schema, &mut self.dictionaries, &message.version());
+        read.map_err(|error| malformed("a dictionary of the schema", error))?;
+        self.held.insert(dictionary.id(), body.len());
+        Ok(())
+    }
+
+    fn too_large(&self, what: &str, asked: u64) -> Error {
+        Error::Limit { what: what.to_owned(), asked, limit: self.limit as u64, option: "message_bytes" }
+    }
+}
+
+/// The message of a header, verified.
+fn message(header: &[u8]) -> Result<Message<'_>> {
+    let message = root_as_message_with_opts(&OPTIONS, header).map_err(|error| malformed("an Arrow message", error))?;
+    match message.version() {
+        MetadataVersion::V4 | MetadataVersion::V5 => Ok(message),
+        other => Err(malformed("version 4 or 5 of Arrow's format", format!("{other:?}"))),
+    }
+}
+
+/// Bytes that the cells of `array` take where it points to them: one may be pointed to by every row.
+fn repeated(array: &dyn Array) -> u64 {
+    let views = |views: &[u128]| views.iter().fold(0_u64, |sum, view| sum.saturating_add(u64::from(*view as u32)));
+    match array.data_type() {
+        DataType::Utf8View => views(array.as_string_view().views()),
+        DataType::BinaryView => views(array.as_binary_view().views()),
+        DataType::List(_) => repeated(array.as_list::<i32>().values()),
+        DataType::LargeList(_) => repeated(array.as_list::<i64>().values()),
+        DataType::FixedSizeList(..) => repeated(array.as_fixed_size_list().values()),
+        DataType::Map(..) => repeated(array.as_map().entries()),
+        DataType::Struct(_) => {
+            array.as_struct().columns().iter().fold(0, |sum: u64, column| sum.saturating_add(repeated(column)))
+        }
+        DataType::Dictionary(..) => {
+            let sizes = sizes(array.as_any_dictionary().values());
+            downcast_dictionary_array!(
+                array => array.keys_iter().flatten().fold(0_u64, |sum, key| sum.saturating_add(sizes(key))),
+                _ => 0
+            )
+        }
+        _ => 0,
+    }
+}
+
+/// The bytes of a dictionary's value by its number.
+fn sizes(values: &ArrayRef) -> Box<dyn Fn(usize) -> u64 + '_> {
+    let width = values.data_type().primitive_width().unwrap_or(1) as u64;
+    match values.data_type() {
+        DataType::Utf8 => Box::new(|at| values.as_string::<i32>().value_length(at).unsigned_abs().into()),
+        DataType::Binary => Box::new(|at| values.as_binary::<i32>().value_length(at).unsigned_abs().into()),
+        DataType::LargeUtf8 => Box::new(|at| values.as_string::<i64>().value_length(at).unsigned_abs()),
+        DataType::LargeBinary => Box::new(|at| values.as_binary::<i64>().value_length(at).unsigned_abs()),
+        DataType::Utf8View => Box::new(|at| u64::from(values.as_string_view().views()[at] as u32)),
+        DataType::BinaryView => Box::new(|at| u64::from(values.as_binary_view().views()[at] as u32)),
+        DataType::FixedSizeBinary(bytes) => Box::new(|_| bytes.unsigned_abs().into()),
+        _ => Box::new(move |_| width),
+    }
+}
+
+/// What a message should have been, and what it is.
+fn malformed(expected: &str, found: impl std::fmt::Display) -> Error {
+    Error::Mismatch {
+        what: "an Arrow message that is put".to_owned(),
+        expected: expected.to_owned(),
+        found: found.to_string(),
+        hint: "the writer does not speak Arrow IPC".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests;
