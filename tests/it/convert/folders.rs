@@ -53,7 +53,7 @@ fn labels_come_back_as_the_numbers_that_were_given() {
     // What the order of the classes says needs no file.
     labelled(&at("y.parquet"), &[("b", Some(1)), ("a", Some(0))]);
     run(&at("y.parquet"), &at("plain"), &options).unwrap();
-    assert_eq!(names(&at("plain")), ["_SUCCESS", "a", "b"]);
+    assert_eq!(names(&at("plain")), ["_SUCCESS", "_files", "a", "b"]);
     assert_eq!(found(&at("plain")), [("a".to_owned(), Some(0)), ("b".to_owned(), Some(1))]);
     // A class of two labels has no folder.
     labelled(&at("z.parquet"), &[("b", Some(1)), ("b", Some(2))]);
