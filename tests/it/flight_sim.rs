@@ -129,7 +129,7 @@ async fn read(replica: &str, rank: u32, world: u32, got: &Got) -> Result<(), Fai
     let mut client = FlightServiceClient::new(channel).max_decoding_message_size(64 << 20);
     let first = got.borrow().len() as u64;
     let asked = serde_json::json!({
-        "dataset": "numbers", "options": {"batch_size": BATCH, "seed": 7}, "step": first, "rank": rank, "world_size": world,
+        "dataset": "numbers", "options": {"batch_size": BATCH, "seed": 7, "order_version": 2}, "step": first, "rank": rank, "world_size": world,
     });
     let info = soon(client.get_flight_info(FlightDescriptor::new_cmd(asked.to_string()))).await?.into_inner();
     let ticket: Ticket = info.endpoint[0].ticket.clone().ok_or("no ticket")?;
