@@ -150,6 +150,14 @@ fn lossless(from: &DataType, to: &DataType) -> bool {
             };
             return from.len() == to.len() && from.iter().zip(to.iter()).all(same);
         }
+        (DataType::Map(from, _), DataType::Map(to, _)) => {
+            // Arrow casts keys and values by their places, whatever their names.
+            let (DataType::Struct(from), DataType::Struct(to)) = (from.data_type(), to.data_type()) else {
+                return false;
+            };
+            let same = |(from, to): (&Arc<Field>, &Arc<Field>)| lossless(from.data_type(), to.data_type());
+            return from.len() == to.len() && from.iter().zip(to.iter()).all(same);
+        }
         _ => {}
     }
     if let (Some(from), Some(to)) = (items(from), items(to)) {
@@ -180,6 +188,22 @@ fn misfit(array: &ArrayRef, to: &DataType) -> Result<Option<usize>, ArrowError> 
                 }
                 let row = misfit(column, field.data_type())?.filter(|row| structs.is_valid(*row));
                 first = row.into_iter().chain(first).min();
+            }
+            return Ok(first);
+        }
+        (DataType::Map(..), DataType::Map(entries, _)) => {
+            let DataType::Struct(fields) = entries.data_type() else { return Ok(None) };
+            let maps = array.as_map();
+            let offsets = maps.value_offsets();
+            let (start, end) = (offsets.first().copied().unwrap_or(0), offsets.last().copied().unwrap_or(0));
+            let row = |at: usize| offsets.partition_point(|offset| *offset <= start + at as i32) - 1;
+            let mut first: Option<usize> = None;
+            for (column, field) in [maps.keys(), maps.values()].into_iter().zip(fields.iter()) {
+                let column = column.slice(start as usize, (end - start) as usize);
+                if !lossless(column.data_type(), field.data_type()) {
+                    let row = misfit(&column, field.data_type())?.map(row).filter(|row| maps.is_valid(*row));
+                    first = row.into_iter().chain(first).min();
+                }
             }
             return Ok(first);
         }
@@ -284,6 +308,28 @@ mod tests {
         assert_eq!(error.row, Some(2), "{array:?} as {to}: {error}");
         let taken = cast(&array.slice(0, 2), &to).unwrap_or_else(|error| panic!("{array:?} as {to}: {error}"));
         assert_eq!(taken.null_count(), array.slice(0, 2).null_count());
+    }
+
+    #[test]
+    fn maps_are_cast_by_their_keys_and_values() {
+        use arrow::array::{Int64Builder, MapBuilder, StringBuilder};
+        let mut builder = MapBuilder::new(None, StringBuilder::new(), Int64Builder::new());
+        for values in [vec![1, 127], vec![], vec![5, 128]] {
+            for value in values {
+                builder.keys().append_value(value.to_string());
+                builder.values().append_value(value);
+            }
+            builder.append(true).unwrap();
+        }
+        let maps = builder.finish();
+        let of = |keys: DataType, values: DataType| {
+            let fields = vec![Field::new("key", keys, false), Field::new("value", values, true)];
+            DataType::Map(Arc::new(Field::new("key_value", DataType::Struct(fields.into()), false)), false)
+        };
+        let array: ArrayRef = Arc::new(maps.clone());
+        let views = cast(&array, &of(DataType::Utf8View, DataType::Int64)).unwrap();
+        assert_eq!(cast(&views, array.data_type()).unwrap().as_ref(), array.as_ref());
+        refused(maps, of(DataType::Utf8View, DataType::Int8));
     }
 
     #[test]

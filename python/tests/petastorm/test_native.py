@@ -49,7 +49,8 @@ def comparable(value: Any, wanted: Any) -> Any:
     if wanted["kind"] == "ndarray" and wanted["dtype"].startswith("<M8"):
         return value.astype("<M8[ns]").astype(wanted["dtype"])
     if wanted["kind"] == "datetime64":
-        unit = "D" if len(wanted["value"]) == 10 else "ns"
+        # Petastorm writes INT96, which comes in microseconds.
+        unit = "D" if len(wanted["value"]) == 10 else "us"
         return np.datetime64(int(value), unit)
     if wanted["kind"] in ("str_", "bytes_", "bool_"):
         return getattr(np, wanted["kind"])(value)
