@@ -5,7 +5,9 @@ mod dtype;
 mod field;
 mod stored;
 
-pub(crate) use cast::{Misfit, cast};
+#[cfg(feature = "convert")]
+pub(crate) use cast::Misfit;
+pub(crate) use cast::cast;
 pub use dtype::DType;
 pub(crate) use field::part_name;
 pub use field::{Dim, Field, Schema, Type};

@@ -13,6 +13,7 @@ pub(crate) mod directory;
 mod find;
 mod glob;
 mod keys;
+#[cfg(any(feature = "convert", feature = "flight"))]
 pub(crate) mod lock;
 mod object;
 mod place;
