@@ -14,31 +14,32 @@ use tonic::{Code, Status};
 
 use super::auth::Tenant;
 use super::body::Message;
+use super::claims::Claim;
 use super::config::Config;
 use super::entry::{ClientLimits, Entry};
-use super::hub::{Found, Hub, OUTGOING, Subscriber};
-use super::metrics::StreamCounters;
+use super::hub::{Found, Hub, OUTGOING, Subscriber, Wanted};
 use super::opened::{Offer, Opened};
-use super::quota::{InFlight, StreamPermit};
+use super::openings::Openings;
 use super::rows::{self, Sending};
+use super::streaming::{Reading, Streaming, draining};
 use crate::error::{Error, Result};
 use crate::flight::asked::{Asked, StoredRows};
 use crate::flight::client::{Announced, Local};
-use crate::flight::gang::{Fence, Registry};
+use crate::flight::gang::Registry;
 use crate::flight::put::Staging;
 use crate::flight::status::to_status;
 use crate::flight::ticket::Ticket;
-use crate::flight::wire::{Position, schema_message};
 use crate::manifest::Fingerprint;
 use crate::memory::SharedAllocator;
-use crate::pipeline::{LoaderOptions, Stored, Workers};
-use crate::plan::{Plan, Share, State};
+use crate::pipeline::{LoaderOptions, Stored, Veil, Workers};
+use crate::plan::State;
 
 /// How long a ticket may be used to open a stream. The stream may take longer.
 const TICKET_LIFE: Duration = Duration::from_secs(900);
 
-/// Most tickets of one answer; whoever has more ranks asks for each.
+/// Most tickets of one answer, and bytes of what they say; whoever has more ranks asks for each.
 const MAX_ENDPOINTS: u32 = 1024;
+const MAX_ENDPOINTS_BYTES: u64 = 4 << 20;
 
 /// How a ticket came in.
 #[derive(Debug)]
@@ -60,6 +61,7 @@ pub(super) struct Core {
     opened: Opened<Offer>,
     /// Datasets that are open for their stored rows.
     tables: Opened<Stored>,
+    openings: Openings,
     hub: Hub,
     /// True from the moment that the server is to end.
     draining: watch::Receiver<bool>,
@@ -79,8 +81,20 @@ impl Core {
     pub(super) fn new(config: Config, parts: Parts) -> Result<Self> {
         let Parts { gangs, staging, socket, shared, draining } = parts;
         let workers = Workers::new(config.threads)?;
+        let openings = Openings::new(workers.threads());
         let hub = Hub::new(workers, shared, config.memory_budget, config.share_bytes);
-        Ok(Self { config, gangs, staging, socket, opened: Opened::default(), tables: Opened::default(), hub, draining })
+        let (opened, tables) = (Opened::default(), Opened::default());
+        Ok(Self { config, gangs, staging, socket, opened, tables, openings, hub, draining })
+    }
+
+    /// Who shares the decoding of what.
+    pub(super) fn hub(&self) -> &Hub {
+        &self.hub
+    }
+
+    /// Forgets `offer`, whose files changed: whoever asks next is to see what is there now.
+    pub(super) fn changed(&self, offer: &Arc<Offer>) {
+        self.opened.forget(offer);
     }
 
     /// Bytes of the memory budget that are claimed, and the budget.
@@ -96,7 +110,8 @@ impl Core {
         Ok(self.config.tenant(header, certificate)?)
     }
 
-    fn options(&self, asked: &Asked) -> Result<LoaderOptions> {
+    /// What `asked` means, and what the dataset keeps back.
+    fn options(&self, asked: &Asked) -> Result<(LoaderOptions, Veil)> {
         let written;
         let entry = match (self.config.catalogue.get(&asked.dataset), &self.staging) {
             (Ok(entry), _) => entry,
@@ -107,7 +122,7 @@ impl Core {
                 &written
             }
         };
-        let mut options = entry.options(&Value::Object(asked.options.clone()))?;
+        let (mut options, veil) = entry.request(&Value::Object(asked.options.clone()))?;
         // One default that people expect of every address: a batch is for one rank.
         if let Some(batch) = options.batch_size.take() {
             let global = batch
@@ -119,21 +134,32 @@ impl Core {
             options.global_batch_size = Some(global);
         }
         if let Some(global) = options.global_batch_size {
-            entry.check_global_batch(global)?;
+            entry.check_global_batch(global, asked.world_size)?;
         }
-        Ok(options)
+        Ok((options, veil))
     }
 
-    async fn offer(&self, asked: &Asked) -> Result<Arc<Offer>> {
-        let budget = usize::try_from(self.config.memory_budget).unwrap_or(usize::MAX);
-        let open = |options| Offer::open(options, budget);
-        self.opened.get(self.options(asked)?, asked.fingerprint, self.config.refresh, open).await
+    async fn offer(&self, tenant: &Tenant, asked: &Asked) -> Result<Arc<Offer>> {
+        let (options, veil) = self.options(asked)?;
+        let claims = self.hub.claims();
+        let open = |options| {
+            let offer = |options| Offer::open(options, veil.clone(), tenant.clone(), Arc::clone(claims));
+            self.openings.run(tenant, claims, options, offer)
+        };
+        self.opened.get((options, &veil), asked.fingerprint, self.config.refresh, open).await
     }
 
-    async fn stored(&self, asked: &Asked, rows: &StoredRows) -> Result<Arc<Stored>> {
+    async fn stored(&self, tenant: &Tenant, asked: &Asked, rows: &StoredRows) -> Result<Arc<Stored>> {
         rows::check(rows)?;
-        let open = async |options| Stored::open(&options).await;
-        self.tables.get(self.options(asked)?, asked.fingerprint, self.config.refresh, open).await
+        let (options, veil) = self.options(asked)?;
+        let open = |options| {
+            let stored = |options: LoaderOptions| {
+                let veil = veil.clone();
+                async move { Stored::veiled(&options, &veil).await }
+            };
+            self.openings.run(tenant, self.hub.claims(), options, stored)
+        };
+        self.tables.get((options, &veil), asked.fingerprint, self.config.refresh, open).await
     }
 
     /// What there is for `asked`, with a ticket for the rank, or one for each rank.
@@ -141,12 +167,12 @@ impl Core {
         if let Some(rows) = asked.rows.take() {
             return self.describe_rows(tenant, asked, rows).await;
         }
-        let offer = self.offer(&asked).await?;
-        let plan = offer.plan(asked.epoch)?;
+        let offer = self.offer(tenant, &asked).await?;
+        let plan = offer.plan(asked.epoch, self.hub.workers()).await?;
         State::at(offer.fingerprint, plan.spec().clone(), asked.epoch, asked.step).check_step(plan.steps())?;
         let ranks = match asked.rank {
             Some(rank) => rank..rank.saturating_add(1),
-            None => all(asked.world_size, "ranks", "rank")?,
+            None => all(asked.world_size, &asked, "ranks", "rank")?,
         };
         let announced = Announced {
             fingerprint: offer.fingerprint,
@@ -178,10 +204,10 @@ impl Core {
         if asked.gang.is_some() {
             return Err(Error::config("gang", "stored rows belong to no gang"));
         }
-        let stored = self.stored(&asked, &rows).await?;
+        let stored = self.stored(tenant, &asked, &rows).await?;
         let parts = match rows.part {
             Some(part) => part..part.saturating_add(1),
-            None => all(rows.parts, "parts", "rows.part")?,
+            None => all(rows.parts, &asked, "parts", "rows.part")?,
         };
         let total = (0..stored.groups()).fold(0_u64, |sum, group| sum.saturating_add(stored.rows(group)));
         let about = json!({
@@ -220,17 +246,17 @@ impl Core {
     }
 
     /// The schema of what there is for `asked`.
-    pub(super) async fn columns(&self, asked: &Asked) -> Result<SchemaRef> {
+    pub(super) async fn columns(&self, tenant: &Tenant, asked: &Asked) -> Result<SchemaRef> {
         if let Some(rows) = &asked.rows {
-            return Ok(Arc::clone(self.stored(asked, rows).await?.schema()));
+            return Ok(Arc::clone(self.stored(tenant, asked, rows).await?.schema()));
         }
-        Ok(Arc::clone(self.offer(asked).await?.columns.arrow()))
+        Ok(Arc::clone(self.offer(tenant, asked).await?.columns.arrow()))
     }
 
     /// The state of a loader at the position of `asked`.
-    pub(super) async fn state(&self, asked: &Asked) -> Result<State> {
-        let offer = self.offer(asked).await?;
-        let plan = offer.plan(asked.epoch)?;
+    pub(super) async fn state(&self, tenant: &Tenant, asked: &Asked) -> Result<State> {
+        let offer = self.offer(tenant, asked).await?;
+        let plan = offer.plan(asked.epoch, self.hub.workers()).await?;
         let state = State::new(&plan, asked.step);
         state.step_in(&plan)?;
         Ok(state)
@@ -335,7 +361,7 @@ impl Core {
 
     async fn rows(&self, tenant: &Tenant, ticket: Ticket, rows: &StoredRows) -> Result<Sending> {
         let permit = self.config.quotas.open_stream(tenant)?;
-        let stored = self.stored(&ticket.asked, rows).await?;
+        let stored = self.stored(tenant, &ticket.asked, rows).await?;
         same_data(&ticket, stored.fingerprint())?;
         let means = rows::Means {
             workers: Arc::clone(self.hub.workers()),
@@ -366,23 +392,24 @@ impl Core {
             None => None,
         };
         let permit = self.config.quotas.open_stream(tenant)?;
-        let offer = self.offer(asked).await?;
+        let offer = self.offer(tenant, asked).await?;
         same_data(&ticket, offer.fingerprint)?;
-        let plan = offer.plan(asked.epoch)?;
-        let share = asked.share(0)?;
-        let subscriber = self.hub.subscribe(&offer, &plan, share, asked.step, outgoing).await?;
+        let plan = offer.plan(asked.epoch, self.hub.workers()).await?;
+        let wanted = Wanted { tenant: tenant.clone(), offer, plan, share: asked.share(0)?, outgoing };
+        let mut subscriber = self.hub.subscribe(&wanted, asked.step, false).await?;
+        let outgoing = subscriber.outgoing();
+        let seat = self.hub.claims().seat(tenant);
+        seat.put(subscriber);
         Ok(Streaming {
-            core: Arc::clone(self),
-            plan,
-            share,
+            reading: Reading { core: Arc::clone(self), wanted },
             generation: asked.gang.as_ref().map(|caller| caller.generation),
-            subscriber,
+            seat,
+            outgoing,
             fence,
             draining: self.draining.clone(),
             counters: self.config.admin.metrics().stream(&asked.dataset),
             permit,
             in_flight: None,
-            outgoing,
             begun: false,
             step: asked.step,
         })
@@ -408,17 +435,17 @@ fn same_data(ticket: &Ticket, found: Fingerprint) -> Result<()> {
     })
 }
 
-/// Tickets for all of `count` at once.
-fn all(count: u32, what: &str, option: &'static str) -> Result<Range<u32>> {
-    if count <= MAX_ENDPOINTS {
-        return Ok(0..count);
+/// Tickets for all of `count` at once, of which each says all that was `asked`.
+fn all(count: u32, asked: &Asked, what: &str, option: &'static str) -> Result<Range<u32>> {
+    let refused = |what: String, asked: u64, limit: u64| Err(Error::Limit { what: what.clone(), asked, limit, option });
+    if count > MAX_ENDPOINTS {
+        return refused(format!("tickets for all {what} at once"), count.into(), MAX_ENDPOINTS.into());
     }
-    Err(Error::Limit {
-        what: format!("tickets for all {what} at once"),
-        asked: count.into(),
-        limit: MAX_ENDPOINTS.into(),
-        option,
-    })
+    let bytes = u64::from(count).saturating_mul(asked.to_json().len() as u64);
+    if bytes > MAX_ENDPOINTS_BYTES {
+        return refused(format!("tickets for all {what} at once, in bytes,"), bytes, MAX_ENDPOINTS_BYTES);
+    }
+    Ok(0..count)
 }
 
 /// What a ticket is answered with.
@@ -439,83 +466,6 @@ impl Answer {
             }),
         }
     }
-}
-
-/// One stream on its way.
-struct Streaming {
-    core: Arc<Core>,
-    plan: Arc<Plan>,
-    share: Share,
-    generation: Option<u64>,
-    subscriber: Subscriber,
-    fence: Option<Fence>,
-    draining: watch::Receiver<bool>,
-    counters: StreamCounters,
-    permit: StreamPermit,
-    /// The claim of the batch that is on its way out.
-    in_flight: Option<InFlight>,
-    /// Batches that may be on their way out.
-    outgoing: u64,
-    begun: bool,
-    /// The step that is sent next.
-    step: u64,
-}
-
-impl Streaming {
-    async fn next(&mut self) -> Result<Option<Message>, Status> {
-        if !self.begun {
-            self.begun = true;
-            return Ok(Some(Message::Schema(schema_message(&self.subscriber.offer().columns))));
-        }
-        self.in_flight = None;
-        loop {
-            let fence = &mut self.fence;
-            let fenced = async {
-                match fence {
-                    Some(fence) => fence.ended().await,
-                    None => std::future::pending().await,
-                }
-            };
-            let found = tokio::select! {
-                biased;
-                error = fenced => return Err(to_status(&error)),
-                _ = self.draining.wait_for(|draining| *draining) => return Err(draining(self.step)),
-                found = self.subscriber.next() => found,
-            };
-            match found {
-                Ok(Found::End) => return Ok(None),
-                Ok(Found::Batch(batch)) => {
-                    let bytes = batch.body_len() as u64;
-                    let claim = self.permit.acquire(bytes).await.map_err(|error| to_status(&error))?;
-                    self.in_flight = Some(claim);
-                    self.counters.sent(batch.position.rows, bytes);
-                    self.step = batch.position.step + 1;
-                    let metadata = match self.generation {
-                        None => batch.metadata.clone(),
-                        generation => Position { generation, ..batch.position.clone() }.to_json().into(),
-                    };
-                    return Ok(Some(Message::Batch(batch, metadata)));
-                }
-                Ok(Found::Behind(step)) => {
-                    let offer = Arc::clone(self.subscriber.offer());
-                    let again = self.core.hub.subscribe(&offer, &self.plan, self.share, step, self.outgoing).await;
-                    self.subscriber = again.map_err(|error| to_status(&error))?;
-                }
-                Err(status) => {
-                    if status.code() == Code::FailedPrecondition {
-                        // A file changed: whoever asks next is to see what is there now.
-                        self.core.opened.forget(self.subscriber.offer());
-                    }
-                    return Err(status);
-                }
-            }
-        }
-    }
-}
-
-/// What a stream is told when the server is to end.
-fn draining(step: u64) -> Status {
-    Status::unavailable(format!("the server is draining; go on from step {step} at another replica, or here later"))
 }
 
 /// Serialises what cannot fail.
