@@ -10,7 +10,7 @@ use std::fmt::Debug;
 pub(crate) use self::columns::MASK;
 pub use self::columns::{
     BadRow, BadRows, Cells, ColumnOptions, Columns, Lengths, Lists, Nulls, Pack, Padded, PerColumn, Prepared, Rows,
-    Scalar, Truncate, roots,
+    Scalar, Truncate, check_excluded, column_is_meant, roots,
 };
 pub use self::image::{ImageDecoder, ImageOptions};
 pub use self::npy::NpyDecoder;

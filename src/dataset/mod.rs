@@ -16,6 +16,7 @@ mod described;
 mod direct;
 pub mod filter;
 mod footer;
+mod hidden;
 mod hive;
 mod layout;
 mod limits;
@@ -42,6 +43,7 @@ use arrow::datatypes::SchemaRef;
 use parquet::file::metadata::ParquetMetaData;
 
 pub use described::Petastorm;
+pub use hidden::Hidden;
 pub use hive::Partitioning;
 pub use limits::Limits;
 pub use ngram::Ngram;
@@ -67,6 +69,8 @@ use selection::Selection;
 #[derive(Debug, Clone)]
 pub struct Dataset {
     inner: Arc<Inner>,
+    /// The columns that are seen, where some are hidden.
+    visible: Option<SchemaRef>,
 }
 
 #[derive(Debug)]
@@ -135,7 +139,14 @@ impl Dataset {
 
     /// The columns of all files together, partition columns last. Strings and bytes are views.
     pub fn schema(&self) -> &SchemaRef {
-        &self.inner.schema
+        self.visible.as_ref().unwrap_or(&self.inner.schema)
+    }
+
+    /// The same dataset without the columns and members of structs that `hidden` says, by their dotted names. A list or map that holds
+    /// something hidden is hidden as a whole.
+    #[must_use]
+    pub fn without(&self, hidden: &dyn Fn(&str) -> bool) -> Self {
+        Self { inner: Arc::clone(&self.inner), visible: Some(hidden::visible(self.schema(), hidden)) }
     }
 
     /// What Petastorm says of the dataset, if it wrote it.
@@ -146,7 +157,8 @@ impl Dataset {
     /// Names of the columns that come from directories.
     pub fn partition_columns(&self) -> impl Iterator<Item = &str> {
         let fields = self.inner.schema.fields();
-        fields.iter().skip(fields.len() - self.inner.partitions).map(|field| field.name().as_str())
+        let all = fields.iter().skip(fields.len() - self.inner.partitions).map(|field| field.name().as_str());
+        all.filter(|name| self.schema().field_with_name(name).is_ok())
     }
 
     /// Rows of all row groups, before any filter.

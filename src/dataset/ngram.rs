@@ -11,6 +11,7 @@ use arrow::datatypes::{DataType, Float64Type, Int64Type};
 use futures::stream::{StreamExt, TryStreamExt};
 use serde::{Deserialize, Serialize};
 
+use super::select::Room;
 use super::{Dataset, OpenOptions, within};
 use crate::error::{Error, Place, Result};
 
@@ -128,13 +129,15 @@ fn whole(ty: &DataType) -> DataType {
 pub(super) async fn windows(dataset: &Dataset, ngram: &Ngram, options: &OpenOptions) -> Result<Vec<Vec<u32>>> {
     ngram.length()?;
     let projection = Arc::new(dataset.project(std::slice::from_ref(&ngram.timestamp_field))?);
+    let room = Room::new(options);
     let group = |group: usize| {
-        let (dataset, projection, ngram) = (dataset.clone(), Arc::clone(&projection), ngram.clone());
+        let (dataset, projection, ngram, room) = (dataset.clone(), Arc::clone(&projection), ngram.clone(), &room);
         async move {
             let place = dataset.place(group).column(ngram.timestamp_field.as_str());
             if dataset.decoded_rows(group) < ngram.length()? as u64 {
                 return Ok(Vec::new());
             }
+            let _permit = room.take(&dataset, &projection, group).await?;
             let culprit = format!("the timestamps of {place}");
             let fetched = within(options.timeout, culprit, dataset.fetch(group, &projection)).await?;
             let found = tokio::task::spawn_blocking(move || {

@@ -14,7 +14,7 @@ use futures::stream::{StreamExt, TryStreamExt};
 use super::footer::{self, Footer};
 use super::petastorm::RowGroupIndex;
 use super::selection::Selection;
-use super::{DataFile, Dataset, Inner, Limits, Ngram, Partitioning, Selector};
+use super::{DataFile, Dataset, Hidden, Inner, Limits, Ngram, Partitioning, Selector};
 use super::{described, filter, hive, layout, ngram, select};
 use crate::error::{Error, Place, Result};
 use crate::manifest::{FileEntry, Manifest, RowGroup};
@@ -34,14 +34,18 @@ pub struct OpenOptions {
     pub selector: Option<Selector>,
     /// Windows of rows as samples, instead of rows.
     pub ngram: Option<Ngram>,
+    /// Columns that are not there for whoever asks; none without.
+    pub hidden: Option<Hidden>,
     /// Whether what the dataset says of its cells is heeded: the schema of bowstring or Petastorm. Without, cells are bytes.
     pub decode: bool,
     /// Limits against hostile files.
     pub limits: Limits,
     /// Footers, and files and row groups for the filter, that are read at once. Default 32.
     pub concurrency: usize,
-    /// Bytes that row groups may take together while the filter is evaluated; one may always go. Default 512 MiB.
+    /// Bytes that row groups may take together while the filter is evaluated and windows are found. Default 512 MiB.
     pub memory: u64,
+    /// Bytes that one row group may take meanwhile, beyond `memory` if need be; then it goes alone. Without limit by default.
+    pub memory_limit: u64,
     /// How long any single wait may take: the listing, a footer, a page index, a row group's columns for the filter.
     /// Default 600 s.
     pub timeout: Duration,
@@ -57,10 +61,12 @@ impl std::fmt::Debug for OpenOptions {
             .field("filter", &self.filter)
             .field("selector", &self.selector)
             .field("ngram", &self.ngram)
+            .field("hidden", &self.hidden)
             .field("decode", &self.decode)
             .field("limits", &self.limits)
             .field("concurrency", &self.concurrency)
             .field("memory", &self.memory)
+            .field("memory_limit", &self.memory_limit)
             .field("timeout", &self.timeout)
             .finish()
     }
@@ -74,10 +80,12 @@ impl Default for OpenOptions {
             filter: None,
             selector: None,
             ngram: None,
+            hidden: None,
             decode: true,
             limits: Limits::default(),
             concurrency: 32,
             memory: 512 << 20,
+            memory_limit: u64::MAX,
             timeout: Duration::from_secs(600),
         }
     }
@@ -133,6 +141,11 @@ impl Dataset {
             inner.schema = described::apply(&inner.schema, &columns);
         }
         inner.limits = options.limits.clone();
+        let visible = options.hidden.as_ref().map(|hidden| hidden.visible(&inner.schema)).transpose()?;
+        if let (Some(hidden), Some(visible)) = (&options.hidden, &visible) {
+            // Before anything is read for it, and before anything of the rest is told.
+            hidden.check(visible)?;
+        }
         let (mut groups, first_rows) = row_groups(&inner.files);
         inner.selections = vec![Selection::All; groups.len()];
         inner.first_rows = first_rows;
@@ -146,11 +159,12 @@ impl Dataset {
             let indexes = indexes
                 .await
                 .unwrap_or_else(|error| Err(Error::Closed { why: format!("indexes were not read: {error}") }))?;
+            let indexes = options.hidden.iter().fold(indexes, |indexes, hidden| hidden.indexes(indexes));
             deselect(&mut inner, &mut groups, selector, &indexes)?;
             filter = serde_json::json!({ "filter": filter, "selector": selector }).to_string();
         }
         inner.manifest = Arc::new(manifest(&inner, groups, &digests, &filter));
-        let mut dataset = Self { inner: Arc::new(inner) };
+        let mut dataset = Self { inner: Arc::new(inner), visible: None };
         if let Some(expression) = &options.filter {
             let selections = select::evaluate(&dataset, expression, &options).await?;
             let mut groups = dataset.inner.manifest.groups.clone();
@@ -163,6 +177,9 @@ impl Dataset {
                 inner.selections = selections;
                 inner.manifest = manifest;
             }
+        }
+        if options.hidden.as_ref().is_some_and(|hidden| hidden.ngram) {
+            dataset.visible.clone_from(&visible);
         }
         if let Some(ngram) = &options.ngram {
             let windows = ngram::windows(&dataset, ngram, &options).await?;
@@ -177,6 +194,7 @@ impl Dataset {
                 inner.manifest = manifest;
             }
         }
+        dataset.visible = visible;
         Ok(dataset)
     }
 

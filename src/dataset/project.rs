@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use arrow::datatypes::{DataType, Field, FieldRef, Fields};
 
 use super::decode::Levels;
-use super::{Dataset, Layout};
+use super::{Dataset, Layout, hidden};
 use crate::error::{Error, Result};
 
 /// Columns to read, made by [`Dataset::project`].
@@ -91,11 +91,13 @@ impl Dataset {
             let Some((field, below)) = resolve(schema.fields(), path) else {
                 return Err(Error::NotFound { what: format!("column {path:?}"), hint: nearest(schema.fields(), path) });
             };
+            // Where something is hidden, whole structs are what is seen of them, member by member.
+            let paths = if self.visible.is_some() { hidden::below(field, &below) } else { vec![below] };
             match roots.iter_mut().find(|root| root.name() == field.name()) {
-                Some(root) if root.paths.is_empty() || below.is_empty() => root.paths.clear(),
-                Some(root) => root.paths.push(below),
+                Some(root) if root.paths.is_empty() || paths.iter().any(Vec::is_empty) => root.paths.clear(),
+                Some(root) => root.paths.extend(paths),
                 None => {
-                    let paths = if below.is_empty() { Vec::new() } else { vec![below] };
+                    let paths = if paths.iter().any(Vec::is_empty) { Vec::new() } else { paths };
                     roots.push(Root { field: Arc::clone(field), paths });
                 }
             }

@@ -18,7 +18,7 @@ use futures::stream::{StreamExt, TryStreamExt};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, RowSelection};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ColumnChunkMask, PageIndexPolicy, ParquetMetaData, ParquetMetaDataReader};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::decode::Rows;
 use super::filter::{Bound, Expr};
@@ -36,6 +36,48 @@ const MAX_KIB: u64 = 1 << 28;
 /// A file's page index is not read if it spans more than this.
 const MAX_INDEX_BYTES: u64 = 64 << 20;
 
+/// The memory that row groups share which are read while a dataset is opened.
+#[derive(Debug)]
+pub(super) struct Room {
+    /// KiB that they may take together.
+    memory: Semaphore,
+    /// How many KiB that is: none may ask for more.
+    most: u32,
+    /// Bytes that one may take, alone if need be.
+    limit: u64,
+}
+
+impl Room {
+    pub(super) fn new(options: &OpenOptions) -> Self {
+        let most = (options.memory >> 10).clamp(1, MAX_KIB) as u32;
+        Self { memory: Semaphore::new(most as usize), most, limit: options.memory_limit }
+    }
+
+    /// Waits for room for `columns` of row group `group`, held until the permit is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] for a row group that takes more than there is.
+    pub(super) async fn take(
+        &self,
+        dataset: &Dataset,
+        columns: &Projection,
+        group: usize,
+    ) -> Result<SemaphorePermit<'_>> {
+        let asked = dataset.cost(group, columns).total();
+        if asked > self.limit {
+            return Err(Error::Limit {
+                what: format!("the columns that choose rows, of {},", dataset.place(group)),
+                asked,
+                limit: self.limit,
+                option: "memory_budget",
+            });
+        }
+        let asked = (asked >> 10).clamp(1, u64::from(self.most)) as u32;
+        let closed = |_| Error::Closed { why: "the dataset is no longer opened".to_owned() };
+        self.memory.acquire_many(asked).await.map_err(closed)
+    }
+}
+
 /// What all files of one evaluation share.
 struct Job<'a> {
     dataset: &'a Dataset,
@@ -44,10 +86,8 @@ struct Job<'a> {
     options: &'a OpenOptions,
     /// Row groups that may be read and evaluated at once, over all files.
     turns: Semaphore,
-    /// KiB that they may take together.
-    memory: Semaphore,
-    /// How many KiB that is: none may ask for more.
-    room: u32,
+    /// The memory that they may take together.
+    room: Room,
 }
 
 /// A row group that may match.
@@ -69,9 +109,8 @@ pub(super) async fn evaluate(dataset: &Dataset, expression: &Expr, options: &Ope
     for (number, group) in chosen {
         by_file.entry(group.file).or_default().push(number);
     }
-    let room = (options.memory >> 10).clamp(1, MAX_KIB) as u32;
     let turns = Semaphore::new(options.concurrency.min(Semaphore::MAX_PERMITS));
-    let job = Job { dataset, bound, projection, options, turns, memory: Semaphore::new(room as usize), room };
+    let job = Job { dataset, bound, projection, options, turns, room: Room::new(options) };
     let mut selections = vec![Selection::none(); dataset.manifest().groups.len()];
     let evaluated = futures::stream::iter(by_file.into_values())
         .map(|groups| evaluate_file(&job, groups))
@@ -198,10 +237,9 @@ async fn page_index(
 async fn decide(job: &Job<'_>, candidate: Candidate) -> Result<(usize, Selection)> {
     let (dataset, projection) = (job.dataset, &job.projection);
     let group = candidate.group;
-    let asked = (dataset.cost(group, projection).total() >> 10).clamp(1, u64::from(job.room)) as u32;
-    // The semaphores are never closed.
+    // It is never closed.
     let _turn = job.turns.acquire().await.ok();
-    let _permit = job.memory.acquire_many(asked).await.ok();
+    let _permit = job.room.take(dataset, projection, group).await?;
     let fetched = async {
         match &candidate.pages {
             Some(pages) => fetch_pages(dataset, projection, &candidate, pages).await,

@@ -39,6 +39,9 @@ const STEPS_AHEAD: usize = 256;
 /// are this many bytes. Memory that is touched without need costs more than it brings.
 const AHEAD_BYTES: u64 = 256 << 20;
 
+/// Windows of so many lanes are found at once, in some tens of microseconds; those of more on the CPU pool.
+const LANES_AT_ONCE: u64 = 512;
+
 /// How often a wait for memory asks whether it can ever end.
 const STUCK_CHECK: Duration = Duration::from_millis(100);
 
@@ -249,7 +252,16 @@ impl Ahead {
     async fn prepare(&mut self, step: u64, sender: &mpsc::Sender<Result<Work>>) -> Result<Work> {
         self.windows.retain(|_, (_, last)| *last >= step);
         let mut windows = Vec::new();
-        for wanted in self.plan.windows(step, self.share) {
+        let windows_of = {
+            let (plan, share) = (Arc::clone(&self.plan), self.share);
+            move || plan.windows(step, share)
+        };
+        let wanted = if self.plan.lanes() > LANES_AT_ONCE {
+            self.job.on_cpu(move |_| Ok(windows_of())).await?
+        } else {
+            windows_of()
+        };
+        for wanted in wanted {
             let key = (wanted.source, wanted.source_epoch, wanted.lane, wanted.window);
             let window = match self.windows.get(&key) {
                 Some((window, _)) => Arc::clone(window),

@@ -7,6 +7,7 @@
 //! | [`Prepared`], [`Batches`] | the same without a position, and without threads of its own: for servers |
 //! | [`RowGroups`] | row groups in any order that is asked for |
 //! | [`Stored`] | rows as they are stored |
+//! | [`Veil`] | what is kept back from whoever asks |
 //! | `engine` | what runs for either of them: threads, the feed of the moment |
 //! | `feed` | steps become batches, in order, within the budget |
 //! | `groups` | row groups on their way from the store to cells |
@@ -30,6 +31,7 @@ mod sized;
 mod stats;
 mod step;
 mod stored;
+mod veil;
 
 use crate::dataset::Petastorm;
 use crate::error::{Error, Result};
@@ -44,6 +46,7 @@ pub(crate) use returned::{Again, At, Returned};
 pub use row_groups::{NextPiece, Piece, RowGroups};
 pub use stats::{Memory, Stage, Stats};
 pub use stored::Stored;
+pub use veil::Veil;
 
 /// What Petastorm says of the dataset that `options` name, without opening it; none if it is no dataset of Petastorm. Must not be
 /// called from within an async runtime.

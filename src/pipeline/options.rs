@@ -18,6 +18,15 @@ use crate::plan::{Mix, OrderVersion, PlanSpec, Share, Shuffle, Stop, Tail};
 /// Most batches made ahead; the memory budget is the real limit.
 const MAX_PREFETCH: usize = 1 << 16;
 
+/// Most batches in a device's memory at once; its memory is the real limit.
+const MAX_DEVICE_SLOTS: usize = 1 << 12;
+
+/// Longest time-out in seconds, about 30 years: clocks add it to the time of day.
+const MAX_TIMEOUT: f64 = 1e9;
+
+/// Most CPU threads that can be asked for.
+const MAX_THREADS: usize = 1 << 12;
+
 /// Most memory that evaluating a filter takes, if the budget is larger.
 const FILTER_BYTES: u64 = 512 << 20;
 
@@ -198,6 +207,7 @@ impl LoaderOptions {
         Ok(OpenOptions {
             timeout: self.deadline()?,
             memory: self.budget().min(FILTER_BYTES),
+            memory_limit: self.budget(),
             storage_options: self.storage_options.clone(),
             partitioning: self.partitioning,
             decode: self.decode,
@@ -218,6 +228,9 @@ impl LoaderOptions {
             let problem = format!("{}; at least 2: one in use, one being filled", self.device_slots);
             return Err(Error::config("device_slots", problem));
         }
+        if self.device_slots > MAX_DEVICE_SLOTS {
+            return Err(Error::config("device_slots", format!("{}; at most {MAX_DEVICE_SLOTS}", self.device_slots)));
+        }
         Place::parse(&self.device)
     }
 
@@ -225,11 +238,29 @@ impl LoaderOptions {
         self.memory_budget.unwrap_or_else(machine::default_budget)
     }
 
-    fn deadline(&self) -> Result<Duration> {
+    /// The longest wait.
+    ///
+    /// # Errors
+    /// [`Error::Config`] unless it is a positive number of seconds, of at most 10^9.
+    pub(crate) fn deadline(&self) -> Result<Duration> {
         Duration::try_from_secs_f64(self.timeout)
             .ok()
-            .filter(|timeout| !timeout.is_zero())
-            .ok_or_else(|| Error::config("timeout", format!("{} is no positive number of seconds", self.timeout)))
+            .filter(|timeout| !timeout.is_zero() && self.timeout <= MAX_TIMEOUT)
+            .ok_or_else(|| {
+                let problem = format!("{} is no positive number of seconds, at most {MAX_TIMEOUT}", self.timeout);
+                Error::config("timeout", problem)
+            })
+    }
+
+    /// Batches made ahead.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for none, and for more than a queue can have.
+    pub(crate) fn ahead(&self) -> Result<usize> {
+        if (1..=MAX_PREFETCH).contains(&self.prefetch) {
+            return Ok(self.prefetch);
+        }
+        Err(Error::config("prefetch", format!("{} is not from 1 to {MAX_PREFETCH}", self.prefetch)))
     }
 
     fn mix(&self) -> Result<Option<Mix>> {
@@ -276,29 +307,29 @@ impl LoaderOptions {
         };
         let budget =
             usize::try_from(self.budget()).map_err(|_| Error::config("memory_budget", "does not fit in memory"))?;
-        if self.threads == Some(0) {
-            return Err(Error::config("threads", "must be at least 1"));
+        if let Some(threads) = self.threads.filter(|threads| !(1..=MAX_THREADS).contains(threads)) {
+            return Err(Error::config("threads", format!("{threads} is not from 1 to {MAX_THREADS}")));
         }
-        if !(1..=MAX_PREFETCH).contains(&self.prefetch) {
-            return Err(Error::config("prefetch", format!("{} is not from 1 to {MAX_PREFETCH}", self.prefetch)));
-        }
+        let spec = PlanSpec {
+            seed: self.seed,
+            shuffle: if self.shuffle { Shuffle::Windows } else { Shuffle::None },
+            global_batch,
+            lanes: self.lanes,
+            window_rows: self.window_rows,
+            tail: self.tail,
+            mix,
+            order_version: self.order_version.unwrap_or(OrderVersion::LATEST),
+        };
+        // What no dataset can have is told before any is opened.
+        spec.check_numbers()?;
         Ok(Settings {
             datasets,
             open: self.open_options()?,
-            spec: PlanSpec {
-                seed: self.seed,
-                shuffle: if self.shuffle { Shuffle::Windows } else { Shuffle::None },
-                global_batch,
-                lanes: self.lanes,
-                window_rows: self.window_rows,
-                tail: self.tail,
-                mix,
-                order_version: self.order_version.unwrap_or(OrderVersion::LATEST),
-            },
+            spec,
             share,
             budget,
             threads: self.threads.unwrap_or_else(machine::threads),
-            prefetch: self.prefetch,
+            prefetch: self.ahead()?,
             timeout: self.deadline()?,
         })
     }
@@ -319,5 +350,35 @@ mod tests {
         options.global_batch_size = None;
         options.weights = vec![1.0, 2.0];
         assert!(options.settings().unwrap_err().to_string().contains("weights"));
+    }
+
+    #[test]
+    fn numbers_that_nothing_can_have_are_named_before_anything_is_opened() {
+        const HUGE: u64 = 1 << 63;
+        let with = |change: &dyn Fn(&mut LoaderOptions)| {
+            let mut options = LoaderOptions { rank: Some(0), world_size: Some(1), ..LoaderOptions::new("x", 8) };
+            change(&mut options);
+            match options.settings().and(options.place().map(drop)) {
+                Err(Error::Config { option, .. }) => option,
+                other => panic!("{other:?}"),
+            }
+        };
+        let huge = usize::try_from(HUGE).unwrap();
+        assert_eq!(with(&|options| options.batch_size = Some(HUGE)), "global_batch_size");
+        assert_eq!(with(&|options| (options.batch_size, options.world_size) = (Some(HUGE), Some(2))), "batch_size");
+        assert_eq!(
+            with(&|options| (options.batch_size, options.global_batch_size) = (None, Some(HUGE))),
+            "global_batch_size"
+        );
+        assert_eq!(with(&|options| options.lanes = Some(u32::MAX)), "lanes");
+        assert_eq!(with(&|options| options.window_rows = Some(HUGE)), "window_rows");
+        for prefetch in [0, huge, usize::MAX] {
+            assert_eq!(with(&|options| options.prefetch = prefetch), "prefetch");
+        }
+        for timeout in [HUGE as f64, f64::MAX, f64::INFINITY, f64::NAN, 0.0, -1.0] {
+            assert_eq!(with(&|options| options.timeout = timeout), "timeout");
+        }
+        assert_eq!(with(&|options| options.threads = Some(huge)), "threads");
+        assert_eq!(with(&|options| options.device_slots = usize::MAX), "device_slots");
     }
 }

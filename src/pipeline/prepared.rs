@@ -14,20 +14,24 @@ use super::ngram::{Frames, Maker};
 use super::options::{LoaderOptions, Settings};
 use super::sized::sized;
 use super::stats::Stats;
+use super::veil::Veil;
 use super::{batch_bytes, batches_at_once};
 use crate::codec::{BadRows, Columns, Rows};
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::manifest::{Fingerprint, Manifest};
 use crate::memory::{HostAllocator, Pool, SystemAllocator};
-use crate::plan::{OrderVersion, Plan, PlanSpec, Share, Shuffle};
+use crate::plan::{OrderVersion, Plan, PlanSpec, RowRef, Share, Shuffle};
 use crate::schema::Schema;
 use crate::tensor::Batch;
+
+/// Bytes of the name of a row while its step is made: where the plan finds it, and where its cells are.
+const LISTED_ROW: u64 = (size_of::<RowRef>() + size_of::<(u32, u32)>()) as u64;
 
 /// What a loader needs at least to run, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryNeed {
-    /// Row groups that are live at once: fetched and decoded.
+    /// Row groups that are live at once, fetched and decoded, and the lists of rows that are taken of them.
     pub row_groups: u64,
     /// Batches not yet delivered.
     pub batches: u64,
@@ -61,6 +65,17 @@ impl Prepared {
     /// [`Error::Config`] for options that contradict each other, and whatever opening the dataset gives.
     pub async fn open(options: &LoaderOptions) -> Result<Self> {
         Self::with(options, &options.settings()?).await
+    }
+
+    /// As [`open`](Self::open), without what `veil` keeps back.
+    ///
+    /// # Errors
+    /// As there; what is kept back is not found.
+    pub async fn veiled(options: &LoaderOptions, veil: &Veil) -> Result<Self> {
+        let options = veil.without(options);
+        let mut settings = options.settings()?;
+        settings.open = veil.over(settings.open)?;
+        Self::with(&options, &settings).await
     }
 
     pub(super) async fn with(options: &LoaderOptions, settings: &Settings) -> Result<Self> {
@@ -133,13 +148,30 @@ impl Prepared {
         Ok(self.plan(0)?.fingerprint())
     }
 
-    /// The least memory that one share of `plan` runs in, `prefetch` batches ahead.
+    /// The least memory that one share of `plan` runs in, `prefetch` batches ahead. It asks about every row group.
     pub fn need(&self, plan: &Plan, share: Share, prefetch: usize) -> MemoryNeed {
         let rows = usize::try_from(plan.batch_rows(share)).unwrap_or(usize::MAX);
         let batches = batch_bytes(&self.sources, rows).saturating_mul(batches_at_once(prefetch)) as u64;
         // What the windows of a step hold, and the largest row group on its way in beside them.
         let live = plan.live_bytes(share, &|source, group| self.sources[source as usize].cost(group as usize).held);
-        MemoryNeed { row_groups: live.saturating_add(largest_group(&self.sources)), batches }
+        // The rows of steps that are being made, by name: more than the batch itself where a row is a single byte.
+        let listed = plan.batch_rows(share).saturating_mul(LISTED_ROW).saturating_mul(batches_at_once(prefetch) as u64);
+        let row_groups = live.saturating_add(largest_group(&self.sources)).saturating_add(listed);
+        MemoryNeed { row_groups, batches }
+    }
+
+    /// As [`need`](Self::need), for a stranger's plan: where the batches alone are beyond `budget`, nothing else is asked about.
+    ///
+    /// # Errors
+    /// [`Error::Limit`].
+    pub(crate) fn need_within(&self, plan: &Plan, share: Share, prefetch: usize, budget: u64) -> Result<MemoryNeed> {
+        let rows = usize::try_from(plan.batch_rows(share)).unwrap_or(usize::MAX);
+        let asked = batch_bytes(&self.sources, rows).saturating_mul(batches_at_once(prefetch)) as u64;
+        if asked > budget {
+            let what = format!("{} batches of {rows} rows", batches_at_once(prefetch));
+            return Err(Error::Limit { what, asked, limit: budget, option: "memory_budget (or lower batch_size)" });
+        }
+        Ok(self.need(plan, share, prefetch))
     }
 
     /// Bytes of the memory of each batch of one share of `plan`, if all have as many.
@@ -152,22 +184,12 @@ impl Prepared {
 
     /// As [`need`](Self::need), refusing a budget that cannot hold it; what is left of a larger one is for reading ahead.
     pub(super) fn fit(&self, plan: &Plan, share: Share, prefetch: usize, budget: usize) -> Result<MemoryNeed> {
-        let need = self.need(plan, share, prefetch);
-        let asked = need.total();
-        if asked <= budget as u64 {
-            return Ok(need);
-        }
-        Err(Error::Limit {
-            what: format!(
-                "one step: {} MB of row groups over {} lanes and {} MB of batches,",
-                need.row_groups >> 20,
-                plan.lanes(),
-                need.batches >> 20
-            ),
-            asked,
-            limit: budget as u64,
-            option: "memory_budget (or lower lanes, window_rows, batch_size or prefetch)",
-        })
+        within_budget(self.need(plan, share, prefetch), plan, budget)
+    }
+
+    /// Bytes of a batch of one row, by estimate.
+    pub(crate) fn row_bytes(&self) -> u64 {
+        batch_bytes(&self.sources, 1) as u64
     }
 
     /// A batch of one row that stands for no data: the columns of all others, in their order.
@@ -202,6 +224,16 @@ impl Prepared {
     pub fn batches(&self, plan: Arc<Plan>, run: Run) -> Result<Batches> {
         plan.check_share(run.share)?;
         let need = self.fit(&plan, run.share, run.prefetch, run.budget)?;
+        self.batches_in(plan, run, need)
+    }
+
+    /// As [`batches`](Self::batches), where what the share [needs](Self::need) is known.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn batches_in(&self, plan: Arc<Plan>, run: Run, need: MemoryNeed) -> Result<Batches> {
+        plan.check_share(run.share)?;
+        within_budget(need, &plan, run.budget)?;
         let means = Means {
             workers: run.workers,
             allocator: run.allocator,
@@ -312,6 +344,24 @@ pub(super) async fn sources(settings: &Settings, options: &LoaderOptions) -> Res
         sources.push(Source { dataset, projection, columns, maker, row_base });
     }
     Ok(sources.into())
+}
+
+fn within_budget(need: MemoryNeed, plan: &Plan, budget: usize) -> Result<MemoryNeed> {
+    let asked = need.total();
+    if asked <= budget as u64 {
+        return Ok(need);
+    }
+    Err(Error::Limit {
+        what: format!(
+            "one step: {} MB of row groups over {} lanes and {} MB of batches,",
+            need.row_groups >> 20,
+            plan.lanes(),
+            need.batches >> 20
+        ),
+        asked,
+        limit: budget as u64,
+        option: "memory_budget (or lower lanes, window_rows, batch_size or prefetch)",
+    })
 }
 
 /// The largest row group on its way in.

@@ -7,7 +7,8 @@ use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 
 use super::job::Workers;
 use super::options::LoaderOptions;
-use crate::codec::roots;
+use super::veil::Veil;
+use crate::codec::{check_excluded, column_is_meant, roots};
 use crate::dataset::{Dataset, Projection};
 use crate::error::{Error, Result};
 use crate::manifest::Fingerprint;
@@ -23,20 +24,36 @@ pub struct Stored {
 
 impl Stored {
     /// Opens the dataset that `options` name, with its filter, its selector and its columns, which are whole columns here, by name
-    /// or glob. Options of batches, ranks and shuffling mean nothing.
+    /// or glob. Of a struct, `exclude` may leave out members; a list or map that holds something excluded is left out as a whole.
+    /// Options of batches, ranks and shuffling mean nothing.
     ///
     /// # Errors
     /// [`Error::Config`] for a mixture; [`Error::NotFound`] for a column that is not there; [`Error::Unsupported`] for a part of a
     /// column; and whatever opening the dataset gives.
     pub async fn open(options: &LoaderOptions) -> Result<Self> {
+        Self::veiled(options, &Veil::default()).await
+    }
+
+    /// As [`open`](Self::open), without what `veil` keeps back.
+    ///
+    /// # Errors
+    /// As there; what is kept back is not found.
+    pub async fn veiled(options: &LoaderOptions, veil: &Veil) -> Result<Self> {
+        let options = veil.without(options);
         if !options.weights.is_empty() {
             return Err(Error::config("weights", "a mixture has no rows of its own; open each dataset"));
         }
         if options.ngram.is_some() {
             return Err(Error::config("ngram", "windows are batches; stored rows are single rows"));
         }
-        let dataset = Dataset::open(&options.urls, options.open_options()?).await?;
-        let names = roots(dataset.schema(), &options.columns.columns, &options.columns.exclude)?;
+        let dataset = Dataset::open(&options.urls, veil.over(options.open_options()?)?).await?;
+        let exclude = &options.columns.exclude;
+        check_excluded(dataset.schema(), exclude)?;
+        let dataset = match exclude.as_slice() {
+            [] => dataset,
+            exclude => dataset.without(&|name| exclude.iter().any(|pattern| column_is_meant(pattern, name))),
+        };
+        let names = roots(dataset.schema(), &options.columns.columns)?;
         let projection = dataset.project(&names)?;
         let fields: Vec<FieldRef> = projection.roots().iter().map(|root| plain_field(root.field())).collect();
         let schema = Arc::new(Schema::new(fields));

@@ -4,10 +4,11 @@
 //! ends and sweep. A row group that is cut between lanes weighs once for as long as any of its windows is needed.
 
 use std::collections::{BTreeSet, HashMap};
+use std::ops::Range;
 
 use super::layout::Layout;
 use super::share::Share;
-use super::steps::Plan;
+use super::steps::{Plan, Run};
 
 /// Needed from the first moment to the second, both included.
 #[derive(Debug, Clone, Copy)]
@@ -23,7 +24,7 @@ impl Plan {
     ///
     /// For one dataset it is exact up to lanes that the rank's slice touches in some steps only, and counts them all. For a
     /// mixture it is the sum over the sources, each at its worst moment. It never says too little. Takes time in proportion
-    /// to the row groups, not to the steps.
+    /// to the row groups and lanes, not to the steps, nor to the rows of one.
     pub fn live_bytes(&self, share: Share, cost: &dyn Fn(u32, u32) -> u64) -> u64 {
         let mut most = 0_u64;
         let incomplete = self.steps().checked_sub(1).filter(|last| {
@@ -35,14 +36,31 @@ impl Plan {
                 most = most.saturating_add(self.live_in(source, share, cost));
             }
         }
-        // The incomplete step is sliced in another way; it is one step, so its windows are simply listed.
+        // The incomplete step is sliced in another way; it is one step, so its row groups are simply listed.
         let last = incomplete.map_or(0, |last| {
-            let windows = self.windows(last, share);
-            let groups: BTreeSet<_> =
-                windows.iter().flat_map(|window| window.groups.iter().map(|group| (window.source, *group))).collect();
+            let groups = self.groups_of(last, share);
             groups.into_iter().fold(0, |sum: u64, (source, group)| sum.saturating_add(cost(source, group)))
         });
         most.max(last)
+    }
+
+    /// The row groups that `step` takes rows from, the repeated ones included: by source, and index into the manifest's groups.
+    fn groups_of(&self, step: u64, share: Share) -> BTreeSet<(u32, u32)> {
+        let mut groups = BTreeSet::new();
+        let mut visit = |run: Run| {
+            let layout = &self.sources[run.source];
+            // One pass over a lane meets all its windows.
+            let most = run.rows.start.saturating_add(layout.lane_rows(run.lane));
+            let rows: Range<u64> = run.rows.start..run.rows.end.min(most);
+            self.each_window(&Run { rows, ..run }, |_, window, _| {
+                groups.extend(layout.groups(&window).iter().map(|group| (run.source as u32, *group)));
+            });
+        };
+        self.runs(step, share, &mut visit);
+        for positions in self.repeats(step, share) {
+            self.runs_of(&positions, &mut visit);
+        }
+        groups
     }
 
     /// The most bytes of one source that full steps need.
@@ -174,6 +192,60 @@ mod tests {
         let spec = PlanSpec { shuffle: Shuffle::None, tail: Tail::Drop, mix, ..PlanSpec::new(0, 64) };
         let plan = Plan::new(&manifests, spec.resolve(&manifests).unwrap(), 0).unwrap();
         assert_eq!(plan.live_bytes(Share::whole(), &|source, _| u64::from(source)), 3);
+    }
+
+    /// The row groups of every row of the step, one by one.
+    fn walked(plan: &Plan, step: u64, share: Share) -> BTreeSet<(u32, u32)> {
+        plan.step(step, share).rows.iter().map(|row| (row.source, row.group)).collect()
+    }
+
+    #[test]
+    fn the_row_groups_of_an_incomplete_step_are_those_of_its_rows() {
+        for case in 0..300_u64 {
+            let random = |what: u64, most: u64| crate::plan::random(case, what, 0) % most;
+            let groups: Vec<u64> = (0..1 + random(1, 9)).map(|at| 1 + random(2 + at, 30)).collect();
+            let others: Vec<u64> = (0..1 + random(20, 4)).map(|at| 1 + random(30 + at, 12)).collect();
+            let stop = if case % 2 == 0 { Stop::AllExhausted } else { Stop::FirstExhausted };
+            let (manifests, mix) = if case % 3 == 0 {
+                let mix = Mix { weights: vec![1 + random(40, 5) as u32, 1 + random(41, 5) as u32], stop };
+                (vec![Manifest::imaginary(&groups, 1), Manifest::imaginary(&others, 1)], Some(mix))
+            } else {
+                (vec![Manifest::imaginary(&groups, 1)], None)
+            };
+            let manifests: Vec<_> = manifests.into_iter().map(Arc::new).collect();
+            let batch = 1 + random(50, 400);
+            let tail = [Tail::Repeat, Tail::Repeat, Tail::Pad][(case % 5 % 3) as usize];
+            let lanes = Some(1 + random(51, batch.min(9)) as u32);
+            let spec =
+                PlanSpec { lanes, window_rows: Some(1 + random(52, 20)), tail, mix, ..PlanSpec::new(case, batch) };
+            let plan = Plan::new(&manifests, spec, random(53, 3)).unwrap();
+            let world = 1 + random(54, batch.min(4)) as u32;
+            let last = plan.steps() - 1;
+            for rank in 0..world {
+                let share = Share::new(rank, world).unwrap();
+                let listed: BTreeSet<_> = plan
+                    .windows(last, share)
+                    .into_iter()
+                    .flat_map(|window| {
+                        window.groups.into_iter().map(move |group| (window.source, group)).collect::<Vec<_>>()
+                    })
+                    .collect();
+                assert_eq!(plan.groups_of(last, share), listed, "case {case}, rank {rank} of {world}");
+                assert!(walked(&plan, last, share).is_subset(&listed), "case {case}, rank {rank} of {world}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_step_of_two_thousand_million_repeated_rows_is_weighed_by_its_lanes() {
+        // Walked row by row this takes minutes, not microseconds.
+        let manifests = [Arc::new(Manifest::imaginary(&[50; 40], 10))];
+        let spec = PlanSpec { tail: Tail::Repeat, ..PlanSpec::new(1, (1 << 31) - 1) };
+        let plan = Plan::new(&manifests, spec.resolve(&manifests).unwrap(), 0).unwrap();
+        assert_eq!(plan.live_bytes(Share::whole(), &|_, _| 1), 40);
+        assert_eq!(plan.live_bytes(Share::new(3, 1 << 20).unwrap(), &|_, _| 1), 40);
+        let lanes = u64::from(plan.lanes());
+        assert!((1..=40 + lanes).contains(&(plan.windows(0, Share::whole()).len() as u64)));
     }
 
     #[test]

@@ -15,6 +15,9 @@ pub trait Order: Debug + Send + Sync {
     fn step(&self, step: u64, share: Share) -> Step;
     /// The windows that this rank needs in `step`, each once, in the order of its rows.
     fn windows(&self, step: u64, share: Share) -> Vec<WindowUse>;
+    /// How many lanes [`windows`](Self::windows) asks about for a step: where they are many, it is no work for a thread that others
+    /// wait for.
+    fn lanes(&self) -> u64;
     /// The epoch.
     fn epoch(&self) -> u64;
     /// What random augmentation is drawn from, together with epoch and row id.
@@ -34,6 +37,10 @@ impl Order for Plan {
 
     fn windows(&self, step: u64, share: Share) -> Vec<WindowUse> {
         self.windows(step, share)
+    }
+
+    fn lanes(&self) -> u64 {
+        self.lanes.saturating_mul(self.sources.len() as u64)
     }
 
     fn epoch(&self) -> u64 {
@@ -134,6 +141,10 @@ impl Order for Listed {
             last_step: self.first[at + 1] - 1,
         };
         self.locate(step).map(window).into_iter().collect()
+    }
+
+    fn lanes(&self) -> u64 {
+        1
     }
 
     fn epoch(&self) -> u64 {

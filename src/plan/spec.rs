@@ -25,6 +25,8 @@ const STEPS_PER_WINDOW: u64 = 4;
 const MAX_GLOBAL_BATCH: u64 = 1 << 31;
 /// Most lanes that can be asked for.
 const MAX_LANES: u32 = 1 << 16;
+/// Most rows of a window that can be asked for: no dataset of a plan has more.
+const MAX_WINDOW_ROWS: u64 = 1 << 62;
 /// Most sources of a mixture: the weights are part of the state, which is at most 4 KiB.
 const MAX_SOURCES: usize = 256;
 /// Largest sum of weights.
@@ -222,23 +224,35 @@ impl PlanSpec {
         Ok(spec)
     }
 
+    /// Refuses numbers that no dataset makes possible; a number that is left open is.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming the option.
+    pub(crate) fn check_numbers(&self) -> Result<()> {
+        let batch = self.global_batch;
+        if batch == 0 || batch > MAX_GLOBAL_BATCH {
+            return Err(Error::config("global_batch_size", format!("{batch} rows; from 1 to {MAX_GLOBAL_BATCH}")));
+        }
+        let most = batch.min(u64::from(MAX_LANES));
+        if let Some(lanes) = self.lanes.filter(|lanes| !(1..=most).contains(&u64::from(*lanes))) {
+            let problem = format!("{lanes} lanes for a global batch of {batch} rows; from 1 to {most}");
+            return Err(Error::config("lanes", problem));
+        }
+        if self.window_rows == Some(0) {
+            return Err(Error::config("window_rows", "a window has at least one row"));
+        }
+        if let Some(rows) = self.window_rows.filter(|rows| *rows > MAX_WINDOW_ROWS) {
+            return Err(Error::config("window_rows", format!("{rows}; at most {MAX_WINDOW_ROWS}")));
+        }
+        Ok(())
+    }
+
     /// Lanes and window rows of a spec that must be resolved, and that every other value is possible.
     pub(super) fn validate(&self, manifests: &[Arc<Manifest>]) -> Result<(u32, u64)> {
         let unresolved = |option| Error::config(option, "not filled in; resolve the spec over the manifests first");
         let lanes = self.lanes.ok_or_else(|| unresolved("lanes"))?;
         let window_rows = self.window_rows.ok_or_else(|| unresolved("window_rows"))?;
-        let batch = self.global_batch;
-        if batch == 0 || batch > MAX_GLOBAL_BATCH {
-            return Err(Error::config("global_batch_size", format!("{batch} rows; from 1 to {MAX_GLOBAL_BATCH}")));
-        }
-        if lanes == 0 || lanes > MAX_LANES || u64::from(lanes) > batch {
-            let most = batch.min(u64::from(MAX_LANES));
-            let problem = format!("{lanes} lanes for a global batch of {batch} rows; from 1 to {most}");
-            return Err(Error::config("lanes", problem));
-        }
-        if window_rows == 0 {
-            return Err(Error::config("window_rows", "a window has at least one row"));
-        }
+        self.check_numbers()?;
         if self.shuffle == Shuffle::None && (lanes, window_rows) != (1, 1) {
             let option = if lanes == 1 { "window_rows" } else { "lanes" };
             return Err(Error::config(option, "without shuffle there is one lane in file order; leave the option out"));

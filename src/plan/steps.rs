@@ -94,11 +94,11 @@ pub struct Plan {
 
 /// Rows that a step takes from one lane of one source.
 #[derive(Debug, Clone)]
-struct Run {
-    source: usize,
-    lane: u64,
+pub(super) struct Run {
+    pub(super) source: usize,
+    pub(super) lane: u64,
     /// Counted along the lane over all passes.
-    rows: Range<u64>,
+    pub(super) rows: Range<u64>,
 }
 
 /// A window's name.
@@ -221,21 +221,33 @@ impl Plan {
         let mut uses = Vec::new();
         let last = self.steps.saturating_sub(1);
         let mut seen: BTreeSet<Name> = BTreeSet::new();
-        let repeats = self.repeated(step, share).len() > 0;
+        let repeats = self.repeats(step, share);
+        let repeated = repeats.iter().any(|positions| !positions.is_empty());
         self.runs(step, share, |run| {
             self.each_window(&run, |pass, window, _| {
                 let last_step = if step == last { last } else { self.last_step(step, share, &run, pass, &window) };
-                if repeats {
+                if repeated {
                     seen.insert((run.source, pass, run.lane, window.number));
                 }
                 uses.push(self.window_use(run.source, pass, run.lane, &window, last_step));
             });
         });
-        for position in self.repeated(step, share) {
-            let (source, pass, lane, at) = self.locate(position);
-            let window = self.sources[source].window_at(lane, at);
-            if seen.insert((source, pass, lane, window.number)) {
-                uses.push(self.window_use(source, pass, lane, &window, step));
+        for positions in &repeats {
+            // A batch may repeat more rows than anybody can walk: the windows are found by counting, and sorted by their first rows.
+            let mut found = Vec::new();
+            self.runs_of(positions, &mut |run: Run| {
+                self.each_window(&run, |pass, window, rows| {
+                    let draw = pass * self.sources[run.source].rows() + rows.start * self.lanes + run.lane;
+                    // It lies within the epoch, so it has a position.
+                    let first = self.interleave.position(run.source, draw).unwrap_or(u64::MAX);
+                    found.push((first, run.source, pass, run.lane, window));
+                });
+            });
+            found.sort_unstable_by_key(|(first, ..)| *first);
+            for (_, source, pass, lane, window) in found {
+                if seen.insert((source, pass, lane, window.number)) {
+                    uses.push(self.window_use(source, pass, lane, &window, step));
+                }
             }
         }
         uses
@@ -277,6 +289,37 @@ impl Plan {
         (0..length(&range) as usize).map(move |at| (range.start + at as u64) % rows)
     }
 
+    /// The positions that this rank delivers [again](Self::repeated), each once, in that order.
+    pub(super) fn repeats(&self, step: u64, share: Share) -> [Range<u64>; 2] {
+        let real = length(&self.positions(step));
+        if self.spec.tail != Tail::Repeat || real == 0 {
+            return [0..0, 0..0];
+        }
+        let (size, part) = (share.part(self.spec.global_batch), share.part(real));
+        let (count, rows) = ((size.end - part.end) - (size.start - part.start), self.rows);
+        let start = (size.start - part.start) % rows;
+        if count >= rows {
+            return [start..rows, 0..start];
+        }
+        [start..(start + count).min(rows), 0..(start + count).saturating_sub(rows)]
+    }
+
+    /// Calls `visit` with what the positions `range` take from each lane and source.
+    pub(super) fn runs_of(&self, range: &Range<u64>, visit: &mut impl FnMut(Run)) {
+        if range.is_empty() {
+            return;
+        }
+        for source in 0..self.sources.len() {
+            let draws = self.interleave.count(source, range.start)..self.interleave.count(source, range.end);
+            for lane in 0..self.lanes {
+                let rows = self.along(source, draws.start, lane)..self.along(source, draws.end, lane);
+                if !rows.is_empty() {
+                    visit(Run { source, lane, rows });
+                }
+            }
+        }
+    }
+
     /// Source, pass, lane and row along the lane of a position.
     fn locate(&self, position: u64) -> (usize, u64, u64, u64) {
         let source = self.interleave.source(position);
@@ -306,7 +349,7 @@ impl Plan {
     }
 
     /// Calls `visit` with what `step` takes from each lane and source, cut to this rank's slice, in order.
-    fn runs(&self, step: u64, share: Share, mut visit: impl FnMut(Run)) {
+    pub(super) fn runs(&self, step: u64, share: Share, mut visit: impl FnMut(Run)) {
         let slice = share.part(length(&self.positions(step)));
         let draws: Vec<_> = (0..self.sources.len()).map(|source| self.draws(source, step)).collect();
         let mut at = 0;
@@ -326,7 +369,7 @@ impl Plan {
     }
 
     /// Calls `visit` with pass, window and rows along the lane for each window that a run touches.
-    fn each_window(&self, run: &Run, mut visit: impl FnMut(u64, Window, Range<u64>)) {
+    pub(super) fn each_window(&self, run: &Run, mut visit: impl FnMut(u64, Window, Range<u64>)) {
         let source = &self.sources[run.source];
         let len = source.lane_rows(run.lane).max(1);
         let mut at = run.rows.start;

@@ -37,6 +37,9 @@ mod flight_abuse;
 /// Who gets nothing from a server: every call, every ticket that is not one.
 #[cfg(all(feature = "cli", feature = "flight", unix))]
 mod flight_access;
+/// What a client asks for: bounded before it costs anything, and never what a catalogue keeps back.
+#[cfg(all(feature = "cli", feature = "flight", unix))]
+mod flight_bounds;
 /// A client fed by a hostile server.
 #[cfg(feature = "flight")]
 mod flight_hostile;

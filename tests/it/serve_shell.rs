@@ -38,7 +38,7 @@ pub(crate) fn command(args: &[&str]) -> Command {
 /// A server that runs; killed when dropped.
 pub(crate) struct Server {
     pub(crate) child: Child,
-    listen: String,
+    pub(crate) listen: String,
     admin: String,
     log: PathBuf,
     _directory: tempfile::TempDir,

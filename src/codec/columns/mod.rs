@@ -46,7 +46,7 @@ pub use self::faults::BadRow;
 use self::leaf::Leaf;
 pub use self::options::{BadRows, ColumnOptions, Lengths, Lists, Nulls, Pack, Padded, PerColumn, Scalar, Truncate};
 use self::output::{Form, Member, Output};
-pub use self::select::roots;
+pub use self::select::{check_excluded, means as column_is_meant, roots};
 use crate::error::{Error, Place, Result};
 use crate::page;
 use crate::schema::{DType, Dim, Field, Schema};

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use arrow::datatypes::Schema;
 
+use super::leaf;
 use crate::error::{Error, Result};
 
 /// Whether `pattern` is a glob.
@@ -12,7 +13,7 @@ pub(super) fn is_glob(pattern: &str) -> bool {
 }
 
 /// Whether `pattern` means the column `name`: the name itself, a dotted prefix of it, or a glob.
-pub(super) fn means(pattern: &str, name: &str) -> bool {
+pub fn means(pattern: &str, name: &str) -> bool {
     let below = || name.strip_prefix(pattern).is_some_and(|rest| rest.starts_with('.'));
     pattern == name || below() || is_glob(pattern) && glob(pattern, name)
 }
@@ -67,13 +68,13 @@ pub(super) fn check<'a>(patterns: impl Iterator<Item = &'a String>, names: &[&st
     Ok(())
 }
 
-/// The whole columns of `schema` that `columns` (names or globs; all, if there are none) mean and `exclude` does not, in their order.
+/// The whole columns of `schema` that `columns` (names or globs; all, if there are none) mean, in their order.
 ///
 /// # Errors
 /// [`Error::NotFound`] with the nearest names; [`Error::Unsupported`] for a pattern that means a part of a column.
-pub fn roots(schema: &Schema, columns: &[String], exclude: &[String]) -> Result<Vec<String>> {
+pub fn roots(schema: &Schema, columns: &[String]) -> Result<Vec<String>> {
     let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
-    for pattern in columns.iter().chain(exclude) {
+    for pattern in columns {
         let root = pattern.split_once('.').map(|(root, _)| root);
         if root.is_some_and(|root| names.contains(&root)) && !names.contains(&pattern.as_str()) {
             return Err(Error::Unsupported {
@@ -82,17 +83,29 @@ pub fn roots(schema: &Schema, columns: &[String], exclude: &[String]) -> Result<
             });
         }
     }
-    check(columns.iter().chain(exclude), &names)?;
+    check(columns.iter(), &names)?;
     let mut found: Vec<String> = Vec::new();
     let all = ["*".to_owned()];
     for pattern in if columns.is_empty() { all.as_slice() } else { columns } {
         for name in names.iter().filter(|name| means(pattern, name)) {
-            if !exclude.iter().any(|out| means(out, name)) && !found.iter().any(|known| known == name) {
+            if !found.iter().any(|known| known == name) {
                 found.push((*name).to_owned());
             }
         }
     }
     Ok(found)
+}
+
+/// That every pattern of `exclude` means a column of `schema`, or something within one.
+///
+/// # Errors
+/// [`Error::NotFound`] with the nearest names.
+pub fn check_excluded(schema: &Schema, exclude: &[String]) -> Result<()> {
+    // What has no leaves that can be delivered has its root's name still.
+    let leaves = leaf::leaves(schema).unwrap_or_default();
+    let names = leaves.iter().map(|leaf| leaf.name.as_str());
+    let names: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).chain(names).collect();
+    check(exclude.iter(), &names)
 }
 
 /// That nothing is called `pattern`, with the nearest names.

@@ -126,13 +126,7 @@ impl Remote {
         let share = Share::new(found.rank, found.world_size)?;
         let mut asked = Asked::new(&first.dataset, options, share)?;
         asked.gang = gang.map(|gang| gang.caller().clone());
-        let timeout = Duration::try_from_secs_f64(options.timeout)
-            .ok()
-            .filter(|timeout| !timeout.is_zero())
-            .ok_or_else(|| Error::config("timeout", format!("{} is no positive number of seconds", options.timeout)))?;
-        if options.prefetch == 0 {
-            return Err(Error::config("prefetch", "at least one batch is made ahead"));
-        }
+        let (timeout, prefetch) = (options.deadline()?, options.ahead()?);
         let budget = options.memory_budget.unwrap_or_else(machine::default_budget);
         let budget = usize::try_from(budget).map_err(|_| Error::config("memory_budget", "does not fit in memory"))?;
         let source = Arc::new(Source {
@@ -168,7 +162,7 @@ impl Remote {
             columns,
             pool: Pool::new(Arc::new(SystemAllocator), budget),
             share,
-            prefetch: options.prefetch,
+            prefetch,
             timeout,
             names_version: options.order_version.is_some(),
             epoch: 0,

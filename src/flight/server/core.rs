@@ -21,6 +21,7 @@ use super::config::Config;
 use super::entry::{ClientLimits, Entry};
 use super::hub::{Hub, OUTGOING};
 use super::opened::{Offer, Opened};
+use super::openings::Openings;
 use super::rows::{self, Sending};
 use crate::error::{Error, Result};
 use crate::flight::asked::{Asked, StoredRows};
@@ -31,14 +32,15 @@ use crate::flight::status::to_status;
 use crate::flight::ticket::Ticket;
 use crate::manifest::Fingerprint;
 use crate::memory::SharedAllocator;
-use crate::pipeline::{LoaderOptions, Stored, Workers};
+use crate::pipeline::{LoaderOptions, Stored, Veil, Workers};
 use crate::plan::{OrderVersion, State};
 
 /// How long a ticket may be used to open a stream. The stream may take longer.
 const TICKET_LIFE: Duration = Duration::from_secs(900);
 
-/// Most tickets of one answer; whoever has more ranks asks for each.
+/// Most tickets of one answer, and bytes of what they say; whoever has more ranks asks for each.
 const MAX_ENDPOINTS: u32 = 1024;
+const MAX_ENDPOINTS_BYTES: u64 = 4 << 20;
 
 /// How a ticket came in.
 #[derive(Debug)]
@@ -60,6 +62,7 @@ pub(super) struct Core {
     opened: Opened<Offer>,
     /// Datasets that are open for their stored rows.
     tables: Opened<Stored>,
+    openings: Openings,
     hub: Hub,
     /// True from the moment that the server is to end.
     draining: watch::Receiver<bool>,
@@ -79,8 +82,10 @@ impl Core {
     pub(super) fn new(config: Config, parts: Parts) -> Result<Self> {
         let Parts { gangs, staging, socket, shared, draining } = parts;
         let workers = Workers::new(config.threads)?;
+        let openings = Openings::new(workers.threads());
         let hub = Hub::new(workers, shared, config.memory_budget, config.share_bytes);
-        Ok(Self { config, gangs, staging, socket, opened: Opened::default(), tables: Opened::default(), hub, draining })
+        let (opened, tables) = (Opened::default(), Opened::default());
+        Ok(Self { config, gangs, staging, socket, opened, tables, openings, hub, draining })
     }
 
     /// Bytes of the memory budget that are claimed, and the budget.
@@ -96,7 +101,8 @@ impl Core {
         Ok(self.config.tenant(header, certificate)?)
     }
 
-    fn options(&self, asked: &Asked) -> Result<LoaderOptions> {
+    /// What `asked` means, and what the dataset keeps back.
+    fn options(&self, asked: &Asked) -> Result<(LoaderOptions, Veil)> {
         let written;
         let entry = match (self.config.catalogue.get(&asked.dataset), &self.staging) {
             (Ok(entry), _) => entry,
@@ -107,7 +113,7 @@ impl Core {
                 &written
             }
         };
-        let mut options = entry.options(&Value::Object(asked.options.clone()))?;
+        let (mut options, veil) = entry.request(&Value::Object(asked.options.clone()))?;
         // What was written before there were versions of the order goes on in the first one.
         options.order_version.get_or_insert(OrderVersion::V1);
         // One default that people expect of every address: a batch is for one rank.
@@ -121,21 +127,32 @@ impl Core {
             options.global_batch_size = Some(global);
         }
         if let Some(global) = options.global_batch_size {
-            entry.check_global_batch(global)?;
+            entry.check_global_batch(global, asked.world_size)?;
         }
-        Ok(options)
+        Ok((options, veil))
     }
 
-    async fn offer(&self, asked: &Asked) -> Result<Arc<Offer>> {
-        let budget = usize::try_from(self.config.memory_budget).unwrap_or(usize::MAX);
-        let open = |options| Offer::open(options, budget);
-        self.opened.get(self.options(asked)?, asked.fingerprint, self.config.refresh, open).await
+    async fn offer(&self, tenant: &Tenant, asked: &Asked) -> Result<Arc<Offer>> {
+        let (options, veil) = self.options(asked)?;
+        let claims = self.hub.claims();
+        let open = |options| {
+            let offer = |options| Offer::open(options, veil.clone(), tenant.clone(), Arc::clone(claims));
+            self.openings.run(tenant, claims, options, offer)
+        };
+        self.opened.get((options, &veil), asked.fingerprint, self.config.refresh, open).await
     }
 
-    async fn stored(&self, asked: &Asked, rows: &StoredRows) -> Result<Arc<Stored>> {
+    async fn stored(&self, tenant: &Tenant, asked: &Asked, rows: &StoredRows) -> Result<Arc<Stored>> {
         rows::check(rows)?;
-        let open = async |options| Stored::open(&options).await;
-        self.tables.get(self.options(asked)?, asked.fingerprint, self.config.refresh, open).await
+        let (options, veil) = self.options(asked)?;
+        let open = |options| {
+            let stored = |options: LoaderOptions| {
+                let veil = veil.clone();
+                async move { Stored::veiled(&options, &veil).await }
+            };
+            self.openings.run(tenant, self.hub.claims(), options, stored)
+        };
+        self.tables.get((options, &veil), asked.fingerprint, self.config.refresh, open).await
     }
 
     /// What there is for `asked`, with a ticket for the rank, or one for each rank.
@@ -149,15 +166,15 @@ impl Core {
             // Who resumes goes on with the same files, although there may be others by now.
             asked.fingerprint = self.gangs.resumed(caller);
         }
-        let offer = self.offer(&asked).await?;
-        let plan = offer.plan(asked.epoch)?;
+        let offer = self.offer(tenant, &asked).await?;
+        let plan = offer.plan(asked.epoch, self.hub.workers()).await?;
         if let Some(caller) = &asked.gang {
             self.gangs.may_read(caller, &Reading::new(&asked.dataset, offer.fingerprint, plan.spec()))?;
         }
         State::at(offer.fingerprint, plan.spec().clone(), asked.epoch, asked.step).check_step(plan.steps())?;
         let ranks = match asked.rank {
             Some(rank) => rank..rank.saturating_add(1),
-            None => all(asked.world_size, "ranks", "rank")?,
+            None => all(asked.world_size, &asked, "ranks", "rank")?,
         };
         let announced = Announced {
             fingerprint: offer.fingerprint,
@@ -189,10 +206,10 @@ impl Core {
         if asked.gang.is_some() {
             return Err(Error::config("gang", "stored rows belong to no gang"));
         }
-        let stored = self.stored(&asked, &rows).await?;
+        let stored = self.stored(tenant, &asked, &rows).await?;
         let parts = match rows.part {
             Some(part) => part..part.saturating_add(1),
-            None => all(rows.parts, "parts", "rows.part")?,
+            None => all(rows.parts, &asked, "parts", "rows.part")?,
         };
         let total = (0..stored.groups()).fold(0_u64, |sum, group| sum.saturating_add(stored.rows(group)));
         let about = json!({
@@ -231,17 +248,17 @@ impl Core {
     }
 
     /// The schema of what there is for `asked`.
-    pub(super) async fn columns(&self, asked: &Asked) -> Result<SchemaRef> {
+    pub(super) async fn columns(&self, tenant: &Tenant, asked: &Asked) -> Result<SchemaRef> {
         if let Some(rows) = &asked.rows {
-            return Ok(Arc::clone(self.stored(asked, rows).await?.schema()));
+            return Ok(Arc::clone(self.stored(tenant, asked, rows).await?.schema()));
         }
-        Ok(Arc::clone(self.offer(asked).await?.columns.arrow()))
+        Ok(Arc::clone(self.offer(tenant, asked).await?.columns.arrow()))
     }
 
     /// The state of a loader at the position of `asked`.
-    pub(super) async fn state(&self, asked: &Asked) -> Result<State> {
-        let offer = self.offer(asked).await?;
-        let plan = offer.plan(asked.epoch)?;
+    pub(super) async fn state(&self, tenant: &Tenant, asked: &Asked) -> Result<State> {
+        let offer = self.offer(tenant, asked).await?;
+        let plan = offer.plan(asked.epoch, self.hub.workers()).await?;
         let state = State::new(&plan, asked.step);
         state.step_in(&plan)?;
         Ok(state)
@@ -346,7 +363,7 @@ impl Core {
 
     async fn rows(&self, tenant: &Tenant, ticket: Ticket, rows: &StoredRows) -> Result<Sending> {
         let permit = self.config.quotas.open_stream(tenant)?;
-        let stored = self.stored(&ticket.asked, rows).await?;
+        let stored = self.stored(tenant, &ticket.asked, rows).await?;
         same_data(&ticket, stored.fingerprint())?;
         let means = rows::Means {
             workers: Arc::clone(self.hub.workers()),
@@ -378,17 +395,17 @@ fn same_data(ticket: &Ticket, found: Fingerprint) -> Result<()> {
     })
 }
 
-/// Tickets for all of `count` at once.
-fn all(count: u32, what: &str, option: &'static str) -> Result<Range<u32>> {
-    if count <= MAX_ENDPOINTS {
-        return Ok(0..count);
+/// Tickets for all of `count` at once, of which each says all that was `asked`.
+fn all(count: u32, asked: &Asked, what: &str, option: &'static str) -> Result<Range<u32>> {
+    let refused = |what: String, asked: u64, limit: u64| Err(Error::Limit { what: what.clone(), asked, limit, option });
+    if count > MAX_ENDPOINTS {
+        return refused(format!("tickets for all {what} at once"), count.into(), MAX_ENDPOINTS.into());
     }
-    Err(Error::Limit {
-        what: format!("tickets for all {what} at once"),
-        asked: count.into(),
-        limit: MAX_ENDPOINTS.into(),
-        option,
-    })
+    let bytes = u64::from(count).saturating_mul(asked.to_json().len() as u64);
+    if bytes > MAX_ENDPOINTS_BYTES {
+        return refused(format!("tickets for all {what} at once, in bytes,"), bytes, MAX_ENDPOINTS_BYTES);
+    }
+    Ok(0..count)
 }
 
 /// What a ticket is answered with.

@@ -2,7 +2,7 @@
 //!
 //! What the catalogue says of a dataset is the default of a loader's options; what a client asks for is laid over it, option by
 //! option, as far as the dataset allows. What narrows a dataset stays: its filter, its selection of row groups, the columns it
-//! leaves out, and the limits of its images.
+//! leaves out, which do not exist for clients, and the limits of its images.
 
 use std::fmt;
 
@@ -10,8 +10,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::auth::is_name;
+use super::pictures::limits_for;
 use crate::error::{Error, Result};
-use crate::pipeline::{Filter, LoaderOptions};
+use crate::pipeline::{Filter, LoaderOptions, Veil};
 
 /// What a client may set where a dataset says nothing else.
 const ALLOWED: [&str; 14] = [
@@ -192,17 +193,39 @@ impl Entry {
         let options = self.read(&options)?;
         self.check_batch_size(options.batch_size)?;
         if let Some(rows) = options.global_batch_size {
-            self.check_global_batch(rows)?;
+            // How many ranks share it is not said here.
+            self.within(rows, self.limits.max_global_batch, "max_global_batch")?;
         }
         Ok(options)
     }
 
-    /// Refuses a step of `rows` rows over all ranks that is larger than this dataset allows.
+    /// As [`options`](Self::options), with what the dataset keeps back from that client: the columns it leaves out, for which his own
+    /// filter, selector and windows must not ask.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn request(&self, asked: &Value) -> Result<(LoaderOptions, Veil)> {
+        let options = self.options(asked)?;
+        let own = self.read(&self.options)?;
+        let theirs = |option: &str| asked.get(option).filter(|value| !value.is_null());
+        let wrong = |error: serde_json::Error| Error::config("filter", error.to_string());
+        let veil = Veil {
+            exclude: own.columns.exclude,
+            filter: theirs("filter").map(|filter| serde_json::from_value(filter.clone())).transpose().map_err(wrong)?,
+            selector: theirs("selector").is_some(),
+            ngram: theirs("ngram").is_some(),
+        };
+        Ok((options, veil))
+    }
+
+    /// Refuses a step of `rows` rows over `ranks` ranks that is larger than this dataset allows.
     ///
     /// # Errors
     /// [`Error::Limit`].
-    pub fn check_global_batch(&self, rows: u64) -> Result<()> {
-        self.within(rows, self.limits.max_global_batch, "max_global_batch")
+    pub fn check_global_batch(&self, rows: u64, ranks: u32) -> Result<()> {
+        self.within(rows, self.limits.max_global_batch, "max_global_batch")?;
+        // The first ranks get one more where it does not divide.
+        self.check_batch_size(Some(rows.div_ceil(u64::from(ranks.max(1)))))
     }
 
     fn check_batch_size(&self, rows: Option<u64>) -> Result<()> {
@@ -271,8 +294,8 @@ impl Entry {
                 if image.contains_key("limits") {
                     return Err(self.denied("images.*.limits", "limits are the server's"));
                 }
-                if let Some(limits) = merged.get(&column).and_then(|own| own.get("limits")) {
-                    image.insert("limits".to_owned(), limits.clone());
+                if let Some(limits) = own.and_then(Value::as_object).and_then(|own| limits_for(own, &column)) {
+                    image.insert("limits".to_owned(), limits);
                 }
             }
             merged.insert(column, image);
@@ -366,7 +389,28 @@ mod tests {
             assert!(error.contains(what), "{asked}: {error}");
             assert!(!error.contains("/secret"), "{error}");
         }
-        assert!(entry.check_global_batch(1000).is_ok() && entry.check_global_batch(1001).is_err());
+        assert!(entry.check_global_batch(1000, 10).is_ok() && entry.check_global_batch(1001, 100).is_err());
+    }
+
+    #[test]
+    fn a_batch_of_one_rank_is_held_to_its_limit_however_it_is_asked_for() {
+        let limits = ClientLimits { max_batch_size: Some(100), ..ClientLimits::default() };
+        let entry = entry(json!({}), limits).unwrap();
+        for (global, ranks, fits) in [(100, 1, true), (101, 1, false), (800, 8, true), (801, 8, false), (0, 0, true)] {
+            let held = entry.check_global_batch(global, ranks);
+            assert_eq!(held.is_ok(), fits, "{global} on {ranks}");
+            assert!(held.is_ok() || held.unwrap_err().to_string().contains("max_batch_size"));
+        }
+    }
+
+    #[test]
+    fn what_a_dataset_leaves_out_is_kept_back_from_what_a_client_asks_with() {
+        let entry = entry(json!({"exclude": ["*secret*"], "filter": "secret_a > 1"}), ClientLimits::default()).unwrap();
+        let (options, veil) = entry.request(&json!({"filter": "id > 3", "exclude": ["path"], "ngram": null})).unwrap();
+        assert_eq!(options.columns.exclude, ["*secret*", "path"]);
+        assert_eq!(veil.exclude, ["*secret*"]);
+        assert_eq!((veil.filter, veil.selector, veil.ngram), (Some(Filter::Text("id > 3".into())), false, false));
+        assert_eq!(entry.request(&Value::Null).unwrap().1.filter, None);
     }
 
     #[test]

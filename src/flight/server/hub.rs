@@ -9,19 +9,20 @@
 //! [`claims`](super::claims)): what the line needs, its ring, and the batches that each stream may have on their way out.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use futures::StreamExt;
 use tonic::Status;
 
+use super::auth::Tenant;
 use super::claims::{Claim, Claims};
 use super::opened::{Offer, PREFETCH};
 use crate::error::{Error, Result};
 use crate::flight::status::to_status;
 use crate::flight::wire::{Encoded, encode};
 use crate::memory::{HostAllocator, Pool, SharedAllocator, Shelf, SystemAllocator};
-use crate::pipeline::{Batches, Run, Workers};
+use crate::pipeline::{Batches, MemoryNeed, Run, Workers};
 use crate::plan::{Plan, Share};
 
 /// Batches that a line remembers at least, and at most if nothing is said.
@@ -40,6 +41,17 @@ pub(super) const OUTGOING: u64 = 2;
 const AHEAD: u64 = 256 << 20;
 
 type Key = (usize, u64, u32, u32);
+
+/// Who subscribes to what, from where on.
+#[derive(Debug, Clone)]
+pub(super) struct Wanted {
+    pub(super) tenant: Tenant,
+    pub(super) offer: Arc<Offer>,
+    pub(super) plan: Arc<Plan>,
+    pub(super) share: Share,
+    /// Batches that may be on their way out at once.
+    pub(super) outgoing: u64,
+}
 
 /// What all streams of a server share.
 #[derive(Debug)]
@@ -88,40 +100,43 @@ impl Hub {
         self.decoded.load(Ordering::Relaxed)
     }
 
-    /// A stream of one share of `plan` from `step` on.
-    pub(super) async fn subscribe(
-        &self,
-        offer: &Arc<Offer>,
-        plan: &Arc<Plan>,
-        share: Share,
-        step: u64,
-        outgoing: u64,
-    ) -> Result<Subscriber> {
+    /// What a line of such a share needs. Asking may be long: it is done where batches are made.
+    async fn need(&self, wanted: &Wanted) -> Result<MemoryNeed> {
+        let (offer, plan, share) = (Arc::clone(&wanted.offer), Arc::clone(&wanted.plan), wanted.share);
+        let budget = self.claims.budget();
+        self.workers.run(move || offer.prepared.need_within(&plan, share, PREFETCH, budget)).await
+    }
+
+    /// A stream of what is `wanted` from `step` on. Memory for its batches on their way out is claimed with it unless it has some
+    /// (`paid`): see [`Subscriber::outgoing`].
+    pub(super) async fn subscribe(&self, wanted: &Wanted, step: u64, paid: bool) -> Result<Subscriber> {
+        let Wanted { tenant, offer, plan, share, outgoing } = wanted;
+        let (share, outgoing) = (*share, *outgoing);
         plan.check_share(share)?;
-        let need = offer.prepared.need(plan, share, PREFETCH);
+        let need = self.need(wanted).await?;
         let batch = need.batches / (PREFETCH as u64 + 2);
-        let out = outgoing.saturating_mul(batch);
+        let out = if paid { 0 } else { outgoing.saturating_mul(batch) };
         let key = (Arc::as_ptr(offer) as usize, plan.epoch(), share.rank, share.world);
         if self.find(key, step).is_some() {
-            let claim = self.claims.claim(out).await?;
+            let claim = self.claims.claim(tenant, out).await?;
             if let Some(line) = self.find(key, step) {
-                return Ok(Subscriber { line, step, _outgoing: claim });
+                return Ok(Subscriber::new(line, step, tenant, claim));
             }
         }
         // What it needs at least is claimed in one piece: two streams that each held a part would wait for each other.
         let least = need.total().saturating_add(RING.start().saturating_mul(batch));
-        let mut memory = self.claims.claim(out.saturating_add(least)).await?;
+        let mut memory = self.claims.claim(tenant, out.saturating_add(least)).await?;
         let claim = memory.split(out).ok_or_else(|| Error::Closed { why: "a claim is too small".to_owned() })?;
         // Others may have begun the same line while this one waited.
         if let Some(line) = self.find(key, step) {
-            return Ok(Subscriber { line, step, _outgoing: claim });
+            return Ok(Subscriber::new(line, step, tenant, claim));
         }
         // Streams that begin together see the same memory free: each takes what it can get, the ring first.
         let spare = || self.claims.budget().saturating_sub(self.claims.used()) / 4;
         let (bytes, most) = self.ring;
         let mut ring = (bytes.min(spare()) / batch.max(1)).clamp(*RING.start(), most);
         while ring > *RING.start() {
-            if let Some(more) = self.claims.try_spare((ring - RING.start()).saturating_mul(batch)) {
+            if let Some(more) = self.claims.try_spare(tenant, (ring - RING.start()).saturating_mul(batch)) {
                 memory.add(more);
                 break;
             }
@@ -130,16 +145,16 @@ impl Hub {
         let keep = usize::try_from(ring.saturating_add(outgoing).saturating_mul(batch)).unwrap_or(usize::MAX);
         let batches = usize::try_from(need.batches).unwrap_or(usize::MAX).saturating_add(keep);
         let even = offer.prepared.even_batch(plan, share).unwrap_or(0);
-        let Home { allocator, pool, together } = self.home(batches, even, &mut memory);
+        let Home { allocator, pool, together } = self.home(tenant, batches, even, &mut memory);
         let mut ahead = AHEAD.min(spare());
-        match self.claims.try_spare(ahead) {
+        match self.claims.try_spare(tenant, ahead) {
             Some(more) => memory.add(more),
             None => ahead = 0,
         }
         let budget = usize::try_from(need.total().saturating_add(ahead)).unwrap_or(usize::MAX);
         let workers = Arc::clone(&self.workers);
         let run = Run { share, from: step, workers, allocator, budget, keep, pool, prefetch: PREFETCH };
-        let batches = offer.prepared.batches(Arc::clone(plan), run)?;
+        let batches = offer.prepared.batches_in(Arc::clone(plan), run, need)?;
         let line = Arc::new(Line {
             offer: Arc::clone(offer),
             steps: plan.steps(),
@@ -149,6 +164,8 @@ impl Hub {
             memory: Some(memory),
             together,
             claims: Arc::clone(&self.claims),
+            tenant: tenant.clone(),
+            mixed: AtomicBool::new(false),
         });
         let mut lines = self.lock();
         lines.retain(|_, lines| {
@@ -157,13 +174,13 @@ impl Hub {
         });
         lines.entry(key).or_default().push(Arc::downgrade(&line));
         drop(lines);
-        Ok(Subscriber { line, step, _outgoing: claim })
+        Ok(Subscriber::new(line, step, tenant, claim))
     }
 
-    /// Where a line builds batches, `bytes` of them at once, all of `len` bytes if that is not 0. What slabs that several batches share
+    /// Where a line of `tenant` builds batches, `bytes` of them at once, all of `len` bytes if that is not 0. What slabs that several batches share
     /// take beyond is added to `memory`; where the budget has no room for it, each batch has a slab of its own.
-    fn home(&self, bytes: usize, len: usize, memory: &mut Claim) -> Home {
-        let home = |allocator, together| Home { allocator, pool: self.claims.reuse(bytes, together), together };
+    fn home(&self, tenant: &Tenant, bytes: usize, len: usize, memory: &mut Claim) -> Home {
+        let home = |allocator, together| Home { allocator, pool: self.claims.reuse(tenant, bytes, together), together };
         let Some(shared) = &self.shared else { return home(Arc::new(SystemAllocator), 0) };
         let alone = || home(Arc::<SharedAllocator>::clone(shared), 0);
         let held = Shelf::bytes(bytes, len);
@@ -171,7 +188,7 @@ impl Hub {
         // What an earlier line kept is given up first: its claim may be what is missing.
         let side_by_side = home(Arc::new(shelf), len);
         if held > bytes {
-            let Some(more) = self.claims.try_spare((held - bytes) as u64) else { return alone() };
+            let Some(more) = self.claims.try_spare(tenant, (held - bytes) as u64) else { return alone() };
             memory.add(more);
         }
         side_by_side
@@ -211,13 +228,23 @@ struct Line {
     /// Bytes of each batch, where they share slabs; else 0.
     together: usize,
     claims: Arc<Claims>,
+    /// Whose memory it is.
+    tenant: Tenant,
+    /// Whether others read it too: then they may have its pages mapped, so that nothing else may lie there.
+    mixed: AtomicBool,
 }
 
 impl Drop for Line {
     fn drop(&mut self) {
         let pool = self.source.get_mut().pool();
         if let Some(memory) = self.memory.take() {
-            self.claims.keep(pool, memory, self.together);
+            if *self.mixed.get_mut() {
+                // The pool's memory first.
+                drop(pool);
+                drop(memory);
+            } else {
+                self.claims.keep(pool, memory, self.together);
+            }
         }
     }
 }
@@ -260,8 +287,8 @@ pub(super) enum Found {
     Batch(Arc<Encoded>),
     /// The epoch is over.
     End,
-    /// Others are so far ahead that the batch is gone: subscribe again from this step.
-    Behind(u64),
+    /// Others are so far ahead that the batch is gone: subscribe again.
+    Behind,
 }
 
 /// One stream's place in a line.
@@ -269,10 +296,22 @@ pub(super) enum Found {
 pub(super) struct Subscriber {
     line: Arc<Line>,
     step: u64,
-    _outgoing: Claim,
+    outgoing: Option<Claim>,
 }
 
 impl Subscriber {
+    fn new(line: Arc<Line>, step: u64, tenant: &Tenant, outgoing: Claim) -> Self {
+        if line.tenant != *tenant {
+            line.mixed.store(true, Ordering::Relaxed);
+        }
+        Self { line, step, outgoing: Some(outgoing) }
+    }
+
+    /// The claim on what is on its way out. It is needed for as long as anything is, also where the rest was given up.
+    pub(super) fn outgoing(&mut self) -> Option<Claim> {
+        self.outgoing.take()
+    }
+
     /// The next batch of the stream. Nothing is lost when the future is dropped.
     pub(super) async fn next(&mut self) -> Result<Found, Status> {
         if self.step >= self.line.steps {
@@ -329,12 +368,7 @@ impl Subscriber {
         if let Some(status) = &ring.failed {
             return Err(status.clone());
         }
-        Ok((self.step < ring.first()).then_some(Found::Behind(self.step)))
-    }
-
-    /// Where the data is.
-    pub(super) fn offer(&self) -> &Arc<Offer> {
-        &self.line.offer
+        Ok((self.step < ring.first()).then_some(Found::Behind))
     }
 }
 
@@ -344,7 +378,7 @@ mod tests {
     use arrow::datatypes::{DataType, Field as ArrowField};
 
     use super::*;
-    use crate::pipeline::LoaderOptions;
+    use crate::pipeline::{LoaderOptions, Veil};
     use crate::plan::Tail;
 
     const WIDTH: usize = 1024;
@@ -365,13 +399,56 @@ mod tests {
 
     async fn offer(path: &std::path::Path, tail: Tail) -> Arc<Offer> {
         let options = LoaderOptions { shuffle: false, tail, ..LoaderOptions::new(path.to_str().unwrap(), 25) };
-        Arc::new(Offer::open(options, 1 << 30).await.unwrap())
+        let claims = Arc::new(Claims::new(1 << 30));
+        Arc::new(Offer::open(options, Veil::default(), Tenant::anonymous(), claims).await.unwrap())
+    }
+
+    fn wanted(tenant: &str, offer: &Arc<Offer>) -> Wanted {
+        Wanted {
+            tenant: Tenant::new(tenant).unwrap(),
+            offer: Arc::clone(offer),
+            plan: Arc::clone(&offer.plan),
+            share: Share { rank: 0, world: 1 },
+            outgoing: 8,
+        }
+    }
+
+    /// The slabs that the batches of a stream lie in, from `step` to its end.
+    async fn slabs(stream: &mut Subscriber, shared: &SharedAllocator) -> Vec<u64> {
+        let mut found = Vec::new();
+        while let Found::Batch(batch) = stream.next().await.unwrap() {
+            found.extend(batch.slabs.iter().map(|slab| shared.locate(slab).unwrap().0.id()));
+        }
+        found
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn pages_of_one_tenant_are_never_anothers() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("data.parquet");
+        write(&path);
+        let offer = offer(&path, Tail::Pad).await;
+        let shared = Arc::new(SharedAllocator::new());
+        let hub = Hub::new(Workers::new(2).unwrap(), Some(Arc::clone(&shared)), 1 << 30, None);
+        let open = async |tenant: &str| hub.subscribe(&wanted(tenant, &offer), 0, false).await.unwrap();
+        let of_anna = slabs(&mut open("anna").await, &shared).await;
+        let again = slabs(&mut open("anna").await, &shared).await;
+        assert!(again.iter().any(|slab| of_anna.contains(slab)), "her own memory comes again");
+        let of_bert = slabs(&mut open("bert").await, &shared).await;
+        assert!(of_bert.iter().all(|slab| !of_anna.contains(slab) && !again.contains(slab)), "{of_bert:?}");
+        // Memory of a line that two tenants read is nobody's afterwards.
+        let (mut first, mut second) = (open("carl").await, open("dora").await);
+        let seen = [slabs(&mut first, &shared).await, slabs(&mut second, &shared).await].concat();
+        drop((first, second));
+        for tenant in ["carl", "dora"] {
+            let next = slabs(&mut open(tenant).await, &shared).await;
+            assert!(next.iter().all(|slab| !seen.contains(slab)), "{tenant}: {next:?}");
+        }
     }
 
     /// Reads all of the share, and says how many slabs there were at most and which of them were divided in the end.
     async fn read(hub: &Hub, offer: &Arc<Offer>, shared: &SharedAllocator) -> (usize, Vec<u64>) {
-        let share = Share { rank: 0, world: 1 };
-        let mut stream = hub.subscribe(offer, &offer.plan, share, 0, 8).await.unwrap();
+        let mut stream = hub.subscribe(&wanted("anna", offer), 0, false).await.unwrap();
         let (mut most, mut divided, mut batches) = (0, Vec::new(), 0_usize);
         while let Found::Batch(batch) = stream.next().await.unwrap() {
             let [slab] = batch.slabs.as_slice() else { panic!("{} slabs", batch.slabs.len()) };

@@ -3,7 +3,7 @@
 //! | part | what it is |
 //! |---|---|
 //! | [`config`], [`file`](mod@file) | everything the server is started with; the TOML it may come from |
-//! | [`catalogue`], [`entry`] | datasets by name, and what a client may ask of each |
+//! | [`catalogue`], [`entry`], `pictures` | datasets by name, and what a client may ask of each |
 //! | [`auth`], [`certificate`], [`secret`] | who may come in, and what is never printed |
 //! | [`tls`] | certificates, and where the server may listen without them |
 //! | [`limits`], [`connections`], [`quota`] | what one peer can take from the others: nothing |
@@ -12,7 +12,8 @@
 //! | `service`, `body` | the protocol: the calls, batches as messages |
 //! | `local`, `put`, `rows` | batches through shared memory; datasets that are written; rows as they are stored |
 //! | [`Background`], [`Writes`] | a server within a process that does other things, and what that puts into it |
-//! | `core`, `opened`, `hub`, `claims` | what is offered, what is open, who shares the decoding of it, in which memory |
+//! | `core`, `opened`, `openings`, `hub` | what is offered, what is open or on its way there, who shares the decoding of it |
+//! | `claims`, `seat` | in which memory, and whose turn it is |
 
 pub mod admin;
 pub mod auth;
@@ -34,9 +35,12 @@ pub mod limits;
 mod local;
 pub mod metrics;
 mod opened;
+mod openings;
+mod pictures;
 mod put;
 pub mod quota;
 mod rows;
+mod seat;
 pub mod secret;
 mod service;
 pub mod tls;

@@ -7,10 +7,12 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
+use super::auth::Tenant;
+use super::claims::Claims;
 use crate::error::{Error, Result};
 use crate::flight::wire::Columns;
 use crate::manifest::Fingerprint;
-use crate::pipeline::{LoaderOptions, Prepared, Stored};
+use crate::pipeline::{LoaderOptions, Prepared, Stored, Veil, Workers};
 use crate::plan::Plan;
 
 /// Datasets that are kept open although no stream reads them.
@@ -18,6 +20,13 @@ const KEPT: usize = 64;
 
 /// How often the files may be listed for those who go on with data that are not open.
 const SOON: Duration = Duration::from_secs(1);
+
+/// How long others wait for one who asks the store whether the files are still the same. Then what is open is good enough: it is read
+/// as the version that it was.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// A row of more bytes is charged before one is made to see what the columns are.
+const FREE_ROW: u64 = 1 << 20;
 
 /// Batches made ahead for each stream.
 pub(super) const PREFETCH: usize = 4;
@@ -33,17 +42,25 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    pub(super) async fn open(options: LoaderOptions, budget: usize) -> Result<Self> {
-        let prepared = Prepared::open(&options).await?;
+    /// What `tenant` gets who asks for `options` behind `veil`.
+    pub(super) async fn open(options: LoaderOptions, veil: Veil, tenant: Tenant, claims: Arc<Claims>) -> Result<Self> {
+        let prepared = Prepared::veiled(&options, &veil).await?;
         let plan = prepared.plan(0)?;
+        let row = prepared.row_bytes();
+        let _claim = if row > FREE_ROW { Some(claims.claim(&tenant, row).await?) } else { None };
+        let budget = usize::try_from(claims.budget()).unwrap_or(usize::MAX);
         let columns = Columns::of(prepared.schema(), &prepared.specimen(&plan, budget)?);
         let fingerprint = plan.fingerprint();
         Ok(Self { prepared, columns, plan: Arc::new(plan), fingerprint })
     }
 
-    /// The plan of `epoch`.
-    pub(super) fn plan(&self, epoch: u64) -> Result<Arc<Plan>> {
-        if epoch == self.plan.epoch() { Ok(Arc::clone(&self.plan)) } else { self.prepared.plan(epoch).map(Arc::new) }
+    /// The plan of `epoch`, which takes time in proportion to row groups and lanes.
+    pub(super) async fn plan(self: &Arc<Self>, epoch: u64, workers: &Workers) -> Result<Arc<Plan>> {
+        if epoch == self.plan.epoch() {
+            return Ok(Arc::clone(&self.plan));
+        }
+        let offer = Arc::clone(self);
+        workers.run(move || offer.prepared.plan(epoch).map(Arc::new)).await
     }
 }
 
@@ -80,7 +97,7 @@ pub(super) trait Source {
 #[derive(Debug, PartialEq, Eq)]
 struct Key {
     urls: Vec<String>,
-    /// All options, as JSON.
+    /// All options and the veil, as JSON.
     options: String,
 }
 
@@ -108,21 +125,22 @@ impl<T> Default for Opened<T> {
 }
 
 impl<T: Source> Opened<T> {
-    /// What `options` ask for; opened once by `open`, however many ask at the same time.
+    /// What `options` ask for behind `veil`; opened once by `open`, however many ask at the same time.
     ///
     /// With a `fingerprint` it is that of these data, if it is open: whoever has begun with them goes on with them. Who begins gets what
     /// others read just now, or what was there less than `refresh` ago, so that ranks that begin together have one plan; or else what there
     /// is now.
     pub(super) async fn get<F: Future<Output = Result<T>>>(
         &self,
-        mut options: LoaderOptions,
+        (mut options, veil): (LoaderOptions, &Veil),
         fingerprint: Option<Fingerprint>,
         refresh: Duration,
         open: impl Fn(LoaderOptions) -> F,
     ) -> Result<Arc<T>> {
         // The world is the ticket's affair; the environment of the server says nothing about it.
         (options.rank, options.world_size) = (Some(0), Some(1));
-        let json = serde_json::to_string(&options).map_err(|error| Error::config("options", error.to_string()))?;
+        let json =
+            serde_json::to_string(&(&options, veil)).map_err(|error| Error::config("options", error.to_string()))?;
         let key = Arc::new(Key { urls: options.urls.clone(), options: json });
         if let Some(found) = fingerprint.and_then(|fingerprint| self.known(&key, fingerprint)) {
             return Ok(found);
@@ -139,7 +157,16 @@ impl<T: Source> Opened<T> {
             if looked.elapsed() < patience {
                 return Ok(Arc::clone(found));
             }
-            if used || found.is_current(&options).await? {
+            let current = used
+                || match tokio::time::timeout(LOOK, found.is_current(&options)).await {
+                    Ok(current) => current?,
+                    // Whoever waits for the lock goes on as well.
+                    Err(_) => {
+                        tracing::warn!("a store does not say in time whether files changed; what is open is served");
+                        true
+                    }
+                };
+            if current {
                 *looked = Instant::now();
                 return Ok(Arc::clone(found));
             }
@@ -223,6 +250,8 @@ mod tests {
     struct Files {
         now: AtomicU8,
         opened: AtomicU8,
+        /// Seconds that the store takes to say what they are.
+        slow: AtomicU8,
     }
 
     #[derive(Debug)]
@@ -240,6 +269,7 @@ mod tests {
         async fn is_current(&self, _: &LoaderOptions) -> Result<bool> {
             // Others come in between.
             tokio::task::yield_now().await;
+            tokio::time::sleep(Duration::from_secs(self.0.slow.load(Ordering::Relaxed).into())).await;
             Ok(self.0.now.load(Ordering::Relaxed) == self.1)
         }
     }
@@ -252,7 +282,8 @@ mod tests {
             files.opened.fetch_add(1, Ordering::Relaxed);
             Ok(Data(Arc::clone(files), files.now.load(Ordering::Relaxed)))
         };
-        let found = opened.get(LoaderOptions::default(), fingerprint.map(data), MINUTE, open).await.unwrap();
+        let asked = (LoaderOptions::default(), &Veil::default());
+        let found = opened.get(asked, fingerprint.map(data), MINUTE, open).await.unwrap();
         let version = found.1;
         (found, version)
     }
@@ -278,6 +309,23 @@ mod tests {
             (1, 2),
             "nothing changed"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_store_holds_nobody_up_for_long() {
+        let (opened, files) = (Opened::default(), Arc::new(Files::default()));
+        drop(get(&opened, &files, None).await);
+        files.now.store(1, Ordering::Relaxed);
+        files.slow.store(200, Ordering::Relaxed);
+        tokio::time::advance(2 * MINUTE).await;
+        let start = Instant::now();
+        let asked = futures::future::join_all((0..8).map(|_| get(&opened, &files, None))).await;
+        assert!(asked.iter().all(|(_, version)| *version == 0), "what is open");
+        assert!(start.elapsed() < 2 * LOOK, "{:?}", start.elapsed());
+        drop(asked);
+        files.slow.store(1, Ordering::Relaxed);
+        tokio::time::advance(2 * MINUTE).await;
+        assert_eq!(get(&opened, &files, None).await.1, 1, "once the store answers in time");
     }
 
     #[tokio::test(start_paused = true)]

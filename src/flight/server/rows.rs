@@ -14,6 +14,7 @@ use super::body::Message;
 use super::claims::{Claim, Claims};
 use super::metrics::StreamCounters;
 use super::quota::{InFlight, StreamPermit};
+use super::seat::Seat;
 use crate::error::{Error, Result};
 use crate::flight::asked::StoredRows;
 use crate::flight::status::to_status;
@@ -73,18 +74,30 @@ pub(super) struct Sending {
     stored: Arc<Stored>,
     groups: VecDeque<usize>,
     means: Means,
-    /// The decoded row group that is being sent, its next row, and the claim on its memory.
-    current: Option<(RecordBatch, usize, Claim)>,
+    /// The first of `groups`, unless it was given up to those who wait for memory: then it is read again.
+    current: Seat<Decoded>,
+    /// The row of it that is sent next.
+    row: usize,
+    /// The claim on the memory of a message.
+    message: Option<Claim>,
     /// The claim of the message that is on its way out.
     in_flight: Option<InFlight>,
     begun: bool,
+}
+
+/// A decoded row group.
+#[derive(Debug)]
+struct Decoded {
+    rows: RecordBatch,
+    _memory: Claim,
 }
 
 impl Sending {
     pub(super) fn new(stored: Arc<Stored>, part: u32, parts: u32, means: Means) -> Self {
         let rows: Vec<u64> = (0..stored.groups()).map(|group| stored.rows(group)).collect();
         let groups = groups(&rows, part, parts);
-        Self { stored, groups, means, current: None, in_flight: None, begun: false }
+        let current = means.claims.seat(means.permit.tenant());
+        Self { stored, groups, means, current, row: 0, message: None, in_flight: None, begun: false }
     }
 
     /// Where the rows are.
@@ -111,26 +124,38 @@ impl Sending {
 
     async fn message(&mut self) -> Result<Option<Message>> {
         loop {
-            if let Some((batch, next, _)) = &mut self.current
-                && *next < batch.num_rows()
-            {
-                let each = (batch.get_array_memory_size() / batch.num_rows()).max(1);
-                let rows = (MESSAGE_BYTES / each).clamp(1, MESSAGE_ROWS).min(batch.num_rows() - *next);
-                let (header, body) = encode(&batch.slice(*next, rows))?;
-                *next += rows;
-                self.in_flight = Some(self.means.permit.acquire(body.len() as u64).await?);
-                self.means.counters.sent(rows as u64, body.len() as u64);
-                return Ok(Some(Message::Rows(header, body)));
-            }
-            self.current = None;
             let Some(group) = self.groups.front().copied() else { return Ok(None) };
-            // The message that is being sent is a copy of its rows.
-            let cost = self.stored.cost(group).saturating_add(MESSAGE_BYTES as u64);
-            let claim = self.means.claims.claim(cost).await?;
-            let batch = self.stored.read(group, &self.means.workers).await?;
-            self.groups.pop_front();
-            self.current = Some((batch, 0, claim));
+            let decoded = match self.current.take() {
+                Some(decoded) => decoded,
+                None => self.read(group).await?,
+            };
+            let (batch, next) = (&decoded.rows, self.row);
+            if next >= batch.num_rows() {
+                self.groups.pop_front();
+                self.row = 0;
+                continue;
+            }
+            let each = (batch.get_array_memory_size() / batch.num_rows()).max(1);
+            let rows = (MESSAGE_BYTES / each).clamp(1, MESSAGE_ROWS).min(batch.num_rows() - next);
+            let (header, body) = encode(&batch.slice(next, rows))?;
+            self.row = next + rows;
+            self.in_flight = Some(self.means.permit.acquire(body.len() as u64).await?);
+            self.means.counters.sent(rows as u64, body.len() as u64);
+            self.current.put(decoded);
+            return Ok(Some(Message::Rows(header, body)));
         }
+    }
+
+    /// Reads row group `group` once there is memory for it, and for a message, which is a copy of its rows.
+    async fn read(&mut self, group: usize) -> Result<Decoded> {
+        let message = if self.message.is_none() { MESSAGE_BYTES as u64 } else { 0 };
+        let tenant = self.means.permit.tenant();
+        let mut memory = self.means.claims.claim(tenant, self.stored.cost(group).saturating_add(message)).await?;
+        if message > 0 {
+            self.message = memory.split(message);
+        }
+        let rows = self.stored.read(group, &self.means.workers).await?;
+        Ok(Decoded { rows, _memory: memory })
     }
 }
 

@@ -105,8 +105,9 @@ impl FlightService for Service {
     }
 
     async fn get_schema(&self, request: Request<FlightDescriptor>) -> Result<Response<SchemaResult>, Status> {
+        let tenant = tenant(&request)?;
         let asked = self.asked(request.get_ref())?;
-        let columns = self.0.columns(&asked).await.map_err(|error| self.failed(&error))?;
+        let columns = self.0.columns(&tenant, &asked).await.map_err(|error| self.failed(&error))?;
         let message: IpcMessage = SchemaAsIpc::new(&columns, &IpcWriteOptions::default())
             .try_into()
             .map_err(|error: arrow::error::ArrowError| Status::internal(error.to_string()))?;
@@ -126,13 +127,13 @@ impl FlightService for Service {
     }
 
     async fn do_action(&self, request: Request<Action>) -> Result<Response<Self::DoActionStream>, Status> {
-        tenant(&request)?;
+        let tenant = tenant(&request)?;
         let Action { r#type, body } = request.into_inner();
         self.0.config.limits.admit_action(body.len()).map_err(|error| to_status(&error))?;
         let answer = match r#type.as_str() {
             "stats" => Ok(json(&self.0.stats())),
             "state" => match Asked::from_json(&body) {
-                Ok(asked) => self.0.state(&asked).await.map(|state| state.to_json().into_bytes()),
+                Ok(asked) => self.0.state(&tenant, &asked).await.map(|state| state.to_json().into_bytes()),
                 Err(error) => Err(error),
             },
             put if put::ACTIONS.iter().any(|(name, _)| *name == put) => put::act(&self.0, put, &body).await,

@@ -1,4 +1,7 @@
 //! One stream of batches, from its ticket to its end: opened, fenced to its gang, held to its tenant's quota.
+//!
+//! Those who need memory may take a stream's place in its line while its client reads, or does not; the stream then gets another place
+//! and goes on with the same step.
 
 use std::sync::Arc;
 
@@ -7,16 +10,17 @@ use tonic::{Code, Status};
 
 use super::super::auth::Tenant;
 use super::super::body::Message;
-use super::super::hub::{Found, Subscriber};
+use super::super::claims::Claim;
+use super::super::hub::{Found, Subscriber, Wanted};
 use super::super::metrics::StreamCounters;
 use super::super::quota::{InFlight, StreamPermit};
+use super::super::seat::Seat;
 use super::{Core, same_data};
 use crate::error::{Error, Result};
 use crate::flight::gang::{Fence, Reading};
 use crate::flight::status::to_status;
 use crate::flight::ticket::Ticket;
 use crate::flight::wire::{Position, schema_message};
-use crate::plan::{Plan, Share};
 
 impl Core {
     pub(super) async fn stream(self: &Arc<Self>, tenant: &Tenant, ticket: Ticket, outgoing: u64) -> Result<Streaming> {
@@ -43,32 +47,40 @@ impl Core {
         let flow = tokio::select! {
             biased;
             end = leash.pulled(asked.step) => return Err(end.error()),
-            flow = self.flow(&ticket, permit, outgoing) => flow?,
+            flow = self.flow(tenant, &ticket, permit, outgoing) => flow?,
         };
         Ok(Streaming { flow, leash, begun: false })
     }
 
-    async fn flow(self: &Arc<Self>, ticket: &Ticket, permit: StreamPermit, outgoing: u64) -> Result<Flow> {
+    async fn flow(
+        self: &Arc<Self>,
+        tenant: &Tenant,
+        ticket: &Ticket,
+        permit: StreamPermit,
+        outgoing: u64,
+    ) -> Result<Flow> {
         let asked = &ticket.asked;
-        let offer = self.offer(asked).await?;
+        let offer = self.offer(tenant, asked).await?;
         same_data(ticket, offer.fingerprint)?;
-        let plan = offer.plan(asked.epoch)?;
+        let plan = offer.plan(asked.epoch, self.hub.workers()).await?;
         if let Some(caller) = &asked.gang {
             // Before anything is sent: two ranks of a generation never get rows of two plans.
             self.gangs.read(caller, &Reading::new(&asked.dataset, offer.fingerprint, plan.spec()))?;
         }
-        let share = asked.share(0)?;
-        let subscriber = self.hub.subscribe(&offer, &plan, share, asked.step, outgoing).await?;
+        let wanted = Wanted { tenant: tenant.clone(), offer, plan, share: asked.share(0)?, outgoing };
+        let mut subscriber = self.hub.subscribe(&wanted, asked.step, false).await?;
+        let outgoing = subscriber.outgoing();
+        let seat = self.hub.claims().seat(tenant);
+        seat.put(subscriber);
         Ok(Flow {
             core: Arc::clone(self),
-            plan,
-            share,
+            wanted,
             generation: asked.gang.as_ref().map(|caller| caller.generation),
-            subscriber,
+            seat,
+            outgoing,
             counters: self.config.admin.metrics().stream(&asked.dataset),
             permit,
             in_flight: None,
-            outgoing,
             step: asked.step,
         })
     }
@@ -84,16 +96,17 @@ pub(super) struct Streaming {
 /// The batches of a stream, from one step to the next.
 struct Flow {
     core: Arc<Core>,
-    plan: Arc<Plan>,
-    share: Share,
+    wanted: Wanted,
     generation: Option<u64>,
-    subscriber: Subscriber,
+    /// Its place in a line, unless it was given up to those who wait for memory: then it gets another.
+    seat: Seat<Subscriber>,
+    /// The claim on batches that are on their way out.
+    #[expect(dead_code, reason = "held for its drop")]
+    outgoing: Option<Claim>,
     counters: StreamCounters,
     permit: StreamPermit,
     /// The claim of the batch that is on its way out.
     in_flight: Option<InFlight>,
-    /// Batches that may be on their way out.
-    outgoing: u64,
     /// The step that is sent next.
     step: u64,
 }
@@ -102,7 +115,7 @@ impl Streaming {
     pub(super) async fn next(&mut self) -> Result<Option<Message>, Status> {
         if !self.begun {
             self.begun = true;
-            return Ok(Some(Message::Schema(schema_message(&self.flow.subscriber.offer().columns))));
+            return Ok(Some(Message::Schema(schema_message(&self.flow.wanted.offer.columns))));
         }
         self.flow.in_flight = None;
         let step = self.flow.step;
@@ -118,33 +131,44 @@ impl Streaming {
 impl Flow {
     /// The next batch, when there is one and it may go out.
     async fn next(&mut self) -> Result<Option<Message>, Status> {
+        let mut place = self.seat.take();
+        let found = self.find(&mut place).await.inspect_err(|status| {
+            if status.code() == Code::FailedPrecondition {
+                // A file changed: the next call is to see what is there now.
+                self.core.opened.forget(&self.wanted.offer);
+            }
+        })?;
+        if let Some(place) = place {
+            // Also while it waits for its turn, which its own quota decides, others may have its memory.
+            self.seat.put(place);
+        }
+        let Found::Batch(batch) = found else { return Ok(None) };
+        let bytes = batch.body_len() as u64;
+        let claim = self.permit.acquire(bytes).await.map_err(|error| to_status(&error))?;
+        self.in_flight = Some(claim);
+        self.counters.sent(batch.position.rows, bytes);
+        self.step = batch.position.step + 1;
+        let metadata = match self.generation {
+            None => batch.metadata.clone(),
+            generation => Position { generation, ..batch.position.clone() }.to_json().into(),
+        };
+        Ok(Some(Message::Batch(batch, metadata)))
+    }
+
+    /// What is there at the next step, in `place` or in another one if it has none or fell behind.
+    async fn find(&self, place: &mut Option<Subscriber>) -> Result<Found, Status> {
         loop {
-            match self.subscriber.next().await {
-                Ok(Found::End) => return Ok(None),
-                Ok(Found::Batch(batch)) => {
-                    let bytes = batch.body_len() as u64;
-                    let claim = self.permit.acquire(bytes).await.map_err(|error| to_status(&error))?;
-                    self.in_flight = Some(claim);
-                    self.counters.sent(batch.position.rows, bytes);
-                    self.step = batch.position.step + 1;
-                    let metadata = match self.generation {
-                        None => batch.metadata.clone(),
-                        generation => Position { generation, ..batch.position.clone() }.to_json().into(),
-                    };
-                    return Ok(Some(Message::Batch(batch, metadata)));
+            let subscriber = match place {
+                Some(subscriber) => subscriber,
+                None => {
+                    let again = self.core.hub.subscribe(&self.wanted, self.step, true).await;
+                    place.insert(again.map_err(|error| to_status(&error))?)
                 }
-                Ok(Found::Behind(step)) => {
-                    let offer = Arc::clone(self.subscriber.offer());
-                    let again = self.core.hub.subscribe(&offer, &self.plan, self.share, step, self.outgoing).await;
-                    self.subscriber = again.map_err(|error| to_status(&error))?;
-                }
-                Err(status) => {
-                    if status.code() == Code::FailedPrecondition {
-                        // A file changed: whoever asks next is to see what is there now.
-                        self.core.opened.forget(self.subscriber.offer());
-                    }
-                    return Err(status);
-                }
+            };
+            match subscriber.next().await? {
+                // The line that it left behind has no more use for its memory.
+                Found::Behind => *place = None,
+                found => return Ok(found),
             }
         }
     }

@@ -1,0 +1,180 @@
+//! What a client asks for is bounded before it costs anything, and what a catalogue keeps back is not there to be asked for.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arrow::array::{Array, ArrayRef, Int64Array, RecordBatch, StructArray};
+use arrow::datatypes::{DataType, Field, Schema};
+use arrow_flight::FlightDescriptor;
+use arrow_flight::flight_service_client::FlightServiceClient;
+use bowstring::Loader;
+use bowstring::error::Error;
+use bowstring::pipeline::{Filter, LoaderOptions};
+use bowstring::plan::Tail;
+use parquet::arrow::ArrowWriter;
+use serde_json::{Value, json};
+
+use crate::serve_shell::{Server, connect, write};
+use crate::support;
+
+/// `id`, `secret_a` and `person` with `age` and `secret_b`: what is secret is ten times the id.
+fn people(path: &Path) {
+    let ids = || Int64Array::from_iter_values(0..64);
+    let tens = || Arc::new(Int64Array::from_iter_values((0..64).map(|id| id * 10))) as ArrayRef;
+    let number = |name: &str| Arc::new(Field::new(name, DataType::Int64, false));
+    let person = StructArray::from(vec![(number("age"), Arc::new(ids()) as ArrayRef), (number("secret_b"), tens())]);
+    let fields = vec![
+        Field::new("id", DataType::Int64, false),
+        Field::new("secret_a", DataType::Int64, false),
+        Field::new("person", person.data_type().clone(), false),
+    ];
+    let columns: Vec<ArrayRef> = vec![Arc::new(ids()), tens(), Arc::new(person)];
+    let batch = RecordBatch::try_new(Arc::new(Schema::new(fields)), columns).unwrap();
+    let mut writer = ArrowWriter::try_new(File::create(path).unwrap(), batch.schema(), None).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+}
+
+fn remote(server: &Server, dataset: &str, change: impl FnOnce(&mut LoaderOptions)) -> Result<Loader, Error> {
+    let mut options = LoaderOptions {
+        rank: Some(0),
+        world_size: Some(1),
+        timeout: 30.0,
+        ..LoaderOptions::new(format!("{}/{dataset}", server.listen), 16)
+    };
+    change(&mut options);
+    Loader::open(options)
+}
+
+/// The schema, as text, or the message, of what is described for `asked`.
+fn described(server: &Server, asked: &Value) -> Result<String, String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut client = FlightServiceClient::new(connect(server.port(), None).await?);
+        let descriptor = FlightDescriptor::new_cmd(asked.to_string());
+        let info = client.get_flight_info(descriptor).await.map_err(|status| status.message().to_owned())?;
+        let schema = info.into_inner().try_decode_schema().map_err(|error| error.to_string())?;
+        Ok(schema.to_string())
+    })
+}
+
+#[test]
+fn what_the_catalogue_excludes_does_not_exist_for_a_client() {
+    let directory = tempfile::tempdir().unwrap();
+    let data = directory.path().join("people.parquet");
+    people(&data);
+    let config = format!(
+        "[datasets.people]\nurl = {data:?}\nexclude = [\"*secret*\"]\nfilter = \"secret_a >= 100\"\n\
+         [datasets.open]\nurl = {data:?}\n"
+    );
+    let server = Server::start(&["--config", &write(directory.path(), "serve.toml", &config)]);
+    // The owner's own filter may use what others do not see.
+    let mut loader = remote(&server, "people", |options| options.shuffle = false).unwrap();
+    assert_eq!(loader.rows(), 54);
+    let names: Vec<&str> = loader.schema().fields().iter().map(|field| &*field.name).collect();
+    assert_eq!(names, ["id", "person.age"]);
+    assert_eq!(support::ids(&loader.next().unwrap().unwrap())[0], 10);
+    // A client's own may use anything that he sees, and is told nothing of the rest.
+    let seen = |text: &str| {
+        let filter = Some(Filter::Text(text.to_owned()));
+        remote(&server, "people", |options| options.filter = filter).map(|loader| loader.rows())
+    };
+    assert_eq!(seen("person.age < 20 and id > 0").unwrap(), 10);
+    for hidden in
+        ["secret_a > 300", "person.secret_b > 300", "secret_a is null", "split(secret_a, 0, 0.5)", "nothing > 1"]
+    {
+        let error = seen(hidden).unwrap_err();
+        let text = error.to_string();
+        let name = hidden.trim_start_matches("split(").split([' ', ',']).next().unwrap();
+        assert!(matches!(error, Error::NotFound { .. }), "{hidden}: {text}");
+        assert!(!text.replace(name, "").contains("secret"), "{hidden}: {text}");
+    }
+    // Nor by another name, as rows or as batches.
+    for columns in [vec!["*"], vec!["person"], vec!["id", "person.*"]] {
+        let asked = json!({"dataset": "people", "options": {"batch_size": 8, "columns": columns}});
+        let schema = described(&server, &asked).unwrap();
+        assert!(schema.contains("person") && !schema.contains("secret"), "{columns:?}: {schema}");
+    }
+    for columns in [vec!["*"], vec!["person"], vec![]] {
+        let asked = json!({"dataset": "people", "rows": {}, "options": {"columns": columns}});
+        let schema = described(&server, &asked).unwrap();
+        assert!(schema.contains("age") && !schema.contains("secret"), "{columns:?}: {schema}");
+    }
+    for columns in ["secret_a", "person.secret_b", "secret*"] {
+        for rows in [json!(null), json!({})] {
+            let options = json!({"batch_size": 8, "columns": [columns]});
+            let asked = json!({"dataset": "people", "rows": rows, "options": options});
+            let error = described(&server, &asked).unwrap_err();
+            // Stored rows are whole columns, hidden or not.
+            assert!(error.contains("not found") || error.contains("name the whole column"), "{columns}: {error}");
+            assert!(!error.replace(columns, "").contains("secret"), "{columns}: {error}");
+        }
+    }
+    // What a client himself excludes is left out of stored rows at any depth too, and may be in his filter.
+    let options = json!({"exclude": ["*secret*"], "filter": "secret_a > 300"});
+    let schema = described(&server, &json!({"dataset": "open", "rows": {}, "options": options})).unwrap();
+    assert!(schema.contains("age") && !schema.contains("secret"), "{schema}");
+}
+
+#[test]
+fn a_step_of_two_thousand_million_rows_is_refused_and_holds_nobody_up() {
+    let directory = tempfile::tempdir().unwrap();
+    support::write(directory.path(), &[vec![50; 20]], 1);
+    let config = format!(
+        "[server]\nmemory_budget = 67_108_864\n[datasets.numbers]\nurl = {0:?}\n[datasets.small]\nurl = {0:?}\nlimits = {{ max_batch_size = 100 }}\n",
+        directory.path()
+    );
+    let config_directory = tempfile::tempdir().unwrap();
+    let server = Server::start(&["--config", &write(config_directory.path(), "serve.toml", &config)]);
+    let start = Instant::now();
+    for tail in [Tail::Repeat, Tail::Pad] {
+        let huge = remote(&server, "numbers", |options| {
+            (options.batch_size, options.tail) = (Some((1 << 31) - 1), tail);
+        });
+        let error = huge.and_then(|mut loader| loader.next()).unwrap_err();
+        assert!(matches!(error, Error::Limit { .. }), "{error}");
+    }
+    // Numbers that nothing can have are refused here and there, without a panic.
+    type Change = fn(&mut LoaderOptions);
+    let cases: [(Change, &str); 6] = [
+        (|options| options.batch_size = Some(1 << 63), "global_batch_size"),
+        (|options| options.lanes = Some(u32::MAX), "lanes"),
+        (|options| options.window_rows = Some(1 << 63), "window_rows"),
+        (|options| options.prefetch = 1 << 63, "prefetch"),
+        (|options| options.prefetch = usize::MAX, "prefetch"),
+        (|options| options.timeout = 9.3e18, "timeout"),
+    ];
+    for (change, option) in cases {
+        let error = remote(&server, "numbers", change).unwrap_err().to_string();
+        assert!(error.contains(option), "{option}: {error}");
+    }
+    for (options, option) in [
+        (json!({"global_batch_size": 1_u64 << 63}), "global_batch_size"),
+        (json!({"batch_size": 8, "lanes": 1_u64 << 63}), "u32"),
+        (json!({"batch_size": 8, "lanes": u32::MAX}), "lanes"),
+        (json!({"batch_size": 8, "window_rows": 1_u64 << 63}), "window_rows"),
+        (json!({"batch_size": 8, "prefetch": 1_u64 << 63}), "prefetch"),
+        (json!({"batch_size": 8, "timeout": 9.3e18}), "timeout"),
+    ] {
+        let error = described(&server, &json!({"dataset": "numbers", "options": options})).unwrap_err();
+        assert!(error.contains(option), "{option}: {error}");
+    }
+    // A limit for one rank holds for what clients send, which is the batch of all.
+    let error = remote(&server, "small", |options| options.batch_size = Some(101)).unwrap_err().to_string();
+    assert!(error.contains("needs 101, the limit is 100"), "{error}");
+    remote(&server, "small", |options| options.batch_size = Some(100)).unwrap();
+    // Tickets for all ranks at once say all that was asked, each.
+    let long: Vec<u32> = (0..1 << 12).collect();
+    let asked = json!({"dataset": "numbers", "world_size": 1024, "options": {"global_batch_size": 1024, "filter": [["id", "in", long]]}});
+    let error = described(&server, &asked).unwrap_err();
+    assert!(error.contains("in bytes"), "{error}");
+    let mut loader = remote(&server, "numbers", |_| ()).unwrap();
+    let mut rows = 0;
+    while let Some(batch) = loader.next().unwrap() {
+        rows += support::ids(&batch).len();
+    }
+    assert_eq!(rows, 1000);
+    assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+}
