@@ -287,6 +287,51 @@ impl Error {
         Self::Config { option, problem: problem.into() }
     }
 
+    /// The same error once more, for another who waited for the same: its cause is that of `error`.
+    pub(crate) fn again(error: &Arc<Self>) -> Self {
+        let cause = |source: Option<&Source>| -> Option<Source> {
+            source.map(|_| Box::new(SharedCause(Arc::clone(error))) as Source)
+        };
+        match &**error {
+            Self::NotFound { what, hint } => Self::NotFound { what: what.clone(), hint: hint.clone() },
+            Self::Corrupt { place, what, source } => {
+                Self::Corrupt { place: place.clone(), what: what.clone(), source: cause(source.as_ref()) }
+            }
+            Self::SourceChanged { file, was, now } => {
+                Self::SourceChanged { file: file.clone(), was: was.clone(), now: now.clone() }
+            }
+            Self::Mismatch { what, expected, found, hint } => Self::Mismatch {
+                what: what.clone(),
+                expected: expected.clone(),
+                found: found.clone(),
+                hint: hint.clone(),
+            },
+            Self::Unsupported { what, hint } => Self::Unsupported { what: what.clone(), hint: hint.clone() },
+            Self::Limit { what, asked, limit, option } => {
+                Self::Limit { what: what.clone(), asked: *asked, limit: *limit, option }
+            }
+            Self::Config { option, problem } => Self::Config { option, problem: problem.clone() },
+            Self::Store { operation, url, .. } => Self::Store {
+                operation: operation.clone(),
+                url: url.clone(),
+                source: Box::new(SharedCause(Arc::clone(error))),
+            },
+            Self::Timeout { stage, culprit, waited } => {
+                Self::Timeout { stage, culprit: culprit.clone(), waited: *waited }
+            }
+            Self::Remote { peer, what, source } => {
+                Self::Remote { peer: peer.clone(), what: what.clone(), source: cause(source.as_ref()) }
+            }
+            Self::Fenced { gang, generation, why } => {
+                Self::Fenced { gang: gang.clone(), generation: *generation, why: why.clone() }
+            }
+            Self::Device { device, what, why } => {
+                Self::Device { device: device.clone(), what: what.clone(), why: why.clone() }
+            }
+            Self::Closed { why } => Self::Closed { why: why.clone() },
+        }
+    }
+
     /// The text of this error and of all its causes, separated by `: `.
     pub fn chain(&self) -> String {
         let mut text = self.to_string();
@@ -297,6 +342,22 @@ impl Error {
             cause = error.source();
         }
         text
+    }
+}
+
+/// The cause of an error that several are told of.
+#[derive(Debug)]
+struct SharedCause(Arc<Error>);
+
+impl fmt::Display for SharedCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.source().map_or(Ok(()), |source| fmt::Display::fmt(source, f))
+    }
+}
+
+impl StdError for SharedCause {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source().and_then(StdError::source)
     }
 }
 
@@ -312,5 +373,8 @@ mod tests {
         assert_eq!(error.chain(), format!("{error}: marker missing"));
         assert_eq!(error.kind().exit_code(), 3);
         assert_eq!(Place::default().to_string(), "unknown place");
+        let error = Arc::new(error);
+        let again = Error::again(&error);
+        assert_eq!((again.chain(), again.kind()), (error.chain(), error.kind()));
     }
 }

@@ -66,6 +66,7 @@ fn job(options: &LoaderOptions, settings: &Settings, parts: Parts) -> Result<Job
         workers: Workers::new(settings.threads)?,
         allocator: parts.memory.allocator,
         budget: settings.budget,
+        groups: None,
         batches: parts.batches,
         keep: (parts.batches / at_once).saturating_mul(kept),
         pool: None,

@@ -7,11 +7,12 @@
 //! A [`Slot`] holds its reservation; windows hold slots; steps in flight hold windows. When the last of them is gone the
 //! memory goes back to the budget, so nothing has to be told that a row group is finished.
 
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
 use rayon::prelude::*;
 use tokio::sync::watch;
+use tokio::task::JoinSet;
 
 use super::job::{Job, closed};
 use crate::codec::Cells;
@@ -45,7 +46,7 @@ pub(super) struct Slot {
     pub(super) group: u32,
     phase: watch::Sender<Phase>,
     born: Instant,
-    outcome: OnceLock<Result<Loaded, Mutex<Option<Error>>>>,
+    outcome: OnceLock<Result<Loaded, Arc<Error>>>,
 }
 
 #[derive(Debug)]
@@ -77,13 +78,12 @@ impl Slot {
         self.outcome.get()?.as_ref().ok().map(|loaded| Arc::clone(&loaded.cells))
     }
 
-    /// Why the row group failed. Several steps may have waited for it, so only the consumer asks, once, in plan order.
+    /// Why the row group failed: the same for every rank that waited for it.
     pub(super) fn error(&self) -> Error {
-        let error = match self.outcome.get() {
-            Some(Err(error)) => error.lock().unwrap_or_else(PoisonError::into_inner).take(),
-            _ => None,
-        };
-        error.unwrap_or_else(closed)
+        match self.outcome.get() {
+            Some(Err(error)) => Error::again(error),
+            _ => closed(),
+        }
     }
 
     /// Stage, description and age, while it is not done.
@@ -106,11 +106,55 @@ impl Slot {
     pub(super) fn finish(&self, result: Result<(Arc<Cells>, Reservation)>) {
         let outcome = match result {
             Ok((cells, reservation)) => Ok(Loaded { cells, reservation }),
-            Err(error) => Err(Mutex::new(Some(error))),
+            Err(error) => Err(Arc::new(error)),
         };
         // A slot is finished once; a second result would be a bug and is dropped with its reservation.
         drop(self.outcome.set(outcome));
         self.enter(Phase::Done);
+    }
+}
+
+/// Row groups being read and decoded. The reader aborts them when it ends; its task only starts them.
+#[derive(Debug, Default)]
+pub(super) struct Loads(Mutex<Loading>);
+
+#[derive(Debug, Default)]
+struct Loading {
+    tasks: JoinSet<()>,
+    /// The row groups of the tasks, oldest first, and of some that are gone.
+    slots: Vec<Weak<Slot>>,
+    /// So many of them before the gone ones are looked for again.
+    most: usize,
+}
+
+/// Fewer row groups are not worth being looked through.
+const FEW: usize = 64;
+
+impl Loads {
+    /// Stops all of them.
+    pub(super) fn abort(&self) {
+        self.lock().tasks.abort_all();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Loading> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn start(&self, job: &Arc<Job>, slot: &Arc<Slot>, reservation: Reservation) {
+        let mut loading = self.lock();
+        while loading.tasks.try_join_next().is_some() {}
+        loading.tasks.spawn(load(Arc::clone(job), Arc::clone(slot), reservation));
+        // At twice as many as were left the last time, so that a row group costs one look however many are live.
+        if loading.slots.len() >= loading.most.max(FEW) {
+            loading.slots.retain(|slot| slot.strong_count() > 0);
+            loading.most = 2 * loading.slots.len();
+        }
+        loading.slots.push(Arc::downgrade(slot));
+    }
+
+    /// The oldest row group that is not there yet.
+    pub(super) fn pending(&self, job: &Job) -> Option<(&'static str, String)> {
+        self.lock().slots.iter().filter_map(Weak::upgrade).find_map(|slot| slot.pending(job))
     }
 }
 
@@ -173,6 +217,7 @@ async fn read_and_decode(
             prepared.extend(packs.into_iter().map(|(pack, _)| pack));
             let cells = source.columns.cells(prepared, place)?;
             job.counters.decode.done(cells.memory() as u64, std::time::Duration::ZERO);
+            job.workers.count(rows as u64);
             let shared = cells.shared(|address| fetched.holds(address));
             Ok((cells, shared))
         })

@@ -1,7 +1,7 @@
 //! What every stage of one loader shares: the data, the pools, the counters, and the word to stop.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use tokio::sync::{Semaphore, oneshot};
 
@@ -65,6 +65,8 @@ pub struct Workers {
     pool: rayon::ThreadPool,
     /// Row groups being decoded at once: one per thread, so that batches of earlier steps never queue behind many.
     pub(super) decodes: Semaphore,
+    /// Row groups that were decoded, and their rows.
+    decoded: [AtomicU64; 2],
 }
 
 impl Workers {
@@ -78,12 +80,25 @@ impl Workers {
             .thread_name(|index| format!("bowstring-cpu-{index}"))
             .build()
             .map_err(|error| Error::Closed { why: format!("no threads can be started: {error}") })?;
-        Ok(Arc::new(Self { threads, pool, decodes: Semaphore::new(threads) }))
+        Ok(Arc::new(Self { threads, pool, decodes: Semaphore::new(threads), decoded: Default::default() }))
     }
 
     /// How many threads there are.
     pub fn threads(&self) -> usize {
         self.threads
+    }
+
+    /// One more row group was decoded, of `rows` rows.
+    pub(super) fn count(&self, rows: u64) {
+        for (counter, more) in self.decoded.iter().zip([1, rows]) {
+            counter.fetch_add(more, Ordering::Relaxed);
+        }
+    }
+
+    /// Row groups that these threads decoded since the start, and the rows of them.
+    pub fn decoded(&self) -> (u64, u64) {
+        let [groups, rows] = &self.decoded;
+        (groups.load(Ordering::Relaxed), rows.load(Ordering::Relaxed))
     }
 
     /// Runs `work` on a thread of the pool and waits for it without blocking. Work that has begun goes on when the future is dropped.
@@ -110,6 +125,8 @@ pub(super) struct Means {
     pub(super) allocator: Arc<dyn HostAllocator>,
     /// Bytes of everything in flight.
     pub(super) budget: usize,
+    /// The row groups' part of the budget, where others read them.
+    pub(super) groups: Option<Arc<Pool>>,
     /// Bytes of the budget that are for batches not yet delivered.
     pub(super) batches: usize,
     /// Bytes of buffers that were given back and are kept for later batches, beyond the budget.
@@ -144,7 +161,7 @@ pub(super) struct Job {
 
 impl Job {
     pub(super) fn new(sources: Arc<[Source]>, means: Means) -> Self {
-        let Means { workers, allocator, budget, batches, keep, pool, prefetch, bad_rows } = means;
+        let Means { workers, allocator, budget, groups, batches, keep, pool, prefetch, bad_rows } = means;
         let pool_bytes = batches.saturating_add(keep);
         let pool = pool.filter(|pool| pool.budget() == pool_bytes);
         let local = sources.iter().all(|source| source.dataset.is_local());
@@ -152,7 +169,7 @@ impl Job {
         Self {
             sources,
             // Row groups never leave this process: any memory does.
-            groups: Pool::new(Arc::new(SystemAllocator), budget - batches),
+            groups: groups.unwrap_or_else(|| Pool::new(Arc::new(SystemAllocator), budget - batches)),
             batches: pool.unwrap_or_else(|| Pool::new(allocator, pool_bytes)),
             workers,
             reads: Semaphore::new(reads_at_once),

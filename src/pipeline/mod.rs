@@ -10,10 +10,12 @@
 //! | [`Veil`] | what is kept back from whoever asks |
 //! | `engine` | what runs for either of them: threads, the feed of the moment |
 //! | `feed` | steps become batches, in order, within the budget |
+//! | `reader` | reads row groups ahead, once for all shares that are delivered together |
 //! | `groups` | row groups on their way from the store to cells |
 //! | [`Stats`], [`Ledger`] | what happened |
 //! | [`rank`], [`machine`] | who this process is, and what it has |
 
+mod ahead;
 mod engine;
 mod feed;
 mod groups;
@@ -25,8 +27,10 @@ mod ngram;
 mod options;
 mod prepared;
 pub mod rank;
+mod reader;
 mod returned;
 mod row_groups;
+mod shared;
 mod sized;
 mod stats;
 mod step;
@@ -44,6 +48,7 @@ pub use options::{Filter, LoaderOptions};
 pub use prepared::{Batches, MemoryNeed, Prepared, Run};
 pub(crate) use returned::{Again, At, Returned};
 pub use row_groups::{NextPiece, Piece, RowGroups};
+pub use shared::SharedReader;
 pub use stats::{Memory, Stage, Stats};
 pub use stored::Stored;
 pub use veil::Veil;

@@ -12,6 +12,7 @@ use super::feed::Feed;
 use super::job::{Job, Means, Source, Workers, closed};
 use super::ngram::{Frames, Maker};
 use super::options::{LoaderOptions, Settings};
+use super::shared::SharedReader;
 use super::sized::sized;
 use super::stats::Stats;
 use super::veil::Veil;
@@ -54,7 +55,7 @@ pub struct Prepared {
     spec: PlanSpec,
     /// Whether the options name the version of the order.
     names_version: bool,
-    bad_rows: BadRows,
+    pub(super) bad_rows: BadRows,
 }
 
 impl Prepared {
@@ -150,8 +151,7 @@ impl Prepared {
 
     /// The least memory that one share of `plan` runs in, `prefetch` batches ahead. It asks about every row group.
     pub fn need(&self, plan: &Plan, share: Share, prefetch: usize) -> MemoryNeed {
-        let rows = usize::try_from(plan.batch_rows(share)).unwrap_or(usize::MAX);
-        let batches = batch_bytes(&self.sources, rows).saturating_mul(batches_at_once(prefetch)) as u64;
+        let batches = self.batches_need(plan, share, prefetch);
         // What the windows of a step hold, and the largest row group on its way in beside them.
         let live = plan.live_bytes(share, &|source, group| self.sources[source as usize].cost(group as usize).held);
         // The rows of steps that are being made, by name: more than the batch itself where a row is a single byte.
@@ -160,13 +160,19 @@ impl Prepared {
         MemoryNeed { row_groups, batches }
     }
 
+    /// Bytes of the batches of one share of `plan`, `prefetch` batches ahead.
+    pub(crate) fn batches_need(&self, plan: &Plan, share: Share, prefetch: usize) -> u64 {
+        let rows = usize::try_from(plan.batch_rows(share)).unwrap_or(usize::MAX);
+        batch_bytes(&self.sources, rows).saturating_mul(batches_at_once(prefetch)) as u64
+    }
+
     /// As [`need`](Self::need), for a stranger's plan: where the batches alone are beyond `budget`, nothing else is asked about.
     ///
     /// # Errors
     /// [`Error::Limit`].
     pub(crate) fn need_within(&self, plan: &Plan, share: Share, prefetch: usize, budget: u64) -> Result<MemoryNeed> {
         let rows = usize::try_from(plan.batch_rows(share)).unwrap_or(usize::MAX);
-        let asked = batch_bytes(&self.sources, rows).saturating_mul(batches_at_once(prefetch)) as u64;
+        let asked = self.batches_need(plan, share, prefetch);
         if asked > budget {
             let what = format!("{} batches of {rows} rows", batches_at_once(prefetch));
             return Err(Error::Limit { what, asked, limit: budget, option: "memory_budget (or lower batch_size)" });
@@ -238,6 +244,7 @@ impl Prepared {
             workers: run.workers,
             allocator: run.allocator,
             budget: run.budget,
+            groups: None,
             // At most the budget, which is a usize.
             batches: need.batches as usize,
             keep: run.keep,
@@ -247,7 +254,7 @@ impl Prepared {
         };
         let job = Arc::new(Job::new(Arc::clone(&self.sources), means));
         let feed = Feed::start(Arc::clone(&job), plan, run.share, run.from);
-        Ok(Batches { feed, job })
+        Ok(Batches { feed, job, shared: None })
     }
 }
 
@@ -277,14 +284,21 @@ pub struct Run {
 /// Batches in plan order. The first error ends the stream; dropping it stops everything behind it.
 #[derive(Debug)]
 pub struct Batches {
-    feed: Feed,
-    job: Arc<Job>,
+    pub(super) feed: Feed,
+    pub(super) job: Arc<Job>,
+    /// What reads its row groups, where that is for others too.
+    pub(super) shared: Option<Arc<SharedReader>>,
 }
 
 impl Batches {
     /// Stage and culprit of a wait that brings nothing.
     pub fn culprit(&self) -> (&'static str, String) {
         self.feed.culprit()
+    }
+
+    /// Whether the stream ended because other shares of its plan, whose row groups are read together, went on without it.
+    pub fn is_behind(&self) -> bool {
+        self.shared.is_some() && self.feed.is_behind()
     }
 
     /// Where its batches come from.

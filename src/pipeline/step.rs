@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::feed::{Failure, Made, Work};
+use super::feed::{Failure, Made};
 use super::groups::Slot;
 use super::job::{Job, closed};
 use super::ledger::Entry;
+use super::reader::Work;
 use crate::codec::{BadRow, Cells, Rows};
 use crate::error::Result;
 use crate::memory::Reservation;

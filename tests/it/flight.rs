@@ -418,7 +418,7 @@ fn random_plans_are_the_same_by_every_way() {
 }
 
 /// What the server says of itself.
-fn stats(served: &Served) -> serde_json::Value {
+pub(crate) fn stats(served: &Served) -> serde_json::Value {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", served.address())).unwrap();

@@ -49,6 +49,9 @@ mod flight_kill;
 /// What writers and strangers send to a server.
 #[cfg(all(feature = "flight", unix))]
 mod flight_put;
+/// Many ranks of one plan at one server.
+#[cfg(feature = "flight")]
+mod flight_ranks;
 /// Random requests of every call.
 #[cfg(all(feature = "flight", target_os = "linux"))]
 mod flight_requests;

@@ -19,7 +19,7 @@ use super::auth::Tenant;
 use super::body::Message;
 use super::config::Config;
 use super::entry::{ClientLimits, Entry};
-use super::hub::{Hub, OUTGOING};
+use super::hub::{Hub, OUTGOING, Wanted};
 use super::opened::{Offer, Opened};
 use super::openings::Openings;
 use super::rows::{self, Sending};
@@ -86,6 +86,11 @@ impl Core {
         let hub = Hub::new(workers, shared, config.memory_budget, config.share_bytes);
         let (opened, tables) = (Opened::default(), Opened::default());
         Ok(Self { config, gangs, staging, socket, opened, tables, openings, hub, draining })
+    }
+
+    /// Row groups that were decoded for streams of batches since the start, and their rows.
+    pub(super) fn decoded(&self) -> (u64, u64) {
+        self.hub.workers().decoded()
     }
 
     /// Bytes of the memory budget that are claimed, and the budget.
@@ -172,6 +177,15 @@ impl Core {
             self.gangs.may_read(caller, &Reading::new(&asked.dataset, offer.fingerprint, plan.spec()))?;
         }
         State::at(offer.fingerprint, plan.spec().clone(), asked.epoch, asked.step).check_step(plan.steps())?;
+        let wanted = Wanted {
+            tenant: tenant.clone(),
+            offer: Arc::clone(&offer),
+            plan: Arc::clone(&plan),
+            share: asked.share(0)?,
+            outgoing: OUTGOING,
+        };
+        // Nobody waits for a step that another rank can never get.
+        self.hub.check(&wanted).await?;
         let ranks = match asked.rank {
             Some(rank) => rank..rank.saturating_add(1),
             None => all(asked.world_size, &asked, "ranks", "rank")?,
@@ -298,11 +312,13 @@ impl Core {
     /// What the server does, as JSON.
     pub(super) fn stats(&self) -> Value {
         let (used, budget) = self.memory();
+        let (row_groups, rows) = self.decoded();
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "datasets": self.config.catalogue.names().collect::<Vec<_>>(),
             "memory": { "used": used, "budget": budget },
-            "rows_decoded": self.hub.decoded(),
+            "rows_decoded": rows,
+            "row_groups_decoded": row_groups,
             "gangs": self.gangs.running(),
             "written_bytes": self.staging.as_ref().map_or(0, |staging| staging.memory_used()),
             "draining": *self.draining.borrow(),

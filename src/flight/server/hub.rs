@@ -9,7 +9,7 @@
 //! [`claims`](super::claims)): what the line needs, its ring, and the batches that each stream may have on their way out.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use futures::StreamExt;
@@ -18,6 +18,7 @@ use tonic::Status;
 use super::auth::Tenant;
 use super::claims::{Claim, Claims};
 use super::opened::{Offer, PREFETCH};
+use super::shared_plan::{Footing, SharedPlan, SharedPlans, check};
 use crate::error::{Error, Result};
 use crate::flight::status::to_status;
 use crate::flight::wire::{Encoded, encode};
@@ -26,7 +27,7 @@ use crate::pipeline::{Batches, MemoryNeed, Run, Workers};
 use crate::plan::{Plan, Share};
 
 /// Batches that a line remembers at least, and at most if nothing is said.
-const RING: std::ops::RangeInclusive<u64> = 4..=256;
+pub(super) const RING: std::ops::RangeInclusive<u64> = 4..=256;
 
 /// Bytes of batches that a line remembers where they are many, if nothing is said: enough for jobs that begin a moment apart.
 const RING_BYTES: u64 = 64 << 20;
@@ -38,7 +39,7 @@ const MAX_RING: u64 = 1024;
 pub(super) const OUTGOING: u64 = 2;
 
 /// Most memory for reading ahead that a line asks for beyond its need.
-const AHEAD: u64 = 256 << 20;
+pub(super) const AHEAD: u64 = 256 << 20;
 
 type Key = (usize, u64, u32, u32);
 
@@ -53,18 +54,32 @@ pub(super) struct Wanted {
     pub(super) outgoing: u64,
 }
 
+impl Wanted {
+    fn key(&self) -> Key {
+        (Arc::as_ptr(&self.offer) as usize, self.plan.epoch(), self.share.rank, self.share.world)
+    }
+}
+
+/// On which terms somebody subscribes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Terms {
+    /// It has memory for batches on their way out.
+    pub(super) paid: bool,
+    /// Its row groups are read for itself: the other ranks of its plan went on without it.
+    pub(super) alone: bool,
+}
+
 /// What all streams of a server share.
 #[derive(Debug)]
 pub(super) struct Hub {
     lines: Mutex<HashMap<Key, Vec<Weak<Line>>>>,
+    plans: SharedPlans,
     workers: Arc<Workers>,
     /// Where batches are built; none for memory that no other process sees.
     shared: Option<Arc<SharedAllocator>>,
     claims: Arc<Claims>,
     /// Bytes of batches that a line remembers, and how many batches at most.
     ring: (u64, u64),
-    /// Rows of batches that were made, padding included.
-    decoded: Arc<AtomicU64>,
 }
 
 impl Hub {
@@ -77,11 +92,11 @@ impl Hub {
     ) -> Self {
         Self {
             lines: Mutex::default(),
+            plans: SharedPlans::default(),
             workers,
             shared,
             claims: Arc::new(Claims::new(budget)),
             ring: share.map_or((RING_BYTES, *RING.end()), |bytes| (bytes, MAX_RING)),
-            decoded: Arc::default(),
         }
     }
 
@@ -95,11 +110,6 @@ impl Hub {
         &self.workers
     }
 
-    /// Rows of batches that were made since the start, padding included.
-    pub(super) fn decoded(&self) -> u64 {
-        self.decoded.load(Ordering::Relaxed)
-    }
-
     /// What a line of such a share needs. Asking may be long: it is done where batches are made.
     async fn need(&self, wanted: &Wanted) -> Result<MemoryNeed> {
         let (offer, plan, share) = (Arc::clone(&wanted.offer), Arc::clone(&wanted.plan), wanted.share);
@@ -107,19 +117,71 @@ impl Hub {
         self.workers.run(move || offer.prepared.need_within(&plan, share, PREFETCH, budget)).await
     }
 
-    /// A stream of what is `wanted` from `step` on. Memory for its batches on their way out is claimed with it unless it has some
-    /// (`paid`): see [`Subscriber::outgoing`].
-    pub(super) async fn subscribe(&self, wanted: &Wanted, step: u64, paid: bool) -> Result<Subscriber> {
+    /// That all ranks of the plan of `wanted` can be served at once.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] where they need more than the budget.
+    pub(super) async fn check(&self, wanted: &Wanted) -> Result<()> {
+        check(wanted, &self.claims, &self.workers).await
+    }
+
+    /// A stream of what is `wanted` from `step` on. Memory for its batches on their way out is claimed with it unless it has some: see
+    /// [`Subscriber::outgoing`].
+    pub(super) async fn subscribe(&self, wanted: &Wanted, step: u64, terms: Terms) -> Result<Subscriber> {
+        wanted.plan.check_share(wanted.share)?;
+        if wanted.share.world > 1 && !terms.alone {
+            let plan = self.plans.get(wanted, &self.claims, &self.workers).await?;
+            if let Some(subscriber) = self.beside_others(wanted, step, terms, &plan).await? {
+                return Ok(subscriber);
+            }
+        }
+        self.alone(wanted, step, terms).await
+    }
+
+    /// As [`subscribe`](Self::subscribe), where the row groups are read for other ranks too; none where `step` is far from theirs.
+    async fn beside_others(
+        &self,
+        wanted: &Wanted,
+        step: u64,
+        terms: Terms,
+        plan: &Arc<SharedPlan>,
+    ) -> Result<Option<Subscriber>> {
+        let Wanted { tenant, share, outgoing, .. } = wanted;
+        let footing = plan.footing;
+        let ((batches, batch), least) = (footing.batches(wanted), footing.line(wanted));
+        let out = if terms.paid { 0 } else { outgoing.saturating_mul(batch) };
+        if self.find(wanted, step).is_some() {
+            let claim = self.claims.claim(tenant, out).await?;
+            if let Some(line) = self.find(wanted, step) {
+                return Ok(Some(Subscriber::new(line, step, tenant, claim)));
+            }
+        }
+        let mut memory = match plan.line(least) {
+            Some(memory) => memory,
+            None => self.claims.claim(tenant, least).await?,
+        };
+        let claim = memory.split(out).ok_or_else(|| Error::Closed { why: "a claim is too small".to_owned() })?;
+        // Others may have begun the same line while this one waited.
+        if let Some(line) = self.find(wanted, step) {
+            return Ok(Some(Subscriber::new(line, step, tenant, claim)));
+        }
+        let need = MemoryNeed { row_groups: 0, batches };
+        let place = self.place(wanted, need, footing, &mut memory);
+        let run = place.run(self, *share, step, batches);
+        let Some(batches) = plan.reader.batches(run, need)? else { return Ok(None) };
+        let line = self.line(wanted, step, place, batches, memory, Some(Arc::clone(plan)));
+        Ok(Some(Subscriber::new(line, step, tenant, claim)))
+    }
+
+    /// As [`subscribe`](Self::subscribe), with row groups that are read for this share alone.
+    async fn alone(&self, wanted: &Wanted, step: u64, terms: Terms) -> Result<Subscriber> {
         let Wanted { tenant, offer, plan, share, outgoing } = wanted;
-        let (share, outgoing) = (*share, *outgoing);
-        plan.check_share(share)?;
         let need = self.need(wanted).await?;
         let batch = need.batches / (PREFETCH as u64 + 2);
-        let out = if paid { 0 } else { outgoing.saturating_mul(batch) };
-        let key = (Arc::as_ptr(offer) as usize, plan.epoch(), share.rank, share.world);
-        if self.find(key, step).is_some() {
+        let out = if terms.paid { 0 } else { outgoing.saturating_mul(batch) };
+        if self.find(wanted, step).is_some() {
             let claim = self.claims.claim(tenant, out).await?;
-            if let Some(line) = self.find(key, step) {
+            if let Some(line) = self.find(wanted, step) {
                 return Ok(Subscriber::new(line, step, tenant, claim));
             }
         }
@@ -128,53 +190,75 @@ impl Hub {
         let mut memory = self.claims.claim(tenant, out.saturating_add(least)).await?;
         let claim = memory.split(out).ok_or_else(|| Error::Closed { why: "a claim is too small".to_owned() })?;
         // Others may have begun the same line while this one waited.
-        if let Some(line) = self.find(key, step) {
+        if let Some(line) = self.find(wanted, step) {
             return Ok(Subscriber::new(line, step, tenant, claim));
         }
-        // Streams that begin together see the same memory free: each takes what it can get, the ring first.
-        let spare = || self.claims.budget().saturating_sub(self.claims.used()) / 4;
-        let (bytes, most) = self.ring;
-        let mut ring = (bytes.min(spare()) / batch.max(1)).clamp(*RING.start(), most);
-        while ring > *RING.start() {
-            if let Some(more) = self.claims.try_spare(tenant, (ring - RING.start()).saturating_mul(batch)) {
-                memory.add(more);
-                break;
-            }
-            ring = (ring / 2).max(*RING.start());
-        }
-        let keep = usize::try_from(ring.saturating_add(outgoing).saturating_mul(batch)).unwrap_or(usize::MAX);
-        let batches = usize::try_from(need.batches).unwrap_or(usize::MAX).saturating_add(keep);
-        let even = offer.prepared.even_batch(plan, share).unwrap_or(0);
-        let Home { allocator, pool, together } = self.home(tenant, batches, even, &mut memory);
-        let mut ahead = AHEAD.min(spare());
+        let place = self.place(wanted, need, Footing::FULL, &mut memory);
+        let mut ahead = AHEAD.min(self.spare());
         match self.claims.try_spare(tenant, ahead) {
             Some(more) => memory.add(more),
             None => ahead = 0,
         }
-        let budget = usize::try_from(need.total().saturating_add(ahead)).unwrap_or(usize::MAX);
-        let workers = Arc::clone(&self.workers);
-        let run = Run { share, from: step, workers, allocator, budget, keep, pool, prefetch: PREFETCH };
+        let run = place.run(self, *share, step, need.total().saturating_add(ahead));
         let batches = offer.prepared.batches_in(Arc::clone(plan), run, need)?;
+        let line = self.line(wanted, step, place, batches, memory, None);
+        Ok(Subscriber::new(line, step, tenant, claim))
+    }
+
+    /// Bytes that one stream may take beyond its need: those that begin together see the same memory free.
+    fn spare(&self) -> u64 {
+        self.claims.budget().saturating_sub(self.claims.used()) / 4
+    }
+
+    /// Where a line that needs `need` builds its batches, and how many of them it remembers.
+    fn place(&self, wanted: &Wanted, need: MemoryNeed, footing: Footing, memory: &mut Claim) -> Place {
+        // Each takes what it can get, the ring first.
+        let batch = need.batches / (footing.prefetch as u64 + 2);
+        let ((bytes, most), least) = (self.ring, footing.ring);
+        let mut ring = (bytes.min(self.spare()) / batch.max(1)).clamp(least, most);
+        while ring > least {
+            if let Some(more) = self.claims.try_spare(&wanted.tenant, (ring - least).saturating_mul(batch)) {
+                memory.add(more);
+                break;
+            }
+            ring = (ring / 2).max(least);
+        }
+        let kept = ring.saturating_add(wanted.outgoing).saturating_mul(batch);
+        let keep = usize::try_from(kept).unwrap_or(usize::MAX);
+        let batches = usize::try_from(need.batches).unwrap_or(usize::MAX).saturating_add(keep);
+        let even = wanted.offer.prepared.even_batch(&wanted.plan, wanted.share).unwrap_or(0);
+        Place { home: self.home(&wanted.tenant, batches, even, memory), ring, keep, prefetch: footing.prefetch }
+    }
+
+    /// A line of `batches` from `step` on, for all streams that ask for the same.
+    fn line(
+        &self,
+        wanted: &Wanted,
+        step: u64,
+        place: Place,
+        batches: Batches,
+        memory: Claim,
+        plan: Option<Arc<SharedPlan>>,
+    ) -> Arc<Line> {
         let line = Arc::new(Line {
-            offer: Arc::clone(offer),
-            steps: plan.steps(),
-            ring: Mutex::new(Ring { batches: VecDeque::new(), most: ring as usize, next: step, failed: None }),
+            offer: Arc::clone(&wanted.offer),
+            steps: wanted.plan.steps(),
+            ring: Mutex::new(Ring { batches: VecDeque::new(), most: place.ring as usize, next: step, failed: None }),
             source: tokio::sync::Mutex::new(batches),
-            decoded: Arc::clone(&self.decoded),
             memory: Some(memory),
-            together,
+            together: place.home.together,
             claims: Arc::clone(&self.claims),
-            tenant: tenant.clone(),
+            tenant: wanted.tenant.clone(),
             mixed: AtomicBool::new(false),
+            _plan: plan,
         });
         let mut lines = self.lock();
         lines.retain(|_, lines| {
             lines.retain(|line| line.strong_count() > 0);
             !lines.is_empty()
         });
-        lines.entry(key).or_default().push(Arc::downgrade(&line));
-        drop(lines);
-        Ok(Subscriber::new(line, step, tenant, claim))
+        lines.entry(wanted.key()).or_default().push(Arc::downgrade(&line));
+        line
     }
 
     /// Where a line of `tenant` builds batches, `bytes` of them at once, all of `len` bytes if that is not 0. What slabs that several batches share
@@ -195,14 +279,41 @@ impl Hub {
     }
 
     /// A line that has `step` in its ring, or makes it next.
-    fn find(&self, key: Key, step: u64) -> Option<Arc<Line>> {
+    fn find(&self, wanted: &Wanted, step: u64) -> Option<Arc<Line>> {
         let lines = self.lock();
-        let lines = lines.get(&key)?.iter().filter_map(Weak::upgrade);
+        let lines = lines.get(&wanted.key())?.iter().filter_map(Weak::upgrade);
         lines.into_iter().find(|line| line.lock().has(step))
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, Vec<Weak<Line>>>> {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a line is built with.
+#[derive(Debug)]
+struct Place {
+    home: Home,
+    /// Batches that it remembers.
+    ring: u64,
+    /// Bytes of batches that are in use after they were delivered.
+    keep: usize,
+    /// Batches made ahead.
+    prefetch: usize,
+}
+
+impl Place {
+    fn run(&self, hub: &Hub, share: Share, from: u64, budget: u64) -> Run {
+        Run {
+            share,
+            from,
+            workers: Arc::clone(&hub.workers),
+            allocator: Arc::clone(&self.home.allocator),
+            budget: usize::try_from(budget).unwrap_or(usize::MAX),
+            keep: self.keep,
+            pool: self.home.pool.clone(),
+            prefetch: self.prefetch,
+        }
     }
 }
 
@@ -223,7 +334,6 @@ struct Line {
     steps: u64,
     ring: Mutex<Ring>,
     source: tokio::sync::Mutex<Batches>,
-    decoded: Arc<AtomicU64>,
     memory: Option<Claim>,
     /// Bytes of each batch, where they share slabs; else 0.
     together: usize,
@@ -232,6 +342,8 @@ struct Line {
     tenant: Tenant,
     /// Whether others read it too: then they may have its pages mapped, so that nothing else may lie there.
     mixed: AtomicBool,
+    /// What reads the row groups, where that is for other ranks too.
+    _plan: Option<Arc<SharedPlan>>,
 }
 
 impl Drop for Line {
@@ -289,6 +401,8 @@ pub(super) enum Found {
     End,
     /// Others are so far ahead that the batch is gone: subscribe again.
     Behind,
+    /// The other ranks of the plan went on without this one: subscribe again, alone.
+    Left,
 }
 
 /// One stream's place in a line.
@@ -330,9 +444,9 @@ impl Subscriber {
             Some(Ok(batch)) => {
                 // From here on it is the ring's, whose memory is claimed apart.
                 batch.deliver();
-                self.line.decoded.fetch_add(batch.rows as u64, Ordering::Relaxed);
                 encode(&batch, &self.line.offer.columns, None)
             }
+            Some(Err(_)) if source.is_behind() => return Ok(Found::Left),
             Some(Err(error)) => Err(error),
             None => Err(Error::Closed { why: format!("the data ended before step {}", self.step) }),
         };
@@ -430,7 +544,7 @@ mod tests {
         let offer = offer(&path, Tail::Pad).await;
         let shared = Arc::new(SharedAllocator::new());
         let hub = Hub::new(Workers::new(2).unwrap(), Some(Arc::clone(&shared)), 1 << 30, None);
-        let open = async |tenant: &str| hub.subscribe(&wanted(tenant, &offer), 0, false).await.unwrap();
+        let open = async |tenant: &str| hub.subscribe(&wanted(tenant, &offer), 0, Terms::default()).await.unwrap();
         let of_anna = slabs(&mut open("anna").await, &shared).await;
         let again = slabs(&mut open("anna").await, &shared).await;
         assert!(again.iter().any(|slab| of_anna.contains(slab)), "her own memory comes again");
@@ -448,7 +562,7 @@ mod tests {
 
     /// Reads all of the share, and says how many slabs there were at most and which of them were divided in the end.
     async fn read(hub: &Hub, offer: &Arc<Offer>, shared: &SharedAllocator) -> (usize, Vec<u64>) {
-        let mut stream = hub.subscribe(&wanted("anna", offer), 0, false).await.unwrap();
+        let mut stream = hub.subscribe(&wanted("anna", offer), 0, Terms::default()).await.unwrap();
         let (mut most, mut divided, mut batches) = (0, Vec::new(), 0_usize);
         while let Found::Batch(batch) = stream.next().await.unwrap() {
             let [slab] = batch.slabs.as_slice() else { panic!("{} slabs", batch.slabs.len()) };

@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -42,7 +43,7 @@ struct Inner {
     batches: Family<OfDataset, Counter>,
     rows: Family<OfDataset, Counter>,
     bytes: Family<OfDataset, Counter>,
-    decoded: Family<OfDataset, Counter>,
+    decoded: [Counter; 2],
     errors: Family<OfKind, Counter>,
     refused: Family<OfReason, Counter>,
     connections_open: Gauge,
@@ -79,7 +80,7 @@ impl Metrics {
             batches: Family::default(),
             rows: Family::default(),
             bytes: Family::default(),
-            decoded: Family::default(),
+            decoded: Default::default(),
             errors: Family::default(),
             refused: Family::default(),
             connections_open: Gauge::default(),
@@ -95,7 +96,9 @@ impl Metrics {
         registry.register("batches", "Batches sent", inner.batches.clone());
         registry.register("rows", "Rows sent", inner.rows.clone());
         registry.register_with_unit("sent", "Bytes of batches sent", Unit::Bytes, inner.bytes.clone());
-        registry.register("rows_decoded", "Rows decoded, however many ranks they were sent to", inner.decoded.clone());
+        let [row_groups, rows] = inner.decoded.clone();
+        registry.register("row_groups_decoded", "Row groups decoded, however many ranks took rows of them", row_groups);
+        registry.register("rows_decoded", "Rows decoded, however many ranks they were sent to", rows);
         registry.register("errors", "Calls that ended with an error", inner.errors.clone());
         registry.register("auth_refused", "Calls refused for want of a good token", inner.refused.clone());
         registry.register("connections_open", "Connections open now", inner.connections_open.clone());
@@ -140,9 +143,11 @@ impl Metrics {
         }
     }
 
-    /// Counts `rows` rows of `dataset` as decoded.
-    pub fn decoded(&self, dataset: &str, rows: u64) {
-        self.0.decoded.get_or_create(&OfDataset { dataset: dataset.to_owned() }).inc_by(rows);
+    /// Says how many row groups were decoded since the start, and how many rows they had.
+    pub fn decoded(&self, row_groups: u64, rows: u64) {
+        for (counter, count) in self.0.decoded.iter().zip([row_groups, rows]) {
+            counter.inner().fetch_max(count, Ordering::Relaxed);
+        }
     }
 
     /// Counts an error that a caller was told.
@@ -243,7 +248,7 @@ mod tests {
         first.sent(32, 1000);
         second.sent(32, 24);
         drop(second);
-        metrics.decoded("photos", 32);
+        metrics.decoded(2, 32);
         metrics.error(&Error::config("x", "y"));
         metrics.refused(Denied::Unknown);
         metrics.generation();
@@ -257,7 +262,8 @@ mod tests {
             "bowstring_batches_total{dataset=\"photos\"} 2",
             "bowstring_rows_total{dataset=\"photos\"} 64",
             "bowstring_sent_bytes_total{dataset=\"photos\"} 1024",
-            "bowstring_rows_decoded_total{dataset=\"photos\"} 32",
+            "bowstring_row_groups_decoded_total 2",
+            "bowstring_rows_decoded_total 32",
             "bowstring_errors_total{kind=\"usage\"} 1",
             "bowstring_auth_refused_total{reason=\"unknown\"} 1",
             "bowstring_gang_generations_total 1",

@@ -12,7 +12,7 @@
 //! | `service`, `body` | the protocol: the calls, batches as messages |
 //! | `local`, `put`, `rows` | batches through shared memory; datasets that are written; rows as they are stored |
 //! | [`Background`], [`Writes`] | a server within a process that does other things, and what that puts into it |
-//! | `core`, `opened`, `openings`, `hub` | what is offered, what is open or on its way there, who shares the decoding of it |
+//! | `core`, `opened`, `openings`, `hub`, `shared_plan` | what is offered, what is open or on its way there, who shares the decoding of it |
 //! | `claims`, `seat` | in which memory, and whose turn it is |
 
 pub mod admin;
@@ -43,6 +43,7 @@ mod rows;
 mod seat;
 pub mod secret;
 mod service;
+mod shared_plan;
 pub mod tls;
 mod writes;
 
@@ -148,8 +149,11 @@ where
     };
     let seen = Arc::downgrade(&core);
     admin.set_probe(move |metrics| {
-        if let Some((used, budget)) = seen.upgrade().map(|core| core.memory()) {
+        if let Some(core) = seen.upgrade() {
+            let (used, budget) = core.memory();
             metrics.memory(used, budget);
+            let (row_groups, rows) = core.decoded();
+            metrics.decoded(row_groups, rows);
         }
     });
     let flight = FlightServiceServer::new(Service(Arc::clone(&core))).max_encoding_message_size(limits.message_bytes);

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::flight::wire::Columns;
 use crate::manifest::Fingerprint;
 use crate::pipeline::{LoaderOptions, Prepared, Stored, Veil, Workers};
-use crate::plan::Plan;
+use crate::plan::{Plan, Share};
 
 /// Datasets that are kept open although no stream reads them.
 const KEPT: usize = 64;
@@ -39,6 +39,8 @@ pub(super) struct Offer {
     /// The plan of epoch 0.
     pub(super) plan: Arc<Plan>,
     pub(super) fingerprint: Fingerprint,
+    /// Bytes of row groups that all ranks of an epoch need together, for the epoch that was asked about last.
+    whole: Mutex<Option<(u64, u64)>>,
 }
 
 impl Offer {
@@ -51,7 +53,22 @@ impl Offer {
         let budget = usize::try_from(claims.budget()).unwrap_or(usize::MAX);
         let columns = Columns::of(prepared.schema(), &prepared.specimen(&plan, budget)?);
         let fingerprint = plan.fingerprint();
-        Ok(Self { prepared, columns, plan: Arc::new(plan), fingerprint })
+        Ok(Self { prepared, columns, plan: Arc::new(plan), fingerprint, whole: Mutex::default() })
+    }
+
+    /// Bytes of row groups that all ranks of `plan`, one of this offer, need together. The first answer for an epoch takes time in
+    /// proportion to row groups and lanes.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] where their batches alone are beyond `budget`.
+    pub(super) fn whole(&self, plan: &Plan, budget: u64) -> Result<u64> {
+        let last = || self.whole.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, bytes)) = last().filter(|(epoch, _)| *epoch == plan.epoch()) {
+            return Ok(bytes);
+        }
+        let bytes = self.prepared.need_within(plan, Share::whole(), 1, budget)?.row_groups;
+        *last() = Some((plan.epoch(), bytes));
+        Ok(bytes)
     }
 
     /// The plan of `epoch`, which takes time in proportion to row groups and lanes.

@@ -11,7 +11,7 @@ use tonic::{Code, Status};
 use super::super::auth::Tenant;
 use super::super::body::Message;
 use super::super::claims::Claim;
-use super::super::hub::{Found, Subscriber, Wanted};
+use super::super::hub::{Found, Subscriber, Terms, Wanted};
 use super::super::metrics::StreamCounters;
 use super::super::quota::{InFlight, StreamPermit};
 use super::super::seat::Seat;
@@ -68,7 +68,7 @@ impl Core {
             self.gangs.read(caller, &Reading::new(&asked.dataset, offer.fingerprint, plan.spec()))?;
         }
         let wanted = Wanted { tenant: tenant.clone(), offer, plan, share: asked.share(0)?, outgoing };
-        let mut subscriber = self.hub.subscribe(&wanted, asked.step, false).await?;
+        let mut subscriber = self.hub.subscribe(&wanted, asked.step, Terms::default()).await?;
         let outgoing = subscriber.outgoing();
         let seat = self.hub.claims().seat(tenant);
         seat.put(subscriber);
@@ -157,17 +157,19 @@ impl Flow {
 
     /// What is there at the next step, in `place` or in another one if it has none or fell behind.
     async fn find(&self, place: &mut Option<Subscriber>) -> Result<Found, Status> {
+        let mut terms = Terms { paid: true, alone: false };
         loop {
             let subscriber = match place {
                 Some(subscriber) => subscriber,
                 None => {
-                    let again = self.core.hub.subscribe(&self.wanted, self.step, true).await;
+                    let again = self.core.hub.subscribe(&self.wanted, self.step, terms).await;
                     place.insert(again.map_err(|error| to_status(&error))?)
                 }
             };
             match subscriber.next().await? {
                 // The line that it left behind has no more use for its memory.
                 Found::Behind => *place = None,
+                Found::Left => (*place, terms.alone) = (None, true),
                 found => return Ok(found),
             }
         }

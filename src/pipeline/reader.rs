@@ -1,0 +1,329 @@
+//! Reads row groups ahead of the steps that need them: once for all shares of a plan that are delivered together.
+//!
+//! ```text
+//!   member (one share) ──asks for step n──►  reader: the next step of the member that is furthest behind
+//!                                               its windows ──reserve──► fetch (tokio) ──► decode (CPU) ──► cells
+//!   member's queue     ◄──the windows of n──┘
+//! ```
+//!
+//! A loader has a reader with one member; a server has one reader for all ranks that follow a plan, so that a row group that several
+//! ranks take rows from is read, decoded and kept once.
+//!
+//! Why it cannot deadlock: one task asks for all reservations, always for the member that is furthest behind. What it waits for is held
+//! by steps that are being made, which need nothing more; by steps ahead of it that nobody has taken yet, which are taken back and
+//! prepared again later; or by members that take nothing, which lose their place while others wait for what they hold. That the rows
+//! live at one step fit at all is checked during each wait, so a budget that is too small is an error, never a hang.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::ahead::Ahead;
+use super::groups::{Loads, Slot};
+use super::job::{Job, closed};
+use crate::error::{Error, Result};
+use crate::plan::{Order, Share, WindowUse};
+
+/// Steps whose windows are known ahead of assembly, and how far one member may be ahead of another. It bounds a list of pointers; bytes
+/// are bounded by the budget.
+pub(super) const STEPS_AHEAD: u64 = 256;
+
+/// How long others wait for what a member holds that takes nothing, before it loses its place: if it is so many steps behind, or any.
+const PATIENCE: [(Duration, u64); 2] = [(Duration::from_secs(10), 64), (Duration::from_secs(60), 0)];
+
+/// How long memory is left to ranks that have not come yet.
+const GATHERING: Duration = Duration::from_secs(5);
+
+/// The row groups of one window, by name.
+#[derive(Debug)]
+pub(super) struct Window {
+    pub(super) slots: Vec<Arc<Slot>>,
+}
+
+/// A step and everything it takes rows from.
+#[derive(Debug)]
+pub(super) struct Work {
+    pub(super) step: u64,
+    pub(super) windows: Vec<Arc<Window>>,
+}
+
+/// A window's name: source, epoch of the source, lane, number in the lane.
+pub(super) type WindowKey = (u32, u64, u32, u32);
+
+pub(super) fn key(window: &WindowUse) -> WindowKey {
+    (window.source, window.source_epoch, window.lane, window.window)
+}
+
+/// See the module. Dropping the last handle ends it.
+#[derive(Debug)]
+pub(super) struct Reader {
+    shared: Arc<Shared>,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.task.abort();
+        self.shared.loads.abort();
+    }
+}
+
+/// Who will come to a reader.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Expected {
+    /// Different ranks.
+    pub(super) ranks: usize,
+    /// Bytes that may be read ahead before all have come, or for as long as they are waited for.
+    pub(super) ahead: u64,
+}
+
+impl Expected {
+    /// One share, which is there from the start.
+    pub(super) const ALONE: Self = Self { ranks: 1, ahead: u64::MAX };
+}
+
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) job: Arc<Job>,
+    pub(super) plan: Arc<dyn Order>,
+    pub(super) expected: Expected,
+    /// Until when memory is left to those who have not come.
+    pub(super) gathering: Instant,
+    pub(super) loads: Loads,
+    pub(super) state: Mutex<State>,
+    /// Something changed that the reader's task may wait for.
+    pub(super) attention: Notify,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct State {
+    pub(super) members: BTreeMap<u64, Member>,
+    /// The number of the next member.
+    pub(super) number: u64,
+    /// Ranks that have come.
+    pub(super) seen: BTreeSet<u32>,
+    /// Windows that some later step needs.
+    pub(super) windows: HashMap<WindowKey, Live>,
+}
+
+/// A window in memory or on its way.
+#[derive(Debug)]
+pub(super) struct Live {
+    pub(super) window: Arc<Window>,
+    /// The first step that it was read for.
+    pub(super) first: u64,
+    /// The last step that needs it, on any rank.
+    pub(super) last: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Member {
+    pub(super) share: Share,
+    /// The step whose windows come into the queue next.
+    pub(super) next: u64,
+    /// The highest step that was asked for.
+    pub(super) asked: u64,
+    pub(super) queue: VecDeque<Result<Work>>,
+    pub(super) ready: Arc<Notify>,
+    /// It lost its place.
+    pub(super) behind: bool,
+}
+
+impl Member {
+    pub(super) fn leave_behind(&mut self) -> VecDeque<Result<Work>> {
+        self.behind = true;
+        self.ready.notify_one();
+        std::mem::take(&mut self.queue)
+    }
+}
+
+/// Whose step is prepared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Turn {
+    pub(super) member: u64,
+    pub(super) share: Share,
+    pub(super) step: u64,
+}
+
+impl State {
+    /// The next step of the member that is furthest behind; none if there is nothing to prepare.
+    pub(super) fn turn(&self, steps: u64) -> Option<Turn> {
+        let open = self.members.iter().filter(|(_, member)| member.next < steps && !member.behind);
+        let (number, member) = open.min_by_key(|(number, member)| (member.next, **number))?;
+        Some(Turn { member: *number, share: member.share, step: member.next })
+    }
+
+    /// The furthest step that any member has asked for.
+    pub(super) fn front(&self) -> u64 {
+        self.members.values().map(|member| member.asked).max().unwrap_or(0)
+    }
+
+    /// Takes the place of the slowest member if it is more than `lag` steps behind the first; whether there was one.
+    fn leave_behind(&mut self, lag: u64) -> bool {
+        let front = self.front();
+        let slowest = self.members.values_mut().filter(|member| !member.behind).min_by_key(|member| member.asked);
+        let Some(slowest) = slowest.filter(|member| member.asked + lag < front) else {
+            return false;
+        };
+        drop(slowest.leave_behind());
+        true
+    }
+
+    /// After `waited`.
+    pub(super) fn lose_patience(&mut self, waited: Duration) -> bool {
+        PATIENCE.iter().any(|(patience, lag)| waited >= *patience && self.leave_behind(*lag))
+    }
+
+    /// Takes back what was read for the latest step after `step`, if nobody has taken that yet: the window, and all steps from the one it
+    /// was read for on, which are prepared again later. Whether there was one; what it gives is dropped outside the lock.
+    pub(super) fn take_back(&mut self, step: u64) -> Option<(Live, Vec<Result<Work>>)> {
+        let latest = self.windows.iter().filter(|(_, live)| live.first > step);
+        let (key, first) = latest.map(|(key, live)| (*key, live.first)).max_by_key(|(_, first)| *first)?;
+        let mut works = Vec::new();
+        for member in self.members.values_mut() {
+            while matches!(member.queue.back(), Some(Ok(work)) if work.step >= first) {
+                member.next -= 1;
+                works.extend(member.queue.pop_back());
+            }
+        }
+        Some((self.windows.remove(&key)?, works))
+    }
+}
+
+impl Shared {
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        // The state is consistent after every statement.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is_gathering(&self) -> bool {
+        Instant::now() < self.gathering && self.lock().seen.len() < self.expected.ranks
+    }
+
+    pub(super) async fn changed_within(&self, wait: Duration) {
+        // Either a change or the time leads to another look.
+        drop(tokio::time::timeout(wait, self.attention.notified()).await);
+    }
+}
+
+impl Reader {
+    /// Starts a reader that has no member yet. Must be called within the I/O runtime.
+    pub(super) fn start(job: Arc<Job>, plan: Arc<dyn Order>, expected: Expected) -> Arc<Self> {
+        let shared = Arc::new(Shared {
+            job,
+            plan,
+            expected,
+            gathering: Instant::now() + GATHERING,
+            loads: Loads::default(),
+            state: Mutex::default(),
+            attention: Notify::new(),
+        });
+        let task = tokio::spawn(Ahead::new(Arc::clone(&shared)).run());
+        Arc::new(Self { shared, task })
+    }
+
+    /// The job that row groups are read for.
+    pub(super) fn job(&self) -> &Arc<Job> {
+        &self.shared.job
+    }
+
+    /// What is followed.
+    pub(super) fn plan(&self) -> &Arc<dyn Order> {
+        &self.shared.plan
+    }
+
+    /// A place for `share` from step `from` on; none if that step is far from those that others are at, who would wait for this one or
+    /// be waited for.
+    pub(super) fn join(self: &Arc<Self>, share: Share, from: u64) -> Option<Membership> {
+        let state = self.shared.lock();
+        let steps = self.shared.plan.steps();
+        let mut others = state.members.values().filter(|member| !member.behind && member.asked < steps);
+        if others.any(|member| member.asked.abs_diff(from) > STEPS_AHEAD) {
+            return None;
+        }
+        Some(self.place(state, share, from))
+    }
+
+    /// As [`join`](Self::join), for the first member.
+    pub(super) fn first(self: &Arc<Self>, share: Share, from: u64) -> Membership {
+        self.place(self.shared.lock(), share, from)
+    }
+
+    fn place(self: &Arc<Self>, mut state: MutexGuard<'_, State>, share: Share, from: u64) -> Membership {
+        let number = state.number;
+        state.number += 1;
+        state.seen.insert(share.rank);
+        let ready = Arc::new(Notify::new());
+        let member =
+            Member { share, next: from, asked: from, queue: VecDeque::new(), ready: Arc::clone(&ready), behind: false };
+        state.members.insert(number, member);
+        drop(state);
+        self.shared.attention.notify_one();
+        Membership { reader: Arc::clone(self), number, ready }
+    }
+
+    /// The oldest row group that is not there yet.
+    pub(super) fn pending(&self) -> Option<(&'static str, String)> {
+        self.shared.loads.pending(&self.shared.job)
+    }
+}
+
+/// One share's place in a reader, given back on drop.
+#[derive(Debug)]
+pub(super) struct Membership {
+    reader: Arc<Reader>,
+    number: u64,
+    ready: Arc<Notify>,
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        let member = self.reader.shared.lock().members.remove(&self.number);
+        // Its row groups are given back outside the lock.
+        drop(member);
+        self.reader.shared.attention.notify_one();
+    }
+}
+
+impl Membership {
+    pub(super) fn reader(&self) -> &Arc<Reader> {
+        &self.reader
+    }
+
+    /// Whether others went on without this share.
+    pub(super) fn is_behind(&self) -> bool {
+        self.reader.shared.lock().members.get(&self.number).is_some_and(|member| member.behind)
+    }
+
+    /// The windows of `step`, which is the one after the last; `None` at the end.
+    pub(super) async fn work(&self, step: u64) -> Option<Result<Work>> {
+        let shared = &self.reader.shared;
+        loop {
+            {
+                let mut state = shared.lock();
+                let Some(member) = state.members.get_mut(&self.number) else { return Some(Err(closed())) };
+                if member.behind {
+                    let why = format!("other ranks went on without this one at step {step}");
+                    return Some(Err(Error::Closed { why }));
+                }
+                let was_full = member.queue.len() as u64 >= STEPS_AHEAD;
+                let work = member.queue.pop_front();
+                if member.asked < step || was_full {
+                    member.asked = step;
+                    shared.attention.notify_one();
+                }
+                if work.is_some() {
+                    return work;
+                }
+                if member.next >= shared.plan.steps() {
+                    return None;
+                }
+            }
+            self.ready.notified().await;
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! The ranks of a plan at one server: each row group is decoded once, memory is that of the plan and not of its ranks, and nobody waits
+//! for a step that cannot come.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use arrow::array::{FixedSizeBinaryArray, Int64Array, RecordBatch};
+use bowstring::dataset::{DatasetWriter, WriterOptions};
+use bowstring::flight::server::config::ServerOptions;
+use bowstring::pipeline::LoaderOptions;
+use bowstring::tensor::Batch;
+use bowstring::{Error, Loader};
+
+use crate::flight::{Served, hasty, stats};
+
+const WIDTH: usize = 8 << 10;
+const GROUPS: usize = 8;
+const GROUP_ROWS: usize = 512;
+const ROWS: usize = GROUPS * GROUP_ROWS;
+
+/// Row groups of 4 MiB, each a file of its own.
+fn write(directory: &Path) {
+    for group in 0..GROUPS {
+        let ids = (group * GROUP_ROWS) as i64..((group + 1) * GROUP_ROWS) as i64;
+        let bytes = ids.clone().map(|id| {
+            let mut row = vec![0; WIDTH];
+            row[..8].copy_from_slice(&id.to_le_bytes());
+            row
+        });
+        let bytes = FixedSizeBinaryArray::try_from_iter(bytes).unwrap();
+        let columns =
+            [("id", Arc::new(Int64Array::from_iter_values(ids)) as _, false), ("bytes", Arc::new(bytes) as _, false)];
+        let rows = RecordBatch::try_from_iter_with_nullable(columns).unwrap();
+        let path = directory.join(format!("{group}"));
+        let mut writer = DatasetWriter::create(&path, rows.schema(), WriterOptions::default()).unwrap();
+        writer.write(&rows).unwrap();
+        writer.finish().unwrap();
+        let file = std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path());
+        let file = file.into_iter().find(|path| path.extension().is_some_and(|end| end == "parquet")).unwrap();
+        std::fs::rename(file, directory.join(format!("{group}.parquet"))).unwrap();
+        std::fs::remove_dir_all(path).unwrap();
+    }
+}
+
+fn serve(directory: &Path, memory_budget: u64) -> Served {
+    let options = ServerOptions { memory_budget: Some(memory_budget), ..hasty() };
+    Served::start(&[("rows", directory.to_str().unwrap())], &options)
+}
+
+fn options(served: &Served, batch: u64, rank: u32, world: u32) -> LoaderOptions {
+    LoaderOptions {
+        urls: vec![served.url("rows")],
+        rank: Some(rank),
+        world_size: Some(world),
+        timeout: 60.0,
+        ..LoaderOptions::new("", batch)
+    }
+}
+
+/// Counts the rows of a batch, each of which must hold its own bytes.
+fn count(batch: &Batch, seen: &mut BTreeMap<i64, usize>) {
+    let ids = batch.tensor("id").unwrap().bytes().chunks_exact(8);
+    let rows = batch.tensor("bytes").unwrap().bytes().chunks_exact(WIDTH);
+    for (id, row) in ids.zip(rows) {
+        assert_eq!(id, &row[..8]);
+        *seen.entry(i64::from_le_bytes(id.try_into().unwrap())).or_default() += 1;
+    }
+}
+
+/// One step of all of them; whether there was one.
+fn step(loaders: &mut [Loader], seen: &mut BTreeMap<i64, usize>) -> bool {
+    let batches: Vec<_> = loaders.iter_mut().map(|loader| loader.next().unwrap()).collect();
+    batches.iter().flatten().for_each(|batch| count(batch, seen));
+    let some = batches.iter().flatten().count();
+    assert!(some == 0 || some == loaders.len(), "uneven steps");
+    some > 0
+}
+
+fn once(seen: &BTreeMap<i64, usize>) {
+    assert!(seen.len() == ROWS && seen.values().all(|count| *count == 1), "{} rows", seen.len());
+}
+
+#[test]
+fn ranks_in_lockstep_share_what_is_decoded_and_its_memory() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path());
+    // The last has room for a few batches of each rank only.
+    for (world, global, budget) in [(8, 256, 160 << 20), (32, 256, 160 << 20), (32, 1024, 100 << 20)] {
+        let served = serve(directory.path(), budget);
+        let batch = global / u64::from(world);
+        let mut loaders: Vec<_> =
+            (0..world).map(|rank| Loader::open(options(&served, batch, rank, world)).unwrap()).collect();
+        for _ in 0..2 {
+            let mut seen = BTreeMap::new();
+            while step(&mut loaders, &mut seen) {}
+            once(&seen);
+        }
+        drop(loaders);
+        let stats = stats(&served);
+        assert_eq!(stats["rows_decoded"], 2 * ROWS, "{world} ranks: {stats}");
+        assert_eq!(stats["row_groups_decoded"], 2 * GROUPS, "{world} ranks: {stats}");
+    }
+}
+
+#[test]
+fn a_plan_that_does_not_fit_is_refused_to_each_of_its_ranks_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path());
+    // Room for some of the ranks, each by itself.
+    let served = serve(directory.path(), 40 << 20);
+    for rank in 0..8 {
+        let started = Instant::now();
+        let error = Loader::open(options(&served, 32, rank, 8)).unwrap_err();
+        assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+        let text = error.to_string();
+        assert!(matches!(error, Error::Limit { .. }) && text.contains("serving 8 ranks"), "{text}");
+        for part in ["memory_budget", "lanes", "batch"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+}
+
+#[test]
+fn ranks_that_come_late_or_again_get_their_rows_and_nobody_waits_for_ever() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path());
+    let served = serve(directory.path(), 160 << 20);
+    let open = |rank| Loader::open(options(&served, 8, rank, 8)).unwrap();
+    let mut early: Vec<_> = (0..4).map(open).collect();
+    let mut seen = BTreeMap::new();
+    for _ in 0..20 {
+        assert!(step(&mut early, &mut seen));
+    }
+    let mut late: Vec<_> = (4..8).map(open).collect();
+    for _ in 0..20 {
+        assert!(step(&mut late, &mut seen));
+    }
+    let mut all: Vec<_> = early.into_iter().chain(late).collect();
+    for round in 0.. {
+        if !step(&mut all, &mut seen) {
+            break;
+        }
+        if round % 8 == 3 {
+            // One goes and comes again.
+            let at = round % 7;
+            let state = all[at].state();
+            all[at] = open(at as u32);
+            all[at].load_state(&state).unwrap();
+        }
+    }
+    once(&seen);
+}
+
+#[test]
+fn a_rank_that_takes_nothing_stops_others_for_a_while_only_and_goes_on_where_it_was() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path());
+    let served = serve(directory.path(), 200 << 20);
+    // 1,024 steps, of which connections hold some on their way.
+    let open = |rank| Loader::open(options(&served, 1, rank, 4)).unwrap();
+    let mut loaders: Vec<_> = (0..4).map(open).collect();
+    let mut seen = BTreeMap::new();
+    for _ in 0..3 {
+        assert!(step(&mut loaders, &mut seen));
+    }
+    let mut stopped = loaders.split_off(3);
+    while step(&mut loaders, &mut seen) {}
+    while step(&mut stopped, &mut seen) {}
+    once(&seen);
+}
+
+#[test]
+fn ranks_that_run_free_are_all_served() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path());
+    let served = serve(directory.path(), 160 << 20);
+    let threads = (0..8).map(|rank| {
+        let mut loader = Loader::open(options(&served, 8, rank, 8)).unwrap();
+        std::thread::spawn(move || {
+            let mut seen = BTreeMap::new();
+            while let Some(batch) = loader.next().unwrap() {
+                count(&batch, &mut seen);
+            }
+            seen
+        })
+    });
+    let mut seen = BTreeMap::new();
+    for thread in threads.collect::<Vec<_>>() {
+        for (id, count) in thread.join().unwrap() {
+            *seen.entry(id).or_default() += count;
+        }
+    }
+    once(&seen);
+    let stats = stats(&served);
+    assert_eq!(stats["rows_decoded"], ROWS, "{stats}");
+}
