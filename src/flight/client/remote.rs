@@ -75,7 +75,8 @@ struct Counters {
 }
 
 impl Remote {
-    /// Asks the servers that `options.urls` name for the dataset; more than one address are replicas of one dataset.
+    /// Asks the servers that `options.urls` name for the dataset; more than one address are replicas of one dataset, which divide the
+    /// ranks among them and stand in for one another.
     ///
     /// # Errors
     /// [`Error::Config`] for options that contradict each other; [`Error::Timeout`] if no server answers; and what the server
@@ -120,7 +121,7 @@ impl Remote {
     /// # Errors
     /// As [`open`](Self::open).
     pub fn open_with(options: &LoaderOptions, dial: Arc<dyn Dial>, gang: Option<&Gang>) -> Result<Self> {
-        let addresses = options.urls.iter().map(|url| Address::parse(url)).collect::<Result<Vec<_>>>()?;
+        let mut addresses = options.urls.iter().map(|url| Address::parse(url)).collect::<Result<Vec<_>>>()?;
         let Some(first) = addresses.first() else { return Err(Error::config("urls", "no dataset is given")) };
         let found = rank::resolve(options.rank, options.world_size)?;
         let share = Share::new(found.rank, found.world_size)?;
@@ -129,6 +130,11 @@ impl Remote {
         let (timeout, prefetch) = (options.deadline()?, options.ahead()?);
         let budget = options.memory_budget.unwrap_or_else(machine::default_budget);
         let budget = usize::try_from(budget).map_err(|_| Error::config("memory_budget", "does not fit in memory"))?;
+        if gang.is_none() {
+            // Replicas divide the ranks among them, neighbours together: those may take rows of one row group. A gang's server has all.
+            let at = u64::from(share.rank) * addresses.len() as u64 / u64::from(share.world);
+            addresses.rotate_left(at as usize);
+        }
         let source = Arc::new(Source {
             addresses,
             credentials: Credentials::new(&options.storage_options)?,
