@@ -1,7 +1,8 @@
 """Random filters on random datasets, against a judge that knows neither the engine nor Arrow: one row after the other, in Python.
 
-The datasets have what lets a reader skip: statistics, page indexes, sorted stretches, directories such as ``part=2``. And they have what
-makes skipping go wrong: nulls, NaN, signed zeros, columns that some files lack or store in another type, structs, lists.
+The datasets have what lets a reader skip: statistics, page indexes, sorted stretches, directories such as ``part=2``.
+And they have what makes skipping go wrong: nulls, NaN, signed zeros, structs, lists, columns that some files lack or store in
+another type.
 """
 
 from __future__ import annotations
