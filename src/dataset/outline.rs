@@ -21,6 +21,11 @@ const TYPES: [&str; 8] =
 const OPTIONAL: i64 = 1;
 const REPEATED: i64 = 2;
 
+/// A list, by its converted and its logical type; the two converted types of a map, and its logical one.
+const LIST: (i64, i16) = (3, 3);
+const MAPS: [i64; 2] = [1, 2];
+const MAP: i16 = 2;
+
 /// Numbers of row groups and leaf columns whose bytes are encrypted, ascending.
 pub(super) type Sealed = Vec<(usize, usize)>;
 
@@ -132,6 +137,7 @@ impl<'a> Outline<'a> {
         let mut deepest = 0;
         for number in 0..count {
             let (mut children, mut stored, mut name, mut repetition) = (0, None, &[][..], 0);
+            let (mut converted, mut logical) = (None, None);
             let mut last = 0;
             while let Some(field) = reader.field(&mut last)? {
                 match (field.id, field.kind) {
@@ -139,8 +145,16 @@ impl<'a> Outline<'a> {
                     (3, kind::I32) => repetition = reader.int()?,
                     (4, kind::BINARY) => name = reader.binary()?,
                     (5, kind::I32) => children = reader.int()?,
+                    (6, kind::I32) => converted = Some(reader.int()?),
+                    (10, kind::STRUCT) => logical = union(reader)?,
                     _ => reader.skip(field, OTHER_STRUCTS)?,
                 }
+            }
+            // Readers believe one or the other, and see other columns.
+            if let (Some(converted), Some(logical)) = (converted, logical)
+                && ((converted == LIST.0) != (logical == LIST.1) || (MAPS.contains(&converted)) != (logical == MAP))
+            {
+                return Err("a list or a map is described as something else, too");
             }
             if let Some(waiting) = open.last_mut() {
                 *waiting -= 1;
@@ -263,6 +277,16 @@ impl<'a> Outline<'a> {
         }
         Ok(())
     }
+}
+
+/// Reads over a union; the number of what it is.
+fn union(reader: &mut Reader<'_>) -> Result<Option<i16>, Broken> {
+    let (mut last, mut found) = (0, None);
+    while let Some(field) = reader.field(&mut last)? {
+        reader.skip(field, OTHER_STRUCTS)?;
+        found = Some(field.id);
+    }
+    Ok(found)
 }
 
 /// Holds the levels that a column chunk counts against `most`, the greatest of the schema. Without levels there is mostly no count.

@@ -200,6 +200,17 @@ fn lists_that_go_on_after_their_end_are_refused() {
 }
 
 #[test]
+fn a_list_that_is_something_else_too_is_refused() {
+    let lists = vec![Some(vec![Some(1), Some(2)]), None];
+    let lists = Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists)) as ArrayRef;
+    let batch = RecordBatch::try_from_iter_with_nullable([("c", lists, true)]).unwrap();
+    let file = written(&batch, false, WriterVersion::PARQUET_2_0);
+    // Its element: optional, "c", one child, converted type 3, logical type 3. Another converted type makes it a struct.
+    let element = [0x18, 1, b'c', 0x15, 2, 0x15, 6, 0x4c, 0x3c];
+    damaged(&edited(&file, &element, &[0x18, 1, b'c', 0x15, 2, 0x15, 0x16, 0x4c, 0x3c]), "described as something else");
+}
+
+#[test]
 fn members_that_disagree_on_their_lists_are_refused() {
     let members = [Field::new("a", DataType::Int32, false), Field::new("b", DataType::Int32, false)];
     let column = |from: i32| Arc::new(Int32Array::from_iter_values(from..from + 3)) as ArrayRef;
