@@ -13,6 +13,7 @@ directories; what stands aside after a kill, on file systems that cannot do that
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -27,6 +28,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from bowstring._native import __version__
 from bowstring.errors import ClosedError, ConfigError, StoreError
 from bowstring.spark import swap
 from bowstring.spark.options import SourceOptions
@@ -132,7 +134,8 @@ class Place:
             _flush(self.path)
             self.remove()
             return True
-        (gathered.parent / "_SUCCESS").touch()
+        # What is in it tells that the dataset is one of ours, as `DatasetWriter` does.
+        (gathered.parent / "_SUCCESS").write_text(json.dumps({"bowstring": __version__}) + "\n")
         return self._appear(gathered.parent, replace)
 
     def gathered(self, attempts: Sequence[Path]) -> Path:
