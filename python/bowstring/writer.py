@@ -51,7 +51,8 @@ class DatasetWriter:
     :param rows_per_file: rows of a file.
     :param file_bytes: bytes of a file, as stored (512 MiB).
     :param compression: ``zstd`` or ``("zstd", level)``, ``snappy``, ``lz4``, ``none``. Encoded cells are never compressed again.
-    :param overwrite: whether a dataset at ``path`` is replaced.
+    :param overwrite: whether a dataset of bowstring at ``path`` is replaced.
+    :param overwrite_foreign: with ``overwrite``, whether whatever else is at ``path`` is deleted too.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class DatasetWriter:
         file_bytes: int | None = None,
         compression: Literal["zstd", "snappy", "lz4", "none"] | tuple[Literal["zstd"], int] | None = None,
         overwrite: bool = False,
+        overwrite_foreign: bool = False,
     ) -> None:
         options: dict[str, Any] = {
             "rows_per_group": rows_per_group,
@@ -74,6 +76,7 @@ class DatasetWriter:
             "rows_per_file": rows_per_file,
             "file_bytes": file_bytes,
             "overwrite": overwrite,
+            "overwrite_foreign": overwrite_foreign,
         }
         if compression is not None:
             level = {"zstd": ("zstd", 1)}.get(compression, compression) if isinstance(compression, str) else compression

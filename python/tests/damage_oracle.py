@@ -18,12 +18,14 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     pa.set_cpu_count(1)
     pa.set_io_thread_count(1)
+    options = pa.ipc.IpcWriteOptions(unify_dictionaries=True)
     for line in sys.stdin:
         source, target = line.split()
         try:
             table = pq.ParquetFile(source, coerce_int96_timestamp_unit="us").read(use_threads=False)
             table.validate()
-            with pa.ipc.new_file(target, table.schema) as writer:
+            # Row groups have dictionaries of their own, a file of Arrow has one.
+            with pa.ipc.new_file(target, table.schema, options=options) as writer:
                 writer.write_table(table)
             print("ok", flush=True)
         except Exception as error:

@@ -160,7 +160,7 @@ def filters(rng: Rng) -> tuple[str | None, Any]:
 def check(name: str, batch: dict[str, Any], here: Bits, expected: pa.Array) -> None:
     """That the rows ``here`` of a batch hold the values ``expected``."""
     kind = expected.type
-    valid = np.asarray(expected.is_valid())
+    valid = whole(expected)
     if f"{name}__valid" in batch:
         np.testing.assert_array_equal(np.asarray(batch[f"{name}__valid"])[here], valid, name)
     else:
@@ -174,6 +174,11 @@ def check(name: str, batch: dict[str, Any], here: Bits, expected: pa.Array) -> N
         # The nearest float64, which pyarrow's cast is not always.
         nearest = [None if value is None else float(value) for value in expected.to_pylist()]
         expected, kind = pa.array(nearest, pa.float64()), pa.float64()
+    if pa.types.is_list(kind) and (pa.types.is_string(kind.value_type) or pa.types.is_binary(kind.value_type)):
+        # A list that is null is empty, as elsewhere.
+        found = batch[name].take(pa.array(np.flatnonzero(here))).to_pylist()
+        assert found == [one or [] for one in expected.to_pylist()], name
+        return None
     if pa.types.is_list(kind):
         values, lengths = expected.flatten(), np.asarray(pc.list_value_length(expected).fill_null(0))
         if name in batch:
@@ -195,12 +200,25 @@ def check(name: str, batch: dict[str, Any], here: Bits, expected: pa.Array) -> N
     return same(name, found[valid], expected.drop_null())
 
 
+def whole(array: pa.Array) -> Bits:
+    """Where there is a value, and of a list every item."""
+    valid = np.array(array.is_valid())
+    if pa.types.is_list(array.type) or pa.types.is_fixed_size_list(array.type):
+        items = np.asarray(array.flatten().is_valid())
+        valid[np.asarray(pc.list_parent_indices(array))[~items]] = False
+    return valid
+
+
 def same(name: str, found: Bits, expected: pa.Array) -> None:
-    """That both have the same bits."""
+    """That both have the same bits; those of a null are zero."""
     if pa.types.is_temporal(expected.type):
         expected = expected.cast(pa.int64())
-    bits = expected.to_numpy(zero_copy_only=False)
+    there = np.asarray(expected.is_valid())
+    bits = expected.drop_null().to_numpy(zero_copy_only=False)
     bits = bits.astype(bool) if pa.types.is_boolean(expected.type) else bits
+    if not there.all():
+        few, bits = bits, np.zeros(len(expected), bits.dtype)
+        bits[there] = few
     assert (found.dtype, found.shape) == (bits.dtype, bits.shape), name
     assert found.tobytes() == bits.tobytes(), f"{name}: other values"
 

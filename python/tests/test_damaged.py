@@ -18,6 +18,7 @@ from typing import Any
 import bowstring
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from test_against_pyarrow import COLUMNS, Rng, check, encoding
@@ -71,18 +72,36 @@ class Oracle:
             stream.close()
 
 
-def nested(rng: Rng, count: int) -> pa.Array:
-    """Structs with nulls at every depth.
+STRUCT = pa.struct([pa.field("a", pa.int32(), nullable=False), pa.field("b", pa.string())])
 
-    Lists of them are not here: where the members of one list disagree on how long it is, this is not seen yet.
-    """
+
+def member(rng: Rng) -> dict[str, Any] | None:
+    """A struct that may be null, or have one."""
+    if rng.random() < 0.2:
+        return None
+    return {"a": int(rng.integers(9)), "b": None if rng.random() < 0.3 else "x" * int(rng.integers(4))}
+
+
+def nested(rng: Rng, count: int) -> pa.Array:
+    """Structs with nulls at every depth."""
+    return pa.array([member(rng) for _ in range(count)], STRUCT)
+
+
+def listed(rng: Rng, count: int) -> pa.Array:
+    """Lists of them, each of whose leaves tells how long a list is."""
+    lists = [None if rng.random() < 0.1 else [member(rng) for _ in range(rng.integers(4))] for _ in range(count)]
+    return pa.array(lists, pa.list_(STRUCT))
+
+
+def lists_within(rng: Rng, count: int) -> pa.Array:
+    """Structs with lists, some of whose items are null."""
     items = [
         None
-        if rng.random() < 0.2
-        else {"a": int(rng.integers(9)), "b": None if rng.random() < 0.3 else "x" * int(rng.integers(4))}
-        for _ in range(count)
+        if rng.random() < 0.1
+        else {"l": [None if rng.random() < 0.2 else int(n) for n in rng.integers(0, 9, rng.integers(4))], "c": at}
+        for at in range(count)
     ]
-    return pa.array(items, pa.struct([pa.field("a", pa.int32(), nullable=False), pa.field("b", pa.string())]))
+    return pa.array(items, pa.struct([("l", pa.list_(pa.int64())), ("c", pa.int32())]))
 
 
 def moments(rng: Rng, count: int) -> pa.Array:
@@ -92,7 +111,7 @@ def moments(rng: Rng, count: int) -> pa.Array:
 
 def written(rng: Rng, path: pathlib.Path) -> tuple[pa.Table, dict[str, Any]]:
     """A table, written in some way."""
-    makers = [*COLUMNS, nested, nested, moments]
+    makers = [*COLUMNS, nested, listed, listed, lists_within, moments]
     table = pa.table({f"c{at}": makers[rng.integers(len(makers))](rng, ROWS) for at in range(rng.integers(2, 5))})
     # Of 96 bits pyarrow reads microseconds here, which are no unit for nanoseconds.
     old = rng.random() < 0.5 and pa.timestamp("ns") not in table.schema.types
@@ -163,13 +182,24 @@ def columns(table: pa.Table) -> dict[str, pa.Array]:
     """The leaves, as a batch names them."""
     found: dict[str, pa.Array] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
-        array = column.combine_chunks()
-        if pa.types.is_struct(array.type):
-            for at, field in enumerate(array.type):
-                found[f"{name}.{field.name}"] = array.flatten()[at]
-        else:
-            found[name] = array
+        found.update(leaves(name, column.combine_chunks()))
     return found
+
+
+def leaves(name: str, array: pa.Array) -> dict[str, pa.Array]:
+    """The leaves of a column: of structs their members, of lists of them lists of their members."""
+    kind = array.type
+    if pa.types.is_list(kind) and pa.types.is_struct(kind.value_type):
+        lengths = np.asarray(pc.list_value_length(array).fill_null(0))
+        offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+        members = array.flatten().flatten()
+        lists = [pa.ListArray.from_arrays(offsets, part, mask=array.is_null()) for part in members]
+        parts = zip(kind.value_type, lists, strict=True)
+    elif pa.types.is_struct(kind):
+        parts = zip(kind, array.flatten(), strict=True)
+    else:
+        return {name: array}
+    return {at: leaf for field, part in parts for at, leaf in leaves(f"{name}.{field.name}", part).items()}
 
 
 def matches(batch: dict[str, Any], table: pa.Table) -> None:

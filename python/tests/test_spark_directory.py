@@ -10,12 +10,12 @@ import sys
 from typing import Any
 
 import pytest
-from bowstring.errors import StoreError
+from bowstring.errors import ClosedError, StoreError
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
-from bowstring.spark import swap
+from bowstring.spark import lock, swap
 from bowstring.spark.directory import Place
 
 # Replaces the dataset `old` by `new`; what the test changes first comes before it.
@@ -137,7 +137,7 @@ def test_an_abort_puts_back_what_stands_aside(old: pathlib.Path) -> None:
         (TWO_RENAMES + KILL.format(after=0), "old"),
         (TWO_RENAMES + KILL.format(after=1), "old"),
         (TWO_RENAMES + KILL.format(after=2) + "swap.restored = die", "new"),
-        (TWO_RENAMES + "Place.remove = die", "new"),
+        (TWO_RENAMES + "Place._remove = die", "new"),
     ],
 )
 def test_killed_at_any_step(change: str, then: str, old: pathlib.Path) -> None:
@@ -158,3 +158,33 @@ def test_killed_at_any_step(change: str, then: str, old: pathlib.Path) -> None:
     old.rmdir()
     Place.recover(old)
     assert not old.exists()
+
+
+HOLDER = """
+import pathlib, sys, time
+from bowstring.spark import lock
+
+with lock.held(pathlib.Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_one_driver_at_a_time_commits(old: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "PATIENCE", 0.2)
+    place, attempt = begun(old, "new")
+    command = [sys.executable, "-c", HOLDER, str(old)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline().strip() == "held"
+        with pytest.raises(ClosedError, match="another process"):
+            place.publish([attempt], replace=True, create=False)
+        with pytest.raises(ClosedError, match="another process"):
+            Place.recover(old)
+        assert holds(old) == {"old"}
+        # Its lock goes with it, whatever is left of the file.
+        holder.kill()
+    monkeypatch.undo()
+    assert place.publish([attempt], replace=True, create=False)
+    assert holds(old) == {"new"}
+    assert [found.name for found in old.parent.iterdir()] == [old.name]

@@ -104,3 +104,18 @@ def test_with_a_unischema_it_is_a_dataset_of_petastorm(tmp_path: pathlib.Path) -
     assert [int(row.id) for row in rows] == list(range(20))
     assert rows[7].name == "row 7"
     assert (rows[7].x == np.arange(6, dtype=np.float32).reshape(2, 3) + 7).all()
+
+
+def test_only_a_dataset_of_ours_is_replaced(tmp_path: pathlib.Path) -> None:
+    data = table(3)
+    notes = tmp_path / "d" / "chapters" / "notes.txt"
+    notes.parent.mkdir(parents=True)
+    notes.write_text("years of work")
+    with pytest.raises(bowstring.errors.ConfigError, match="overwrite_foreign"):
+        DatasetWriter(tmp_path / "d", data.schema, overwrite=True)
+    assert notes.exists()
+    for rows, foreign in [(3, True), (2, False)]:
+        with DatasetWriter(tmp_path / "d", data.schema, overwrite=True, overwrite_foreign=foreign) as writer:
+            writer.write(data.slice(0, rows))
+        assert pq.read_table(tmp_path / "d").num_rows == rows
+        assert not notes.exists()

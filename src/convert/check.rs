@@ -121,7 +121,6 @@ mod tests {
     use serde_json::Value;
 
     use super::super::options::ConvertOptions;
-    use super::super::publish::Replace;
     use super::super::sink::Part;
     use super::super::tfrecord::write_record;
     use super::*;
@@ -148,7 +147,7 @@ mod tests {
             };
             let job = Job::new(&src.to_string_lossy(), &dst, &options).unwrap();
             let (staging, _) =
-                Staging::open(&dst, &job.fingerprint, false, Replace::of(&options), &options.limits).unwrap();
+                Staging::open(&dst, &job.fingerprint, false, options.replace(), &options.limits).unwrap();
             let done = |read: u64, rows: u64, filed: u64| {
                 let part = Part { name: "x".into(), rows: filed, bytes: 0, extra: Value::Null };
                 vec![Done { task: 0, parts: vec![part], digest: None, rows, read }]

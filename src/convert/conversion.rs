@@ -21,7 +21,7 @@ use super::format::Format;
 use super::gate::Progress;
 use super::journal::Done;
 use super::options::ConvertOptions;
-use super::publish::{self, Replace, Staging};
+use super::publish::{self, Staging};
 use super::settle::flush;
 use super::tree::Tree;
 use super::types::{schema_json, type_text};
@@ -152,7 +152,7 @@ impl Conversion {
             Found::Nothing => {}
         }
         let (staging, mut done) =
-            Staging::open(dst, &job.fingerprint, options.resume, Replace::of(options), &options.limits)?;
+            Staging::open(dst, &job.fingerprint, options.resume, options.replace(), &options.limits)?;
         done.retain(|done| done.task < job.units);
         let (resumed, source) = (done.len(), crate::store::display(src));
         Ok(Begun::Open(Box::new(Self { job, staging: Some(staging), done, resumed, source, started })))

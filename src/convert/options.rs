@@ -9,6 +9,7 @@ use super::format::Format;
 use super::types::Types;
 use crate::dataset::filter::Expr;
 use crate::error::{Error, Result};
+use crate::store::directory::Replace;
 
 /// How a dataset is converted. Names are those of the command line and of Python.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -91,6 +92,11 @@ const LEAST_BUDGET: u64 = 32 << 20;
 const MOST_JOBS: usize = 256;
 
 impl ConvertOptions {
+    /// What may be replaced at the destination.
+    pub(super) fn replace(&self) -> Replace {
+        Replace { overwrite: self.overwrite, foreign: self.overwrite_foreign }
+    }
+
     /// Refuses impossible values.
     ///
     /// # Errors

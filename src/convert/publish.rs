@@ -20,15 +20,12 @@ use serde_json::Value;
 use super::contents;
 use super::files::Limits;
 use super::journal::{Done, Journal};
-use super::options::ConvertOptions;
 use super::sink::Part;
 use super::tree::Tree;
 use crate::error::{Error, Result};
-use crate::store::directory::{Destination, failed, flush};
+pub(super) use crate::store::directory::SUCCESS;
+use crate::store::directory::{Destination, Replace, failed, flush};
 use crate::store::lock::{self, Attempt, Lock};
-
-/// The file that says that a dataset is whole, and what it was made from.
-pub(super) const SUCCESS: &str = "_SUCCESS";
 
 /// How often the hidden directory is tried to be removed, and how long is waited between.
 const REMOVALS: usize = 20;
@@ -42,45 +39,6 @@ pub(super) struct Staging {
     replace: Replace,
     pub(super) journal: Journal,
     lock: Lock,
-}
-
-/// What may be replaced at the destination.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Replace {
-    /// What a conversion made.
-    overwrite: bool,
-    /// Whatever it is.
-    foreign: bool,
-    /// Bytes of a `_SUCCESS` at most.
-    most: u64,
-}
-
-impl Replace {
-    pub(super) fn of(options: &ConvertOptions) -> Self {
-        let (overwrite, foreign) = (options.overwrite, options.overwrite_foreign);
-        Self { overwrite, foreign, most: options.limits.max_index_bytes }
-    }
-
-    /// That the dataset may appear at `destination`.
-    ///
-    /// # Errors
-    /// `Config` naming the option that would allow it; `Store`.
-    fn check(self, destination: &Destination) -> Result<()> {
-        destination.vacant(self.overwrite)?;
-        // What is left to look at is an empty directory, or one that may be replaced if a conversion made it.
-        if self.foreign || destination.vacant(false).is_ok() {
-            return Ok(());
-        }
-        let limits = Limits { max_index_bytes: self.most, ..Limits::default() };
-        if Tree::local(&destination.path).is_ok_and(|tree| success(&tree, &limits).is_some()) {
-            return Ok(());
-        }
-        let shown = destination.path.display();
-        let problem = format!(
-            "{shown} has no {SUCCESS} of a conversion, so overwrite does not replace it; set overwrite_foreign too to delete what is there"
-        );
-        Err(Error::config("overwrite_foreign", problem))
-    }
 }
 
 /// What `_SUCCESS` in `tree` says; `None` if it says nothing of ours.
@@ -114,7 +72,7 @@ impl Staging {
             // Killed between two renames: the old dataset goes back to its place.
             fs::rename(&old, path).map_err(|error| failed("restore", path, error))?;
         }
-        replace.check(&destination)?;
+        destination.vacant(replace)?;
         let path = directory.join("journal");
         if path.exists() {
             let found = if resume { Journal::reopen(&path, fingerprint, limits.max_index_bytes)? } else { None };
@@ -214,7 +172,7 @@ impl Staging {
         text.push(b'\n');
         super::roll::put_file(&path, &text)?;
         flush(&data)?;
-        self.replace.check(&self.destination)?;
+        self.destination.vacant(self.replace)?;
         let (destination, old) = (&self.destination.path, self.directory.join("old"));
         remove(&old)?;
         if self.replace.overwrite && fs::symlink_metadata(destination).is_ok() {

@@ -5,7 +5,7 @@
 //! ```
 
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::{ArrayRef, new_empty_array, new_null_array};
 use arrow::datatypes::{Fields, TimeUnit};
@@ -25,7 +25,7 @@ use super::read::{Chunks, Fetched};
 use super::{DataFile, Dataset, Layout, hive, pages, times, unify};
 use crate::error::{Error, Place, Result};
 use crate::manifest::RowGroup;
-use crate::page::{Checked, has_levels};
+use crate::page::{Checked, Lineage, Tally};
 
 /// The rows of a row group to decode.
 #[derive(Debug)]
@@ -110,7 +110,14 @@ impl Dataset {
         for leaf in &leaves.numbers {
             self.check_pages(fetched, *leaf)?;
         }
-        let group = Group { chunks: Arc::new(fetched.chunks.clone()), file, row_group };
+        let group = Group {
+            chunks: Arc::new(fetched.chunks.clone()),
+            file,
+            row_group,
+            leaves: &leaves.numbers,
+            lineages: Lineage::of(layout.descriptor(), &leaves.numbers),
+            tally: Mutex::new(Arc::new(Tally::new(0))),
+        };
         let array = match indexed.filter(|_| !fetched.pages.is_empty()) {
             Some(reader) => group.some_pages(reader, leaves, rows, &fetched.pages, &place)?,
             None => group.all_pages(layout, leaves, &rows, &place)?,
@@ -143,6 +150,11 @@ struct Group<'a> {
     chunks: Arc<Chunks>,
     file: &'a DataFile,
     row_group: &'a RowGroup,
+    /// The leaves of the column, and what their levels have to agree with.
+    leaves: &'a [usize],
+    lineages: Vec<Lineage>,
+    /// What the leaves tell of each other in the reading that goes on.
+    tally: Mutex<Arc<Tally>>,
 }
 
 impl Group<'_> {
@@ -158,9 +170,13 @@ impl Group<'_> {
         let read = |levels: &FieldLevels| {
             guard(place, "its pages are damaged", || {
                 let size = self.row_group.rows as usize;
+                let tally = Arc::new(Tally::new(self.leaves.len()));
+                *self.tally.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&tally);
                 let reader =
                     ParquetRecordBatchReader::try_new_with_row_groups(levels, self, size, rows.selection.clone())?;
-                gathered(reader)
+                let array = gathered(reader)?;
+                tally.agree()?;
+                Ok(array)
             })
         };
         match levels {
@@ -172,12 +188,19 @@ impl Group<'_> {
         }
     }
 
+    /// What the levels of a leaf have to agree with, and the leaf's number among those of the column.
+    fn lineage(&self, leaf: usize) -> (Lineage, usize) {
+        let at = self.leaves.binary_search(&leaf).unwrap_or(usize::MAX);
+        (self.lineages.get(at).cloned().unwrap_or_default(), at)
+    }
+
     /// Looks at the levels of `some` pages; Arrow's reader, which has its own way to chosen pages, unpacks them again.
     fn check_levels(&self, leaves: &Leaves, some: &[(usize, Vec<Range<u64>>)]) -> Result<(), ParquetError> {
         let ordinal = self.row_group.ordinal as usize;
         let Some(group) = self.file.metadata.row_groups().get(ordinal) else { return Ok(()) };
         for (leaf, ranges) in some.iter().filter(|(leaf, _)| leaves.numbers.contains(leaf)) {
-            let column = group.columns().get(*leaf).filter(|column| has_levels(column.column_descr()));
+            let column = group.columns().get(*leaf);
+            let (lineage, _) = self.lineage(*leaf);
             for (column, range) in column.into_iter().flat_map(|column| ranges.iter().map(move |range| (column, range)))
             {
                 // A chunk that is nothing but these pages.
@@ -186,7 +209,8 @@ impl Group<'_> {
                 let builder = builder.set_data_page_offset(i64::try_from(range.start)?);
                 let part = builder.set_total_compressed_size(size).build()?;
                 let pages = SerializedPageReader::new(Arc::clone(&self.chunks), &part, self.num_rows(), None)?;
-                Checked::new(pages, column.column_descr()).try_for_each(|page| page.map(drop))?;
+                Checked::new(pages, column.column_descr(), lineage.clone(), None)
+                    .try_for_each(|page| page.map(drop))?;
             }
         }
         Ok(())
@@ -276,12 +300,10 @@ impl RowGroups for Group<'_> {
         let column = self.row_groups().next().and_then(|group| group.columns().get(leaf));
         let column = column.ok_or_else(|| ParquetError::General(format!("column {leaf} is unknown")))?;
         let pages = SerializedPageReader::new(Arc::clone(&self.chunks), column, self.num_rows(), None)?;
+        let (lineage, at) = self.lineage(leaf);
+        let tally = Arc::clone(&self.tally.lock().unwrap_or_else(PoisonError::into_inner));
         // The walk over its pages stays with sizes; levels are seen where pages are unpacked anyway.
-        let pages: Box<dyn PageReader> = match has_levels(column.column_descr()) {
-            true => Box::new(Checked::new(pages, column.column_descr())),
-            false => Box::new(pages),
-        };
-        Ok(Box::new(Once(Some(pages))))
+        Ok(Box::new(Once(Some(Box::new(Checked::new(pages, column.column_descr(), lineage, Some((tally, at))))))))
     }
 
     fn row_groups(&self) -> Box<dyn Iterator<Item = &RowGroupMetaData> + '_> {

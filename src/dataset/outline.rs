@@ -17,6 +17,15 @@ const OTHER_STRUCTS: usize = 100_000;
 const TYPES: [&str; 8] =
     ["BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY"];
 
+/// Repetition of a node by its number: 0 is required.
+const OPTIONAL: i64 = 1;
+const REPEATED: i64 = 2;
+
+/// A list, by its converted and its logical type; the two converted types of a map, and its logical one.
+const LIST: (i64, i16) = (3, 3);
+const MAPS: [i64; 2] = [1, 2];
+const MAP: i16 = 2;
+
 /// Numbers of row groups and leaf columns whose bytes are encrypted, ascending.
 pub(super) type Sealed = Vec<(usize, usize)>;
 
@@ -34,6 +43,8 @@ pub(super) struct Outline<'a> {
 struct Leaf<'a> {
     kind: i64,
     path: Vec<&'a [u8]>,
+    /// The greatest repetition and definition level.
+    most: [usize; 2],
 }
 
 /// What is wrong with a row group: the bytes, or what they say of a column.
@@ -121,23 +132,36 @@ impl<'a> Outline<'a> {
         // Children still to come at each level, and the names of the levels below the root.
         let mut open: Vec<i64> = Vec::new();
         let mut path: Vec<&[u8]> = Vec::new();
+        // Whether the nodes of the path may be missing, and may be many.
+        let mut repetitions: Vec<i64> = Vec::new();
         let mut deepest = 0;
         for number in 0..count {
-            let (mut children, mut stored, mut name) = (0, None, &[][..]);
+            let (mut children, mut stored, mut name, mut repetition) = (0, None, &[][..], 0);
+            let (mut converted, mut logical) = (None, None);
             let mut last = 0;
             while let Some(field) = reader.field(&mut last)? {
                 match (field.id, field.kind) {
                     (1, kind::I32) => stored = Some(reader.int()?),
+                    (3, kind::I32) => repetition = reader.int()?,
                     (4, kind::BINARY) => name = reader.binary()?,
                     (5, kind::I32) => children = reader.int()?,
+                    (6, kind::I32) => converted = Some(reader.int()?),
+                    (10, kind::STRUCT) => logical = union(reader)?,
                     _ => reader.skip(field, OTHER_STRUCTS)?,
                 }
+            }
+            // Readers believe one or the other, and see other columns.
+            if let (Some(converted), Some(logical)) = (converted, logical)
+                && ((converted == LIST.0) != (logical == LIST.1) || (MAPS.contains(&converted)) != (logical == MAP))
+            {
+                return Err("a list or a map is described as something else, too");
             }
             if let Some(waiting) = open.last_mut() {
                 *waiting -= 1;
             }
             if number > 0 {
                 path.push(name);
+                repetitions.push(repetition);
             }
             if children > 0 {
                 open.push(children);
@@ -147,13 +171,16 @@ impl<'a> Outline<'a> {
                 }
             } else {
                 if let Some(kind) = stored {
-                    self.leaves.push(Leaf { kind, path: path.clone() });
+                    let many = |least: i64| repetitions.iter().filter(|repetition| **repetition >= least).count();
+                    self.leaves.push(Leaf { kind, path: path.clone(), most: [many(REPEATED), many(OPTIONAL)] });
                 }
                 path.pop();
+                repetitions.pop();
             }
             while open.last() == Some(&0) {
                 open.pop();
                 path.pop();
+                repetitions.pop();
             }
         }
         Ok(deepest)
@@ -208,7 +235,9 @@ impl<'a> Outline<'a> {
     }
 
     fn column(&self, reader: &mut Reader<'a>, leaf: usize) -> Result<(), Fault> {
-        let Some(Leaf { kind: stored, path }) = self.leaves.get(leaf) else { return Err("a column is unknown".into()) };
+        let Some(Leaf { kind: stored, path, most }) = self.leaves.get(leaf) else {
+            return Err("a column is unknown".into());
+        };
         let mut last = 0;
         while let Some(field) = reader.field(&mut last)? {
             match (field.id, field.kind) {
@@ -239,11 +268,49 @@ impl<'a> Outline<'a> {
                         return Err(Fault::Column(leaf, what));
                     }
                 }
+                (16, kind::STRUCT) => histograms(reader, *most).map_err(|fault| match fault {
+                    Fault::Column(_, what) => Fault::Column(leaf, what),
+                    bytes => bytes,
+                })?,
                 _ => reader.skip(field, OTHER_STRUCTS)?,
             }
         }
         Ok(())
     }
+}
+
+/// Reads over a union; the number of what it is.
+fn union(reader: &mut Reader<'_>) -> Result<Option<i16>, Broken> {
+    let (mut last, mut found) = (0, None);
+    while let Some(field) = reader.field(&mut last)? {
+        reader.skip(field, OTHER_STRUCTS)?;
+        found = Some(field.id);
+    }
+    Ok(found)
+}
+
+/// Holds the levels that a column chunk counts against `most`, the greatest of the schema. Without levels there is mostly no count.
+fn histograms(reader: &mut Reader<'_>, most: [usize; 2]) -> Result<(), Fault> {
+    let mut last = 0;
+    while let Some(field) = reader.field(&mut last)? {
+        let (what, most) = match (field.id, field.kind) {
+            (2, kind::LIST) => ("repetition", most[0]),
+            (3, kind::LIST) => ("definition", most[1]),
+            _ => {
+                reader.skip(field, OTHER_STRUCTS)?;
+                continue;
+            }
+        };
+        let (count, _) = reader.list()?;
+        for _ in 0..count {
+            reader.int()?;
+        }
+        if count > 0 && count != most + 1 {
+            let what = format!("it counts {count} {what} levels, the schema has {}", most + 1);
+            return Err(Fault::Column(0, what));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -26,6 +26,8 @@ struct Header {
     checksum: Option<u32>,
     values: i64,
     encoding: i64,
+    /// Encodings of the levels of a version 1 page, repetition first.
+    level_encodings: [i64; 2],
     /// Of a version 2 page.
     nulls: i64,
     rows: i64,
@@ -44,6 +46,7 @@ const DATA_V2: i64 = 3;
 
 const PLAIN: i64 = 0;
 const PLAIN_DICTIONARY: i64 = 2;
+const BIT_PACKED: i64 = 4;
 const RLE_DICTIONARY: i64 = 8;
 
 /// A walk over the pages of `column`, a chunk of `rows` rows.
@@ -167,7 +170,13 @@ impl Walk<'_> {
                 }
                 if header.kind == DATA {
                     met.silent = true;
-                    return None;
+                    let leaf = self.column.column_descr();
+                    let levels = [leaf.max_rep_level(), leaf.max_def_level()];
+                    let old =
+                        levels.iter().zip(header.level_encodings).any(|(most, found)| *most > 0 && found == BIT_PACKED);
+                    // Nobody writes these any more. Those who did named them.
+                    return (old && !self.column.encodings().any(|known| known as i64 == BIT_PACKED))
+                        .then(|| "has levels of an encoding that the footer does not name".to_owned());
                 }
                 met.rows = met.rows.saturating_add(header.rows);
                 let flat = self.column.column_descr().max_rep_level() == 0;
@@ -250,6 +259,8 @@ fn inner(reader: &mut Reader<'_>, outer: Field, header: &mut Header) -> Result<(
         match (field.id, field.kind) {
             (1, kind::I32) => header.values = reader.int()?,
             (2, kind::I32) if outer.id != 8 => header.encoding = reader.int()?,
+            (3, kind::I32) if outer.id == 5 => header.level_encodings[1] = reader.int()?,
+            (4, kind::I32) if outer.id == 5 => header.level_encodings[0] = reader.int()?,
             (2, kind::I32) => header.nulls = reader.int()?,
             (3, kind::I32) if outer.id == 8 => header.rows = reader.int()?,
             (4, kind::I32) if outer.id == 8 => header.encoding = reader.int()?,

@@ -16,9 +16,10 @@ use arrow::array::{
     Array, ArrayRef, AsArray, FixedSizeListArray, LargeListArray, ListArray, MapArray, StructArray, new_null_array,
 };
 use arrow::buffer::OffsetBuffer;
-use arrow::compute::{CastOptions, cast_with_options};
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, TimeUnit};
 use arrow::error::ArrowError;
+
+use crate::schema::cast;
 
 /// Metadata that names the writer's field number; files may differ in it without differing in data.
 const FIELD_ID: &str = "PARQUET:field_id";
@@ -207,8 +208,7 @@ pub(super) fn adapt(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowEr
                 *sorted,
             )?))
         }
-        // A value that does not fit is an error, never a null.
-        _ => cast_with_options(array, to, &CastOptions { safe: false, ..CastOptions::default() }),
+        _ => cast(array, to).map_err(ArrowError::from),
     }
 }
 
@@ -224,7 +224,7 @@ fn adapt_struct(array: &StructArray, fields: &Fields) -> Result<StructArray, Arr
 #[cfg(test)]
 mod tests {
     use super::*;
-    use arrow::array::{Int32Array, Int64Array};
+    use arrow::array::{DurationSecondArray, Int32Array, Int64Array, TimestampSecondArray};
     use arrow::buffer::NullBuffer;
 
     #[test]
@@ -248,6 +248,26 @@ mod tests {
             union(&Timestamp(TimeUnit::Millisecond, zone.clone()), &Timestamp(TimeUnit::Microsecond, None)),
             None
         );
+    }
+
+    #[test]
+    fn a_value_that_the_finer_unit_does_not_reach_is_an_error() {
+        let seconds = |value: i64| -> [ArrayRef; 2] {
+            [
+                Arc::new(TimestampSecondArray::from(vec![Some(1), Some(value)])),
+                Arc::new(DurationSecondArray::from(vec![Some(1), Some(value)])),
+            ]
+        };
+        for finer in [TimeUnit::Millisecond, TimeUnit::Nanosecond] {
+            let types = [DataType::Timestamp(finer, None), DataType::Duration(finer)];
+            for (array, to) in seconds(1 << 60).iter().zip(&types) {
+                let error = adapt(array, to).unwrap_err().to_string();
+                assert!(error.contains("row 1"), "{error}");
+            }
+            for (array, to) in seconds(1 << 30).iter().zip(&types) {
+                assert_eq!((adapt(array, to).unwrap().data_type(), adapt(array, to).unwrap().null_count()), (to, 0));
+            }
+        }
     }
 
     #[test]

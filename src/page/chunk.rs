@@ -310,7 +310,9 @@ impl<T: Element> Chunk<T> {
             Encoding::PLAIN if bytes.len() >= count.checked_mul(self.source.width)? => Values::Plain(bytes, 0),
             Encoding::PLAIN_DICTIONARY | Encoding::RLE_DICTIONARY if count > 0 => {
                 let width = bytes.first().copied().filter(|width| *width <= 31)?;
-                let runs = Runs::new(bytes.split_off(1), width);
+                let bytes = bytes.split_off(1);
+                Runs::new(bytes.clone(), width).none_above(u32::MAX, count).then_some(())?;
+                let runs = Runs::new(bytes, width);
                 Values::Indices(Box::new(Numbers::new(runs)))
             }
             _ => return None,

@@ -105,6 +105,23 @@ impl Runs {
         true
     }
 
+    /// The first `count` numbers, which are bytes. `None` if there are fewer, or greater ones.
+    pub(super) fn bytes(self, count: usize) -> Option<Vec<u8>> {
+        let (mut numbers, mut found) = (Numbers::new(self), Vec::with_capacity(count));
+        while found.len() < count {
+            match numbers.next(count - found.len())? {
+                Piece::Repeated(value, times) => found.resize(found.len() + times, u8::try_from(value).ok()?),
+                Piece::Numbers(values) => {
+                    if values.iter().any(|value| *value > u32::from(u8::MAX)) {
+                        return None;
+                    }
+                    found.extend(values.iter().map(|value| *value as u8));
+                }
+            }
+        }
+        Some(found)
+    }
+
     /// How many of the first `count` numbers of one bit are ones. `None` if there are fewer.
     pub(super) fn ones(mut self, count: usize) -> Option<usize> {
         let (mut ones, mut left) = (0, count);

@@ -14,13 +14,15 @@
 mod checked;
 mod chunk;
 mod hybrid;
+mod levels;
 mod plain;
 mod quiet;
 mod stretch;
 mod unpack;
 
-pub(crate) use checked::{Checked, has_levels};
+pub(crate) use checked::Checked;
 pub(crate) use chunk::{Chunk, Convert, Element, MOST_SPLIT, Source};
+pub(crate) use levels::{Lineage, Tally};
 pub(crate) use plain::{PlainChunk, Values, width};
 pub(crate) use quiet::{quiet, said};
 pub(crate) use stretch::Stretches;

@@ -2,14 +2,39 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
-use std::io;
+use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 
 use crate::error::{Error, Result};
 
 /// A failure of the disk: `operation` at `path`.
 pub(crate) fn failed(operation: &str, path: &Path, error: impl Into<crate::error::Source>) -> Error {
     Error::Store { operation: operation.to_owned(), url: path.display().to_string(), source: error.into() }
+}
+
+/// The file that says that a dataset is whole. What is in ours tells that it is one of ours.
+pub(crate) const SUCCESS: &str = "_SUCCESS";
+
+/// Most bytes of it that are looked at.
+const MAX_SUCCESS_BYTES: u64 = 64 << 20;
+
+/// What makes a `_SUCCESS` ours.
+#[derive(Deserialize)]
+struct Mark {
+    #[serde(rename = "bowstring")]
+    _version: IgnoredAny,
+}
+
+/// What may be replaced.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Replace {
+    /// A dataset of ours.
+    pub(crate) overwrite: bool,
+    /// With it, whatever it is.
+    pub(crate) foreign: bool,
 }
 
 /// Where something is to appear: a link is followed, for its target is what gets replaced, and where the room must be.
@@ -45,24 +70,41 @@ impl Destination {
         Ok(Self { path, parent, name })
     }
 
-    /// That a dataset may appear here.
+    /// That a dataset may appear here, replacing what `replace` allows.
     ///
     /// # Errors
-    /// [`Error::Config`] naming `overwrite` if something is here; [`Error::Store`].
-    pub(crate) fn vacant(&self, overwrite: bool) -> Result<()> {
-        match fs::read_dir(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            Err(error) => Err(failed("list", &self.path, error)),
-            Ok(_) if overwrite => Ok(()),
-            Ok(mut entries) => {
-                if entries.next().is_none() {
-                    return Ok(());
-                }
-                let problem = format!("{} is not empty; set overwrite to replace what is there", self.path.display());
-                Err(Error::config("overwrite", problem))
-            }
+    /// [`Error::Config`] naming `overwrite` or `overwrite_foreign` if something is here that only that would allow to replace;
+    /// [`Error::Store`].
+    pub(crate) fn vacant(&self, replace: Replace) -> Result<()> {
+        let mut entries = match fs::read_dir(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            outcome => outcome.map_err(|error| failed("list", &self.path, error))?,
+        };
+        let shown = self.path.display();
+        if replace.overwrite && replace.foreign || entries.next().is_none() {
+            Ok(())
+        } else if !replace.overwrite {
+            Err(Error::config("overwrite", format!("{shown} is not empty; set overwrite to replace what is there")))
+        } else if is_ours(&self.path) {
+            Ok(())
+        } else {
+            let problem = format!(
+                "{shown} has no {SUCCESS} of bowstring, so overwrite does not replace it; set overwrite_foreign too to delete what is there"
+            );
+            Err(Error::config("overwrite_foreign", problem))
         }
     }
+}
+
+/// Whether the `_SUCCESS` in `directory` is one of ours.
+fn is_ours(directory: &Path) -> bool {
+    let path = directory.join(SUCCESS);
+    // Opening what is no file, such as a pipe, may wait for ever.
+    if !fs::metadata(&path).is_ok_and(|found| found.is_file()) {
+        return false;
+    }
+    let Ok(file) = File::open(&path) else { return false };
+    serde_json::from_reader::<_, Mark>(BufReader::new(file.take(MAX_SUCCESS_BYTES))).is_ok()
 }
 
 /// Brings the content of the file at `path` to the disk.

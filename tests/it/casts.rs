@@ -8,14 +8,13 @@ use super::floors::{code_only, has_word, rust_sources};
 /// The files that call Arrow's casts.
 const CASTS: &[(&str, &str)] = &[
     ("src/schema/cast.rs", "the one module"),
-    ("src/convert/csv.rs", "text that was checked by its own reader, and values to text"),
-    ("src/convert/images.rs", "layout: text and bytes to others of their kind"),
+    ("src/convert/csv.rs", "text to views; other values are shown, not cast"),
+    ("src/convert/images.rs", "names of classes and files to text; layout of bytes"),
     ("src/convert/jsonl.rs", "layout of lists, and floats to wider ones to look for NaN"),
-    ("src/convert/sample.rs", "layout: bytes and text to views"),
+    ("src/convert/sample.rs", "a look at some values; none is delivered"),
     ("src/dataset/filter/evaluate.rs", "layout of lists"),
     ("src/dataset/filter/split.rs", "what rows are drawn by; no value is delivered"),
     ("src/dataset/ngram.rs", "times to integers of the same width, floats to wider ones"),
-    ("src/dataset/unify.rs", "types of some files to the wider ones of all; what does not fit is an error"),
 ];
 
 /// The files in which integers wrap around, in the modules that values pass.

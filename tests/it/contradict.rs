@@ -4,14 +4,16 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int32Array, RecordBatch};
+use arrow::array::{Array, ArrayRef, Int32Array, ListArray, RecordBatch, StructArray};
+use arrow::buffer::OffsetBuffer;
+use arrow::datatypes::{DataType, Field, Int32Type};
 use bowstring::dataset::{Dataset, OpenOptions};
 use bowstring::{Error, Result};
 use parquet::arrow::ArrowWriter;
 use parquet::file::metadata::{
     ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataReader, ParquetMetaDataWriter, RowGroupMetaData,
 };
-use parquet::file::properties::WriterProperties;
+use parquet::file::properties::{WriterProperties, WriterVersion};
 
 use crate::dataset::{read_group, runtime};
 
@@ -122,4 +124,114 @@ fn a_dictionary_at_byte_zero_is_none() {
     let found = read_bytes(&zeros).unwrap();
     assert_eq!(found.len(), 2);
     assert_eq!(arrow::compute::concat_batches(&found[0].schema(), &found).unwrap().columns(), batch.columns());
+}
+
+/// `file` with `new` instead of `old`, which is in it once.
+fn edited(file: &[u8], old: &[u8], new: &[u8]) -> Vec<u8> {
+    assert_eq!(file.windows(old.len()).filter(|bytes| *bytes == old).count(), 1, "{old:02x?} is there once");
+    replaced(file, old, new)
+}
+
+fn written(batch: &RecordBatch, dictionary: bool, version: WriterVersion) -> Vec<u8> {
+    let properties = WriterProperties::builder().set_dictionary_enabled(dictionary).set_writer_version(version);
+    let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties.build())).unwrap();
+    writer.write(batch).unwrap();
+    writer.into_inner().unwrap()
+}
+
+/// The one column of a file, or why there is none.
+fn one(file: &[u8]) -> Result<ArrayRef> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("a.parquet");
+    fs::write(&path, file).unwrap();
+    let runtime = runtime();
+    let dataset = runtime.block_on(Dataset::open(&[path.display().to_string()], OpenOptions::default()))?;
+    let projection = dataset.project(&["c".to_owned()])?;
+    Ok(Arc::clone(runtime.block_on(read_group(&dataset, &projection, 0))?.column(0)))
+}
+
+fn damaged(file: &[u8], words: &str) {
+    let error = one(file).unwrap_err();
+    assert!(matches!(error, Error::Corrupt { .. }) && error.chain().contains(words), "{}", error.chain());
+}
+
+#[test]
+fn counts_of_levels_that_the_schema_has_not_are_refused() {
+    let column = Arc::new(Int32Array::from(vec![Some(1), None, Some(3)])) as ArrayRef;
+    let file = written(
+        &RecordBatch::try_from_iter_with_nullable([("c", column, true)]).unwrap(),
+        false,
+        WriterVersion::PARQUET_1_0,
+    );
+    assert_eq!(one(&file).unwrap().null_count(), 1);
+    // The schema's element: INT32, optional, "c". Required, the levels would be values.
+    damaged(
+        &edited(&file, &[0x15, 2, 0x25, 2, 0x18, 1, b'c'], &[0x15, 2, 0x25, 0, 0x18, 1, b'c']),
+        "definition levels",
+    );
+}
+
+#[test]
+fn levels_of_an_encoding_that_the_footer_does_not_name_are_refused() {
+    let column = Arc::new(Int32Array::from(vec![Some(1), None, Some(3)])) as ArrayRef;
+    let file = written(
+        &RecordBatch::try_from_iter_with_nullable([("c", column, true)]).unwrap(),
+        false,
+        WriterVersion::PARQUET_1_0,
+    );
+    // The page's header: three values, PLAIN, levels in runs. 4 are the deprecated ones.
+    damaged(
+        &edited(&file, &[0x2c, 0x15, 6, 0x15, 0, 0x15, 6, 0x15, 6], &[0x2c, 0x15, 6, 0x15, 0, 0x15, 8, 0x15, 6]),
+        "of an encoding",
+    );
+}
+
+#[test]
+fn lists_that_go_on_after_their_end_are_refused() {
+    let lists = vec![Some(vec![Some(1), Some(2)]), Some(vec![]), Some(vec![Some(3)]), None];
+    let lists = Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists)) as ArrayRef;
+    let batch = RecordBatch::try_from_iter_with_nullable([("c", lists, true)]).unwrap();
+    let file = written(&batch, false, WriterVersion::PARQUET_2_0);
+    assert_eq!(one(&file).unwrap().null_count(), 1);
+    // Repetition levels 0 1 0 0 0 and definition levels 3 3 1 3 0, packed into groups.
+    let levels = [0x03, 0b0000_0010, 0x03, 0b1101_1111, 0b0000_0000];
+    let moved = [0x03, 0b0000_1000, 0x03, 0b1101_1111, 0b0000_0000];
+    damaged(&edited(&file, &levels, &moved), "go on with a list");
+}
+
+#[test]
+fn a_list_that_is_something_else_too_is_refused() {
+    let lists = vec![Some(vec![Some(1), Some(2)]), None];
+    let lists = Arc::new(ListArray::from_iter_primitive::<Int32Type, _, _>(lists)) as ArrayRef;
+    let batch = RecordBatch::try_from_iter_with_nullable([("c", lists, true)]).unwrap();
+    let file = written(&batch, false, WriterVersion::PARQUET_2_0);
+    // Its element: optional, "c", one child, converted type 3, logical type 3. Another converted type makes it a struct.
+    let element = [0x18, 1, b'c', 0x15, 2, 0x15, 6, 0x4c, 0x3c];
+    damaged(&edited(&file, &element, &[0x18, 1, b'c', 0x15, 2, 0x15, 0x16, 0x4c, 0x3c]), "described as something else");
+}
+
+#[test]
+fn members_that_disagree_on_their_lists_are_refused() {
+    let members = [Field::new("a", DataType::Int32, false), Field::new("b", DataType::Int32, false)];
+    let column = |from: i32| Arc::new(Int32Array::from_iter_values(from..from + 3)) as ArrayRef;
+    let items = StructArray::new(members.to_vec().into(), vec![column(0), column(7)], None);
+    let item = Arc::new(Field::new("item", items.data_type().clone(), false));
+    let lists = ListArray::new(item, OffsetBuffer::from_lengths([2, 1]), Arc::new(items), None);
+    let batch = RecordBatch::try_from_iter([("c", Arc::new(lists) as ArrayRef)]).unwrap();
+    let file = written(&batch, false, WriterVersion::PARQUET_2_0);
+    assert_eq!(one(&file).unwrap().len(), 2);
+    // Repetition levels 0 1 0 of `b`, the last in the file: 0 0 1 would put its second value into the second list.
+    damaged(&replaced(&file, &[0x03, 0b010], &[0x03, 0b100]), "disagree");
+}
+
+#[test]
+fn indices_that_are_announced_and_not_there_are_refused() {
+    let words = ["a", "b", "c"].into_iter().cycle().take(60);
+    let words = Arc::new(arrow::array::StringArray::from_iter_values(words)) as ArrayRef;
+    let batch = RecordBatch::try_from_iter([("c", words)]).unwrap();
+    let file = written(&batch, true, WriterVersion::PARQUET_2_0);
+    assert_eq!(one(&file).unwrap().len(), 60);
+    // Two bits each, eight groups of eight; the header of 2,000 groups takes a byte of theirs.
+    let packed = [2, 0x11, 0x24, 0x49];
+    damaged(&edited(&file, &packed, &[2, 0xa1, 0x1f, 0x49]), "are not those of its 60 values");
 }

@@ -238,6 +238,27 @@ fn what_is_there_is_replaced_only_if_asked() {
     assert_eq!(read(&path).1[0].num_rows(), 20);
     assert_eq!(names(directory.path()), ["d"]);
 
+    // Only what is ours: with the `_SUCCESS` of others, or none, it takes another word.
+    let foreign = directory.path().join("thesis");
+    for success in ["", "{}", "{\"bowstring\""] {
+        fs::create_dir_all(foreign.join("chapters")).unwrap();
+        fs::write(foreign.join("_SUCCESS"), success).unwrap();
+        let error = write(&foreign, &[ids(0..1)], overwrite.clone()).unwrap_err();
+        assert!(matches!(error, Error::Config { option: "overwrite_foreign", .. }), "{error}");
+        assert!(foreign.join("chapters").is_dir());
+    }
+    let both = WriterOptions { overwrite_foreign: true, ..overwrite.clone() };
+    write(&foreign, &[ids(0..1)], both.clone()).unwrap();
+    assert_eq!(names(&foreign), ["_SUCCESS", "part-00000.parquet"]);
+    let only = WriterOptions { overwrite: false, ..both };
+    let error = write(&foreign, &[ids(0..1)], only).unwrap_err();
+    assert!(matches!(error, Error::Config { option: "overwrite_foreign", .. }), "{error}");
+    // What becomes foreign while the writer works stays too.
+    let late = DatasetWriter::create(&foreign, ids(0..1).schema(), overwrite.clone()).unwrap();
+    fs::write(foreign.join("_SUCCESS"), "").unwrap();
+    assert!(matches!(late.finish(), Err(Error::Config { option: "overwrite_foreign", .. })));
+    fs::remove_dir_all(&foreign).unwrap();
+
     // Two writers without leave to overwrite: the second to finish is refused.
     let other = directory.path().join("e");
     let [first, second] =

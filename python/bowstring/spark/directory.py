@@ -13,6 +13,7 @@ directories; what stands aside after a kill, on file systems that cannot do that
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -27,8 +28,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from bowstring._native import __version__
 from bowstring.errors import ClosedError, ConfigError, StoreError
-from bowstring.spark import swap
+from bowstring.spark import lock, swap
 from bowstring.spark.options import SourceOptions
 from bowstring.spark.task import Attempt, new_write, tries
 from bowstring.spark.types import conform, stored_schema
@@ -91,8 +93,9 @@ class Place:
     @staticmethod
     def recover(path: Path) -> None:
         """Puts back a dataset that a commit was about to replace when it was killed, or removes what it had replaced."""
-        for hidden in _all_hidden(path, ""):
-            _checked(path, partial(swap.restored, path, hidden))
+        with lock.held(path):
+            for hidden in _all_hidden(path, ""):
+                _checked(path, partial(swap.restored, path, hidden))
 
     def open(self) -> None:
         """Begins the write; again if it was begun before."""
@@ -123,16 +126,21 @@ class Place:
 
     def publish(self, attempts: Sequence[Path], replace: bool, create: bool) -> bool:
         """Makes the files of ``attempts`` visible at once. ``False`` if they must not be, since the dataset is there."""
+        with lock.held(self.path):
+            return self._publish(attempts, replace, create)
+
+    def _publish(self, attempts: Sequence[Path], replace: bool, create: bool) -> bool:
         if self.committed.exists():  # by an earlier try at the same commit
-            self.remove()
+            self._remove()
             return True
         gathered = self._gather(attempts, self.hidden / "dataset" / self.committed.name)
         if self.path.exists() and not replace and not create:
             _renamed(gathered, self.committed)
             _flush(self.path)
-            self.remove()
+            self._remove()
             return True
-        (gathered.parent / "_SUCCESS").touch()
+        # What is in it tells that the dataset is one of ours, as `DatasetWriter` does.
+        (gathered.parent / "_SUCCESS").write_text(json.dumps({"bowstring": __version__}) + "\n")
         return self._appear(gathered.parent, replace)
 
     def gathered(self, attempts: Sequence[Path]) -> Path:
@@ -156,11 +164,15 @@ class Place:
         else:
             _renamed(whole, self.path)
         _flush(self.path.parent)
-        self.remove()
+        self._remove()
         return True
 
     def remove(self) -> None:
         """Removes all that is hidden, but not a dataset that stands aside: that is put back."""
+        with lock.held(self.path):
+            self._remove()
+
+    def _remove(self) -> None:
         _checked(self.path, lambda: swap.restored(self.path, self.hidden))
         # First the sign for stragglers.
         (self.hidden / _OPEN).unlink(missing_ok=True)

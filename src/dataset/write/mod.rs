@@ -31,7 +31,7 @@ pub use options::{Compression, WriterOptions};
 use super::petastorm::{ROW_GROUP_COUNTS_KEY, UNISCHEMA_KEY, Unischema, row_group_counts_to_json};
 use crate::error::{Error, Place, Result};
 use crate::schema::{STORED_KEY, cast};
-use crate::store::directory::{failed, flush_file};
+use crate::store::directory::{Replace, failed, flush_file};
 use staging::Staging;
 
 /// Key of a footer's metadata: `{"fields": [{"name", "stored", "nullable"}]}` as JSON, where `stored` is a
@@ -120,7 +120,8 @@ impl DatasetWriter {
     /// where no reader takes it for data.
     ///
     /// # Errors
-    /// `Config` names the option that is impossible, `overwrite` if something is at `path`; `Unsupported` for types that Parquet does
+    /// `Config` names the option that is impossible, `overwrite` if something is at `path`, `overwrite_foreign` if that is no dataset of
+    /// bowstring; `Unsupported` for types that Parquet does
     /// not have; `Store` if the directory cannot be made.
     pub fn create(path: &Path, schema: SchemaRef, options: WriterOptions) -> Result<Self> {
         let mut fields: Vec<Field> = schema.fields().iter().map(plain_field).collect();
@@ -131,7 +132,8 @@ impl DatasetWriter {
         let properties = options.check(&schema)?;
         // Whether Parquet has the types is known before anything is on the disk.
         FileWriter::new(io::sink(), Arc::clone(&schema), properties.clone()).map_err(|error| refused(path, error))?;
-        let staging = Staging::create(path, options.overwrite)?;
+        let replace = Replace { overwrite: options.overwrite, foreign: options.overwrite_foreign };
+        let staging = Staging::create(path, replace)?;
         Ok(Self { options, properties, schema, open: None, staging, files: Vec::new(), failed: false })
     }
 

@@ -33,8 +33,10 @@ pub struct WriterOptions {
     /// as cheap to write and read as can be: dictionaries for strings only, no statistics of floats and lists, no index of pages,
     /// and floats, which hardly shrink, as they are. `plain` and `uncompressed` go on top.
     pub fleeting: bool,
-    /// Whether the destination may have a dataset in it, which the new one replaces.
+    /// Whether the destination may have a dataset of bowstring in it, which the new one replaces.
     pub overwrite: bool,
+    /// Whether `overwrite` also deletes what is at the destination and is none, such as a dataset that others wrote.
+    pub overwrite_foreign: bool,
     /// The schema for Petastorm, written beside the data in `_common_metadata`. It also says what the cells of binary columns hold,
     /// where their fields do not.
     pub petastorm: Option<Unischema>,
@@ -52,6 +54,7 @@ impl Default for WriterOptions {
             plain: Vec::new(),
             fleeting: false,
             overwrite: false,
+            overwrite_foreign: false,
             petastorm: None,
         }
     }
@@ -97,6 +100,9 @@ impl WriterOptions {
             if zero {
                 return Err(Error::config(option, "must be at least 1"));
             }
+        }
+        if self.overwrite_foreign && !self.overwrite {
+            return Err(Error::config("overwrite_foreign", "only goes with overwrite"));
         }
         if schema.fields().is_empty() {
             return Err(Error::config("schema", "has no fields"));

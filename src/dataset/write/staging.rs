@@ -2,31 +2,31 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process;
 
 use crate::error::Result;
-use crate::store::directory::{Destination, failed, flush};
+use crate::store::directory::{Destination, Replace, SUCCESS, failed, flush};
 
 /// The hidden directory. Dropped before it is published, it is removed.
 #[derive(Debug)]
 pub(super) struct Staging {
     directory: PathBuf,
     destination: Destination,
-    overwrite: bool,
+    replace: Replace,
     published: bool,
 }
 
 impl Staging {
     /// A new hidden directory beside `destination`, whose parents are made.
-    pub(super) fn create(destination: &Path, overwrite: bool) -> Result<Self> {
+    pub(super) fn create(destination: &Path, replace: Replace) -> Result<Self> {
         let destination = Destination::of(destination, "path")?;
-        destination.vacant(overwrite)?;
+        destination.vacant(replace)?;
         let parent = &destination.parent;
         fs::create_dir_all(parent).map_err(|error| failed("create", parent, error))?;
         let directory = hidden(&destination, "partial", |path| fs::create_dir(path))?;
-        Ok(Self { directory, destination, overwrite, published: false })
+        Ok(Self { directory, destination, replace, published: false })
     }
 
     /// Where the file `name` belongs until it is published.
@@ -40,16 +40,19 @@ impl Staging {
         File::create_new(&path).map_err(|error| failed("create", &path, error))
     }
 
-    /// Gives the directory its name. `_SUCCESS` is written last before that, and everything is on the disk.
+    /// Gives the directory its name. `_SUCCESS` is written last before that, so that the dataset is known as ours, and everything
+    /// is on the disk.
     pub(super) fn publish(mut self) -> Result<PathBuf> {
-        let success = self.file("_SUCCESS")?;
-        success.sync_all().map_err(|error| failed("flush", &self.path("_SUCCESS"), error))?;
+        let mut success = self.file(SUCCESS)?;
+        let mark = serde_json::json!({ "bowstring": env!("CARGO_PKG_VERSION") });
+        let written = writeln!(success, "{mark}").and_then(|()| success.sync_all());
+        written.map_err(|error| failed("write", &self.path(SUCCESS), error))?;
         flush(&self.directory)?;
         // Somebody may have been faster.
-        self.destination.vacant(self.overwrite)?;
+        self.destination.vacant(self.replace)?;
         let path = &self.destination.path;
         let mut old = None;
-        if self.overwrite && fs::symlink_metadata(path).is_ok() {
+        if self.replace.overwrite && fs::symlink_metadata(path).is_ok() {
             old = Some(hidden(&self.destination, "old", |hidden| fs::rename(path, hidden))?);
         }
         if let Err(error) = fs::rename(&self.directory, path) {

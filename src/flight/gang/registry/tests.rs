@@ -33,6 +33,43 @@ fn calls_that_are_refused_leave_nothing_behind() {
 }
 
 #[test]
+fn no_call_is_held_longer_than_the_registry_says() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let registry = Registry::open(None, RegistryOptions::default()).unwrap();
+        let join = |world_size, timeout_ms| JoinRequest {
+            gang: format!("of {world_size}"),
+            rank: 0,
+            world_size,
+            attempt: 5,
+            share: None,
+            info: MemberInfo::default(),
+            token: None,
+            timeout_ms,
+            poll_ms: u64::MAX,
+        };
+        let begin = Instant::now();
+        let answer = registry.call("gang.join", &write(&join(2, u64::MAX)).unwrap()).await.unwrap();
+        assert!(String::from_utf8_lossy(&answer).contains("waiting"), "{}", String::from_utf8_lossy(&answer));
+        assert_eq!(begin.elapsed(), registry.options.max_poll);
+        // No wait is longer than the caller asks for either.
+        let begin = Instant::now();
+        let error = registry.call("gang.join", &write(&join(3, 1_000)).unwrap()).await.unwrap_err();
+        assert!(matches!(error, Error::Timeout { .. }) && begin.elapsed() <= Duration::from_secs(2), "{error}");
+        // A barrier carries nothing.
+        registry.call("gang.join", &write(&join(1, 1_000)).unwrap()).await.unwrap();
+        let caller = Caller { gang: "of 1".into(), generation: 1, rank: 0, attempt: 5 };
+        let meet = |message: &str| {
+            let message = message.to_owned();
+            write(&MeetRequest { caller: caller.clone(), round: 1, message, timeout_ms: 0, poll_ms: u64::MAX }).unwrap()
+        };
+        let error = registry.call("gang.barrier", &meet("00")).await.unwrap_err();
+        assert!(matches!(error, Error::Config { .. } | Error::Mismatch { .. } | Error::Limit { .. }), "{error}");
+        registry.call("gang.barrier", &meet("")).await.unwrap();
+    });
+}
+
+#[test]
 fn a_journal_that_cannot_be_written_stops_all_answers_and_forgets_none() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("gangs");
