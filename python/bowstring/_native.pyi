@@ -18,11 +18,13 @@ __all__ = [
     "convert",
     "convert_plan",
     "convert_task",
+    "dataset_index",
     "doctor",
     "petastorm_metadata",
     "rank",
     "unischema_metadata",
     "verify",
+    "write_index",
 ]
 
 _T = TypeVar("_T")

@@ -77,9 +77,9 @@ class BaseLoader(ABC, Generic[A]):
     :param timeout: seconds to wait for a batch before giving up with the culprit's name (600).
     :param storage_options: options of the store, by object_store's names; for a server ``token`` or ``token_file`` (or
         ``BOWSTRING_TOKEN``), ``ca``, ``cert``, ``key``, ``server_name``.
-    :param index: where what footers say comes from: ``auto``, the file ``_bowstring_index`` beside the dataset as far as it is of the
-        files that are there (see :func:`write_index`); ``none``, the footers; the address of such a file; or the ``bytes`` of
-        :func:`bowstring.index`, made by another process for the same ``url``.
+    :param index: where what footers say comes from: ``auto``, the file ``_bowstring_index`` beside the dataset, as far as it is of
+        the files that are there (see :func:`write_index`); ``none``, the footers; the address of such a file; or the ``bytes``
+        of :func:`bowstring.index`, made by another process for the same ``url``.
     :param partitioning: whether ``key=value`` directories are columns: ``hive`` or ``none``.
     :param decode: decode cells as the dataset says (its own schema, or Petastorm's); ``False`` leaves them bytes.
     :param weights: mix the datasets in ``url`` in these proportions.

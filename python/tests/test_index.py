@@ -29,7 +29,8 @@ def test_bytes_and_files_open_the_same_dataset(tmp_path: pathlib.Path) -> None:
     url = made(tmp_path / "data")
     plain = ids(url, index="none")
     index = bowstring.index(url)
-    assert isinstance(index, bytes) and ids(url, index=index) == plain
+    assert isinstance(index, bytes)
+    assert ids(url, index=index) == plain
     at = bowstring.write_index(url, tmp_path / "some.index")
     assert pathlib.Path(at).read_bytes() == index
     assert ids(url, index=at) == plain
@@ -85,7 +86,8 @@ def test_a_process_group_indexes_once_and_fails_together(tmp_path: pathlib.Path)
         process.join(30)
     assert sorted(got[0][2] + got[1][2]) == list(range(40))
     assert got[0][1] == got[1][1], "both have the same bytes"
-    assert got[0][3].startswith("NotFoundError") and "rank 0 could not index" in got[1][3]
+    assert got[0][3].startswith("NotFoundError")
+    assert "rank 0 could not index" in got[1][3]
 
 
 def test_one_process_alone_indexes_by_itself(tmp_path: pathlib.Path) -> None:

@@ -1,8 +1,7 @@
 //! Footers: read with one request where possible, checked before they are parsed, and again before they are believed.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parquet::errors::ParquetError;
@@ -12,7 +11,6 @@ use parquet::file::metadata::{
 };
 use parquet::schema::types::SchemaDescPtr;
 use sha2::{Digest, Sha256};
-use tokio::sync::mpsc;
 
 use super::head::{ARROW_SCHEMA, Head, Heads};
 use super::limits::Limits;
@@ -24,11 +22,7 @@ use crate::page;
 use crate::store::{Found, Object, Tail};
 
 /// Read from the end of every file at first: most footers fit, and a larger read costs a store nothing more.
-const TAIL_BYTES: u64 = 64 << 10;
-
-/// Files of this machine that are worth a thread to read their footers, and most threads.
-const FILES_PER_THREAD: usize = 32;
-const MOST_THREADS: usize = 16;
+pub(super) const TAIL_BYTES: u64 = 64 << 10;
 
 /// The length of the footer and the magic number.
 const END_BYTES: u64 = 8;
@@ -82,81 +76,8 @@ impl Footers {
         parsed.await.unwrap_or_else(|error| Err(Error::Closed { why: format!("a footer was not parsed: {error}") }))
     }
 
-    /// As [`read`](Self::read), for a file of this machine, on this thread, which must belong to no runtime.
-    fn read_here(&self, found: &Found) -> Result<Footer> {
-        let place = Place::file(Arc::clone(&found.name));
-        not_empty(found, &place)?;
-        let tail = found.tail_here(TAIL_BYTES)?;
-        let (bytes, start) = match inside(&tail, &self.limits, &place).map_err(|error| stray(error, &found.name))? {
-            Ok(whole) => whole,
-            Err(start) => joined(&tail, start, &tail.object.read_range_here(start..tail.start)?),
-        };
-        self.footer(tail.object, &bytes, start, &place)
-    }
-
-    /// Reads and checks the footers of `found`, all of this machine, on threads of their own: so many at most. No file may take longer
-    /// than `timeout`. The error is that of the first file that has one.
-    pub(super) async fn read_local(
-        self: Arc<Self>,
-        found: Vec<Found>,
-        threads: usize,
-        timeout: Duration,
-    ) -> Result<Vec<Footer>> {
-        let work = Arc::new(Work { found, next: AtomicUsize::new(0), stop: AtomicBool::new(false) });
-        let count = work.found.len();
-        let (sender, mut done) = mpsc::unbounded_channel();
-        let threads = threads.min(count.div_ceil(FILES_PER_THREAD)).clamp(1, MOST_THREADS);
-        for number in 0..threads {
-            let (reader, work, sender) = (Arc::clone(&self), Arc::clone(&work), sender.clone());
-            let run = move || {
-                while let Some((at, found)) = work.next() {
-                    let footer = reader.read_here(found);
-                    if footer.is_err() {
-                        work.stop.store(true, Ordering::Relaxed);
-                    }
-                    if sender.send((at, footer)).is_err() {
-                        return;
-                    }
-                }
-            };
-            let started = std::thread::Builder::new().name("bowstring-open".to_owned()).spawn(run);
-            if let (0, Err(error)) = (number, started) {
-                return Err(Error::Closed { why: format!("no threads can be started: {error}") });
-            }
-        }
-        drop(sender);
-        // Those that still wait for a file have nothing to do when nobody waits for them.
-        let _stop = Stop(Arc::clone(&work));
-        let mut footers: Vec<Option<Footer>> = std::iter::repeat_with(|| None).take(count).collect();
-        let mut failed: Option<(usize, Error)> = None;
-        loop {
-            let Ok(next) = tokio::time::timeout(timeout, done.recv()).await else {
-                let first = footers.iter().position(Option::is_none).and_then(|first| work.found.get(first));
-                let culprit = format!("the footer of file {}", first.map_or("", |found| &found.name));
-                return Err(Error::Timeout { stage: "open", culprit, waited: timeout });
-            };
-            match next {
-                Some((at, Ok(footer))) => {
-                    if let Some(place) = footers.get_mut(at) {
-                        *place = Some(footer);
-                    }
-                }
-                Some((at, Err(error))) if failed.as_ref().is_none_or(|(first, _)| at < *first) => {
-                    failed = Some((at, error));
-                }
-                Some(_) => {}
-                None => break,
-            }
-        }
-        if let Some((_, error)) = failed {
-            return Err(error);
-        }
-        let all: Option<Vec<Footer>> = footers.into_iter().collect();
-        all.ok_or_else(|| Error::Closed { why: "a footer was not parsed".to_owned() })
-    }
-
     /// What is kept of a footer that begins at byte `start` of its file.
-    fn footer(&self, object: Object, bytes: &Bytes, start: u64, place: &Place) -> Result<Footer> {
+    pub(super) fn footer(&self, object: Object, bytes: &Bytes, start: u64, place: &Place) -> Result<Footer> {
         let digest = Sha256::digest(bytes).into();
         let outline = Outline::read(bytes, &self.limits, place)?;
         let known = self.heads.of_schema(&outline.digest).map(|head| head.descriptor());
@@ -178,33 +99,6 @@ impl Footers {
         groups.shrink();
         let cells = said(SCHEMA_KEY).map(str::to_owned);
         Ok(Footer { object, digest, head, groups, sealed: outline.sealed, cells, bytes: self.keep(bytes) })
-    }
-}
-
-/// Files whose footers threads read by turns, in order.
-#[derive(Debug)]
-struct Work {
-    found: Vec<Found>,
-    next: AtomicUsize,
-    stop: AtomicBool,
-}
-
-impl Work {
-    fn next(&self) -> Option<(usize, &Found)> {
-        if self.stop.load(Ordering::Relaxed) {
-            return None;
-        }
-        let at = self.next.fetch_add(1, Ordering::Relaxed);
-        self.found.get(at).map(|found| (at, found))
-    }
-}
-
-/// Stops the work when it is dropped.
-struct Stop(Arc<Work>);
-
-impl Drop for Stop {
-    fn drop(&mut self) {
-        self.0.stop.store(true, Ordering::Relaxed);
     }
 }
 
@@ -285,7 +179,7 @@ async fn whole(tail: &Tail, limits: &Limits, place: &Place) -> Result<(Bytes, u6
 }
 
 /// The bytes of the footer if `tail` has all of them, and where they begin; else only that.
-fn inside(tail: &Tail, limits: &Limits, place: &Place) -> Result<Result<(Bytes, u64), u64>> {
+pub(super) fn inside(tail: &Tail, limits: &Limits, place: &Place) -> Result<Result<(Bytes, u64), u64>> {
     let size = tail.object.stamp().size;
     let length = footer_length(&tail.bytes, size, limits, place)?;
     let start = size - END_BYTES - length;
@@ -297,12 +191,12 @@ fn inside(tail: &Tail, limits: &Limits, place: &Place) -> Result<Result<(Bytes, 
 }
 
 /// A footer from its `beginning` at `start`, and the rest in `tail`.
-fn joined(tail: &Tail, start: u64, beginning: &[u8]) -> (Bytes, u64) {
+pub(super) fn joined(tail: &Tail, start: u64, beginning: &[u8]) -> (Bytes, u64) {
     let rest = tail.bytes.get(..tail.bytes.len() - END_BYTES as usize).unwrap_or_default();
     ([beginning, rest].concat().into(), start)
 }
 
-fn not_empty(found: &Found, place: &Place) -> Result<()> {
+pub(super) fn not_empty(found: &Found, place: &Place) -> Result<()> {
     if found.size == Some(0) {
         let error = Error::corrupt(place.clone(), "not a Parquet file: it is empty");
         return Err(stray(error, &found.name));
@@ -311,7 +205,7 @@ fn not_empty(found: &Found, place: &Place) -> Result<()> {
 }
 
 /// The error for file `name`, with advice if it was taken for data only because its name tells nothing.
-fn stray(error: Error, name: &str) -> Error {
+pub(super) fn stray(error: Error, name: &str) -> Error {
     let last = name.rsplit('/').next().unwrap_or(name);
     match error {
         Error::Corrupt { place, what, source } if !last.contains('.') => {

@@ -70,10 +70,13 @@ fn footer(schema: &[u8], arrow: Option<&str>) -> Vec<u8> {
     bytes
 }
 
+/// SHA-256 of both schemas.
+type Digests = ([u8; 32], Option<[u8; 32]>);
+
 /// Heads met so far, by their bytes.
 #[derive(Debug, Default)]
 pub(super) struct Heads {
-    known: Mutex<HashMap<([u8; 32], Option<[u8; 32]>), Arc<Head>>>,
+    known: Mutex<HashMap<Digests, Arc<Head>>>,
     /// Any head of each schema: a footer with the same one is parsed without it.
     schemas: Mutex<HashMap<[u8; 32], Arc<Head>>>,
 }

@@ -23,6 +23,7 @@ mod hive;
 mod index;
 mod layout;
 mod limits;
+mod local;
 mod ngram;
 mod open;
 mod outline;

@@ -92,9 +92,12 @@ fn an_index_has_all_that_reading_takes() {
     assert_eq!(some(Index::Auto).manifest(), some(Index::None).manifest());
 }
 
+/// What can happen to files behind an index's back.
+type Change = fn(&Path);
+
 #[test]
 fn an_index_of_other_versions_gives_no_other_rows() {
-    let changes: [(&str, fn(&Path)); 4] = [
+    let changes: [(&str, Change); 4] = [
         ("rewritten", |root| {
             let ids = Int64Array::from_iter_values(5000..5011);
             let batch = RecordBatch::try_from_iter([("id", Arc::new(ids) as ArrayRef)]).unwrap();
