@@ -249,8 +249,10 @@ impl Known {
             let what = format!("{place}: the number of files");
             return Err(Fault::Told(Error::Limit { what, asked, limit, option: "limits.max_files" }));
         }
-        let mut files: Vec<KnownFile> = Vec::with_capacity(count);
-        let mut names = HashMap::with_capacity(count);
+        // A file takes its digest at least.
+        let room = count.min(reader.rest.len() / DIGEST_BYTES);
+        let mut files: Vec<KnownFile> = Vec::with_capacity(room);
+        let mut names = HashMap::with_capacity(room);
         for _ in 0..count {
             let same = reader.count_to(usize::MAX)?;
             let before = files.last().map_or("", |file| &file.name);
