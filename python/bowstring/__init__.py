@@ -31,6 +31,7 @@ from bowstring.errors import (
     UnsupportedError,
 )
 from bowstring.gang import Gang, Member
+from bowstring.index import index, write_index
 from bowstring.loader import Loader
 from bowstring.server import Server
 from bowstring.writer import DatasetWriter, Stored
@@ -70,8 +71,10 @@ __all__ = [
     "__version__",
     "convert",
     "doctor",
+    "index",
     "serve_model",
     "verify",
+    "write_index",
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -76,6 +77,9 @@ class BaseLoader(ABC, Generic[A]):
     :param timeout: seconds to wait for a batch before giving up with the culprit's name (600).
     :param storage_options: options of the store, by object_store's names; for a server ``token`` or ``token_file`` (or
         ``BOWSTRING_TOKEN``), ``ca``, ``cert``, ``key``, ``server_name``.
+    :param index: where what footers say comes from: ``auto``, the file ``_bowstring_index`` beside the dataset, as far as it is of
+        the files that are there (see :func:`write_index`); ``none``, the footers; the address of such a file; or the ``bytes``
+        of :func:`bowstring.index`, made by another process for the same ``url``.
     :param partitioning: whether ``key=value`` directories are columns: ``hive`` or ``none``.
     :param decode: decode cells as the dataset says (its own schema, or Petastorm's); ``False`` leaves them bytes.
     :param weights: mix the datasets in ``url`` in these proportions.
@@ -120,6 +124,7 @@ class BaseLoader(ABC, Generic[A]):
         device_overflow: bool | None = None,
         timeout: float | None = None,
         storage_options: Mapping[str, str] | None = None,
+        index: str | os.PathLike[str] | bytes | None = None,
         partitioning: Literal["hive", "none"] | None = None,
         decode: bool | None = None,
         weights: Sequence[float] | None = None,
@@ -131,7 +136,10 @@ class BaseLoader(ABC, Generic[A]):
         gang: Gang | None = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "url", "gang", "__class__")}
-        self._native = _native.Loader(document(url, given), None if gang is None else gang._native)
+        made = bytes(index) if isinstance(index, (bytes, bytearray, memoryview)) else None
+        if made is not None:
+            given["index"] = "auto"
+        self._native = _native.Loader(document(url, given), None if gang is None else gang._native, made)
 
     @abstractmethod
     def _array(self, tensor: _native.Tensor) -> A:

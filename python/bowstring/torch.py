@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import torch
+from torch import distributed
 from torch.cuda import current_stream
 from torch.utils.data import IterableDataset, get_worker_info
 from torch.utils.dlpack import from_dlpack
 
 from bowstring import _native
 from bowstring.base import BaseLoader
-from bowstring.errors import ConfigError
+from bowstring.errors import ConfigError, RemoteError
+from bowstring.index import index
+from bowstring.options import Url
 
-__all__ = ["DataLoader", "Dataset"]
+__all__ = ["DataLoader", "Dataset", "shared_index"]
 
 
 class DataLoader(BaseLoader[Any]):
@@ -51,6 +55,43 @@ class Dataset(DataLoader, IterableDataset[dict[str, Any]]):
                 option="num_workers",
             )
         return super().__iter__()
+
+
+def shared_index(url: Url | Sequence[Url], group: Any = None, **options: Any) -> bytes:
+    """The index of the dataset at ``url``, which the first rank of ``group`` makes and the others get, for their loaders::
+
+        index = bowstring.torch.shared_index(url)
+        loader = bowstring.torch.DataLoader(url, batch_size=256, index=index)
+
+    All ranks of the group must call it, as with any collective; without ``torch.distributed`` it is :func:`bowstring.index`, whose
+    ``options`` it takes. What fails on the first rank is an error on all of them.
+    """
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return index(url, **options)
+    # Through tensors, for objects would be unpickled.
+    device = "cuda" if distributed.get_backend(group) == "nccl" else "cpu"
+    source = distributed.get_process_group_ranks(group)[0] if group is not None else 0
+    failed: Exception | None = None
+    made, whole = b"", 1
+    if distributed.get_rank() == source:
+        try:
+            made = index(url, **options)
+        except Exception as error:
+            failed, made, whole = error, str(error).encode(), 0
+    head = torch.tensor([whole, len(made)], dtype=torch.int64, device=device)
+    distributed.broadcast(head, source, group=group)
+    whole, length = (int(number) for number in head.tolist())
+    if distributed.get_rank() == source:
+        content = torch.frombuffer(bytearray(made or b"\0"), dtype=torch.uint8).to(device)
+    else:
+        content = torch.empty(max(length, 1), dtype=torch.uint8, device=device)
+    distributed.broadcast(content, source, group=group)
+    if failed is not None:
+        raise failed
+    got = bytes(content.cpu().numpy().tobytes()[:length])
+    if not whole:
+        raise RemoteError(f"rank {source} could not index the dataset: {got.decode(errors='replace')}")
+    return got
 
 
 for _class in (DataLoader, Dataset):

@@ -13,6 +13,7 @@ mod errors;
 mod field;
 mod fork;
 mod gang;
+mod index;
 mod loader;
 mod log;
 mod nvidia;
@@ -47,6 +48,8 @@ mod _native {
     use super::doctor::doctor;
     #[pymodule_export]
     use super::gang::PyGang;
+    #[pymodule_export]
+    use super::index::{dataset_index, write_index};
     #[pymodule_export]
     use super::loader::PyLoader;
     #[pymodule_export]

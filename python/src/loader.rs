@@ -6,6 +6,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use bowstring::dataset::Index;
 use bowstring::device::{Consumer, DeviceValue};
 use bowstring::error::Result;
 use bowstring::pipeline::LoaderOptions;
@@ -167,10 +168,13 @@ impl Source for Filling<'_> {
 #[pymethods]
 impl PyLoader {
     #[new]
-    #[pyo3(signature = (options, gang=None))]
-    fn new(py: Python<'_>, options: &str, gang: Option<&PyGang>) -> PyResult<Self> {
-        let options: LoaderOptions = serde_json::from_str(options)
+    #[pyo3(signature = (options, gang=None, index=None))]
+    fn new(py: Python<'_>, options: &str, gang: Option<&PyGang>, index: Option<Vec<u8>>) -> PyResult<Self> {
+        let mut options: LoaderOptions = serde_json::from_str(options)
             .map_err(|error| raise(py, &Error::Config { option: "options", problem: error.to_string() }))?;
+        if let Some(index) = index {
+            options.index = Index::Bytes(index.into());
+        }
         nvidia::prepare(py, &options);
         let loader = match gang {
             Some(gang) => {

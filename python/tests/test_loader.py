@@ -295,6 +295,7 @@ def test_every_option_is_looked_up_in_the_environment(monkeypatch: pytest.Monkey
         "device": ("cuda:1", "cuda:1"),
         "device_fence": ("sync", "sync"),
         "device_overflow": ("true", True),
+        "index": ("s3://bucket/some.index", "s3://bucket/some.index"),
     }
     names = [name for name in inspect.signature(BaseLoader).parameters if name not in ("url", "gang")]
     texts |= {name: ("5", 5) for name in names if name not in texts}

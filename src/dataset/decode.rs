@@ -17,12 +17,12 @@ use parquet::arrow::{FieldLevels, ProjectionMask, parquet_to_arrow_field_levels}
 use parquet::column::page::{PageIterator, PageReader};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
-use parquet::file::serialized_reader::SerializedPageReader;
+use parquet::schema::types::ColumnDescPtr;
 
-use super::footer::{chunk_range, guard};
+use super::footer::guard;
 use super::project::{Leaves, Projection, Source};
 use super::read::{Chunks, Fetched};
-use super::{DataFile, Dataset, Layout, hive, pages, times, unify};
+use super::{Chunk, Dataset, Layout, hive, pages, times, unify, unpack};
 use crate::error::{Error, Place, Result};
 use crate::manifest::RowGroup;
 use crate::page::{Checked, Lineage, Tally};
@@ -112,7 +112,8 @@ impl Dataset {
         }
         let group = Group {
             chunks: Arc::new(fetched.chunks.clone()),
-            file,
+            columns: &fetched.columns,
+            layout,
             row_group,
             leaves: &leaves.numbers,
             lineages: Lineage::of(layout.descriptor(), &leaves.numbers),
@@ -120,7 +121,7 @@ impl Dataset {
         };
         let array = match indexed.filter(|_| !fetched.pages.is_empty()) {
             Some(reader) => group.some_pages(reader, leaves, rows, &fetched.pages, &place)?,
-            None => group.all_pages(layout, leaves, &rows, &place)?,
+            None => group.all_pages(leaves, &rows, &place)?,
         };
         let array = guard(&place, "its type is not the dataset's", || Ok(unify::adapt(&array, data_type)?))?;
         if array.len() == count {
@@ -132,15 +133,15 @@ impl Dataset {
 
     /// Checks what was fetched of one leaf before it is decoded.
     pub(super) fn check_pages(&self, fetched: &Fetched, leaf: usize) -> Result<()> {
-        let (row_group, file, _) = self.group(fetched.group)?;
-        let Some(group) = file.metadata.row_groups().get(row_group.ordinal as usize) else { return Ok(()) };
-        let Some(column) = group.columns().get(leaf) else { return Ok(()) };
-        let place = || self.place(fetched.group).column(column.column_path().string());
+        let (row_group, _, layout) = self.group(fetched.group)?;
+        let known = fetched.columns.get(leaf).zip(layout.descriptor().columns().get(leaf));
+        let Some((chunk, column)) = known else { return Ok(()) };
+        let place = || self.place(fetched.group).column(column.path().string());
         let bytes = |range: &Range<u64>| guard(&place(), "it was not read", || fetched.chunks.range(range));
-        let walk = pages::Walk { column, rows: group.num_rows(), limits: &self.inner.limits, place: &place };
+        let walk = pages::Walk { chunk, column, rows: row_group.rows, limits: &self.inner.limits, place: &place };
         match fetched.pages.iter().find(|(number, _)| *number == leaf) {
             Some((_, pages)) => walk.some(pages.iter().map(bytes)),
-            None => walk.all(&bytes(&chunk_range(column))?),
+            None => walk.all(&bytes(&chunk.range())?),
         }
     }
 }
@@ -148,7 +149,8 @@ impl Dataset {
 /// One row group as Arrow's reader asks for it.
 struct Group<'a> {
     chunks: Arc<Chunks>,
-    file: &'a DataFile,
+    columns: &'a [Chunk],
+    layout: &'a Layout,
     row_group: &'a RowGroup,
     /// The leaves of the column, and what their levels have to agree with.
     leaves: &'a [usize],
@@ -159,11 +161,11 @@ struct Group<'a> {
 
 impl Group<'_> {
     /// The column from whole chunks.
-    fn all_pages(&self, layout: &Layout, leaves: &Leaves, rows: &Rows, place: &Place) -> Result<ArrayRef> {
+    fn all_pages(&self, leaves: &Leaves, rows: &Rows, place: &Place) -> Result<ArrayRef> {
         let levels = match leaves.levels.get() {
             Some(levels) => levels,
             None => {
-                let made = guard(place, "the schema is damaged", || Levels::new(layout, &leaves.numbers))?;
+                let made = guard(place, "the schema is damaged", || Levels::new(self.layout, &leaves.numbers))?;
                 leaves.levels.get_or_init(|| made)
             }
         };
@@ -194,23 +196,23 @@ impl Group<'_> {
         (self.lineages.get(at).cloned().unwrap_or_default(), at)
     }
 
+    /// What the footer says of column `leaf`.
+    fn column(&self, leaf: usize) -> Result<(&Chunk, &ColumnDescPtr), ParquetError> {
+        let known = self.columns.get(leaf).zip(self.layout.descriptor().columns().get(leaf));
+        known.ok_or_else(|| ParquetError::General(format!("column {leaf} is unknown")))
+    }
+
     /// Looks at the levels of `some` pages; Arrow's reader, which has its own way to chosen pages, unpacks them again.
     fn check_levels(&self, leaves: &Leaves, some: &[(usize, Vec<Range<u64>>)]) -> Result<(), ParquetError> {
-        let ordinal = self.row_group.ordinal as usize;
-        let Some(group) = self.file.metadata.row_groups().get(ordinal) else { return Ok(()) };
         for (leaf, ranges) in some.iter().filter(|(leaf, _)| leaves.numbers.contains(leaf)) {
-            let column = group.columns().get(*leaf);
+            let (chunk, column) = self.column(*leaf)?;
             let (lineage, _) = self.lineage(*leaf);
-            for (column, range) in column.into_iter().flat_map(|column| ranges.iter().map(move |range| (column, range)))
-            {
+            for range in ranges {
                 // A chunk that is nothing but these pages.
-                let size = i64::try_from(range.end - range.start)?;
-                let builder = column.clone().into_builder().set_dictionary_page_offset(None);
-                let builder = builder.set_data_page_offset(i64::try_from(range.start)?);
-                let part = builder.set_total_compressed_size(size).build()?;
-                let pages = SerializedPageReader::new(Arc::clone(&self.chunks), &part, self.num_rows(), None)?;
-                Checked::new(pages, column.column_descr(), lineage.clone(), None)
-                    .try_for_each(|page| page.map(drop))?;
+                let stored = range.end - range.start;
+                let part = Chunk { start: range.start, data: range.start, stored, dictionary: false, ..*chunk };
+                let pages = unpack::pages(&self.chunks, &part, column, self.num_rows())?;
+                Checked::new(pages, column, lineage.clone(), None).try_for_each(|page| page.map(drop))?;
             }
         }
         Ok(())
@@ -297,21 +299,21 @@ impl RowGroups for Group<'_> {
     }
 
     fn column_chunks(&self, leaf: usize) -> Result<Box<dyn PageIterator>, ParquetError> {
-        let column = self.row_groups().next().and_then(|group| group.columns().get(leaf));
-        let column = column.ok_or_else(|| ParquetError::General(format!("column {leaf} is unknown")))?;
-        let pages = SerializedPageReader::new(Arc::clone(&self.chunks), column, self.num_rows(), None)?;
+        let (chunk, column) = self.column(leaf)?;
+        let pages = unpack::pages(&self.chunks, chunk, column, self.num_rows())?;
         let (lineage, at) = self.lineage(leaf);
         let tally = Arc::clone(&self.tally.lock().unwrap_or_else(PoisonError::into_inner));
         // The walk over its pages stays with sizes; levels are seen where pages are unpacked anyway.
-        Ok(Box::new(Once(Some(Box::new(Checked::new(pages, column.column_descr(), lineage, Some((tally, at))))))))
+        Ok(Box::new(Once(Some(Box::new(Checked::new(pages, column, lineage, Some((tally, at))))))))
     }
 
     fn row_groups(&self) -> Box<dyn Iterator<Item = &RowGroupMetaData> + '_> {
-        Box::new(self.file.metadata.row_groups().get(self.row_group.ordinal as usize).into_iter())
+        // Only row numbers ask for them, which come from elsewhere.
+        Box::new(std::iter::empty())
     }
 
     fn metadata(&self) -> &ParquetMetaData {
-        &self.file.metadata
+        &self.layout.head.metadata
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
-use parquet::file::metadata::ParquetMetaData;
+use bytes::Bytes;
 use serde::Deserialize;
 
 use super::footer;
@@ -46,7 +46,9 @@ impl Petastorm {
         let shown: Vec<String> = urls.iter().map(|url| crate::store::display(url)).collect();
         let find = crate::store::find(urls, &options.storage_options, options.limits.max_files);
         let listing = within(options.timeout, format!("the files at {}", shown.join(", ")), find).await?;
-        within(options.timeout, "the dataset's _common_metadata".to_owned(), petastorm(&listing, &options.limits)).await
+        let reading = petastorm(&listing, &options.limits);
+        let found = within(options.timeout, "the dataset's _common_metadata".to_owned(), reading).await?;
+        Ok(found.map(|(petastorm, _)| petastorm))
     }
 
     /// The stored row-group indexes; none if none were built. Row groups are numbered over the files sorted by path.
@@ -60,8 +62,15 @@ impl Petastorm {
     }
 }
 
-/// Petastorm's description, if there is one beside the files.
-pub(super) async fn petastorm(listing: &Listing, limits: &Limits) -> Result<Option<Petastorm>> {
+/// The footer of a file beside the data that describes it.
+#[derive(Debug, Clone)]
+pub(super) struct Beside {
+    pub(super) name: Arc<str>,
+    pub(super) footer: Bytes,
+}
+
+/// Petastorm's description and where it stands, if there is one beside the files.
+pub(super) async fn petastorm(listing: &Listing, limits: &Limits) -> Result<Option<(Petastorm, Beside)>> {
     for name in FILES {
         let Some(found) = listing.beside(name) else { continue };
         let place = Place::file(Arc::clone(&found.name));
@@ -80,16 +89,23 @@ pub(super) async fn petastorm(listing: &Listing, limits: &Limits) -> Result<Opti
             }
             Err(error) => return Err(error),
         };
-        let limits = limits.clone();
-        // A schema may be as large as its limit lets it be: no work for a thread that others wait on.
-        let parsed = tokio::task::spawn_blocking(move || parse(&bytes, limits, place));
-        let parsed =
-            parsed.await.unwrap_or_else(|error| Err(Error::Closed { why: format!("{name} was not parsed: {error}") }));
-        if let Some(found) = parsed? {
-            return Ok(Some(found));
+        let beside = Beside { name: name.into(), footer: bytes };
+        if let Some(found) = beside.petastorm(limits, place).await? {
+            return Ok(Some((found, beside)));
         }
     }
     Ok(None)
+}
+
+impl Beside {
+    /// What it says of Petastorm.
+    pub(super) async fn petastorm(&self, limits: &Limits, place: Place) -> Result<Option<Petastorm>> {
+        let (bytes, limits) = (self.footer.clone(), limits.clone());
+        // A schema may be as large as its limit lets it be: no work for a thread that others wait on.
+        let parsed = tokio::task::spawn_blocking(move || parse(&bytes, limits, place));
+        let closed = |error| Err(Error::Closed { why: format!("{} was not parsed: {error}", self.name) });
+        parsed.await.unwrap_or_else(closed)
+    }
 }
 
 /// What a footer says; none if it says nothing of Petastorm.
@@ -131,14 +147,12 @@ pub(super) enum Known {
     Number(DType),
 }
 
-/// What `metadata` of one of the files, and `petastorm`, say of columns, by name.
+/// What bowstring's own JSON in one of the files, and `petastorm`, say of columns, by name.
 pub(super) fn columns(
-    metadata: Option<&ParquetMetaData>,
+    native: Option<&str>,
     petastorm: Option<&Petastorm>,
     place: &Place,
 ) -> Result<BTreeMap<String, Known>> {
-    let pairs = metadata.and_then(|metadata| metadata.file_metadata().key_value_metadata());
-    let native = pairs.into_iter().flatten().find(|pair| pair.key == SCHEMA_KEY).and_then(|pair| pair.value.as_ref());
     if let Some(json) = native {
         let native: Native = serde_json::from_str(json)
             .map_err(|error| Error::corrupt_by(place.clone(), format!("its {SCHEMA_KEY} is damaged"), error))?;

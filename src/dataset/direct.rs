@@ -8,12 +8,11 @@ use arrow::array::{ArrayData, ArrayRef, FixedSizeListArray, ListArray, make_arra
 use arrow::buffer::{Buffer, OffsetBuffer};
 use arrow::datatypes::{ArrowNativeType, DataType};
 use parquet::basic::Compression;
-use parquet::file::metadata::ColumnChunkMetaData;
-use parquet::file::serialized_reader::SerializedPageReader;
+use parquet::schema::types::ColumnDescPtr;
 
 use super::project::{Projection, Source};
 use super::read::Fetched;
-use super::{Dataset, selection::Selection};
+use super::{Chunk, Dataset, selection::Selection, unpack};
 use crate::page::{Element, Source as Pages, Stretches, width};
 
 impl Dataset {
@@ -21,7 +20,7 @@ impl Dataset {
     /// turn out to be null or damaged are found when they are read.
     pub(crate) fn numbers(&self, fetched: &Fetched, projection: &Projection, root: usize) -> Option<Pages> {
         let width = width(projection.roots().get(root)?.field().data_type())?;
-        let chunk = self.whole(fetched.group, projection, root)?;
+        let chunk = self.whole(fetched.group, &fetched.columns, projection, root)?;
         self.pages(fetched, &chunk, width)
     }
 
@@ -49,7 +48,7 @@ impl Dataset {
         root: usize,
         wanted: &dyn Fn(usize) -> bool,
     ) -> Option<Stretches> {
-        let Even { chunk, each, width } = self.even(fetched.group, projection, root, wanted)?;
+        let Even { chunk, each, width } = self.even(fetched.group, &fetched.columns, projection, root, wanted)?;
         let holds = |address| fetched.holds(address);
         // Of a chunk that is packed, single pages may be stored as they are: they would keep all that was fetched with them.
         let lent = |address| !chunk.is_plain() && holds(address);
@@ -58,21 +57,23 @@ impl Dataset {
     }
 
     /// Whether [`stretches`](Self::stretches) may find rows of root column number `root` of row group `group` that are parts of the
-    /// fetched bytes, as far as its metadata tell.
+    /// fetched bytes, as far as its metadata tell: its chunks.
     pub(crate) fn in_place(
         &self,
         group: usize,
+        chunks: &[Chunk],
         projection: &Projection,
         root: usize,
         wanted: &dyn Fn(usize) -> bool,
     ) -> bool {
-        self.even(group, projection, root, wanted).is_some_and(|even| even.chunk.is_plain())
+        self.even(group, chunks, projection, root, wanted).is_some_and(|even| even.chunk.is_plain())
     }
 
     /// The chunk of root column number `root` if it may hold nothing but lists of one length in plain pages.
     fn even<'a>(
         &'a self,
         group: usize,
+        chunks: &'a [Chunk],
         projection: &Projection,
         root: usize,
         wanted: &dyn Fn(usize) -> bool,
@@ -83,13 +84,13 @@ impl Dataset {
             DataType::List(item) | DataType::LargeList(item) => (None, width(item.data_type())?),
             _ => return None,
         };
-        let chunk = self.whole(group, projection, root)?;
+        let chunk = self.whole(group, chunks, projection, root)?;
         let each = match fixed {
             Some(each) => each,
             None => chunk.values.checked_div(chunk.rows).filter(|each| each * chunk.rows == chunk.values)?,
         };
         // Where there is a dictionary, some page is not plain.
-        let fits = chunk.column.dictionary_page_offset().is_none() && wanted(each.checked_mul(width)?);
+        let fits = !chunk.known.dictionary && wanted(each.checked_mul(width)?);
         fits.then_some(Even { chunk, each, width })
     }
 
@@ -100,7 +101,7 @@ impl Dataset {
         root: usize,
         data_type: &DataType,
     ) -> Option<ArrayRef> {
-        let whole @ Whole { rows, values, .. } = self.whole(fetched.group, projection, root)?;
+        let whole @ Whole { rows, values, .. } = self.whole(fetched.group, &fetched.columns, projection, root)?;
         let mut chunk = self.pages(fetched, &whole, size_of::<T>())?.chunk::<T>(None)?;
         let mut found = Vec::with_capacity(values);
         chunk.read(values, &mut found)?;
@@ -116,7 +117,7 @@ impl Dataset {
         data_type: &DataType,
         item: &DataType,
     ) -> Option<ArrayRef> {
-        let whole @ Whole { rows, values, .. } = self.whole(fetched.group, projection, root)?;
+        let whole @ Whole { rows, values, .. } = self.whole(fetched.group, &fetched.columns, projection, root)?;
         let found = self.pages(fetched, &whole, size_of::<T>())?.chunk::<T>(None)?.lists(rows, values)?;
         let items = array(item, found.values)?;
         match data_type {
@@ -135,29 +136,29 @@ impl Dataset {
 
     /// The column chunk of root column number `root`; only if all rows of row group `group` are wanted, the file stores the one leaf in
     /// the schema's type, and its metadata tell of no null.
-    fn whole<'a>(&'a self, group: usize, projection: &Projection, root: usize) -> Option<Whole<'a>> {
+    fn whole<'a>(
+        &'a self,
+        group: usize,
+        chunks: &'a [Chunk],
+        projection: &Projection,
+        root: usize,
+    ) -> Option<Whole<'a>> {
         let (row_group, file, layout) = self.group(group).ok()?;
         let all = self.inner.selections.get(group).is_none_or(|selection| matches!(selection, Selection::All));
         let wanted = projection.roots().get(root)?;
-        let leaf = match projection.sources.get(file.layout)?.get(root)? {
-            Source::Leaves(leaves) => match leaves.numbers.as_slice() {
-                [one] => *one,
-                _ => return None,
-            },
-            _ => return None,
-        };
-        let stored = layout.schema.field_with_name(wanted.name()).ok()?;
+        let Source::Leaves(leaves) = projection.sources.get(file.layout)?.get(root)? else { return None };
+        let &[leaf] = leaves.numbers.as_slice() else { return None };
+        let stored = layout.schema.fields().get(leaves.field)?;
         if !all || stored.data_type() != wanted.field().data_type() {
             return None;
         }
-        let column = file.metadata.row_groups().get(row_group.ordinal as usize)?.columns().get(leaf)?;
-        let nulls = column.statistics().and_then(|statistics| statistics.null_count_opt());
-        if nulls.is_some_and(|nulls| nulls > 0) {
+        let (known, column) = (chunks.get(leaf)?, layout.descriptor().columns().get(leaf)?);
+        if known.nulls.is_some_and(|nulls| nulls > 0) {
             return None;
         }
         let rows = usize::try_from(row_group.rows).ok()?;
-        let values = usize::try_from(column.num_values()).ok()?;
-        Some(Whole { column, leaf, rows, values })
+        let values = usize::try_from(known.values).ok()?;
+        Some(Whole { known, column, leaf, rows, values })
     }
 
     /// All its pages, if they hold values of `width` bytes.
@@ -166,14 +167,15 @@ impl Dataset {
             return None;
         }
         self.check_pages(fetched, chunk.leaf).ok()?;
-        let pages = SerializedPageReader::new(Arc::new(fetched.chunks.clone()), chunk.column, chunk.rows, None).ok()?;
-        Pages::new(Box::new(pages), chunk.column.column_descr(), width)
+        let pages = unpack::pages(&fetched.chunks, chunk.known, chunk.column, chunk.rows).ok()?;
+        Pages::new(Box::new(pages), chunk.column, width)
     }
 }
 
 /// A whole column chunk.
 struct Whole<'a> {
-    column: &'a ColumnChunkMetaData,
+    known: &'a Chunk,
+    column: &'a ColumnDescPtr,
     leaf: usize,
     rows: usize,
     values: usize,
@@ -182,7 +184,7 @@ struct Whole<'a> {
 impl Whole<'_> {
     /// Whether its pages are parts of the fetched bytes.
     fn is_plain(&self) -> bool {
-        self.column.compression() == Compression::UNCOMPRESSED
+        self.known.compression() == Compression::UNCOMPRESSED
     }
 }
 
@@ -380,7 +382,7 @@ mod tests {
                     prop_assert_eq!(stretches.in_place(), in_place);
                     let plain = made.compression == Compression::UNCOMPRESSED;
                     prop_assert!(plain || !in_place, "pages that are stored as they are keep all that was fetched");
-                    prop_assert!(!in_place || dataset.in_place(0, &projection, root, &|_| true));
+                    prop_assert!(!in_place || dataset.in_place(0, &fetched.columns, &projection, root, &|_| true));
                     prop_assert!(plain || stretches.copied() >= bytes.len());
                 }
             }

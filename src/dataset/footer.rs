@@ -1,6 +1,7 @@
 //! Footers: read with one request where possible, checked before they are parsed, and again before they are believed.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parquet::errors::ParquetError;
@@ -8,16 +9,20 @@ use parquet::file::metadata::{
     ColumnChunkMetaData, ParquetMetaData, ParquetMetaDataOptions, ParquetMetaDataReader, ParquetStatisticsPolicy,
     RowGroupMetaData,
 };
+use parquet::schema::types::SchemaDescPtr;
 use sha2::{Digest, Sha256};
 
+use super::head::{ARROW_SCHEMA, Head, Heads};
 use super::limits::Limits;
 use super::outline::{Outline, Sealed};
+use super::packed::Packed;
+use super::write::SCHEMA_KEY;
 use crate::error::{Error, Place, Result};
 use crate::page;
-use crate::store::{Found, Object};
+use crate::store::{Found, Object, Tail};
 
 /// Read from the end of every file at first: most footers fit, and a larger read costs a store nothing more.
-const TAIL_BYTES: u64 = 64 << 10;
+pub(super) const TAIL_BYTES: u64 = 64 << 10;
 
 /// The length of the footer and the magic number.
 const END_BYTES: u64 = 8;
@@ -26,13 +31,111 @@ const END_BYTES: u64 = 8;
 #[derive(Debug)]
 pub(super) struct Footer {
     pub(super) object: Object,
-    pub(super) metadata: Arc<ParquetMetaData>,
     /// SHA-256 of the footer's bytes.
     pub(super) digest: [u8; 32],
-    /// SHA-256 of the schema's bytes among them.
-    pub(super) schema: [u8; 32],
+    /// Its schemas.
+    pub(super) head: Arc<Head>,
+    /// Its row groups.
+    pub(super) groups: Packed,
     /// Column chunks that are encrypted.
     pub(super) sealed: Sealed,
+    /// What bowstring's writer says of its cells.
+    pub(super) cells: Option<String>,
+    /// Its bytes, for whoever needs more of it.
+    pub(super) bytes: Option<Bytes>,
+}
+
+/// What the reading of many footers shares.
+#[derive(Debug)]
+pub(super) struct Footers {
+    pub(super) limits: Limits,
+    pub(super) heads: Heads,
+    /// Bytes of footers that may still be kept as they are.
+    room: AtomicU64,
+}
+
+impl Footers {
+    /// To read footers of which so many bytes are to be kept as they are.
+    pub(super) fn new(limits: Limits, room: u64) -> Self {
+        Self { limits, heads: Heads::default(), room: AtomicU64::new(room) }
+    }
+
+    /// `bytes`, if there is room for them.
+    fn keep(&self, bytes: &Bytes) -> Option<Bytes> {
+        let length = bytes.len() as u64;
+        let take = |room: u64| room.checked_sub(length);
+        // A copy: a slice would keep all that was read of the file's end.
+        self.room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).ok().map(|_| Bytes::copy_from_slice(bytes))
+    }
+
+    /// Reads and checks the footer of `found`.
+    pub(super) async fn read(self: Arc<Self>, found: Found) -> Result<Footer> {
+        let place = Place::file(Arc::clone(&found.name));
+        let (object, bytes, start) = fetch(&found, &self.limits, &place).await?;
+        let parsed = tokio::task::spawn_blocking(move || self.footer(object, &bytes, start, &place));
+        parsed.await.unwrap_or_else(|error| Err(Error::Closed { why: format!("a footer was not parsed: {error}") }))
+    }
+
+    /// What is kept of a footer that begins at byte `start` of its file.
+    pub(super) fn footer(&self, object: Object, bytes: &Bytes, start: u64, place: &Place) -> Result<Footer> {
+        let digest = Sha256::digest(bytes).into();
+        let outline = Outline::read(bytes, &self.limits, place)?;
+        let known = self.heads.of_schema(&outline.digest).map(|head| head.descriptor());
+        let metadata = parse(bytes, false, known, place)?;
+        validate(&metadata, start, &self.limits, place)?;
+        let pairs = metadata.file_metadata().key_value_metadata();
+        let said = |key: &str| {
+            let mut pairs = pairs.into_iter().flatten();
+            pairs.find(|pair| pair.key == key)?.value.as_deref()
+        };
+        let head = self.heads.intern(outline.schema, outline.digest, said(ARROW_SCHEMA), &self.limits, place)?;
+        let mut groups = Packed::default();
+        let mut nulls = outline.nulls.as_slice();
+        for group in metadata.row_groups() {
+            let (own, rest) = nulls.split_at_checked(group.num_columns()).unwrap_or_default();
+            groups.push(group, own);
+            nulls = rest;
+        }
+        groups.shrink();
+        let cells = said(SCHEMA_KEY).map(str::to_owned);
+        Ok(Footer { object, digest, head, groups, sealed: outline.sealed, cells, bytes: self.keep(bytes) })
+    }
+}
+
+/// The whole footer of `object` of which this is the digest, statistics included, read once more. `bytes` are those of it if they are
+/// known.
+pub(super) async fn again(
+    object: &Object,
+    digest: [u8; 32],
+    bytes: Option<Bytes>,
+    limits: &Limits,
+) -> Result<ParquetMetaData> {
+    let place = Place::file(Arc::clone(object.name()));
+    let size = object.stamp().size;
+    let (bytes, start) = match bytes {
+        Some(bytes) => {
+            let start = size.saturating_sub(END_BYTES + bytes.len() as u64);
+            (bytes, start)
+        }
+        None => {
+            let from = size.saturating_sub(TAIL_BYTES);
+            let tail = object.read_range(from..size).await?;
+            let tail = Tail { object: object.clone(), start: from, bytes: tail };
+            whole(&tail, limits, &place).await?
+        }
+    };
+    let (limits, stamp) = (limits.clone(), object.stamp().to_string());
+    let parsed = tokio::task::spawn_blocking(move || {
+        if <[u8; 32]>::from(Sha256::digest(&bytes)) != digest {
+            let file = place.file.as_deref().unwrap_or_default().to_owned();
+            return Err(Error::SourceChanged { file, was: stamp, now: "another footer".to_owned() });
+        }
+        Outline::read(&bytes, &limits, &place)?;
+        let metadata = parse(&bytes, true, None, &place)?;
+        validate(&metadata, start, &limits, &place)?;
+        Ok(metadata)
+    });
+    parsed.await.unwrap_or_else(|error| Err(Error::Closed { why: format!("a footer was not parsed: {error}") }))
 }
 
 /// Runs a decoder over bytes that nobody has to trust: its panics and errors become [`Error::Corrupt`] at `place`.
@@ -51,21 +154,6 @@ pub(super) fn guard<T>(place: &Place, what: &str, work: impl FnOnce() -> Result<
     }
 }
 
-/// Reads and checks the footer of `found`. Statistics are kept only if `statistics`: they are most of a footer's memory.
-pub(super) async fn read(found: &Found, limits: &Limits, statistics: bool) -> Result<Footer> {
-    let place = Place::file(Arc::clone(&found.name));
-    let (object, bytes, start) = fetch(found, limits, &place).await?;
-    let limits = limits.clone();
-    let parsed = tokio::task::spawn_blocking(move || {
-        let digest = Sha256::digest(&bytes).into();
-        let Outline { schema, sealed, .. } = Outline::read(&bytes, &limits, &place)?;
-        let metadata = parse(&bytes, statistics, &place)?;
-        validate(&metadata, start, &limits, &place)?;
-        Ok(Footer { object, metadata: Arc::new(metadata), digest, schema, sealed })
-    });
-    parsed.await.unwrap_or_else(|error| Err(Error::Closed { why: format!("a footer was not parsed: {error}") }))
-}
-
 /// The bytes of the footer of `found`, checked like any other, but not parsed: for files that are nothing but a footer.
 pub(super) async fn bytes(found: &Found, limits: &Limits) -> Result<Bytes> {
     let place = Place::file(Arc::clone(&found.name));
@@ -76,26 +164,48 @@ pub(super) async fn bytes(found: &Found, limits: &Limits) -> Result<Bytes> {
 
 /// The file, pinned, the bytes of its footer, and where they begin.
 async fn fetch(found: &Found, limits: &Limits, place: &Place) -> Result<(Object, Bytes, u64)> {
+    not_empty(found, place)?;
+    let tail = found.tail(TAIL_BYTES).await?;
+    let (bytes, start) = whole(&tail, limits, place).await.map_err(|error| stray(error, &found.name))?;
+    Ok((tail.object, bytes, start))
+}
+
+/// The bytes of the footer that `tail` is the end of, and where they begin.
+async fn whole(tail: &Tail, limits: &Limits, place: &Place) -> Result<(Bytes, u64)> {
+    match inside(tail, limits, place)? {
+        Ok(whole) => Ok(whole),
+        Err(start) => Ok(joined(tail, start, &tail.object.read_range(start..tail.start).await?)),
+    }
+}
+
+/// The bytes of the footer if `tail` has all of them, and where they begin; else only that.
+pub(super) fn inside(tail: &Tail, limits: &Limits, place: &Place) -> Result<Result<(Bytes, u64), u64>> {
+    let size = tail.object.stamp().size;
+    let length = footer_length(&tail.bytes, size, limits, place)?;
+    let start = size - END_BYTES - length;
+    if start < tail.start {
+        return Ok(Err(start));
+    }
+    let bytes = tail.bytes.slice((start - tail.start) as usize..tail.bytes.len() - END_BYTES as usize);
+    Ok(Ok((bytes, start)))
+}
+
+/// A footer from its `beginning` at `start`, and the rest in `tail`.
+pub(super) fn joined(tail: &Tail, start: u64, beginning: &[u8]) -> (Bytes, u64) {
+    let rest = tail.bytes.get(..tail.bytes.len() - END_BYTES as usize).unwrap_or_default();
+    ([beginning, rest].concat().into(), start)
+}
+
+pub(super) fn not_empty(found: &Found, place: &Place) -> Result<()> {
     if found.size == Some(0) {
         let error = Error::corrupt(place.clone(), "not a Parquet file: it is empty");
         return Err(stray(error, &found.name));
     }
-    let tail = found.tail(TAIL_BYTES).await?;
-    let size = tail.object.stamp().size;
-    let length = footer_length(&tail.bytes, size, limits, place).map_err(|error| stray(error, &found.name))?;
-    let start = size - END_BYTES - length;
-    let bytes = if start >= tail.start {
-        tail.bytes.slice((start - tail.start) as usize..tail.bytes.len() - END_BYTES as usize)
-    } else {
-        let mut joined = tail.object.read_range(start..tail.start).await?.to_vec();
-        joined.extend_from_slice(&tail.bytes[..tail.bytes.len() - END_BYTES as usize]);
-        Bytes::from(joined)
-    };
-    Ok((tail.object, bytes, start))
+    Ok(())
 }
 
 /// The error for file `name`, with advice if it was taken for data only because its name tells nothing.
-fn stray(error: Error, name: &str) -> Error {
+pub(super) fn stray(error: Error, name: &str) -> Error {
     let last = name.rsplit('/').next().unwrap_or(name);
     match error {
         Error::Corrupt { place, what, source } if !last.contains('.') => {
@@ -140,11 +250,17 @@ fn footer_length(tail: &[u8], size: u64, limits: &Limits, place: &Place) -> Resu
     Ok(length)
 }
 
-fn parse(bytes: &[u8], statistics: bool, place: &Place) -> Result<ParquetMetaData> {
+/// Parses a footer. Its statistics are read only if `statistics` are asked for: they are most of its memory; and its schema only if
+/// it is not `known`.
+fn parse(bytes: &[u8], statistics: bool, known: Option<SchemaDescPtr>, place: &Place) -> Result<ParquetMetaData> {
     let keep = if statistics { ParquetStatisticsPolicy::KeepAll } else { ParquetStatisticsPolicy::SkipAll };
-    let options = ParquetMetaDataOptions::new()
-        .with_column_stats_policy(keep)
+    let mut options = ParquetMetaDataOptions::new()
+        .with_column_stats_policy(keep.clone())
+        .with_encoding_stats_policy(keep)
         .with_size_stats_policy(ParquetStatisticsPolicy::SkipAll);
+    if let Some(schema) = known {
+        options.set_schema(schema);
+    }
     guard(place, "the footer is damaged", || {
         let metadata = ParquetMetaDataReader::decode_metadata_with_options(bytes, Some(&options))?;
         // Some writers say by a zero that there is no dictionary.
@@ -252,7 +368,7 @@ fn bad_chunk(column: &ColumnChunkMetaData, rows: i64, data_end: u64) -> Option<S
 }
 
 /// Where a column chunk lies; `validate` has checked that it lies within the file.
-pub(super) fn chunk_range(column: &ColumnChunkMetaData) -> std::ops::Range<u64> {
+fn chunk_range(column: &ColumnChunkMetaData) -> std::ops::Range<u64> {
     let start = column.dictionary_page_offset().unwrap_or_else(|| column.data_page_offset()).max(0) as u64;
     start..start.saturating_add(column.compressed_size().max(0) as u64)
 }

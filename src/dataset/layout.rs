@@ -8,17 +8,14 @@ use std::sync::Arc;
 
 use arrow::datatypes::{Field, Fields, Schema, SchemaRef, TimeUnit};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
-use parquet::file::metadata::ParquetMetaData;
 use parquet::schema::types::SchemaDescriptor;
-use sha2::{Digest, Sha256};
 
 use super::footer::{Footer, guard};
+use super::head::Head;
+use super::packed::Packed;
 use super::{DataFile, Inner, Limits, hive, times, unify};
 use crate::error::{Error, Place, Result};
 use crate::manifest::Manifest;
-
-/// The key under which Arrow writers leave their schema.
-const ARROW_SCHEMA: &str = "ARROW:schema";
 
 /// What files with the same schema share.
 #[derive(Debug)]
@@ -27,17 +24,18 @@ pub(super) struct Layout {
     pub(super) schema: SchemaRef,
     /// Number of the root column of each leaf.
     pub(super) leaf_roots: Vec<usize>,
-    /// The first file of this layout; its Parquet schema is that of all of them.
-    pub(super) first: Arc<ParquetMetaData>,
+    /// The schemas of the first file of this layout; its Parquet schema is that of all of them.
+    pub(super) head: Arc<Head>,
 }
 
 impl Layout {
     /// The Parquet schema.
     pub(super) fn descriptor(&self) -> &SchemaDescriptor {
-        self.first.file_metadata().schema_descr()
+        self.head.metadata.file_metadata().schema_descr()
     }
 
-    fn new(metadata: &Arc<ParquetMetaData>, name: &Arc<str>) -> Result<Self> {
+    fn new(head: &Arc<Head>, name: &Arc<str>) -> Result<Self> {
+        let metadata = &head.metadata;
         let place = Place::file(Arc::clone(name));
         let default = guard(&place, "the schema is damaged", || {
             ArrowReaderMetadata::try_new(Arc::clone(metadata), ArrowReaderOptions::new())
@@ -55,7 +53,7 @@ impl Layout {
         let descriptor = metadata.file_metadata().schema_descr();
         let as_read = |field: &Arc<Field>| field.as_ref().clone().with_data_type(unify::as_read(field.data_type()));
         let mut fields: Fields = default.schema().fields().iter().map(as_read).collect();
-        if arrow_schema(metadata).is_none() {
+        if head.arrow.is_none() {
             fields = times::with_unit(&fields, descriptor, TimeUnit::Microsecond);
         }
         let schema = Arc::new(Schema::new(fields));
@@ -63,22 +61,16 @@ impl Layout {
         let options = ArrowReaderOptions::new().with_schema(Arc::clone(&schema));
         guard(&place, "the schema is damaged", || ArrowReaderMetadata::try_new(Arc::clone(metadata), options))?;
         let leaf_roots = (0..descriptor.num_columns()).map(|leaf| descriptor.get_column_root_idx(leaf)).collect();
-        Ok(Self { schema, leaf_roots, first: Arc::clone(metadata) })
+        Ok(Self { schema, leaf_roots, head: Arc::clone(head) })
     }
-}
-
-/// The Arrow schema that a writer left in the footer, as it is there.
-fn arrow_schema(metadata: &ParquetMetaData) -> Option<&str> {
-    let pairs = metadata.file_metadata().key_value_metadata()?;
-    pairs.iter().find(|pair| pair.key == ARROW_SCHEMA)?.value.as_deref()
 }
 
 /// Layouts met so far.
 #[derive(Default)]
 struct Layouts {
     layouts: Vec<Layout>,
-    /// By the bytes of both schemas: the footer of most files was met before.
-    by_bytes: HashMap<([u8; 32], Option<[u8; 32]>), usize>,
+    /// By the head, of which there is one for the same bytes of both schemas: that of most files was met before.
+    by_head: HashMap<*const Head, usize>,
     /// By what they mean.
     by_fields: HashMap<([u8; 32], Fields), usize>,
 }
@@ -86,15 +78,14 @@ struct Layouts {
 impl Layouts {
     /// The number of the footer's layout, and whether it is new.
     fn intern(&mut self, footer: &Footer) -> Result<(usize, bool)> {
-        let arrow = arrow_schema(&footer.metadata).map(|schema| Sha256::digest(schema).into());
-        let bytes = (footer.schema, arrow);
-        if let Some(number) = self.by_bytes.get(&bytes) {
+        let head = Arc::as_ptr(&footer.head);
+        if let Some(number) = self.by_head.get(&head) {
             return Ok((*number, false));
         }
-        let layout = Layout::new(&footer.metadata, footer.object.name())?;
+        let layout = Layout::new(&footer.head, footer.object.name())?;
         let next = self.layouts.len();
-        let number = *self.by_fields.entry((footer.schema, layout.schema.fields().clone())).or_insert(next);
-        self.by_bytes.insert(bytes, number);
+        let number = *self.by_fields.entry((footer.head.digest, layout.schema.fields().clone())).or_insert(next);
+        self.by_head.insert(head, number);
         if number == next {
             self.layouts.push(layout);
         }
@@ -151,24 +142,33 @@ impl Columns {
 pub(super) fn gather(footers: Vec<Footer>, partitions: Vec<hive::Values>) -> Result<Inner> {
     let (mut layouts, mut columns) = (Layouts::default(), Columns::default());
     let mut files: Vec<DataFile> = Vec::with_capacity(footers.len());
+    let mut packed = Packed::default();
     let keys: BTreeSet<Arc<str>> = partitions.iter().flatten().map(|(key, _)| Arc::clone(key)).collect();
     for (footer, partitions) in footers.into_iter().zip(partitions) {
         let (number, is_new) = layouts.intern(&footer)?;
         if let Some(layout) = layouts.layouts.get(number).filter(|_| is_new) {
             columns.merge(layout, footer.object.name(), &keys)?;
         }
-        let Footer { object, metadata, sealed, .. } = footer;
-        files.push(DataFile { object, metadata, layout: number, partitions, sealed });
+        let Footer { object, groups, sealed, .. } = footer;
+        files.push(DataFile { object, first: packed.len(), groups: groups.len(), layout: number, partitions, sealed });
+        packed.append(&groups);
     }
+    packed.shrink();
     let layouts = layouts.layouts;
     let partition_fields = hive::fields(files.iter().map(|file| &file.partitions));
     let partitions = partition_fields.len();
     let fields: Vec<Field> = columns.finish(layouts.len()).chain(partition_fields).collect();
     Ok(Inner {
         files,
+        packed,
         layouts,
         schema: Arc::new(Schema::new(fields)),
         petastorm: None,
+        base: None,
+        place: None,
+        urls: Vec::new(),
+        cells: None,
+        beside: None,
         partitions,
         manifest: Arc::new(Manifest::new(Vec::new(), Vec::new(), "", "")),
         first_rows: Vec::new(),

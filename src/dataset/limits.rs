@@ -26,6 +26,8 @@ pub struct Limits {
     pub max_files: usize,
     /// Bytes of a pickled schema or index of Petastorm, and, counted separately, of what is built from it. Default 64 MiB.
     pub max_pickle_bytes: u64,
+    /// Bytes of an index of footers. Default 2 GiB.
+    pub max_index_bytes: u64,
 }
 
 impl Default for Limits {
@@ -40,6 +42,7 @@ impl Default for Limits {
             max_row_groups: 1_000_000,
             max_files: 1_000_000,
             max_pickle_bytes: 64 << 20,
+            max_index_bytes: 2 << 30,
         }
     }
 }

@@ -14,15 +14,20 @@
 mod decode;
 mod described;
 mod direct;
+mod files;
 pub mod filter;
 mod footer;
+mod head;
 mod hidden;
 mod hive;
+mod index;
 mod layout;
 mod limits;
+mod local;
 mod ngram;
 mod open;
 mod outline;
+mod packed;
 mod pages;
 pub mod petastorm;
 mod project;
@@ -34,6 +39,7 @@ mod shape;
 mod thrift;
 mod times;
 mod unify;
+mod unpack;
 mod write;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -41,13 +47,16 @@ use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use parquet::file::metadata::ParquetMetaData;
+use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor};
 
 pub use described::Petastorm;
 pub use hidden::Hidden;
 pub use hive::Partitioning;
+pub use index::Index;
 pub use limits::Limits;
 pub use ngram::Ngram;
 pub use open::OpenOptions;
+pub use packed::Chunk;
 pub use project::{Projection, Root};
 pub use read::{Cost, Fetched};
 pub use selector::Selector;
@@ -59,10 +68,11 @@ pub(crate) use write::{FileWriter, Sink};
 
 use crate::error::{Error, Place, Result};
 use crate::manifest::{Manifest, RowGroup};
-use crate::store::Object;
+use crate::store::{Base, Found, Object};
 use layout::Layout;
 use open::within;
 use outline::Sealed;
+use packed::Packed;
 use selection::Selection;
 
 /// An open dataset. It holds footers and numbers, no data and no open files. Clones share everything.
@@ -76,15 +86,25 @@ pub struct Dataset {
 #[derive(Debug)]
 struct Inner {
     files: Vec<DataFile>,
+    /// The column chunks of all files.
+    packed: Packed,
     layouts: Vec<Layout>,
     schema: SchemaRef,
     petastorm: Option<Petastorm>,
+    /// What the index of the dataset says beside this: where its files are, what bowstring's writer said of the first one's cells, and
+    /// what lay beside them, if it was looked for.
+    base: Option<Base>,
+    /// Where the index of the dataset is looked for.
+    place: Option<Found>,
+    urls: Vec<String>,
+    cells: Option<String>,
+    beside: Option<Option<described::Beside>>,
     /// How many columns at the end of `schema` come from directories.
     partitions: usize,
     manifest: Arc<Manifest>,
     /// Row number of the first row of each row group, before any filter.
     first_rows: Vec<u64>,
-    /// Selected rows of each row group.
+    /// Selected rows of each row group; all rows of those that are not here.
     selections: Vec<Selection>,
     /// First rows of the windows of each row group, among the selected ones, if windows are the samples.
     windows: Option<Vec<Vec<u32>>>,
@@ -95,7 +115,9 @@ struct Inner {
 #[derive(Debug)]
 struct DataFile {
     object: Object,
-    metadata: Arc<ParquetMetaData>,
+    /// Number of its first row group among all, those without rows included, and how many it has.
+    first: usize,
+    groups: usize,
     layout: usize,
     partitions: hive::Values,
     /// Column chunks that are encrypted.
@@ -185,9 +207,34 @@ impl Dataset {
         Place { file, row_group: Some(row_group.ordinal as usize), ..Place::default() }
     }
 
-    /// The footer of file number `file` of the manifest.
-    pub fn metadata(&self, file: usize) -> Option<&Arc<ParquetMetaData>> {
-        self.inner.files.get(file).map(|file| &file.metadata)
+    /// The footer of file number `file` of the manifest, read once more: what reading rows needs of it is kept, the rest is not.
+    ///
+    /// # Errors
+    /// [`Error::SourceChanged`] if it is not the footer that was opened; [`Error::NotFound`] for a number that is not in the manifest;
+    /// [`Error::Store`].
+    pub async fn footer(&self, file: usize) -> Result<ParquetMetaData> {
+        let entry = self.inner.files.get(file).zip(self.inner.manifest.files.get(file));
+        let missing = || Error::NotFound { what: format!("file {file} of the dataset"), hint: String::new() };
+        let (data, entry) = entry.ok_or_else(missing)?;
+        footer::again(&data.object, entry.footer, None, &self.inner.limits).await
+    }
+
+    /// Shows `visit` every column chunk, those of row groups without rows included, file by file.
+    pub fn each_chunk(&self, visit: &mut dyn FnMut(&ColumnDescriptor, &Chunk)) {
+        for file in &self.inner.files {
+            let Some(layout) = self.inner.layouts.get(file.layout) else { continue };
+            let columns = layout.descriptor().columns();
+            for number in file.first..file.first + file.groups {
+                for (column, chunk) in columns.iter().zip(self.inner.packed.chunks(number, columns.len())) {
+                    visit(column, &chunk);
+                }
+            }
+        }
+    }
+
+    /// The schemas of the files, each once, in the order in which files have them.
+    pub fn file_schemas(&self) -> impl Iterator<Item = &SchemaDescriptor> {
+        self.inner.layouts.iter().map(Layout::descriptor)
     }
 
     /// The full address of file number `file` of the manifest, without credentials.
@@ -199,27 +246,32 @@ impl Dataset {
     pub fn column_sizes(&self) -> Vec<ColumnSize> {
         let mut order = Vec::new();
         let mut sizes: BTreeMap<String, ColumnSize> = BTreeMap::new();
-        for column in
-            self.inner.files.iter().flat_map(|file| file.metadata.row_groups()).flat_map(|group| group.columns())
-        {
-            let path = column.column_path().string();
+        self.each_chunk(&mut |column, chunk| {
+            let path = column.path().string();
             let size = sizes.entry(path.clone()).or_insert_with(|| {
                 order.push(path.clone());
                 ColumnSize { path, ..ColumnSize::default() }
             });
-            let add = |sum: &mut u64, more: i64| *sum = sum.saturating_add(more.max(0) as u64);
-            add(&mut size.compressed, column.compressed_size());
-            add(&mut size.uncompressed, column.uncompressed_size());
-            add(&mut size.values, column.num_values());
-            size.codecs.insert(format!("{}", column.compression()));
-            size.encodings.extend(column.encodings().map(|encoding| encoding.to_string()));
-        }
+            let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);
+            add(&mut size.compressed, chunk.stored);
+            add(&mut size.uncompressed, chunk.unpacked);
+            add(&mut size.values, chunk.values);
+            size.codecs.insert(format!("{}", chunk.compression()));
+            size.encodings.extend(chunk.encodings().map(|encoding| encoding.to_string()));
+        });
         order.iter().filter_map(|path| sizes.remove(path)).collect()
     }
 
     /// Whether all its files are on this machine.
     pub fn is_local(&self) -> bool {
         self.inner.files.iter().all(|file| file.object.is_local())
+    }
+
+    /// The column chunks of row group `group`, up to and with the last leaf of `projection`.
+    pub(crate) fn chunks(&self, group: usize, projection: &Projection) -> Vec<Chunk> {
+        let Ok((row_group, file, _)) = self.group(group) else { return Vec::new() };
+        let count = projection.leaves(file.layout).last().map_or(0, |last| last + 1);
+        self.inner.packed.chunks(file.first + row_group.ordinal as usize, count)
     }
 
     /// What of file column and directory column stands behind number `group` of the manifest.

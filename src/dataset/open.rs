@@ -1,7 +1,7 @@
 //! Opening: what is found becomes one dataset, step by step, each within its time.
 //!
 //! ```text
-//!   find ─► footers ─► unify ─► what is said of cells ─► row groups selected ─► filter evaluated ─► windows found
+//!   find ─► footers, or an index of them ─► unify ─► what is said of cells ─► row groups selected ─► filter evaluated ─► windows found
 //! ```
 
 use std::collections::BTreeMap;
@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow::datatypes::Field;
-use futures::stream::{StreamExt, TryStreamExt};
+use bytes::Bytes;
 
-use super::footer::{self, Footer};
+use super::files::Files;
 use super::petastorm::RowGroupIndex;
 use super::selection::Selection;
-use super::{DataFile, Dataset, Hidden, Inner, Limits, Ngram, Partitioning, Selector};
+use super::{DataFile, Dataset, Hidden, Index, Inner, Limits, Ngram, Partitioning, Selector};
 use super::{described, filter, hive, layout, ngram, select};
 use crate::error::{Error, Place, Result};
 use crate::manifest::{FileEntry, Manifest, RowGroup};
@@ -26,6 +26,8 @@ use crate::store::Found;
 pub struct OpenOptions {
     /// Options of the store, by object_store's names. They win over the environment.
     pub storage_options: BTreeMap<String, String>,
+    /// Where the footers' content comes from.
+    pub index: Index,
     /// Whether `key=value` directories are columns.
     pub partitioning: Partitioning,
     /// Rows to select; all without one.
@@ -57,6 +59,7 @@ impl std::fmt::Debug for OpenOptions {
         let names: Vec<_> = self.storage_options.keys().collect();
         f.debug_struct("OpenOptions")
             .field("storage_options", &names)
+            .field("index", &self.index)
             .field("partitioning", &self.partitioning)
             .field("filter", &self.filter)
             .field("selector", &self.selector)
@@ -76,6 +79,7 @@ impl Default for OpenOptions {
     fn default() -> Self {
         Self {
             storage_options: BTreeMap::new(),
+            index: Index::default(),
             partitioning: Partitioning::default(),
             filter: None,
             selector: None,
@@ -108,46 +112,50 @@ impl Dataset {
         if options.timeout.is_zero() {
             return Err(Error::config("timeout", "must be more than 0 s"));
         }
-        let shown: Vec<String> = urls.iter().map(|url| crate::store::display(url)).collect();
-        let listing = crate::store::find(urls, &options.storage_options, options.limits.max_files);
-        let listing = within(options.timeout, format!("the files at {}", shown.join(", ")), listing).await?;
-        let found = &listing.files;
-        let statistics = options.filter.is_some();
         let (limits, timeout) = (&options.limits, options.timeout);
-        // The futures are made before they are run: a closure over borrowed files would keep the whole from being sent to a thread.
-        let reading: Vec<_> = found
-            .iter()
-            .map(|found| {
-                let culprit = format!("the footer of file {}", found.name);
-                within(timeout, culprit, footer::read(found, limits, statistics))
-            })
-            .collect();
-        let footers: Vec<Footer> = futures::stream::iter(reading).buffered(options.concurrency).try_collect().await?;
+        let Files { listing, mut footers, cells, beside } = Files::find(urls, &options).await?;
+        let names = footers.iter().map(|footer| footer.object.name());
         let partitions = match options.partitioning {
-            Partitioning::Hive => found.iter().map(|found| hive::values(&found.name)).collect(),
-            Partitioning::None => vec![hive::Values::new(); found.len()],
+            Partitioning::Hive => names.map(|name| hive::values(name)).collect(),
+            Partitioning::None => vec![hive::Values::new(); footers.len()],
         };
         let digests: Vec<[u8; 32]> = footers.iter().map(|footer| footer.digest).collect();
+        let whole: Vec<Option<Bytes>> = footers.iter_mut().map(|footer| footer.bytes.take()).collect();
         let unified = tokio::task::spawn_blocking(move || layout::gather(footers, partitions));
         let mut inner = unified
             .await
             .unwrap_or_else(|error| Err(Error::Closed { why: format!("schemas were not unified: {error}") }))?;
         if options.decode {
             let culprit = "the dataset's _common_metadata".to_owned();
-            inner.petastorm = within(timeout, culprit, described::petastorm(&listing, limits)).await?;
+            let described = async {
+                match beside {
+                    None => described::petastorm(&listing, limits).await,
+                    Some(None) => Ok(None),
+                    Some(Some(beside)) => {
+                        let said = beside.petastorm(limits, Place::file(Arc::clone(&beside.name))).await?;
+                        Ok(said.map(|said| (said, beside)))
+                    }
+                }
+            };
+            let (petastorm, beside) = within(timeout, culprit, described).await?.unzip();
+            inner.petastorm = petastorm;
+            inner.beside = Some(beside);
             let first = inner.files.first();
             let place = first.map_or_else(Place::default, |file| Place::file(Arc::clone(file.object.name())));
-            let columns = described::columns(first.map(|file| &*file.metadata), inner.petastorm.as_ref(), &place)?;
+            let columns = described::columns(cells.as_deref(), inner.petastorm.as_ref(), &place)?;
             inner.schema = described::apply(&inner.schema, &columns);
         }
         inner.limits = options.limits.clone();
+        inner.base = listing.base();
+        inner.place = listing.index.map(|(place, _)| place);
+        inner.urls = urls.iter().map(|url| crate::store::display(url)).collect();
+        inner.cells = cells;
         let visible = options.hidden.as_ref().map(|hidden| hidden.visible(&inner.schema)).transpose()?;
         if let (Some(hidden), Some(visible)) = (&options.hidden, &visible) {
             // Before anything is read for it, and before anything of the rest is told.
             hidden.check(visible)?;
         }
-        let (mut groups, first_rows) = row_groups(&inner.files);
-        inner.selections = vec![Selection::All; groups.len()];
+        let (mut groups, first_rows) = row_groups(&inner);
         inner.first_rows = first_rows;
         let mut filter = options.filter.as_ref().map(ToString::to_string).unwrap_or_default();
         if let Some(selector) = &options.selector {
@@ -166,7 +174,7 @@ impl Dataset {
         inner.manifest = Arc::new(manifest(&inner, groups, &digests, &filter));
         let mut dataset = Self { inner: Arc::new(inner), visible: None };
         if let Some(expression) = &options.filter {
-            let selections = select::evaluate(&dataset, expression, &options).await?;
+            let selections = select::evaluate(&dataset, expression, whole, &options).await?;
             let mut groups = dataset.inner.manifest.groups.clone();
             for (group, selection) in groups.iter_mut().zip(&selections) {
                 group.selected = selection.count(group.rows);
@@ -227,16 +235,12 @@ pub(super) async fn within<T>(limit: Duration, culprit: String, work: impl Futur
     }
 }
 
-fn row_groups(files: &[DataFile]) -> (Vec<RowGroup>, Vec<u64>) {
+fn row_groups(inner: &Inner) -> (Vec<RowGroup>, Vec<u64>) {
     let (mut groups, mut first_rows, mut next) = (Vec::new(), Vec::new(), 0_u64);
-    for (file, data) in files.iter().enumerate() {
-        for (ordinal, group) in data.metadata.row_groups().iter().enumerate() {
-            let rows = group.num_rows().max(0) as u64;
-            if rows == 0 {
-                continue;
-            }
-            let sizes = group.columns().iter().map(|column| column.uncompressed_size().max(0) as u64);
-            let bytes = sizes.fold(0, u64::saturating_add);
+    for (file, data) in inner.files.iter().enumerate() {
+        for ordinal in 0..data.groups {
+            let Some(group) = inner.packed.group(data.first + ordinal).filter(|group| group.rows > 0) else { continue };
+            let (rows, bytes) = (group.rows, group.unpacked());
             groups.push(RowGroup { file: file as u32, ordinal: ordinal as u32, rows, selected: rows, bytes });
             first_rows.push(next);
             next = next.saturating_add(rows);
@@ -248,20 +252,11 @@ fn row_groups(files: &[DataFile]) -> (Vec<RowGroup>, Vec<u64>) {
 /// Leaves out the row groups that `selector` does not select.
 fn deselect(inner: &mut Inner, groups: &mut [RowGroup], selector: &Selector, indexes: &[RowGroupIndex]) -> Result<()> {
     // Their numbers count row groups without rows too.
-    let mut before = 0_u32;
-    let starts: Vec<u32> = inner
-        .files
-        .iter()
-        .map(|file| {
-            let count = u32::try_from(file.metadata.num_row_groups()).unwrap_or(u32::MAX);
-            let start = before;
-            before = before.saturating_add(count);
-            start
-        })
-        .collect();
-    let chosen = selector.row_groups(indexes, before)?;
+    let chosen = selector.row_groups(indexes, u32::try_from(inner.packed.len()).unwrap_or(u32::MAX))?;
+    inner.selections = vec![Selection::All; groups.len()];
     for (group, selection) in groups.iter_mut().zip(&mut inner.selections) {
-        let number = starts.get(group.file as usize).map_or(u32::MAX, |start| start.saturating_add(group.ordinal));
+        let first = inner.files.get(group.file as usize).and_then(|file| u32::try_from(file.first).ok());
+        let number = first.map_or(u32::MAX, |first| first.saturating_add(group.ordinal));
         if !chosen.contains(&number) {
             (group.selected, *selection) = (0, Selection::none());
         }

@@ -32,9 +32,13 @@ pub(super) type Sealed = Vec<(usize, usize)>;
 /// What is known of a footer before it is parsed.
 #[derive(Debug)]
 pub(super) struct Outline<'a> {
-    /// SHA-256 of the schema's bytes.
-    pub(super) schema: [u8; 32],
+    /// The schema's bytes.
+    pub(super) schema: &'a [u8],
+    /// SHA-256 of these.
+    pub(super) digest: [u8; 32],
     pub(super) sealed: Sealed,
+    /// Nulls of the column chunks, where their statistics tell, one row group behind the other.
+    pub(super) nulls: Vec<Option<u64>>,
     leaves: Vec<Leaf<'a>>,
 }
 
@@ -69,11 +73,13 @@ impl<'a> Outline<'a> {
             limit: limit as u64,
             option,
         };
-        let mut outline = Self { schema: [0; 32], sealed: Vec::new(), leaves: Vec::new() };
+        let mut outline =
+            Self { schema: &[], digest: [0; 32], sealed: Vec::new(), nulls: Vec::new(), leaves: Vec::new() };
         let mut reader = Reader::new(bytes);
         let mut last = 0;
         while let Some(field) = reader.field(&mut last).map_err(corrupt)? {
             match (field.id, field.kind) {
+                (2, kind::LIST) if !outline.schema.is_empty() => return Err(corrupt("it has two schemas")),
                 (2, kind::LIST) => {
                     let begin = reader.position();
                     let (count, element) = reader.list().map_err(corrupt)?;
@@ -93,7 +99,8 @@ impl<'a> Outline<'a> {
                     if depth > limits.max_depth {
                         return Err(too_many("the nesting of the schema", depth, limits.max_depth, "limits.max_depth"));
                     }
-                    outline.schema = Sha256::digest(bytes.get(begin..reader.position()).unwrap_or_default()).into();
+                    outline.schema = bytes.get(begin..reader.position()).unwrap_or_default();
+                    outline.digest = Sha256::digest(outline.schema).into();
                 }
                 (4, kind::LIST) => {
                     let (count, element) = reader.list().map_err(corrupt)?;
@@ -201,9 +208,11 @@ impl<'a> Outline<'a> {
                 }
                 columns = count;
                 for leaf in 0..count {
-                    if self.chunk(reader, leaf)? {
+                    let (sealed, nulls) = self.chunk(reader, leaf)?;
+                    if sealed {
                         self.sealed.push((number, leaf));
                     }
+                    self.nulls.push(nulls);
                 }
             } else {
                 reader.skip(field, OTHER_STRUCTS)?;
@@ -217,13 +226,13 @@ impl<'a> Outline<'a> {
         Ok(())
     }
 
-    /// Holds what a column chunk says of itself against leaf `leaf` of the schema; whether it is encrypted.
-    fn chunk(&self, reader: &mut Reader<'a>, leaf: usize) -> Result<bool, Fault> {
-        let mut sealed = false;
+    /// Holds what a column chunk says of itself against leaf `leaf` of the schema; whether it is encrypted, and its nulls.
+    fn chunk(&self, reader: &mut Reader<'a>, leaf: usize) -> Result<(bool, Option<u64>), Fault> {
+        let (mut sealed, mut nulls) = (false, None);
         let mut last = 0;
         while let Some(field) = reader.field(&mut last)? {
             match (field.id, field.kind) {
-                (3, kind::STRUCT) => self.column(reader, leaf)?,
+                (3, kind::STRUCT) => nulls = self.column(reader, leaf)?,
                 (8, _) => {
                     sealed = true;
                     reader.skip(field, OTHER_STRUCTS)?;
@@ -231,13 +240,14 @@ impl<'a> Outline<'a> {
                 _ => reader.skip(field, OTHER_STRUCTS)?,
             }
         }
-        Ok(sealed)
+        Ok((sealed, nulls))
     }
 
-    fn column(&self, reader: &mut Reader<'a>, leaf: usize) -> Result<(), Fault> {
+    fn column(&self, reader: &mut Reader<'a>, leaf: usize) -> Result<Option<u64>, Fault> {
         let Some(Leaf { kind: stored, path, most }) = self.leaves.get(leaf) else {
             return Err("a column is unknown".into());
         };
+        let mut nulls = None;
         let mut last = 0;
         while let Some(field) = reader.field(&mut last)? {
             match (field.id, field.kind) {
@@ -268,6 +278,7 @@ impl<'a> Outline<'a> {
                         return Err(Fault::Column(leaf, what));
                     }
                 }
+                (12, kind::STRUCT) => nulls = null_count(reader)?,
                 (16, kind::STRUCT) => histograms(reader, *most).map_err(|fault| match fault {
                     Fault::Column(_, what) => Fault::Column(leaf, what),
                     bytes => bytes,
@@ -275,7 +286,7 @@ impl<'a> Outline<'a> {
                 _ => reader.skip(field, OTHER_STRUCTS)?,
             }
         }
-        Ok(())
+        Ok(nulls)
     }
 }
 
@@ -311,6 +322,19 @@ fn histograms(reader: &mut Reader<'_>, most: [usize; 2]) -> Result<(), Fault> {
         }
     }
     Ok(())
+}
+
+/// The nulls that a chunk's statistics tell of.
+fn null_count(reader: &mut Reader<'_>) -> Result<Option<u64>, Broken> {
+    let mut nulls = None;
+    let mut last = 0;
+    while let Some(field) = reader.field(&mut last)? {
+        match (field.id, field.kind) {
+            (3, kind::I64) => nulls = u64::try_from(reader.int()?).ok(),
+            _ => reader.skip(field, OTHER_STRUCTS)?,
+        }
+    }
+    Ok(nulls)
 }
 
 #[cfg(test)]

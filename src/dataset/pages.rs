@@ -5,8 +5,9 @@
 
 use bytes::Bytes;
 use parquet::basic::Compression;
-use parquet::file::metadata::ColumnChunkMetaData;
+use parquet::schema::types::ColumnDescriptor;
 
+use super::Chunk;
 use super::limits::{Limits, PAGE_RATIO_FREE};
 use super::shape::{PAGE, conforms};
 use super::thrift::{Broken, Field, Reader, kind};
@@ -19,40 +20,43 @@ const SIZE_SLACK: u64 = 1 << 20;
 const NO_STRUCTS: usize = 16;
 
 #[derive(Debug, Default)]
-struct Header {
-    kind: i64,
-    uncompressed: i64,
-    compressed: i64,
+pub(super) struct Header {
+    pub(super) kind: i64,
+    pub(super) uncompressed: i64,
+    pub(super) compressed: i64,
     checksum: Option<u32>,
-    values: i64,
-    encoding: i64,
+    pub(super) values: i64,
+    pub(super) encoding: i64,
     /// Encodings of the levels of a version 1 page, repetition first.
     level_encodings: [i64; 2],
     /// Of a version 2 page.
-    nulls: i64,
-    rows: i64,
+    pub(super) nulls: i64,
+    pub(super) rows: i64,
     /// The kind of page that the inner header is for; -1 without one.
     part: i64,
     /// Level bytes of a version 2 page, which are never compressed.
     levels: i64,
-    stored: bool,
-    length: usize,
+    /// Of other pages the encoding of levels, of these how many bytes they take; definition first.
+    pub(super) by_level: [i64; 2],
+    pub(super) stored: bool,
+    pub(super) length: usize,
 }
 
-const DATA: i64 = 0;
-const INDEX: i64 = 1;
-const DICTIONARY: i64 = 2;
-const DATA_V2: i64 = 3;
+pub(super) const DATA: i64 = 0;
+pub(super) const INDEX: i64 = 1;
+pub(super) const DICTIONARY: i64 = 2;
+pub(super) const DATA_V2: i64 = 3;
 
 const PLAIN: i64 = 0;
 const PLAIN_DICTIONARY: i64 = 2;
 const BIT_PACKED: i64 = 4;
 const RLE_DICTIONARY: i64 = 8;
 
-/// A walk over the pages of `column`, a chunk of `rows` rows.
+/// A walk over the pages of `chunk` of `column`, of `rows` rows.
 pub(super) struct Walk<'a> {
-    pub(super) column: &'a ColumnChunkMetaData,
-    pub(super) rows: i64,
+    pub(super) chunk: &'a Chunk,
+    pub(super) column: &'a ColumnDescriptor,
+    pub(super) rows: u64,
     pub(super) limits: &'a Limits,
     pub(super) place: &'a dyn Fn() -> Place,
 }
@@ -77,11 +81,11 @@ impl Walk<'_> {
     pub(super) fn all(&self, bytes: &[u8]) -> Result<()> {
         let mut met = Met::default();
         self.pages(bytes, &mut met)?;
-        let (values, expected) = (met.values, self.column.num_values());
+        let (values, expected) = (met.values, self.values());
         if values != expected {
             return self.corrupt(format!("its pages have {values} values, the footer states {expected}"));
         }
-        if !met.silent && met.rows != self.rows {
+        if !met.silent && u64::try_from(met.rows) != Ok(self.rows) {
             return self.corrupt(format!("its pages have {} rows, the footer states {}", met.rows, self.rows));
         }
         Ok(())
@@ -96,13 +100,17 @@ impl Walk<'_> {
         Ok(())
     }
 
+    /// Values that the footer states.
+    fn values(&self) -> i64 {
+        i64::try_from(self.chunk.values).unwrap_or(i64::MAX)
+    }
+
     fn corrupt<T>(&self, what: String) -> Result<T> {
         Err(Error::corrupt((self.place)(), what))
     }
 
     fn pages(&self, bytes: &[u8], met: &mut Met) -> Result<()> {
-        let column = self.column;
-        let compressed_codec = column.compression() != Compression::UNCOMPRESSED;
+        let compressed_codec = self.chunk.compression() != Compression::UNCOMPRESSED;
         let mut rest = bytes;
         while !rest.is_empty() {
             let number = met.pages;
@@ -132,7 +140,7 @@ impl Walk<'_> {
                 return self.corrupt(format!("page {number} {what}"));
             }
             met.unpacked = met.unpacked.saturating_add(size);
-            let stated = column.uncompressed_size().max(column.compressed_size()).max(0) as u64;
+            let stated = self.chunk.unpacked.max(self.chunk.stored);
             if met.unpacked > stated.saturating_add(SIZE_SLACK) {
                 return self.corrupt(format!("its pages unpack to more than the {stated} bytes of the footer"));
             }
@@ -147,7 +155,7 @@ impl Walk<'_> {
 
     /// What the header of a page of `size` bytes says against the footer, itself, or the pages before it.
     fn contradicts(&self, header: &Header, size: u64, met: &mut Met) -> Option<String> {
-        let expected = self.column.num_values();
+        let expected = self.values();
         match header.kind {
             DATA | DATA_V2 => {
                 if header.part != header.kind {
@@ -161,7 +169,7 @@ impl Walk<'_> {
                 if is_index(header.encoding) && !met.dictionary {
                     return Some("has numbers of a dictionary, and there is none".to_owned());
                 }
-                let states = self.column.encodings().any(|known| {
+                let states = self.chunk.encodings().any(|known| {
                     let known = known as i64;
                     known == header.encoding || (is_index(known) && is_index(header.encoding))
                 });
@@ -170,16 +178,15 @@ impl Walk<'_> {
                 }
                 if header.kind == DATA {
                     met.silent = true;
-                    let leaf = self.column.column_descr();
-                    let levels = [leaf.max_rep_level(), leaf.max_def_level()];
+                    let levels = [self.column.max_rep_level(), self.column.max_def_level()];
                     let old =
                         levels.iter().zip(header.level_encodings).any(|(most, found)| *most > 0 && found == BIT_PACKED);
                     // Nobody writes these any more. Those who did named them.
-                    return (old && !self.column.encodings().any(|known| known as i64 == BIT_PACKED))
+                    return (old && !self.chunk.encodings().any(|known| known as i64 == BIT_PACKED))
                         .then(|| "has levels of an encoding that the footer does not name".to_owned());
                 }
                 met.rows = met.rows.saturating_add(header.rows);
-                let flat = self.column.column_descr().max_rep_level() == 0;
+                let flat = self.column.max_rep_level() == 0;
                 let fits = (0..=header.values).contains(&header.nulls) && (0..=header.values).contains(&header.rows);
                 if !fits || (flat && header.rows != header.values) {
                     return Some(format!(
@@ -187,7 +194,7 @@ impl Walk<'_> {
                         header.values, header.nulls, header.rows
                     ));
                 }
-                if header.nulls > 0 && self.column.column_descr().max_def_level() == 0 {
+                if header.nulls > 0 && self.column.max_def_level() == 0 {
                     return Some(format!("has {} nulls in a column that has none", header.nulls));
                 }
                 None
@@ -228,7 +235,8 @@ fn within(size: u64, packed: u64, number: usize, limits: &Limits, place: &dyn Fn
     Ok(())
 }
 
-fn header(bytes: &[u8]) -> Result<Header, Broken> {
+/// The header that `bytes` begin with.
+pub(super) fn header(bytes: &[u8]) -> Result<Header, Broken> {
     conforms(&mut Reader::new(bytes), &PAGE)?;
     let mut reader = Reader::new(bytes);
     let mut header = Header { part: -1, ..Header::default() };
@@ -270,7 +278,9 @@ fn inner(reader: &mut Reader<'_>, outer: Field, header: &mut Header) -> Result<(
                     return Err("a length of levels is negative");
                 }
                 header.levels = header.levels.saturating_add(levels);
+                header.by_level[usize::from(field.id == 6)] = levels;
             }
+            (3 | 4, kind::I32) if outer.id == 5 => header.by_level[usize::from(field.id == 4)] = reader.int()?,
             (7, kind::FALSE) if outer.id == 8 => header.stored = true,
             _ => reader.skip(field, NO_STRUCTS)?,
         }

@@ -38,6 +38,8 @@ pub(super) enum Source {
 /// The leaf columns that make a root column, in files of one layout.
 #[derive(Debug)]
 pub(super) struct Leaves {
+    /// Number of the root among those of the file.
+    pub(super) field: usize,
     /// Their numbers, ascending.
     pub(super) numbers: Vec<usize>,
     /// How the decoder puts them together: made for the first row group, of use for all.
@@ -138,7 +140,7 @@ fn source(layout: &Layout, root: &Root, partitions: &[&str]) -> Source {
     if leaves.is_empty() {
         return Source::Missing;
     }
-    Source::Leaves(Arc::new(Leaves { numbers: leaves, levels: OnceLock::new() }))
+    Source::Leaves(Arc::new(Leaves { field: index, numbers: leaves, levels: OnceLock::new() }))
 }
 
 /// The root column that `path` begins with, and the names below it. Names may contain dots themselves; the longest wins.

@@ -7,13 +7,12 @@ use arrow::datatypes::DataType;
 use bytes::{Buf, Bytes};
 use parquet::basic::{Compression, Encoding, Type};
 use parquet::errors::ParquetError;
-use parquet::file::metadata::ColumnChunkMetaData;
 use parquet::file::reader::{ChunkReader, Length};
+use parquet::schema::types::ColumnDescriptor;
 
-use super::Dataset;
-use super::footer::chunk_range;
 use super::limits::GROUP_RATIO_FREE;
 use super::project::{Projection, Source};
+use super::{Chunk, Dataset};
 use crate::error::{Error, Result};
 use crate::page::MOST_SPLIT;
 
@@ -44,6 +43,8 @@ impl Cost {
 #[derive(Debug, Clone)]
 pub struct Fetched {
     pub(super) group: usize,
+    /// The column chunks, up to and with the last one that was asked for.
+    pub(super) columns: Arc<[Chunk]>,
     pub(super) chunks: Chunks,
     /// Leaves of which only some pages were read, with those pages.
     pub(super) pages: Vec<(usize, Vec<Range<u64>>)>,
@@ -138,18 +139,23 @@ pub(super) fn coalesce(mut ranges: Vec<Range<u64>>, gap: u64) -> Vec<Range<u64>>
 impl Dataset {
     /// What reading row group `group` of the manifest takes. Zero for a number that is not in the manifest.
     pub fn cost(&self, group: usize, projection: &Projection) -> Cost {
-        self.cost_without(group, projection, |_| false)
+        self.cost_without(group, projection, |_, _| false)
     }
 
     /// As [`cost`](Self::cost), where the rows of root columns of which `stays` says so may be left among the fetched bytes, but for one
-    /// in [`MOST_SPLIT`] of them, which pages share. Any of them may be decoded all the same.
-    pub(crate) fn cost_without(&self, group: usize, projection: &Projection, stays: impl Fn(usize) -> bool) -> Cost {
+    /// in [`MOST_SPLIT`] of them, which pages share. Any of them may be decoded all the same. It is given the row group's chunks.
+    pub(crate) fn cost_without(
+        &self,
+        group: usize,
+        projection: &Projection,
+        stays: impl Fn(&[Chunk], usize) -> bool,
+    ) -> Cost {
         let Ok((row_group, file, layout)) = self.group(group) else { return Cost::default() };
-        let columns =
-            file.metadata.row_groups().get(row_group.ordinal as usize).map(|group| group.columns()).unwrap_or_default();
+        let columns = self.chunks(group, projection);
+        let descriptors = layout.descriptor().columns();
         let leaves = projection.leaves(file.layout);
         let chunks = leaves.iter().filter_map(|leaf| columns.get(*leaf));
-        let fetched = coalesce(chunks.map(chunk_range).collect(), file.object.gap())
+        let fetched = coalesce(chunks.map(Chunk::range).collect(), file.object.gap())
             .iter()
             .map(|range| range.end - range.start)
             .sum();
@@ -161,18 +167,20 @@ impl Dataset {
         for (at, (root, source)) in projection.roots().iter().zip(sources).enumerate() {
             let bytes = match source {
                 Source::Leaves(leaves) => {
-                    let copied =
-                        layout.schema.field_with_name(root.name()).is_ok_and(|field| !is_view(field.data_type()));
-                    let chunks = leaves.numbers.iter().filter_map(|leaf| columns.get(*leaf));
-                    shared |= chunks.clone().any(|chunk| is_in_place(chunk, copied));
+                    let stored = layout.schema.fields().get(leaves.field);
+                    let copied = stored.is_some_and(|field| !is_view(field.data_type()));
+                    let chunks =
+                        leaves.numbers.iter().filter_map(|leaf| columns.get(*leaf).zip(descriptors.get(*leaf)));
+                    shared |= chunks.clone().any(|(chunk, column)| is_in_place(chunk, column, copied));
                     let width = root.field().data_type().primitive_width();
-                    let bytes = chunks.map(|chunk| decoded_bytes(chunk, row_group.rows, selected, copied, width));
+                    let bytes = chunks
+                        .map(|(chunk, column)| decoded_bytes(chunk, column, row_group.rows, selected, copied, width));
                     bytes.fold(0, u64::saturating_add)
                 }
                 Source::Partition | Source::Missing => selected.saturating_mul(width(root.field().data_type())),
             };
             decoded = decoded.saturating_add(bytes);
-            if stays(at) {
+            if stays(&columns, at) {
                 left = left.saturating_add(bytes);
                 least = Some(least.map_or(bytes, |least: u64| least.min(bytes)));
             }
@@ -188,16 +196,15 @@ impl Dataset {
     /// # Errors
     /// [`Error::SourceChanged`] if the file is not the one that was opened, [`Error::Limit`], [`Error::Store`].
     pub async fn fetch(&self, group: usize, projection: &Projection) -> Result<Fetched> {
-        let (row_group, file, _) = self.group(group)?;
+        let (_, file, _) = self.group(group)?;
         self.check_size(group, projection)?;
-        let columns =
-            file.metadata.row_groups().get(row_group.ordinal as usize).map(|group| group.columns()).unwrap_or_default();
+        let columns: Arc<[Chunk]> = self.chunks(group, projection).into();
         let leaves = projection.leaves(file.layout);
-        let ranges: Vec<Range<u64>> = leaves.iter().filter_map(|leaf| columns.get(*leaf)).map(chunk_range).collect();
+        let ranges: Vec<Range<u64>> = leaves.iter().filter_map(|leaf| columns.get(*leaf)).map(Chunk::range).collect();
         let ranges = coalesce(ranges, file.object.gap());
         let parts = file.object.read(ranges.clone()).await?;
         let parts = ranges.into_iter().map(|range| range.start).zip(parts).collect();
-        Ok(Fetched { group, chunks: Chunks::new(parts, file.object.stamp().size), pages: Vec::new() })
+        Ok(Fetched { group, columns, chunks: Chunks::new(parts, file.object.stamp().size), pages: Vec::new() })
     }
 
     /// Refuses encrypted columns before anything of them is read.
@@ -255,23 +262,29 @@ fn width(data_type: &DataType) -> u64 {
 }
 
 /// Whether the array made of `chunk` points into its fetched bytes.
-fn is_in_place(chunk: &ColumnChunkMetaData, copied: bool) -> bool {
+fn is_in_place(chunk: &Chunk, column: &ColumnDescriptor, copied: bool) -> bool {
     let delta = |encoding| matches!(encoding, Encoding::DELTA_BYTE_ARRAY | Encoding::DELTA_LENGTH_BYTE_ARRAY);
     !copied
-        && chunk.column_type() == Type::BYTE_ARRAY
+        && column.physical_type() == Type::BYTE_ARRAY
         && chunk.compression() == Compression::UNCOMPRESSED
         && !chunk.encodings().any(delta)
 }
 
 /// Bytes of an array made of `chunk`, beyond its fetched bytes.
 /// `width` is the width of the whole root's cells, if they have one.
-fn decoded_bytes(chunk: &ColumnChunkMetaData, rows: u64, selected: u64, copied: bool, width: Option<usize>) -> u64 {
-    let values = chunk.num_values().max(0) as u64;
-    let descriptor = chunk.column_descr();
+fn decoded_bytes(
+    chunk: &Chunk,
+    descriptor: &ColumnDescriptor,
+    rows: u64,
+    selected: u64,
+    copied: bool,
+    width: Option<usize>,
+) -> u64 {
+    let values = chunk.values;
     let nested = descriptor.max_rep_level() > 0;
     let cells = if nested { values } else { selected };
-    let unpacked = chunk.uncompressed_size().max(0) as u64;
-    let value = match chunk.column_type() {
+    let unpacked = chunk.unpacked;
+    let value = match descriptor.physical_type() {
         Type::BOOLEAN => 1,
         // What is cast is there twice for a moment.
         Type::INT32 | Type::FLOAT => width.map_or(8, |width| if width == 4 { 4 } else { 4 + width as u64 }),
@@ -282,8 +295,8 @@ fn decoded_bytes(chunk: &ColumnChunkMetaData, rows: u64, selected: u64, copied: 
         // Decimals are widened to 16 or 32 bytes.
         Type::FIXED_LEN_BYTE_ARRAY => (descriptor.type_length().max(0) as u64).next_power_of_two().max(16),
     };
-    let bytes = match chunk.column_type() {
-        Type::BYTE_ARRAY if !is_in_place(chunk, copied) => unpacked,
+    let bytes = match descriptor.physical_type() {
+        Type::BYTE_ARRAY if !is_in_place(chunk, descriptor, copied) => unpacked,
         _ => 0,
     };
     // Offsets of lists, and two levels per value while they are decoded.

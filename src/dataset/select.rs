@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::Schema;
+use bytes::Bytes;
 use futures::stream::{StreamExt, TryStreamExt};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, RowSelection};
 use parquet::errors::ParquetError;
@@ -22,12 +23,12 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::decode::Rows;
 use super::filter::{Bound, Expr};
-use super::footer::{chunk_range, guard};
+use super::footer::{self, guard};
 use super::project::Projection;
 use super::read::{Chunks, Fetched, coalesce};
 use super::selection::Selection;
 use super::thrift::{Field, Reader, kind};
-use super::{DataFile, Dataset, Layout, OpenOptions, times, within};
+use super::{Chunk, DataFile, Dataset, Layout, OpenOptions, times, within};
 use crate::error::{Error, Place, Result};
 
 /// KiB that row groups being evaluated may be granted together, whatever the options say: a semaphore counts no further.
@@ -81,6 +82,8 @@ impl Room {
 /// What all files of one evaluation share.
 struct Job<'a> {
     dataset: &'a Dataset,
+    /// Footers, as far as their bytes are still there.
+    footers: Vec<Option<Bytes>>,
     bound: Arc<Bound>,
     projection: Arc<Projection>,
     options: &'a OpenOptions,
@@ -100,7 +103,12 @@ struct Candidate {
 }
 
 /// Evaluates `expression` over the dataset: one selection per row group of the manifest.
-pub(super) async fn evaluate(dataset: &Dataset, expression: &Expr, options: &OpenOptions) -> Result<Vec<Selection>> {
+pub(super) async fn evaluate(
+    dataset: &Dataset,
+    expression: &Expr,
+    footers: Vec<Option<Bytes>>,
+    options: &OpenOptions,
+) -> Result<Vec<Selection>> {
     let bound = Arc::new(expression.bind(dataset.schema())?);
     let paths: Vec<String> = bound.paths().map(|path| path.join(".")).collect();
     let projection = Arc::new(dataset.project(&paths)?);
@@ -110,7 +118,7 @@ pub(super) async fn evaluate(dataset: &Dataset, expression: &Expr, options: &Ope
         by_file.entry(group.file).or_default().push(number);
     }
     let turns = Semaphore::new(options.concurrency.min(Semaphore::MAX_PERMITS));
-    let job = Job { dataset, bound, projection, options, turns, room: Room::new(options) };
+    let job = Job { dataset, footers, bound, projection, options, turns, room: Room::new(options) };
     let mut selections = vec![Selection::none(); dataset.manifest().groups.len()];
     let evaluated = futures::stream::iter(by_file.into_values())
         .map(|groups| evaluate_file(&job, groups))
@@ -141,7 +149,7 @@ async fn prune(job: &Job<'_>, groups: Vec<usize>) -> Result<Vec<Candidate>> {
     let (dataset, bound) = (job.dataset, &job.bound);
     let Some(first) = groups.first() else { return Ok(Vec::new()) };
     dataset.check_sealed(*first, &job.projection)?;
-    let (_, file, layout) = dataset.group(*first)?;
+    let (row_group, file, layout) = dataset.group(*first)?;
     let place = Place::file(Arc::clone(file.object.name()));
     let keys: Vec<&str> = dataset.partition_columns().collect();
     let value = |name: &str| {
@@ -150,16 +158,32 @@ async fn prune(job: &Job<'_>, groups: Vec<usize>) -> Result<Vec<Candidate>> {
         keys.contains(&name).then(of_file)
     };
     let ordinal = |group: &usize| dataset.group(*group).map_or(0, |(group, ..)| group.ordinal as usize);
-    // Statistics come from the file, so that their reader is watched as a decoder is.
-    let left: Vec<usize> = guard(&place, "its statistics are damaged", || {
-        Ok(groups.iter().filter(|group| bound.may_match(&file.metadata, ordinal(group), &value)).copied().collect())
-    })?;
+    let leaves = job.projection.leaves(file.layout);
+    // What directories alone rule out needs no footer, and neither does what asks for nothing else.
+    let may_match = |group: &usize, metadata: &ParquetMetaData| bound.may_match(metadata, ordinal(group), &value);
+    let mut left = groups;
+    left.retain(|group| may_match(group, &layout.head.metadata));
+    let mut metadata = None;
+    if !left.is_empty() && !leaves.is_empty() {
+        let number = row_group.file as usize;
+        let bytes = job.footers.get(number).cloned().flatten();
+        let digest = dataset.manifest().files.get(number).map_or([0; 32], |file| file.footer);
+        let reading = footer::again(&file.object, digest, bytes, &dataset.inner.limits);
+        let read = within(job.options.timeout, format!("the footer of {place}"), reading).await?;
+        // Statistics come from the file, so that their reader is watched as a decoder is.
+        left = guard(&place, "its statistics are damaged", || {
+            Ok(left.into_iter().filter(|group| may_match(group, &read)).collect())
+        })?;
+        metadata = Some(read);
+    }
     if left.is_empty() {
         return Ok(Vec::new());
     }
     let ordinals: Vec<usize> = left.iter().map(ordinal).collect();
-    let leaves = job.projection.leaves(file.layout);
-    let indexed = page_index(file, layout, &ordinals, &leaves, &place, job.options.timeout).await?;
+    let indexed = match &metadata {
+        Some(metadata) => page_index(metadata, file, layout, &ordinals, &leaves, &place, job.options.timeout).await?,
+        None => None,
+    };
     let mut candidates = Vec::new();
     for group in left {
         let pages = match &indexed {
@@ -177,6 +201,7 @@ async fn prune(job: &Job<'_>, groups: Vec<usize>) -> Result<Vec<Candidate>> {
 
 /// The file's reader with the page index of `leaves` in row groups `ordinals`, if the file has one and it is sound.
 async fn page_index(
+    metadata: &ParquetMetaData,
     file: &DataFile,
     layout: &Layout,
     ordinals: &[usize],
@@ -185,7 +210,7 @@ async fn page_index(
     timeout: Duration,
 ) -> Result<Option<ArrowReaderMetadata>> {
     let chunks = || {
-        let groups = ordinals.iter().filter_map(|ordinal| file.metadata.row_groups().get(*ordinal));
+        let groups = ordinals.iter().filter_map(|ordinal| metadata.row_groups().get(*ordinal));
         groups.flat_map(|group| leaves.iter().filter_map(|leaf| group.columns().get(*leaf)))
     };
     let range = |offset: Option<i64>, length: Option<i32>| {
@@ -224,7 +249,7 @@ async fn page_index(
     let schema = Arc::clone(&layout.schema);
     guard(place, "its page index is damaged", || {
         let mask = ColumnChunkMask::row_groups_and_columns(ordinals.iter().copied(), leaves.iter().copied());
-        let mut reader = ParquetMetaDataReader::new_with_metadata(ParquetMetaData::clone(&file.metadata))
+        let mut reader = ParquetMetaDataReader::new_with_metadata(metadata.clone())
             .with_page_index_policy(PageIndexPolicy::Optional)
             .with_page_index_mask(mask);
         reader.read_page_indexes_sized(&index, size)?;
@@ -279,18 +304,19 @@ async fn fetch_pages(
     candidate: &Candidate,
     selection: &RowSelection,
 ) -> Result<Fetched> {
-    let (row_group, file, _) = dataset.group(candidate.group)?;
+    let (row_group, file, layout) = dataset.group(candidate.group)?;
     dataset.check_size(candidate.group, projection)?;
     let ordinal = row_group.ordinal as usize;
-    let metadata = candidate.indexed.as_ref().map_or(&file.metadata, |indexed| indexed.metadata());
-    let columns = metadata.row_groups().get(ordinal).map(|group| group.columns()).unwrap_or_default();
+    let metadata = candidate.indexed.as_ref().map(|indexed| indexed.metadata());
+    let columns: Arc<[Chunk]> = dataset.chunks(candidate.group, projection).into();
     let mut pages = Vec::new();
     for leaf in projection.leaves(file.layout) {
-        let Some(column) = columns.get(leaf) else { continue };
-        let chunk = chunk_range(column);
-        let place = || dataset.place(candidate.group).column(column.column_path().string());
+        let Some((chunk, column)) = columns.get(leaf).zip(layout.descriptor().columns().get(leaf)) else { continue };
+        let chunk = chunk.range();
+        let place = || dataset.place(candidate.group).column(column.path().string());
         let damaged = || Error::corrupt(place(), "its page index points outside the column");
-        let index = metadata.page_index().and_then(|index| index.offset_index(ordinal, leaf));
+        let index =
+            metadata.and_then(|metadata| metadata.page_index()).and_then(|index| index.offset_index(ordinal, leaf));
         let locations = index.map(|index| index.page_locations().as_slice()).unwrap_or_default();
         let mut wanted = Vec::new();
         let mut end = chunk.start;
@@ -314,5 +340,5 @@ async fn fetch_pages(
     let ranges = coalesce(pages.iter().flat_map(|(_, pages)| pages.iter().cloned()).collect(), file.object.gap());
     let parts = file.object.read(ranges.clone()).await?;
     let parts = ranges.into_iter().map(|range| range.start).zip(parts).collect();
-    Ok(Fetched { group: candidate.group, chunks: Chunks::new(parts, file.object.stamp().size), pages })
+    Ok(Fetched { group: candidate.group, columns, chunks: Chunks::new(parts, file.object.stamp().size), pages })
 }

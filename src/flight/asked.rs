@@ -27,6 +27,7 @@ const OWN: &[&str] = &[
     "prefetch",
     "timeout",
     "storage_options",
+    "index",
     "partitioning",
     "device",
     "device_slots",

@@ -9,7 +9,7 @@ use super::ledger::SharedLedger;
 use super::ngram::Maker;
 use super::stats::{Counters, Memory};
 use crate::codec::{BadRows, Columns};
-use crate::dataset::{Cost, Dataset, Projection};
+use crate::dataset::{Chunk, Cost, Dataset, Projection};
 use crate::error::{Error, Result};
 use crate::memory::{HostAllocator, Pool, SystemAllocator};
 
@@ -35,8 +35,10 @@ pub(super) struct Source {
 impl Source {
     /// Bytes that row group `group` takes: the dataset's, and what preparing copies.
     pub(super) fn cost(&self, group: usize) -> Cost {
-        let stays = |root| {
-            self.columns.left_in_place(root, |wanted| self.dataset.in_place(group, &self.projection, root, wanted))
+        let stays = |chunks: &[Chunk], root| {
+            let in_place =
+                |wanted: &dyn Fn(usize) -> bool| self.dataset.in_place(group, chunks, &self.projection, root, wanted);
+            self.columns.left_in_place(root, in_place)
         };
         let cost = self.dataset.cost_without(group, &self.projection, stays);
         let rows = self.dataset.decoded_rows(group);

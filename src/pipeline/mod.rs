@@ -37,7 +37,7 @@ mod step;
 mod stored;
 mod veil;
 
-use crate::dataset::Petastorm;
+use crate::dataset::{Dataset, OpenOptions, Petastorm};
 use crate::error::{Error, Result};
 
 pub use engine::BatchMemory;
@@ -67,6 +67,31 @@ pub fn petastorm(options: &LoaderOptions) -> Result<Option<Petastorm>> {
     // Dropping a runtime waits for reads in system calls, which may hang.
     runtime.shutdown_background();
     found
+}
+
+/// What the footers of the dataset that `options` name say, as [`Dataset::index`] has it; whatever they select. Written to `output` or
+/// beside the dataset with [`Dataset::write_index`] if it is to be `written`, whose address comes back. Must not be called from within an
+/// async runtime.
+///
+/// # Errors
+/// As [`Dataset::open`] and these.
+pub fn index(options: &LoaderOptions, written: bool, output: Option<&str>) -> Result<(Vec<u8>, Option<String>)> {
+    if !options.weights.is_empty() {
+        return Err(Error::config("weights", "an index is of one dataset; index the members of a mixture one by one"));
+    }
+    let open = OpenOptions { filter: None, selector: None, ngram: None, ..options.open_options()? };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::Closed { why: format!("no runtime can be started: {error}") })?;
+    let made = runtime.block_on(async {
+        let dataset = Dataset::open(&options.urls, open.clone()).await?;
+        let address = if written { Some(dataset.write_index(output, &open).await?) } else { None };
+        Ok((if written { Vec::new() } else { dataset.index()? }, address))
+    });
+    // Dropping a runtime waits for reads in system calls, which may hang.
+    runtime.shutdown_background();
+    made
 }
 
 /// An estimate of the memory of one batch of `rows` rows: exact for fixed shapes, twice the mean for the rest.

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::{machine, rank};
 use crate::codec::{BadRows, ColumnOptions};
 use crate::dataset::filter::Expr;
-use crate::dataset::{Limits, Ngram, OpenOptions, Partitioning, Selector};
+use crate::dataset::{Index, Limits, Ngram, OpenOptions, Partitioning, Selector};
 use crate::device::{Fence, Place};
 use crate::error::{Error, Result};
 use crate::plan::{Mix, OrderVersion, PlanSpec, Share, Shuffle, Stop, Tail};
@@ -103,6 +103,9 @@ pub struct LoaderOptions {
     pub timeout: f64,
     /// Options of the store, by object_store's names.
     pub storage_options: BTreeMap<String, String>,
+    /// Where what footers say comes from: `auto` (an index beside the dataset, if there is one), `none` (the footers), or the address of
+    /// an index.
+    pub index: Index,
     /// Whether `key=value` directories are partition columns: `hive` or `none`.
     pub partitioning: Partitioning,
     /// Whether what the dataset says of its cells is heeded (the schema of bowstring or Petastorm); without, cells are bytes.
@@ -147,6 +150,7 @@ impl Default for LoaderOptions {
             bad_rows: BadRows::default(),
             timeout: 600.0,
             storage_options: BTreeMap::new(),
+            index: Index::default(),
             partitioning: Partitioning::default(),
             decode: true,
             device: "cpu".to_owned(),
@@ -209,6 +213,7 @@ impl LoaderOptions {
             memory: self.budget().min(FILTER_BYTES),
             memory_limit: self.budget(),
             storage_options: self.storage_options.clone(),
+            index: self.index.clone(),
             partitioning: self.partitioning,
             decode: self.decode,
             filter: self.filter.as_ref().map(Filter::parse).transpose()?,
@@ -300,6 +305,10 @@ impl LoaderOptions {
             }
         };
         let mix = self.mix()?;
+        if mix.is_some() && matches!(self.index, Index::At(_) | Index::Bytes(_)) {
+            let problem = "a mixture has several datasets, and an index is of one; leave it beside each of them";
+            return Err(Error::config("index", problem));
+        }
         let datasets = if mix.is_some() {
             self.urls.iter().map(|url| vec![url.clone()]).collect()
         } else {

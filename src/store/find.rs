@@ -5,12 +5,13 @@ use std::collections::btree_map::Entry;
 use std::path::Path as FsPath;
 use std::sync::{Arc, OnceLock};
 
-use object_store::ObjectStoreExt;
 use object_store::path::Path;
+use object_store::{ObjectMeta, ObjectStoreExt};
 
 use super::address::{Address, Stores, display};
 use super::glob::{self, Pattern};
 use super::place::{Place, check_count};
+use super::stamp::Stamp;
 use super::table::Table;
 use crate::error::{Error, Result};
 
@@ -23,6 +24,8 @@ pub struct Found {
     pub name: Arc<str>,
     /// Length in bytes, where a listing told it.
     pub size: Option<u64>,
+    /// The version that was there when it was listed, where a listing told it.
+    pub(crate) stamp: Option<Stamp>,
 }
 
 impl Found {
@@ -38,8 +41,13 @@ pub struct Listing {
     /// The data files, sorted by name.
     pub files: Vec<Found>,
     /// The directory that names are relative to, if all addresses are in one store that has directories.
-    root: Option<(Place, String)>,
+    pub(super) root: Option<(Place, String)>,
+    /// The file [`INDEX`] in the one directory that was listed, and whether it is there.
+    pub(crate) index: Option<(Found, bool)>,
 }
+
+/// Name of the file beside a dataset that has what its footers say.
+const INDEX: &str = "_bowstring_index";
 
 impl Listing {
     /// The file `name` in the directory that all names are relative to, which may not exist. None where looking for it is not
@@ -47,7 +55,7 @@ impl Listing {
     pub fn beside(&self, name: &str) -> Option<Found> {
         let (place, root) = self.root.as_ref().filter(|(place, _)| place.lists)?;
         let path = Path::parse(root).ok()?.join(name);
-        Some(Found { place: place.clone(), path, name: name.into(), size: None })
+        Some(Found { place: place.clone(), path, name: name.into(), size: None, stamp: None })
     }
 }
 
@@ -58,8 +66,12 @@ struct Hits {
     base: String,
     /// Whether the address names the one file in full.
     named: bool,
-    files: Vec<(Path, Option<u64>)>,
+    files: Vec<File>,
+    index: Option<(Found, bool)>,
 }
+
+/// An object, and what is known of it.
+type File = (Path, Option<u64>, Option<Stamp>);
 
 /// Finds the data files behind `urls`, sorted by name. A file that several of `urls` name in full comes as often: its rows are then
 /// there as often, each with a number of its own.
@@ -91,27 +103,35 @@ pub async fn find(urls: &[String], options: &BTreeMap<String, String>, max_files
     let mut seen: BTreeMap<Arc<str>, (&str, bool)> = BTreeMap::new();
     let mut found = Vec::new();
     for (hits, url) in all.iter().zip(urls) {
-        for (path, size) in &hits.files {
+        for (path, size, stamp) in &hits.files {
             let name: Arc<str> = match &root {
                 Some(root) => {
                     path.as_ref().strip_prefix(root.as_str()).unwrap_or(path.as_ref()).trim_start_matches('/').into()
                 }
                 None => hits.place.url(path).into(),
             };
-            match seen.entry(Arc::clone(&name)) {
-                Entry::Vacant(entry) => {
-                    entry.insert((url.as_str(), hits.named));
+            // One address leads to nothing twice.
+            if urls.len() > 1 {
+                match seen.entry(Arc::clone(&name)) {
+                    Entry::Vacant(entry) => {
+                        entry.insert((url.as_str(), hits.named));
+                    }
+                    Entry::Occupied(first) if first.get().1 && hits.named => {}
+                    Entry::Occupied(first) => return Err(twice(&hits.place.url(path), first.get().0, url)),
                 }
-                Entry::Occupied(first) if first.get().1 && hits.named => {}
-                Entry::Occupied(first) => return Err(twice(&hits.place.url(path), first.get().0, url)),
             }
-            found.push(Found { place: hits.place.clone(), path: path.clone(), name, size: *size });
+            let (place, path, stamp) = (hits.place.clone(), path.clone(), stamp.clone());
+            found.push(Found { place, path, name, size: *size, stamp });
         }
     }
     check_count(found.len(), max_files)?;
     found.sort_by(|a, b| a.name.cmp(&b.name));
     let root = root.and_then(|root| Some((all.first()?.place.clone(), root)));
-    Ok(Listing { files: found, root })
+    let index = match <[Hits; 1]>::try_from(all) {
+        Ok([hits]) => hits.index,
+        Err(_) => None,
+    };
+    Ok(Listing { files: found, root, index })
 }
 
 /// The error for a file that two addresses lead to, of which one does not name it: nobody can tell whether it is meant twice.
@@ -150,7 +170,7 @@ async fn local(stores: &mut Stores<'_>, path: &FsPath, max_files: usize) -> Resu
     match looked? {
         Look::File(path, size) => {
             let base = path.as_ref().rsplit_once('/').map_or("", |(parent, _)| parent).to_owned();
-            Ok(Hits { place, base, named: true, files: vec![(path, Some(size))] })
+            Ok(Hits { place, base, named: true, files: vec![(path, Some(size), None)], index: None })
         }
         Look::Directory(path) => directory(place, path, None, max_files).await,
         Look::Pattern(path, pattern) => directory(place, path, Some(&Pattern::new(&pattern)), max_files).await,
@@ -229,17 +249,20 @@ async fn remote(stores: &mut Stores<'_>, text: &str, max_files: usize) -> Result
 
 fn file(place: Place, path: Path, size: Option<u64>) -> Hits {
     let base = path.as_ref().rsplit_once('/').map_or("", |(parent, _)| parent).to_owned();
-    Hits { place, base, named: true, files: vec![(path, size)] }
+    Hits { place, base, named: true, files: vec![(path, size, None)], index: None }
 }
 
 /// Lists what is below `base`, keeping what `pattern` names, if there is one. Without, it must not be a [`Table`].
 async fn directory(place: Place, base: Path, pattern: Option<&Pattern>, max_files: usize) -> Result<Hits> {
-    let table = OnceLock::new();
+    let (table, index) = (OnceLock::new(), OnceLock::new());
     let accept = |name: &str| match pattern {
         Some(pattern) => pattern.matches(name).is_some_and(|named| is_data(name, named)),
         None => {
             if let Some(kind) = Table::of(name) {
                 table.get_or_init(|| kind);
+            }
+            if name == INDEX {
+                index.get_or_init(|| ());
             }
             is_data(name, 0)
         }
@@ -248,8 +271,12 @@ async fn directory(place: Place, base: Path, pattern: Option<&Pattern>, max_file
     if let Some(kind) = table.into_inner() {
         return Err(kind.refused(&place.url(&base)));
     }
-    let files = found.into_iter().map(|meta| (meta.location, Some(meta.size))).collect();
-    Ok(Hits { place, base: base.to_string(), named: false, files })
+    let file = |meta: ObjectMeta| (meta.location.clone(), Some(meta.size), Some(Stamp::of(&meta)));
+    let files = found.into_iter().map(file).collect();
+    let path = base.clone().join(INDEX);
+    let beside = Found { place: place.clone(), path, name: INDEX.into(), size: None, stamp: None };
+    let index = pattern.is_none().then(|| (beside, index.get().is_some()));
+    Ok(Hits { place, base: base.to_string(), named: false, files, index })
 }
 
 /// Whether a file below a directory is data. The first `named` parts were named by a pattern and are not judged.

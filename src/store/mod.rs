@@ -13,6 +13,7 @@ pub(crate) mod directory;
 mod find;
 mod glob;
 mod keys;
+mod known;
 #[cfg(any(feature = "convert", feature = "flight"))]
 pub(crate) mod lock;
 mod object;
@@ -26,6 +27,7 @@ pub(crate) use address::display;
 #[cfg(feature = "flight")]
 pub(crate) use address::mount;
 pub use find::{Found, Listing, find};
+pub(crate) use known::{Base, is_local};
 pub use object::{Object, Tail};
 pub use stamp::Stamp;
 #[cfg(feature = "convert")]

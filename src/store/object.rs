@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::FutureExt;
 use futures::stream::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, GetResult, GetResultPayload, ObjectStore, ObjectStoreExt};
@@ -39,6 +40,44 @@ pub struct Tail {
 }
 
 impl Found {
+    /// Whether it is a file of this machine, of which [`tail_here`](Self::tail_here) can be read.
+    pub(crate) fn is_local(&self) -> bool {
+        self.place.local
+    }
+
+    /// As [`tail`](Self::tail), for a file of this machine, on this thread, which must belong to no runtime: a file takes no hand-over
+    /// from thread to thread.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn tail_here(&self, length: u64) -> Result<Tail> {
+        let store = |error: object_store::Error| match error {
+            object_store::Error::NotFound { .. } => {
+                Error::NotFound { what: format!("file {}", self.url()), hint: String::new() }
+            }
+            error => Error::Store {
+                operation: format!("read the last {length} bytes"),
+                url: self.url(),
+                source: error.into(),
+            },
+        };
+        let opened = self.place.store.get_opts(&self.path, GetOptions::default()).now_or_never();
+        let opened = opened.ok_or_else(|| self.elsewhere())?;
+        let GetResult { payload, meta, .. } = opened.map_err(store)?;
+        let GetResultPayload::File(file, _) = payload else { return Err(self.elsewhere()) };
+        let stamp = Stamp::of(&meta);
+        let start = stamp.size.saturating_sub(length);
+        let object = Object { place: self.place.clone(), path: self.path.clone(), name: Arc::clone(&self.name), stamp };
+        let range = start..object.stamp.size;
+        let bytes = object.take_file(file, std::slice::from_ref(&range))?.pop().unwrap_or_default();
+        Ok(Tail { object, start, bytes })
+    }
+
+    fn elsewhere(&self) -> Error {
+        let source = "it is no file of this machine, or read from within a runtime".into();
+        Error::Store { operation: "open".to_owned(), url: self.url(), source }
+    }
+
     /// Reads the last `length` bytes, or all if there are fewer, and pins the version they are of.
     ///
     /// # Errors
@@ -149,6 +188,18 @@ impl Object {
     pub async fn read_range(&self, range: Range<u64>) -> Result<Bytes> {
         let ranges = std::iter::once(range).collect();
         Ok(self.read(ranges).await?.pop().unwrap_or_default())
+    }
+
+    /// As [`read_range`](Self::read_range), for a file of this machine, on this thread, which must belong to no runtime.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn read_range_here(&self, range: Range<u64>) -> Result<Bytes> {
+        let ranges = [range];
+        let opened = self.get(None, &ranges).now_or_never().unwrap_or_else(|| Err(self.wrong_length(&ranges)));
+        let GetResult { payload, .. } = opened?;
+        let GetResultPayload::File(file, _) = payload else { return Err(self.wrong_length(&ranges)) };
+        Ok(self.take_file(file, &ranges)?.pop().unwrap_or_default())
     }
 
     async fn get(&self, range: Option<GetRange>, ranges: &[Range<u64>]) -> Result<GetResult> {

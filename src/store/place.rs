@@ -51,6 +51,9 @@ impl Place {
             }
         }
         // Some tools mark a directory by an empty object of its name.
+        if found.iter().all(|meta| meta.size > 0) {
+            return Ok(found);
+        }
         let parents: BTreeSet<&str> = found
             .iter()
             .filter_map(|meta| meta.location.as_ref().rsplit_once('/'))

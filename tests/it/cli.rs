@@ -246,3 +246,25 @@ fn a_closed_pipe_is_quiet() {
     let output = command.spawn().unwrap().wait_with_output().unwrap();
     assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""));
 }
+
+#[test]
+fn index_writes_what_the_next_run_opens_by() {
+    let directory = small();
+    let url = text(directory.path());
+    let plain = json(&["inspect", url]);
+    let made = json(&["index", url]);
+    let beside = std::fs::canonicalize(directory.path()).unwrap().join("_bowstring_index");
+    assert_eq!((&made["index"], &made["rows"]), (&Value::from(text(&beside)), &Value::from(100)));
+    assert_eq!(made["fingerprint"], plain["fingerprint"]);
+    // It is found, and its damage is no harm; asked for by name it is.
+    assert_eq!(json(&["inspect", url]), plain);
+    assert_eq!(json(&["inspect", url, "--index", text(&beside)]), plain);
+    std::fs::write(&beside, "no index").unwrap();
+    assert_eq!(json(&["inspect", url]), plain);
+    let ran = run(&["inspect", url, "--index", text(&beside)]);
+    assert_eq!(ran.code, 3, "{}", ran.stderr);
+    assert!(ran.stderr.contains("the index is damaged"), "{}", ran.stderr);
+    let ran = run(&["index", url, "-o", text(&directory.path().join("of.index"))]);
+    assert_eq!(ran.code, 0, "{}", ran.stderr);
+    assert!(ran.stdout.starts_with("100 rows in 2 row groups of 1 file: ") && ran.stdout.contains("of.index"));
+}

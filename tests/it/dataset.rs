@@ -1,6 +1,7 @@
 //! Datasets on written files: every flavour of Parquet value by value, layouts, addresses, schemas, filters.
 
 mod http;
+mod index;
 mod support;
 mod trees;
 mod twice;

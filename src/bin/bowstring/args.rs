@@ -70,6 +70,9 @@ pub(crate) struct DatasetArgs {
         hide_env_values = true
     )]
     storage_options: Vec<(String, String)>,
+    /// Where what footers say comes from: auto (an index beside the dataset), none (the footers), or the address of an index
+    #[arg(long, env = "BOWSTRING_INDEX", value_name = "URL", hide_env_values = true)]
+    pub(crate) index: Option<String>,
     /// JSON file of options, by the names of the flags and of Python; flags and environment go before it
     #[arg(long, env = "BOWSTRING_OPTIONS", value_name = "FILE", hide_env_values = true)]
     options: Option<PathBuf>,
@@ -175,6 +178,7 @@ impl DatasetArgs {
                 self.storage_options.iter().map(|(key, value)| (key.clone(), json!(value))).collect();
             map.insert("storage_options".to_owned(), Value::Object(options));
         }
+        set(&mut map, "index", &self.index);
         set(&mut map, "filter", &self.filter);
         set(&mut map, "partitioning", &self.partitioning);
         set(&mut map, "decode", &self.decode);

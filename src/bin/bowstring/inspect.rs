@@ -141,7 +141,7 @@ async fn examine(args: &Args, options: &LoaderOptions) -> Result<Report> {
     }
     let dataset = Dataset::open(&options.urls, options.open_options()?).await?;
     let manifest = dataset.manifest();
-    let leaves = leaves((0..manifest.files.len()).filter_map(|file| dataset.metadata(file)).map(|footer| &**footer));
+    let leaves = leaves(&dataset);
     let columns = columns(&dataset, &options.columns, &leaves)?;
     let mut images = Vec::new();
     if !args.no_images {

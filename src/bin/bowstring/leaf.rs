@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use bowstring::dataset::{Chunk, Dataset};
 use parquet::basic::{Compression, LogicalType, Type};
-use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData};
 use parquet::schema::types::ColumnDescriptor;
 
 /// One column of Parquet, over all files and row groups.
@@ -27,29 +27,26 @@ pub(crate) struct Leaf {
 }
 
 impl Leaf {
-    fn add(&mut self, chunk: &ColumnChunkMetaData) {
-        let unsigned = |number: i64| u64::try_from(number).unwrap_or(0);
-        let descriptor = chunk.column_descr();
+    fn add(&mut self, descriptor: &ColumnDescriptor, chunk: &Chunk) {
         self.types.insert(type_name(descriptor));
         self.optional |= descriptor.self_type().is_optional();
-        self.stored_bytes = self.stored_bytes.saturating_add(unsigned(chunk.compressed_size()));
-        self.uncompressed_bytes = self.uncompressed_bytes.saturating_add(unsigned(chunk.uncompressed_size()));
+        self.stored_bytes = self.stored_bytes.saturating_add(chunk.stored);
+        self.uncompressed_bytes = self.uncompressed_bytes.saturating_add(chunk.unpacked);
         if chunk.compression() != Compression::UNCOMPRESSED {
             let name = format!("{:?}", chunk.compression());
             self.compressions.insert(name.split('(').next().unwrap_or_default().to_owned());
         }
-        self.dictionary |= chunk.dictionary_page_offset().is_some();
+        self.dictionary |= chunk.dictionary;
         let width = match descriptor.physical_type() {
             Type::FLOAT => Some(4),
             Type::DOUBLE => Some(8),
             _ => None,
         };
         if let Some(width) = width {
-            let bytes = unsigned(chunk.num_values()).saturating_mul(width);
+            let bytes = chunk.values.saturating_mul(width);
             self.plain_float_bytes = Some(self.plain_float_bytes.unwrap_or(0).saturating_add(bytes));
         }
-        let nulls = chunk.statistics().and_then(|statistics| statistics.null_count_opt());
-        self.nulls = self.nulls.saturating_add(nulls.unwrap_or(0));
+        self.nulls = self.nulls.saturating_add(chunk.nulls.unwrap_or(0));
     }
 
     /// The types as one text.
@@ -58,30 +55,25 @@ impl Leaf {
     }
 }
 
-/// The columns of all `footers`, in the order in which they first appear.
-pub(crate) fn leaves<'a>(footers: impl IntoIterator<Item = &'a ParquetMetaData>) -> Vec<Leaf> {
+/// The columns of all files, in the order in which they first appear.
+pub(crate) fn leaves(dataset: &Dataset) -> Vec<Leaf> {
     let mut leaves: Vec<Leaf> = Vec::new();
     let mut known: HashMap<String, usize> = HashMap::new();
-    for footer in footers {
-        let schema = footer.file_metadata().schema_descr();
-        // Positions of this file's columns, looked up once and not for every row group.
-        let mut at = Vec::with_capacity(schema.num_columns());
-        for column in schema.columns() {
-            let path = column.path().string();
-            at.push(*known.entry(path.clone()).or_insert_with(|| {
-                let types = BTreeSet::from([type_name(column)]);
-                leaves.push(Leaf { path, types, optional: column.self_type().is_optional(), ..Leaf::default() });
-                leaves.len() - 1
-            }));
-        }
-        for group in footer.row_groups() {
-            for (chunk, at) in group.columns().iter().zip(&at) {
-                if let Some(leaf) = leaves.get_mut(*at) {
-                    leaf.add(chunk);
-                }
-            }
-        }
+    // Files without row groups have columns too.
+    for column in dataset.file_schemas().flat_map(|schema| schema.columns()) {
+        let path = column.path().string();
+        known.entry(path.clone()).or_insert_with(|| {
+            let types = BTreeSet::from([type_name(column)]);
+            leaves.push(Leaf { path, types, optional: column.self_type().is_optional(), ..Leaf::default() });
+            leaves.len() - 1
+        });
     }
+    dataset.each_chunk(&mut |column, chunk| {
+        let at = known.get(&column.path().string()).copied();
+        if let Some(leaf) = at.and_then(|at| leaves.get_mut(at)) {
+            leaf.add(column, chunk);
+        }
+    });
     leaves
 }
 

@@ -8,6 +8,7 @@ mod completions;
 mod convert;
 mod demo;
 mod doctor;
+mod index;
 mod inspect;
 mod leaf;
 mod out;
@@ -50,6 +51,8 @@ const EXIT_CODES: &str = "Exit codes: 0 done, 1 stopped, 2 usage, 3 data, 4 stor
 enum Verb {
     /// Show what a dataset holds and what becomes of it
     Inspect(inspect::Args),
+    /// Write what a dataset's footers say into one file, so that no rank reads them
+    Index(index::Args),
     /// Show the plan: steps and bytes per rank, memory, shuffle quality
     Plan(plan::Args),
     /// Measure throughput stage by stage and name the bottleneck
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
     let mut out = Out::new(cli.json);
     let outcome = match &cli.verb {
         Verb::Inspect(args) => inspect::run(args, &mut out),
+        Verb::Index(args) => index::run(args, &mut out),
         Verb::Plan(args) => plan::run(args, &mut out),
         Verb::Bench(args) => bench::run(args, &mut out),
         #[cfg(feature = "convert")]

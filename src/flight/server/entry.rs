@@ -32,11 +32,12 @@ const ALLOWED: [&str; 14] = [
     "decode",
 ];
 /// What no client may ever set: where data lies, what the server may spend on it, who the client is, and where he wants his batches.
-const NEVER: [&str; 14] = [
+const NEVER: [&str; 15] = [
     "urls",
     "weights",
     "stop",
     "storage_options",
+    "index",
     "memory_budget",
     "threads",
     "limits",

@@ -1,0 +1,45 @@
+"""What the footers of a dataset say, read once for all ranks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from bowstring import _native
+from bowstring.options import Url, document
+
+__all__ = ["index", "write_index"]
+
+
+def index(
+    url: Url | Sequence[Url],
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    partitioning: Literal["hive", "none"] | None = None,
+    timeout: float | None = None,
+    limits: Mapping[str, int] | None = None,
+) -> bytes:
+    """What the footers of the dataset at ``url`` say: for ``Loader(url, index=...)`` in other processes, which then read none.
+
+    It is the same whatever a loader selects. Every rank must open the same ``url``; files of the ranks' own machines are listed
+    there again, and their footers are read where they are other copies. See :func:`bowstring.torch.shared_index`.
+    """
+    return _native.dataset_index(_options(url, locals()))
+
+
+def write_index(
+    url: Url | Sequence[Url],
+    output: str | os.PathLike[str] | None = None,
+    *,
+    storage_options: Mapping[str, str] | None = None,
+    partitioning: Literal["hive", "none"] | None = None,
+    timeout: float | None = None,
+    limits: Mapping[str, int] | None = None,
+) -> str:
+    """Writes the index to ``output``, or to ``_bowstring_index`` beside the dataset, where every loader finds it; its address."""
+    return _native.write_index(_options(url, locals()), None if output is None else os.fspath(output))
+
+
+def _options(url: Url | Sequence[Url], given: Mapping[str, Any]) -> str:
+    return document(url, {name: value for name, value in given.items() if name not in ("url", "output")})

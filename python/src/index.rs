@@ -1,0 +1,31 @@
+//! `bowstring._native.dataset_index` and `write_index`: what the footers of a dataset say, for other processes.
+
+use bowstring::Error;
+use bowstring::pipeline::{LoaderOptions, index};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::errors::raise;
+use crate::wait::opened;
+
+fn parsed(py: Python<'_>, options: &str) -> PyResult<LoaderOptions> {
+    serde_json::from_str(options)
+        .map_err(|error| raise(py, &Error::Config { option: "options", problem: error.to_string() }))
+}
+
+/// The index of the dataset that `options` name.
+#[pyfunction]
+pub(crate) fn dataset_index<'py>(py: Python<'py>, options: &str) -> PyResult<Bound<'py, PyBytes>> {
+    let options = parsed(py, options)?;
+    let (bytes, _) = opened(py, move || index(&options, false, None))?;
+    Ok(PyBytes::new(py, &bytes))
+}
+
+/// Writes the index of the dataset that `options` name to `output`, or beside the dataset; its address.
+#[pyfunction]
+#[pyo3(signature = (options, output=None))]
+pub(crate) fn write_index(py: Python<'_>, options: &str, output: Option<String>) -> PyResult<String> {
+    let options = parsed(py, options)?;
+    let (_, address) = opened(py, move || index(&options, true, output.as_deref()))?;
+    Ok(address.unwrap_or_default())
+}

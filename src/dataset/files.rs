@@ -1,0 +1,138 @@
+//! The files of a dataset and what their footers say, from the footers or from an index.
+
+use std::sync::Arc;
+
+use futures::stream::{StreamExt, TryStreamExt};
+
+use super::footer::{Footer, Footers};
+use super::index::Known;
+use super::{Index, Limits, OpenOptions, described, within};
+use crate::error::{Error, Place, Result};
+use crate::store::{self, Found, Listing};
+
+/// See the module.
+pub(super) struct Files {
+    /// Where they are, without them.
+    pub(super) listing: Listing,
+    pub(super) footers: Vec<Footer>,
+    /// What bowstring's writer says of the cells of the first one.
+    pub(super) cells: Option<String>,
+    /// What lies beside them for Petastorm, if that is known.
+    pub(super) beside: Option<Option<described::Beside>>,
+}
+
+impl Files {
+    /// Finds the files behind `urls`, and reads the footers that no index has.
+    pub(super) async fn find(urls: &[String], options: &OpenOptions) -> Result<Self> {
+        let shown: Vec<String> = urls.iter().map(|url| store::display(url)).collect();
+        let mut known = match &options.index {
+            Index::Auto | Index::None => None,
+            Index::At(url) => {
+                let found = Found::at(url, &options.storage_options)?;
+                Some(read(&found, options).await?)
+            }
+            Index::Bytes(bytes) => Some(parsed(bytes.clone(), &options.limits, Place::file("index")).await?),
+        };
+        let listed = match (&options.index, &known) {
+            (Index::Bytes(_), Some(known)) => known.listing(urls, options)?,
+            _ => None,
+        };
+        let mut beside = None;
+        let mut listing = match (listed, &known) {
+            (Some(listing), Some(known)) => {
+                beside = known.beside.clone();
+                listing
+            }
+            _ => {
+                let listing = store::find(urls, &options.storage_options, options.limits.max_files);
+                within(options.timeout, format!("the files at {}", shown.join(", ")), listing).await?
+            }
+        };
+        let found = std::mem::take(&mut listing.files);
+        if let (Index::Auto, Some((index, true))) = (&options.index, &listing.index) {
+            known = match read(index, options).await {
+                Ok(known) => Some(known),
+                Err(error) => {
+                    tracing::warn!("{} is not used, footers are read: {}", index.url(), error.chain());
+                    None
+                }
+            };
+        }
+        if let Some((file, was)) = known.as_ref().and_then(|known| known.outdated(&found)) {
+            let now = file.stamp.as_ref().map_or_else(|| "there".to_owned(), ToString::to_string);
+            let was = was.map_or_else(|| "not there".to_owned(), ToString::to_string);
+            match (&options.index, &listing.index) {
+                (Index::At(url), _) => {
+                    let was =
+                        format!("{was} when {} was made; make it again with bowstring index", store::display(url));
+                    return Err(Error::SourceChanged { file: file.name.to_string(), was, now });
+                }
+                (Index::Auto, Some((index, _))) => tracing::warn!(
+                    "{} is out of date, footers of changed files are read: {} was {was}, it is {now}; make it again with bowstring index",
+                    index.url(),
+                    file.name
+                ),
+                // Another machine has its own copy of the files.
+                _ => tracing::debug!("the index is of other files: {} was {was}, it is {now}", file.name),
+            }
+        }
+        let (footers, cells) = footers(found, known.as_ref(), options).await?;
+        Ok(Self { listing, footers, cells, beside })
+    }
+}
+
+/// The footers of `found`, of which those are read that `known` does not have, and what is said of the cells of the first.
+async fn footers(
+    found: Vec<Found>,
+    known: Option<&Known>,
+    options: &OpenOptions,
+) -> Result<(Vec<Footer>, Option<String>)> {
+    let mut cells = None;
+    let mut footers: Vec<Option<Footer>> = Vec::with_capacity(found.len());
+    let mut missing = Vec::new();
+    for (at, found) in found.into_iter().enumerate() {
+        let mut footer = known.and_then(|known| known.footer(&found));
+        if at == 0 && footer.is_some() {
+            match known.and_then(|known| known.cells_of(&found.name)) {
+                Some(said) => cells = said.map(str::to_owned),
+                None => footer = None,
+            }
+        }
+        if footer.is_none() {
+            missing.push(found);
+        }
+        footers.push(footer);
+    }
+    // The filter asks for statistics, of which nothing is kept.
+    let room = if options.filter.is_some() { options.memory } else { 0 };
+    let reader = Arc::new(Footers::new(options.limits.clone(), room));
+    let timeout = options.timeout;
+    let read: Vec<Footer> = if missing.iter().all(Found::is_local) {
+        reader.read_local(missing, options.concurrency, timeout).await?
+    } else {
+        let reading = missing.into_iter().map(move |found| {
+            let culprit = format!("the footer of file {}", found.name);
+            within(timeout, culprit, Arc::clone(&reader).read(found))
+        });
+        futures::stream::iter(reading).buffered(options.concurrency).try_collect().await?
+    };
+    let mut read = read.into_iter();
+    let all: Option<Vec<Footer>> = footers.into_iter().map(|footer| footer.or_else(|| read.next())).collect();
+    let mut all = all.ok_or_else(|| Error::Closed { why: "a footer was not read".to_owned() })?;
+    let first = all.first_mut().and_then(|first| first.cells.take());
+    Ok((all, first.or(cells)))
+}
+
+/// The index in `found`.
+async fn read(found: &Found, options: &OpenOptions) -> Result<Known> {
+    let limits = &options.limits;
+    let reading = found.whole(limits.max_index_bytes, "limits.max_index_bytes");
+    let bytes = within(options.timeout, format!("the index {}", found.url()), reading).await?;
+    parsed(bytes, limits, Place::file(found.url())).await
+}
+
+async fn parsed(bytes: bytes::Bytes, limits: &Limits, place: Place) -> Result<Known> {
+    let limits = limits.clone();
+    let parsed = tokio::task::spawn_blocking(move || Known::read(&bytes, &limits, &place));
+    parsed.await.unwrap_or_else(|error| Err(Error::Closed { why: format!("the index was not read: {error}") }))
+}

@@ -1,0 +1,404 @@
+//! Column chunks of all row groups in a few bytes each: what reading them takes of the footers, which are let go of.
+//!
+//! A parsed footer of 40 columns takes 38 KB, of which most says what the last one said. Here a chunk is what differs from its
+//! neighbour, as numbers of as many bytes as they need: about 15. A row group is unpacked as a whole, when something is asked of it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use parquet::basic::{Compression, CompressionCodec, Encoding, EncodingMask};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::{ColumnChunkMetaData, RowGroupMetaData};
+use parquet::schema::types::{ColumnDescPtr, ColumnDescriptor, SchemaDescriptor};
+
+/// What is wrong with packed bytes.
+pub(super) type Broken = &'static str;
+
+const CODECS: [CompressionCodec; 8] = [
+    CompressionCodec::UNCOMPRESSED,
+    CompressionCodec::SNAPPY,
+    CompressionCodec::GZIP,
+    CompressionCodec::LZO,
+    CompressionCodec::BROTLI,
+    CompressionCodec::LZ4,
+    CompressionCodec::ZSTD,
+    CompressionCodec::LZ4_RAW,
+];
+
+/// One column chunk, as its footer has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Chunk {
+    /// Where its pages begin, with the dictionary if there is one.
+    pub start: u64,
+    /// Bytes of its pages as stored.
+    pub stored: u64,
+    /// Bytes of its pages before compression.
+    pub unpacked: u64,
+    /// Where the first page of data begins.
+    pub data: u64,
+    /// Values, nulls and empty lists included.
+    pub values: u64,
+    /// Nulls, if its statistics tell.
+    pub nulls: Option<u64>,
+    /// Whether it begins with a dictionary.
+    pub dictionary: bool,
+    /// Where the index of its pages is, and its length; `None` without one.
+    pub offset_index: Option<(u64, u32)>,
+    pub(super) codec: u8,
+    /// One bit for each encoding, by its number.
+    pub(super) encodings: u16,
+}
+
+impl Chunk {
+    /// The bytes of all its pages.
+    pub fn range(&self) -> Range<u64> {
+        self.start..self.start.saturating_add(self.stored)
+    }
+
+    /// How its pages are compressed.
+    pub fn compression(&self) -> Compression {
+        self.codec().into()
+    }
+
+    /// The encodings of its pages.
+    pub fn encodings(&self) -> impl Iterator<Item = Encoding> {
+        EncodingMask::try_new(i32::from(self.encodings)).unwrap_or_default().encodings().collect::<Vec<_>>().into_iter()
+    }
+
+    fn codec(&self) -> CompressionCodec {
+        CODECS.get(usize::from(self.codec)).copied().unwrap_or(CompressionCodec::UNCOMPRESSED)
+    }
+
+    /// What a footer that was checked says of a chunk.
+    fn of(column: &ColumnChunkMetaData, nulls: Option<u64>) -> Self {
+        let unsigned = |number: i64| u64::try_from(number).unwrap_or(0);
+        let dictionary = column.dictionary_page_offset();
+        let data = unsigned(column.data_page_offset());
+        let offset = column.offset_index_offset().and_then(|offset| u64::try_from(offset).ok());
+        let length = column.offset_index_length().and_then(|length| u32::try_from(length).ok());
+        let codec = column.compression_codec();
+        Self {
+            start: dictionary.map_or(data, unsigned),
+            stored: unsigned(column.compressed_size()),
+            unpacked: unsigned(column.uncompressed_size()),
+            data,
+            values: unsigned(column.num_values()),
+            nulls,
+            dictionary: dictionary.is_some(),
+            offset_index: offset.zip(length),
+            codec: CODECS.iter().position(|known| *known == codec).unwrap_or(0) as u8,
+            encodings: column.encodings_mask().as_i32() as u16,
+        }
+    }
+
+    /// The chunk as Parquet's readers want it.
+    pub(super) fn metadata(&self, column: &ColumnDescPtr) -> Result<ColumnChunkMetaData, ParquetError> {
+        let signed =
+            |number: u64| i64::try_from(number).map_err(|_| ParquetError::General("a number is too large".into()));
+        ColumnChunkMetaData::builder(Arc::clone(column))
+            .set_encodings_mask(EncodingMask::try_new(i32::from(self.encodings))?)
+            .set_compression_codec(self.codec())
+            .set_num_values(signed(self.values)?)
+            .set_total_compressed_size(signed(self.stored)?)
+            .set_total_uncompressed_size(signed(self.unpacked)?)
+            .set_data_page_offset(signed(self.data)?)
+            .set_dictionary_page_offset(self.dictionary.then(|| signed(self.start)).transpose()?)
+            .build()
+    }
+
+    /// What is wrong with it, in a row group of `rows` rows of a file of `size` bytes: for numbers that come from elsewhere than a
+    /// checked footer.
+    fn wrong(&self, column: &ColumnDescriptor, rows: u64, size: u64) -> Option<Broken> {
+        let flat = column.max_rep_level() == 0;
+        if self.values < rows || self.values > i32::MAX as u64 || (flat && self.values != rows) {
+            return Some("its values do not fit its rows");
+        }
+        if (rows, self.values, self.stored) == (0, 0, 0) {
+            return None;
+        }
+        let end = self.start.checked_add(self.stored).filter(|end| *end <= size);
+        match end {
+            Some(end) if self.start >= 4 && (rows == 0 || (self.start <= self.data && self.data < end)) => None,
+            _ => Some("its bytes are outside the file"),
+        }
+    }
+}
+
+/// Row groups one behind the other, those without rows included.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Packed {
+    pub(super) bytes: Vec<u8>,
+    /// Where each row group begins.
+    starts: Vec<u64>,
+}
+
+/// One row group, being unpacked.
+#[derive(Debug, Clone)]
+pub(super) struct Group<'a> {
+    reader: Reader<'a>,
+    /// Its rows.
+    pub(super) rows: u64,
+    before: Before,
+}
+
+/// What the chunk before had, and what the next one is told apart from.
+#[derive(Debug, Clone, Copy, Default)]
+struct Before {
+    kind: u64,
+    end: u64,
+    index_end: u64,
+}
+
+impl Packed {
+    /// Row groups in it.
+    pub(super) fn len(&self) -> usize {
+        self.starts.len()
+    }
+
+    /// Adds a row group of a checked footer; `nulls` are those of its columns.
+    pub(super) fn push(&mut self, group: &RowGroupMetaData, nulls: &[Option<u64>]) {
+        let column =
+            |(leaf, column): (usize, &ColumnChunkMetaData)| Chunk::of(column, nulls.get(leaf).copied().flatten());
+        self.add(u64::try_from(group.num_rows()).unwrap_or(0), group.columns().iter().enumerate().map(column));
+    }
+
+    fn add(&mut self, rows: u64, chunks: impl Iterator<Item = Chunk>) {
+        self.starts.push(self.bytes.len() as u64);
+        let bytes = &mut self.bytes;
+        put(bytes, rows);
+        let mut before = Before { end: 4, ..Before::default() };
+        for chunk in chunks {
+            let kind = chunk.kind();
+            put(bytes, kind ^ before.kind);
+            put_signed(bytes, chunk.start.wrapping_sub(before.end));
+            put(bytes, chunk.stored);
+            put_signed(bytes, chunk.unpacked.wrapping_sub(chunk.stored));
+            put_signed(bytes, chunk.data.wrapping_sub(chunk.start));
+            put_signed(bytes, chunk.values.wrapping_sub(rows));
+            if let Some(nulls) = chunk.nulls {
+                put(bytes, nulls);
+            }
+            before = Before { kind, end: chunk.start.wrapping_add(chunk.stored), ..before };
+            if let Some((start, length)) = chunk.offset_index {
+                put_signed(bytes, start.wrapping_sub(before.index_end));
+                put(bytes, u64::from(length));
+                before.index_end = start.wrapping_add(u64::from(length));
+            }
+        }
+    }
+
+    /// Adds all row groups of `other` behind these.
+    pub(super) fn append(&mut self, other: &Self) {
+        let base = self.bytes.len() as u64;
+        self.bytes.extend_from_slice(&other.bytes);
+        self.starts.extend(other.starts.iter().map(|start| base + start));
+    }
+
+    /// Gives back what growing left over.
+    pub(super) fn shrink(&mut self) {
+        self.bytes.shrink_to_fit();
+        self.starts.shrink_to_fit();
+    }
+
+    /// Row group `number`.
+    pub(super) fn group(&self, number: usize) -> Option<Group<'_>> {
+        let start = usize::try_from(*self.starts.get(number)?).ok()?;
+        let end = self.starts.get(number + 1).and_then(|end| usize::try_from(*end).ok()).unwrap_or(self.bytes.len());
+        Group::new(Reader { rest: self.bytes.get(start..end)? }).ok()
+    }
+
+    /// The first `count` columns of row group `number`; none if there is no such row group.
+    pub(super) fn chunks(&self, number: usize, count: usize) -> Vec<Chunk> {
+        // A column takes six bytes at least.
+        let mut chunks = Vec::with_capacity(count.min(self.bytes.len() / 6));
+        if let Some(mut group) = self.group(number) {
+            chunks.extend(std::iter::from_fn(|| group.next().ok().flatten()).take(count));
+        }
+        chunks
+    }
+
+    /// The next `count` row groups of files of `size` bytes and of this schema, which begin `bytes`; what is left of these. Nothing is
+    /// believed.
+    pub(super) fn read<'a>(
+        &mut self,
+        bytes: &'a [u8],
+        count: usize,
+        schema: &SchemaDescriptor,
+        size: u64,
+    ) -> Result<&'a [u8], Broken> {
+        let mut rest = bytes;
+        for _ in 0..count {
+            let mut group = Group::new(Reader { rest })?;
+            let rows = group.rows;
+            if rows > i32::MAX as u64 {
+                return Err("a row group cannot have so many rows");
+            }
+            for column in schema.columns() {
+                let chunk = group.next()?.ok_or("a row group ends within its columns")?;
+                if let Some(what) = chunk.wrong(column, rows, size) {
+                    return Err(what);
+                }
+            }
+            let taken = rest.len() - group.reader.rest.len();
+            self.starts.push(self.bytes.len() as u64);
+            self.bytes.extend_from_slice(rest.get(..taken).unwrap_or_default());
+            rest = group.reader.rest;
+        }
+        Ok(rest)
+    }
+
+    /// The bytes of row groups `numbers`, as [`read`](Self::read) takes them.
+    pub(super) fn bytes_of(&self, numbers: Range<usize>) -> &[u8] {
+        let at = |number: usize| {
+            let start = self.starts.get(number).and_then(|start| usize::try_from(*start).ok());
+            start.unwrap_or(self.bytes.len())
+        };
+        self.bytes.get(at(numbers.start)..at(numbers.end)).unwrap_or_default()
+    }
+}
+
+impl Chunk {
+    fn kind(&self) -> u64 {
+        u64::from(self.codec)
+            | u64::from(self.dictionary) << 3
+            | u64::from(self.offset_index.is_some()) << 4
+            | u64::from(self.nulls.is_some()) << 5
+            | u64::from(self.encodings) << 6
+    }
+}
+
+impl<'a> Group<'a> {
+    fn new(mut reader: Reader<'a>) -> Result<Self, Broken> {
+        let rows = reader.number()?;
+        Ok(Self { reader, rows, before: Before { end: 4, ..Before::default() } })
+    }
+
+    /// The next column; `None` behind the last one.
+    fn next(&mut self) -> Result<Option<Chunk>, Broken> {
+        let reader = &mut self.reader;
+        if reader.rest.is_empty() {
+            return Ok(None);
+        }
+        let kind = reader.number()? ^ self.before.kind;
+        let encodings = u16::try_from(kind >> 6).map_err(|_| "an encoding is unknown")?;
+        EncodingMask::try_new(i32::from(encodings)).map_err(|_| "an encoding is unknown")?;
+        let start = reader.signed()?.wrapping_add(self.before.end);
+        let stored = reader.number()?;
+        let unpacked = reader.signed()?.wrapping_add(stored);
+        let data = reader.signed()?.wrapping_add(start);
+        let values = reader.signed()?.wrapping_add(self.rows);
+        let nulls = if kind & 1 << 5 == 0 { None } else { Some(reader.number()?) };
+        self.before = Before { kind, end: start.wrapping_add(stored), ..self.before };
+        let mut offset_index = None;
+        if kind & 1 << 4 != 0 {
+            let at = reader.signed()?.wrapping_add(self.before.index_end);
+            let length = u32::try_from(reader.number()?).map_err(|_| "a page index is too long")?;
+            self.before.index_end = at.wrapping_add(u64::from(length));
+            offset_index = Some((at, length));
+        }
+        let (codec, dictionary) = ((kind & 7) as u8, kind & 1 << 3 != 0);
+        Ok(Some(Chunk { start, stored, unpacked, data, values, nulls, dictionary, offset_index, codec, encodings }))
+    }
+
+    /// Bytes of all columns, uncompressed.
+    pub(super) fn unpacked(mut self) -> u64 {
+        let sizes = std::iter::from_fn(|| self.next().ok().flatten());
+        sizes.map(|chunk| chunk.unpacked).fold(0, u64::saturating_add)
+    }
+}
+
+/// Bytes of a number that has the highest bit where another follows.
+pub(super) fn put(bytes: &mut Vec<u8>, mut number: u64) {
+    while number >= 0x80 {
+        bytes.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+}
+
+/// A difference, which may be below zero.
+pub(super) fn put_signed(bytes: &mut Vec<u8>, difference: u64) {
+    let signed = difference as i64;
+    put(bytes, ((signed << 1) ^ (signed >> 63)) as u64);
+}
+
+/// Reads what [`put`] wrote.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Reader<'a> {
+    pub(super) rest: &'a [u8],
+}
+
+impl Reader<'_> {
+    pub(super) fn number(&mut self) -> Result<u64, Broken> {
+        let mut number = 0_u64;
+        for shift in (0..64).step_by(7) {
+            let (byte, rest) = self.rest.split_first().ok_or("it ends within a number")?;
+            self.rest = rest;
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Ok(number);
+            }
+        }
+        Err("a number is longer than 64 bits")
+    }
+
+    pub(super) fn signed(&mut self) -> Result<u64, Broken> {
+        let number = self.number()?;
+        Ok(((number >> 1) as i64 ^ -((number & 1) as i64)) as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn chunk() -> impl Strategy<Value = Chunk> {
+        let numbers = (any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>(), any::<u64>());
+        let rest = (any::<Option<u64>>(), any::<bool>(), any::<Option<(u64, u32)>>(), 0..8_u8, 0..0x400_u16);
+        (numbers, rest).prop_map(|((start, stored, unpacked, data, values), rest)| {
+            let (nulls, dictionary, offset_index, codec, encodings) = rest;
+            // No encoding has number 1.
+            let encodings = encodings & !2;
+            Chunk { start, stored, unpacked, data, values, nulls, dictionary, offset_index, codec, encodings }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn every_number_comes_back(groups in prop::collection::vec((any::<u64>(), prop::collection::vec(chunk(), 0..9)), 0..9)) {
+            let mut packed = Packed::default();
+            for (rows, chunks) in &groups {
+                let mut one = Packed::default();
+                one.add(*rows, chunks.iter().copied());
+                packed.append(&one);
+            }
+            prop_assert_eq!(packed.len(), groups.len());
+            for (number, (rows, chunks)) in groups.iter().enumerate() {
+                prop_assert_eq!(packed.group(number).unwrap().rows, *rows);
+                prop_assert_eq!(&packed.chunks(number, usize::MAX >> 8), chunks);
+            }
+            prop_assert!(packed.chunks(groups.len(), 1).is_empty());
+        }
+    }
+
+    #[test]
+    fn a_common_chunk_takes_few_bytes() {
+        let mut packed = Packed::default();
+        let chunk = |at: u64| Chunk {
+            start: 4 + at * 900,
+            stored: 900,
+            unpacked: 1000,
+            data: 4 + at * 900 + 300,
+            values: 100,
+            nulls: Some(0),
+            dictionary: true,
+            offset_index: Some((40_000 + at * 12, 12)),
+            codec: 6,
+            encodings: 0x109,
+        };
+        packed.add(100, (0..40).map(chunk));
+        assert!(packed.bytes.len() < 40 * 15, "{}", packed.bytes.len());
+    }
+}

@@ -1,0 +1,125 @@
+//! Objects that are known from elsewhere than a listing, and small files that are read and written whole.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use object_store::path::Path;
+use object_store::{ObjectStoreExt, PutPayload};
+
+use super::address::{Address, Stores, display};
+use super::find::{Found, Listing};
+use super::object::Object;
+use super::stamp::Stamp;
+use crate::error::{Error, Result};
+
+/// Where the names of a listing begin: the store's address and the directory in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Base {
+    pub(super) store: Arc<str>,
+    pub(super) path: Arc<str>,
+}
+
+impl Base {
+    /// One of these parts.
+    pub(crate) fn new(store: &str, path: &str) -> Self {
+        Self { store: store.into(), path: path.into() }
+    }
+
+    /// The store's address, and the directory in it.
+    pub(crate) fn parts(&self) -> (&str, &str) {
+        (&self.store, &self.path)
+    }
+}
+
+impl Found {
+    /// The object as the version that is known to be there, without a look at it.
+    pub(crate) fn pinned(self, stamp: Stamp) -> Object {
+        Object { place: self.place, path: self.path, name: self.name, stamp }
+    }
+
+    /// All its bytes, of which there may be at most so many.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] names `option`; [`Error::NotFound`], [`Error::Store`].
+    pub(crate) async fn whole(&self, most: u64, option: &'static str) -> Result<Bytes> {
+        let end = self.tail(most.saturating_add(1).min(i64::MAX as u64)).await?;
+        if end.start > 0 || end.bytes.len() as u64 > most {
+            let asked = end.object.stamp().size;
+            return Err(Error::Limit { what: self.url(), asked, limit: most, option });
+        }
+        Ok(end.bytes)
+    }
+
+    /// Puts `bytes` there, instead of what may be there.
+    ///
+    /// # Errors
+    /// [`Error::Store`].
+    pub(crate) async fn put(&self, bytes: Bytes) -> Result<()> {
+        let put = self.place.store.put(&self.path, PutPayload::from_bytes(bytes)).await;
+        put.map(drop).map_err(|error| self.place.failed("write", &self.path, error))
+    }
+
+    /// The one object at `url`, which need not be there.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for what is no address.
+    pub(crate) fn at(url: &str, options: &BTreeMap<String, String>) -> Result<Self> {
+        let mut stores = Stores::new(options)?;
+        let (place, path) = match Address::parse(url)? {
+            Address::Local(path) => {
+                let wrong =
+                    |error: &dyn std::fmt::Display| Error::config("index", format!("{}: {error}", display(url)));
+                let path = std::path::absolute(path).map_err(|error| wrong(&error))?;
+                (stores.local(), Path::from_absolute_path(path).map_err(|error| wrong(&error))?)
+            }
+            Address::Remote(text) => stores.remote(&text)?,
+        };
+        let name = path.filename().unwrap_or_default().into();
+        Ok(Self { place, path, name, size: None, stamp: None })
+    }
+}
+
+impl Listing {
+    /// Where its names begin, if they are in one store.
+    pub(crate) fn base(&self) -> Option<Base> {
+        let (place, root) = self.root.as_ref()?;
+        Some(Base { store: Arc::clone(&place.prefix), path: root.as_str().into() })
+    }
+
+    /// The files `names` below `base`, which somebody else has listed; without a request.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if `url` is not of that store.
+    pub(crate) fn known(
+        url: &str,
+        options: &BTreeMap<String, String>,
+        base: &Base,
+        names: &[Arc<str>],
+    ) -> Result<Self> {
+        let mut stores = Stores::new(options)?;
+        let place = match Address::parse(url)? {
+            Address::Local(_) => stores.local(),
+            Address::Remote(text) => stores.remote(&text)?.0,
+        };
+        if place.prefix != base.store {
+            let problem = format!("it is of a dataset at {}, not at {}", base.store, place.prefix);
+            return Err(Error::config("index", problem));
+        }
+        let found = |name: &Arc<str>| {
+            let path = if base.path.is_empty() { name.to_string() } else { format!("{}/{name}", base.path) };
+            let path = Path::parse(&path).map_err(|error| Error::config("index", format!("{path}: {error}")))?;
+            Ok(Found { place: place.clone(), path, name: Arc::clone(name), size: None, stamp: None })
+        };
+        let files = names.iter().map(found).collect::<Result<_>>()?;
+        Ok(Self { files, root: Some((place, base.path.to_string())), index: None })
+    }
+}
+
+/// Whether objects of the store at `url` are files of this machine.
+///
+/// # Errors
+/// [`Error::Config`] for what is no address.
+pub(crate) fn is_local(url: &str) -> Result<bool> {
+    Ok(matches!(Address::parse(url)?, Address::Local(_)))
+}
