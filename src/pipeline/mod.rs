@@ -12,6 +12,7 @@
 //! | `feed` | steps become batches, in order, within the budget |
 //! | `groups` | row groups on their way from the store to cells |
 //! | [`Stats`], [`Ledger`] | what happened |
+//! | [`Readings`] | what the ranks of a world read and hold, by arithmetic |
 //! | [`rank`], [`machine`] | who this process is, and what it has |
 
 mod engine;
@@ -25,6 +26,7 @@ mod ngram;
 mod options;
 mod prepared;
 pub mod rank;
+mod reading;
 mod returned;
 mod row_groups;
 mod sized;
@@ -42,6 +44,7 @@ pub use ledger::{Entry, LEDGER_ENTRIES, Ledger};
 pub use loader::{Epoch, Loader, Next};
 pub use options::{Filter, LoaderOptions};
 pub use prepared::{Batches, MemoryNeed, Prepared, Run};
+pub use reading::{Reading, Readings};
 pub(crate) use returned::{Again, At, Returned};
 pub use row_groups::{NextPiece, Piece, RowGroups};
 pub use stats::{Memory, Stage, Stats};
