@@ -32,6 +32,7 @@ from bowstring.errors import (
 )
 from bowstring.gang import Gang, Member
 from bowstring.loader import Loader
+from bowstring.planning import plan
 from bowstring.server import Server
 from bowstring.writer import DatasetWriter, Stored
 
@@ -70,6 +71,7 @@ __all__ = [
     "__version__",
     "convert",
     "doctor",
+    "plan",
     "serve_model",
     "verify",
 ]

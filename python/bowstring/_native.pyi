@@ -20,6 +20,7 @@ __all__ = [
     "convert_task",
     "doctor",
     "petastorm_metadata",
+    "plan",
     "rank",
     "unischema_metadata",
     "verify",
@@ -31,6 +32,7 @@ __version__: str
 
 def doctor() -> dict[str, Any]: ...
 def petastorm_metadata(url: str, storage_options: str) -> str | None: ...
+def plan(options: str) -> str: ...
 def unischema_metadata(unischema: str) -> bytes: ...
 
 @final

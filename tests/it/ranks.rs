@@ -170,3 +170,26 @@ fn ranks_read_what_the_plan_says() {
         assert!(counted <= times, "{what}: {counted} x");
     }
 }
+
+#[test]
+fn a_rank_that_lacks_the_memory_of_a_gang_is_told_how_many_lanes_fit() {
+    let directory = tempfile::tempdir().unwrap();
+    support::write(directory.path(), &vec![vec![1000; 16]; 4], 16);
+    // The batch of 64 ranks; each row group is a window.
+    let alone = || LoaderOptions { window_rows: Some(1), prefetch: 1, ..options(directory.path(), 64 * 512, 0, 1) };
+    let loader = Loader::open(alone()).unwrap();
+    assert_eq!(loader.plan().lanes(), 64);
+    let need = loader.memory_need();
+    let budget = need.total() - need.row_groups / 4;
+    let tight = |lanes| LoaderOptions { memory_budget: Some(budget), lanes, ..alone() };
+    let error = Loader::open(tight(None)).unwrap_err().to_string();
+    let told = error.split("it fits with lanes=").nth(1).and_then(|rest| rest.split(')').next());
+    let lanes: u32 = told.unwrap_or_else(|| panic!("{error}")).parse().unwrap();
+    println!("{error}");
+    assert!(lanes < 64);
+    Loader::open(tight(Some(lanes))).unwrap();
+    // A rank of the gang holds its own lane alone.
+    let gang = LoaderOptions { window_rows: Some(1), prefetch: 1, ..options(directory.path(), 64 * 512, 5, 64) };
+    let rank = Loader::open(gang).unwrap().memory_need();
+    assert!(rank.row_groups * 8 < need.row_groups, "{rank:?}, alone {need:?}");
+}
