@@ -21,11 +21,11 @@ __all__ = ["plan"]
 def plan(url: Url | Sequence[Url], *, rate: float | None = None, **options: Any) -> dict[str, Any]:
     """What the ranks of a run read together, from footers alone, as ``bowstring plan`` prints it.
 
-    ``asked`` is the world of ``world_size`` ranks, ``worlds`` are others, from 1 to 4,096 ranks: with as many rows per rank where
-    ``batch_size`` is given, else with the same ``global_batch_size``. Of each: ``lanes``, how often the data are fetched by all ranks
-    together (``times_read``), ``row_groups`` and how many of them several ranks decode (``shared_row_groups``), the ``memory`` that a
-    rank needs and what it fetches before its first batch, in bytes. ``advice`` says what to change where the data are read 1.25 times
-    or more.
+    ``asked`` is the world of ``world_size`` ranks, ``worlds`` are others, from 1 to 4,096 ranks: with as many rows per rank
+    where ``batch_size`` is given, else with the same ``global_batch_size``. Of each: ``lanes``, how often the data are fetched
+    by all ranks together (``times_read``), ``row_groups`` and how many of them several ranks decode (``shared_row_groups``),
+    the ``memory`` that a rank needs and what it fetches before its first batch, in bytes. ``advice`` says what to change where
+    the data are read 1.25 times or more.
 
     :param url: as for :class:`Loader`.
     :param rate: bytes that a rank reads per second, for ``first_batch_seconds``.

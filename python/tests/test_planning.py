@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pathlib
 
+import bowstring
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-
-import bowstring
 
 
 def test_ranks_read_once_or_are_told_what_to_change(tmp_path: pathlib.Path) -> None:

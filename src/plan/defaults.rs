@@ -96,22 +96,20 @@ fn power_of_two(batch: u64, most: u64) -> u64 {
 }
 
 /// What a gang takes, so that no two of its ranks read the same row groups: how many ranks there are nobody knows, but a larger batch is
-/// for more of them. Each holds the row groups of its own lanes alone.
+/// for more of them. Each holds the row groups of its own lanes alone. There may be more lanes than row groups: several are then cut out of
+/// one, and a rank still reads fewer than if it shared a lane.
 fn for_ranks(batch: u64, row_bytes: u64, sources: &[Groups]) -> u32 {
     let rows = (RANK_BATCH_BYTES / row_bytes.max(1)).clamp(LEAST_RANK_ROWS, RANK_ROWS);
     // A power of two, as batches are.
     let rows = 1 << rows.ilog2();
     let ranks = batch / rows;
-    // More lanes than row groups are cut out of the same ones; the next power of two, so that as many ranks share none of theirs.
-    let largest = sources.iter().max_by_key(|source| source.bytes);
-    let units = largest.map_or(1, |source| source.count.max(1).next_power_of_two());
     let each = (RANK_BYTES / RANK_ROWS).max(BATCHES.saturating_mul(row_bytes));
     let may_hold = u128::from(batch) * u128::from(each);
     let hold = |lanes: u64| -> u128 {
         let of = |source: &Groups| (u128::from(lanes) * u128::from(source.median)).min(source.bytes.into());
         sources.iter().map(of).sum()
     };
-    let (mut most, mut beyond) = (0, ranks.min(units).min(MOST_LANES) + 1);
+    let (mut most, mut beyond) = (0, ranks.min(MOST_LANES) + 1);
     while most + 1 < beyond {
         let lanes = most.midpoint(beyond);
         if hold(lanes) <= may_hold { most = lanes } else { beyond = lanes }
@@ -167,9 +165,8 @@ mod tests {
         // 80 MB each.
         assert_eq!(of(OrderVersion::V2, 64, 512, 1000, 80), 8);
         assert_eq!([1, 8, 64, 96, 256, 1024].map(|ranks| v3(ranks, 512, 1024, 80)), [8, 8, 64, 96, 256, 1024]);
-        assert_eq!([64, 256].map(|ranks| v3(ranks, 512, 64, 80)), [64, 64], "no more than row groups");
-        assert_eq!(v3(64, 512, 63, 80), 64, "but the next power of two");
-        assert_eq!(v3(64, 512, 5, 80), 8);
+        assert_eq!([64, 256].map(|ranks| v3(ranks, 512, 64, 80)), [64, 256], "several in a row group");
+        assert_eq!(v3(64, 512, 5, 80), 64);
         assert_eq!(v3(64, 512, 1000, 260), 64, "256 MiB for each rank");
         assert_eq!(v3(64, 512, 1000, 600), 16, "row groups of 600 MB");
         assert_eq!(v3(1 << 20, 512, 100_000, 1), 8192, "every step asks all of them");

@@ -30,8 +30,8 @@ pub enum OrderVersion {
     V2,
     /// Shuffles as the second. What it does otherwise is the default number of lanes, which follows the global batch: a gang shares
     /// row groups less, the larger it is. A lane for every 512 rows of the global batch, or for fewer if rows are wide: as many, at
-    /// least 32, as are 4 MiB. Up to the next power of two to the number of row groups of the dataset with the most bytes, and as
-    /// long as a rank of 512 rows holds 256 MiB of row groups, or 24 times the bytes of its rows if that is more.
+    /// least 32, as are 4 MiB; as long as a rank of 512 rows holds 256 MiB of row groups, or 24 times the bytes of its rows if that is
+    /// more.
     ///
     /// Mixtures draw a row of every lane from one dataset before they go to the next, if a step takes the same number of rows of each
     /// lane, and 32 at least; so ranks keep to their lanes there too. And there may be several lanes in file order.

@@ -1,12 +1,14 @@
 //! What the ranks of a gang read together: nothing twice, wherever the data allow it. By arithmetic, and for real.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bowstring::dataset::Ngram;
 use bowstring::manifest::{Manifest, RowGroup};
 use bowstring::pipeline::{Loader, LoaderOptions};
 use bowstring::plan::{Mix, OrderVersion, Plan, PlanSpec, Reads, Share, Shuffle, Stop};
 
-use crate::support::{self, drain, options};
+use crate::support::{self, options};
 
 fn plan(spec: PlanSpec, manifests: &[Arc<Manifest>]) -> Plan {
     Plan::new(manifests, spec.resolve(manifests).unwrap(), 0).unwrap()
@@ -136,7 +138,7 @@ fn read_for_real(options: impl Fn(u32) -> LoaderOptions, ranks: &[u32], world: u
         let mut loader = Loader::open(options(*rank)).unwrap();
         let reads = counted.get_or_insert_with(|| loader.plan().reads(world, &|_, _| 1));
         let expected = reads.ranks[*rank as usize].groups;
-        drain(&mut loader);
+        while loader.next().unwrap().is_some() {}
         let read = loader.stats().read.items;
         assert_eq!(read, expected, "rank {rank} of {world}");
         real += read;
@@ -168,6 +170,35 @@ fn ranks_read_what_the_plan_says() {
         let (real, counted) = read_for_real(of, &sampled, 8);
         println!("{what}: 3 of 8 ranks read {real} of 96 row groups, all together {counted:.2} x");
         assert!(counted <= times, "{what}: {counted} x");
+    }
+}
+
+#[test]
+fn windows_of_rows_and_few_rows_are_read_as_planned() {
+    let directory = tempfile::tempdir().unwrap();
+    support::write(directory.path(), &vec![vec![500; 8]; 8], 1);
+    let ngram = Ngram {
+        fields: BTreeMap::from([(0, vec!["id".to_owned()]), (1, vec!["id".to_owned()])]),
+        timestamp_field: "id".to_owned(),
+        delta_threshold: 10.0,
+        timestamp_overlap: true,
+    };
+    let pairs = |rank| LoaderOptions {
+        ngram: Some(ngram.clone()),
+        lanes: Some(8),
+        ..options(directory.path(), 8 * 16, rank, 8)
+    };
+    let (real, counted) = read_for_real(pairs, &[0, 3, 7], 8);
+    println!("windows of two rows: 3 of 8 ranks read {real} of 64 row groups, all together {counted:.2} x");
+    assert!(counted <= 1.15, "{counted} x");
+    // An evaluation of three row groups: no rank can read less than one of them.
+    let few = tempfile::tempdir().unwrap();
+    support::write(few.path(), &[vec![500; 3]], 1);
+    for (lanes, most) in [(None, 8.0), (Some(8), 3.4)] {
+        let of = |rank| LoaderOptions { shuffle: false, lanes, ..options(few.path(), 8 * 16, rank, 8) };
+        let (_, counted) = read_for_real(of, &[0, 3, 7], 8);
+        println!("three row groups in file order, lanes {lanes:?}: {counted:.2} x");
+        assert!(counted <= most, "{counted} x");
     }
 }
 
