@@ -46,7 +46,7 @@ pub struct Step {
 pub struct WindowUse {
     /// The dataset, in the order of the manifests.
     pub source: u32,
-    /// Pass over the source within this epoch; above 0 only with [`Stop::AllExhausted`].
+    /// Pass over the source within this epoch; above 0 only with [`Stop::AllExhausted`](super::Stop::AllExhausted).
     pub source_epoch: u64,
     /// Lane of the source.
     pub lane: u32,

@@ -101,7 +101,7 @@ fn mixtures_and_filters_are_read_once_too() {
     assert!(mixed.times() <= 1.1 && before.times() > 4.0);
 
     let group = |ordinal: u32| {
-        let selected = if ordinal % 3 == 0 { 0 } else { 1 + u64::from(ordinal) * 31 % 500 };
+        let selected = if ordinal.is_multiple_of(3) { 0 } else { 1 + u64::from(ordinal) * 31 % 500 };
         RowGroup { file: 0, ordinal, rows: 100_000, selected, bytes: 8_000_000 }
     };
     let files = Manifest::imaginary(&[], 0).files;
