@@ -122,7 +122,7 @@ impl Plan {
 
     /// Whether a mixture takes as many rows of each lane in every full step: it draws in rounds over all lanes, and starts no dataset
     /// again in the middle of one.
-    fn keeps_lanes(&self) -> bool {
+    pub(super) fn keeps_lanes(&self) -> bool {
         let once = self.spec().mix.as_ref().is_some_and(|mix| mix.stop == Stop::FirstExhausted);
         once && self.interleave.round() == self.lanes
     }

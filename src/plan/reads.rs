@@ -10,8 +10,10 @@ use std::ops::Range;
 use super::layout::Window;
 use super::steps::{Plan, length};
 
-/// Steps of a window that are looked at where lanes move to and fro in the list.
+/// Steps of a window that are looked at where lanes move to and fro in the list, if windows are few.
 const LOOKS: u64 = 64;
+/// Steps that are looked at in all windows of a source together, but for four of each.
+const MOST_LOOKS: u64 = 1 << 20;
 /// Windows of a source that are looked at in all its passes; more passes are alike.
 const MOST_WINDOWS: u64 = 1 << 18;
 
@@ -123,7 +125,7 @@ impl Plan {
     /// manifest's groups). Repeated rows of [`Tail::Repeat`](super::Tail) are left out. Takes time in proportion to the row groups, the
     /// lanes and the ranks.
     ///
-    /// It is exact where the global batch is a multiple of the lanes; otherwise a rank may be missed that takes a single row of a window
+    /// It is exact where the global batch is a multiple of the lanes and nothing is mixed; otherwise a rank may be missed that takes a single row of a window
     /// now and then. Of a dataset that starts again very often some passes stand for the others.
     pub fn reads(&self, world: u32, cost: &dyn Fn(u32, u32) -> u64) -> Reads {
         let mut reads = Reads { ranks: vec![Read::default(); world as usize], data: 0, groups: 0, shared: 0 };
@@ -132,13 +134,17 @@ impl Plan {
             let passes = drawn.div_ceil(layout.rows().max(1));
             let windows: u64 = (0..self.lanes).map(|lane| u64::from(layout.windows(lane))).sum();
             let counted = passes.min(1 + MOST_WINDOWS / windows.max(1));
-            let count = self.count(source, 0..counted, world, &|group| cost(source as u32, group));
+            // Where a step takes as many rows of each lane, these have their places in the list, and only a window's ends differ.
+            let even =
+                self.spec().global_batch.is_multiple_of(self.lanes) && (self.sources.len() == 1 || self.keeps_lanes());
+            let looks = if even { 4 } else { (MOST_LOOKS / windows.saturating_mul(counted).max(1)).clamp(4, LOOKS) };
+            let count = self.count(source, 0..counted, (world, looks), &|group| cost(source as u32, group));
             count.add_to(&mut reads, counted, passes);
         }
         reads
     }
 
-    fn count(&self, source: usize, passes: Range<u64>, world: u32, cost: &dyn Fn(u32) -> u64) -> Count {
+    fn count(&self, source: usize, passes: Range<u64>, (world, most): (u32, u64), cost: &dyn Fn(u32) -> u64) -> Count {
         let layout = &self.sources[source];
         let mut count = Count::new(world);
         let mut parts: BTreeMap<usize, Vec<Part>> = BTreeMap::new();
@@ -146,7 +152,7 @@ impl Plan {
             for lane in 0..self.lanes {
                 for number in 0..layout.windows(lane) {
                     let window = layout.window(lane, number);
-                    let Some(looks) = self.looks(source, pass, lane, &window, world.into()) else { break };
+                    let Some(looks) = self.looks((source, pass, lane), &window, world.into(), most) else { break };
                     let ranks = together(&looks);
                     // Needed again while it is still there: its rows in the next pass begin within a step of its last ones in this.
                     let between = (layout.lane_rows(lane) - length(&window.rows)).saturating_mul(self.lanes);
@@ -171,8 +177,8 @@ impl Plan {
         count
     }
 
-    /// Who takes rows of a window, in the steps that are looked at; `None` if the epoch ends before it.
-    fn looks(&self, source: usize, pass: u64, lane: u64, window: &Window, world: u64) -> Option<Looks> {
+    /// Who takes rows of a window of a source, pass and lane, in `most` of its steps; `None` if the epoch ends before it.
+    fn looks(&self, (source, pass, lane): (usize, u64, u64), window: &Window, world: u64, most: u64) -> Option<Looks> {
         let layout = &self.sources[source];
         let before = pass * layout.lane_rows(lane);
         let drawn = self.along(source, self.interleave.count(source, self.rows()), lane);
@@ -187,15 +193,13 @@ impl Plan {
         };
         let (first, last) = (step(rows.start), step(rows.end - 1));
         let span = last - first;
-        // Where a step takes as many rows of each lane, these have their places in the list. The window's ends take less.
-        let even = self.sources.len() == 1 && self.spec().global_batch.is_multiple_of(self.lanes);
-        let mut steps: Vec<u64> = match if even { 4 } else { LOOKS } {
-            looks if span < looks => (first..=last).collect(),
-            _ if even => vec![first, first + 1, last - 1, last],
-            looks => {
-                (0..=looks).map(|at| first + (u128::from(span) * u128::from(at) / u128::from(looks)) as u64).collect()
-            }
+        let mut steps: Vec<u64> = if span < most {
+            (first..=last).collect()
+        } else {
+            let between = (1..most - 2).map(|at| first + (u128::from(span) * u128::from(at) / u128::from(most)) as u64);
+            [first, first + 1].into_iter().chain(between).chain([last - 1, last]).collect()
         };
+        steps.sort_unstable();
         steps.dedup();
         let found = steps.into_iter().filter_map(|step| Some((step, self.takers(step, source, lane, &rows, world)?)));
         Some(found.collect())
