@@ -33,6 +33,7 @@ from bowstring.errors import (
 from bowstring.gang import Gang, Member
 from bowstring.index import index, write_index
 from bowstring.loader import Loader
+from bowstring.planning import plan
 from bowstring.server import Server
 from bowstring.writer import DatasetWriter, Stored
 
@@ -72,6 +73,7 @@ __all__ = [
     "convert",
     "doctor",
     "index",
+    "plan",
     "serve_model",
     "verify",
     "write_index",

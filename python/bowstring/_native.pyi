@@ -21,6 +21,7 @@ __all__ = [
     "dataset_index",
     "doctor",
     "petastorm_metadata",
+    "plan",
     "rank",
     "unischema_metadata",
     "verify",
@@ -33,6 +34,7 @@ __version__: str
 
 def doctor() -> dict[str, Any]: ...
 def petastorm_metadata(url: str, storage_options: str) -> str | None: ...
+def plan(options: str) -> str: ...
 def unischema_metadata(unischema: str) -> bytes: ...
 
 @final

@@ -48,7 +48,7 @@ class BaseLoader(ABC, Generic[A]):
     :param columns: columns by name, glob or nested path (``a.b``), in this order; all by default.
     :param exclude: columns to leave out.
     :param filter: rows to select: text such as ``"label >= 3 and country in ('de', 'us')"``, or pyarrow's tuples.
-    :param shuffle: shuffle rows (``True``); ``False`` is file order.
+    :param shuffle: shuffle rows (``True``); ``False`` is file order: a step of all ranks together has consecutive rows.
     :param seed: seed of the order and of random augmentation (0).
     :param tail: what to do with the last, incomplete step: ``pad`` (with ``_mask``), ``repeat`` or ``drop``.
     :param nulls: ``error``, ``mask`` (``<column>__valid``) or :class:`Fill`; for all, or a mapping by column.
@@ -84,7 +84,9 @@ class BaseLoader(ABC, Generic[A]):
     :param decode: decode cells as the dataset says (its own schema, or Petastorm's); ``False`` leaves them bytes.
     :param weights: mix the datasets in ``url`` in these proportions.
     :param stop: when an epoch of a mixture ends: ``first_exhausted`` or ``all_exhausted``.
-    :param lanes: lanes of the plan.
+    :param lanes: lanes of the plan; by default they follow the global batch and the data. As many as ranks, or a multiple, make
+        each rank read row groups of its own; with ``shuffle=False`` it then has a part of the file order. :func:`bowstring.plan`
+        says what they cost.
     :param window_rows: rows among which the shuffle mixes within a lane.
     :param order_version: version of the order; without, new epochs take the latest one, and what goes on from a state the state's.
     :param limits: limits against hostile files.

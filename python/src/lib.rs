@@ -18,6 +18,7 @@ mod loader;
 mod log;
 mod nvidia;
 mod petastorm;
+mod plan;
 mod rank;
 mod row_groups;
 mod server;
@@ -54,6 +55,8 @@ mod _native {
     use super::loader::PyLoader;
     #[pymodule_export]
     use super::petastorm::{petastorm_metadata, unischema_metadata};
+    #[pymodule_export]
+    use super::plan::plan;
     #[pymodule_export]
     use super::rank::rank;
     #[pymodule_export]

@@ -85,7 +85,7 @@ impl Loader {
             let prepared = runtime.block_on(Prepared::with(&options, &settings))?;
             let plan = prepared.plan(0)?;
             plan.check_share(settings.share)?;
-            let need = limits.fit(&prepared, &plan)?;
+            let need = limits.fit(&prepared, &plan).map_err(|error| limits.remedy(error, &prepared, &settings.spec))?;
             // At most the budget, which is a usize.
             let parts = Parts { sources: Arc::clone(&prepared.sources), batches: need.batches as usize, memory };
             Ok((parts, (prepared, Arc::new(plan), need)))
@@ -141,6 +141,11 @@ impl Loader {
     /// The least memory that this rank's first epoch runs in.
     pub fn memory_need(&self) -> MemoryNeed {
         self.need
+    }
+
+    /// The least memory that a share of another plan over the same data runs in.
+    pub(super) fn need_of(&self, plan: &Plan, share: Share) -> MemoryNeed {
+        self.prepared.need(plan, share, self.limits.prefetch)
     }
 
     /// Bytes that one row group's selected columns take in the store; 0 for a row group that does not exist.
@@ -325,5 +330,24 @@ struct Limits {
 impl Limits {
     fn fit(self, prepared: &Prepared, plan: &Plan) -> Result<MemoryNeed> {
         prepared.fit(plan, self.share, self.prefetch, self.budget)
+    }
+
+    /// Says with how many lanes the plan of `asked` would fit, where it leaves that open: by default lanes follow the global batch, and
+    /// a rank that has all of them may lack the memory of a gang.
+    fn remedy(self, error: Error, prepared: &Prepared, asked: &PlanSpec) -> Error {
+        let Error::Limit { what, asked: need, limit, option } = error else { return error };
+        let manifests: Vec<_> = prepared.datasets().map(|dataset| Arc::clone(dataset.manifest())).collect();
+        let fits = |lanes: &u32| {
+            let spec = PlanSpec { lanes: Some(*lanes), ..asked.clone() }.resolve(&manifests);
+            let plan = spec.and_then(|spec| Plan::new(&manifests, spec, 0));
+            plan.is_ok_and(|plan| prepared.need(&plan, self.share, self.prefetch).total() <= self.budget as u64)
+        };
+        let open = prepared.spec().lanes.filter(|_| asked.lanes.is_none());
+        let fewer = open.into_iter().flat_map(|lanes| (1..u32::BITS).map(move |half| lanes >> half));
+        let what = match fewer.take_while(|lanes| *lanes > 0).find(fits) {
+            Some(lanes) => format!("{} (it fits with lanes={lanes}),", what.trim_end_matches(',')),
+            None => what,
+        };
+        Error::Limit { what, asked: need, limit, option }
     }
 }

@@ -13,6 +13,7 @@
 //! | `reader` | reads row groups ahead, once for all shares that are delivered together |
 //! | `groups` | row groups on their way from the store to cells |
 //! | [`Stats`], [`Ledger`] | what happened |
+//! | [`Readings`] | what the ranks of a world read and hold, by arithmetic |
 //! | [`rank`], [`machine`] | who this process is, and what it has |
 
 mod ahead;
@@ -28,6 +29,7 @@ mod options;
 mod prepared;
 pub mod rank;
 mod reader;
+mod reading;
 mod returned;
 mod row_groups;
 mod shared;
@@ -46,6 +48,7 @@ pub use ledger::{Entry, LEDGER_ENTRIES, Ledger};
 pub use loader::{Epoch, Loader, Next};
 pub use options::{Filter, LoaderOptions};
 pub use prepared::{Batches, MemoryNeed, Prepared, Run};
+pub use reading::{Reading, Readings};
 pub(crate) use returned::{Again, At, Returned};
 pub use row_groups::{NextPiece, Piece, RowGroups};
 pub use shared::SharedReader;

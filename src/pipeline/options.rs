@@ -67,11 +67,12 @@ pub struct LoaderOptions {
     pub batch_size: Option<u64>,
     /// Rows of all ranks together per step; what must stay the same for an elastic resume.
     pub global_batch_size: Option<u64>,
-    /// Shuffle rows; `false` delivers them in file order.
+    /// Shuffle rows; `false` delivers them in file order: a step of all ranks together has consecutive rows, unless `lanes` is given.
     pub shuffle: bool,
     /// Seed of the order and of random augmentation.
     pub seed: u64,
-    /// Lanes of the plan; the default is computed from the dataset.
+    /// Lanes of the plan; the default is computed from the global batch and the dataset, see [`PlanSpec::resolve`]. In file order one, or
+    /// as many as are asked for: each is then a part of the file order.
     pub lanes: Option<u32>,
     /// Rows among which the shuffle mixes within a lane; the default is computed from the dataset.
     pub window_rows: Option<u64>,

@@ -4,6 +4,9 @@
 //! coprime to T and near T divided by the golden ratio. So every T positions hold each source exactly as often as its weight
 //! says, any stretch holds nearly its share, and how many of the first p positions belong to a source is a sum of floors,
 //! which Euclid's algorithm finds in O(log T).
+//!
+//! Where a step has many rows of each lane, what stands on the circle are rounds of a row of each lane instead of single positions: then
+//! a step takes as many rows of each lane, and ranks keep to their own.
 
 use crate::error::{Error, Result};
 
@@ -16,6 +19,8 @@ pub(super) struct Interleave {
     stride: u64,
     /// Source k has the cells `bounds[k]..bounds[k + 1]`.
     bounds: Vec<u64>,
+    /// Positions that stand together on a cell.
+    round: u64,
 }
 
 impl Interleave {
@@ -30,7 +35,17 @@ impl Interleave {
         // 0.618.. as an integer fraction: no floating point decides an order.
         let near = (u128::from(total) * 0x9E37_79B9_7F4A_7C15) >> 64;
         let stride = (near.max(1) as u64..).find(|stride| gcd(*stride, total) == 1).unwrap_or(1);
-        Self { total, stride, bounds }
+        Self { total, stride, bounds, round: 1 }
+    }
+
+    /// The same with rounds of `round` positions, at least one.
+    pub(super) fn in_rounds(self, round: u64) -> Self {
+        Self { round: round.max(1), ..self }
+    }
+
+    /// Positions that stand together.
+    pub(super) fn round(&self) -> u64 {
+        self.round
     }
 
     fn weight(&self, source: usize) -> u64 {
@@ -39,12 +54,19 @@ impl Interleave {
 
     /// The source of position `at`.
     pub(super) fn source(&self, at: u64) -> usize {
-        let cell = (at % self.total) * self.stride % self.total;
+        let cell = (at / self.round % self.total) * self.stride % self.total;
         self.bounds.partition_point(|bound| *bound <= cell) - 1
     }
 
     /// How many of the positions `0..end` draw from `source`.
     pub(super) fn count(&self, source: usize, end: u64) -> u64 {
+        let (rounds, open) = (end / self.round, end % self.round);
+        let open = if open > 0 && self.source(end) == source { open } else { 0 };
+        self.rounds(source, rounds) * self.round + open
+    }
+
+    /// How many of the first `end` rounds are of `source`.
+    fn rounds(&self, source: usize, end: u64) -> u64 {
         let (periods, rest) = (end / self.total, end % self.total);
         let within = self.below(rest, self.bounds[source + 1]) - self.below(rest, self.bounds[source]);
         periods * self.weight(source) + within
@@ -55,8 +77,10 @@ impl Interleave {
     /// # Errors
     /// [`Error::Config`] if it lies beyond 2^62, where a plan ends.
     pub(super) fn position(&self, source: usize, draw: u64) -> Result<u64> {
+        let (draw, within) = (draw / self.round, draw % self.round);
         let periods = draw / self.weight(source);
-        let start = periods.checked_mul(self.total).filter(|start| *start <= 1 << 62).ok_or_else(|| {
+        let fits = |start: &u64| start.checked_mul(self.round).is_some_and(|start| start <= 1 << 62);
+        let start = periods.checked_mul(self.total).filter(fits).ok_or_else(|| {
             Error::config(
                 "weights",
                 "so small a weight makes an epoch of more than 2^62 rows; use stop first_exhausted",
@@ -65,9 +89,10 @@ impl Interleave {
         let (mut low, mut high) = (start, start + self.total - 1);
         while low < high {
             let middle = low + (high - low) / 2;
-            if self.count(source, middle + 1) > draw { high = middle } else { low = middle + 1 }
+            if self.rounds(source, middle + 1) > draw { high = middle } else { low = middle + 1 }
         }
-        Ok(low)
+        // The rounds of one turn of the circle are at most 2^31.
+        Ok(low * self.round + within)
     }
 
     /// How many of the first `n` positions stand on a cell below `bound`; n < T.
@@ -122,18 +147,21 @@ mod tests {
     #[test]
     fn counts_are_those_of_the_sequence() {
         for weights in [&[1][..], &[1, 1], &[7, 3], &[1, 2, 3, 4], &[1, 999], &[5, 0, 5], &[13, 17, 1, 64]] {
-            let interleave = Interleave::new(weights);
-            let mut counts = vec![0; weights.len()];
-            let total: u32 = weights.iter().sum();
-            for at in 0..u64::from(3 * total + 5) {
-                for (source, count) in counts.iter().enumerate() {
-                    assert_eq!(interleave.count(source, at), *count, "{weights:?}, source {source}, end {at}");
-                    let ideal = at as f64 * f64::from(weights[source]) / f64::from(total);
-                    assert!((*count as f64 - ideal).abs() < 4.0, "{weights:?} drifts at {at}: {count} for {ideal}");
+            for round in [1, 2, 7] {
+                let interleave = Interleave::new(weights).in_rounds(round);
+                let mut counts = vec![0; weights.len()];
+                let total: u32 = weights.iter().sum();
+                for at in 0..round * u64::from(3 * total + 5) {
+                    for (source, count) in counts.iter().enumerate() {
+                        assert_eq!(interleave.count(source, at), *count, "{weights:?}, source {source}, end {at}");
+                        let ideal = at as f64 * f64::from(weights[source]) / f64::from(total);
+                        let off = (*count as f64 - ideal).abs();
+                        assert!(off < 4.0 * round as f64, "{weights:?} drifts at {at}: {count} for {ideal}");
+                    }
+                    let source = interleave.source(at);
+                    assert_eq!(interleave.position(source, counts[source]).unwrap(), at);
+                    counts[source] += 1;
                 }
-                let source = interleave.source(at);
-                assert_eq!(interleave.position(source, counts[source]).unwrap(), at);
-                counts[source] += 1;
             }
         }
     }

@@ -111,16 +111,17 @@ impl Layout {
             return;
         }
         let target = len / (len / window_rows).max(1);
+        let backwards = self.backwards(lane);
         let first = self.starts.partition_point(|start| *start <= span.start) - 1;
         let end = self.starts.partition_point(|start| *start < span.end);
         self.edges.push(first as u32..end as u32);
         self.windows.push(0);
-        self.bounds.push(if backwards(lane) { end } else { first } as u32);
+        self.bounds.push(if backwards { end } else { first } as u32);
         let mut open = 0;
         // The boundaries within the lane, as the lane meets them.
         for nth in 1..end - first {
-            let bound = if backwards(lane) { end - nth } else { first + nth };
-            let at = if backwards(lane) { span.end - self.starts[bound] } else { self.starts[bound] - span.start };
+            let bound = if backwards { end - nth } else { first + nth };
+            let at = if backwards { span.end - self.starts[bound] } else { self.starts[bound] - span.start };
             if at - open >= target && len - at >= window_rows {
                 self.windows.push(at);
                 self.bounds.push(bound as u32);
@@ -179,7 +180,7 @@ impl Layout {
         let next = if is_last { span.end - span.start } else { self.windows[index + 1] };
         let rows = self.windows[index]..next;
         let bound = self.bounds[index];
-        let (low, groups) = if backwards(lane) {
+        let (low, groups) = if self.backwards(lane) {
             (span.end - rows.end, if is_last { edges.start } else { self.bounds[index + 1] }..bound)
         } else {
             (span.start + rows.start, bound..if is_last { edges.end } else { self.bounds[index + 1] })
@@ -231,6 +232,12 @@ impl Layout {
         }
     }
 
+    /// Odd lanes of a shuffle run backwards. Lane k's end or start is then where lane k + 1 has its own, so the row group cut between
+    /// them is needed by both at about the same time and read once.
+    fn backwards(&self, lane: u64) -> bool {
+        self.shuffled.is_some() && lane % 2 == 1
+    }
+
     /// Bytes held.
     pub(super) fn memory(&self) -> usize {
         let Self { order, starts, windows, bounds, edges, first, .. } = self;
@@ -255,12 +262,6 @@ fn count_up_to(sorted: &[u64], value: u64, guess: usize) -> usize {
         reach *= 2;
     }
     low + sorted[low..high].partition_point(|item| *item <= value)
-}
-
-/// Odd lanes run backwards. Lane k's end or start is then where lane k + 1 has its own, so the row group cut between them is
-/// needed by both at about the same time and read once.
-fn backwards(lane: u64) -> bool {
-    lane % 2 == 1
 }
 
 /// The layouts of all sources.

@@ -8,6 +8,7 @@ use std::ops::Range;
 
 use super::layout::Layout;
 use super::share::Share;
+use super::spec::Stop;
 use super::steps::{Plan, Run};
 
 /// Needed from the first moment to the second, both included.
@@ -119,12 +120,19 @@ impl Plan {
         sweep(&intervals).min(all)
     }
 
+    /// Whether a mixture takes as many rows of each lane in every full step: it draws in rounds over all lanes, and starts no dataset
+    /// again in the middle of one.
+    pub(super) fn keeps_lanes(&self) -> bool {
+        let once = self.spec().mix.as_ref().is_some_and(|mix| mix.stop == Stop::FirstExhausted);
+        once && self.interleave.round() == self.lanes
+    }
+
     /// Whether `lane` can overlap this rank's slice in some full step.
     fn may_touch(&self, lane: u64, share: Share) -> bool {
         let (batch, lanes) = (self.spec().global_batch, self.lanes);
         let slice = share.part(batch);
         let start = |lane: u64| {
-            if self.sources.len() == 1 {
+            if self.sources.len() == 1 || self.keeps_lanes() {
                 // batch / lanes rows of each lane below, and those of the remaining rows that fall on them.
                 let (each, more) = (batch / lanes * lane, batch % lanes);
                 return (each + more.saturating_sub(lanes - lane), each + more.min(lane));
@@ -175,7 +183,7 @@ mod tests {
 
     use super::*;
     use crate::manifest::Manifest;
-    use crate::plan::{Mix, PlanSpec, Shuffle, Stop, Tail};
+    use crate::plan::{Mix, PlanSpec, Shuffle, Tail};
 
     #[test]
     fn a_sweep_finds_the_heaviest_moment() {

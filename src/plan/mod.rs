@@ -14,18 +14,26 @@
 //! The list does not depend on W, so every world size sees the same global batches, and a position in an epoch is a number
 //! of steps. If W divides L and L divides G, the share of a rank is L/W whole lanes, and a row group is read by one rank; the
 //! exceptions are the W-1 row groups that are cut where one rank's lanes end, and the last, incomplete step, which is
-//! shared out evenly. For any other W the slices are as exact, but more row groups are read by two ranks.
+//! shared out evenly. For any other W the slices are as exact, but more row groups are read by two ranks, and where W is larger than
+//! L each of the W/L ranks that share a lane reads all of it. So L follows G by default: whoever trains on more ranks has a larger
+//! global batch, and with it more lanes ([`OrderVersion::V3`]). [`Plan::reads`] counts what the ranks of a world read together.
+//!
+//! Without shuffle there is one lane, and a step takes consecutive rows of the file order: every rank reads every row group that is
+//! larger than its part of a step. Where that costs too much, `lanes` are asked for: each is then a part of the file order.
 //!
 //! Nothing here holds a row: a plan keeps about 20 bytes per row group and at most 4 MiB of orders of small windows, and any step is
 //! found by binary search. What a shuffle is hangs on the [`OrderVersion`].
 
+mod defaults;
 mod feistel;
 mod interleave;
 mod layout;
 mod live;
+mod mixture;
 mod order;
 mod permute;
 mod quality;
+mod reads;
 mod recent;
 mod share;
 mod spec;
@@ -35,6 +43,7 @@ mod version;
 
 pub use order::{Listed, Order};
 pub use permute::random;
+pub use reads::{Read, Reads};
 pub use share::Share;
 pub use spec::{Mix, PlanSpec, Shuffle, Stop, Tail};
 pub use state::State;

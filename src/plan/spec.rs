@@ -4,27 +4,16 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::defaults;
 use super::interleave::gcd;
 use super::version::OrderVersion;
 use crate::error::{Error, Result};
 use crate::manifest::Manifest;
 
-/// Most lanes of a default plan: beyond this, more lanes mix little better and read more row groups at once.
-const DEFAULT_LANES: u64 = 32;
-/// Bytes of row groups that the default number of lanes may need at once.
-const LANE_BYTES: u64 = 1 << 30;
-/// As many lanes as a common machine has ranks, if their row groups fit in `LANE_BYTES`.
-const GANG_LANES: u64 = 8;
-/// Bytes of row groups that more lanes than these may need before the first batch.
-const FIRST_BATCH_BYTES: u64 = 256 << 20;
-/// Bytes of rows that the windows of all lanes hold together by default.
-const WINDOW_BYTES: u64 = 256 << 20;
-/// A window outlasts this many steps, so that a step seldom needs two windows of a lane.
-const STEPS_PER_WINDOW: u64 = 4;
 /// Largest global batch, in rows.
 const MAX_GLOBAL_BATCH: u64 = 1 << 31;
 /// Most lanes that can be asked for.
-const MAX_LANES: u32 = 1 << 16;
+pub(super) const MAX_LANES: u32 = 1 << 16;
 /// Most rows of a window that can be asked for: no dataset of a plan has more.
 const MAX_WINDOW_ROWS: u64 = 1 << 62;
 /// Most sources of a mixture: the weights are part of the state, which is at most 4 KiB.
@@ -36,7 +25,7 @@ const MAX_WEIGHT: u64 = 1 << 31;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Shuffle {
-    /// File order.
+    /// File order. With several lanes each is a part of the file order, and a step takes the next rows of every part.
     None,
     /// Row groups in random order over several lanes, rows in random order within windows of each lane.
     #[default]
@@ -187,9 +176,10 @@ impl PlanSpec {
 
     /// The same spec with everything open filled in. Resolving again changes nothing.
     ///
-    /// Lanes: the largest power of two that is at most 32, the global batch and the number of row groups, and keeps a row
-    /// group of median size per lane and dataset within 256 MiB, or for up to 8 lanes within 1 GiB; a divisor of the global
-    /// batch if that leaves at least 4.
+    /// Lanes: as many as give [a rank of its own](OrderVersion::V3) to every few hundred rows of the global batch, but never fewer than
+    /// the second version has: the largest power of two that is at most 32, the global batch and the number of row groups, and keeps a
+    /// row group of median size per lane and dataset within 256 MiB, or for up to 8 lanes within 1 GiB. A divisor of the global batch if
+    /// that leaves at least 4. In file order one.
     /// Window rows: what makes the windows of all lanes 256 MiB, but at least four steps' worth; no more than these, so that each row
     /// group is a window, if there are several lanes and fewer than two row groups of median size make up a window.
     ///
@@ -208,16 +198,8 @@ impl PlanSpec {
             }
             Shuffle::Windows => {
                 let batch = spec.global_batch.max(1);
-                let lanes = *spec.lanes.get_or_insert_with(|| default_lanes(batch, manifests));
-                spec.window_rows.get_or_insert_with(|| {
-                    let row: u64 = manifests.iter().fold(0, |sum, manifest| sum.saturating_add(manifest.row_bytes()));
-                    let lanes = u64::from(lanes.max(1));
-                    let steps = batch.saturating_mul(STEPS_PER_WINDOW).div_ceil(lanes);
-                    let bytes = WINDOW_BYTES / lanes;
-                    // A second row group would be waited for by the first batch, and the lanes mix more than it would.
-                    let is_one = lanes > 1 && bytes / 2 < median_bytes(manifests);
-                    if is_one { steps } else { (bytes / row.max(1)).max(steps) }
-                });
+                let lanes = *spec.lanes.get_or_insert_with(|| defaults::lanes(spec.order_version, batch, manifests));
+                spec.window_rows.get_or_insert_with(|| defaults::window_rows(batch, lanes, manifests));
             }
         }
         spec.validate(manifests)?;
@@ -253,9 +235,14 @@ impl PlanSpec {
         let lanes = self.lanes.ok_or_else(|| unresolved("lanes"))?;
         let window_rows = self.window_rows.ok_or_else(|| unresolved("window_rows"))?;
         self.check_numbers()?;
-        if self.shuffle == Shuffle::None && (lanes, window_rows) != (1, 1) {
-            let option = if lanes == 1 { "window_rows" } else { "lanes" };
-            return Err(Error::config(option, "without shuffle there is one lane in file order; leave the option out"));
+        if self.shuffle == Shuffle::None {
+            if window_rows != 1 {
+                return Err(Error::config("window_rows", "without shuffle there are no windows; leave the option out"));
+            }
+            if lanes != 1 && !self.order_version.has_lanes_in_file_order() {
+                let problem = "without shuffle there is one lane in file order before version 3 of the order; leave the option out";
+                return Err(Error::config("lanes", problem));
+            }
         }
         match &self.mix {
             Some(mix) => mix.validate(manifests.len())?,
@@ -269,56 +256,9 @@ impl PlanSpec {
     }
 }
 
-/// Bytes of a row group of median size of each dataset together.
-fn median_bytes(manifests: &[Arc<Manifest>]) -> u64 {
-    let median = |manifest: &Arc<Manifest>| {
-        let mut sizes: Vec<u64> =
-            manifest.groups.iter().filter(|group| group.selected > 0).map(|group| group.bytes).collect();
-        let middle = sizes.len() / 2;
-        if middle < sizes.len() { *sizes.select_nth_unstable(middle).1 } else { 0 }
-    };
-    manifests.iter().map(median).fold(0, u64::saturating_add)
-}
-
-fn default_lanes(batch: u64, manifests: &[Arc<Manifest>]) -> u32 {
-    let groups = |manifest: &Arc<Manifest>| manifest.groups.iter().filter(|group| group.selected > 0).count() as u64;
-    let most = manifests.iter().map(groups).fold(DEFAULT_LANES.min(batch), u64::min);
-    let bytes = median_bytes(manifests);
-    // The first batch waits for a row group of every lane, so large row groups get few lanes. But a gang of more ranks than
-    // lanes reads row groups several times, so up to 8 lanes may take more.
-    let quick = FIRST_BATCH_BYTES / bytes.max(1);
-    let most = most.min(quick.max(GANG_LANES.min(LANE_BYTES / bytes.max(1)))).max(1);
-    let lanes = 1 << most.ilog2();
-    let divisor = (1 << batch.trailing_zeros().min(63)).min(lanes);
-    // At most DEFAULT_LANES, so it fits.
-    (if divisor >= 4 { divisor } else { lanes }) as u32
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn lanes(batch: u64, groups: usize, row_bytes: u64) -> (u32, u64) {
-        let manifest = Arc::new(Manifest::imaginary(&vec![1000; groups], row_bytes));
-        let spec = PlanSpec::new(0, batch).resolve(&[Arc::clone(&manifest)]).unwrap();
-        assert_eq!(spec.resolve(&[manifest]).unwrap(), spec);
-        (spec.lanes.unwrap(), spec.window_rows.unwrap())
-    }
-
-    #[test]
-    fn defaults_follow_the_data() {
-        assert_eq!(lanes(1024, 1000, 1024), (32, 8192));
-        assert_eq!(lanes(1, 1000, 200 << 10), (1, 1310), "one lane mixes row groups in its windows only");
-        assert_eq!(lanes(1024, 1000, 4 << 10), (32, 2048), "two row groups of 4 MiB to a window");
-        assert_eq!(lanes(1024, 1000, 5 << 10), (32, 128), "each row group of 5 MiB is a window");
-        assert_eq!(lanes(1024, 1000, 128 << 10), (8, 512), "row groups of 128 MiB");
-        assert_eq!(lanes(1024, 1000, 128 << 20), (1, 4096), "row groups of 128 GiB");
-        assert_eq!(lanes(1024, 3, 1), (2, 128 << 20), "three row groups");
-        assert_eq!(lanes(24, 1000, 1024).0, 8, "24 is divided by 8");
-        assert_eq!(lanes(26, 1000, 1024).0, 16, "26 is divided by 2 only, which is too few");
-        assert_eq!(lanes(7, 1000, 0), (4, 64 << 20));
-        assert_eq!(lanes(7, 0, 0).0, 1, "no rows at all");
-    }
 
     #[test]
     fn impossible_values_are_named() {
@@ -333,7 +273,10 @@ mod tests {
         assert_eq!(option(PlanSpec { lanes: Some(9), ..spec.clone() }, &one), "lanes");
         assert_eq!(option(PlanSpec { lanes: Some(0), ..spec.clone() }, &one), "lanes");
         assert_eq!(option(PlanSpec { window_rows: Some(0), ..spec.clone() }, &one), "window_rows");
-        assert_eq!(option(PlanSpec { shuffle: Shuffle::None, lanes: Some(2), ..spec.clone() }, &one), "lanes");
+        let second = PlanSpec { order_version: OrderVersion::V2, ..spec.clone() };
+        assert_eq!(option(PlanSpec { shuffle: Shuffle::None, lanes: Some(2), ..second }, &one), "lanes");
+        let parts = PlanSpec { shuffle: Shuffle::None, lanes: Some(2), ..spec.clone() }.resolve(&one).unwrap();
+        assert_eq!((parts.lanes, parts.window_rows), (Some(2), Some(1)));
         assert_eq!(
             option(PlanSpec { shuffle: Shuffle::None, window_rows: Some(9), ..spec.clone() }, &one),
             "window_rows"
@@ -358,9 +301,9 @@ mod tests {
         assert_eq!(spec, PlanSpec { order_version: OrderVersion::V1, ..PlanSpec::new(1, 8) });
         assert!(!serde_json::to_string(&spec).unwrap().contains("order_version"));
         let json = serde_json::to_string(&PlanSpec::new(1, 8)).unwrap();
-        assert!(json.ends_with(r#","order_version":2}"#), "{json}");
+        assert!(json.ends_with(r#","order_version":3}"#), "{json}");
         assert_eq!(serde_json::from_str::<PlanSpec>(&json).unwrap(), PlanSpec::new(1, 8));
-        assert!(serde_json::from_str::<PlanSpec>(&json.replace("version\":2", "version\":0")).is_err());
+        assert!(serde_json::from_str::<PlanSpec>(&json.replace("version\":3", "version\":0")).is_err());
         assert!(serde_json::from_str::<PlanSpec>(r#"{"seed":1,"global_batch":8,"world":2}"#).is_err());
     }
 }

@@ -193,10 +193,10 @@ mod tests {
         assert_eq!(State::new(&old, 3).to_json(), json);
         assert_eq!(State::from_json(&json).unwrap().step_in(&old).unwrap(), 3);
         let new = State::new(&plan(PlanSpec::new(1, 8)), 3).to_json();
-        assert!(new.starts_with(r#"{"version":2,"#) && new.contains(r#""order_version":2}"#), "{new}");
+        assert!(new.starts_with(r#"{"version":2,"#) && new.contains(r#""order_version":3}"#), "{new}");
         for (what, json) in [
             ("version", new.replace("\"version\":2", "\"version\":3")),
-            ("order_version", new.replace("order_version\":2", "order_version\":3")),
+            ("order_version", new.replace("order_version\":3", "order_version\":4")),
         ] {
             let error = State::from_json(json).unwrap_err();
             assert!(matches!(&error, Error::Mismatch { what: field, .. } if field.starts_with(what)), "{error}");

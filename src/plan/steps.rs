@@ -8,13 +8,12 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use sha2::{Digest, Sha256};
-
 use super::interleave::Interleave;
 use super::layout::{Layout, Window, layouts};
+use super::mixture::{fingerprint, mixed_rows};
 use super::recent::Recent;
 use super::share::Share;
-use super::spec::{PlanSpec, Stop, Tail};
+use super::spec::{PlanSpec, Tail};
 use crate::error::{Error, Result};
 use crate::manifest::{Fingerprint, Manifest};
 
@@ -47,7 +46,7 @@ pub struct Step {
 pub struct WindowUse {
     /// The dataset, in the order of the manifests.
     pub source: u32,
-    /// Pass over the source within this epoch; above 0 only with [`Stop::AllExhausted`].
+    /// Pass over the source within this epoch; above 0 only with [`Stop::AllExhausted`](super::Stop::AllExhausted).
     pub source_epoch: u64,
     /// Lane of the source.
     pub lane: u32,
@@ -113,7 +112,13 @@ impl Plan {
     pub fn new(manifests: &[Arc<Manifest>], spec: PlanSpec, epoch: u64) -> Result<Self> {
         let (lanes, window_rows) = spec.validate(manifests)?;
         let sources = layouts(manifests, &spec, epoch, lanes, window_rows)?;
-        let interleave = Interleave::new(spec.mix.as_ref().map_or(&[1], |mix| &mix.weights));
+        let interleave = match &spec.mix {
+            None => Interleave::new(&[1]),
+            Some(mix) => {
+                let round = spec.order_version.round(spec.global_batch, lanes.into());
+                Interleave::new(&mix.weights).in_rounds(round)
+            }
+        };
         let rows = match &spec.mix {
             None => sources.iter().map(Layout::rows).sum(),
             Some(mix) => mixed_rows(&sources, &interleave, mix.stop)?,
@@ -342,7 +347,7 @@ impl Plan {
     }
 
     /// How many of a source's draws `0..end` come from `lane`, over all passes.
-    fn along(&self, source: usize, end: u64, lane: u64) -> u64 {
+    pub(super) fn along(&self, source: usize, end: u64, lane: u64) -> u64 {
         let layout = &self.sources[source];
         let rows = layout.rows().max(1);
         end / rows * layout.along(rows, lane) + layout.along(end % rows, lane)
@@ -351,9 +356,18 @@ impl Plan {
     /// Calls `visit` with what `step` takes from each lane and source, cut to this rank's slice, in order.
     pub(super) fn runs(&self, step: u64, share: Share, mut visit: impl FnMut(Run)) {
         let slice = share.part(length(&self.positions(step)));
+        if slice.is_empty() {
+            return;
+        }
         let draws: Vec<_> = (0..self.sources.len()).map(|source| self.draws(source, step)).collect();
-        let mut at = 0;
-        for lane in 0..self.lanes {
+        // Of many lanes a rank has a few: those before it are not walked.
+        let (mut first, mut beyond) = (0, self.lanes);
+        while first + 1 < beyond {
+            let lane = first.midpoint(beyond);
+            if self.before(&draws, lane) <= slice.start { first = lane } else { beyond = lane }
+        }
+        let mut at = self.before(&draws, first);
+        for lane in first..self.lanes {
             if at >= slice.end {
                 return;
             }
@@ -404,55 +418,30 @@ impl Plan {
     /// Whether `share` takes any of `rows` of a lane, counted over all passes, in `step`.
     fn takes(&self, step: u64, share: Share, source: usize, lane: u64, rows: &Range<u64>) -> bool {
         let slice = share.part(length(&self.positions(step)));
-        let mut at = 0;
-        for other in 0..self.sources.len() {
-            let draws = self.draws(other, step);
-            at += self.below(other, draws.end, lane) - self.below(other, draws.start, lane);
-            if other < source {
-                at += self.along(other, draws.end, lane) - self.along(other, draws.start, lane);
-            }
-        }
-        let draws = self.draws(source, step);
-        let taken = self.along(source, draws.start, lane)..self.along(source, draws.end, lane);
+        let (at, taken) = self.place(step, source, lane);
         let (start, end) = (rows.start.max(taken.start), rows.end.min(taken.end));
         start < end && at + (start - taken.start) < slice.end && at + (end - taken.start) > slice.start
+    }
+
+    /// Where in the list of `step` the rows of a lane of a source begin, and which they are, counted over all passes.
+    pub(super) fn place(&self, step: u64, source: usize, lane: u64) -> (u64, Range<u64>) {
+        let draws: Vec<_> = (0..self.sources.len()).map(|source| self.draws(source, step)).collect();
+        let taken =
+            |other: usize| self.along(other, draws[other].start, lane)..self.along(other, draws[other].end, lane);
+        let at = self.before(&draws, lane) + (0..source).map(|other| length(&taken(other))).sum::<u64>();
+        (at, taken(source))
+    }
+
+    /// How many of `draws` of each source come from lanes below `lane`.
+    fn before(&self, draws: &[Range<u64>], lane: u64) -> u64 {
+        let of = |(source, draws): (usize, &Range<u64>)| {
+            self.below(source, draws.end, lane) - self.below(source, draws.start, lane)
+        };
+        draws.iter().enumerate().map(of).sum()
     }
 }
 
 /// Length of a range that is not reversed.
 pub(super) fn length(range: &Range<u64>) -> u64 {
     range.end - range.start
-}
-
-fn mixed_rows(sources: &[Layout], interleave: &Interleave, stop: Stop) -> Result<u64> {
-    let mut ends = Vec::with_capacity(sources.len());
-    for (index, source) in sources.iter().enumerate() {
-        let Some(last) = source.rows().checked_sub(1) else {
-            let problem =
-                format!("dataset {index} of the mixture has no rows to deliver; leave it out or widen the filter");
-            return Err(Error::config("urls", problem));
-        };
-        ends.push(interleave.position(index, last).map(|position| position + 1));
-    }
-    match stop {
-        // A source that never ends first may lie beyond all limits.
-        Stop::FirstExhausted => ends
-            .into_iter()
-            .filter_map(Result::ok)
-            .min()
-            .map_or_else(|| Err(Error::config("weights", "every dataset of the mixture has more than 2^62 rows")), Ok),
-        Stop::AllExhausted => ends.into_iter().try_fold(0, |rows, end| Ok(rows.max(end?))),
-    }
-}
-
-fn fingerprint(manifests: &[Arc<Manifest>]) -> Fingerprint {
-    if let [manifest] = manifests {
-        return manifest.fingerprint();
-    }
-    let mut digest = Sha256::new();
-    digest.update(b"bowstring mixture 1");
-    for manifest in manifests {
-        digest.update(manifest.fingerprint().as_bytes());
-    }
-    Fingerprint::from_bytes(digest.finalize().into())
 }

@@ -16,7 +16,7 @@ use super::recent::Recent;
 /// ```
 /// use bowstring::plan::OrderVersion;
 /// assert_eq!(OrderVersion::try_from(1), Ok(OrderVersion::V1));
-/// assert_eq!(OrderVersion::LATEST.number(), 2);
+/// assert_eq!(OrderVersion::LATEST.number(), 3);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
@@ -28,19 +28,28 @@ pub enum OrderVersion {
     /// Row groups and windows of up to 16,384 rows are shuffled by Fisher and Yates' method, larger windows by a Feistel network
     /// of eight strong rounds. With more than 32 lanes in all sources together it is fewer rows, but 256 at least.
     V2,
+    /// Shuffles as the second. What it does otherwise is the default number of lanes, which follows the global batch: a gang shares
+    /// row groups less, the larger it is. A lane for every 512 rows of the global batch, or for fewer if rows are wide: as many, at
+    /// least 32, as are 4 MiB; as long as a rank of 512 rows holds 256 MiB of row groups, or 24 times the bytes of its rows if that is
+    /// more.
+    ///
+    /// Mixtures draw a row of every lane from one dataset before they go to the next, if a step takes the same number of rows of each
+    /// lane, and 32 at least; so ranks keep to their lanes there too. And there may be several lanes in file order.
+    V3,
 }
 
 impl OrderVersion {
     /// What new plans take.
-    pub const LATEST: Self = Self::V2;
+    pub const LATEST: Self = Self::V3;
     /// All that there are, the oldest first.
-    pub const ALL: [Self; 2] = [Self::V1, Self::V2];
+    pub const ALL: [Self; 3] = [Self::V1, Self::V2, Self::V3];
 
     /// The version as a number.
     pub fn number(self) -> u32 {
         match self {
             Self::V1 => 1,
             Self::V2 => 2,
+            Self::V3 => 3,
         }
     }
 
@@ -58,15 +67,32 @@ impl OrderVersion {
     pub(super) fn of_state(self) -> u32 {
         match self {
             Self::V1 => 1,
-            Self::V2 => 2,
+            Self::V2 | Self::V3 => 2,
         }
+    }
+
+    /// Whether lanes that are left open follow the global batch.
+    pub(super) fn lanes_follow_the_batch(self) -> bool {
+        self >= Self::V3
+    }
+
+    /// Positions of a mixture that draw from one dataset, in a plan of `batch` rows a step and `lanes` lanes.
+    pub(super) fn round(self, batch: u64, lanes: u64) -> u64 {
+        let lanes = lanes.max(1);
+        let rounds = self >= Self::V3 && batch.is_multiple_of(lanes) && batch / lanes >= FEWEST_ROUNDS;
+        if rounds { lanes } else { 1 }
+    }
+
+    /// Whether file order may have several lanes.
+    pub(super) fn has_lanes_in_file_order(self) -> bool {
+        self >= Self::V3
     }
 
     /// How the plan shuffles that has `lanes` lanes in all its sources together.
     pub(super) fn method(self, lanes: u64) -> Method {
         match self {
             Self::V1 => Method::Cheap,
-            Self::V2 => Method::Drawn { most: (DRAWN_ROWS / lanes.max(1)).clamp(FEWEST_DRAWN, MOST_DRAWN) },
+            Self::V2 | Self::V3 => Method::Drawn { most: (DRAWN_ROWS / lanes.max(1)).clamp(FEWEST_DRAWN, MOST_DRAWN) },
         }
     }
 }
@@ -87,6 +113,9 @@ impl TryFrom<u32> for OrderVersion {
         })
     }
 }
+
+/// A step has at least so many rounds over all lanes where each is of one dataset: its proportions are off by one or two of them.
+const FEWEST_ROUNDS: u64 = 32;
 
 /// Most rows of a window that is shuffled by drawing: its order is kept for as long as steps take from it.
 const MOST_DRAWN: u64 = 1 << 14;

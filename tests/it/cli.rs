@@ -134,6 +134,30 @@ fn plan_counts_steps_rows_and_reads_per_rank() {
 }
 
 #[test]
+fn plan_says_what_ranks_read_together_and_what_to_change() {
+    let many = tempfile::tempdir().unwrap();
+    support::write(many.path(), &[vec![1000; 16]], 0);
+    let args = ["plan", text(many.path()), "--batch-size", "10", "--world-size", "8", "--rate", "1MiB"];
+    let of = |more: &[&str]| json(&[&args[..], more].concat());
+    let times = |report: &Value| report["reading"]["times_read"].as_f64().unwrap();
+    let shuffled = of(&[]);
+    assert!(times(&shuffled) < 1.25 && shuffled["advice"].as_array().unwrap().is_empty(), "{shuffled}");
+    let worlds: Vec<_> =
+        shuffled["worlds"].as_array().unwrap().iter().map(|world| world["world_size"].as_u64()).collect();
+    assert_eq!(worlds, [1, 8, 64, 256, 1024, 4096].map(Some));
+    assert!(shuffled["first_batch_seconds"].as_f64().unwrap() > 0.0, "{shuffled}");
+    let (one, ordered) = (of(&["--lanes", "1"]), of(&["--shuffle", "false"]));
+    for report in [&one, &ordered] {
+        assert_eq!((times(report), &report["reading"]["shared_row_groups"]), (8.0, &16.into()), "{report}");
+        let advice = report["advice"].as_array().unwrap();
+        assert!(advice[0].as_str().unwrap().contains("read the data 8.0 times"), "{advice:?}");
+        assert!(advice[1].as_str().unwrap().contains("lanes=8"), "{advice:?}");
+    }
+    let parts = of(&["--shuffle", "false", "--lanes", "8"]);
+    assert!(times(&parts) < 1.25, "{parts}");
+}
+
+#[test]
 fn bench_delivers_every_row_and_names_a_bottleneck() {
     let data = small();
     let report = json(&["bench", text(data.path()), "--batch-size", "7", "--epochs", "3"]);

@@ -83,6 +83,8 @@ mod petastorm;
 /// Writes that are staged, committed, aborted, forgotten and killed: exactly what was committed is there.
 #[cfg(feature = "flight")]
 mod put;
+/// What the ranks of a gang read together: by arithmetic, and for real.
+mod ranks;
 /// Positions: states of every version, batches that are given back.
 #[cfg(feature = "flight")]
 mod resume;

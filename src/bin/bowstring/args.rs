@@ -102,7 +102,7 @@ pub(crate) struct LoaderArgs {
     /// Seed of the order and of random augmentation
     #[arg(long, env = "BOWSTRING_SEED", value_name = "N", hide_env_values = true)]
     seed: Option<u64>,
-    /// Lanes of the plan
+    /// Lanes of the plan; the default follows the global batch and the data
     #[arg(long, env = "BOWSTRING_LANES", value_name = "N", hide_env_values = true)]
     lanes: Option<u32>,
     /// Rows among which the shuffle mixes within a lane

@@ -1,21 +1,18 @@
-//! `bowstring plan URL`: what a run would do, from footers alone: steps, bytes and row groups per rank, memory, shuffle.
+//! `bowstring plan URL`: what a run would do, from footers alone: steps, bytes and row groups per rank, what ranks read together,
+//! memory, shuffle.
 
-use std::collections::HashSet;
 use std::fmt;
 
 use clap::Parser;
 use serde::Serialize;
 
 use bowstring::Result;
-use bowstring::pipeline::{Loader, machine};
-use bowstring::plan::{OrderVersion, Plan, Share, Shuffle, Tail};
+use bowstring::pipeline::{Loader, LoaderOptions, Reading, Readings, machine};
+use bowstring::plan::{OrderVersion, Plan, Reads, Share, Shuffle, Tail};
 
-use crate::args::LoaderArgs;
+use crate::args::{self, LoaderArgs};
 use crate::out::{Out, Outcome};
-use crate::table::{Table, bytes, count, plural};
-
-/// Most look-ups of a step's windows: enough for a million row groups, done in a few seconds.
-const LOOK_UPS: u64 = 1_000_000;
+use crate::table::{Table, bytes, count, plural, seconds};
 
 /// Ranks listed one by one.
 const RANKS_SHOWN: usize = 16;
@@ -28,6 +25,9 @@ pub(crate) struct Args {
     /// The epoch to plan
     #[arg(long, value_name = "N", default_value_t = 0)]
     epoch: u64,
+    /// Bytes that a rank reads per second, e.g. 500MB: tells how long the first batch waits for them
+    #[arg(long, value_name = "BYTES", value_parser = args::bytes)]
+    rate: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -52,8 +52,14 @@ struct Report {
     /// Whether every rank has whole lanes, so that hardly a row group is read by two ranks.
     whole_lanes: bool,
     ranks: Vec<Rank>,
-    /// Whether `ranks` was counted window by window; otherwise bytes and row groups are shares of the whole.
-    exact: bool,
+    /// What the ranks read together.
+    reading: Reading,
+    /// Seconds that reading the row groups of the first batch takes, if the rate is known.
+    first_batch_seconds: Option<f64>,
+    /// The same for other numbers of ranks.
+    worlds: Vec<Reading>,
+    /// What to change, if the data are read too often.
+    advice: Vec<String>,
     memory: Memory,
     /// From 0 (file order) to 1 (as a uniform draw), see `Plan::quality`.
     shuffle_quality: f64,
@@ -93,15 +99,18 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     // A budget that is too small is a finding here, not an error.
     options.memory_budget = Some(isize::MAX as u64);
     let urls = options.urls.clone();
-    let mut loader = Loader::open(options)?;
+    let mut loader = Loader::open(options.clone())?;
     loader.set_epoch(args.epoch)?;
-    out.report(&examine(&loader, urls, budget)?)
+    let mut report = examine(&loader, &options, urls, budget)?;
+    let rate = args.rate.filter(|rate| *rate > 0);
+    report.first_batch_seconds = rate.map(|rate| report.reading.first_batch_bytes as f64 / rate as f64);
+    out.report(&report)
 }
 
-fn examine(loader: &Loader, urls: Vec<String>, budget: u64) -> Result<Report> {
+fn examine(loader: &Loader, options: &LoaderOptions, urls: Vec<String>, budget: u64) -> Result<Report> {
     let (plan, world) = (loader.plan(), loader.share().world);
     let spec = plan.spec();
-    let (ranks, exact) = ranks(loader, plan, world)?;
+    let Readings { asked, worlds, advice, reads } = loader.readings(options)?;
     let need = loader.memory_need();
     let total = need.row_groups.saturating_add(need.batches);
     let last = plan.steps().saturating_sub(1).saturating_mul(spec.global_batch);
@@ -122,8 +131,11 @@ fn examine(loader: &Loader, urls: Vec<String>, budget: u64) -> Result<Report> {
         lanes: plan.lanes(),
         window_rows: spec.window_rows.unwrap_or(0),
         whole_lanes: plan.lanes().is_multiple_of(world) && spec.global_batch.is_multiple_of(u64::from(plan.lanes())),
-        ranks,
-        exact,
+        ranks: ranks(plan, &reads)?,
+        reading: asked,
+        first_batch_seconds: None,
+        worlds,
+        advice,
         memory: Memory {
             row_groups: need.row_groups,
             batches: need.batches,
@@ -135,57 +147,16 @@ fn examine(loader: &Loader, urls: Vec<String>, budget: u64) -> Result<Report> {
     })
 }
 
-/// Each rank's rows and row groups, counted as far as [`LOOK_UPS`] go.
-fn ranks(loader: &Loader, plan: &Plan, world: u32) -> Result<(Vec<Rank>, bool)> {
-    let mut left = LOOK_UPS;
-    let mut counted = Vec::new();
-    for rank in 0..world {
+/// Each rank's rows, and what it reads.
+fn ranks(plan: &Plan, reads: &Reads) -> Result<Vec<Rank>> {
+    let world = reads.ranks.len() as u32;
+    let rank = |(rank, read): (u32, &bowstring::plan::Read)| {
         let share = Share::new(rank, world)?;
-        let groups = groups_of(plan, share, &mut left);
-        counted.push((rank, share, groups));
-    }
-    let exact = counted.iter().all(|(_, _, groups)| groups.is_some());
-    let all: Vec<(u32, u32)> = loader
-        .datasets()
-        .enumerate()
-        .flat_map(|(source, dataset)| {
-            (0..dataset.manifest().groups.len()).map(move |group| (source as u32, group as u32))
-        })
-        .collect();
-    let stored = |groups: &mut dyn Iterator<Item = &(u32, u32)>| {
-        groups.fold(0u64, |sum, (source, group)| {
-            sum.saturating_add(loader.stored_bytes(*source as usize, *group as usize))
-        })
-    };
-    let whole = stored(&mut all.iter());
-    let ranks = counted.into_iter().map(|(rank, share, groups)| {
         let full = plan.steps().saturating_sub(1);
         let rows = plan.real_rows(0, share).saturating_mul(full) + plan.real_rows(full, share);
-        let (row_groups, bytes) = match groups.filter(|_| exact) {
-            Some(groups) => (groups.len() as u64, stored(&mut groups.iter())),
-            None => ((all.len() as u64).div_ceil(u64::from(world)), whole / u64::from(world)),
-        };
-        Rank { rank, batch_size: plan.batch_rows(share), rows, row_groups, bytes }
-    });
-    Ok((ranks.collect(), exact))
-}
-
-/// The row groups that a rank reads in the epoch; `None` if that takes more than `left` look-ups.
-///
-/// From one end of a window to the next nothing changes, so most steps need not be looked at. In a mixture a window may also
-/// begin where none ends; there every step is looked at.
-fn groups_of(plan: &Plan, share: Share, left: &mut u64) -> Option<HashSet<(u32, u32)>> {
-    let every_step = plan.spec().mix.is_some();
-    let mut groups = HashSet::new();
-    let mut step = 0;
-    while step < plan.steps() {
-        *left = left.checked_sub(1)?;
-        let uses = plan.windows(step, share);
-        let end = uses.iter().map(|window| window.last_step).min().unwrap_or(step);
-        groups.extend(uses.iter().flat_map(|window| window.groups.iter().map(|group| (window.source, *group))));
-        step = if every_step || end <= step { step + 1 } else { end };
-    }
-    Some(groups)
+        Ok(Rank { rank, batch_size: plan.batch_rows(share), rows, row_groups: read.groups, bytes: read.bytes })
+    };
+    (0..).zip(&reads.ranks).map(rank).collect()
 }
 
 impl fmt::Display for Report {
@@ -223,15 +194,20 @@ impl fmt::Display for Report {
             "  shuffle   {:.3}; 0 is file order, 1 a uniform draw (entropy of a batch over 64 bins of the file order)",
             self.shuffle_quality
         )?;
-        if self.whole_lanes {
-            writeln!(f, "  reading   each rank has whole lanes: nearly every row group is read by one rank, once")?;
-        } else {
-            writeln!(
-                f,
-                "  reading   {} cannot share {} evenly: some row groups are read by two ranks",
-                plural(self.world_size.into(), "rank"),
-                plural(self.lanes.into(), "lane")
-            )?;
+        let reading = &self.reading;
+        writeln!(
+            f,
+            "  reading   {:.2} x the data by all ranks together; {} of {} by more than one",
+            reading.times_read,
+            count(reading.shared_row_groups),
+            plural(reading.row_groups, "row group")
+        )?;
+        let first = bytes(reading.first_batch_bytes);
+        match self.first_batch_seconds {
+            Some(time) => {
+                writeln!(f, "  start     {first} per rank before the first batch, {} to read", seconds(time))?
+            }
+            None => writeln!(f, "  start     {first} per rank before the first batch")?,
         }
         let memory = &self.memory;
         let verdict = if memory.fits { "fits" } else { "does NOT fit" };
@@ -246,18 +222,42 @@ impl fmt::Display for Report {
         writeln!(f)?;
         let mut table = Table::new(&[">rank", ">batch size", ">rows", ">row groups", ">bytes to read"]);
         for rank in self.ranks.iter().take(RANKS_SHOWN) {
-            let about = |text: String| if self.exact { text } else { format!("~{text}") };
             table.row([
                 rank.rank.to_string(),
                 count(rank.batch_size),
                 count(rank.rows),
-                about(count(rank.row_groups)),
-                about(bytes(rank.bytes)),
+                count(rank.row_groups),
+                bytes(rank.bytes),
             ]);
         }
         write!(f, "{table}")?;
         if self.ranks.len() > RANKS_SHOWN {
             writeln!(f, "  ... and {} more ranks; --json lists all", self.ranks.len() - RANKS_SHOWN)?;
+        }
+        writeln!(f)?;
+        let mut table = Table::new(&[
+            ">ranks",
+            ">batch",
+            ">lanes",
+            ">read",
+            ">shared",
+            ">memory per rank",
+            ">before the first batch",
+        ]);
+        for world in &self.worlds {
+            table.row([
+                count(world.world_size.into()),
+                count(world.global_batch_size),
+                count(world.lanes.into()),
+                format!("{:.2} x", world.times_read),
+                format!("{} of {}", count(world.shared_row_groups), count(world.row_groups)),
+                world.memory.map_or_else(|| "-".to_owned(), bytes),
+                bytes(world.first_batch_bytes),
+            ]);
+        }
+        write!(f, "{table}")?;
+        for (at, advice) in self.advice.iter().enumerate() {
+            writeln!(f, "{}{advice}", if at == 0 { "\nWarning: " } else { "  - " })?;
         }
         Ok(())
     }

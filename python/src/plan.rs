@@ -1,0 +1,27 @@
+//! `bowstring._native.plan`: what the ranks of a world would read and hold, as JSON.
+
+use bowstring::Error;
+use bowstring::error::Result;
+use bowstring::pipeline::{Loader, LoaderOptions};
+use pyo3::prelude::*;
+
+use crate::errors::raise;
+use crate::wait::opened;
+
+/// What `Loader::readings` finds for these options, which need name no rank.
+#[pyfunction]
+pub(crate) fn plan(py: Python<'_>, options: &str) -> PyResult<String> {
+    let mut options: LoaderOptions = serde_json::from_str(options)
+        .map_err(|error| raise(py, &Error::Config { option: "options", problem: error.to_string() }))?;
+    if options.world_size.is_some() {
+        options.rank.get_or_insert(0);
+    }
+    // A budget that is too small is a finding here, not an error.
+    options.memory_budget = Some(isize::MAX as u64);
+    opened(py, move || readings(options))
+}
+
+fn readings(options: LoaderOptions) -> Result<String> {
+    let found = Loader::open(options.clone())?.readings(&options)?;
+    serde_json::to_string(&found).map_err(|error| Error::Closed { why: error.to_string() })
+}

@@ -1,0 +1,30 @@
+"""What ``bowstring.plan`` says of ranks that read together."""
+
+from __future__ import annotations
+
+import pathlib
+
+import bowstring
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+
+def test_ranks_read_once_or_are_told_what_to_change(tmp_path: pathlib.Path) -> None:
+    table = pa.table({"x": np.arange(16_000)})
+    pq.write_table(table, tmp_path / "a.parquet", row_group_size=1000)
+    found = bowstring.plan(tmp_path, batch_size=10, world_size=8, rate=1e6)
+    assert found["asked"]["world_size"] == 8
+    assert found["asked"]["times_read"] < 1.25
+    assert found["asked"]["first_batch_seconds"] > 0
+    assert not found["advice"]
+    assert [world["world_size"] for world in found["worlds"]] == [1, 8, 64, 256, 1024, 4096]
+    often = bowstring.plan(tmp_path, batch_size=10, world_size=8, lanes=1)
+    assert often["asked"]["times_read"] == 8
+    assert often["asked"]["shared_row_groups"] == 16
+    assert "lanes=8" in often["advice"][1]
+    with pytest.raises(TypeError, match="batchsize"):
+        bowstring.plan(tmp_path, batchsize=10)
+    with pytest.raises(bowstring.ConfigError, match="batch_size"):
+        bowstring.plan(tmp_path)

@@ -1,0 +1,193 @@
+//! What the ranks of a world read and hold, before anything is read: figures for whoever chooses lanes, batches and row groups.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use super::loader::Loader;
+use super::options::LoaderOptions;
+use crate::error::{Error, Result};
+use crate::manifest::Manifest;
+use crate::plan::{Plan, Reads, Share, Shuffle};
+
+/// Numbers of ranks that are told beside the one asked for.
+const WORLDS: [u32; 6] = [1, 8, 64, 256, 1024, 4096];
+/// From here on it is worth to change something.
+const TOO_OFTEN: f64 = 1.25;
+/// Row groups of which the memory of other worlds is told too: asking for each takes microseconds.
+const MOST_GROUPS: usize = 200_000;
+/// Row groups per rank with which hardly any is shared.
+const GROUPS_PER_RANK: u64 = 10;
+/// Rows of the global batch for each lane, by default.
+const ROWS_PER_LANE: u64 = 512;
+
+/// What one number of ranks reads in an epoch.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Reading {
+    /// Number of ranks.
+    pub world_size: u32,
+    /// Rows of all ranks together per step.
+    pub global_batch_size: u64,
+    /// Lanes of the plan.
+    pub lanes: u32,
+    /// Stored bytes that all ranks fetch in an epoch, over those of the row groups: 1 is each once.
+    pub times_read: f64,
+    /// Stored bytes that all ranks fetch in an epoch.
+    pub bytes: u64,
+    /// Row groups that are read.
+    pub row_groups: u64,
+    /// How many of them more than one rank fetches and decodes.
+    pub shared_row_groups: u64,
+    /// Stored bytes of the rank that fetches most, over the mean.
+    pub imbalance: f64,
+    /// Bytes that a rank needs at least; none for other worlds of very many row groups.
+    pub memory: Option<u64>,
+    /// Stored bytes that a rank fetches before its first batch.
+    pub first_batch_bytes: u64,
+}
+
+/// What [`Loader::readings`] finds.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Readings {
+    /// The world that the options name.
+    pub asked: Reading,
+    /// Others, with as many rows per rank if the options give `batch_size`, else with the same global batch.
+    pub worlds: Vec<Reading>,
+    /// What to change where the world that was asked for reads the data 1.25 times or more.
+    pub advice: Vec<String>,
+    /// What each rank reads.
+    #[serde(skip)]
+    pub reads: Reads,
+}
+
+impl Loader {
+    /// What the ranks of this loader's world read of the current epoch, and what those of other worlds would; by arithmetic, in
+    /// proportion to the row groups. `options` are those that it was opened with.
+    ///
+    /// # Errors
+    /// As [`Plan::new`].
+    pub fn readings(&self, options: &LoaderOptions) -> Result<Readings> {
+        let stored = self.datasets().enumerate().map(|(source, dataset)| {
+            (0..dataset.manifest().groups.len()).map(|group| self.stored_bytes(source, group)).collect()
+        });
+        let manifests = self.datasets().map(|dataset| Arc::clone(dataset.manifest())).collect();
+        let reader = Reader { loader: self, options, manifests, stored: stored.collect() };
+        let world = self.share().world;
+        let (asked, reads) = reader.reading(self.plan(), world, true)?;
+        let mut worlds = BTreeSet::from(WORLDS);
+        worlds.insert(world);
+        let mut found = Vec::new();
+        for other in worlds {
+            if other == world {
+                found.push(asked.clone());
+            } else if let Some(plan) = reader.plan(other, options.lanes)? {
+                found.push(reader.reading(&plan, other, false)?.0);
+            }
+        }
+        let advice = if asked.times_read >= TOO_OFTEN { reader.advice(&asked)? } else { Vec::new() };
+        Ok(Readings { asked, worlds: found, advice, reads })
+    }
+}
+
+/// What is asked again for each world.
+struct Reader<'a> {
+    loader: &'a Loader,
+    options: &'a LoaderOptions,
+    manifests: Vec<Arc<Manifest>>,
+    /// Stored bytes of each row group of each dataset.
+    stored: Vec<Vec<u64>>,
+}
+
+impl Reader<'_> {
+    /// The plan of another world or of other lanes; none if there can be none.
+    fn plan(&self, world: u32, lanes: Option<u32>) -> Result<Option<Plan>> {
+        let mut spec = self.loader.plan().spec().clone();
+        if let Some(batch) = self.options.batch_size {
+            let Some(global) = batch.checked_mul(world.into()) else { return Ok(None) };
+            spec.global_batch = global;
+        }
+        (spec.lanes, spec.window_rows) = (lanes, self.options.window_rows);
+        match spec.resolve(&self.manifests) {
+            Ok(spec) if spec.global_batch >= world.into() => {
+                Plan::new(&self.manifests, spec, self.loader.plan().epoch()).map(Some)
+            }
+            // A batch beyond all limits, or too small for the lanes.
+            Ok(_) | Err(Error::Config { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn stored(&self, source: u32, group: u32) -> u64 {
+        self.stored.get(source as usize).and_then(|groups| groups.get(group as usize)).copied().unwrap_or(0)
+    }
+
+    fn reading(&self, plan: &Plan, world: u32, is_asked: bool) -> Result<(Reading, Reads)> {
+        let reads = plan.reads(world, &|source, group| self.stored(source, group));
+        let groups: usize = self.stored.iter().map(Vec::len).sum();
+        let (mut memory, mut first_batch_bytes) = (None, 0);
+        // A rank at the edge and one with neighbours.
+        for rank in BTreeSet::from([0, world / 2]) {
+            let share = Share::new(rank, world)?;
+            if is_asked || groups <= MOST_GROUPS {
+                let need = self.loader.need_of(plan, share).total();
+                memory = memory.max(Some(need));
+            }
+            let windows = plan.windows(0, share);
+            let first: BTreeSet<_> =
+                windows.iter().flat_map(|window| window.groups.iter().map(|group| (window.source, *group))).collect();
+            let bytes = first.into_iter().map(|(source, group)| self.stored(source, group));
+            first_batch_bytes = bytes.fold(0, u64::saturating_add).max(first_batch_bytes);
+        }
+        let reading = Reading {
+            world_size: world,
+            global_batch_size: plan.spec().global_batch,
+            lanes: plan.lanes(),
+            times_read: reads.times(),
+            bytes: reads.bytes(),
+            row_groups: reads.groups,
+            shared_row_groups: reads.shared,
+            imbalance: reads.imbalance(),
+            memory,
+            first_batch_bytes,
+        };
+        Ok((reading, reads))
+    }
+
+    /// What to change, the cheapest first.
+    fn advice(&self, asked: &Reading) -> Result<Vec<String>> {
+        let Reading { world_size: world, times_read, row_groups, shared_row_groups, lanes, .. } = *asked;
+        let is_ordered = self.loader.plan().spec().shuffle == Shuffle::None;
+        let mut advice = vec![format!(
+            "{world} ranks read the data {times_read:.1} times: {shared_row_groups} of {row_groups} row groups are fetched and decoded by \
+             more than one of them"
+        )];
+        if lanes != world
+            && let Some(plan) = self.plan(world, Some(world))?
+        {
+            let (other, _) = self.reading(&plan, world, true)?;
+            if other.times_read < 0.8 * times_read {
+                let memory = other.memory.unwrap_or(0).div_ceil(1 << 20);
+                let order = if is_ordered { "; each rank then has a part of the file order of its own" } else { "" };
+                advice.push(format!(
+                    "with lanes={world} they read it {:.1} times, in {memory} MiB of memory each{order}",
+                    other.times_read
+                ));
+            }
+        }
+        if !is_ordered && self.options.lanes.is_none() && asked.global_batch_size / ROWS_PER_LANE < u64::from(world) {
+            let rows = u64::from(world) * ROWS_PER_LANE;
+            advice.push(format!("a global batch of {rows} rows has a lane for each rank by default"));
+        }
+        if row_groups < u64::from(world) * GROUPS_PER_RANK {
+            let enough = u64::from(world) * GROUPS_PER_RANK;
+            advice.push(format!(
+                "{row_groups} row groups are few for {world} ranks: smaller ones, {enough} or more, are seldom cut between two"
+            ));
+        }
+        advice.push(
+            "ranks that read through a server (`bowstring serve`) fetch nothing from the store themselves".to_owned(),
+        );
+        Ok(advice)
+    }
+}

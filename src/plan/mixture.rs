@@ -1,0 +1,46 @@
+//! Several datasets as one: where their epoch ends, and what it is of.
+
+use std::sync::Arc;
+
+use sha2::{Digest, Sha256};
+
+use super::interleave::Interleave;
+use super::layout::Layout;
+use super::spec::Stop;
+use crate::error::{Error, Result};
+use crate::manifest::{Fingerprint, Manifest};
+
+/// Positions of the epoch of a mixture.
+pub(super) fn mixed_rows(sources: &[Layout], interleave: &Interleave, stop: Stop) -> Result<u64> {
+    let mut ends = Vec::with_capacity(sources.len());
+    for (index, source) in sources.iter().enumerate() {
+        let Some(last) = source.rows().checked_sub(1) else {
+            let problem =
+                format!("dataset {index} of the mixture has no rows to deliver; leave it out or widen the filter");
+            return Err(Error::config("urls", problem));
+        };
+        ends.push(interleave.position(index, last).map(|position| position + 1));
+    }
+    match stop {
+        // A source that never ends first may lie beyond all limits.
+        Stop::FirstExhausted => ends
+            .into_iter()
+            .filter_map(Result::ok)
+            .min()
+            .map_or_else(|| Err(Error::config("weights", "every dataset of the mixture has more than 2^62 rows")), Ok),
+        Stop::AllExhausted => ends.into_iter().try_fold(0, |rows, end| Ok(rows.max(end?))),
+    }
+}
+
+/// The fingerprint of the data: that of the only manifest, or of all of them.
+pub(super) fn fingerprint(manifests: &[Arc<Manifest>]) -> Fingerprint {
+    if let [manifest] = manifests {
+        return manifest.fingerprint();
+    }
+    let mut digest = Sha256::new();
+    digest.update(b"bowstring mixture 1");
+    for manifest in manifests {
+        digest.update(manifest.fingerprint().as_bytes());
+    }
+    Fingerprint::from_bytes(digest.finalize().into())
+}
