@@ -94,10 +94,11 @@ impl Frames {
                 }
             }
             [b'F', b'E', b'A', b'1', ..] => {
-                return Err(Error::Unsupported {
-                    what: format!("file {}: Feather version 1", found.name),
-                    hint: "write it again with pyarrow.feather.write_feather, which writes version 2".into(),
-                });
+                return Err(Error::unsupported(
+                    "Feather version 1",
+                    "write it again with pyarrow.feather.write_feather, which writes version 2",
+                )
+                .at(Place::file(Arc::clone(&found.name))));
             }
             _ => {}
         }
@@ -220,13 +221,9 @@ impl Frames {
             .ok_or_else(|| self.input.corrupt(at, "the buffers of a message lie outside of it"))?;
         let most = (body as u64).saturating_mul(1000).max(64 << 20);
         if unpacked > most.min(8 << 30) {
-            let what = format!("file {}, byte {at}: unpacking a batch of {body} bytes", self.input.name());
-            return Err(Error::Limit {
-                what,
-                asked: unpacked,
-                limit: most.min(8 << 30),
-                option: "limits.max_record_bytes",
-            });
+            let what = format!("byte {at}: unpacking a batch of {body} bytes");
+            return Err(Error::limit(what, unpacked, most.min(8 << 30), "limits.max_record_bytes")
+                .at(Place::file(Arc::clone(self.input.name()))));
         }
         self.decode(Buffer::from_vec(bytes), at)
     }

@@ -351,12 +351,13 @@ impl Ahead {
             // amount of waiting helps.
             if let Some(live) = self.live(beside).filter(|live| live.saturating_add(asked) > pool.budget() as u64) {
                 let place = source.dataset.place(slot.group as usize);
-                return Err(Error::Limit {
-                    what: format!("{place}, beside {live} bytes of other row groups that the same steps need,"),
-                    asked: live.saturating_add(asked),
-                    limit: pool.budget() as u64,
-                    option: "memory_budget (or lower lanes or window_rows)",
-                });
+                return Err(Error::limit(
+                    format!("it, beside {live} bytes of other row groups that the same steps need,"),
+                    live.saturating_add(asked),
+                    pool.budget() as u64,
+                    "memory_budget (or lower lanes or window_rows)",
+                )
+                .at(place));
             }
         };
         self.job.counters.read.waited(started.elapsed());
