@@ -5,7 +5,6 @@
 //! mark, its footer, or batches that the footer lists, was cut short. A stream may end with a mark or, as the format allows it,
 //! after any message.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
@@ -231,13 +230,13 @@ impl Frames {
     fn decode(&mut self, mut buffer: Buffer, at: u64) -> Result<Option<RecordBatch>> {
         let decoder = &mut self.decoder;
         // Arrow checks what it reads, but has panicked on damaged files before.
-        let decoded = catch_unwind(AssertUnwindSafe(|| {
+        let decoded = crate::page::quiet(|| {
             let mut batch = None;
             while !buffer.is_empty() && batch.is_none() {
                 batch = decoder.decode(&mut buffer)?;
             }
             Ok::<_, ArrowError>(batch)
-        }));
+        });
         let place = Place::file(Arc::clone(self.input.name()));
         match decoded {
             Ok(Ok(batch)) => Ok(batch),
