@@ -125,17 +125,21 @@ pub enum Error {
         hint: String,
     },
     /// The data is valid but nothing here reads it.
-    #[error("{what} is not supported{}", advice(.hint))]
+    #[error("{}{what} is not supported{}", before(.place), advice(.hint))]
     Unsupported {
-        /// What, with its place.
+        /// Where, if it is in a file. Set with [`Error::at`].
+        place: Option<Box<Place>>,
+        /// What.
         what: String,
         /// What to do instead. May be empty.
         hint: String,
     },
     /// A limit was reached before anything was allocated: raise the named option if the data is trusted.
-    #[error("{what} needs {asked}, the limit is {limit}; raise {option} if this is intended")]
+    #[error("{}{what} needs {asked}, the limit is {limit}; raise {option} if this is intended", before(.place))]
     Limit {
-        /// What needs it, with its place.
+        /// Where, if it is in a file. Set with [`Error::at`].
+        place: Option<Box<Place>>,
+        /// What needs it.
         what: String,
         /// Amount asked for.
         asked: u64,
@@ -210,6 +214,10 @@ pub enum Error {
     },
 }
 
+fn before(place: &Option<Box<Place>>) -> String {
+    place.as_ref().map_or_else(String::new, |place| format!("{place}: "))
+}
+
 fn advice(hint: &str) -> String {
     if hint.is_empty() { String::new() } else { format!("; {hint}") }
 }
@@ -282,6 +290,39 @@ impl Error {
         Self::Corrupt { place, what: what.into(), source: Some(source.into()) }
     }
 
+    /// Valid data that nothing here reads, at no place yet: see [`at`](Self::at).
+    pub fn unsupported(what: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Unsupported { place: None, what: what.into(), hint: hint.into() }
+    }
+
+    /// `what` needs `asked` where `option` allows `limit`, at no place yet: see [`at`](Self::at).
+    pub fn limit(what: impl Into<String>, asked: u64, limit: u64, option: &'static str) -> Self {
+        Self::Limit { place: None, what: what.into(), asked, limit, option }
+    }
+
+    /// The same error about data at `place`, which whoever made it need not have known. Errors that are not about data stay as
+    /// they are, and so does an empty place.
+    #[must_use]
+    pub fn at(mut self, at: Place) -> Self {
+        if at != Place::default() {
+            match &mut self {
+                Self::Corrupt { place, .. } => *place = at,
+                Self::Unsupported { place, .. } | Self::Limit { place, .. } => *place = Some(Box::new(at)),
+                _ => {}
+            }
+        }
+        self
+    }
+
+    /// Where in a dataset it is, if that is known.
+    pub fn place(&self) -> Option<&Place> {
+        match self {
+            Self::Corrupt { place, .. } => Some(place),
+            Self::Unsupported { place, .. } | Self::Limit { place, .. } => place.as_deref(),
+            _ => None,
+        }
+    }
+
     /// An impossible option value.
     pub fn config(option: &'static str, problem: impl Into<String>) -> Self {
         Self::Config { option, problem: problem.into() }
@@ -306,9 +347,11 @@ impl Error {
                 found: found.clone(),
                 hint: hint.clone(),
             },
-            Self::Unsupported { what, hint } => Self::Unsupported { what: what.clone(), hint: hint.clone() },
-            Self::Limit { what, asked, limit, option } => {
-                Self::Limit { what: what.clone(), asked: *asked, limit: *limit, option }
+            Self::Unsupported { place, what, hint } => {
+                Self::Unsupported { place: place.clone(), what: what.clone(), hint: hint.clone() }
+            }
+            Self::Limit { place, what, asked, limit, option } => {
+                Self::Limit { place: place.clone(), what: what.clone(), asked: *asked, limit: *limit, option }
             }
             Self::Config { option, problem } => Self::Config { option, problem: problem.clone() },
             Self::Store { operation, url, .. } => Self::Store {
@@ -376,5 +419,20 @@ mod tests {
         let error = Arc::new(error);
         let again = Error::again(&error);
         assert_eq!((again.chain(), again.kind()), (error.chain(), error.kind()));
+    }
+
+    #[test]
+    fn errors_about_data_take_their_place_later() {
+        let place = Place::file("a.parquet").row_group(3);
+        let limit = Error::limit("the page", 5, 4, "limits.max_page_bytes");
+        assert_eq!((limit.place(), limit.to_string().starts_with("the page needs 5")), (None, true));
+        let limit = limit.at(place.clone());
+        assert_eq!(limit.place(), Some(&place));
+        assert!(limit.to_string().starts_with("file a.parquet, row group 3: the page needs 5, the limit is 4"));
+        let odd = Error::unsupported("a column", "leave it out").at(place.clone());
+        assert_eq!(odd.to_string(), "file a.parquet, row group 3: a column is not supported; leave it out");
+        assert_eq!(odd.at(Place::default()).place(), Some(&place));
+        assert_eq!(Error::corrupt(Place::default(), "bad").at(place.clone()).place(), Some(&place));
+        assert_eq!(Error::config("seed", "no").at(place).place(), None);
     }
 }

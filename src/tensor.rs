@@ -38,12 +38,12 @@ impl TensorSpec {
     /// [`Error::Limit`] if the shape's product overflows.
     pub fn bytes(&self) -> Result<usize> {
         self.shape.iter().try_fold(self.dtype.size(), |product, dim| product.checked_mul(*dim)).ok_or_else(|| {
-            Error::Limit {
-                what: format!("tensor {} of shape {:?}", self.name, self.shape),
-                asked: u64::MAX,
-                limit: isize::MAX as u64,
-                option: "batch_size",
-            }
+            Error::limit(
+                format!("tensor {} of shape {:?}", self.name, self.shape),
+                u64::MAX,
+                isize::MAX as u64,
+                "batch_size",
+            )
         })
     }
 }

@@ -96,7 +96,7 @@ pub(crate) fn array_capsules<'py>(py: Python<'py>, data: &ArrayData, field: &Fie
 }
 
 fn refuse(py: Python<'_>, what: &dyn std::fmt::Display, hint: &str) -> PyErr {
-    raise(py, &Error::Unsupported { what: format!("{what} over this protocol"), hint: hint.to_owned() })
+    raise(py, &Error::unsupported(format!("{what} over this protocol"), hint.to_owned()))
 }
 
 /// `tensor` as an Arrow array with its field: a primitive array if it has one axis, else `arrow.fixed_shape_tensor`.
@@ -156,7 +156,7 @@ fn to_list<'py>(py: Python<'py>, array: &dyn Array) -> PyResult<Bound<'py, PyLis
         DataType::LargeList(_) => nested_list(py, array.as_list::<i64>()),
         other => {
             let hint = "install pyarrow: pyarrow.array(column) takes it without a copy".to_owned();
-            Err(raise(py, &Error::Unsupported { what: format!("to_pylist() of {other}"), hint }))
+            Err(raise(py, &Error::unsupported(format!("to_pylist() of {other}"), hint)))
         }
     }
 }

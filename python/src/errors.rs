@@ -29,10 +29,9 @@ fn class(error: &Error) -> &'static str {
 
 fn place(error: &Error) -> Place {
     match error {
-        Error::Corrupt { place, .. } => place.clone(),
         Error::SourceChanged { file, .. } => Place::file(file.as_str()),
         Error::Store { url, .. } => Place::file(url.as_str()),
-        _ => Place::default(),
+        _ => error.place().cloned().unwrap_or_default(),
     }
 }
 

@@ -116,7 +116,7 @@ impl PyTensor {
             Held::Device(_) => {
                 let what = format!("a tensor on {} as an array of the host", self.0.device());
                 let hint = "take tensor.cpu(), or give it to a framework on the device by DLPack".to_owned();
-                Err(raise(py, &Error::Unsupported { what, hint }))
+                Err(raise(py, &Error::unsupported(what, hint)))
             }
         }
     }
@@ -244,7 +244,7 @@ impl PyTensor {
         slf.get().host(py)?;
         if slf.get().0.dtype() == DType::Bfloat16 {
             let hint = "use torch.from_dlpack(tensor), or cast the column to float32".to_owned();
-            return Err(raise(py, &Error::Unsupported { what: "bfloat16 in NumPy".to_owned(), hint }));
+            return Err(raise(py, &Error::unsupported("bfloat16 in NumPy", hint)));
         }
         let numpy = py.import("numpy")?;
         if slf.get().0.dtype() == DType::Bool {
@@ -252,10 +252,7 @@ impl PyTensor {
         }
         if !numpy.hasattr("from_dlpack")? {
             let hint = "upgrade NumPy".to_owned();
-            return Err(raise(
-                py,
-                &Error::Unsupported { what: "NumPy before 1.22, which has no DLPack".to_owned(), hint },
-            ));
+            return Err(raise(py, &Error::unsupported("NumPy before 1.22, which has no DLPack", hint)));
         }
         numpy.call_method1("from_dlpack", (slf,))
     }

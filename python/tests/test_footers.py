@@ -83,9 +83,21 @@ def test_columns_that_are_not_encrypted_can_be_read(tmp_path: pathlib.Path) -> N
     with bowstring.Loader(tmp_path, batch_size=rows, columns=["text"], filter="open = 7", shuffle=False) as loader:
         assert loader.rows == 1
     with (
-        pytest.raises(bowstring.UnsupportedError, match=r"a\.parquet, row group 0, column secret: an encrypted column"),
+        pytest.raises(
+            bowstring.UnsupportedError, match=r"a\.parquet, row group 0, column secret: an encrypted column"
+        ) as odd,
         bowstring.Loader(tmp_path, batch_size=rows, shuffle=False) as loader,
     ):
         next(iter(loader))
+    place = (odd.value.file, odd.value.row_group, odd.value.column, odd.value.row)
+    assert place == ("a.parquet", 0, "secret", None)
+    with (
+        pytest.raises(bowstring.LimitError, match=r"a\.parquet, row group 0: its decoded columns") as limit,
+        bowstring.Loader(
+            tmp_path, batch_size=rows, columns=["open"], shuffle=False, limits={"max_row_group_bytes": 1}
+        ) as loader,
+    ):
+        next(iter(loader))
+    assert (limit.value.file, limit.value.row_group) == ("a.parquet", 0)
     with pytest.raises(bowstring.UnsupportedError, match=r"column secret: an encrypted column"):
         bowstring.Loader(tmp_path, batch_size=rows, columns=["open"], filter="secret = 7")

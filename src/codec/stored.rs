@@ -34,7 +34,7 @@ impl StoredDecoder {
             Element::Time => (DType::Int64, Some(TIMES)),
             Element::Text | Element::Bytes => {
                 let what = "arrays of strings as a tensor".to_owned();
-                return Err(Error::Unsupported { what, hint: "they are delivered as Arrow lists".to_owned() });
+                return Err(Error::unsupported(what, "they are delivered as Arrow lists"));
             }
         };
         let kind = match stored.codec {

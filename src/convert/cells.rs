@@ -20,7 +20,7 @@ pub(super) fn number_bytes(values: &ArrayRef) -> Result<Vec<u8>> {
     }
     let Some(width) = values.data_type().primitive_width() else {
         let what = format!("{} as numbers", values.data_type());
-        return Err(Error::Unsupported { what, hint: String::new() });
+        return Err(Error::unsupported(what, ""));
     };
     let data = values.to_data();
     let buffer = data.buffers().first().map(Buffer::as_slice).unwrap_or_default();
@@ -36,7 +36,7 @@ pub(super) fn numbers(dtype: DType, bytes: Vec<u8>) -> Result<ArrayRef> {
         return Ok(Arc::new(arrow::array::BooleanArray::from(values)));
     }
     let Some(data_type) = number(dtype) else {
-        return Err(Error::Unsupported { what: format!("{dtype} in Arrow"), hint: String::new() });
+        return Err(Error::unsupported(format!("{dtype} in Arrow"), ""));
     };
     let builder = ArrayDataBuilder::new(data_type).len(bytes.len() / dtype.size());
     // A buffer of bytes need not be aligned as the numbers must be.
@@ -56,17 +56,6 @@ pub(super) fn npy_bytes(dtype: DType, shape: &[usize], bytes: &[u8]) -> Result<V
     Ok(cell)
 }
 
-/// The error with the place of the cell that it is about, of which whoever made it knew nothing.
-pub(super) fn located(error: Error, place: Place) -> Error {
-    let before = |what: String| if place == Place::default() { what } else { format!("{place}: {what}") };
-    match error {
-        Error::Corrupt { what, source, .. } => Error::Corrupt { place, what, source },
-        Error::Limit { what, asked, limit, option } => Error::Limit { what: before(what), asked, limit, option },
-        Error::Unsupported { what, hint } => Error::Unsupported { what: before(what), hint },
-        other => other,
-    }
-}
-
 /// The numbers in a `.npy` or `.npz`: element type, shape, and little-endian bytes in C order.
 pub(super) fn npy_read(codec: Codec, cell: &[u8], place: impl Fn() -> Place) -> Result<(DType, Vec<usize>, Vec<u8>)> {
     let read = || {
@@ -77,14 +66,14 @@ pub(super) fn npy_read(codec: Codec, cell: &[u8], place: impl Fn() -> Place) -> 
         };
         let Some(dtype) = header.element.dtype().filter(|dtype| number(*dtype).is_some()) else {
             let what = format!("an array of {}", header.element);
-            return Err(Error::Unsupported { what, hint: "numbers and booleans are supported".into() });
+            return Err(Error::unsupported(what, "numbers and booleans are supported"));
         };
         let decoder = any(codec, header.shape.len(), dtype)?;
         let mut bytes = vec![0; header.count() * dtype.size()];
         decoder.decode_into(cell, &mut bytes)?;
         Ok((dtype, header.shape, bytes))
     };
-    read().map_err(|error| located(error, place()))
+    read().map_err(|error| error.at(place()))
 }
 
 fn any(codec: Codec, axes: usize, dtype: DType) -> Result<NpyDecoder> {

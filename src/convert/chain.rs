@@ -386,10 +386,10 @@ impl Job {
         let mut names: Vec<&str> = named.iter().map(|part| part.name.as_str()).collect();
         names.sort_unstable();
         if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(Error::Unsupported {
-                what: format!("two rows for the file {:?} in {}", twice[0], self.sink.format()),
-                hint: "the column that names the files must be unique".into(),
-            });
+            return Err(Error::unsupported(
+                format!("two rows for the file {:?} in {}", twice[0], self.sink.format()),
+                "the column that names the files must be unique",
+            ));
         }
         staging.gather(done, &named)?;
         let data = staging.data();

@@ -187,10 +187,10 @@ impl Guess {
     /// The type, and whether the feature is one of steps.
     pub(super) fn data_type(&self, name: &str) -> Result<DataType> {
         if self.mixed {
-            return Err(Error::Unsupported {
-                what: format!("feature {name:?} of several kinds"),
-                hint: "such records cannot be one table".into(),
-            });
+            return Err(Error::unsupported(
+                format!("feature {name:?} of several kinds"),
+                "such records cannot be one table",
+            ));
         }
         let of = self.of.unwrap_or(Of::Bytes);
         let inner = of.data_type(self.text == Some(true));

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::remote::{self, Stored};
 use super::source::{BATCH_BYTES, BATCH_ROWS};
-use crate::error::{Error, Result};
+use crate::error::{Error, Place, Result};
 use crate::store::directory::failed;
 
 /// What a source may ask for before it is refused.
@@ -36,21 +36,21 @@ impl Default for Limits {
 
 impl Limits {
     /// Refuses a record of `bytes` bytes.
-    pub(super) fn record(&self, what: impl FnOnce() -> String, bytes: u64) -> Result<()> {
+    pub(super) fn record(&self, file: &str, what: impl FnOnce() -> String, bytes: u64) -> Result<()> {
         if bytes <= self.max_record_bytes {
             return Ok(());
         }
         let limit = self.max_record_bytes;
-        Err(Error::Limit { what: what(), asked: bytes, limit, option: "limits.max_record_bytes" })
+        Err(Error::limit(what(), bytes, limit, "limits.max_record_bytes").at(Place::file(file)))
     }
 
     /// Refuses `count` columns.
-    pub(super) fn columns(&self, what: impl FnOnce() -> String, count: usize) -> Result<()> {
+    pub(super) fn columns(&self, file: &str, what: impl FnOnce() -> String, count: usize) -> Result<()> {
         if count <= self.max_columns {
             return Ok(());
         }
         let (asked, limit) = (count as u64, self.max_columns as u64);
-        Err(Error::Limit { what: what(), asked, limit, option: "limits.max_columns" })
+        Err(Error::limit(what(), asked, limit, "limits.max_columns").at(Place::file(file)))
     }
 }
 
@@ -113,7 +113,7 @@ impl Found {
     pub(super) fn content(&self, most: u64) -> Result<Vec<u8>> {
         if self.bytes > most {
             let (what, asked) = (self.shown(), self.bytes);
-            return Err(Error::Limit { what, asked, limit: most, option: "limits.max_index_bytes" });
+            return Err(Error::limit(what, asked, most, "limits.max_index_bytes"));
         }
         let mut content = Vec::with_capacity(usize::try_from(self.bytes).unwrap_or(0));
         let read = self.reader(0)?.take(most).read_to_end(&mut content);
@@ -126,7 +126,7 @@ impl Found {
     /// # Errors
     /// `Limit`, `Store`.
     pub(super) fn contents(all: &[Self], limits: &Limits) -> Result<Vec<Bytes>> {
-        all.iter().try_for_each(|found| limits.record(|| format!("file {}", found.name), found.bytes))?;
+        all.iter().try_for_each(|found| limits.record(&found.name, || "its content".to_owned(), found.bytes))?;
         let stored = all.iter().map(|found| match &found.place {
             Where::Local(_) => None,
             Where::Stored(stored) => Some(&**stored),

@@ -264,10 +264,10 @@ impl fmt::Display for Format {
 
 /// Lance is a table format with versions and deletions of its own; no kept crate reads it.
 pub(super) fn lance() -> Error {
-    Error::Unsupported {
-        what: "the format Lance".to_owned(),
-        hint: "write Parquet with `lance.dataset(path).to_batches()` and pyarrow, then convert that".to_owned(),
-    }
+    Error::unsupported(
+        "the format Lance",
+        "write Parquet with `lance.dataset(path).to_batches()` and pyarrow, then convert that",
+    )
 }
 
 #[cfg(test)]

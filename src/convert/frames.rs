@@ -5,7 +5,6 @@
 //! mark, its footer, or batches that the footer lists, was cut short. A stream may end with a mark or, as the format allows it,
 //! after any message.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
@@ -94,10 +93,11 @@ impl Frames {
                 }
             }
             [b'F', b'E', b'A', b'1', ..] => {
-                return Err(Error::Unsupported {
-                    what: format!("file {}: Feather version 1", found.name),
-                    hint: "write it again with pyarrow.feather.write_feather, which writes version 2".into(),
-                });
+                return Err(Error::unsupported(
+                    "Feather version 1",
+                    "write it again with pyarrow.feather.write_feather, which writes version 2",
+                )
+                .at(Place::file(Arc::clone(&found.name))));
             }
             _ => {}
         }
@@ -220,13 +220,9 @@ impl Frames {
             .ok_or_else(|| self.input.corrupt(at, "the buffers of a message lie outside of it"))?;
         let most = (body as u64).saturating_mul(1000).max(64 << 20);
         if unpacked > most.min(8 << 30) {
-            let what = format!("file {}, byte {at}: unpacking a batch of {body} bytes", self.input.name());
-            return Err(Error::Limit {
-                what,
-                asked: unpacked,
-                limit: most.min(8 << 30),
-                option: "limits.max_record_bytes",
-            });
+            let what = format!("byte {at}: unpacking a batch of {body} bytes");
+            return Err(Error::limit(what, unpacked, most.min(8 << 30), "limits.max_record_bytes")
+                .at(Place::file(Arc::clone(self.input.name()))));
         }
         self.decode(Buffer::from_vec(bytes), at)
     }
@@ -234,13 +230,13 @@ impl Frames {
     fn decode(&mut self, mut buffer: Buffer, at: u64) -> Result<Option<RecordBatch>> {
         let decoder = &mut self.decoder;
         // Arrow checks what it reads, but has panicked on damaged files before.
-        let decoded = catch_unwind(AssertUnwindSafe(|| {
+        let decoded = crate::page::quiet(|| {
             let mut batch = None;
             while !buffer.is_empty() && batch.is_none() {
                 batch = decoder.decode(&mut buffer)?;
             }
             Ok::<_, ArrowError>(batch)
-        }));
+        });
         let place = Place::file(Arc::clone(self.input.name()));
         match decoded {
             Ok(Ok(batch)) => Ok(batch),

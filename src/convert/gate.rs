@@ -47,7 +47,7 @@ impl Gate {
     /// `Limit` if there can never be so many; `Timeout` if nobody gives any back for ten minutes.
     pub fn reserve(&self, bytes: u64, what: impl FnOnce() -> String) -> Result<Permit<'_>> {
         if bytes > self.limit {
-            return Err(Error::Limit { what: what(), asked: bytes, limit: self.limit, option: "memory_budget" });
+            return Err(Error::limit(what(), bytes, self.limit, "memory_budget"));
         }
         let started = Instant::now();
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);

@@ -18,10 +18,10 @@ use crate::error::{Error, Place, Result};
 
 pub(super) fn open(tree: &Tree, opening: &Opening) -> Result<Box<dyn Source>> {
     if matches!(tree.small("dataset_dict.json", opening.limits.max_index_bytes), Ok(_) | Err(Error::Limit { .. })) {
-        return Err(Error::Unsupported {
-            what: format!("{}: a DatasetDict, which is several datasets,", tree.shown()),
-            hint: "convert its splits, which are the directories in it, one by one".into(),
-        });
+        return Err(Error::unsupported(
+            format!("{}: a DatasetDict, which is several datasets,", tree.shown()),
+            "convert its splits, which are the directories in it, one by one",
+        ));
     }
     let place = || Place::file("state.json");
     let content = tree.small("state.json", opening.limits.max_index_bytes)?;
@@ -30,10 +30,10 @@ pub(super) fn open(tree: &Tree, opening: &Opening) -> Result<Box<dyn Source>> {
     let names = state.get("_data_files").and_then(Value::as_array);
     let names = names.ok_or_else(|| Error::corrupt(place(), "it names no data files"))?;
     if state.get("_indices_data_files").and_then(Value::as_array).is_some_and(|files| !files.is_empty()) {
-        return Err(Error::Unsupported {
-            what: format!("{}: a dataset with an order of its own", tree.shown()),
-            hint: "call flatten_indices() and save it again".into(),
-        });
+        return Err(Error::unsupported(
+            format!("{}: a dataset with an order of its own", tree.shown()),
+            "call flatten_indices() and save it again",
+        ));
     }
     let mut wanted = Vec::with_capacity(names.len());
     for name in names {

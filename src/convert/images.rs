@@ -328,11 +328,10 @@ struct FolderWriter {
 /// A directory has one label.
 fn several(class: &str, one: Option<i64>, other: Option<i64>, place: String) -> Error {
     let shown = |label: Option<i64>| label.map_or_else(|| "null".to_owned(), |label| label.to_string());
-    Error::Unsupported {
-        what: format!("the class {class:?} with the labels {} and {}{place} in images", shown(other), shown(one)),
-        hint: "a class has one label; leave out `label`, or leave out `class` for directories named by the label"
-            .into(),
-    }
+    Error::unsupported(
+        format!("the class {class:?} with the labels {} and {}{place} in images", shown(other), shown(one)),
+        "a class has one label; leave out `label`, or leave out `class` for directories named by the label",
+    )
 }
 
 /// Whether a text is one plain name of a file or directory.

@@ -214,7 +214,7 @@ impl Input {
             };
             out.extend_from_slice(&buffer[..step]);
             self.consume(step);
-            limits.record(|| format!("file {}, byte {started}: a line", self.found.name), self.offset - started)?;
+            limits.record(&self.found.name, || format!("byte {started}: a line"), self.offset - started)?;
             if ended {
                 return Ok(true);
             }

@@ -45,7 +45,7 @@ impl IpcSource {
         let mut schema: Option<SchemaRef> = None;
         for file in &files {
             let found = Frames::open(file)?.schema()?;
-            opening.limits.columns(|| format!("file {}: its schema", file.name), found.fields().len())?;
+            opening.limits.columns(&file.name, || "its schema".to_owned(), found.fields().len())?;
             match &schema {
                 None => schema = Some(found),
                 Some(first) if first.fields() == found.fields() => {}
@@ -192,7 +192,7 @@ fn write_options(compression: Option<CompressionType>) -> Result<IpcWriteOptions
 pub(super) fn broken(path: &Path, error: ArrowError) -> Error {
     match error {
         ArrowError::IoError(_, error) => crate::store::directory::failed("write", path, error),
-        other => Error::Unsupported { what: format!("writing {} ({other})", path.display()), hint: String::new() },
+        other => Error::unsupported(format!("writing {} ({other})", path.display()), ""),
     }
 }
 

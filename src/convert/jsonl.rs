@@ -72,7 +72,7 @@ pub(super) fn open(tree: &Tree, opening: &Opening) -> Result<Box<dyn Source>> {
                 let line = number_of(found, at).map_or_else(String::new, |(line, _)| format!("line {line}, "));
                 Error::corrupt(Place::file(Arc::clone(&found.name)), format!("{line}byte {at}: {why}"))
             })?;
-            opening.limits.columns(|| format!("file {}: its objects", found.name), kinds.0.len())?;
+            opening.limits.columns(&found.name, || "its objects".to_owned(), kinds.0.len())?;
         }
     }
     let mut fields = Vec::new();
@@ -220,10 +220,10 @@ impl Seen {
         if kinds.iter().filter(|kind| **kind).count() > 1 {
             let what = ["booleans", "numbers", "texts", "lists", "objects"];
             let found: Vec<&str> = what.iter().zip(kinds).filter(|(_, kind)| *kind).map(|(what, _)| *what).collect();
-            return Err(Error::Unsupported {
-                what: format!("column {name:?} of {} in one", found.join(" and ")),
-                hint: "give its type with --schema, or leave it out".into(),
-            });
+            return Err(Error::unsupported(
+                format!("column {name:?} of {} in one", found.join(" and ")),
+                "give its type with --schema, or leave it out",
+            ));
         }
         Ok(match self {
             Self { boolean: true, .. } => DataType::Boolean,
@@ -241,10 +241,10 @@ impl Seen {
                 DataType::Struct(members.0.iter().map(member).collect::<Result<Fields>>()?)
             }
             Self { object: Some(_), .. } => {
-                return Err(Error::Unsupported {
-                    what: format!("column {name:?} of objects without members"),
-                    hint: "give its type with --schema, or leave it out".into(),
-                });
+                return Err(Error::unsupported(
+                    format!("column {name:?} of objects without members"),
+                    "give its type with --schema, or leave it out",
+                ));
             }
             _ => DataType::Utf8,
         })

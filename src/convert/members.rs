@@ -78,7 +78,7 @@ impl Members {
             return Err(self.reader.input().corrupt(at, what));
         }
         self.columns.push(column.clone());
-        self.limits.columns(|| format!("file {name}, byte {at}: the sample {key:?}"), self.columns.len())?;
+        self.limits.columns(name, || format!("byte {at}: the sample {key:?}"), self.columns.len())?;
         Ok(Some(column))
     }
 
@@ -88,6 +88,6 @@ impl Members {
         self.reader.read(out)?;
         self.bytes += (out.len() - before) as u64;
         let (key, at, name) = (&self.key, self.at, self.reader.input().name());
-        self.limits.record(|| format!("file {name}, byte {at}: the sample {key:?}"), self.bytes)
+        self.limits.record(name, || format!("byte {at}: the sample {key:?}"), self.bytes)
     }
 }

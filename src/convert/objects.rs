@@ -85,7 +85,7 @@ enum Column {
 }
 
 fn never(data_type: &DataType) -> Error {
-    Error::Unsupported { what: format!("{} in JSON", type_text(data_type)), hint: "give another type".into() }
+    Error::unsupported(format!("{} in JSON", type_text(data_type)), "give another type")
 }
 
 impl Column {

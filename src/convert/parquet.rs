@@ -195,7 +195,7 @@ fn check(schema: &SchemaRef) -> Result<()> {
         });
         match field {
             Some(field) => refused(Format::Parquet, field, &error.to_string()),
-            None => Error::Unsupported { what: format!("the schema in parquet ({error})"), hint: String::new() },
+            None => Error::unsupported(format!("the schema in parquet ({error})"), ""),
         }
     })
 }

@@ -10,7 +10,7 @@ use arrow::datatypes::{DataType, Field, Schema};
 use image::ExtendedColorType;
 use image::codecs::jpeg::JpegEncoder;
 
-use super::cells::{as_type_of, located};
+use super::cells::as_type_of;
 use super::chain::unexpected;
 use super::options::ConvertOptions;
 use super::sample::{IMAGE_KEY, NO_IMAGES, is_image};
@@ -86,7 +86,7 @@ impl Pixels {
                 made.append_null();
                 continue;
             }
-            let image = self.image(views.value(at)).map_err(|error| located(error, place(at).column(name)))?;
+            let image = self.image(views.value(at)).map_err(|error| error.at(place(at).column(name)))?;
             match image {
                 Some(image) => made.append_value(image),
                 None => made.append_value(views.value(at)),
@@ -124,9 +124,11 @@ impl Pixels {
         decoder.decode_into(cell, 0, &mut pixels)?;
         let mut out = Vec::new();
         let mut encoder = JpegEncoder::new_with_quality(&mut out, self.quality.unwrap_or(QUALITY));
-        encoder.encode(&pixels, width, height, ExtendedColorType::Rgb8).map_err(|error| Error::Unsupported {
-            what: format!("an image of {width} x {height} pixels as JPEG ({error})"),
-            hint: "JPEG has at most 65,535 pixels to a side".into(),
+        encoder.encode(&pixels, width, height, ExtendedColorType::Rgb8).map_err(|error| {
+            Error::unsupported(
+                format!("an image of {width} x {height} pixels as JPEG ({error})"),
+                "JPEG has at most 65,535 pixels to a side",
+            )
         })?;
         Ok(Some(out))
     }

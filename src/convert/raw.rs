@@ -111,7 +111,7 @@ impl RawRows {
                 return if inside { Err(self.wrong(None, "it ends within quotes")) } else { Ok(None) };
             }
             bytes += self.line.len() as u64;
-            self.limits.record(|| format!("line {}: a record", self.lines), bytes)?;
+            self.limits.record(self.input.name(), || format!("line {}: a record", self.lines), bytes)?;
             if !inside && matches!(&*self.line, b"\n" | b"\r\n" | b"\r") && self.names.len() != 1 {
                 continue;
             }

@@ -195,9 +195,9 @@ impl Records {
                 return Err(self.corrupt(why));
             }
             let name = Arc::clone(self.input.name());
-            self.limits.columns(|| format!("file {name}, line {}: a record", self.line), self.ends.len())?;
+            self.limits.columns(&name, || format!("line {}: a record", self.line), self.ends.len())?;
             let bytes = self.text.len() as u64;
-            self.limits.record(|| format!("file {name}, byte {started}: a record"), bytes)?;
+            self.limits.record(&name, || format!("byte {started}: a record"), bytes)?;
             if ended {
                 return Ok(true);
             }

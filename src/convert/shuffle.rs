@@ -223,7 +223,7 @@ impl Gather<'_> {
     ) -> Result<()> {
         if path.len() > MOST_AGAIN {
             let what = format!("a few rows of bucket {} of the shuffle", path.first().unwrap_or(&bucket));
-            return Err(Error::Limit { what, asked: bytes * 4, limit: self.most * 4, option: "memory_budget" });
+            return Err(Error::limit(what, bytes * 4, self.most * 4, "memory_budget"));
         }
         let name: Vec<String> = path.iter().map(ToString::to_string).collect();
         let directory = self.place.join(name.join("-"));

@@ -102,18 +102,15 @@ pub(super) fn make_with(
 
 /// What a format says of a type it cannot hold.
 pub(super) fn refused(format: Format, field: &Field, hint: &str) -> Error {
-    Error::Unsupported {
-        what: format!("column {:?} of type {} in {format}", field.name(), type_text(field.data_type())),
-        hint: hint.to_owned(),
-    }
+    Error::unsupported(
+        format!("column {:?} of type {} in {format}", field.name(), type_text(field.data_type())),
+        hint.to_owned(),
+    )
 }
 
 /// What a format says of a value it cannot hold; `row` counts within the task.
 pub(super) fn refused_value(format: Format, column: &str, row: u64, what: &str, hint: &str) -> Error {
-    Error::Unsupported {
-        what: format!("{what} in column {column:?} (row {row} of its task) in {format}"),
-        hint: hint.to_owned(),
-    }
+    Error::unsupported(format!("{what} in column {column:?} (row {row} of its task) in {format}"), hint.to_owned())
 }
 
 /// Refuses two columns of one name, and no columns.
@@ -122,7 +119,7 @@ fn check_names(format: Format, schema: &SchemaRef) -> Result<()> {
     for field in schema.fields() {
         if !seen.insert(field.name()) {
             let what = format!("two columns named {:?} in {format}", field.name());
-            return Err(Error::Unsupported { what, hint: "choose with --columns".into() });
+            return Err(Error::unsupported(what, "choose with --columns"));
         }
     }
     if schema.fields().is_empty() {

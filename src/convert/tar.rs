@@ -4,10 +4,11 @@
 //! extended headers of more than a megabyte.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use super::files::{Found, Limits};
 use super::input::Input;
-use crate::error::{Error, Result};
+use crate::error::{Error, Place, Result};
 
 const BLOCK: u64 = 512;
 
@@ -151,7 +152,7 @@ impl TarReader {
     /// `Limit` if they are too many, before any is read; `Corrupt` if it is cut short.
     pub fn read(&mut self, out: &mut Vec<u8>) -> Result<()> {
         let at = self.input.offset();
-        self.limits.record(|| format!("file {}, byte {at}: a member", self.input.name()), self.left)?;
+        self.limits.record(self.input.name(), || format!("byte {at}: a member"), self.left)?;
         let left = std::mem::take(&mut self.left);
         // No more on its word than is soon there.
         out.reserve_exact(usize::try_from(left).unwrap_or(usize::MAX).min(TRUSTED));
@@ -181,8 +182,9 @@ impl TarReader {
 
     fn header_content(&mut self, bytes: u64, offset: u64) -> Result<Vec<u8>> {
         if bytes > MAX_HEADER {
-            let what = format!("file {}, byte {offset}: a long name or extended header", self.input.name());
-            return Err(Error::Limit { what, asked: bytes, limit: MAX_HEADER, option: "the size of headers" });
+            let what = format!("byte {offset}: a long name or extended header");
+            return Err(Error::limit(what, bytes, MAX_HEADER, "the size of headers")
+                .at(Place::file(Arc::clone(self.input.name()))));
         }
         let mut content = Vec::new();
         if self.input.append(bytes, &mut content)? < bytes {

@@ -99,7 +99,7 @@ impl RecordReader {
             return Err(self.input.corrupt(at, "the checksum of a record's length is wrong"));
         }
         let len = len.first_chunk().map_or(0, |len| u64::from_le_bytes(*len));
-        self.limits.record(|| format!("file {}, byte {at}: a record", self.input.name()), len)?;
+        self.limits.record(self.input.name(), || format!("byte {at}: a record"), len)?;
         self.buffer.clear();
         let read = self.input.append(len, &mut self.buffer)?;
         let mut sum = [0; 4];
@@ -169,7 +169,7 @@ pub(super) fn open(tree: &Tree, opening: &Opening) -> Result<Box<dyn Source>> {
             }
             let Some((_, record)) = reader.example()? else { break };
             example::observe(&record, &mut guesses);
-            opening.limits.columns(|| format!("file {}: its features", found.name), guesses.len())?;
+            opening.limits.columns(&found.name, || "its features".to_owned(), guesses.len())?;
         }
     }
     let mut fields: Vec<Field> = Vec::new();
@@ -334,10 +334,9 @@ impl Rows for RecordRows {
                 column.add(at, self.rows, &mut example)?;
             }
             record.clear();
-            example.encode(&mut record).map_err(|error| Error::Unsupported {
-                what: format!("a record of row {} ({error})", self.rows),
-                hint: String::new(),
-            })?;
+            example
+                .encode(&mut record)
+                .map_err(|error| Error::unsupported(format!("a record of row {} ({error})", self.rows), ""))?;
             write_record(&record, &mut out);
             if out.len() >= 256 << 10 {
                 self.output.put(&out)?;

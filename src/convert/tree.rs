@@ -165,7 +165,7 @@ fn descend(
         let entry = entry.map_err(|error| failed("list", directory, error))?;
         let Ok(name) = entry.file_name().into_string() else {
             let what = format!("the file name {} below {}", entry.file_name().display(), directory.display());
-            return Err(Error::Unsupported { what, hint: "names must be UTF-8".into() });
+            return Err(Error::unsupported(what, "names must be UTF-8"));
         };
         if is_hidden(&name) {
             continue;
@@ -177,14 +177,14 @@ fn descend(
             if depth >= MAX_DEPTH {
                 let what = format!("directories below {}", path.display());
                 let (asked, limit) = (depth as u64 + 1, MAX_DEPTH as u64);
-                return Err(Error::Limit { what, asked, limit, option: "the depth of directories" });
+                return Err(Error::limit(what, asked, limit, "the depth of directories"));
             }
             descend(&path, &full, depth + 1, limits, accept, found)?;
         } else if accept(&full) && fs::metadata(&path).is_ok_and(|metadata| metadata.is_file()) {
             if found.len() >= limits.max_files {
                 let (asked, limit) = (found.len() as u64 + 1, limits.max_files as u64);
                 let what = format!("files below {}", directory.display());
-                return Err(Error::Limit { what, asked, limit, option: "limits.max_files" });
+                return Err(Error::limit(what, asked, limit, "limits.max_files"));
             }
             found.push(Found::at(&path, &full)?);
         }

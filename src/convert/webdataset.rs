@@ -149,7 +149,7 @@ fn infer(files: &[Found], opening: &Opening) -> Result<SchemaRef> {
                 let number = content.map_or(None, |text| scalar::integer(text.trim(), false).ok());
                 guess.integer &= number.is_some_and(|number| i64::try_from(number).is_ok());
             }
-            opening.limits.columns(|| format!("file {}: its members", found.name), guesses.len())?;
+            opening.limits.columns(&found.name, || "its members".to_owned(), guesses.len())?;
         }
     }
     let mut fields = vec![Field::new(KEY, DataType::Utf8, false)];

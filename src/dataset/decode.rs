@@ -286,10 +286,11 @@ fn untimely(fault: times::Fault, rows: &Rows, place: &Place) -> Error {
             Error::corrupt(place, format!("an INT96 time is further from 1970 than 64 bits of {unit} reach"))
         }
         times::Why::Negative => Error::corrupt(place, "an INT96 time is before its day, or its day is negative"),
-        times::Why::Finer(unit) => Error::Unsupported {
-            what: format!("{place}: an INT96 time with digits beyond {unit}"),
-            hint: "rewrite the column as INT64 nanoseconds, or leave it out".to_owned(),
-        },
+        times::Why::Finer(unit) => Error::unsupported(
+            format!("an INT96 time with digits beyond {unit}"),
+            "rewrite the column as INT64 nanoseconds, or leave it out",
+        )
+        .at(place),
     }
 }
 

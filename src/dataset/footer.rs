@@ -143,9 +143,7 @@ pub(super) fn guard<T>(place: &Place, what: &str, work: impl FnOnce() -> Result<
     // What the decoder leaves behind after a panic is dropped with it, so nothing half-done is seen afterwards.
     match page::quiet(work) {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(ParquetError::NYI(what))) => {
-            Err(Error::Unsupported { what: format!("{place}: {what}"), hint: String::new() })
-        }
+        Ok(Err(ParquetError::NYI(what))) => Err(Error::unsupported(what, "").at(place.clone())),
         Ok(Err(error)) => Err(Error::corrupt_by(place.clone(), what, error)),
         Err(panic) => {
             let text = page::said(&*panic).unwrap_or("the decoder gave up");
@@ -227,7 +225,7 @@ fn footer_length(tail: &[u8], size: u64, limits: &Limits, place: &Place) -> Resu
         b"PAR1" => {}
         b"PARE" => {
             let hint = "write the dataset without encryption".to_owned();
-            return Err(Error::Unsupported { what: format!("{place}: an encrypted footer"), hint });
+            return Err(Error::unsupported("an encrypted footer", hint).at(place.clone()));
         }
         _ => {
             return corrupt(
@@ -240,12 +238,9 @@ fn footer_length(tail: &[u8], size: u64, limits: &Limits, place: &Place) -> Resu
         return corrupt(format!("the footer's length of {length} does not fit a file of {size} bytes"));
     }
     if length > limits.max_footer_bytes {
-        return Err(Error::Limit {
-            what: format!("{place}: the footer"),
-            asked: length,
-            limit: limits.max_footer_bytes,
-            option: "limits.max_footer_bytes",
-        });
+        return Err(
+            Error::limit("the footer", length, limits.max_footer_bytes, "limits.max_footer_bytes").at(place.clone())
+        );
     }
     Ok(length)
 }
@@ -286,12 +281,7 @@ fn validate(metadata: &ParquetMetaData, data_end: u64, limits: &Limits, place: &
     let leaves = metadata.file_metadata().schema_descr().num_columns();
     if leaves > limits.max_columns {
         let (asked, limit) = (leaves as u64, limits.max_columns as u64);
-        return Err(Error::Limit {
-            what: format!("{place}: the number of columns"),
-            asked,
-            limit,
-            option: "limits.max_columns",
-        });
+        return Err(Error::limit("the number of columns", asked, limit, "limits.max_columns").at(place.clone()));
     }
     let mut rows = 0_i64;
     let mut spans: Vec<(std::ops::Range<u64>, usize, usize)> = Vec::new();
@@ -309,8 +299,8 @@ fn validate(metadata: &ParquetMetaData, data_end: u64, limits: &Limits, place: &
                 return Err(Error::corrupt(place.column(column.column_path().string()), what));
             }
             if column.file_path().is_some_and(|path| !path.is_empty()) {
-                let what = format!("{}: columns in other files", place.column(column.column_path().string()));
-                return Err(Error::Unsupported { what, hint: String::new() });
+                let place = place.column(column.column_path().string());
+                return Err(Error::unsupported("columns in other files", "").at(place));
             }
             if group.num_rows() > 0 {
                 spans.push((chunk_range(column), index, leaf));

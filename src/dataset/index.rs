@@ -109,7 +109,7 @@ impl Dataset {
     /// [`Error::Unsupported`] if the files are in several stores, or one that does not tell versions apart.
     pub fn index(&self) -> Result<Vec<u8>> {
         let inner = &self.inner;
-        let unsupported = |what: &str, hint: &str| Error::Unsupported { what: what.to_owned(), hint: hint.to_owned() };
+        let unsupported = |what: &str, hint: &str| Error::unsupported(what.to_owned(), hint.to_owned());
         let Some(base) = &inner.base else {
             return Err(unsupported("an index of files in several stores", "index each store's files on their own"));
         };
@@ -205,7 +205,7 @@ impl Known {
         }
         if bytes.get(version) != MAGIC.last() {
             let what = format!("{place}: an index of another version");
-            return Err(Error::Unsupported { what, hint: "make it again with bowstring index".to_owned() });
+            return Err(Error::unsupported(what, "make it again with bowstring index"));
         }
         let end = bytes.len().checked_sub(DIGEST_BYTES).filter(|end| *end >= MAGIC.len());
         let (content, digest) = bytes.split_at(end.ok_or_else(|| corrupt("it is cut off"))?);
@@ -247,7 +247,7 @@ impl Known {
         if count > limits.max_files {
             let (asked, limit) = (count as u64, limits.max_files as u64);
             let what = format!("{place}: the number of files");
-            return Err(Fault::Told(Error::Limit { what, asked, limit, option: "limits.max_files" }));
+            return Err(Fault::Told(Error::limit(what, asked, limit, "limits.max_files")));
         }
         // A file takes its digest at least.
         let room = count.min(reader.rest.len() / DIGEST_BYTES);

@@ -44,10 +44,7 @@ impl Layout {
         for field in default.schema().fields() {
             if !seen.insert(field.name().as_str()) {
                 let hint = "rename one of them".to_owned();
-                return Err(Error::Unsupported {
-                    what: format!("{place}: two columns named {:?}", field.name()),
-                    hint,
-                });
+                return Err(Error::unsupported(format!("two columns named {:?}", field.name()), hint).at(place));
             }
         }
         let descriptor = metadata.file_metadata().schema_descr();

@@ -154,7 +154,7 @@ pub(super) async fn windows(dataset: &Dataset, ngram: &Ngram, options: &OpenOpti
 
 fn unsorted(place: Place, what: String) -> Error {
     let hint = "sort each row group by the timestamp when writing".to_owned();
-    Error::Unsupported { what: format!("ngram over {place}: {what}"), hint }
+    Error::unsupported(format!("ngram over it ({what})"), hint).at(place)
 }
 
 #[cfg(test)]

@@ -67,11 +67,8 @@ impl<'a> Outline<'a> {
     /// Looks at the footer's Thrift before it is parsed: counts, nesting, types, paths and encryption.
     pub(super) fn read(bytes: &'a [u8], limits: &Limits, place: &Place) -> Result<Self> {
         let corrupt = |what: &str| Error::corrupt(place.clone(), format!("the footer is damaged: {what}"));
-        let too_many = |what: &str, asked: usize, limit: usize, option: &'static str| Error::Limit {
-            what: format!("{place}: {what}"),
-            asked: asked as u64,
-            limit: limit as u64,
-            option,
+        let too_many = |what: &str, asked: usize, limit: usize, option: &'static str| {
+            Error::limit(what, asked as u64, limit as u64, option).at(place.clone())
         };
         let mut outline =
             Self { schema: &[], digest: [0; 32], sealed: Vec::new(), nulls: Vec::new(), leaves: Vec::new() };

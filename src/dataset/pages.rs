@@ -222,15 +222,15 @@ fn is_index(encoding: i64) -> bool {
 }
 
 fn within(size: u64, packed: u64, number: usize, limits: &Limits, place: &dyn Fn() -> Place) -> Result<()> {
-    let what = || format!("{}: page {number}", place());
+    let what = || format!("page {number}");
     if size > limits.max_page_bytes {
         let limit = limits.max_page_bytes;
-        return Err(Error::Limit { what: what(), asked: size, limit, option: "limits.max_page_bytes" });
+        return Err(Error::limit(what(), size, limit, "limits.max_page_bytes").at(place()));
     }
     let ratio = size / packed.max(1);
     if size > PAGE_RATIO_FREE && ratio > limits.max_ratio {
         let what = format!("{}, unpacking to {ratio} times its size,", what());
-        return Err(Error::Limit { what, asked: ratio, limit: limits.max_ratio, option: "limits.max_ratio" });
+        return Err(Error::limit(what, ratio, limits.max_ratio, "limits.max_ratio").at(place()));
     }
     Ok(())
 }

@@ -217,9 +217,8 @@ impl Dataset {
         let leaves = projection.leaves(file.layout);
         let sealed = leaves.iter().find(|leaf| file.sealed.binary_search(&(ordinal, **leaf)).is_ok());
         let Some(column) = sealed.and_then(|leaf| layout.descriptor().columns().get(*leaf)) else { return Ok(()) };
-        let what = format!("{}: an encrypted column", self.place(group).column(column.path().string()));
         let hint = "leave the column out, or write the dataset without encryption".to_owned();
-        Err(Error::Unsupported { what, hint })
+        Err(Error::unsupported("an encrypted column", hint).at(self.place(group).column(column.path().string())))
     }
 
     /// Refuses a row group that would take too much room when decoded, before anything is read.
@@ -228,7 +227,7 @@ impl Dataset {
         let limits = &self.inner.limits;
         let Cost { fetched, decoded, .. } = self.cost(group, projection);
         let over = |what: &str, asked: u64, limit: u64, option: &'static str| {
-            Err(Error::Limit { what: format!("{}: {what}", self.place(group)), asked, limit, option })
+            Err(Error::limit(what, asked, limit, option).at(self.place(group)))
         };
         if decoded > limits.max_row_group_bytes {
             return over("its decoded columns", decoded, limits.max_row_group_bytes, "limits.max_row_group_bytes");

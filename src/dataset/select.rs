@@ -66,12 +66,8 @@ impl Room {
     ) -> Result<SemaphorePermit<'_>> {
         let asked = dataset.cost(group, columns).total();
         if asked > self.limit {
-            return Err(Error::Limit {
-                what: format!("the columns that choose rows, of {},", dataset.place(group)),
-                asked,
-                limit: self.limit,
-                option: "memory_budget",
-            });
+            return Err(Error::limit("the columns that choose rows", asked, self.limit, "memory_budget")
+                .at(dataset.place(group)));
         }
         let asked = (asked >> 10).clamp(1, u64::from(self.most)) as u32;
         let closed = |_| Error::Closed { why: "the dataset is no longer opened".to_owned() };

@@ -135,12 +135,7 @@ impl Placement {
     /// # Errors
     /// [`Error::Limit`] if the batch overflows memory.
     pub(super) fn new(batch: &Batch, recipes: &Recipes, in_place: bool) -> Result<Self> {
-        let overflow = || Error::Limit {
-            what: "a batch on a device".to_owned(),
-            asked: u64::MAX,
-            limit: isize::MAX as u64,
-            option: "batch_size",
-        };
+        let overflow = || Error::limit("a batch on a device", u64::MAX, isize::MAX as u64, "batch_size");
         let mut placement = Self { slabs: Vec::new(), tensors: Vec::new(), total: 0 };
         let tensors: Vec<(&Arc<str>, &Tensor)> = batch.columns().iter().filter_map(named).collect();
         for (_, tensor) in &tensors {

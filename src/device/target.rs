@@ -79,11 +79,13 @@ impl Target {
 
     fn new(column: Arc<str>, dtype: DType, shape: Vec<usize>, at: Address, side: Side) -> Result<Self> {
         let bytes = shape.iter().try_fold(dtype.size(), |product, dim| product.checked_mul(*dim));
-        let bytes = bytes.filter(|bytes| at.checked_add(*bytes as u64).is_some()).ok_or_else(|| Error::Limit {
-            what: format!("the tensor for column {column}, of shape {shape:?},"),
-            asked: u64::MAX,
-            limit: isize::MAX as u64,
-            option: "batch_size",
+        let bytes = bytes.filter(|bytes| at.checked_add(*bytes as u64).is_some()).ok_or_else(|| {
+            Error::limit(
+                format!("the tensor for column {column}, of shape {shape:?},"),
+                u64::MAX,
+                isize::MAX as u64,
+                "batch_size",
+            )
         })?;
         Ok(Self { column, dtype, shape, bytes, at, side })
     }
@@ -208,10 +210,10 @@ fn side_of(device: &dyn Device) -> Side {
 }
 
 fn no_tensor(column: &str) -> Error {
-    Error::Unsupported {
-        what: format!("filling a tensor with column {column}, which is no tensor"),
-        hint: "text and binary come as Arrow arrays: leave it out of the tensors to fill".to_owned(),
-    }
+    Error::unsupported(
+        format!("filling a tensor with column {column}, which is no tensor"),
+        "text and binary come as Arrow arrays: leave it out of the tensors to fill",
+    )
 }
 
 fn no_column<'a>(column: &str, there: impl Iterator<Item = &'a Arc<str>>) -> Error {

@@ -13,7 +13,6 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -329,19 +328,22 @@ struct Thread<S, F> {
 impl<S: Send + 'static, F: Source<S>> Thread<S, F> {
     fn run(mut self) {
         let (core, queue) = (Arc::clone(&self.core), Arc::clone(&self.queue));
-        let ended = catch_unwind(AssertUnwindSafe(|| {
+        let ended = crate::page::quiet(|| {
             while !self.core.board().closed {
                 self.turn();
             }
-        }));
-        if ended.is_err() {
+        });
+        if let Err(panic) = ended {
             // Said once, and then it is over for the consumer, as if it had been closed.
             let generation = core.board().generation;
-            let error = refused(core.device.name(), "the transfer thread", "it panicked, which is a bug of bowstring");
+            let said = crate::page::said(&*panic).unwrap_or("no message");
+            let why = format!("it panicked ({said}), which is a bug of bowstring");
+            let error = refused(core.device.name(), "the transfer thread", why);
             queue.push(generation, Item::Error(error));
         }
-        if catch_unwind(AssertUnwindSafe(|| self.stop())).is_err() {
-            tracing::error!("the transfer thread of {} panicked; its memory is lost", core.device.name());
+        if let Err(panic) = crate::page::quiet(|| self.stop()) {
+            let said = crate::page::said(&*panic).unwrap_or("no message");
+            tracing::error!("the transfer thread of {} panicked ({said}); its memory is lost", core.device.name());
         }
         core.change(|board| board.finished = true);
         queue.filled.notify_all();

@@ -38,12 +38,8 @@ pub(super) fn head(header: &[u8], metadata: &[u8], body: usize) -> Result<Bytes>
         varint(&mut fields, body as u64);
     }
     let length = fields.len() + body;
-    let length = u32::try_from(length).map_err(|_| Error::Limit {
-        what: "a batch as one message".to_owned(),
-        asked: length as u64,
-        limit: u64::from(u32::MAX),
-        option: "batch_size",
-    })?;
+    let length = u32::try_from(length)
+        .map_err(|_| Error::limit("a batch as one message", length as u64, u64::from(u32::MAX), "batch_size"))?;
     let mut message = BytesMut::with_capacity(PREFIX + fields.len());
     message.put_u8(0);
     message.put_u32(length);
@@ -246,12 +242,7 @@ fn malformed(found: &str) -> Error {
 }
 
 fn too_long(what: &str, asked: usize, limit: usize) -> Error {
-    Error::Limit {
-        what: format!("{what} that is received"),
-        asked: asked as u64,
-        limit: limit as u64,
-        option: "memory_budget",
-    }
+    Error::limit(format!("{what} that is received"), asked as u64, limit as u64, "memory_budget")
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Errors across the wire: each to its own gRPC code with the error itself as a detail, and back.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -21,19 +22,101 @@ const MAX_BYTES: usize = 4 << 10;
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 enum Detail {
-    NotFound { what: String, hint: String },
-    Corrupt { file: Option<String>, row_group: Option<usize>, column: Option<String>, row: Option<u64>, what: String },
-    SourceChanged { file: String, was: String, now: String },
-    Mismatch { what: String, expected: String, found: String, hint: String },
-    Unsupported { what: String, hint: String },
-    Limit { what: String, asked: u64, limit: u64, option: String },
-    Config { option: String, problem: String },
-    Store { operation: String, url: String, why: String },
-    Timeout { stage: String, culprit: String, seconds: f64 },
-    Fenced { gang: String, generation: u64, why: String },
-    Remote { peer: String, what: String },
-    Device { device: String, what: String, why: String },
-    Closed { why: String },
+    NotFound {
+        what: String,
+        hint: String,
+    },
+    Corrupt {
+        file: Option<String>,
+        row_group: Option<usize>,
+        column: Option<String>,
+        row: Option<u64>,
+        what: String,
+    },
+    SourceChanged {
+        file: String,
+        was: String,
+        now: String,
+    },
+    Mismatch {
+        what: String,
+        expected: String,
+        found: String,
+        hint: String,
+    },
+    Unsupported {
+        what: String,
+        hint: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        at: Option<At>,
+    },
+    Limit {
+        what: String,
+        asked: u64,
+        limit: u64,
+        option: String,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        at: Option<At>,
+    },
+    Config {
+        option: String,
+        problem: String,
+    },
+    Store {
+        operation: String,
+        url: String,
+        why: String,
+    },
+    Timeout {
+        stage: String,
+        culprit: String,
+        seconds: f64,
+    },
+    Fenced {
+        gang: String,
+        generation: u64,
+        why: String,
+    },
+    Remote {
+        peer: String,
+        what: String,
+    },
+    Device {
+        device: String,
+        what: String,
+        why: String,
+    },
+    Closed {
+        why: String,
+    },
+}
+
+/// A place as it travels, beside a text that has it in front for peers that know of no places.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct At {
+    file: Option<String>,
+    row_group: Option<usize>,
+    column: Option<String>,
+    row: Option<u64>,
+}
+
+impl At {
+    /// The place of an error and its text with the place.
+    fn of(place: Option<&Place>, what: &str) -> (Option<Self>, String) {
+        let Some(place) = place else { return (None, what.to_owned()) };
+        let text = |part: &Option<Arc<str>>| part.as_ref().map(|part| part.to_string());
+        let Place { file, row_group, column, row } = place;
+        let at = Self { file: text(file), row_group: *row_group, column: text(column), row: *row };
+        (Some(at), format!("{place}: {what}"))
+    }
+
+    /// The place, and the text of `what` without it.
+    fn back(at: Option<Self>, what: String) -> (Place, String) {
+        let Some(Self { file, row_group, column, row }) = at else { return (Place::default(), what) };
+        let place = Place { file: file.map(Into::into), row_group, column: column.map(Into::into), row };
+        let bare = what.strip_prefix(&format!("{place}: ")).map(str::to_owned);
+        (place, bare.unwrap_or(what))
+    }
 }
 
 /// `error` as a status. What it says is meant for the client: no secret is ever in an error.
@@ -59,13 +142,14 @@ pub fn to_status(error: &Error) -> Status {
                 hint: hint.clone(),
             },
         ),
-        Error::Unsupported { what, hint } => {
-            (Code::Unimplemented, Detail::Unsupported { what: what.clone(), hint: hint.clone() })
+        Error::Unsupported { place, what, hint } => {
+            let (at, what) = At::of(place.as_deref(), what);
+            (Code::Unimplemented, Detail::Unsupported { what, hint: hint.clone(), at })
         }
-        Error::Limit { what, asked, limit, option } => (
-            Code::OutOfRange,
-            Detail::Limit { what: what.clone(), asked: *asked, limit: *limit, option: (*option).to_owned() },
-        ),
+        Error::Limit { place, what, asked, limit, option } => {
+            let (at, what) = At::of(place.as_deref(), what);
+            (Code::OutOfRange, Detail::Limit { what, asked: *asked, limit: *limit, option: (*option).to_owned(), at })
+        }
         Error::Config { option, problem } => {
             (Code::InvalidArgument, Detail::Config { option: (*option).to_owned(), problem: problem.clone() })
         }
@@ -127,9 +211,13 @@ pub fn from_status(peer: &str, status: &Status) -> Error {
         Some(Detail::Mismatch { what, expected, found, hint }) => {
             Error::Mismatch { what: format!("{what} at {peer}"), expected, found, hint }
         }
-        Some(Detail::Unsupported { what, hint }) => Error::Unsupported { what: format!("{what} at {peer}"), hint },
-        Some(Detail::Limit { what, asked, limit, option }) => {
-            Error::Limit { what: format!("{what} at {peer}"), asked, limit, option: known(&option) }
+        Some(Detail::Unsupported { what, hint, at }) => {
+            let (place, what) = At::back(at, what);
+            Error::unsupported(format!("{what} at {peer}"), hint).at(place)
+        }
+        Some(Detail::Limit { what, asked, limit, option, at }) => {
+            let (place, what) = At::back(at, what);
+            Error::limit(format!("{what} at {peer}"), asked, limit, known(&option)).at(place)
         }
         Some(Detail::Config { option, problem }) => {
             Error::Config { option: known(&option), problem: format!("{problem} (at {peer})") }
@@ -248,6 +336,16 @@ mod tests {
                 "{back}"
             );
             assert_eq!(is_transient(&status), matches!(error, Error::Closed { .. }));
+        }
+        let place = Place::file("a: b.parquet").row_group(1).column("x").row(7);
+        let limit = Error::limit("its page", 2, 1, "memory_budget").at(place.clone());
+        let detail = to_text(&to_status(&limit));
+        assert!(detail.contains("file a: b.parquet, row group 1, column x, row 7: its page"), "older peers: {detail}");
+        let odd = Error::unsupported("a map", "").at(place.clone());
+        for error in [limit, odd] {
+            let back = from_status("grpc://h", &to_status(&error));
+            assert_eq!(back.place(), Some(&place));
+            assert_eq!(back.to_string().matches("row group 1").count(), 1, "{back}");
         }
         let plain = from_status("grpc://h", &Status::unavailable("gone"));
         assert_eq!(plain.to_string(), "grpc://h: Unavailable: gone");

@@ -294,7 +294,7 @@ impl Loader {
             if let Some(field) = self.schema().fields().iter().filter(varies).find(part) {
                 let what = format!("filling a tensor with {column}, whose length varies from batch to batch,");
                 let hint = format!("pad the lists: lists={{\"{}\": Padded(n)}}", field.name);
-                return Err(Error::Unsupported { what, hint });
+                return Err(Error::unsupported(what, hint));
             }
         }
         match batch {

@@ -48,12 +48,7 @@ fn layout(len: usize) -> Option<Layout> {
 
 impl HostAllocator for SystemAllocator {
     fn allocate(&self, len: usize) -> Result<NonNull<u8>> {
-        let refused = || Error::Limit {
-            what: "a host buffer".to_owned(),
-            asked: len as u64,
-            limit: isize::MAX as u64,
-            option: "memory_budget",
-        };
+        let refused = || Error::limit("a host buffer", len as u64, isize::MAX as u64, "memory_budget");
         let layout = layout(len).filter(|layout| layout.size() > 0).ok_or_else(refused)?;
         // SAFETY: the layout's size is not zero (filtered above).
         NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(refused)

@@ -155,10 +155,7 @@ impl fmt::Debug for Lease {
 
 impl HostAllocator for Lease {
     fn allocate(&self, len: usize) -> Result<NonNull<u8>> {
-        Err(Error::Unsupported {
-            what: format!("allocating {len} bytes in another process"),
-            hint: "allocate from a pool".to_owned(),
-        })
+        Err(Error::unsupported(format!("allocating {len} bytes in another process"), "allocate from a pool"))
     }
 
     unsafe fn free(&self, _: NonNull<u8>, _: usize) {

@@ -115,12 +115,7 @@ impl Pool {
     /// [`Error::Limit`] if `bytes` exceeds the whole budget: it could never be granted.
     pub async fn reserve(self: &Arc<Self>, bytes: usize) -> Result<Reservation> {
         if bytes > self.budget {
-            return Err(Error::Limit {
-                what: "one item of the pipeline".to_owned(),
-                asked: bytes as u64,
-                limit: self.budget as u64,
-                option: "memory_budget",
-            });
+            return Err(Error::limit("one item of the pipeline", bytes as u64, self.budget as u64, "memory_budget"));
         }
         let receiver = {
             let mut state = self.lock();

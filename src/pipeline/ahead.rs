@@ -275,12 +275,13 @@ impl Ahead {
                     return Err(Stop::Overtaken);
                 }
                 let place = source.dataset.place(slot.group as usize);
-                return Err(Stop::Failed(Error::Limit {
-                    what: format!("{place}, beside {live} bytes of other row groups that the same steps need,"),
-                    asked: live.saturating_add(asked),
-                    limit: pool.budget() as u64,
-                    option: "memory_budget (or lower lanes or window_rows)",
-                }));
+                let error = Error::limit(
+                    format!("it, beside {live} bytes of other row groups that the same steps need,"),
+                    live.saturating_add(asked),
+                    pool.budget() as u64,
+                    "memory_budget (or lower lanes or window_rows)",
+                );
+                return Err(Stop::Failed(error.at(place)));
             }
             shared.lock().lose_patience(started.elapsed());
         };

@@ -12,6 +12,7 @@ use crate::codec::{BadRows, Columns};
 use crate::dataset::{Chunk, Cost, Dataset, Projection};
 use crate::error::{Error, Result};
 use crate::memory::{HostAllocator, Pool, SystemAllocator};
+use crate::page;
 
 /// Row groups fetched at once from an object store: enough to hide its latency. From local files, one more than there are threads
 /// to decode them.
@@ -110,8 +111,7 @@ impl Workers {
     pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
         let (sender, receiver) = oneshot::channel();
         self.pool.spawn_fifo(move || {
-            let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work))
-                .unwrap_or_else(|panic| Err(panicked(&*panic)));
+            let result = page::quiet(work).unwrap_or_else(|panic| Err(panicked(&*panic)));
             // Nobody waits any more where the future was dropped.
             drop(sender.send(result));
         });
@@ -216,6 +216,6 @@ pub(super) fn closed() -> Error {
 }
 
 fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
-    let text = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    Error::Closed { why: format!("a worker panicked ({}); this is a bug in bowstring", text.unwrap_or("no message")) }
+    let text = page::said(panic).unwrap_or("no message");
+    Error::Closed { why: format!("a worker panicked ({text}); this is a bug in bowstring") }
 }

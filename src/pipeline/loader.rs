@@ -335,7 +335,7 @@ impl Limits {
     /// Says with how many lanes the plan of `asked` would fit, where it leaves that open: by default lanes follow the global batch, and
     /// a rank that has all of them may lack the memory of a gang.
     fn remedy(self, error: Error, prepared: &Prepared, asked: &PlanSpec) -> Error {
-        let Error::Limit { what, asked: need, limit, option } = error else { return error };
+        let Error::Limit { place, what, asked: need, limit, option } = error else { return error };
         let manifests: Vec<_> = prepared.datasets().map(|dataset| Arc::clone(dataset.manifest())).collect();
         let fits = |lanes: &u32| {
             let spec = PlanSpec { lanes: Some(*lanes), ..asked.clone() }.resolve(&manifests);
@@ -348,6 +348,6 @@ impl Limits {
             Some(lanes) => format!("{} (it fits with lanes={lanes}),", what.trim_end_matches(',')),
             None => what,
         };
-        Error::Limit { what, asked: need, limit, option }
+        Error::Limit { place, what, asked: need, limit, option }
     }
 }

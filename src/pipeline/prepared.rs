@@ -175,7 +175,7 @@ impl Prepared {
         let asked = self.batches_need(plan, share, prefetch);
         if asked > budget {
             let what = format!("{} batches of {rows} rows", batches_at_once(prefetch));
-            return Err(Error::Limit { what, asked, limit: budget, option: "memory_budget (or lower batch_size)" });
+            return Err(Error::limit(what, asked, budget, "memory_budget (or lower batch_size)"));
         }
         Ok(self.need(plan, share, prefetch))
     }
@@ -365,17 +365,17 @@ fn within_budget(need: MemoryNeed, plan: &Plan, budget: usize) -> Result<MemoryN
     if asked <= budget as u64 {
         return Ok(need);
     }
-    Err(Error::Limit {
-        what: format!(
+    Err(Error::limit(
+        format!(
             "one step: {} MB of row groups over {} lanes and {} MB of batches,",
             need.row_groups >> 20,
             plan.lanes(),
             need.batches >> 20
         ),
         asked,
-        limit: budget as u64,
-        option: "memory_budget (or lower lanes, window_rows, batch_size or prefetch)",
-    })
+        budget as u64,
+        "memory_budget (or lower lanes, window_rows, batch_size or prefetch)",
+    ))
 }
 
 /// The largest row group on its way in.

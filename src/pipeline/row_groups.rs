@@ -99,12 +99,12 @@ impl RowGroups {
             let largest = largest_group(&sources);
             let asked = largest.saturating_add(batches as u64);
             if asked > settings.budget as u64 {
-                return Err(Error::Limit {
-                    what: format!("a row group of {} MB and {} MB of decoded ones,", largest >> 20, batches >> 20),
+                return Err(Error::limit(
+                    format!("a row group of {} MB and {} MB of decoded ones,", largest >> 20, batches >> 20),
                     asked,
-                    limit: settings.budget as u64,
-                    option: "memory_budget (or lower max_rows or prefetch)",
-                });
+                    settings.budget as u64,
+                    "memory_budget (or lower max_rows or prefetch)",
+                ));
             }
             Ok((Parts { sources, batches, memory: BatchMemory::default() }, dataset))
         })?;

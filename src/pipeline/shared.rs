@@ -39,11 +39,13 @@ impl Prepared {
         need: u64,
         ahead: u64,
     ) -> Result<Arc<SharedReader>> {
-        let too_large = |asked| crate::Error::Limit {
-            what: "row groups of a plan".to_owned(),
-            asked,
-            limit: usize::MAX as u64,
-            option: "memory_budget (or lower lanes or window_rows)",
+        let too_large = |asked| {
+            crate::Error::limit(
+                "row groups of a plan",
+                asked,
+                usize::MAX as u64,
+                "memory_budget (or lower lanes or window_rows)",
+            )
         };
         let bytes = need.saturating_add(ahead);
         let means = Means {

@@ -117,14 +117,12 @@ impl Stored {
     }
 
     fn plain(&self, array: &ArrayRef, field: &Field, group: usize) -> Result<ArrayRef> {
-        cast(array, field.data_type()).map_err(|misfit| Error::Unsupported {
-            what: format!(
-                "{}: {} rows as {} ({misfit})",
-                self.dataset.place(group).column(field.name().as_str()),
-                array.len(),
-                field.data_type()
-            ),
-            hint: "write smaller row groups".to_owned(),
+        cast(array, field.data_type()).map_err(|misfit| {
+            Error::unsupported(
+                format!("{} rows as {} ({misfit})", array.len(), field.data_type()),
+                "write smaller row groups",
+            )
+            .at(self.dataset.place(group).column(field.name().as_str()))
         })
     }
 }

@@ -31,6 +31,9 @@ const RANK_BYTES: u64 = FIRST_BATCH_BYTES;
 /// Where its rows are so wide that the batches in flight are the larger part: bytes of row groups per byte of a batch. Six batches are
 /// in flight, so row groups take about four times as much.
 const BATCHES: u64 = 24;
+/// Bytes of row groups that the lanes of all ranks may need together: a server holds them all, and so does a rank that is left alone. Twice
+/// as many are there while lanes change windows, which the default budget of 4 GiB holds.
+const WHOLE_BYTES: u64 = 3 << 29;
 /// Most lanes by default: each step asks all of them.
 const MOST_LANES: u64 = MAX_LANES as u64 / 8;
 
@@ -104,7 +107,7 @@ fn for_ranks(batch: u64, row_bytes: u64, sources: &[Groups]) -> u32 {
     let rows = 1 << rows.ilog2();
     let ranks = batch / rows;
     let each = (RANK_BYTES / RANK_ROWS).max(BATCHES.saturating_mul(row_bytes));
-    let may_hold = u128::from(batch) * u128::from(each);
+    let may_hold = (u128::from(batch) * u128::from(each)).min(WHOLE_BYTES.into());
     let hold = |lanes: u64| -> u128 {
         let of = |source: &Groups| (u128::from(lanes) * u128::from(source.median)).min(source.bytes.into());
         sources.iter().map(of).sum()

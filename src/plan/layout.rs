@@ -56,8 +56,7 @@ impl Layout {
         lanes: u32,
         window_rows: u64,
     ) -> Result<Self> {
-        let unsupported =
-            |what: String| Error::Unsupported { what, hint: "write smaller row groups or datasets".to_owned() };
+        let unsupported = |what: String| Error::unsupported(what, "write smaller row groups or datasets");
         if manifest.groups.len() > 1 << 31 {
             return Err(unsupported(format!("a dataset of {} row groups", manifest.groups.len())));
         }

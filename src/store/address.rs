@@ -84,7 +84,7 @@ impl<'a> Stores<'a> {
         if url.query().is_some() || url.fragment().is_some() {
             let hint = "signed URLs have no stable objects behind them; use the store's own scheme and storage_options"
                 .to_owned();
-            return Err(Error::Unsupported { what: format!("{shown} with a query"), hint });
+            return Err(Error::unsupported(format!("{shown} with a query"), hint));
         }
         if url.scheme() == MEMORY {
             let host = url.host_str().unwrap_or_default();

@@ -46,7 +46,7 @@ impl Found {
         let end = self.tail(most.saturating_add(1).min(i64::MAX as u64)).await?;
         if end.start > 0 || end.bytes.len() as u64 > most {
             let asked = end.object.stamp().size;
-            return Err(Error::Limit { what: self.url(), asked, limit: most, option });
+            return Err(Error::limit(self.url(), asked, most, option));
         }
         Ok(end.bytes)
     }

@@ -78,12 +78,7 @@ pub(super) fn check_count(count: usize, most: usize) -> Result<()> {
     if count <= most {
         return Ok(());
     }
-    Err(Error::Limit {
-        what: "the number of files".to_owned(),
-        asked: count as u64,
-        limit: most as u64,
-        option: "limits.max_files",
-    })
+    Err(Error::limit("the number of files", count as u64, most as u64, "limits.max_files"))
 }
 
 fn ancestors(path: &str) -> impl Iterator<Item = &str> {

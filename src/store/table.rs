@@ -31,14 +31,14 @@ impl Table {
             Self::Iceberg => ("Iceberg", "the scan's plan_files() in PyIceberg"),
             Self::Hudi => ("Hudi", "the files of its latest snapshot"),
         };
-        Error::Unsupported {
-            what: format!(
+        Error::unsupported(
+            format!(
                 "{url}, which has a table of {name} in it: its files also hold rows that were deleted or replaced,"
             ),
-            hint: format!(
+            format!(
                 "give the list of files of the version that you want ({files}), or, if all files are meant, a pattern: **/*.parquet"
             ),
-        }
+        )
     }
 }
 

@@ -122,7 +122,7 @@ impl Tree {
             return Ok(());
         }
         let hint = "give the address of one file; a plain HTTP server has no directories".to_owned();
-        Err(Error::Unsupported { what: format!("listing {}", self.url()), hint })
+        Err(Error::unsupported(format!("listing {}", self.url()), hint))
     }
 
     /// The path of `name` below the directory; of the directory itself, if it is empty.

@@ -99,7 +99,9 @@ fn every_broken_fixture_is_an_error_with_its_place() {
             }
         }
     }
-    assert!(matches!(read(Path::new("fixtures/corrupt/encrypted_magic.parquet")), Err(Error::Unsupported { .. })));
+    let error = read(Path::new("fixtures/corrupt/encrypted_magic.parquet")).unwrap_err();
+    assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    assert!(error.place().is_some_and(|place| place.file.as_deref() == Some("encrypted_magic.parquet")), "{error:?}");
 }
 
 /// Where the bodies of pages are in `good.parquet`: a flip there must be noticed, for its pages have checksums.

@@ -148,7 +148,7 @@ fn within(layout: &Layout, rows: &Rows<'_>) -> Result<()> {
         return Ok(());
     }
     let (what, limit) = (format!("the values of step {}", rows.step), rows.max_bytes as u64);
-    Err(Error::Limit { what, asked: asked as u64, limit, option: "memory_budget (or lower batch_size)" })
+    Err(Error::limit(what, asked as u64, limit, "memory_budget (or lower batch_size)"))
 }
 
 /// That all rows exist, so that nothing below can be out of range.

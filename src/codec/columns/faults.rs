@@ -155,11 +155,7 @@ pub(super) fn stand_in(
 /// The decoder's error with the place that the decoder cannot know.
 fn located(error: Error, place: Place) -> Error {
     match error {
-        Error::Corrupt { what, source, .. } => Error::Corrupt { place, what, source },
-        Error::Unsupported { what, hint } => Error::Unsupported { what: format!("{place}: {what}"), hint },
-        Error::Limit { what, asked, limit, option } => {
-            Error::Limit { what: format!("{place}: {what}"), asked, limit, option }
-        }
+        Error::Corrupt { .. } | Error::Unsupported { .. } | Error::Limit { .. } => error.at(place),
         other => Error::corrupt_by(place, "cannot be decoded", other),
     }
 }

@@ -98,10 +98,7 @@ pub(super) fn leaves(schema: &Schema) -> Result<Vec<Leaf>> {
 
 fn descend(mut at: Leaf, field: &Field, depth: usize, found: &mut Vec<Leaf>) -> Result<()> {
     if depth == 0 {
-        return Err(Error::Unsupported {
-            what: format!("column {}, nested more than {DEPTH} levels deep,", at.name),
-            hint: String::new(),
-        });
+        return Err(Error::unsupported(format!("column {}, nested more than {DEPTH} levels deep,", at.name), ""));
     }
     let children = |at: Leaf, children: &[(String, &Field)], found: &mut Vec<Leaf>| {
         for (name, child) in children {

@@ -332,9 +332,8 @@ pub(super) fn pack(
 
 /// The element type of a numeric leaf, once cast.
 fn numeric(leaf: &Leaf, cast: Option<DType>, nulls: &Nulls) -> Result<DType> {
-    let refused = |what: &str, hint: &str| {
-        Err(Error::Unsupported { what: format!("column {} ({what})", leaf.name), hint: hint.to_owned() })
-    };
+    let refused =
+        |what: &str, hint: &str| Err(Error::unsupported(format!("column {} ({what})", leaf.name), hint.to_owned()));
     match &leaf.kind {
         Kind::Number(dtype) => Ok(cast.unwrap_or(*dtype)),
         Kind::Decimal => Ok(cast.unwrap_or(DType::Float64)),

@@ -77,10 +77,10 @@ pub fn roots(schema: &Schema, columns: &[String]) -> Result<Vec<String>> {
     for pattern in columns {
         let root = pattern.split_once('.').map(|(root, _)| root);
         if root.is_some_and(|root| names.contains(&root)) && !names.contains(&pattern.as_str()) {
-            return Err(Error::Unsupported {
-                what: format!("{pattern:?}, a part of a column, among stored rows"),
-                hint: "name the whole column".to_owned(),
-            });
+            return Err(Error::unsupported(
+                format!("{pattern:?}, a part of a column, among stored rows"),
+                "name the whole column",
+            ));
         }
     }
     check(columns.iter(), &names)?;

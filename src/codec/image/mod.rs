@@ -35,7 +35,6 @@ mod turbo;
 mod zune;
 
 use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use fast_image_resize::images::{CroppedImage, Image, ImageRef};
 use fast_image_resize::{FilterType, IntoImageView, PixelType, ResizeAlg, ResizeOptions, Resizer};
@@ -207,7 +206,7 @@ struct Drawn {
 /// Runs a decoder with this thread's memory. The decoders are made by others, and fed by strangers.
 fn with_scratch(decode: impl FnOnce(&mut Scratch) -> Result<()>) -> Result<()> {
     let mut scratch = SCRATCH.take().unwrap_or_default();
-    let outcome = catch_unwind(AssertUnwindSafe(|| decode(&mut scratch)));
+    let outcome = crate::page::quiet(|| decode(&mut scratch));
     let Ok(result) = outcome else {
         return Err(Error::corrupt(Place::default(), "damaged image: the decoder panicked"));
     };

@@ -258,7 +258,7 @@ impl Limits {
     /// Checks the size an image claims to have; `bytes_per_pixel` is what decoding it takes.
     pub(super) fn check(&self, width: u32, height: u32, bytes_per_pixel: u64) -> Result<()> {
         let refuse = |what: &str, asked, limit, option| {
-            Err(Error::Limit { what: format!("{what} of an image of {width} x {height} pixels"), asked, limit, option })
+            Err(Error::limit(format!("{what} of an image of {width} x {height} pixels"), asked, limit, option))
         };
         let pixels = u64::from(width) * u64::from(height);
         let bytes = pixels.saturating_mul(bytes_per_pixel);

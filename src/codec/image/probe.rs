@@ -111,10 +111,7 @@ fn other(bytes: &[u8]) -> Error {
             return corrupt(format!("not an image: {} bytes that start with \"{start}\"", bytes.len()));
         }
     };
-    Error::Unsupported {
-        what: format!("image format {name}"),
-        hint: "store JPEG, PNG, WebP, GIF or BMP, or read the column as bytes".to_owned(),
-    }
+    Error::unsupported(format!("image format {name}"), "store JPEG, PNG, WebP, GIF or BMP, or read the column as bytes")
 }
 
 fn u16_be(bytes: &[u8], at: usize) -> Option<u16> {
@@ -217,7 +214,7 @@ fn is_plain_frame(body: &[u8]) -> bool {
 }
 
 fn unsupported_jpeg(what: &str) -> Error {
-    Error::Unsupported { what: what.to_owned(), hint: "store it as baseline or progressive JPEG of 8 bits".to_owned() }
+    Error::unsupported(what.to_owned(), "store it as baseline or progressive JPEG of 8 bits")
 }
 
 fn png(bytes: &[u8]) -> Result<Info> {

@@ -24,7 +24,7 @@ pub(super) fn decode(
     let kind = decoder.color_type();
     let Some(stored) = colour::bytes_per_pixel(kind) else {
         let what = format!("{} with pixels of type {kind:?}", info.format.name());
-        return Err(Error::Unsupported { what, hint: "store 8 or 16 bits".to_owned() });
+        return Err(Error::unsupported(what, "store 8 or 16 bits"));
     };
     // The exact type: not more pixels than the limits allow, of which the caller has checked most.
     limits.check(info.width, info.height, (stored + channels) as u64)?;
@@ -113,16 +113,15 @@ fn open<'a>(bytes: &'a [u8], format: Format, limits: &Limits) -> ImageResult<Box
 fn failed(info: &Info, limits: &Limits, error: ImageError) -> Error {
     let name = info.format.name();
     match error {
-        ImageError::Limits(_) => Error::Limit {
-            what: format!("decoding {name} of {} x {} pixels", info.width, info.height),
-            asked: limits.max_bytes.saturating_add(1),
-            limit: limits.max_bytes,
-            option: "limits.max_bytes",
-        },
-        ImageError::Unsupported(error) => Error::Unsupported {
-            what: format!("this kind of {name} ({error})"),
-            hint: "store it as plain PNG or JPEG".to_owned(),
-        },
+        ImageError::Limits(_) => Error::limit(
+            format!("decoding {name} of {} x {} pixels", info.width, info.height),
+            limits.max_bytes.saturating_add(1),
+            limits.max_bytes,
+            "limits.max_bytes",
+        ),
+        ImageError::Unsupported(error) => {
+            Error::unsupported(format!("this kind of {name} ({error})"), "store it as plain PNG or JPEG")
+        }
         error => Error::corrupt_by(Place::default(), format!("{name}: damaged"), error),
     }
 }

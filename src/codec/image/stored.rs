@@ -24,7 +24,7 @@ impl StoredImage {
     pub fn new(stored: &Stored) -> Result<Self> {
         let refused = |what: String| {
             let hint = "images hold uint8 or uint16, of shape (height, width) or (height, width, channels)".to_owned();
-            Err(Error::Unsupported { what, hint })
+            Err(Error::unsupported(what, hint))
         };
         let dtype = match stored.element {
             Element::Number(dtype @ (DType::Uint8 | DType::Uint16)) => dtype,

@@ -203,9 +203,8 @@ impl Npy {
         let (letter, rest) = rest.split_at(1);
         let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
         let (number, unit) = rest.split_at(digits);
-        let unsupported = |hint: &str| {
-            Err(Error::Unsupported { what: format!("an array of NumPy dtype {descr:?}"), hint: hint.to_owned() })
-        };
+        let unsupported =
+            |hint: &str| Err(Error::unsupported(format!("an array of NumPy dtype {descr:?}"), hint.to_owned()));
         if letter == "O" {
             return unsupported("arrays of objects are pickles, which could run anything; store numbers or strings");
         }

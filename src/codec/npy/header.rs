@@ -55,7 +55,7 @@ pub(super) fn extent(start: &[u8]) -> Result<usize> {
         [1, 0, a, b, _, _] => (10, u32::from(u16::from_le_bytes([a, b]))),
         [2 | 3, 0, a, b, c, d] => (12, u32::from_le_bytes([a, b, c, d])),
         [major, minor, ..] => {
-            return Err(Error::Unsupported { what: format!(".npy of version {major}.{minor}"), hint: String::new() });
+            return Err(Error::unsupported(format!(".npy of version {major}.{minor}"), ""));
         }
         _ => return Err(corrupt("no .npy: too short")),
     };
@@ -155,10 +155,7 @@ impl<'a> Literal<'a> {
 
     fn descr(&mut self) -> Result<Npy> {
         if matches!(self.peek(), Some(b'[' | b'(')) {
-            return Err(Error::Unsupported {
-                what: "an array of structures".into(),
-                hint: "store each field in a column of its own".into(),
-            });
+            return Err(Error::unsupported("an array of structures", "store each field in a column of its own"));
         }
         Npy::parse(self.string()?)
     }

@@ -292,7 +292,7 @@ impl NpyDecoder {
         let asked = (count as u64).saturating_mul(size_of::<usize>() as u64);
         if asked > self.limits.max_bytes.max(array.len() as u64 * 2) {
             let what = format!("an array of {count} strings");
-            return Err(Error::Limit { what, asked, limit: self.limits.max_bytes, option: "limits.max_bytes" });
+            return Err(Error::limit(what, asked, self.limits.max_bytes, "limits.max_bytes"));
         }
         let mut strings = Strings { shape: header.shape.clone(), ends: Vec::with_capacity(count), bytes: Vec::new() };
         for place in order::places(&header.shape, header.fortran) {

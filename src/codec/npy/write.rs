@@ -19,7 +19,7 @@ const DATE: u16 = 1 << 5 | 1;
 pub fn write_npy(element: &Npy, shape: &[usize], data: &[u8], out: &mut Vec<u8>) -> Result<()> {
     if shape.len() > MAX_AXES || element.big {
         let what = format!("writing an array {shape:?} of {element}");
-        return Err(Error::Unsupported { what, hint: "at most 32 axes, little endian".into() });
+        return Err(Error::unsupported(what, "at most 32 axes, little endian"));
     }
     if header::bytes(element, shape) != Some(data.len()) {
         return Err(Error::Mismatch {
@@ -58,9 +58,8 @@ pub fn write_npz(element: &Npy, shape: &[usize], data: &[u8], out: &mut Vec<u8>)
     deflate(&array, out)?;
 
     let small = |len: usize| {
-        u32::try_from(len).ok().filter(|len| *len < u32::MAX).ok_or_else(|| Error::Unsupported {
-            what: format!("an .npz of {} bytes", array.len()),
-            hint: "store it as .npy, or in parts".into(),
+        u32::try_from(len).ok().filter(|len| *len < u32::MAX).ok_or_else(|| {
+            Error::unsupported(format!("an .npz of {} bytes", array.len()), "store it as .npy, or in parts")
         })
     };
     let sizes = [small(out.len() - data_at)?, small(array.len())?].map(u32::to_le_bytes).concat();

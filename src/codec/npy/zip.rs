@@ -41,10 +41,7 @@ impl<'a> Entry<'a> {
             let (central, after) = Central::split(rest).ok_or_else(|| corrupt("the .npz has a damaged directory"))?;
             rest = after;
             if central.name.ends_with(b".npy") && found.replace(central).is_some() {
-                return Err(Error::Unsupported {
-                    what: "an .npz of several arrays".into(),
-                    hint: "store each array in a column of its own".into(),
-                });
+                return Err(Error::unsupported("an .npz of several arrays", "store each array in a column of its own"));
             }
         }
         let central = found.ok_or_else(|| corrupt("the .npz has no array in it"))?;
@@ -117,14 +114,14 @@ impl<'a> Central<'a> {
 
     fn entry(self, archive: &'a [u8], limits: &Limits) -> Result<Entry<'a>> {
         if self.flags & 1 != 0 {
-            return Err(Error::Unsupported { what: "an encrypted .npz".into(), hint: String::new() });
+            return Err(Error::unsupported("an encrypted .npz", ""));
         }
         let deflated = match self.method {
             0 => false,
             8 => true,
             method => {
                 let what = format!("an .npz with compression method {method}");
-                return Err(Error::Unsupported { what, hint: "numpy.savez_compressed writes deflate".into() });
+                return Err(Error::unsupported(what, "numpy.savez_compressed writes deflate"));
             }
         };
         let packed = self.packed(archive).ok_or_else(|| corrupt("the .npz has no data where its directory says"))?;
@@ -134,8 +131,7 @@ impl<'a> Central<'a> {
             return Err(corrupt(format!("the .npz claims {} bytes, its {} cannot give them", self.size, packed.len())));
         }
         if self.size > limits.max_bytes {
-            let what = "unpacking an .npz".into();
-            return Err(Error::Limit { what, asked: self.size, limit: limits.max_bytes, option: "limits.max_bytes" });
+            return Err(Error::limit("unpacking an .npz", self.size, limits.max_bytes, "limits.max_bytes"));
         }
         let size = usize::try_from(self.size).map_err(|_| corrupt("the .npz is larger than memory"))?;
         Ok(Entry { packed, deflated, size, crc: self.crc })

@@ -82,9 +82,11 @@ pub(super) fn scalar(name: &str) -> Option<DType> {
 impl Encoding {
     /// The encoding named `text`.
     pub(super) fn parse(column: &str, text: &str) -> Result<Self> {
-        let unsupported = |hint: &str| Error::Unsupported {
-            what: format!("column {column:?} with the encoding {:?} of MDS", text.chars().take(60).collect::<String>()),
-            hint: hint.to_owned(),
+        let unsupported = |hint: &str| {
+            Error::unsupported(
+                format!("column {column:?} with the encoding {:?} of MDS", text.chars().take(60).collect::<String>()),
+                hint.to_owned(),
+            )
         };
         Ok(match text {
             "bytes" => Self::Bytes,

@@ -94,12 +94,12 @@ pub(super) fn open(tree: &Tree, opening: &Opening) -> Result<Box<dyn Source>> {
         serde_json::from_slice(&content).map_err(|error| Error::corrupt_by(place(), "it is no index of MDS", error))?;
     if index.version != 2 {
         let what = format!("index.json: MDS of version {}", index.version);
-        return Err(Error::Unsupported { what, hint: "version 2 is known".into() });
+        return Err(Error::unsupported(what, "version 2 is known"));
     }
     let Some(first) = index.shards.first() else {
         return Err(Error::corrupt(place(), "it names no shards, so there are no columns"));
     };
-    opening.limits.columns(|| "index.json: a shard".to_owned(), first.column_names.len())?;
+    opening.limits.columns("index.json", || "a shard".to_owned(), first.column_names.len())?;
     let encodings = first
         .column_names
         .iter()
@@ -191,10 +191,10 @@ fn directory(tree: &Tree) -> Result<Option<Tree>> {
     match tree.file()? {
         None => Ok(None),
         Some(file) if &*file.name == "index.json" => Ok(Some(tree.parent())),
-        Some(_) => Err(Error::Unsupported {
-            what: format!("the single shard {}", tree.shown()),
-            hint: "give the directory with its index.json".into(),
-        }),
+        Some(_) => Err(Error::unsupported(
+            format!("the single shard {}", tree.shown()),
+            "give the directory with its index.json",
+        )),
     }
 }
 

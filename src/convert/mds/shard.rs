@@ -79,10 +79,11 @@ impl<'a> Samples<'a> {
                 Unpacked::Whole { bytes, at: 0, packed: found.bytes }
             }
             Some(other) => {
-                return Err(Error::Unsupported {
-                    what: format!("file {}: the compression {other:?} of MDS", found.name),
-                    hint: "br, bz2, gz, snappy, zstd and none are supported".into(),
-                });
+                return Err(Error::unsupported(
+                    format!("the compression {other:?} of MDS"),
+                    "br, bz2, gz, snappy, zstd and none are supported",
+                )
+                .at(Place::file(Arc::clone(&found.name))));
             }
         };
         let hashing = Hashing::choose(&entry.raw_data.hashes);
@@ -175,7 +176,7 @@ impl<'a> Samples<'a> {
         let len = u64::from(end - start);
         self.next += 1;
         let name = &self.entry.raw_data.basename;
-        self.limits.record(|| format!("file {name}, sample {}", self.next - 1), len)?;
+        self.limits.record(name, || format!("sample {}", self.next - 1), len)?;
         self.sample.clear();
         if self.input.append(len, &mut self.sample)? < len {
             return Err(self.wrong(None, "it ends within the sample"));

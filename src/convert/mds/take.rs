@@ -125,10 +125,7 @@ impl Taker {
                 let of = type_text(wanted);
                 let Some(mut values) = growing(wanted, true) else {
                     let hint = "give a type that a text can be read as".to_owned();
-                    return Err(Error::Unsupported {
-                        what: format!("column {:?} of texts as {of}", self.name()),
-                        hint,
-                    });
+                    return Err(Error::unsupported(format!("column {:?} of texts as {of}", self.name()), hint));
                 };
                 for (row, text) in texts.iter().enumerate() {
                     match text {

@@ -169,10 +169,8 @@ impl Rows for MdsRows {
         let mut offset = start;
         for size in std::iter::once(0).chain(sizes.iter().map(|size| u64::from(*size))) {
             offset += size;
-            let word = u32::try_from(offset).map_err(|_| Error::Unsupported {
-                what: "a shard of MDS of more than 4 GiB".to_owned(),
-                hint: "write more shards".to_owned(),
-            })?;
+            let word = u32::try_from(offset)
+                .map_err(|_| Error::unsupported("a shard of MDS of more than 4 GiB", "write more shards"))?;
             head.extend_from_slice(&word.to_le_bytes());
         }
         head.extend_from_slice(text.as_bytes());
@@ -184,9 +182,8 @@ impl Rows for MdsRows {
             // Snappy has no stream here: the shard is packed whole, as its reader unpacks it.
             while reader.append(1 << 20, &mut piece)? > 0 {}
             hashing.update(&piece);
-            let packed = snap::raw::Encoder::new().compress_vec(&piece).map_err(|error| Error::Unsupported {
-                what: format!("packing a shard with snappy ({error})"),
-                hint: "choose another compression".to_owned(),
+            let packed = snap::raw::Encoder::new().compress_vec(&piece).map_err(|error| {
+                Error::unsupported(format!("packing a shard with snappy ({error})"), "choose another compression")
             })?;
             let mut output = Output::create(&path, Packing::None)?;
             output.put(&packed)?;

@@ -142,10 +142,10 @@ impl Binder<'_> {
         let kind = match &kind {
             DataType::List(item) | DataType::LargeList(item) | DataType::FixedSizeList(item, _) => item.data_type(),
             _ => {
-                return Err(Error::Unsupported {
-                    what: format!("'overlaps' on column {name:?} of type {kind}"),
-                    hint: "it compares lists; for single values write 'in'".to_owned(),
-                });
+                return Err(Error::unsupported(
+                    format!("'overlaps' on column {name:?} of type {kind}"),
+                    "it compares lists; for single values write 'in'",
+                ));
             }
         };
         let kind = if let DataType::Dictionary(_, values) = kind { values.as_ref().clone() } else { kind.clone() };
@@ -159,10 +159,10 @@ impl Binder<'_> {
             Some(Column { kind, .. }) if kind.is_integer() || matches!(kind, D::Utf8 | D::LargeUtf8 | D::Utf8View) => {
                 Ok(())
             }
-            Some(Column { name, kind, .. }) => Err(Error::Unsupported {
-                what: format!("'split' on column {name:?} of type {kind}"),
-                hint: "it hashes strings and integers".to_owned(),
-            }),
+            Some(Column { name, kind, .. }) => Err(Error::unsupported(
+                format!("'split' on column {name:?} of type {kind}"),
+                "it hashes strings and integers",
+            )),
             None => Ok(()),
         }
     }
@@ -183,10 +183,10 @@ impl Binder<'_> {
     fn point(&self, column: usize, literal: &Literal) -> Result<Point> {
         let Some(Column { name, kind, .. }) = self.columns.get(column) else { return Ok(Point::Null) };
         Point::of(literal, kind).map_err(|wrong| match wrong {
-            Wrong::Column => Error::Unsupported {
-                what: format!("comparing column {name:?} of type {kind} in a filter"),
-                hint: "only 'is null' and 'is not null' work on it".to_owned(),
-            },
+            Wrong::Column => Error::unsupported(
+                format!("comparing column {name:?} of type {kind} in a filter"),
+                "only 'is null' and 'is not null' work on it",
+            ),
             Wrong::Literal(right) => {
                 let problem =
                     format!("column {name:?} of type {kind} cannot be compared with {literal}; write {right}");

@@ -30,8 +30,7 @@ impl Budget {
 
     /// The error of `asked` bytes in all.
     pub(super) fn exceeded(&self, asked: u64) -> Error {
-        let what = format!("{}: {}", self.place, self.noun);
-        Error::Limit { what, asked, limit: self.limit, option: "limits.max_pickle_bytes" }
+        Error::limit(self.noun, asked, self.limit, "limits.max_pickle_bytes").at(self.place.clone())
     }
 
     /// An error about what was read.
@@ -41,12 +40,11 @@ impl Budget {
 
     /// An error about what is valid, but beyond this reader.
     pub(super) fn unsupported(&self, what: impl std::fmt::Display, hint: &str) -> Error {
-        Error::Unsupported { what: format!("{}: {}: {what}", self.place, self.noun), hint: hint.to_owned() }
+        Error::unsupported(format!("{}: {what}", self.noun), hint).at(self.place.clone())
     }
 
     /// An error about a count, with the option that limits it.
     pub(super) fn too_many(&self, what: &str, asked: usize, limit: usize, option: &'static str) -> Error {
-        let what = format!("{}: {}: {what}", self.place, self.noun);
-        Error::Limit { what, asked: asked as u64, limit: limit as u64, option }
+        Error::limit(format!("{}: {what}", self.noun), asked as u64, limit as u64, option).at(self.place.clone())
     }
 }

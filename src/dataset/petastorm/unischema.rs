@@ -266,7 +266,7 @@ impl UnischemaField {
     pub fn stored(&self) -> Result<Option<Stored>> {
         let unsupported = |what: String| {
             let hint = "leave the field out".to_owned();
-            Error::Unsupported { what: format!("field {}: {what}", short(&self.name)), hint }
+            Error::unsupported(format!("field {}: {what}", short(&self.name)), hint)
         };
         let codec = match &self.codec {
             None | Some(FieldCodec::Scalar { .. }) => return Ok(None),

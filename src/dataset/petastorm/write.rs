@@ -83,7 +83,7 @@ fn field(pickle: &mut String, field: &UnischemaField) -> Result<()> {
         | "object_" => "numpy",
         other => {
             let what = format!("field {:?}: the element type {other:?} in a Unischema", field.name);
-            return Err(Error::Unsupported { what, hint: "name a scalar class of NumPy, e.g. \"float32\"".to_owned() });
+            return Err(Error::unsupported(what, "name a scalar class of NumPy, e.g. \"float32\""));
         }
     };
     pickle.push_str("ccopy_reg\n_reconstructor\n(cpetastorm.unischema\nUnischemaField\nc__builtin__\ntuple\n(");

@@ -271,9 +271,11 @@ impl DatasetWriter {
             columns.push(cast(column, field.data_type()).map_err(|misfit| unwritable(field, &misfit.into()))?);
         }
         let batch = RecordBatch::try_new(Arc::clone(&self.schema), columns);
-        let batch = batch.map_err(|error| Error::Unsupported {
-            what: format!("writing a batch ({error})"),
-            hint: "nulls are only for nullable fields, in lists and structs too".into(),
+        let batch = batch.map_err(|error| {
+            Error::unsupported(
+                format!("writing a batch ({error})"),
+                "nulls are only for nullable fields, in lists and structs too",
+            )
         })?;
         let rows = batch.num_rows();
         let (name, stored, total) = {
@@ -408,7 +410,7 @@ fn plain_field(field: &FieldRef) -> Field {
 }
 
 fn unwritable(field: &Field, error: &ArrowError) -> Error {
-    Error::Unsupported { what: format!("writing column {:?} ({error})", field.name()), hint: String::new() }
+    Error::unsupported(format!("writing column {:?} ({error})", field.name()), "")
 }
 
 /// What the Parquet writer says: the disk failed, or it cannot write such data.
@@ -418,7 +420,7 @@ fn refused(path: &Path, error: ParquetError) -> Error {
             let url = path.display().to_string();
             Error::Store { operation: "write".into(), url, source }
         }
-        other => Error::Unsupported { what: format!("writing {} ({other})", path.display()), hint: String::new() },
+        other => Error::unsupported(format!("writing {} ({other})", path.display()), ""),
     }
 }
 

@@ -144,11 +144,10 @@ impl Journal {
                         good += size;
                     }
                     Next::Unknown(error) => {
-                        return Err(Error::Unsupported {
-                            what: format!("the record at byte {good} of the gang journal {}: {error}", path.display()),
-                            hint: "a newer version wrote it: start that one, or name another file, with which all gangs begin anew"
-                                .into(),
-                        });
+                        return Err(Error::unsupported(
+                            format!("the record at byte {good} of the gang journal {}: {error}", path.display()),
+                            "a newer version wrote it: start that one, or name another file, with which all gangs begin anew",
+                        ));
                     }
                     Next::Torn => break,
                 }
@@ -247,12 +246,7 @@ fn encode(records: &[Record]) -> Result<Vec<u8>> {
         let length = u32::try_from(body.len()).ok().filter(|length| *length as usize <= LONGEST);
         let Some(length) = length else {
             let (asked, limit) = (body.len() as u64, LONGEST as u64);
-            return Err(Error::Limit {
-                what: "a record of the gang journal".into(),
-                asked,
-                limit,
-                option: "max_gathered",
-            });
+            return Err(Error::limit("a record of the gang journal", asked, limit, "max_gathered"));
         };
         bytes.extend(length.to_le_bytes());
         bytes.extend(crc32fast::hash(&body).to_le_bytes());

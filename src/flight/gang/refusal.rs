@@ -102,9 +102,7 @@ impl Refusal {
             }
             Self::Mismatch { what, expected, found, hint } => Error::Mismatch { what, expected, found, hint },
             Self::Config { option, problem } => Error::Config { option: known(&option, &OPTIONS), problem },
-            Self::Limit { what, asked, limit, option } => {
-                Error::Limit { what, asked, limit, option: known(&option, &OPTIONS) }
-            }
+            Self::Limit { what, asked, limit, option } => Error::limit(what, asked, limit, known(&option, &OPTIONS)),
             Self::NotFound { what, hint } => Error::NotFound { what, hint },
             Self::Other { what } => Error::Remote { peer: peer.to_owned(), what, source: None },
         }
@@ -126,7 +124,7 @@ impl Refusal {
                 hint: hint.clone(),
             },
             Error::Config { option, problem } => Self::Config { option: (*option).into(), problem: problem.clone() },
-            Error::Limit { what, asked, limit, option } => {
+            Error::Limit { what, asked, limit, option, .. } => {
                 Self::Limit { what: what.clone(), asked: *asked, limit: *limit, option: (*option).into() }
             }
             Error::NotFound { what, hint } => Self::NotFound { what: what.clone(), hint: hint.clone() },

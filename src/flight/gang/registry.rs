@@ -167,7 +167,7 @@ impl Registry {
         let limit = limits::request(action, self.options.max_message);
         if body.len() as u64 > limit {
             let what = format!("the request {}", action.chars().take(64).collect::<String>());
-            return Err(Error::Limit { what, asked: body.len() as u64, limit, option: "max_message" });
+            return Err(Error::limit(what, body.len() as u64, limit, "max_message"));
         }
         match action {
             "gang.join" => {

@@ -314,7 +314,7 @@ fn refusals_come_out_of_the_wire_as_the_errors_that_went_in() {
         Error::Timeout { stage: "gang barrier", culprit: "rank 1".into(), waited: at(3) },
         Error::Mismatch { what: "a".into(), expected: "b".into(), found: "c".into(), hint: "d".into() },
         Error::Config { option: "world_size", problem: "x".into() },
-        Error::Limit { what: "a".into(), asked: 2, limit: 1, option: "max_message" },
+        Error::limit("a", 2, 1, "max_message"),
         Error::NotFound { what: "action".into(), hint: "h".into() },
     ];
     for error in errors {

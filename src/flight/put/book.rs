@@ -220,7 +220,7 @@ fn over(write: &WriteId, how: &str) -> Error {
 }
 
 fn limit(what: &str, limit: usize, option: &'static str) -> Error {
-    Error::Limit { what: what.to_owned(), asked: limit as u64 + 1, limit: limit as u64, option }
+    Error::limit(what.to_owned(), limit as u64 + 1, limit as u64, option)
 }
 
 #[cfg(test)]

@@ -102,10 +102,10 @@ impl Decoder {
         let none = || malformed("a dictionary", "none");
         let dictionary = message.header_as_dictionary_batch().ok_or_else(none)?;
         if dictionary.isDelta() {
-            return Err(Error::Unsupported {
-                what: "a dictionary that grows from batch to batch".to_owned(),
-                hint: "send whole dictionaries, or plain columns".to_owned(),
-            });
+            return Err(Error::unsupported(
+                "a dictionary that grows from batch to batch",
+                "send whole dictionaries, or plain columns",
+            ));
         }
         #[expect(deprecated, reason = "Arrow has no other way from a dictionary's number to its type")]
         let fields = self.schema.fields_with_dict_id(dictionary.id());
@@ -124,7 +124,7 @@ impl Decoder {
     }
 
     fn too_large(&self, what: &str, asked: u64) -> Error {
-        Error::Limit { what: what.to_owned(), asked, limit: self.limit as u64, option: "message_bytes" }
+        Error::limit(what.to_owned(), asked, self.limit as u64, "message_bytes")
     }
 }
 

@@ -93,12 +93,12 @@ impl Charge {
                 self.bytes = bytes;
                 Ok(())
             }
-            Err(used) => Err(Error::Limit {
-                what: "datasets in the server's memory".to_owned(),
-                asked: (used - held).saturating_add(bytes),
+            Err(used) => Err(Error::limit(
+                "datasets in the server's memory",
+                (used - held).saturating_add(bytes),
                 limit,
-                option: "put_memory",
-            }),
+                "put_memory",
+            )),
         }
     }
 }
@@ -189,10 +189,10 @@ impl Writer {
 /// The writer's error: the budget's own if it was that.
 fn refused(error: ParquetError) -> Error {
     let ParquetError::External(source) = error else {
-        return Error::Unsupported {
-            what: format!("writing a batch as Parquet ({error})"),
-            hint: "store the column as a type that Parquet has".to_owned(),
-        };
+        return Error::unsupported(
+            format!("writing a batch as Parquet ({error})"),
+            "store the column as a type that Parquet has",
+        );
     };
     let failed = |source| Error::Store { operation: "write".to_owned(), url: "memory".to_owned(), source };
     match source.downcast::<io::Error>() {

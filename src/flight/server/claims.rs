@@ -194,12 +194,7 @@ impl Claims {
     /// [`Error::Limit`] for more than the budget; [`Error::Remote`], to be tried again, where nothing came back in time.
     pub(super) async fn claim(&self, tenant: &Tenant, bytes: u64) -> Result<Claim> {
         let permits = u32::try_from(bytes.div_ceil(UNIT)).ok().filter(|_| bytes <= self.budget);
-        let permits = permits.ok_or_else(|| Error::Limit {
-            what: "one stream".to_owned(),
-            asked: bytes,
-            limit: self.budget,
-            option: "memory_budget",
-        })?;
+        let permits = permits.ok_or_else(|| Error::limit("one stream", bytes, self.budget, "memory_budget"))?;
         if let Some(claim) = self.try_claim(tenant, bytes) {
             return Ok(claim);
         }

@@ -413,7 +413,7 @@ fn same_data(ticket: &Ticket, found: Fingerprint) -> Result<()> {
 
 /// Tickets for all of `count` at once, of which each says all that was `asked`.
 fn all(count: u32, asked: &Asked, what: &str, option: &'static str) -> Result<Range<u32>> {
-    let refused = |what: String, asked: u64, limit: u64| Err(Error::Limit { what: what.clone(), asked, limit, option });
+    let refused = |what: String, asked: u64, limit: u64| Err(Error::limit(what.clone(), asked, limit, option));
     if count > MAX_ENDPOINTS {
         return refused(format!("tickets for all {what} at once"), count.into(), MAX_ENDPOINTS.into());
     }

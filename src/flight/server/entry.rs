@@ -236,7 +236,7 @@ impl Entry {
     fn within(&self, asked: u64, limit: Option<u64>, option: &'static str) -> Result<()> {
         match limit {
             Some(limit) if asked > limit => {
-                Err(Error::Limit { what: format!("a batch of dataset {}", self.name), asked, limit, option })
+                Err(Error::limit(format!("a batch of dataset {}", self.name), asked, limit, option))
             }
             _ => Ok(()),
         }

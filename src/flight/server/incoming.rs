@@ -85,7 +85,7 @@ impl Incoming {
         };
         if *count >= most {
             let (what, asked) = (format!("another {what} at once for tenant {tenant}"), u64::from(*count) + 1);
-            return Err(Error::Limit { what, asked, limit: most.into(), option });
+            return Err(Error::limit(what, asked, most.into(), option));
         }
         *count += 1;
         let room = Arc::clone(&account.room);
@@ -132,12 +132,12 @@ impl Place {
     async fn claim(&self, bytes: usize) -> Result<Claim> {
         let units = bytes.div_ceil(UNIT);
         if units > self.incoming.share {
-            return Err(Error::Limit {
-                what: "a message on its way in".to_owned(),
-                asked: bytes as u64,
-                limit: (self.incoming.share * UNIT) as u64,
-                option: "memory_budget",
-            });
+            return Err(Error::limit(
+                "a message on its way in",
+                bytes as u64,
+                (self.incoming.share * UNIT) as u64,
+                "memory_budget",
+            ));
         }
         let units = u32::try_from(units).unwrap_or(u32::MAX);
         let acquire = async {
@@ -257,7 +257,7 @@ impl Arrivals {
 /// The option of this side that says how long a message may be.
 fn named(error: Error) -> Error {
     match error {
-        Error::Limit { what, asked, limit, .. } => Error::Limit { what, asked, limit, option: "message_bytes" },
+        Error::Limit { what, asked, limit, .. } => Error::limit(what, asked, limit, "message_bytes"),
         error => error,
     }
 }

@@ -221,7 +221,7 @@ fn within(what: &str, asked: usize, limit: usize, option: &'static str) -> Resul
     if asked <= limit {
         return Ok(());
     }
-    Err(Error::Limit { what: what.to_owned(), asked: asked as u64, limit: limit as u64, option })
+    Err(Error::limit(what.to_owned(), asked as u64, limit as u64, option))
 }
 
 #[cfg(test)]

@@ -182,7 +182,7 @@ mod tests {
                     let limit = options.memory_budget.unwrap();
                     let what = "the filter's columns of a row group".to_owned();
                     if needs > limit {
-                        return Err(Error::Limit { what, asked: needs, limit, option: "memory_budget" });
+                        return Err(Error::limit(what, needs, limit, "memory_budget"));
                     }
                     Ok(limit)
                 };

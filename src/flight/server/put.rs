@@ -145,8 +145,5 @@ pub(super) async fn act(core: &Core, action: &str, body: &[u8]) -> Result<Vec<u8
 
 /// What a server without a place for writes says.
 pub(super) fn refused() -> Error {
-    Error::Unsupported {
-        what: "writing to this server".to_owned(),
-        hint: "start it with --put DIRECTORY or --put memory, in Python with put=".to_owned(),
-    }
+    Error::unsupported("writing to this server", "start it with --put DIRECTORY or --put memory, in Python with put=")
 }

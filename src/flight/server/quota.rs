@@ -152,12 +152,12 @@ struct Books {
 impl Books {
     fn open(&mut self, tenant: &Tenant, now: Duration) -> Result<Option<(Arc<Semaphore>, u32)>> {
         if self.streams >= self.most_streams {
-            return Err(Error::Limit {
-                what: format!("another stream for tenant {tenant}, on the whole server,"),
-                asked: u64::from(self.streams) + 1,
-                limit: self.most_streams.into(),
-                option: "max_streams",
-            });
+            return Err(Error::limit(
+                format!("another stream for tenant {tenant}, on the whole server,"),
+                u64::from(self.streams) + 1,
+                self.most_streams.into(),
+                "max_streams",
+            ));
         }
         if self.accounts.len() >= TENANTS && !self.accounts.contains_key(tenant) {
             self.accounts.retain(|_, account| !account.is_quiet(now));
@@ -165,12 +165,12 @@ impl Books {
         let options = &self.options;
         let account = self.accounts.entry(tenant.clone()).or_insert_with(|| Account::new(&options.of(tenant)));
         if account.streams >= account.most {
-            return Err(Error::Limit {
-                what: format!("another stream for tenant {tenant}"),
-                asked: u64::from(account.streams) + 1,
-                limit: account.most.into(),
-                option: "streams",
-            });
+            return Err(Error::limit(
+                format!("another stream for tenant {tenant}"),
+                u64::from(account.streams) + 1,
+                account.most.into(),
+                "streams",
+            ));
         }
         account.streams += 1;
         self.streams += 1;
@@ -240,11 +240,8 @@ impl StreamPermit {
     /// # Errors
     /// [`Error::Limit`] naming the tenant and the option, if they never fit, or their turn is more than five minutes away.
     pub async fn acquire(&self, bytes: u64) -> Result<InFlight> {
-        let refused = |asked: u64, limit: u64, option: &'static str| Error::Limit {
-            what: format!("a message for tenant {}", self.tenant),
-            asked,
-            limit,
-            option,
+        let refused = |asked: u64, limit: u64, option: &'static str| {
+            Error::limit(format!("a message for tenant {}", self.tenant), asked, limit, option)
         };
         let room = match &self.room {
             None => None,

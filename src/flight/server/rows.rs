@@ -169,9 +169,8 @@ fn schema_message(schema: &Schema) -> Bytes {
 }
 
 fn encode(batch: &RecordBatch) -> Result<(Bytes, Bytes)> {
-    let unsupported = |error: &dyn std::fmt::Display| Error::Unsupported {
-        what: format!("stored rows over Flight ({error})"),
-        hint: "leave the column out".to_owned(),
+    let unsupported = |error: &dyn std::fmt::Display| {
+        Error::unsupported(format!("stored rows over Flight ({error})"), "leave the column out")
     };
     let (dictionaries, encoded) = IpcDataGenerator::default()
         .encode(batch, &mut DictionaryTracker::new(true), &IpcWriteOptions::default(), &mut IpcWriteContext::default())

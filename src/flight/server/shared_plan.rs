@@ -94,22 +94,19 @@ async fn need(wanted: &Wanted, claims: &Claims, workers: &Workers) -> Result<Nee
     workers
         .run(move || {
             let row_groups = wanted.offer.whole(&wanted.plan, budget)?;
-            let with = |footing: Footing| {
-                Need { row_groups, lines: footing.line(&wanted).saturating_mul(world), footing }
-            };
+            let with =
+                |footing: Footing| Need { row_groups, lines: footing.line(&wanted).saturating_mul(world), footing };
             let fits = |need: &Need| need.row_groups.saturating_add(need.lines) <= budget;
             let lean = with(Footing::LEAN);
             if !fits(&lean) {
-                return Err(Error::Limit {
-                    what: format!(
-                        "serving {world} ranks: {} MB of row groups over {lanes} lanes and {} MB of batches of all ranks,",
-                        lean.row_groups >> 20,
-                        lean.lines >> 20
-                    ),
-                    asked: lean.row_groups.saturating_add(lean.lines),
-                    limit: budget,
-                    option: "memory_budget (or lower lanes, window_rows, batch_size or prefetch)",
-                });
+                let what = format!(
+                    "serving {world} ranks: {} MB of row groups over {lanes} lanes and {} MB of batches of all ranks,",
+                    lean.row_groups >> 20,
+                    lean.lines >> 20
+                );
+                let asked = lean.row_groups.saturating_add(lean.lines);
+                let option = "memory_budget (or lower lanes, window_rows, batch_size or prefetch)";
+                return Err(Error::limit(what, asked, budget, option));
             }
             Ok(Some(with(Footing::FULL)).filter(fits).unwrap_or(lean))
         })

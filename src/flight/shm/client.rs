@@ -289,7 +289,7 @@ impl Session {
             return Err(self.wrong("sent more batches than it was told to"));
         }
         let limit = |what: &str, asked: u64, limit: u64, option: &'static str| {
-            Stop::Error(Error::Limit { what: format!("{what} from {}", self.peer), asked, limit, option })
+            Stop::Error(Error::limit(format!("{what} from {}", self.peer), asked, limit, option))
         };
         let options = &self.options;
         // The descriptor is taken first: it must not be mistaken for the next batch's.

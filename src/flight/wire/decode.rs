@@ -1,7 +1,6 @@
 //! From a message to a batch whose tensors lie in the body as it was received.
 
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use arrow::buffer::Buffer;
@@ -50,11 +49,10 @@ pub fn decode(columns: &Columns, header: &[u8], metadata: &[u8], body: &Arc<Host
         let none = HashMap::new();
         let schema = Arc::clone(columns.arrow());
         // Some numbers of a hostile header Arrow's reader asserts instead of checking; what it leaves behind is dropped with it.
-        let read = catch_unwind(AssertUnwindSafe(|| {
-            read_record_batch(&whole, batch, schema, &none, Some(&arrays), &MetadataVersion::V5)
-        }))
-        .map_err(|_| wrong("an Arrow column", "a buffer that the reader gave up at"))?
-        .map_err(|error| wrong("an Arrow column", &error.to_string()))?;
+        let read =
+            crate::page::quiet(|| read_record_batch(&whole, batch, schema, &none, Some(&arrays), &MetadataVersion::V5))
+                .map_err(|_| wrong("an Arrow column", "a buffer that the reader gave up at"))?
+                .map_err(|error| wrong("an Arrow column", &error.to_string()))?;
         for (at, array) in arrays.iter().zip(read.columns()) {
             let column = &columns.columns[*at];
             let array = match column.frames {
@@ -315,7 +313,7 @@ mod tests {
         for bit in 0..encoded.header.len() * 8 {
             let mut header = encoded.header.to_vec();
             header[bit / 8] ^= 1 << (bit % 8);
-            let found = catch_unwind(AssertUnwindSafe(|| decode(&columns, &header, &encoded.metadata, &body).is_err()));
+            let found = crate::page::quiet(|| decode(&columns, &header, &encoded.metadata, &body).is_err());
             refused += usize::from(found.unwrap_or_else(|_| panic!("bit {bit}")));
         }
         assert!(refused > encoded.header.len() * 2, "only {refused} were refused");

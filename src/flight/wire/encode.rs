@@ -209,9 +209,11 @@ impl<'a> Writer<'a> {
                     return Err(unlike(&column.name, &format!("{} of {}", array.len(), array.data_type())));
                 }
                 let array = Arc::clone(array);
-                self.arrow(column, &array).map_err(|error| Error::Unsupported {
-                    what: format!("column {} of type {ty} over Flight ({error})", column.name),
-                    hint: "exclude it, or cast it when the dataset is written".to_owned(),
+                self.arrow(column, &array).map_err(|error| {
+                    Error::unsupported(
+                        format!("column {} of type {ty} over Flight ({error})", column.name),
+                        "exclude it, or cast it when the dataset is written",
+                    )
                 })
             }
         }
@@ -226,10 +228,10 @@ impl<'a> Writer<'a> {
         if !shape.is_empty() {
             let width = shape.iter().product::<usize>();
             if i32::try_from(width).is_err() {
-                return Err(Error::Unsupported {
-                    what: format!("column {} over Flight: {width} elements in one value", column.name),
-                    hint: "Arrow's fixed-size lists have at most 2^31 - 1; resize or split the column".to_owned(),
-                });
+                return Err(Error::unsupported(
+                    format!("column {} over Flight: {width} elements in one value", column.name),
+                    "Arrow's fixed-size lists have at most 2^31 - 1; resize or split the column",
+                ));
             }
             self.node(count);
             self.nothing();

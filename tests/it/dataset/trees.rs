@@ -261,7 +261,12 @@ fn limits_are_errors_that_name_their_option() {
         (Limits { max_page_bytes: 1000, ..Limits::default() }, "limits.max_page_bytes"),
     ] {
         match read_with(limits) {
-            Err(Error::Limit { option, .. }) => assert_eq!(option, name),
+            Err(error @ Error::Limit { option, .. }) => {
+                let file = error.place().and_then(|place| place.file.as_deref());
+                assert!(option == name && (file.is_some() || name == "limits.max_row_groups"), "{error:?}");
+                let text = error.to_string();
+                assert_eq!(text.matches("file ").count(), usize::from(file.is_some()), "a place is said once: {text}");
+            }
             other => panic!("{name}: {other:?}"),
         }
     }

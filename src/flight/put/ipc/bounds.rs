@@ -13,12 +13,8 @@ const ROWS: u64 = 64 << 10;
 
 /// Refuses columns that nobody writes to Parquet, and sizes that no type has.
 pub(super) fn admit(name: &str, kind: &DataType) -> Result<()> {
-    let unsupported = || {
-        Err(Error::Unsupported {
-            what: format!("putting column {name:?} of {kind}"),
-            hint: "put a type that Parquet has".to_owned(),
-        })
-    };
+    let unsupported =
+        || Err(Error::unsupported(format!("putting column {name:?} of {kind}"), "put a type that Parquet has"));
     let decimal = match kind {
         DataType::Decimal32(precision, scale) => {
             validate_decimal_precision_and_scale::<Decimal32Type>(*precision, *scale)
@@ -69,10 +65,10 @@ pub(super) fn admit(name: &str, kind: &DataType) -> Result<()> {
 /// [`Error::Unsupported`] for a compressed body; [`Error::Mismatch`].
 pub(super) fn check<'a>(batch: RecordBatch<'_>, types: impl Iterator<Item = &'a DataType>, body: usize) -> Result<()> {
     if batch.compression().is_some() {
-        return Err(Error::Unsupported {
-            what: "a compressed batch".to_owned(),
-            hint: "put batches without compression of their bodies: memory is counted before it is taken".to_owned(),
-        });
+        return Err(Error::unsupported(
+            "a compressed batch",
+            "put batches without compression of their bodies: memory is counted before it is taken",
+        ));
     }
     let nodes = batch.nodes().ok_or_else(|| malformed("columns", "none"))?;
     let buffers = batch.buffers().ok_or_else(|| malformed("buffers", "none"))?;
