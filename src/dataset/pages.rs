@@ -27,8 +27,6 @@ pub(super) struct Header {
     checksum: Option<u32>,
     pub(super) values: i64,
     pub(super) encoding: i64,
-    /// Encodings of the levels of a version 1 page, repetition first.
-    level_encodings: [i64; 2],
     /// Of a version 2 page.
     pub(super) nulls: i64,
     pub(super) rows: i64,
@@ -178,9 +176,8 @@ impl Walk<'_> {
                 }
                 if header.kind == DATA {
                     met.silent = true;
-                    let levels = [self.column.max_rep_level(), self.column.max_def_level()];
-                    let old =
-                        levels.iter().zip(header.level_encodings).any(|(most, found)| *most > 0 && found == BIT_PACKED);
+                    let levels = [self.column.max_def_level(), self.column.max_rep_level()];
+                    let old = levels.iter().zip(header.by_level).any(|(most, found)| *most > 0 && found == BIT_PACKED);
                     // Nobody writes these any more. Those who did named them.
                     return (old && !self.chunk.encodings().any(|known| known as i64 == BIT_PACKED))
                         .then(|| "has levels of an encoding that the footer does not name".to_owned());
@@ -267,8 +264,6 @@ fn inner(reader: &mut Reader<'_>, outer: Field, header: &mut Header) -> Result<(
         match (field.id, field.kind) {
             (1, kind::I32) => header.values = reader.int()?,
             (2, kind::I32) if outer.id != 8 => header.encoding = reader.int()?,
-            (3, kind::I32) if outer.id == 5 => header.level_encodings[1] = reader.int()?,
-            (4, kind::I32) if outer.id == 5 => header.level_encodings[0] = reader.int()?,
             (2, kind::I32) => header.nulls = reader.int()?,
             (3, kind::I32) if outer.id == 8 => header.rows = reader.int()?,
             (4, kind::I32) if outer.id == 8 => header.encoding = reader.int()?,

@@ -31,9 +31,11 @@ const RANK_BYTES: u64 = FIRST_BATCH_BYTES;
 /// Where its rows are so wide that the batches in flight are the larger part: bytes of row groups per byte of a batch. Six batches are
 /// in flight, so row groups take about four times as much.
 const BATCHES: u64 = 24;
-/// Bytes of row groups that the lanes of all ranks may need together: a server holds them all, and so does a rank that is left alone. Twice
-/// as many are there while lanes change windows, which the default budget of 4 GiB holds.
+/// Bytes of row groups that the lanes of all ranks may need together: a server holds them all, and so does a rank that is left alone or has
+/// the batch of many. Twice as many are there while lanes change windows, which the default budget of 4 GiB holds.
 const WHOLE_BYTES: u64 = 3 << 29;
+/// As many per row of the batch, where that is more: batches of more than some hundred ranks are for more than one server.
+const WHOLE_BYTES_PER_ROW: u64 = 16 << 10;
 /// Most lanes by default: each step asks all of them.
 const MOST_LANES: u64 = MAX_LANES as u64 / 8;
 
@@ -107,7 +109,8 @@ fn for_ranks(batch: u64, row_bytes: u64, sources: &[Groups]) -> u32 {
     let rows = 1 << rows.ilog2();
     let ranks = batch / rows;
     let each = (RANK_BYTES / RANK_ROWS).max(BATCHES.saturating_mul(row_bytes));
-    let may_hold = (u128::from(batch) * u128::from(each)).min(WHOLE_BYTES.into());
+    let whole = WHOLE_BYTES.max(batch.saturating_mul(WHOLE_BYTES_PER_ROW));
+    let may_hold = (u128::from(batch) * u128::from(each)).min(whole.into());
     let hold = |lanes: u64| -> u128 {
         let of = |source: &Groups| (u128::from(lanes) * u128::from(source.median)).min(source.bytes.into());
         sources.iter().map(of).sum()
@@ -167,11 +170,12 @@ mod tests {
         let v3 = |ranks, batch, groups, row_bytes| of(OrderVersion::V3, ranks, batch, groups, row_bytes);
         // 80 MB each.
         assert_eq!(of(OrderVersion::V2, 64, 512, 1000, 80), 8);
-        assert_eq!([1, 8, 64, 96, 256, 1024].map(|ranks| v3(ranks, 512, 1024, 80)), [8, 8, 64, 96, 256, 1024]);
-        assert_eq!([64, 256].map(|ranks| v3(ranks, 512, 64, 80)), [64, 256], "several in a row group");
+        assert_eq!([1, 8, 64, 96, 256, 1024].map(|ranks| v3(ranks, 512, 1024, 80)), [8, 8, 16, 16, 16, 64]);
+        assert_eq!([1, 8, 64, 96, 256, 1024].map(|ranks| v3(ranks, 512, 1024, 8)), [32, 32, 64, 96, 256, 1024]);
+        assert_eq!([64, 256].map(|ranks| v3(ranks, 512, 16, 80)), [64, 256], "several in a row group");
         assert_eq!(v3(64, 512, 5, 80), 64);
-        assert_eq!(v3(64, 512, 1000, 260), 64, "256 MiB for each rank");
-        assert_eq!(v3(64, 512, 1000, 600), 16, "row groups of 600 MB");
+        assert_eq!(v3(64, 512, 1000, 260), 4, "1.5 GiB for all ranks");
+        assert_eq!(v3(1024, 512, 1000, 260), 32, "16 KiB for each row of large batches");
         assert_eq!(v3(1 << 20, 512, 100_000, 1), 8192, "every step asks all of them");
         // Pictures of 100 KB in row groups of 32 MiB, batches of 32 to 256.
         let pictures = |ranks: u64, batch| {
@@ -179,9 +183,9 @@ mod tests {
             lanes(OrderVersion::V3, ranks * batch, &[manifest])
         };
         assert_eq!((pictures(1, 32), pictures(1, 256), pictures(8, 64)), (8, 8, 16));
-        assert_eq!((pictures(64, 32), pictures(96, 64), pictures(256, 64)), (64, 192, 512));
+        assert_eq!((pictures(64, 32), pictures(96, 64), pictures(256, 64)), (32, 48, 32));
         // A batch without a fitting divisor.
-        assert_eq!(v3(1, 99_991, 1000, 80), 128);
+        assert_eq!(v3(1, 99_991, 1000, 80), 16);
     }
 
     #[test]
@@ -192,6 +196,6 @@ mod tests {
             let spec = PlanSpec { mix: mix.clone(), order_version, ..PlanSpec::new(0, 64 * 512) };
             spec.resolve(&manifests).unwrap().lanes
         };
-        assert_eq!((lanes(OrderVersion::V2), lanes(OrderVersion::V3)), (Some(2), Some(64)));
+        assert_eq!((lanes(OrderVersion::V2), lanes(OrderVersion::V3)), (Some(2), Some(16)));
     }
 }

@@ -24,6 +24,7 @@ const WRAPS: &[(&str, &str)] = &[
     ("src/convert/shuffle.rs", "a generator of random numbers"),
     ("src/convert/tfrecord.rs", "the masked checksum of the format"),
     ("src/dataset/ngram.rs", "the difference of ascending numbers without a sign"),
+    ("src/dataset/packed.rs", "differences of numbers, which the same sums take back"),
     ("src/dataset/times.rs", "nanoseconds that wrapped on the way, which the whole seconds beside them put right"),
     ("src/pipeline/loader.rs", "the number of an epoch"),
 ];

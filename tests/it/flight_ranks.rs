@@ -86,8 +86,8 @@ fn once(seen: &BTreeMap<i64, usize>) {
 fn ranks_in_lockstep_share_what_is_decoded_and_its_memory() {
     let directory = tempfile::tempdir().unwrap();
     write(directory.path());
-    // The last has room for a few batches of each rank only.
-    for (world, global, budget) in [(8, 256, 160 << 20), (32, 256, 160 << 20), (32, 1024, 170 << 20)] {
+    // More steps than are on their way at once, so that all streams live side by side. The last has room for a few batches of each rank.
+    for (world, global, budget) in [(8, 64, 160 << 20), (32, 128, 160 << 20), (32, 128, 53 << 20)] {
         let served = serve(directory.path(), budget);
         let batch = global / u64::from(world);
         let mut loaders: Vec<_> =
