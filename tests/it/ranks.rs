@@ -57,7 +57,7 @@ fn the_default_lanes_keep_ranks_from_sharing_row_groups() {
             let lanes = f64::from(lanes);
             let shared = (f64::from(world) / lanes).max(least * 2.05).max(1.1);
             assert!(
-                now <= shared * 1.15 && now <= before * 1.001,
+                now <= shared * 1.15 + least && now <= before * 1.001,
                 "{world} ranks, {groups} row groups: {now} x, was {before} x"
             );
             // Row groups of 12 MB: a lane for each of 64 ranks.

@@ -12,7 +12,7 @@
 //! | `service`, `body` | the protocol: the calls, batches as messages |
 //! | `local`, `put`, `rows` | batches through shared memory; datasets that are written; rows as they are stored |
 //! | [`Background`], [`Writes`] | a server within a process that does other things, and what that puts into it |
-//! | `core`, `opened`, `openings`, `hub`, `shared_plan` | what is offered, what is open or on its way there, who shares the decoding of it |
+//! | `core`, `opened`, `openings`, `hub`, `line`, `shared_plan` | what is offered, what is open or on its way there, who shares the decoding of it |
 //! | `claims`, `seat` | in which memory, and whose turn it is |
 
 pub mod admin;
@@ -32,6 +32,7 @@ mod health;
 mod hub;
 mod incoming;
 pub mod limits;
+mod line;
 mod local;
 pub mod metrics;
 mod opened;
