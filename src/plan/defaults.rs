@@ -34,8 +34,10 @@ const BATCHES: u64 = 24;
 /// Bytes of row groups that the lanes of all ranks may need together: a server holds them all, and so does a rank that is left alone or has
 /// the batch of many. Twice as many are there while lanes change windows, which the default budget of 4 GiB holds.
 const WHOLE_BYTES: u64 = 3 << 29;
-/// As many per row of the batch, where that is more: batches of more than some hundred ranks are for more than one server.
+/// As many more for each row beyond `SERVED_ROWS`: larger batches are for more ranks than one server has.
 const WHOLE_BYTES_PER_ROW: u64 = 16 << 10;
+/// Rows of the batch of 256 ranks.
+const SERVED_ROWS: u64 = 256 * RANK_ROWS;
 /// Most lanes by default: each step asks all of them.
 const MOST_LANES: u64 = MAX_LANES as u64 / 8;
 
@@ -109,7 +111,8 @@ fn for_ranks(batch: u64, row_bytes: u64, sources: &[Groups]) -> u32 {
     let rows = 1 << rows.ilog2();
     let ranks = batch / rows;
     let each = (RANK_BYTES / RANK_ROWS).max(BATCHES.saturating_mul(row_bytes));
-    let whole = WHOLE_BYTES.max(batch.saturating_mul(WHOLE_BYTES_PER_ROW));
+    let beyond = batch.saturating_sub(SERVED_ROWS);
+    let whole = WHOLE_BYTES.saturating_add(beyond.saturating_mul(WHOLE_BYTES_PER_ROW));
     let may_hold = (u128::from(batch) * u128::from(each)).min(whole.into());
     let hold = |lanes: u64| -> u128 {
         let of = |source: &Groups| (u128::from(lanes) * u128::from(source.median)).min(source.bytes.into());
@@ -171,11 +174,11 @@ mod tests {
         // 80 MB each.
         assert_eq!(of(OrderVersion::V2, 64, 512, 1000, 80), 8);
         assert_eq!([1, 8, 64, 96, 256, 1024].map(|ranks| v3(ranks, 512, 1024, 80)), [8, 8, 16, 16, 16, 64]);
-        assert_eq!([1, 8, 64, 96, 256, 1024].map(|ranks| v3(ranks, 512, 1024, 8)), [32, 32, 64, 96, 256, 1024]);
+        assert_eq!([1, 8, 64, 96, 256, 1024].map(|ranks| v3(ranks, 512, 1024, 8)), [32, 32, 64, 96, 128, 512]);
         assert_eq!([64, 256].map(|ranks| v3(ranks, 512, 16, 80)), [64, 256], "several in a row group");
         assert_eq!(v3(64, 512, 5, 80), 64);
         assert_eq!(v3(64, 512, 1000, 260), 4, "1.5 GiB for all ranks");
-        assert_eq!(v3(1024, 512, 1000, 260), 32, "16 KiB for each row of large batches");
+        assert_eq!(v3(1024, 512, 1000, 260), 16, "16 KiB for each row of large batches");
         assert_eq!(v3(1 << 20, 512, 100_000, 1), 8192, "every step asks all of them");
         // Pictures of 100 KB in row groups of 32 MiB, batches of 32 to 256.
         let pictures = |ranks: u64, batch| {
