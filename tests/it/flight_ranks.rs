@@ -176,8 +176,11 @@ fn ranks_that_run_free_are_all_served() {
     let directory = tempfile::tempdir().unwrap();
     write(directory.path());
     let served = serve(directory.path(), 160 << 20);
-    let threads = (0..8).map(|rank| {
-        let mut loader = Loader::open(options(&served, 8, rank, 8)).unwrap();
+    let mut loaders: Vec<_> = (0..8).map(|rank| Loader::open(options(&served, 8, rank, 8)).unwrap()).collect();
+    let mut seen = BTreeMap::new();
+    // All have begun: whoever runs ahead has others behind it from here on.
+    assert!(step(&mut loaders, &mut seen));
+    let threads = loaders.into_iter().map(|mut loader| {
         std::thread::spawn(move || {
             let mut seen = BTreeMap::new();
             while let Some(batch) = loader.next().unwrap() {
@@ -186,7 +189,6 @@ fn ranks_that_run_free_are_all_served() {
             seen
         })
     });
-    let mut seen = BTreeMap::new();
     for thread in threads.collect::<Vec<_>>() {
         for (id, count) in thread.join().unwrap() {
             *seen.entry(id).or_default() += count;
