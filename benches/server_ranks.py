@@ -3,7 +3,7 @@
     python benches/server_ranks.py [--ranks 1 8 64] [--files 64] [--rows 1000000] [--batch-size 512] [--steps 200]
                                    [--memory-budget 4GiB] [--free] [--shared-memory] [--data DIR]
 
-The data are `--files` files of one row group of `--rows` rows and 20 float32 and int64 columns, zstd, as Spark writes them; they
+The data are `--files` files of one row group of `--rows` rows and 20 float32 and int64 columns, zstd, which pyarrow writes; they
 are hard links of one. The server is a process of its own on loopback; all ranks are threads of one client process. One JSON line
 for each number of ranks: rows a second of all ranks together, CPU seconds of the server per million rows, rows decoded (whole row
 groups) and rows delivered, seconds until every rank has its first batch, the server's peak memory, and, running free, how many

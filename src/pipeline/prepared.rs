@@ -240,20 +240,10 @@ impl Prepared {
     pub(crate) fn batches_in(&self, plan: Arc<Plan>, run: Run, need: MemoryNeed) -> Result<Batches> {
         plan.check_share(run.share)?;
         within_budget(need, &plan, run.budget)?;
-        let means = Means {
-            workers: run.workers,
-            allocator: run.allocator,
-            budget: run.budget,
-            groups: None,
-            // At most the budget, which is a usize.
-            batches: need.batches as usize,
-            keep: run.keep,
-            pool: run.pool,
-            prefetch: run.prefetch,
-            bad_rows: self.bad_rows,
-        };
+        let (share, from) = (run.share, run.from);
+        let means = run.means(need.batches, None, self.bad_rows);
         let job = Arc::new(Job::new(Arc::clone(&self.sources), means));
-        let feed = Feed::start(Arc::clone(&job), plan, run.share, run.from);
+        let feed = Feed::start(Arc::clone(&job), plan, share, from);
         Ok(Batches { feed, job, shared: None })
     }
 }
@@ -279,6 +269,24 @@ pub struct Run {
     pub pool: Option<Arc<Pool>>,
     /// Batches made ahead of the consumer, at least 1.
     pub prefetch: usize,
+}
+
+impl Run {
+    /// What the job of this run is made of: `batches` bytes for batches, and the row groups' part of the budget where others read them.
+    pub(super) fn means(self, batches: u64, groups: Option<Arc<Pool>>, bad_rows: BadRows) -> Means {
+        Means {
+            workers: self.workers,
+            allocator: self.allocator,
+            budget: self.budget,
+            groups,
+            // At most the budget, which is a usize.
+            batches: batches as usize,
+            keep: self.keep,
+            pool: self.pool,
+            prefetch: self.prefetch,
+            bad_rows,
+        }
+    }
 }
 
 /// Batches in plan order. The first error ends the stream; dropping it stops everything behind it.

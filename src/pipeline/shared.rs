@@ -28,9 +28,6 @@ impl Drop for SharedReader {
 impl Prepared {
     /// Reads the row groups of `plan` for `ranks` of its ranks, within `need` bytes and `ahead` more: what [`need`](Self::need) says of
     /// the whole plan. Must be called within a tokio runtime that has time enabled.
-    ///
-    /// # Errors
-    /// [`Error::Limit`](crate::Error::Limit) for more bytes than a machine can have.
     pub fn shared(
         &self,
         plan: Arc<Plan>,
@@ -38,20 +35,11 @@ impl Prepared {
         ranks: u32,
         need: u64,
         ahead: u64,
-    ) -> Result<Arc<SharedReader>> {
-        let too_large = |asked| {
-            crate::Error::limit(
-                "row groups of a plan",
-                asked,
-                usize::MAX as u64,
-                "memory_budget (or lower lanes or window_rows)",
-            )
-        };
-        let bytes = need.saturating_add(ahead);
+    ) -> Arc<SharedReader> {
         let means = Means {
             workers,
             allocator: Arc::new(SystemAllocator),
-            budget: usize::try_from(bytes).map_err(|_| too_large(bytes))?,
+            budget: usize::try_from(need.saturating_add(ahead)).unwrap_or(usize::MAX),
             groups: None,
             batches: 0,
             keep: 0,
@@ -62,16 +50,11 @@ impl Prepared {
         let job = Arc::new(Job::new(Arc::clone(&self.sources), means));
         let expected = Expected { ranks: ranks as usize, ahead };
         let reader = Reader::start(job, Arc::clone(&plan) as _, expected);
-        Ok(Arc::new(SharedReader { reader, plan, bad_rows: self.bad_rows }))
+        Arc::new(SharedReader { reader, plan, bad_rows: self.bad_rows })
     }
 }
 
 impl SharedReader {
-    /// The plan that is followed.
-    pub fn plan(&self) -> &Arc<Plan> {
-        &self.plan
-    }
-
     /// Batches of one share from a step on, whose row groups are read with those of others; none where the others are far from that
     /// step. Only memory for batches is taken of the budget of `run`, as `need` says it.
     ///
@@ -80,20 +63,11 @@ impl SharedReader {
     pub fn batches(self: &Arc<Self>, run: Run, need: MemoryNeed) -> Result<Option<Batches>> {
         self.plan.check_share(run.share)?;
         let Some(member) = self.reader.join(run.share, run.from) else { return Ok(None) };
-        let common = self.reader.job();
-        let means = Means {
-            workers: run.workers,
-            allocator: run.allocator,
-            budget: run.budget,
-            groups: Some(Arc::clone(&common.groups)),
-            batches: usize::try_from(need.batches).unwrap_or(usize::MAX),
-            keep: run.keep,
-            pool: run.pool,
-            prefetch: run.prefetch,
-            bad_rows: self.bad_rows,
-        };
+        let (share, from, common) = (run.share, run.from, self.reader.job());
+        let groups = Some(Arc::clone(&common.groups));
+        let means = run.means(need.batches, groups, self.bad_rows);
         let job = Arc::new(Job::new(Arc::clone(&common.sources), means));
-        let feed = Feed::of(Arc::clone(&job), run.share, run.from, member);
+        let feed = Feed::of(Arc::clone(&job), share, from, member);
         Ok(Some(Batches { feed, job, shared: Some(Arc::clone(self)) }))
     }
 }

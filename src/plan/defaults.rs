@@ -111,9 +111,8 @@ fn for_ranks(batch: u64, row_bytes: u64, sources: &[Groups]) -> u32 {
     let rows = 1 << rows.ilog2();
     let ranks = batch / rows;
     let each = (RANK_BYTES / RANK_ROWS).max(BATCHES.saturating_mul(row_bytes));
-    let beyond = batch.saturating_sub(SERVED_ROWS);
-    let whole = WHOLE_BYTES.saturating_add(beyond.saturating_mul(WHOLE_BYTES_PER_ROW));
-    let may_hold = (u128::from(batch) * u128::from(each)).min(whole.into());
+    let together = WHOLE_BYTES.saturating_add(batch.saturating_sub(SERVED_ROWS).saturating_mul(WHOLE_BYTES_PER_ROW));
+    let may_hold = (u128::from(batch) * u128::from(each)).min(together.into());
     let hold = |lanes: u64| -> u128 {
         let of = |source: &Groups| (u128::from(lanes) * u128::from(source.median)).min(source.bytes.into());
         sources.iter().map(of).sum()

@@ -51,16 +51,7 @@ impl Found {
     /// # Errors
     /// As there.
     pub(crate) fn tail_here(&self, length: u64) -> Result<Tail> {
-        let store = |error: object_store::Error| match error {
-            object_store::Error::NotFound { .. } => {
-                Error::NotFound { what: format!("file {}", self.url()), hint: String::new() }
-            }
-            error => Error::Store {
-                operation: format!("read the last {length} bytes"),
-                url: self.url(),
-                source: error.into(),
-            },
-        };
+        let store = |error| self.untold(length, error);
         let opened = self.place.store.get_opts(&self.path, GetOptions::default()).now_or_never();
         let opened = opened.ok_or_else(|| self.elsewhere())?;
         let GetResult { payload, meta, .. } = opened.map_err(store)?;
@@ -73,6 +64,19 @@ impl Found {
         Ok(Tail { object, start, bytes })
     }
 
+    fn untold(&self, length: u64, error: object_store::Error) -> Error {
+        match error {
+            object_store::Error::NotFound { .. } => {
+                Error::NotFound { what: format!("file {}", self.url()), hint: String::new() }
+            }
+            error => Error::Store {
+                operation: format!("read the last {length} bytes"),
+                url: self.url(),
+                source: error.into(),
+            },
+        }
+    }
+
     fn elsewhere(&self) -> Error {
         let source = "it is no file of this machine, or read from within a runtime".into();
         Error::Store { operation: "open".to_owned(), url: self.url(), source }
@@ -83,16 +87,7 @@ impl Found {
     /// # Errors
     /// [`Error::NotFound`], or [`Error::Store`].
     pub async fn tail(&self, length: u64) -> Result<Tail> {
-        let store = |error: object_store::Error| match error {
-            object_store::Error::NotFound { .. } => {
-                Error::NotFound { what: format!("file {}", self.url()), hint: String::new() }
-            }
-            error => Error::Store {
-                operation: format!("read the last {length} bytes"),
-                url: self.url(),
-                source: error.into(),
-            },
-        };
+        let store = |error| self.untold(length, error);
         let mut size = self.size;
         // An object may be replaced between the listing and the read; its new size is then known and tried.
         for _ in 0..4 {

@@ -166,9 +166,16 @@ fn a_rank_that_takes_nothing_stops_others_for_a_while_only_and_goes_on_where_it_
         assert!(step(&mut loaders, &mut seen));
     }
     let mut stopped = loaders.split_off(3);
+    // Another of the same rank takes its batches from the same line.
+    let (mut twin, mut of_twin) = ([open(3)], BTreeMap::new());
+    for _ in 0..3 {
+        assert!(step(&mut twin, &mut of_twin));
+    }
     while step(&mut loaders, &mut seen) {}
     while step(&mut stopped, &mut seen) {}
     once(&seen);
+    while step(&mut twin, &mut of_twin) {}
+    assert!(of_twin.len() == ROWS / 4 && of_twin.values().all(|count| *count == 1), "{} rows", of_twin.len());
 }
 
 #[test]

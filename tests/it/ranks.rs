@@ -60,6 +60,10 @@ fn the_default_lanes_keep_ranks_from_sharing_row_groups() {
                 now <= shared * 1.15 + least && now <= before * 1.001,
                 "{world} ranks, {groups} row groups: {now} x, was {before} x"
             );
+            // Whoever has the memory asks for a lane for each rank.
+            let asked = PlanSpec { lanes: Some(world), ..PlanSpec::new(1, u64::from(world) * 512) };
+            let times = reads(&plan(asked, &manifests), &manifests, world).times();
+            assert!(world > 64 || times <= 1.07, "{world} ranks, {groups} row groups, as many lanes: {times} x");
             // Row groups of 12 MB: a lane for each of 64 ranks.
             assert!(row_bytes > 12 || world > 64 || now <= 1.1, "{world} ranks: {now} x");
         }

@@ -239,7 +239,13 @@ impl Hub {
         let line = Arc::new(Line {
             offer: Arc::clone(&wanted.offer),
             steps: wanted.plan.steps(),
-            ring: Mutex::new(Ring { batches: VecDeque::new(), most: place.ring as usize, next: step, failed: None }),
+            ring: Mutex::new(Ring {
+                batches: VecDeque::new(),
+                most: place.ring as usize,
+                next: step,
+                failed: None,
+                left: false,
+            }),
             source: tokio::sync::Mutex::new(batches),
             memory: Some(memory),
             together: place.home.together,

@@ -58,6 +58,8 @@ pub(super) struct Ring {
     /// The step that is made next.
     pub(super) next: u64,
     pub(super) failed: Option<Status>,
+    /// The other ranks of the plan went on without it: nothing more is made.
+    pub(super) left: bool,
 }
 
 impl Ring {
@@ -66,7 +68,7 @@ impl Ring {
     }
 
     pub(super) fn has(&self, step: u64) -> bool {
-        self.failed.is_none() && (self.first()..=self.next).contains(&step)
+        self.failed.is_none() && !self.left && (self.first()..=self.next).contains(&step)
     }
 
     fn get(&self, step: u64) -> Option<Arc<Encoded>> {
@@ -135,7 +137,10 @@ impl Subscriber {
                 batch.deliver();
                 encode(&batch, &self.line.offer.columns, None)
             }
-            Some(Err(_)) if source.is_behind() => return Ok(Found::Left),
+            Some(Err(_)) if source.is_behind() => {
+                self.line.lock().left = true;
+                return Ok(Found::Left);
+            }
             Some(Err(error)) => Err(error),
             None => Err(Error::Closed { why: format!("the data ended before step {}", self.step) }),
         };
@@ -170,6 +175,9 @@ impl Subscriber {
         }
         if let Some(status) = &ring.failed {
             return Err(status.clone());
+        }
+        if ring.left {
+            return Ok(Some(Found::Left));
         }
         Ok((self.step < ring.first()).then_some(Found::Behind))
     }

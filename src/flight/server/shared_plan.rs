@@ -178,6 +178,6 @@ async fn make(wanted: &Wanted, claims: &Claims, workers: &Arc<Workers>) -> Resul
         Some(more) => row_groups.add(more),
         None => ahead = 0,
     }
-    let reader = wanted.offer.prepared.shared(Arc::clone(plan), Arc::clone(workers), share.world, need, ahead)?;
+    let reader = wanted.offer.prepared.shared(Arc::clone(plan), Arc::clone(workers), share.world, need, ahead);
     Ok(SharedPlan { reader, row_groups, lines: Mutex::new(lines), footing })
 }
