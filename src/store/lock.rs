@@ -28,9 +28,18 @@ const TRIES: usize = 1000;
 /// A lock that is held until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Lock {
-    /// Dropping the open file frees the lock.
-    _file: File,
+    file: File,
     path: PathBuf,
+}
+
+/// Frees the lock by name. To close the file is not enough: the lock is of the open file, and a child process that another thread
+/// is starting just now has it open too until it runs its program.
+impl Drop for Lock {
+    fn drop(&mut self) {
+        if let Err(error) = self.file.unlock() {
+            tracing::debug!("the lock {} is freed when its file is closed: {error}", self.path.display());
+        }
+    }
 }
 
 /// The outcome of an attempt to lock.
@@ -72,7 +81,7 @@ impl Lock {
                 .and_then(|()| file.seek(SeekFrom::Start(0)))
                 .and_then(|_| writeln!(file, "process {} of host {}", std::process::id(), host()));
             written.map_err(|error| failed("write the lock", path, error))?;
-            return Ok(Attempt::Held(Self { _file: file, path: path.to_owned() }));
+            return Ok(Attempt::Held(Self { file, path: path.to_owned() }));
         }
         Ok(Attempt::Busy(format!("others take and remove {} all the time", path.display())))
     }
