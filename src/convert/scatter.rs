@@ -23,7 +23,7 @@ use super::ipc::broken;
 use super::options::Packing;
 use super::roll::{Output, put_file};
 use crate::error::{Error, Place, Result};
-use crate::store::directory::failed;
+use crate::store::directory::{failed, flush};
 
 /// The draws that there are.
 pub(super) const ALL: Range<u128> = 0..1 << 64;
@@ -33,6 +33,8 @@ const ROWS: &str = "rows.arrow";
 
 /// The list of its batches, written last.
 const LIST: &str = "whole";
+/// The list while it is written.
+const NEW_LIST: &str = "whole.new";
 
 /// Which draws a bucket has, of `buckets` that share `range`.
 pub(super) fn part(range: &Range<u128>, bucket: usize, buckets: usize) -> Range<u128> {
@@ -183,7 +185,11 @@ impl Scatter {
         let Self { directory, rows, chunks, .. } = self;
         let scattered = Scattered { read, rows, chunks, directory };
         let path = scattered.directory.join(LIST);
-        put_file(&path, &serde_json::to_vec(&scattered).map_err(|error| failed("write", &path, error))?)?;
+        // By a rename: a process that is killed here must not leave the beginning of a list.
+        let new = scattered.directory.join(NEW_LIST);
+        put_file(&new, &serde_json::to_vec(&scattered).map_err(|error| failed("write", &path, error))?)?;
+        std::fs::rename(&new, &path).map_err(|error| failed("write", &path, error))?;
+        flush(&scattered.directory)?;
         Ok(scattered)
     }
 }
