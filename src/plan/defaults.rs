@@ -56,12 +56,17 @@ pub(super) fn lanes(version: OrderVersion, batch: u64, manifests: &[Arc<Manifest
 pub(super) fn window_rows(batch: u64, lanes: u32, manifests: &[Arc<Manifest>]) -> u64 {
     let row: u64 = manifests.iter().fold(0, |sum, manifest| sum.saturating_add(manifest.row_bytes()));
     let lanes = u64::from(lanes.max(1));
-    let steps = batch.saturating_mul(STEPS_PER_WINDOW).div_ceil(lanes);
+    let steps = steps_rows(batch, lanes);
     let bytes = WINDOW_BYTES / lanes;
     let median = manifests.iter().map(|manifest| Groups::of(manifest).median).fold(0, u64::saturating_add);
     // A second row group would be waited for by the first batch, and the lanes mix more than it would.
     let is_one = lanes > 1 && bytes / 2 < median;
     if is_one { steps } else { (bytes / row.max(1)).max(steps) }
+}
+
+/// Fewest rows of a window of each of `lanes` lanes.
+pub(super) fn steps_rows(batch: u64, lanes: u64) -> u64 {
+    batch.saturating_mul(STEPS_PER_WINDOW).div_ceil(lanes.max(1))
 }
 
 /// The row groups of one dataset that have rows.

@@ -31,6 +31,15 @@ pub(super) struct Layout {
     shuffled: Option<(Method, [u64; 3])>,
 }
 
+/// Rows of windows.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sizes {
+    /// Of the first window of a lane.
+    pub(super) first: u64,
+    /// Of those behind the first ones.
+    pub(super) full: u64,
+}
+
 /// One window: a run of rows of a lane that are permuted among themselves.
 #[derive(Debug, Clone)]
 pub(super) struct Window {
@@ -54,7 +63,7 @@ impl Layout {
         keys: [u64; 3],
         shuffle: Option<Method>,
         lanes: u32,
-        window_rows: u64,
+        sizes: Sizes,
     ) -> Result<Self> {
         let unsupported = |what: String| Error::unsupported(what, "write smaller row groups or datasets");
         if manifest.groups.len() > 1 << 31 {
@@ -93,7 +102,7 @@ impl Layout {
         };
         layout.first.push(0);
         for lane in 0..u64::from(lanes) {
-            layout.cut(lane, window_rows);
+            layout.cut(lane, sizes);
             layout.first.push(layout.windows.len() as u32);
         }
         layout.windows.shrink_to_fit();
@@ -101,15 +110,17 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Cuts a lane where row groups meet, into windows of nearly equal size, none below `window_rows` if the lane is not.
-    fn cut(&mut self, lane: u64, window_rows: u64) {
+    /// Cuts a lane where row groups meet: into windows that double in size from the first one to a full one, and full ones of nearly equal
+    /// size. None is below its size if the lane is not.
+    fn cut(&mut self, lane: u64, sizes: Sizes) {
         let span = self.span(lane);
         let len = span.end - span.start;
         if len == 0 {
             self.edges.push(0..0);
             return;
         }
-        let target = len / (len / window_rows).max(1);
+        let even = |rows: u64| rows / (rows / sizes.full).max(1);
+        let mut target = if sizes.first < sizes.full { sizes.first } else { even(len) };
         let backwards = self.backwards(lane);
         let first = self.starts.partition_point(|start| *start <= span.start) - 1;
         let end = self.starts.partition_point(|start| *start < span.end);
@@ -121,10 +132,14 @@ impl Layout {
         for nth in 1..end - first {
             let bound = if backwards { end - nth } else { first + nth };
             let at = if backwards { span.end - self.starts[bound] } else { self.starts[bound] - span.start };
-            if at - open >= target && len - at >= window_rows {
+            let next = target.saturating_mul(2).min(sizes.full);
+            if at - open >= target && len - at >= next {
                 self.windows.push(at);
                 self.bounds.push(bound as u32);
                 open = at;
+                if target < sizes.full {
+                    target = if next < sizes.full { next } else { even(len - at) };
+                }
             }
         }
     }
@@ -271,11 +286,13 @@ pub(super) fn layouts(
     lanes: u32,
     window_rows: u64,
 ) -> Result<Vec<Layout>> {
+    let first = spec.order_version.first_window(spec.global_batch, u64::from(lanes), window_rows);
+    let sizes = Sizes { first, full: window_rows };
     let method = spec.order_version.method(u64::from(lanes) * manifests.len() as u64);
     let shuffle = (spec.shuffle == Shuffle::Windows).then_some(method);
     (0..)
         .zip(manifests)
-        .map(|(source, manifest)| Layout::new(manifest, [spec.seed, epoch, source], shuffle, lanes, window_rows))
+        .map(|(source, manifest)| Layout::new(manifest, [spec.seed, epoch, source], shuffle, lanes, sizes))
         .collect()
 }
 
@@ -288,13 +305,17 @@ mod tests {
         Some(OrderVersion::LATEST.method(8))
     }
 
+    fn sizes(first: u64, full: u64) -> Sizes {
+        Sizes { first, full }
+    }
+
     #[test]
     fn windows_tile_lanes_and_are_large_enough() {
         let rows: Vec<u64> = (0..97).map(|at| at * 31 % 40).collect();
         for lanes in [1, 2, 3, 8, 64] {
-            for window_rows in [1, 10, 100, 10_000] {
-                let layout =
-                    Layout::new(&Manifest::imaginary(&rows, 1), [1, 2, 3], shuffle(), lanes, window_rows).unwrap();
+            for (first, full) in [(1, 1), (10, 10), (100, 100), (10_000, 10_000), (5, 100), (30, 100), (1, 10_000)] {
+                let sizes = sizes(first, full);
+                let layout = Layout::new(&Manifest::imaginary(&rows, 1), [1, 2, 3], shuffle(), lanes, sizes).unwrap();
                 let mut total = 0;
                 for lane in 0..u64::from(lanes) {
                     let len = layout.lane_rows(lane);
@@ -304,7 +325,8 @@ mod tests {
                         let window = layout.window(lane, number);
                         assert_eq!(window.rows.start, end);
                         end = window.rows.end;
-                        assert!(end - window.rows.start >= window_rows.min(len), "lane {lane}: {window:?}");
+                        let least = first.saturating_mul(1 << number.min(20)).min(full);
+                        assert!(end - window.rows.start >= least.min(len), "lane {lane}: {window:?}");
                         assert!(layout.window_at(lane, window.rows.start).number == number);
                         assert!(layout.window_at(lane, end - 1).number == number);
                     }
@@ -318,7 +340,7 @@ mod tests {
 
     #[test]
     fn lanes_that_share_a_row_group_need_it_at_the_same_end() {
-        let layout = Layout::new(&Manifest::imaginary(&[10; 7], 1), [0; 3], shuffle(), 4, 1).unwrap();
+        let layout = Layout::new(&Manifest::imaginary(&[10; 7], 1), [0; 3], shuffle(), 4, sizes(1, 1)).unwrap();
         for lane in 0..3 {
             // 17 or 18 rows per lane: each cut goes through a row group.
             let last = |lane| layout.window(lane, layout.windows(lane) - 1);
@@ -329,6 +351,19 @@ mod tests {
             };
             let shared = layout.groups(&mine).iter().filter(|group| layout.groups(&other).contains(group)).count();
             assert_eq!(shared, 1, "lanes {lane} and {}", lane + 1);
+        }
+    }
+
+    #[test]
+    fn windows_grow_from_a_small_one_to_full_ones() {
+        let layout = Layout::new(&Manifest::imaginary(&[1; 10_000], 1), [0; 3], shuffle(), 2, sizes(64, 1024)).unwrap();
+        for lane in 0..2 {
+            let rows = |number| {
+                let window = layout.window(lane, number);
+                window.rows.end - window.rows.start
+            };
+            let all: Vec<u64> = (0..layout.windows(lane)).map(rows).collect();
+            assert_eq!(all, [64, 128, 256, 512, 1346, 1346, 1348], "lane {lane}");
         }
     }
 
@@ -346,6 +381,6 @@ mod tests {
     #[test]
     fn too_large_a_row_group_is_refused() {
         let manifest = Manifest::imaginary(&[1 << 33], 1);
-        assert!(matches!(Layout::new(&manifest, [0; 3], shuffle(), 1, 1), Err(Error::Unsupported { .. })));
+        assert!(matches!(Layout::new(&manifest, [0; 3], shuffle(), 1, sizes(1, 1)), Err(Error::Unsupported { .. })));
     }
 }

@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::defaults::steps_rows;
 use super::feistel::Feistel;
 use super::permute::{Permutation, shuffle};
 use super::recent::Recent;
@@ -32,6 +33,9 @@ pub enum OrderVersion {
     /// row groups less, the larger it is. A lane for every 512 rows of the global batch, or for fewer if rows are wide: as many, at
     /// least 32, as are 4 MiB; as long as a rank of 512 rows holds 256 MiB of row groups, or 24 times the bytes of its rows if that is
     /// more.
+    ///
+    /// The first windows of a lane are smaller: the first has a sixteenth of the rows, but enough for four steps, and each has twice as
+    /// many as the one before until they are full, so that the first batch waits for few row groups.
     ///
     /// Mixtures draw a row of every lane from one dataset before they go to the next, if a step takes the same number of rows of each
     /// lane, and 32 at least; so ranks keep to their lanes there too. And there may be several lanes in file order.
@@ -83,6 +87,15 @@ impl OrderVersion {
         if rounds { lanes } else { 1 }
     }
 
+    /// Rows of the first window of a lane, in a plan of `batch` rows a step and `lanes` lanes. Windows of `window_rows` rows follow, at
+    /// once if the first is no smaller.
+    pub(super) fn first_window(self, batch: u64, lanes: u64, window_rows: u64) -> u64 {
+        match self {
+            Self::V1 | Self::V2 => window_rows,
+            Self::V3 => (window_rows / FIRST_WINDOW).max(steps_rows(batch, lanes)),
+        }
+    }
+
     /// Whether file order may have several lanes.
     pub(super) fn has_lanes_in_file_order(self) -> bool {
         self >= Self::V3
@@ -113,6 +126,9 @@ impl TryFrom<u32> for OrderVersion {
         })
     }
 }
+
+/// Full windows have so many times the rows of the first.
+const FIRST_WINDOW: u64 = 16;
 
 /// A step has at least so many rounds over all lanes where each is of one dataset: its proportions are off by one or two of them.
 const FEWEST_ROUNDS: u64 = 32;
