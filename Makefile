@@ -29,16 +29,25 @@ help: ## this list
 
 # ---- what the machine lacks -------------------------------------------------------------------------------------------
 
-$(VENV)/ready: python/requirements-dev.txt
+$(VENV)/made:
 	@command -v cargo >/dev/null || { echo "bowstring needs Rust: https://rustup.rs" >&2; exit 1; }
 	@python3 -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 10))' || \
 		{ echo "bowstring needs python3 >= 3.10 with the venv module (Debian: apt install python3-venv)" >&2; exit 1; }
-	@echo "installing Python tools and PyTorch into $(VENV) (once)"
 	python3 -m venv $(VENV)
+	@touch $@
+
+# What the demo needs, and what everything else does.
+$(VENV)/demo: python/requirements-demo.txt $(VENV)/made
+	@echo "installing PyTorch into $(VENV) (once)"
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
-$(VENV)/turbo: scripts/native-tools.sh $(VENV)/ready
+$(VENV)/ready: python/requirements-dev.txt $(VENV)/demo
+	@echo "installing Python tools and frameworks into $(VENV) (once)"
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+$(VENV)/turbo: scripts/native-tools.sh | $(VENV)/made
 	@bash $< > $@.new
 	@mv $@.new $@
 
@@ -58,7 +67,7 @@ build-release: $(VENV)/turbo
 # ---- what people run --------------------------------------------------------------------------------------------------
 
 .PHONY: demo
-demo: build-release ## read, decode and train on the shipped photos
+demo: build-release $(VENV)/demo ## read, decode and train on the shipped photos
 	target/release/bowstring demo
 	$(PY) examples/train_torch.py
 
@@ -87,7 +96,7 @@ test-doc: build
 	for example in examples/*.rs; do name=$$(basename $$example .rs); echo "example $$name"; target/debug/examples/$$name; done
 
 .PHONY: test-python
-test-python: build
+test-python: build $(VENV)/ready
 	$(PY) examples/train_torch.py --epochs 2
 	$(PY) examples/serve_torch.py
 	$(PY) examples/tf_fit.py --epochs 3
@@ -98,7 +107,7 @@ test-python: build
 		echo "$$file"; ../$(PY) -m pytest $$file || [ $$? = 5 ]; done 2>&1 | tee -a ../target/test-python.log
 
 .PHONY: lint
-lint: $(VENV)/turbo ## rustfmt, clippy, rustdoc, ruff, mypy, stubtest, floors
+lint: $(VENV)/turbo $(VENV)/ready ## rustfmt, clippy, rustdoc, ruff, mypy, stubtest, floors
 	cargo fmt --all --check
 	ruff check .
 	ruff format --check .
@@ -111,7 +120,7 @@ lint: $(VENV)/turbo ## rustfmt, clippy, rustdoc, ruff, mypy, stubtest, floors
 	cargo test $(WORLD) --test it -- floors:: advisories::
 
 .PHONY: wheel
-wheel: $(VENV)/turbo ## a release wheel in dist/
+wheel: $(VENV)/turbo $(VENV)/ready ## a release wheel in dist/
 	$(VENV)/bin/maturin build --release --locked --manifest-path python/Cargo.toml $(if $(TURBO),--features turbo) --out dist
 
 .PHONY: bench
