@@ -1,7 +1,6 @@
 //! `bowstring._native.doctor()`: what this build and this machine offer, and who this process is.
 
 use bowstring::codec::image;
-use bowstring::device::cuda::{nvjpeg, visible};
 use bowstring::pipeline::{machine, rank};
 use pyo3::prelude::*;
 use serde_json::json;
@@ -17,11 +16,7 @@ pub(crate) fn doctor(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     };
     let launcher: serde_json::Map<_, _> =
         rank::variables().filter_map(|name| Some((name.to_owned(), json!(std::env::var(name).ok()?)))).collect();
-    let gpu = visible::inventory();
-    let nvjpeg = gpu.driver.is_some().then(|| {
-        nvidia::look(py);
-        nvjpeg::inventory().map_or_else(|problem| json!({ "problem": problem }), |found| json!(found))
-    });
+    let (gpu, nvjpeg) = nvidia::inventory(py);
     let report = json!({
         "version": env!("CARGO_PKG_VERSION"),
         "jpeg_decoder": image::backend(),

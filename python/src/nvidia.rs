@@ -4,9 +4,20 @@ use std::fs;
 use std::path::PathBuf;
 
 use bowstring::codec::image::Decoder;
-use bowstring::device::cuda::nvjpeg;
+use bowstring::device::cuda::{nvjpeg, visible};
 use bowstring::pipeline::LoaderOptions;
 use pyo3::prelude::*;
+use serde_json::{Value, json};
+
+/// The GPUs, and the decoder of photos where there is a driver.
+pub(crate) fn inventory(py: Python<'_>) -> (Value, Option<Value>) {
+    let gpu = visible::inventory();
+    let nvjpeg = gpu.driver.is_some().then(|| {
+        look(py);
+        nvjpeg::inventory().map_or_else(|problem| json!({ "problem": problem }), |found| json!(found))
+    });
+    (json!(gpu), nvjpeg)
+}
 
 /// Tells the library where to look for nvJPEG too, if `options` ask for it.
 pub(crate) fn prepare(py: Python<'_>, options: &LoaderOptions) {

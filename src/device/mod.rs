@@ -7,7 +7,7 @@
 //! | [`Host`], [`Sim`] | the host's own memory, where nothing is copied; a simulation that the tests run |
 //! | [`Conversion`] | what a device does to a tensor on its way into place, defined bit by bit |
 //! | [`Decoding`], [`Photos`] | photos that a device decodes |
-//! | [`cuda`] | a GPU |
+//! | `cuda` | a GPU, with the feature of that name |
 //! | [`Place`], [`Fence`] | what the options say |
 //! | `ring` | which slot is whose: a pure state machine |
 //! | `slot`, `placement` | the memory of slots, their events and fences; where a batch lies in one |
@@ -17,6 +17,7 @@
 
 mod batch;
 mod conversion;
+#[cfg(feature = "cuda")]
 pub mod cuda;
 mod decoding;
 mod host;
@@ -45,7 +46,21 @@ pub use upload::{DeviceStats, Feeding, Pulled, Source, Taken, Transfer};
 /// The GPU that `which` means.
 ///
 /// # Errors
-/// [`Error::Device`](crate::Error::Device) if there is no usable driver, no GPU, or not this one.
+/// [`Error::Device`](crate::Error::Device) if there is no usable driver, no GPU, or not this one, and in builds without the feature `cuda`.
+#[cfg(feature = "cuda")]
 pub fn gpu(which: &Gpu) -> crate::error::Result<std::sync::Arc<dyn Device>> {
     cuda::open(which)
+}
+
+/// The GPU that `which` means: none, in a build without the feature `cuda`.
+///
+/// # Errors
+/// [`Error::Device`](crate::Error::Device), always.
+#[cfg(not(feature = "cuda"))]
+pub fn gpu(which: &Gpu) -> crate::error::Result<std::sync::Arc<dyn Device>> {
+    Err(crate::Error::Device {
+        device: which.to_string(),
+        what: "open".into(),
+        why: "this build of bowstring has no GPUs: build it with the feature cuda".into(),
+    })
 }

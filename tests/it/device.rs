@@ -1,19 +1,19 @@
 //! Batches in the memory of a device: one suite for every kind of device, the GPU's over a fake driver, and the loader on top.
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "cuda"))]
 mod cuda;
 mod deferred;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "cuda"))]
 mod driven;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "cuda"))]
 mod fake;
 #[cfg(target_os = "linux")]
 mod held;
 mod host;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "cuda"))]
 mod kernels;
 mod loader;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "cuda"))]
 mod nvjpeg;
 mod sim;
 mod suite;

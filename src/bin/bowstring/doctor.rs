@@ -6,13 +6,11 @@ use clap::Parser;
 use serde::Serialize;
 
 use bowstring::codec::image;
-use bowstring::device::cuda::nvjpeg;
-use bowstring::device::cuda::visible::{self, Inventory};
 use bowstring::pipeline::machine;
 use bowstring::pipeline::rank::{self, Found};
 
 use crate::out::{Failure, Out, Outcome};
-use crate::table;
+use crate::{gpu, table};
 
 /// Options of `doctor`.
 #[derive(Debug, Parser)]
@@ -33,9 +31,8 @@ struct Report {
     rank_problem: Option<String>,
     /// Variables of launchers that are set.
     launcher_variables: Vec<(String, String)>,
-    gpu: Inventory,
-    /// The decoder for `decoder: nvjpeg`, where there is a driver.
-    nvjpeg: Option<nvjpeg::Found>,
+    #[serde(flatten)]
+    gpu: gpu::Report,
 }
 
 pub(crate) fn run(_: &Args, out: &mut Out) -> Outcome {
@@ -49,7 +46,7 @@ fn examine() -> Report {
         Ok(found) => (Some(found), None),
         Err(error) => (None, Some(error.chain())),
     };
-    let (names, gpu) = (rank::variables(), visible::inventory());
+    let names = rank::variables();
     let mut stores = vec!["local files"];
     if cfg!(feature = "cloud") {
         stores.extend(["s3://", "gs://", "az://", "http(s)://"]);
@@ -65,8 +62,7 @@ fn examine() -> Report {
         rank,
         rank_problem,
         launcher_variables: names.filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?))).collect(),
-        nvjpeg: gpu.driver.as_ref().and_then(|_| nvjpeg::inventory().ok()),
-        gpu,
+        gpu: gpu::Report::new(),
     }
 }
 
@@ -96,38 +92,6 @@ impl fmt::Display for Report {
         for (name, value) in &self.launcher_variables {
             writeln!(f, "              {name}={}", table::plain(value))?;
         }
-        self.write_gpu(f)
-    }
-}
-
-impl Report {
-    fn write_gpu(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inventory { driver, devices, own, problem } = &self.gpu;
-        match driver {
-            Some(version) => writeln!(f, "GPU           driver for CUDA {version}, {} visible", devices.len())?,
-            None => writeln!(f, "GPU           none: batches are in host memory")?,
-        }
-        for device in devices {
-            let part = if device.mig { ", a part of a GPU (MIG)" } else { "" };
-            let node = device.numa_node.map_or(String::new(), |node| format!(", NUMA node {node}"));
-            let name = table::plain(&device.name);
-            let (memory, uuid) = (table::bytes(device.memory), &device.uuid);
-            let capability = &device.capability;
-            writeln!(f, "              cuda:{} {name}, {memory}, compute {capability}{part}{node}", device.ordinal)?;
-            writeln!(f, "                     {uuid}")?;
-        }
-        if let Some(own) = own {
-            writeln!(f, "              device=cuda is cuda:{}: {}", own.ordinal, table::plain(&own.why))?;
-        }
-        if let Some(problem) = problem {
-            writeln!(f, "              {}", table::plain(problem))?;
-        }
-        match (&self.nvjpeg, driver) {
-            (Some(found), _) => writeln!(f, "nvJPEG        {}, {}", found.version, table::plain(&found.path)),
-            (None, Some(_)) => {
-                writeln!(f, "nvJPEG        none that this program finds; Python looks in its packages too")
-            }
-            (None, None) => Ok(()),
-        }
+        self.gpu.fmt(f)
     }
 }

@@ -8,6 +8,7 @@ mod completions;
 mod convert;
 mod demo;
 mod doctor;
+mod gpu;
 mod index;
 mod inspect;
 mod leaf;
