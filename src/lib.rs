@@ -33,6 +33,11 @@
 //! # }
 //! ```
 
+#![cfg_attr(
+    not(feature = "flight"),
+    allow(dead_code, reason = "some of what servers and clients use is used by them alone")
+)]
+
 pub mod codec;
 #[cfg(feature = "convert")]
 pub mod convert;
