@@ -232,3 +232,39 @@ fn a_rank_that_lacks_the_memory_of_a_gang_is_told_how_many_lanes_fit() {
     let rank = Loader::open(gang).unwrap().memory_need();
     assert!(rank.row_groups * 8 < need.row_groups, "{rank:?}, alone {need:?}");
 }
+
+/// 256 ranks, then 4, then 64, each of whom goes on from the state of the others.
+#[test]
+fn a_gang_shrinks_and_grows_in_an_epoch_within_the_memory_of_each_rank() {
+    let (groups, rows) = (64, 2048);
+    let directory = tempfile::tempdir().unwrap();
+    support::write(directory.path(), &vec![vec![rows; groups / 4]; 4], 20);
+    let batch = 256 * 32;
+    let steps = (groups * rows) as u64 / batch;
+    let budget = 64 << 20;
+    let mut seen = vec![0_u8; groups * rows];
+    let (mut state, mut at, mut peak) = (None, 0, 0);
+    for (world, until) in [(256, steps / 3), (4, steps * 2 / 3), (64, steps)] {
+        let mut after = None;
+        for rank in 0..world {
+            let options =
+                LoaderOptions { memory_budget: Some(budget), ..options(directory.path(), batch, rank, world) };
+            let mut loader = Loader::open(options).unwrap();
+            if let Some(state) = &state {
+                loader.load_state(state).unwrap();
+            }
+            for _ in at..until {
+                for id in support::ids(&loader.next().unwrap().unwrap()) {
+                    seen[id as usize] += 1;
+                }
+            }
+            let now = loader.state();
+            assert_eq!(*after.get_or_insert_with(|| now.clone()), now, "rank {rank} of {world}");
+            peak = peak.max(loader.stats().memory.peak);
+        }
+        (state, at) = (after, until);
+    }
+    println!("{steps} steps, {} MiB at most on a rank", peak >> 20);
+    assert!(seen.iter().all(|times| *times == 1), "each row once");
+    assert!(peak <= budget);
+}
