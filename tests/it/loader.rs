@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use arrow::array::{
     ArrayRef, BinaryArray, Float32Array, Float64Array, Int16Array, Int32Array, Int64Array, RecordBatch, UInt32Array,
 };
-use bowstring::Error;
 use bowstring::codec::{BadRows, ColumnOptions, Nulls, Pack, Scalar};
-use bowstring::pipeline::{Loader, LoaderOptions, Next};
+use bowstring::pipeline::LocalSource;
 use bowstring::plan::{State, Tail};
 use bowstring::schema::DType;
+use bowstring::{Error, Loader, LoaderOptions, Next};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 
@@ -239,10 +239,10 @@ fn what_a_loader_says_it_needs_is_enough_for_every_kind_of_column() {
         let open = |memory_budget| {
             let columns = ColumnOptions { nulls: Nulls::Mask.into(), ..ColumnOptions::default() };
             let data = support::fixture(fixture).display().to_string();
-            Loader::open(LoaderOptions { memory_budget, timeout: 20.0, columns, ..LoaderOptions::new(data, 4) })
+            LocalSource::open(LoaderOptions { memory_budget, timeout: 20.0, columns, ..LoaderOptions::new(data, 4) })
         };
         let need = open(None).unwrap().memory_need();
-        let mut loader = open(Some(need.row_groups + need.batches)).unwrap();
+        let mut loader = Loader::of(Box::new(open(Some(need.row_groups + need.batches)).unwrap()));
         let rows: usize = loader.iter().map(|batch| batch.unwrap().rows).sum();
         let memory = loader.stats().memory;
         println!("{fixture}: {rows} rows, budget {}, peak {}", memory.budget, memory.peak);
@@ -273,7 +273,7 @@ fn a_wait_that_is_too_long_names_stage_and_culprit() {
             assert!(error.ends_with("; rank 0 of 1, epoch 0, step 0"), "{error}");
         }
         // The first batch was there within one poll: nothing to blame.
-        Next::Batch(_) | Next::End => {}
+        Next::Item(_) | Next::End => {}
     }
     assert_eq!(drain(&mut loader).len(), 75, "giving up a wait loses nothing");
 }

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Mutex;
 
-use bowstring::pipeline::{LoaderOptions, NextPiece, RowGroups};
+use bowstring::pipeline::{LoaderOptions, RowGroups};
 use bowstring::plan::{OrderVersion, State};
-use bowstring::{Error, Loader};
+use bowstring::{Error, Loader, Next};
 
 use crate::flight::{Served, hasty};
 use crate::support::{self, ids, options};
@@ -157,7 +157,7 @@ fn pieces_that_were_given_back_come_again_in_order() {
     let mut groups = RowGroups::open(options(data.path(), 1, 0, 1), Some(20)).unwrap();
     groups.start(&[0, 3]).unwrap();
     let mut next = || match groups.next_within(groups.timeout()).unwrap() {
-        NextPiece::Piece(piece) => piece,
+        Next::Item(piece) => piece,
         other => panic!("{other:?}"),
     };
     let mut pieces: Vec<_> = (0..4).map(|_| next()).collect();
