@@ -6,7 +6,7 @@ mod deferred;
 #[cfg(target_os = "linux")]
 mod driven;
 #[cfg(target_os = "linux")]
-mod fake;
+pub(crate) mod fake;
 #[cfg(target_os = "linux")]
 mod held;
 mod host;
