@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use arrow::array::{ArrayRef, Float64Array, RecordBatch};
 use bowstring::dataset::{Dataset, OpenOptions};
-use bowstring::pipeline::{Loader, LoaderOptions};
+use bowstring::{Loader, LoaderOptions};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;

@@ -12,7 +12,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use arrow::array::{ArrayRef, Float32Array, RecordBatch};
-use bowstring::pipeline::{Loader, LoaderOptions};
+use bowstring::pipeline::LocalSource;
+use bowstring::{Loader, LoaderOptions};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
@@ -91,14 +92,15 @@ fn main() {
             let mut ranks = vec![0, world / 3, world - 1];
             ranks.dedup();
             for rank in ranks {
-                let mut loader = match Loader::open(options(rank)) {
-                    Ok(loader) => loader,
+                let source = match LocalSource::open(options(rank)) {
+                    Ok(source) => source,
                     Err(error) => {
                         println!("{groups:>10}  {world:>5}  {error}");
                         break;
                     }
                 };
-                let reads = plan.get_or_insert_with(|| (loader.plan().lanes(), loader.plan().reads(world, &|_, _| 1)));
+                let reads = plan.get_or_insert_with(|| (source.plan().lanes(), source.plan().reads(world, &|_, _| 1)));
+                let mut loader = Loader::of(Box::new(source));
                 let expected = reads.1.ranks[rank as usize].groups;
                 let (started, before) = (Instant::now(), cpu());
                 let mut waited = None;

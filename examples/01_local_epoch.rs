@@ -4,8 +4,8 @@
 
 #![allow(clippy::print_stdout, reason = "an example talks")]
 
-use bowstring::pipeline::{Loader, LoaderOptions};
 use bowstring::tensor::Value;
+use bowstring::{Loader, LoaderOptions};
 
 fn main() -> bowstring::Result<()> {
     let photos = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/imagenet40.parquet");
@@ -17,7 +17,8 @@ fn main() -> bowstring::Result<()> {
     println!("{} rows in {} steps", loader.rows(), loader.steps());
 
     let mut labels = Vec::new();
-    while let Some(batch) = loader.next()? {
+    for batch in &mut loader {
+        let batch = batch?;
         println!("step {}", batch.step);
         for (name, value) in batch.columns() {
             match value {

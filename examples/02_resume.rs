@@ -4,9 +4,9 @@
 
 #![allow(clippy::print_stdout, reason = "an example talks")]
 
-use bowstring::pipeline::{Loader, LoaderOptions};
 use bowstring::plan::State;
 use bowstring::tensor::Batch;
+use bowstring::{Loader, LoaderOptions};
 
 /// All ranks together take 8 rows per step. This number decides the order; the number of ranks does not.
 const GLOBAL_BATCH: u64 = 8;
@@ -51,7 +51,8 @@ fn main() -> bowstring::Result<()> {
     let mut loader = open(0, 1)?;
     loader.load_state(&State::from_json(&state)?)?;
     println!("one rank goes on at step {} of {}", loader.step(), loader.steps());
-    while let Some(batch) = loader.next()? {
+    for batch in &mut loader {
+        let batch = batch?;
         seen[batch.step as usize].extend(labels(&batch));
     }
 

@@ -4,10 +4,9 @@
 
 use std::collections::BTreeSet;
 
-use bowstring::Loader;
 use bowstring::flight::server::config::ServerOptions;
 use bowstring::flight::server::{Catalogue, Config, serve};
-use bowstring::pipeline::LoaderOptions;
+use bowstring::{Loader, LoaderOptions};
 use tokio::sync::oneshot;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -53,7 +52,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 fn rows(options: LoaderOptions) -> bowstring::Result<Vec<i64>> {
     let mut loader = Loader::open(options)?;
     let mut rows = Vec::new();
-    while let Some(batch) = loader.next()? {
+    for batch in &mut loader {
+        let batch = batch?;
         let ids = batch.tensor("_row_id").and_then(|ids| ids.as_slice::<i64>()).unwrap_or_default();
         let real = batch.tensor("_mask").map_or(&[][..], |mask| mask.bytes());
         rows.extend(ids.iter().zip(real).filter(|(_, real)| **real != 0).map(|(id, _)| *id));

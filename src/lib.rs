@@ -11,7 +11,7 @@
 //! |---|---|---|
 //! | 6 | [`Loader`] | the same batches from here or from a server, on the host or on a GPU |
 //! | 5 | [`flight`], [`convert`] | batches to and from other hosts; foreign formats |
-//! | 4 | [`pipeline`] | everything: the wiring, the budget, [`Loader`](pipeline::Loader) |
+//! | 4 | [`pipeline`] | everything: the wiring, the budget, [`BatchSource`] |
 //! | 3 | [`plan`], [`dataset`], [`codec`], [`device`] | which rows; reading them; what becomes of their columns; a GPU's memory |
 //! | 2 | [`manifest`], `page`, [`tensor`] | what there is; numbers from pages; what comes out |
 //! | 1 | [`schema`], [`memory`], [`store`] | types; bytes within a budget; bytes of one version |
@@ -20,13 +20,13 @@
 //! A module names only modules on floors below its own; a test holds it to that.
 //!
 //! ```
-//! use bowstring::pipeline::{Loader, LoaderOptions};
+//! use bowstring::{Loader, LoaderOptions};
 //!
 //! # fn main() -> bowstring::Result<()> {
 //! let mut loader = Loader::open(LoaderOptions::new("fixtures/imagenet40.parquet", 16))?;
 //! let mut labels = 0;
-//! while let Some(batch) = loader.next()? {
-//!     labels += batch.tensor("label").map_or(0, |label| label.shape()[0]);
+//! for batch in &mut loader {
+//!     labels += batch?.tensor("label").map_or(0, |label| label.shape()[0]);
 //! }
 //! assert_eq!(labels, 48, "40 rows in 3 steps of 16, the last one padded");
 //! # Ok(())
@@ -56,5 +56,8 @@ pub mod schema;
 pub mod store;
 pub mod tensor;
 
+pub use device::AnyBatch;
 pub use error::{Error, Place, Result};
-pub use loader::{Loader, NextPlaced, Placed};
+pub use loader::{Epoch, Loader};
+pub use pipeline::{BatchSource, LoaderOptions};
+pub use tensor::{Batch, Next};

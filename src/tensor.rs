@@ -303,6 +303,40 @@ impl BatchBuilder {
     }
 }
 
+/// What a wait for the next of a sequence found: of batches, mostly.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Next<T> {
+    /// The next one.
+    Item(T),
+    /// There is no more: of an epoch, where there are several, and then the next one is the first of the next epoch.
+    End,
+    /// Nothing yet.
+    Pending,
+}
+
+impl<T> Next<T> {
+    /// With `change` made to the item.
+    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Next<U> {
+        match self {
+            Self::Item(item) => Next::Item(change(item)),
+            Self::End => Next::End,
+            Self::Pending => Next::Pending,
+        }
+    }
+
+    /// The item, or none at the end, where nothing to come is an error.
+    ///
+    /// # Errors
+    /// What `pending` makes.
+    pub fn or_error(self, pending: impl FnOnce() -> Error) -> Result<Option<T>> {
+        match self {
+            Self::Item(item) => Ok(Some(item)),
+            Self::End => Ok(None),
+            Self::Pending => Err(pending()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

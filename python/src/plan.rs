@@ -2,13 +2,13 @@
 
 use bowstring::Error;
 use bowstring::error::Result;
-use bowstring::pipeline::{Loader, LoaderOptions};
+use bowstring::pipeline::{LoaderOptions, LocalSource};
 use pyo3::prelude::*;
 
 use crate::errors::raise;
 use crate::wait::opened;
 
-/// What `Loader::readings` finds for these options, which need name no rank.
+/// What `LocalSource::readings` finds for these options, which need name no rank.
 #[pyfunction]
 pub(crate) fn plan(py: Python<'_>, options: &str) -> PyResult<String> {
     let mut options: LoaderOptions = serde_json::from_str(options)
@@ -22,6 +22,6 @@ pub(crate) fn plan(py: Python<'_>, options: &str) -> PyResult<String> {
 }
 
 fn readings(options: LoaderOptions) -> Result<String> {
-    let found = Loader::open(options.clone())?.readings(&options)?;
+    let found = LocalSource::open(options.clone())?.readings(&options)?;
     serde_json::to_string(&found).map_err(|error| Error::Closed { why: error.to_string() })
 }

@@ -1,65 +1,109 @@
 //! Waiting for Rust without holding the GIL, with a look at signals in between: Ctrl-C works while a store hangs.
 
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use bowstring::Error;
 use bowstring::error::Result;
+use bowstring::{Error, Next};
 use pyo3::prelude::*;
 
 use crate::errors::raise;
+use crate::fork::Owned;
 use crate::log;
 
 /// The longest wait without a look at signals.
 pub(crate) const SLICE: Duration = Duration::from_millis(100);
 
-/// What a wait of one slice brought.
-pub(crate) enum Waited<T> {
-    Next(T),
-    End,
-    Pending,
-}
-
 /// What comes one after another, and can be given back.
-pub(crate) trait Source {
-    type Item;
+pub(crate) trait Source: Send {
+    type Item: Send;
 
     /// The longest wait for the next one.
-    fn timeout(&self, py: Python<'_>) -> PyResult<Duration>;
+    fn timeout(&self) -> Duration;
     /// Waits no longer than `wait`.
-    fn wait(&self, py: Python<'_>, wait: Duration) -> PyResult<Waited<Self::Item>>;
+    fn next_within(&mut self, wait: Duration) -> Result<Next<Self::Item>>;
     /// The error for a wait of `waited` that brought nothing.
-    fn timed_out(&self, py: Python<'_>, waited: Duration) -> PyErr;
-    /// What Python's `convert` makes of one.
-    fn convert<'py>(&self, item: &Self::Item, convert: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>>;
+    fn timed_out(&self, waited: Duration) -> Error;
     /// Takes back what reached nobody: it is the next one again.
-    fn put_back(&self, py: Python<'_>, item: Self::Item) -> PyResult<()>;
+    fn put_back(&mut self, item: Self::Item);
 }
 
-/// What `convert` makes of the next one; `None` at the end.
-///
-/// Whatever is raised meanwhile, Ctrl-C above all, costs nothing: one that was not converted is the next one again.
-pub(crate) fn next<'py>(source: &impl Source, convert: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
-    let py = convert.py();
-    let (started, timeout) = (Instant::now(), source.timeout(py)?);
-    loop {
-        let left = timeout.saturating_sub(started.elapsed());
-        let waited = source.wait(py, left.min(SLICE));
-        let passed_on = log::pass_on(py);
-        match waited? {
-            Waited::Next(item) => {
-                let converted =
-                    passed_on.and_then(|()| py.check_signals()).and_then(|()| source.convert(&item, convert));
-                if converted.is_err() {
-                    source.put_back(py, item)?;
+/// A source for all threads of Python, each of which waits without the GIL.
+#[derive(Debug)]
+pub(crate) struct Shared<T>(Owned<Turns<T>>);
+
+#[derive(Debug)]
+struct Turns<T> {
+    /// Held while waiting for `source`, so that whoever waits in slices does not overtake the others for ever.
+    turn: Mutex<()>,
+    source: Mutex<T>,
+}
+
+impl<T: Source> Shared<T> {
+    pub(crate) fn new(source: T) -> Self {
+        Self(Owned::new(Turns { turn: Mutex::new(()), source: Mutex::new(source) }))
+    }
+
+    /// Runs `work` on the source without the GIL.
+    pub(crate) fn with<R: Send>(&self, py: Python<'_>, work: impl FnOnce(&mut T) -> Result<R> + Send) -> PyResult<R> {
+        let Turns { turn, source } = self.0.checked().map_err(|error| raise(py, &error))?;
+        py.detach(|| {
+            // A source is consistent between calls, and a panic inside it was made an error there.
+            let turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut source = source.lock().unwrap_or_else(PoisonError::into_inner);
+            drop(turn);
+            work(&mut source)
+        })
+        .map_err(|error| raise(py, &error))
+    }
+
+    /// The same for what cannot fail.
+    pub(crate) fn get<R: Send>(&self, py: Python<'_>, work: impl FnOnce(&mut T) -> R + Send) -> PyResult<R> {
+        self.with(py, |source| Ok(work(source)))
+    }
+
+    /// What is a document crosses as JSON, which both sides have.
+    pub(crate) fn document<'py>(
+        &self,
+        py: Python<'py>,
+        take: impl FnOnce(&T) -> serde_json::Result<String> + Send,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let json = self.with(py, |source| take(source).map_err(|error| Error::Closed { why: error.to_string() }))?;
+        py.import("json")?.call_method1("loads", (json,))
+    }
+
+    /// What `convert` makes of the next one; `None` at the end.
+    ///
+    /// Whatever is raised meanwhile, Ctrl-C above all, costs nothing: one that was not converted is the next one again.
+    pub(crate) fn next<R>(&self, py: Python<'_>, convert: impl Fn(&T::Item) -> PyResult<R>) -> PyResult<Option<R>> {
+        let (started, timeout) = (Instant::now(), self.get(py, |source| source.timeout())?);
+        loop {
+            let left = timeout.saturating_sub(started.elapsed());
+            let next = self.with(py, |source| source.next_within(left.min(SLICE)));
+            let passed_on = log::pass_on(py);
+            match next? {
+                Next::Item(item) => {
+                    let converted = passed_on.and_then(|()| py.check_signals()).and_then(|()| convert(&item));
+                    if converted.is_err() {
+                        self.get(py, |source| source.put_back(item))?;
+                    }
+                    return converted.map(Some);
                 }
-                return converted.map(Some);
+                // The source may be in its next epoch, so the end must be told; the interpreter looks at signals right after.
+                Next::End => return passed_on.map(|()| None),
+                Next::Pending if left <= SLICE => {
+                    let error = self.get(py, |source| source.timed_out(started.elapsed()))?;
+                    return Err(raise(py, &error));
+                }
+                Next::Pending => passed_on.and_then(|()| py.check_signals())?,
             }
-            // The source may be in its next epoch, so the end must be told; the interpreter looks at signals right after.
-            Waited::End => return passed_on.map(|()| None),
-            Waited::Pending if left <= SLICE => return Err(source.timed_out(py, started.elapsed())),
-            Waited::Pending => passed_on.and_then(|()| py.check_signals())?,
         }
+    }
+
+    /// Stops the source with `close`; in a forked child there is nothing to stop.
+    pub(crate) fn close(&self, py: Python<'_>, close: impl FnOnce(&mut T) + Send) -> PyResult<()> {
+        if self.0.checked().is_err() { Ok(()) } else { self.get(py, close) }
     }
 }
 

@@ -9,6 +9,7 @@ use super::lease::{Consumer, Lease};
 use super::port::{Address, Device};
 use crate::error::Result;
 use crate::schema::DType;
+use crate::tensor::Batch;
 
 /// A row-major tensor in a device's memory. It keeps the memory of its batch, and of nothing else.
 #[derive(Clone)]
@@ -104,7 +105,7 @@ pub enum DeviceValue {
     Arrow(ArrayRef),
 }
 
-/// As [`Batch`](crate::tensor::Batch), with the tensors in a device's memory. What fills them may still be on its way:
+/// As [`Batch`], with the tensors in a device's memory. What fills them may still be on its way:
 /// [`DeviceTensor::give_to`] sees to it that nobody reads too early.
 #[derive(Debug, Clone)]
 pub struct DeviceBatch {
@@ -142,5 +143,44 @@ impl DeviceBatch {
             DeviceValue::Tensor(tensor) => Some(&tensor.lease),
             DeviceValue::Arrow(_) => None,
         })
+    }
+}
+
+/// A batch where the option `device` wants it.
+#[derive(Debug, Clone)]
+pub enum AnyBatch {
+    /// In this process's memory.
+    Host(Batch),
+    /// In the memory of a device.
+    Device(DeviceBatch),
+}
+
+impl AnyBatch {
+    /// Epoch and step.
+    pub fn at(&self) -> (u64, u64) {
+        match self {
+            Self::Host(batch) => (batch.epoch, batch.step),
+            Self::Device(batch) => (batch.epoch, batch.step),
+        }
+    }
+
+    /// The batch, if it is in this process's memory.
+    pub fn into_host(self) -> Option<Batch> {
+        match self {
+            Self::Host(batch) => Some(batch),
+            Self::Device(_) => None,
+        }
+    }
+}
+
+impl From<Batch> for AnyBatch {
+    fn from(batch: Batch) -> Self {
+        Self::Host(batch)
+    }
+}
+
+impl From<DeviceBatch> for AnyBatch {
+    fn from(batch: DeviceBatch) -> Self {
+        Self::Device(batch)
     }
 }

@@ -13,6 +13,7 @@
 //! | `slot`, `placement` | the memory of slots, their events and fences; where a batch lies in one |
 //! | [`Transfer`] | the one thread per device that copies batches ahead of the consumer |
 //! | [`DeviceBatch`], [`DeviceTensor`] | what the consumer gets; the last of a batch to be dropped gives its slot back |
+//! | [`AnyBatch`] | a batch wherever it is |
 //! | [`Target`], [`Targets`] | the consumer's own tensors, which a batch is copied into |
 
 mod batch;
@@ -31,7 +32,7 @@ mod spec;
 mod target;
 mod upload;
 
-pub use batch::{DeviceBatch, DeviceTensor, DeviceValue};
+pub use batch::{AnyBatch, DeviceBatch, DeviceTensor, DeviceValue};
 pub use conversion::{Conversion, Lists};
 pub use decoding::{Decoding, Photo, Photos, View};
 pub use host::Host;
@@ -41,7 +42,7 @@ pub use port::{Address, DEVICE_ALIGNMENT, Device, Event, Fenced, Kind, Stream, r
 pub use sim::Sim;
 pub use spec::{Fence, Gpu, Place};
 pub use target::{Target, Targets};
-pub use upload::{DeviceStats, Feeding, Pulled, Source, Taken, Transfer};
+pub use upload::{DeviceStats, Feeding, Pull, Transfer};
 
 /// The GPU that `which` means.
 ///

@@ -28,7 +28,7 @@ use super::slot::{Board, Body, Core, Slot};
 use super::spec::Fence;
 use crate::error::{Error, Result};
 use crate::memory::HostBuffer;
-use crate::tensor::{Batch, Value};
+use crate::tensor::{Batch, Next, Value};
 
 /// How often the thread looks after copies and streams that nobody announces.
 const BUSY: Duration = Duration::from_millis(1);
@@ -50,34 +50,9 @@ pub struct Feeding {
     pub recipes: Recipes,
 }
 
-/// What a source gives. `S` is what the consumer wants to know with it.
-#[derive(Debug)]
-pub enum Pulled<S> {
-    /// The next batch.
-    Batch(Batch, S),
-    /// The end of an epoch.
-    End(S),
-    /// Nothing yet.
-    Pending,
-}
-
-/// Where batches come from.
-pub trait Source<S>: Send + 'static {
-    /// The next batch within `wait`, and the generation that it belongs to. After an error or an end it is not asked until the
-    /// consumer has taken that.
-    fn pull(&mut self, wait: Duration) -> (u64, Result<Pulled<S>>);
-}
-
-/// What the consumer takes.
-#[derive(Debug)]
-pub enum Taken<S> {
-    /// A batch, perhaps still on its way.
-    Batch(DeviceBatch, S),
-    /// The end of an epoch.
-    End(S),
-    /// Nothing yet.
-    Pending,
-}
+/// Where batches come from: the next one within a time, and the generation that it belongs to. After an error or an end it is not
+/// called until the consumer has taken that.
+pub type Pull = Box<dyn FnMut(Duration) -> (u64, Result<Next<Batch>>) + Send>;
 
 /// How many batches are where, and what was done so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -98,48 +73,45 @@ pub struct DeviceStats {
     pub quarantined: usize,
 }
 
-enum Item<S> {
-    Batch(DeviceBatch, S),
-    End(S),
-    Error(Error),
-}
+/// A batch, the end of an epoch, or an error, with its generation.
+type Item = (u64, Result<Option<DeviceBatch>>);
 
-struct Queue<S> {
-    items: Mutex<VecDeque<(u64, Item<S>)>>,
+struct Queue {
+    items: Mutex<VecDeque<Item>>,
     filled: Condvar,
 }
 
-impl<S> Queue<S> {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<(u64, Item<S>)>> {
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<Item>> {
         // Consistent after every statement.
         self.items.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn push(&self, generation: u64, item: Item<S>) {
+    fn push(&self, generation: u64, item: Result<Option<DeviceBatch>>) {
         self.lock().push_back((generation, item));
         self.filled.notify_all();
     }
 }
 
 /// Batches on their way to a device, and the thread that brings them.
-pub struct Transfer<S> {
+pub struct Transfer {
     core: Arc<Core>,
-    queue: Arc<Queue<S>>,
+    queue: Arc<Queue>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl<S> fmt::Debug for Transfer<S> {
+impl fmt::Debug for Transfer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Transfer(to {})", self.core.device.name())
     }
 }
 
-impl<S: Send + 'static> Transfer<S> {
-    /// Starts bringing what `source` gives to `device`.
+impl Transfer {
+    /// Starts bringing what `pull` gives to `device`.
     ///
     /// # Errors
     /// [`Error::Config`] for fewer than 2 slots; [`Error::Closed`] if no thread can be started.
-    pub fn start(device: Arc<dyn Device>, feeding: Feeding, source: impl Source<S>) -> Result<Self> {
+    pub fn start(device: Arc<dyn Device>, feeding: Feeding, pull: Pull) -> Result<Self> {
         if feeding.slots < 2 {
             let problem = format!("{}; at least 2: one in use, one being filled", feeding.slots);
             return Err(Error::config("device_slots", problem));
@@ -151,7 +123,7 @@ impl<S: Send + 'static> Transfer<S> {
             core: Arc::clone(&core),
             queue: Arc::clone(&queue),
             feeding,
-            source: Some(source),
+            pull: Some(pull),
             pending: None,
             flying: VecDeque::new(),
             stranded: Vec::new(),
@@ -169,11 +141,11 @@ impl<S: Send + 'static> Transfer<S> {
         &self.core.device
     }
 
-    /// What comes next within `wait`.
+    /// What comes next within `wait`: a batch, perhaps still on its way.
     ///
     /// # Errors
     /// That of the source or of the device, once; [`Error::Closed`] after [`close`](Self::close), and in a forked child.
-    pub fn next(&mut self, wait: Duration) -> Result<Taken<S>> {
+    pub fn next(&mut self, wait: Duration) -> Result<Next<DeviceBatch>> {
         self.core.check_process()?;
         let deadline = Instant::now() + wait;
         loop {
@@ -186,7 +158,7 @@ impl<S: Send + 'static> Transfer<S> {
                 Some((generation, item)) => {
                     // What is not wanted any more is dropped here, outside of every lock.
                     if generation == self.core.board().generation {
-                        return self.taken(item);
+                        return item.map(taken);
                     }
                 }
                 None if over => return Err(closed()),
@@ -194,7 +166,7 @@ impl<S: Send + 'static> Transfer<S> {
                     self.wake();
                     let left = deadline.saturating_duration_since(Instant::now());
                     if left.is_zero() {
-                        return Ok(Taken::Pending);
+                        return Ok(Next::Pending);
                     }
                     let items = self.queue.lock();
                     drop(self.queue.filled.wait_timeout_while(items, left.min(IDLE), |items| items.is_empty()));
@@ -211,19 +183,6 @@ impl<S: Send + 'static> Transfer<S> {
         }
     }
 
-    fn taken(&self, item: Item<S>) -> Result<Taken<S>> {
-        match item {
-            Item::Batch(batch, tag) => {
-                if let Some(lease) = batch.lease() {
-                    lease.hold();
-                }
-                Ok(Taken::Batch(batch, tag))
-            }
-            Item::End(tag) => Ok(Taken::End(tag)),
-            Item::Error(error) => Err(error),
-        }
-    }
-
     /// From now on only what belongs to `generation` is wanted, once it is asked for.
     pub fn restart(&mut self, generation: u64) {
         if self.core.is_forked() {
@@ -235,7 +194,7 @@ impl<S: Send + 'static> Transfer<S> {
         });
         let (wanted, stale) =
             std::mem::take(&mut *self.queue.lock()).into_iter().partition(|(of, _)| *of == generation);
-        let stale: VecDeque<(u64, Item<S>)> = stale;
+        let stale: VecDeque<Item> = stale;
         let mut items = self.queue.lock();
         let later = std::mem::replace(&mut *items, wanted);
         items.extend(later);
@@ -279,7 +238,7 @@ impl<S: Send + 'static> Transfer<S> {
     }
 }
 
-fn close<S>(core: &Core, queue: &Queue<S>, thread: &mut Option<JoinHandle<()>>) {
+fn close(core: &Core, queue: &Queue, thread: &mut Option<JoinHandle<()>>) {
     if core.is_forked() {
         // The thread is not here, and it may have held any lock.
         drop(thread.take());
@@ -298,11 +257,18 @@ fn close<S>(core: &Core, queue: &Queue<S>, thread: &mut Option<JoinHandle<()>>) 
     }
 }
 
-impl<S> Drop for Transfer<S> {
+impl Drop for Transfer {
     fn drop(&mut self) {
         // A panic of the thread was caught there, so that this ends.
         close(&self.core, &self.queue, &mut self.thread);
     }
+}
+
+fn taken(batch: Option<DeviceBatch>) -> Next<DeviceBatch> {
+    if let Some(lease) = batch.as_ref().and_then(DeviceBatch::lease) {
+        lease.hold();
+    }
+    batch.map_or(Next::End, Next::Item)
 }
 
 fn closed() -> Error {
@@ -310,22 +276,22 @@ fn closed() -> Error {
 }
 
 /// The thread's own side.
-struct Thread<S, F> {
+struct Thread {
     core: Arc<Core>,
-    queue: Arc<Queue<S>>,
+    queue: Arc<Queue>,
     feeding: Feeding,
-    source: Option<F>,
+    pull: Option<Pull>,
     /// Slabs stay where they are: the host's memory is the device's.
     in_place: bool,
     /// A batch that is not on the device yet, with its generation.
-    pending: Option<(u64, Batch, S)>,
+    pending: Option<(u64, Batch)>,
     /// Slabs that copies may still read, in order of the copies.
     flying: VecDeque<(Arc<Slot>, Vec<Arc<HostBuffer>>)>,
     /// Slabs that copies may still read which failed half way.
     stranded: Vec<Arc<HostBuffer>>,
 }
 
-impl<S: Send + 'static, F: Source<S>> Thread<S, F> {
+impl Thread {
     fn run(mut self) {
         let (core, queue) = (Arc::clone(&self.core), Arc::clone(&self.queue));
         let ended = crate::page::quiet(|| {
@@ -339,7 +305,7 @@ impl<S: Send + 'static, F: Source<S>> Thread<S, F> {
             let said = crate::page::said(&*panic).unwrap_or("no message");
             let why = format!("it panicked ({said}), which is a bug of bowstring");
             let error = refused(core.device.name(), "the transfer thread", why);
-            queue.push(generation, Item::Error(error));
+            queue.push(generation, Err(error));
         }
         if let Err(panic) = crate::page::quiet(|| self.stop()) {
             let said = crate::page::said(&*panic).unwrap_or("no message");
@@ -360,38 +326,38 @@ impl<S: Send + 'static, F: Source<S>> Thread<S, F> {
             return self.core.wait(version, rest);
         }
         if self.pending.is_none()
-            && let Some(source) = &mut self.source
+            && let Some(pull) = &mut self.pull
         {
-            match source.pull(rest) {
-                (generation, Ok(Pulled::Batch(batch, tag))) => self.pending = Some((generation, batch, tag)),
-                (generation, Ok(Pulled::End(tag))) => return self.tell(generation, Item::End(tag)),
-                (generation, Err(error)) => return self.tell(generation, Item::Error(error)),
-                (_, Ok(Pulled::Pending)) => return,
+            match pull(rest) {
+                (generation, Ok(Next::Item(batch))) => self.pending = Some((generation, batch)),
+                (generation, Ok(Next::End)) => return self.tell(generation, Ok(None)),
+                (generation, Err(error)) => return self.tell(generation, Err(error)),
+                (_, Ok(Next::Pending)) => return,
             }
         }
-        let Some((generation, batch, tag)) = self.pending.take() else { return };
+        let Some((generation, batch)) = self.pending.take() else { return };
         if generation < self.core.board().generation {
             return;
         }
         match self.bring(&batch) {
             Ok(Some(brought)) => {
                 self.core.board().starved = false;
-                self.queue.push(generation, Item::Batch(brought, tag));
+                self.queue.push(generation, Ok(Some(brought)));
             }
             Ok(None) => {
                 self.core.board().starved = true;
-                self.pending = Some((generation, batch, tag));
+                self.pending = Some((generation, batch));
                 self.core.wait(version, rest);
             }
             Err(error) => {
-                self.pending = Some((generation, batch, tag));
-                self.tell(generation, Item::Error(error));
+                self.pending = Some((generation, batch));
+                self.tell(generation, Err(error));
             }
         }
     }
 
     /// Says what must be taken before there is more.
-    fn tell(&self, generation: u64, item: Item<S>) {
+    fn tell(&self, generation: u64, item: Result<Option<DeviceBatch>>) {
         self.core.board().paused = Some(generation);
         self.queue.push(generation, item);
     }
@@ -533,7 +499,7 @@ impl<S: Send + 'static, F: Source<S>> Thread<S, F> {
         self.flying.clear();
         self.stranded.clear();
         self.pending = None;
-        self.source = None;
+        self.pull = None;
         loop {
             let version = self.core.board().version;
             self.core.all(State::Deferred).iter().for_each(|slot| self.core.settle(slot));

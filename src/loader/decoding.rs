@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::Origin;
+use super::open::is_remote;
 use crate::codec::BadRows;
 use crate::codec::image::{Decoder, Deferred, Held, ImageOptions, Layout, Stored};
 use crate::device::{Developing, Normalisation, Photo, Photos, View};
@@ -59,7 +59,7 @@ pub(super) fn on_host(options: &LoaderOptions) -> LoaderOptions {
 pub(super) fn deferred(options: &LoaderOptions) -> Result<(LoaderOptions, BTreeMap<Arc<str>, Developing>)> {
     let (mut changed, mut columns) = (options.clone(), BTreeMap::new());
     for (name, image) in asked(options) {
-        let problem = if Origin::is_remote(options) {
+        let problem = if is_remote(options) {
             "a server decodes what it sends"
         } else if name.contains(['*', '?']) {
             "a pattern may mean columns that are no photos; give the column's name"

@@ -1,40 +1,25 @@
-//! The loader whose batches are on a device: what another loader makes, brought there ahead of the consumer.
+//! The source whose batches are on a device: what another source makes, brought there ahead of the consumer.
 //!
-//! The other loader runs ahead: it is where the transfer thread is. Where the consumer is, the position that counts, is remembered
-//! with each batch.
+//! The other source runs ahead: it is where the transfer thread is. Where the consumer is knows the loader on top.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Origin, decoding};
+use super::decoding;
+use super::open::is_remote;
 use crate::codec::{BadRows, Lists};
-use crate::device::{
-    Device, DeviceBatch, DeviceStats, Feeding, Normalisation, Padding, Pulled, Recipes, Source, Taken, Transfer,
-};
-use crate::error::{Error, Result};
-use crate::pipeline::{Again, At, LoaderOptions, Next, Returned};
-use crate::plan::{Share, State};
+use crate::device::{AnyBatch, Device, DeviceStats, Feeding, Normalisation, Padding, Recipes, Transfer, refused};
+use crate::error::Result;
+use crate::pipeline::{BatchSource, Ledger, LoaderOptions, PlanInfo, Stats};
+use crate::plan::State;
 use crate::schema::{DType, Dim, Field, Schema, Type};
+use crate::tensor::{Batch, Next};
 
 /// Lists padded to fewer items are padded on the host: the bytes that the bus is spared are not worth two kernels.
 const SHORTEST: usize = 16;
 
-/// A position, with what the plan says there.
-#[derive(Debug, Clone)]
-pub(super) struct Position {
-    pub(super) state: State,
-    pub(super) steps: u64,
-    pub(super) rows: u64,
-}
-
-impl Position {
-    fn of(origin: &Origin) -> Self {
-        Self { state: origin.state(), steps: origin.steps(), rows: origin.rows() }
-    }
-}
-
-/// The loader that runs ahead, shared with the transfer thread.
+/// The source that runs ahead, shared with the transfer thread.
 #[derive(Debug)]
 struct Ahead {
     /// Held while waiting for `made`, so that the thread, which always wants it, does not overtake the others for ever.
@@ -44,185 +29,148 @@ struct Ahead {
 
 #[derive(Debug)]
 struct Made {
-    origin: Origin,
+    source: Box<dyn BatchSource>,
     /// Counts the changes of position: what was made before one is not wanted after it.
     generation: u64,
 }
 
 impl Ahead {
     fn lock(&self) -> MutexGuard<'_, Made> {
-        // A loader is consistent between calls.
+        // A source is consistent between calls.
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         self.made.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-struct Pull(Arc<Ahead>);
-
-impl Source<Position> for Pull {
-    fn pull(&mut self, wait: Duration) -> (u64, Result<Pulled<Position>>) {
-        let mut made = self.0.lock();
-        let pulled = made.origin.next_within(wait).map(|next| match next {
-            Next::Batch(batch) => Pulled::Batch(batch, Position::of(&made.origin)),
-            Next::End => Pulled::End(Position::of(&made.origin)),
-            Next::Pending => Pulled::Pending,
-        });
-        (made.generation, pulled)
+    fn pull(&self, wait: Duration) -> (u64, Result<Next<Batch>>) {
+        let mut made = self.lock();
+        let next = match made.source.next(wait) {
+            Ok(Next::Item(AnyBatch::Host(batch))) => Ok(Next::Item(batch)),
+            Ok(Next::Item(AnyBatch::Device(_))) => Err(refused("the host", "a batch", "it is on a device already")),
+            Ok(Next::End) => Ok(Next::End),
+            Ok(Next::Pending) => Ok(Next::Pending),
+            Err(error) => Err(error),
+        };
+        (made.generation, next)
     }
-}
-
-/// What [`OnDevice::next_within`] found.
-#[derive(Debug)]
-pub(super) enum NextOnDevice {
-    Batch(DeviceBatch),
-    End,
-    Pending,
 }
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct OnDevice {
-    // Declared first, dropped first: its thread uses the loader.
-    transfer: Transfer<Position>,
+pub(super) struct DeviceSource {
+    // Declared first, dropped first: its thread uses the other source.
+    transfer: Transfer,
     ahead: Arc<Ahead>,
     schema: Schema,
-    share: Share,
+    /// As the other source has it, which is often busy.
+    info: PlanInfo,
     timeout: Duration,
-    /// After the last batch that came from the device.
-    now: Position,
-    returned: Returned<DeviceBatch>,
 }
 
-impl OnDevice {
-    /// What `open` opens, delivered on `device`. `open` may be called a second time, with other options, if the first loader turns
+impl DeviceSource {
+    /// What `open` opens, delivered on `device`. `open` may be called a second time, with other options, if the first source turns
     /// out to deliver what the device cannot finish.
     pub(super) fn open(
         options: &LoaderOptions,
         device: Arc<dyn Device>,
-        open: impl Fn(&LoaderOptions) -> Result<Origin>,
+        open: impl Fn(&LoaderOptions) -> Result<Box<dyn BatchSource>>,
     ) -> Result<Self> {
         let (options, decoded) = decoding::deferred(options)?;
         if !decoded.is_empty() {
             device.open_decoder()?;
         }
         let (asked, mut photos) = shared_work(&options);
-        let mut origin = open(&asked)?;
-        if !photos.keys().all(|name| is_pixels(origin.schema(), name)) {
-            origin = open(&options)?;
+        let mut source = open(&asked)?;
+        if !photos.keys().all(|name| is_pixels(source.schema(), name)) {
+            source = open(&options)?;
             photos.clear();
         }
-        decoding::check(origin.schema(), &decoded)?;
-        let lists = paddings(origin.schema(), &options);
+        decoding::check(source.schema(), &decoded)?;
+        let lists = paddings(source.schema(), &options);
         let recipes = Recipes { photos, decoded, lists, mask: Some(crate::codec::MASK.into()) };
-        let schema = finished(origin.schema(), &recipes);
-        let (share, timeout, now) = (origin.share(), origin.timeout(), Position::of(&origin));
+        let schema = finished(source.schema(), &recipes);
+        let (info, timeout) = (source.info().clone(), source.timeout());
         let feeding = Feeding {
             slots: options.device_slots,
             fence: options.device_fence,
             overflow: options.device_overflow,
             recipes,
         };
-        let ahead = Arc::new(Ahead { turn: Mutex::default(), made: Mutex::new(Made { origin, generation: 0 }) });
-        let transfer = Transfer::start(device, feeding, Pull(Arc::clone(&ahead)))?;
-        let mut opened = Self { transfer, ahead, schema, share, timeout, now, returned: Returned::default() };
-        opened.returned.restart(opened.next_new());
-        Ok(opened)
+        let ahead = Arc::new(Ahead { turn: Mutex::default(), made: Mutex::new(Made { source, generation: 0 }) });
+        let pull = Arc::clone(&ahead);
+        let transfer = Transfer::start(device, feeding, Box::new(move |wait| pull.pull(wait)))?;
+        Ok(Self { transfer, ahead, schema, info, timeout })
     }
 
-    pub(super) fn device(&self) -> &Arc<dyn Device> {
-        self.transfer.device()
+    /// Moves the source that runs ahead. Where that fails, it goes on as before, and so does what it made.
+    fn go(&mut self, change: impl FnOnce(&mut dyn BatchSource) -> Result<()>) -> Result<()> {
+        let mut made = self.ahead.lock();
+        change(&mut *made.source)?;
+        made.generation += 1;
+        self.info.clone_from(made.source.info());
+        let generation = made.generation;
+        drop(made);
+        self.transfer.restart(generation);
+        Ok(())
+    }
+}
+
+impl BatchSource for DeviceSource {
+    fn next(&mut self, wait: Duration) -> Result<Next<AnyBatch>> {
+        Ok(self.transfer.next(wait)?.map(AnyBatch::Device))
     }
 
-    pub(super) fn device_stats(&self) -> DeviceStats {
-        self.transfer.stats()
+    fn seek(&mut self, epoch: u64, step: u64) -> Result<()> {
+        self.go(|source| source.seek(epoch, step))
     }
 
-    pub(super) fn schema(&self) -> &Schema {
+    fn resume(&mut self, state: &State) -> Result<()> {
+        self.go(|source| source.resume(state))
+    }
+
+    fn info(&self) -> &PlanInfo {
+        &self.info
+    }
+
+    fn schema(&self) -> &Schema {
         &self.schema
     }
 
-    pub(super) fn share(&self) -> Share {
-        self.share
-    }
-
-    pub(super) fn timeout(&self) -> Duration {
+    fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// The position: everything before it reached the consumer.
-    pub(super) fn now(&self) -> Position {
-        let (epoch, step) = self.returned.position(self.next_new());
-        Position { state: State { epoch, step, ..self.now.state.clone() }, ..self.now }
-    }
-
-    fn next_new(&self) -> At {
-        (self.now.state.epoch, self.now.state.step)
-    }
-
-    pub(super) fn next_within(&mut self, wait: Duration) -> Result<NextOnDevice> {
-        match self.returned.take(self.next_new()) {
-            Some(Again::Item(batch)) => return Ok(NextOnDevice::Batch(batch)),
-            Some(Again::End) => return Ok(NextOnDevice::End),
-            None => {}
-        }
-        match self.transfer.next(wait)? {
-            Taken::Batch(batch, after) => {
-                self.now = after;
-                Ok(NextOnDevice::Batch(batch))
-            }
-            Taken::End(after) => {
-                self.now = after;
-                Ok(NextOnDevice::End)
-            }
-            Taken::Pending => Ok(NextOnDevice::Pending),
-        }
-    }
-
-    pub(super) fn put_back(&mut self, batch: DeviceBatch) {
-        let next = self.next_new();
-        self.returned.put((batch.epoch, batch.step), batch, next);
-    }
-
-    pub(super) fn timed_out(&self, waited: Duration) -> Error {
+    fn culprit(&self) -> (&'static str, String) {
         match self.transfer.blocked() {
-            Some(culprit) => Error::Timeout { stage: "device", culprit, waited },
-            None => self.ahead.lock().origin.timed_out(waited),
+            Some(culprit) => ("device", culprit),
+            None => self.ahead.lock().source.culprit(),
         }
     }
 
-    pub(super) fn set_epoch(&mut self, epoch: u64) -> Result<()> {
-        if epoch == self.now().state.epoch { Ok(()) } else { self.go(|origin| origin.set_epoch(epoch)) }
+    /// The transfer says itself that it is closed; and what its source may not make any more, it does not get.
+    fn check(&self) -> Result<()> {
+        Ok(())
     }
 
-    pub(super) fn load_state(&mut self, state: &State) -> Result<()> {
-        self.go(|origin| origin.load_state(state))
+    /// What was made ahead counts as consumed.
+    fn stats(&self) -> Stats {
+        self.ahead.lock().source.stats()
     }
 
-    /// Moves the loader that runs ahead. If that fails, it goes back to where the consumer is.
-    fn go(&mut self, change: impl FnOnce(&mut Origin) -> Result<()>) -> Result<()> {
-        let mut made = self.ahead.lock();
-        let changed = change(&mut made.origin);
-        if changed.is_err() {
-            // It was there before, so it gets there again; if not, the next batch says so.
-            drop(made.origin.load_state(&self.now().state));
-        }
-        made.generation += 1;
-        let (generation, now) = (made.generation, Position::of(&made.origin));
-        drop(made);
-        self.now = now;
-        self.returned.restart(self.next_new());
-        self.transfer.restart(generation);
-        changed
+    fn ledger(&self) -> Ledger {
+        self.ahead.lock().source.ledger()
     }
 
-    pub(super) fn with<T>(&self, work: impl FnOnce(&Origin) -> T) -> T {
-        work(&self.ahead.lock().origin)
+    fn device(&self) -> Option<&Arc<dyn Device>> {
+        Some(self.transfer.device())
     }
 
-    pub(super) fn close(&mut self) {
-        self.returned.close();
+    fn device_stats(&self) -> Option<DeviceStats> {
+        Some(self.transfer.stats())
+    }
+
+    fn close(&mut self) {
         self.transfer.close();
-        self.ahead.lock().origin.close();
+        self.ahead.lock().source.close();
     }
 }
 
@@ -236,7 +184,7 @@ fn shared_work(options: &LoaderOptions) -> (LoaderOptions, BTreeMap<Arc<str>, No
         return (asked, photos);
     }
     // What a server sends lies in page-locked memory of the size of each message: with lists that are cut, none would fit the next one.
-    if !Origin::is_remote(options) {
+    if !is_remote(options) {
         asked.columns.lists.0.values_mut().for_each(cut);
     }
     // Zeros stand for bad rows after normalising, which the device could not tell from black.

@@ -2,98 +2,70 @@
 
 mod decoding;
 mod device;
-mod origin;
+mod open;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use self::device::{NextOnDevice, OnDevice};
-use self::origin::Origin;
-use crate::device::{Consumer, Device, DeviceBatch, DeviceStats, Gpu, Place, Targets};
+use crate::device::{AnyBatch, Consumer, Device, DeviceStats, Targets};
 use crate::error::{Error, Result};
 #[cfg(feature = "flight")]
 use crate::flight::client::Gang;
-use crate::pipeline::{BatchMemory, Ledger, LoaderOptions, Next, Stats};
+use crate::pipeline::{BatchSource, Cursor, Ledger, LoaderOptions, Stats};
 use crate::plan::{Share, State};
 use crate::schema::{Dim, Field, Schema};
-use crate::tensor::Batch;
+use crate::tensor::{Batch, Next};
 
 /// Batches of one rank, epoch after epoch: read here, or by a server (`grpc://host:port/dataset`). Both give the same batches in
 /// the same order, and the same states.
 ///
-/// A loader is at a position: an epoch and the number of steps already yielded of it. The blocking calls must not be made from
-/// within an async runtime.
+/// A loader is at a position: an epoch and the number of steps already yielded of it. Reading starts with the first call of
+/// [`next`](Self::next) and stops at once when the loader is dropped. The blocking calls must not be made from within an async
+/// runtime.
 ///
 /// With the option `device` batches are delivered on a GPU, copied there ahead of the consumer. Such a loader yields
-/// [`Placed::Device`], from [`next_placed`](Self::next_placed); positions and states are the same as on the CPU.
+/// [`AnyBatch::Device`], from [`next_any`](Self::next_any); positions and states are the same as on the CPU.
+///
+/// ```
+/// # fn main() -> bowstring::Result<()> {
+/// use bowstring::{Loader, LoaderOptions};
+///
+/// let mut options = LoaderOptions::new("fixtures/imagenet40.parquet", 8);
+/// options.columns.columns = vec!["label".to_owned()];
+/// let mut loader = Loader::open(options)?;
+/// assert_eq!(loader.steps(), 5);
+/// let mut rows = 0;
+/// for batch in &mut loader {
+///     rows += batch?.tensor("label").map_or(0, |label| label.shape()[0]);
+/// }
+/// assert_eq!((rows, loader.epoch()), (40, 1));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
-pub struct Loader(Way);
-
-#[derive(Debug)]
-enum Way {
-    Host(Origin),
-    Device(Box<OnDevice>),
-}
-
-/// A batch where the option `device` wants it.
-#[derive(Debug, Clone)]
-pub enum Placed {
-    /// In this process's memory.
-    Host(Batch),
-    /// In the memory of a device.
-    Device(DeviceBatch),
-}
-
-impl From<Batch> for Placed {
-    fn from(batch: Batch) -> Self {
-        Self::Host(batch)
-    }
-}
-
-impl From<DeviceBatch> for Placed {
-    fn from(batch: DeviceBatch) -> Self {
-        Self::Device(batch)
-    }
-}
-
-/// What [`Loader::next_placed_within`] found.
-#[derive(Debug)]
-pub enum NextPlaced {
-    /// The next batch of the epoch.
-    Batch(Placed),
-    /// The epoch is over; the next call starts the next one.
-    End,
-    /// Nothing yet.
-    Pending,
-}
-
-/// Runs `$call` on the loader that reads, wherever batches go afterwards.
-macro_rules! reading {
-    ($self:expr, $origin:ident => $call:expr) => {
-        match &$self.0 {
-            Way::Host($origin) => $call,
-            Way::Device(on_device) => on_device.with(|$origin| $call),
-        }
-    };
+pub struct Loader {
+    source: Box<dyn BatchSource>,
+    cursor: Cursor<AnyBatch>,
 }
 
 impl Loader {
     /// Opens the dataset that `options.urls` name.
     ///
     /// # Errors
-    /// As [`pipeline::Loader::open`](crate::pipeline::Loader::open), and what a server says; [`Error::Device`] if `options.device`
-    /// names a GPU that this process cannot use.
+    /// [`Error::Config`] for options that contradict each other, [`Error::Limit`] for a budget that can never hold a step, whatever
+    /// opening the dataset gives, and what a server says; [`Error::Device`] if `options.device` names a GPU that this process cannot
+    /// use.
     pub fn open(options: LoaderOptions) -> Result<Self> {
-        Self::open_at(&options, Origin::open)
+        Ok(Self::of(open::at_place(&options, open::any)?))
     }
 
     /// Opens a dataset that a server has, as a member of `gang`.
     ///
     /// # Errors
-    /// As [`Remote::open_in`](crate::flight::client::Remote::open_in), and [`Error::Device`] as for [`open`](Self::open).
+    /// As [`open`](Self::open), and [`Error::Fenced`].
     #[cfg(feature = "flight")]
     pub fn open_in(options: &LoaderOptions, gang: &Gang) -> Result<Self> {
-        Self::open_at(options, |options, memory| Origin::open_in(options, gang, memory))
+        Ok(Self::of(open::at_place(options, open::in_gang(gang))?))
     }
 
     /// Opens the dataset that `options.urls` name, with batches on `device`, whatever `options.device` says.
@@ -102,102 +74,57 @@ impl Loader {
     /// As [`open`](Self::open).
     pub fn open_on(options: &LoaderOptions, device: Arc<dyn Device>) -> Result<Self> {
         options.place()?;
-        on_device(options, device, Origin::open)
+        Ok(Self::of(open::on_device(options, device, open::any)?))
     }
 
-    fn open_at(options: &LoaderOptions, open: impl Fn(&LoaderOptions, BatchMemory) -> Result<Origin>) -> Result<Self> {
-        let device = match options.place()? {
-            Place::Cpu => {
-                decoding::check_host(options)?;
-                None
-            }
-            Place::Pinned => {
-                decoding::check_host(options)?;
-                let allocator = crate::device::gpu(&Gpu::Default)?.staging();
-                let memory = BatchMemory { allocator, returning: options.device_slots };
-                return Ok(Self(Way::Host(open(options, memory)?)));
-            }
-            Place::Gpu(gpu) => Some(crate::device::gpu(&gpu)?),
-            Place::Auto => crate::device::gpu(&Gpu::Default)
-                .inspect_err(|error| tracing::warn!("device auto: batches stay on the CPU: {}", error.chain()))
-                .ok(),
-        };
-        match device {
-            Some(device) => on_device(options, device, open),
-            None => Ok(Self(Way::Host(open(&decoding::on_host(options), BatchMemory::default())?))),
-        }
+    /// The batches of `source`, which was sent nowhere yet.
+    pub fn of(source: Box<dyn BatchSource>) -> Self {
+        Self { source, cursor: Cursor::default() }
     }
 
     /// Steps of one epoch: the same on every rank, exact.
     pub fn steps(&self) -> u64 {
-        match &self.0 {
-            Way::Host(origin) => origin.steps(),
-            Way::Device(on_device) => on_device.now().steps,
-        }
+        self.source.info().steps
     }
 
     /// Rows of one epoch over all ranks.
     pub fn rows(&self) -> u64 {
-        match &self.0 {
-            Way::Host(origin) => origin.rows(),
-            Way::Device(on_device) => on_device.now().rows,
-        }
+        self.source.info().rows
     }
 
     /// The current epoch.
     pub fn epoch(&self) -> u64 {
-        match &self.0 {
-            Way::Host(origin) => origin.epoch(),
-            Way::Device(on_device) => on_device.now().state.epoch,
-        }
+        self.cursor.position().0
     }
 
-    /// Steps of the current epoch already yielded.
+    /// Steps of the current epoch already yielded, up to the first that was given back.
     pub fn step(&self) -> u64 {
-        match &self.0 {
-            Way::Host(origin) => origin.step(),
-            Way::Device(on_device) => on_device.now().state.step,
-        }
+        self.cursor.position().1
     }
 
     /// This rank and the world size.
     pub fn share(&self) -> Share {
-        match &self.0 {
-            Way::Host(origin) => origin.share(),
-            Way::Device(on_device) => on_device.share(),
-        }
+        self.source.info().share
     }
 
     /// What comes out: one field per column, before suffixes.
     pub fn schema(&self) -> &Schema {
-        match &self.0 {
-            Way::Host(origin) => origin.schema(),
-            Way::Device(on_device) => on_device.schema(),
-        }
+        self.source.schema()
     }
 
     /// The longest wait for a batch, as set by the options.
     pub fn timeout(&self) -> Duration {
-        match &self.0 {
-            Way::Host(origin) => origin.timeout(),
-            Way::Device(on_device) => on_device.timeout(),
-        }
+        self.source.timeout()
     }
 
     /// The device that batches are delivered on; None if that is the host.
     pub fn device(&self) -> Option<&Arc<dyn Device>> {
-        match &self.0 {
-            Way::Host(_) => None,
-            Way::Device(on_device) => Some(on_device.device()),
-        }
+        self.source.device()
     }
 
     /// What was copied to the device since the loader was opened; None if there is none.
     pub fn device_stats(&self) -> Option<DeviceStats> {
-        match &self.0 {
-            Way::Host(_) => None,
-            Way::Device(on_device) => Some(on_device.device_stats()),
-        }
+        self.source.device_stats()
     }
 
     /// The next batch, or `None` at the end of the epoch; the call after that starts the next epoch.
@@ -205,31 +132,15 @@ impl Loader {
     /// # Errors
     /// The first error of any stage, once; [`Error::Timeout`] with the culprit if nothing comes within the time-out;
     /// [`Error::Closed`] after [`close`](Self::close); [`Error::Config`] if batches are delivered on a device.
-    #[expect(clippy::should_implement_trait, reason = "the order of Option and Result suits `?`")]
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "the order of Option and Result suits `?`; iter() has the other one"
+    )]
     pub fn next(&mut self) -> Result<Option<Batch>> {
-        self.check_host()?;
-        match self.next_placed()? {
-            Some(Placed::Host(batch)) => Ok(Some(batch)),
-            _ => Ok(None),
+        if self.device().is_some() {
+            return Err(Error::config("device", "batches are on a device: take them with next_any"));
         }
-    }
-
-    /// As [`next`](Self::next), but gives up with [`Next::Pending`] after `wait`. Nothing is lost by giving up.
-    ///
-    /// # Errors
-    /// As [`next`](Self::next), except for the time-out.
-    pub fn next_within(&mut self, wait: Duration) -> Result<Next> {
-        match &mut self.0 {
-            Way::Host(origin) => origin.next_within(wait),
-            Way::Device(_) => self.check_host().map(|()| Next::Pending),
-        }
-    }
-
-    fn check_host(&self) -> Result<()> {
-        match &self.0 {
-            Way::Host(_) => Ok(()),
-            Way::Device(_) => Err(Error::config("device", "batches are on a device: take them with next_placed")),
-        }
+        Ok(self.next_any()?.and_then(AnyBatch::into_host))
     }
 
     /// The next batch, wherever it is, or `None` at the end of the epoch; the call after that starts the next epoch.
@@ -237,41 +148,32 @@ impl Loader {
     /// # Errors
     /// As [`next`](Self::next); [`Error::Device`] for what a device refused, after which the same batch is the next one again;
     /// [`Error::Timeout`] if the consumer has all of the device's slots.
-    pub fn next_placed(&mut self) -> Result<Option<Placed>> {
+    pub fn next_any(&mut self) -> Result<Option<AnyBatch>> {
         let started = Instant::now();
-        match self.next_placed_within(self.timeout())? {
-            NextPlaced::Batch(batch) => Ok(Some(batch)),
-            NextPlaced::End => Ok(None),
-            NextPlaced::Pending => Err(self.timed_out(started.elapsed())),
-        }
+        self.next_within(self.timeout())?.or_error(|| self.timed_out(started.elapsed()))
     }
 
-    /// As [`next_placed`](Self::next_placed), but gives up with [`NextPlaced::Pending`] after `wait`. Nothing is lost by giving up.
+    /// As [`next_any`](Self::next_any), but gives up with [`Next::Pending`] after `wait`. Nothing is lost by giving up.
     ///
     /// # Errors
-    /// As [`next_placed`](Self::next_placed), except for the time-out.
-    pub fn next_placed_within(&mut self, wait: Duration) -> Result<NextPlaced> {
-        Ok(match &mut self.0 {
-            Way::Host(origin) => match origin.next_within(wait)? {
-                Next::Batch(batch) => NextPlaced::Batch(batch.into()),
-                Next::End => NextPlaced::End,
-                Next::Pending => NextPlaced::Pending,
-            },
-            Way::Device(on_device) => match on_device.next_within(wait)? {
-                NextOnDevice::Batch(batch) => NextPlaced::Batch(batch.into()),
-                NextOnDevice::End => NextPlaced::End,
-                NextOnDevice::Pending => NextPlaced::Pending,
-            },
-        })
+    /// As [`next_any`](Self::next_any), except for the time-out.
+    pub fn next_within(&mut self, wait: Duration) -> Result<Next<AnyBatch>> {
+        self.source.check()?;
+        if let Some(again) = self.cursor.again() {
+            return Ok(again);
+        }
+        let next = self.source.next(wait)?;
+        self.cursor.pass(&next, AnyBatch::at);
+        Ok(next)
     }
 
-    /// As [`next_placed`](Self::next_placed), with the batch copied into `targets` too: on the host here, on a device on the stream of
+    /// As [`next_any`](Self::next_any), with the batch copied into `targets` too: on the host here, on a device on the stream of
     /// `consumer`, behind the batch's own copy. If that fails, the batch is the next one again.
     ///
     /// # Errors
-    /// As [`next_placed`](Self::next_placed) and [`fill`](Self::fill).
-    pub fn next_into(&mut self, targets: &Targets, consumer: Consumer) -> Result<Option<Placed>> {
-        let Some(batch) = self.next_placed()? else { return Ok(None) };
+    /// As [`next_any`](Self::next_any) and [`fill`](Self::fill).
+    pub fn next_into(&mut self, targets: &Targets, consumer: Consumer) -> Result<Option<AnyBatch>> {
+        let Some(batch) = self.next_any()? else { return Ok(None) };
         match self.fill(&batch, targets, consumer) {
             Ok(()) => Ok(Some(batch)),
             Err(error) => {
@@ -286,7 +188,7 @@ impl Loader {
     /// # Errors
     /// [`Error::NotFound`], [`Error::Unsupported`] and [`Error::Mismatch`] for a target that no column fits, before anything is written;
     /// [`Error::Device`] if a device refuses.
-    pub fn fill(&self, batch: &Placed, targets: &Targets, consumer: Consumer) -> Result<()> {
+    pub fn fill(&self, batch: &AnyBatch, targets: &Targets, consumer: Consumer) -> Result<()> {
         for column in targets.iter().map(|target| target.column()) {
             let varies =
                 |field: &&Field| field.dims.iter().any(|dim| matches!(dim, Dim::Ragged | Dim::Cut(_) | Dim::Any));
@@ -298,28 +200,29 @@ impl Loader {
             }
         }
         match batch {
-            Placed::Host(batch) => targets.fill(batch),
-            Placed::Device(batch) => targets.fill_on_device(batch, consumer),
+            AnyBatch::Host(batch) => targets.fill(batch),
+            AnyBatch::Device(batch) => targets.fill_on_device(batch, consumer),
         }
     }
 
     /// Takes back a batch that this loader yielded, because it reached nobody: it comes again before any new one, and the position is
-    /// before it. Of several the first of the epoch comes first.
-    pub fn put_back(&mut self, batch: impl Into<Placed>) {
-        match (&mut self.0, batch.into()) {
-            (Way::Host(origin), Placed::Host(batch)) => origin.put_back(batch),
-            (Way::Device(on_device), Placed::Device(batch)) => on_device.put_back(batch),
-            // It came from another loader.
-            _ => {}
-        }
+    /// before it. Of several the first of the epoch comes first. A batch from before the loader was sent to another position is dropped.
+    pub fn put_back(&mut self, batch: impl Into<AnyBatch>) {
+        let batch = batch.into();
+        self.cursor.put_back(batch.at(), batch);
     }
 
     /// The error for a wait of `waited` that brought nothing.
     pub fn timed_out(&self, waited: Duration) -> Error {
-        match &self.0 {
-            Way::Host(origin) => origin.timed_out(waited),
-            Way::Device(on_device) => on_device.timed_out(waited),
-        }
+        let (stage, culprit) = self.source.culprit();
+        let (Share { rank, world }, (epoch, step)) = (self.share(), self.cursor.next_new());
+        let culprit = format!("{culprit}; rank {rank} of {world}, epoch {epoch}, step {step}");
+        Error::Timeout { stage, culprit, waited }
+    }
+
+    /// The rest of the current epoch as an iterator.
+    pub fn iter(&mut self) -> Epoch<'_> {
+        Epoch { loader: self, ended: false }
     }
 
     /// Goes to the start of `epoch`; stays where it is if that is the current one, so that a resumed loader keeps its place.
@@ -327,58 +230,72 @@ impl Loader {
     /// # Errors
     /// Whatever planning the epoch gives.
     pub fn set_epoch(&mut self, epoch: u64) -> Result<()> {
-        match &mut self.0 {
-            Way::Host(origin) => origin.set_epoch(epoch),
-            Way::Device(on_device) => on_device.set_epoch(epoch),
+        if epoch != self.epoch() {
+            self.source.seek(epoch, 0)?;
+            self.cursor.seek((epoch, 0));
         }
+        Ok(())
     }
 
     /// The position after the last batch yielded: the same on every rank, and independent of how many there are.
     pub fn state(&self) -> State {
-        match &self.0 {
-            Way::Host(origin) => origin.state(),
-            Way::Device(on_device) => on_device.now().state,
-        }
+        let (info, (epoch, step)) = (self.source.info(), self.cursor.position());
+        State::at(info.fingerprint, info.spec.clone(), epoch, step)
     }
 
-    /// Goes to a position that [`state`](Self::state) gave, here or on any other rank of any world size.
+    /// Goes to a position that [`state`](Self::state) gave, here or on any other rank of any world size. Unless the options name the
+    /// version of the order, the state's is followed from here on, in later epochs too.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] if the state belongs to another dataset or plan.
+    /// [`Error::Mismatch`] if the state belongs to another dataset or plan; the loader then stays where it is.
     pub fn load_state(&mut self, state: &State) -> Result<()> {
-        match &mut self.0 {
-            Way::Host(origin) => origin.load_state(state),
-            Way::Device(on_device) => on_device.load_state(state),
-        }
+        self.source.resume(state)?;
+        self.cursor.seek((state.epoch, state.step));
+        Ok(())
     }
 
     /// Counters since the loader was opened. With a device, what was made ahead for it counts as consumed.
     pub fn stats(&self) -> Stats {
-        reading!(self, origin => origin.stats())
+        self.source.stats()
     }
 
     /// The bad rows met so far; those that a server met are in its log.
     pub fn ledger(&self) -> Ledger {
-        reading!(self, origin => origin.ledger())
+        self.source.ledger()
     }
 
     /// Stops everything at once. Batches already yielded stay valid.
     pub fn close(&mut self) {
-        match &mut self.0 {
-            Way::Host(origin) => origin.close(),
-            Way::Device(on_device) => on_device.close(),
-        }
+        self.cursor.close();
+        self.source.close();
     }
 }
 
-/// What `open` opens, read into memory that `device` copies from without a detour, and delivered there.
-fn on_device(
-    options: &LoaderOptions,
-    device: Arc<dyn Device>,
-    open: impl Fn(&LoaderOptions, BatchMemory) -> Result<Origin>,
-) -> Result<Loader> {
-    // As many as there are slots are being copied, and one waits for a slot.
-    let memory = BatchMemory { allocator: device.staging(), returning: options.device_slots + 1 };
-    let opened = OnDevice::open(options, device, |options| open(options, memory.clone()))?;
-    Ok(Loader(Way::Device(Box::new(opened))))
+/// The rest of one epoch of a [`Loader`].
+#[derive(Debug)]
+pub struct Epoch<'a> {
+    loader: &'a mut Loader,
+    ended: bool,
+}
+
+impl Iterator for Epoch<'_> {
+    type Item = Result<Batch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let next = self.loader.next().transpose();
+        self.ended = !matches!(next, Some(Ok(_)));
+        next
+    }
+}
+
+impl<'a> IntoIterator for &'a mut Loader {
+    type Item = Result<Batch>;
+    type IntoIter = Epoch<'a>;
+
+    fn into_iter(self) -> Epoch<'a> {
+        self.iter()
+    }
 }

@@ -11,13 +11,13 @@ use tokio::runtime::Runtime;
 use super::feed::Feed;
 use super::job::{Job, Means, Source, Workers, closed};
 use super::ledger::Ledger;
-use super::loader::Next;
 use super::options::{LoaderOptions, Settings};
 use super::stats::Stats;
 use crate::error::{Error, Result};
 use crate::memory::{HostAllocator, SystemAllocator};
 use crate::plan::{Order, Share};
 use crate::schema::Schema;
+use crate::tensor::{Batch, Next};
 
 /// Threads of the I/O runtime. They only wait and hand over; decoding has its own pool.
 const IO_THREADS: usize = 2;
@@ -110,7 +110,7 @@ impl Engine {
         order: impl FnOnce() -> Arc<dyn Order>,
         share: Share,
         from: u64,
-    ) -> Result<Next> {
+    ) -> Result<Next<Batch>> {
         let Some(runtime) = &self.runtime else { return Err(closed()) };
         let started = Instant::now();
         let counters = &self.job.counters;
@@ -133,7 +133,7 @@ impl Engine {
                 counters.consumer.done(batch.tensor_bytes() as u64, Duration::ZERO);
                 counters.first_batch_delivered();
                 self.last_yield = Some(Instant::now());
-                Ok(Next::Batch(batch))
+                Ok(Next::Item(batch))
             }
             Ok(Some(Err(error))) => {
                 self.close();

@@ -3,7 +3,8 @@
 //! | part | what it is |
 //! |---|---|
 //! | [`LoaderOptions`] | everything that can be said, validated once |
-//! | [`Loader`] | a position and the means to go on from it |
+//! | [`BatchSource`] | the one trait of everything that gives batches; [`LocalSource`] reads files |
+//! | [`Cursor`] | a position, and what came back |
 //! | [`Prepared`], [`Batches`] | the same without a position, and without threads of its own: for servers |
 //! | [`RowGroups`] | row groups in any order that is asked for |
 //! | [`Stored`] | rows as they are stored |
@@ -17,12 +18,13 @@
 //! | [`rank`], [`machine`] | who this process is, and what it has |
 
 mod ahead;
+mod cursor;
 mod engine;
 mod feed;
 mod groups;
 mod job;
 mod ledger;
-mod loader;
+mod local;
 pub mod machine;
 mod ngram;
 mod options;
@@ -30,10 +32,10 @@ mod prepared;
 pub mod rank;
 mod reader;
 mod reading;
-mod returned;
 mod row_groups;
 mod shared;
 mod sized;
+mod source;
 mod stats;
 mod step;
 mod stored;
@@ -42,16 +44,17 @@ mod veil;
 use crate::dataset::{Dataset, OpenOptions, Petastorm};
 use crate::error::{Error, Result};
 
+pub use cursor::{At, Cursor};
 pub use engine::BatchMemory;
 pub use job::Workers;
 pub use ledger::{Entry, LEDGER_ENTRIES, Ledger};
-pub use loader::{Epoch, Loader, Next};
+pub use local::LocalSource;
 pub use options::{Filter, LoaderOptions};
 pub use prepared::{Batches, MemoryNeed, Prepared, Run};
 pub use reading::{Reading, Readings};
-pub(crate) use returned::{Again, At, Returned};
-pub use row_groups::{NextPiece, Piece, RowGroups};
+pub use row_groups::{Piece, RowGroups};
 pub use shared::SharedReader;
+pub use source::{BatchSource, PlanInfo};
 pub use stats::{Memory, Stage, Stats};
 pub use stored::Stored;
 pub use veil::Veil;

@@ -53,7 +53,7 @@ impl Filter {
     }
 }
 
-/// Options of a [`Loader`](super::Loader). The names are the same in Python, in the environment (`BOWSTRING_BATCH_SIZE`) and as flags.
+/// Options of a [`Loader`](crate::Loader). The names are the same in Python, in the environment (`BOWSTRING_BATCH_SIZE`) and as flags.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LoaderOptions {

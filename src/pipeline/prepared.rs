@@ -1,6 +1,6 @@
 //! What does not depend on rank, epoch and position: the open datasets, their columns, the resolved plan.
 //!
-//! A [`Loader`](super::Loader) has one for itself; a server keeps one for all streams that ask for the same.
+//! A [`LocalSource`](super::LocalSource) has one for itself; a server keeps one for all streams that ask for the same.
 
 use std::pin::Pin;
 use std::sync::Arc;

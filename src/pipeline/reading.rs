@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::loader::Loader;
+use super::local::LocalSource;
 use super::options::LoaderOptions;
+use super::source::BatchSource as _;
 use crate::error::{Error, Result};
 use crate::manifest::Manifest;
 use crate::plan::{Plan, Reads, Share, Shuffle};
@@ -47,7 +48,7 @@ pub struct Reading {
     pub first_batch_bytes: u64,
 }
 
-/// What [`Loader::readings`] finds.
+/// What [`LocalSource::readings`] finds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Readings {
     /// The world that the options name.
@@ -61,8 +62,8 @@ pub struct Readings {
     pub reads: Reads,
 }
 
-impl Loader {
-    /// What the ranks of this loader's world read of the current epoch, and what those of other worlds would; by arithmetic, in
+impl LocalSource {
+    /// What the ranks of this source's world read of the current epoch, and what those of other worlds would; by arithmetic, in
     /// proportion to the row groups. `options` are those that it was opened with.
     ///
     /// # Errors
@@ -72,8 +73,8 @@ impl Loader {
             (0..dataset.manifest().groups.len()).map(|group| self.stored_bytes(source, group)).collect()
         });
         let manifests = self.datasets().map(|dataset| Arc::clone(dataset.manifest())).collect();
-        let reader = Reader { loader: self, options, manifests, stored: stored.collect() };
-        let world = self.share().world;
+        let reader = Reader { source: self, options, manifests, stored: stored.collect() };
+        let world = self.info().share.world;
         let (asked, reads) = reader.reading(self.plan(), world, true)?;
         let mut worlds = BTreeSet::from(WORLDS);
         worlds.insert(world);
@@ -92,7 +93,7 @@ impl Loader {
 
 /// What is asked again for each world.
 struct Reader<'a> {
-    loader: &'a Loader,
+    source: &'a LocalSource,
     options: &'a LoaderOptions,
     manifests: Vec<Arc<Manifest>>,
     /// Stored bytes of each row group of each dataset.
@@ -102,7 +103,7 @@ struct Reader<'a> {
 impl Reader<'_> {
     /// The plan of another world or of other lanes; none if there can be none.
     fn plan(&self, world: u32, lanes: Option<u32>) -> Result<Option<Plan>> {
-        let mut spec = self.loader.plan().spec().clone();
+        let mut spec = self.source.plan().spec().clone();
         if let Some(batch) = self.options.batch_size {
             let Some(global) = batch.checked_mul(world.into()) else { return Ok(None) };
             spec.global_batch = global;
@@ -110,7 +111,7 @@ impl Reader<'_> {
         (spec.lanes, spec.window_rows) = (lanes, self.options.window_rows);
         match spec.resolve(&self.manifests) {
             Ok(spec) if spec.global_batch >= world.into() => {
-                Plan::new(&self.manifests, spec, self.loader.plan().epoch()).map(Some)
+                Plan::new(&self.manifests, spec, self.source.plan().epoch()).map(Some)
             }
             // A batch beyond all limits, or too small for the lanes.
             Ok(_) | Err(Error::Config { .. }) => Ok(None),
@@ -130,7 +131,7 @@ impl Reader<'_> {
         for rank in BTreeSet::from([0, world / 2]) {
             let share = Share::new(rank, world)?;
             if is_asked || groups <= MOST_GROUPS {
-                let need = self.loader.need_of(plan, share).total();
+                let need = self.source.need_of(plan, share).total();
                 memory = memory.max(Some(need));
             }
             let windows = plan.windows(0, share);
@@ -157,7 +158,7 @@ impl Reader<'_> {
     /// What to change, the cheapest first.
     fn advice(&self, asked: &Reading) -> Result<Vec<String>> {
         let Reading { world_size: world, times_read, row_groups, shared_row_groups, lanes, .. } = *asked;
-        let is_ordered = self.loader.plan().spec().shuffle == Shuffle::None;
+        let is_ordered = self.source.plan().spec().shuffle == Shuffle::None;
         let mut advice = vec![format!(
             "{world} ranks read the data {times_read:.1} times: {shared_row_groups} of {row_groups} row groups are fetched and decoded by \
              more than one of them"

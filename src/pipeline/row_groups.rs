@@ -5,18 +5,17 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::batches_at_once;
+use super::cursor::Cursor;
 use super::engine::{BatchMemory, Engine, Parts};
 use super::ledger::Ledger;
-use super::loader::Next;
 use super::options::LoaderOptions;
 use super::prepared::{largest_group, sources};
-use super::returned::{Again, Returned};
 use super::stats::Stats;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
 use crate::plan::{Listed, Share};
 use crate::schema::Schema;
-use crate::tensor::Batch;
+use crate::tensor::{Batch, Next};
 
 /// A row group, or a part of one.
 #[derive(Debug)]
@@ -29,18 +28,7 @@ pub struct Piece {
     pub batch: Batch,
 }
 
-/// What [`RowGroups::next_within`] found.
-#[derive(Debug)]
-pub enum NextPiece {
-    /// The next row group, or part of one.
-    Piece(Piece),
-    /// All that were asked for have come.
-    End,
-    /// Nothing yet.
-    Pending,
-}
-
-/// Reads row groups in any order, ahead and in parallel, and decodes them as a [`Loader`](super::Loader) decodes batches.
+/// Reads row groups in any order, ahead and in parallel, and decodes them as a loader decodes batches.
 ///
 /// ```
 /// # fn main() -> bowstring::Result<()> {
@@ -65,8 +53,7 @@ pub struct RowGroups {
     listed: Arc<Listed>,
     max_rows: Option<u64>,
     seed: u64,
-    step: u64,
-    returned: Returned<Piece>,
+    cursor: Cursor<Piece>,
 }
 
 impl RowGroups {
@@ -109,7 +96,7 @@ impl RowGroups {
             Ok((Parts { sources, batches, memory: BatchMemory::default() }, dataset))
         })?;
         let listed = Arc::new(Listed::new(dataset.manifest(), &[], max_rows, options.seed)?);
-        Ok(Self { engine, dataset, listed, max_rows, seed: options.seed, step: 0, returned: Returned::default() })
+        Ok(Self { engine, dataset, listed, max_rows, seed: options.seed, cursor: Cursor::default() })
     }
 
     /// The dataset.
@@ -130,7 +117,7 @@ impl RowGroups {
     pub fn start(&mut self, order: &[u32]) -> Result<()> {
         let listed = Listed::new(self.dataset.manifest(), order, self.max_rows, self.seed)?;
         self.engine.reset();
-        (self.listed, self.step, self.returned) = (Arc::new(listed), 0, Returned::default());
+        (self.listed, self.cursor) = (Arc::new(listed), Cursor::default());
         Ok(())
     }
 
@@ -142,42 +129,48 @@ impl RowGroups {
     #[expect(clippy::should_implement_trait, reason = "the order of Option and Result suits `?`, as in Loader")]
     pub fn next(&mut self) -> Result<Option<Piece>> {
         let started = Instant::now();
-        match self.next_within(self.engine.timeout)? {
-            NextPiece::Piece(piece) => Ok(Some(piece)),
-            NextPiece::End => Ok(None),
-            NextPiece::Pending => Err(self.timed_out(started.elapsed())),
-        }
+        self.next_within(self.engine.timeout)?.or_error(|| self.timed_out(started.elapsed()))
     }
 
-    /// As [`next`](Self::next), but gives up with [`NextPiece::Pending`] after `wait`. Nothing is lost by giving up.
+    /// As [`next`](Self::next), but gives up with [`Next::Pending`] after `wait`. Nothing is lost by giving up.
     ///
     /// # Errors
     /// As [`next`](Self::next), except for the time-out.
-    pub fn next_within(&mut self, wait: Duration) -> Result<NextPiece> {
-        if let Some(Again::Item(piece)) = self.returned.take((0, self.step)) {
-            return Ok(NextPiece::Piece(piece));
+    pub fn next_within(&mut self, wait: Duration) -> Result<Next<Piece>> {
+        if let Some(again) = self.cursor.again() {
+            return Ok(again);
         }
-        let listed = &self.listed;
-        let next = self.engine.next_within(wait, || Arc::clone(listed) as _, Share::whole(), self.step)?;
-        let Next::Batch(batch) = next else {
-            return Ok(if matches!(next, Next::End) { NextPiece::End } else { NextPiece::Pending });
+        let (listed, (_, step)) = (&self.listed, self.cursor.next_new());
+        let next = match self.engine.next_within(wait, || Arc::clone(listed) as _, Share::whole(), step)? {
+            Next::Item(batch) => match listed.piece(batch.step) {
+                Some((group, first)) => Next::Item(Piece { group, first, batch }),
+                None => Next::End,
+            },
+            Next::End => Next::End,
+            Next::Pending => Next::Pending,
         };
-        let Some((group, first)) = self.listed.piece(batch.step) else { return Ok(NextPiece::End) };
-        self.step = batch.step + 1;
-        self.engine.job.counters.rows.fetch_add(batch.rows as u64, Ordering::Relaxed);
-        Ok(NextPiece::Piece(Piece { group, first, batch }))
+        if let Next::Item(piece) = &next {
+            self.engine.job.counters.rows.fetch_add(piece.batch.rows as u64, Ordering::Relaxed);
+            // The end is no new epoch here: it is told again and again.
+            self.cursor.pass(&next, |piece| (0, piece.batch.step));
+        }
+        Ok(next)
     }
 
     /// Takes back a piece of the current order, because it reached nobody: it comes again before any new one, the first of several
     /// first.
     pub fn put_back(&mut self, piece: Piece) {
-        self.returned.put((0, piece.batch.step), piece, (0, self.step));
+        self.cursor.put_back((0, piece.batch.step), piece);
     }
 
     /// The error for a wait of `waited` that brought nothing.
     pub fn timed_out(&self, waited: Duration) -> Error {
         let (stage, culprit) = self.engine.culprit();
-        Error::Timeout { stage, culprit: format!("{culprit}; piece {} of {}", self.step, self.steps()), waited }
+        Error::Timeout {
+            stage,
+            culprit: format!("{culprit}; piece {} of {}", self.cursor.next_new().1, self.steps()),
+            waited,
+        }
     }
 
     /// Pieces of the current order.
@@ -202,7 +195,7 @@ impl RowGroups {
 
     /// Stops everything at once. Pieces already yielded stay valid.
     pub fn close(&mut self) {
-        self.returned.close();
+        self.cursor.close();
         self.engine.close();
     }
 }

@@ -6,7 +6,7 @@ mod deferred;
 #[cfg(all(target_os = "linux", feature = "cuda"))]
 mod driven;
 #[cfg(all(target_os = "linux", feature = "cuda"))]
-mod fake;
+pub(crate) mod fake;
 #[cfg(target_os = "linux")]
 mod held;
 mod host;

@@ -551,7 +551,7 @@ fn a_server_told_to_end_is_gone_in_time_whoever_does_not_read() {
     let log = home.path().join("server-log");
     let options = |rank| support::options(&data, u64::from(8 * RANKS), rank, RANKS);
     let expected: Vec<Vec<Vec<i64>>> =
-        (0..RANKS).map(|rank| support::drain(&mut bowstring::pipeline::Loader::open(options(rank)).unwrap())).collect();
+        (0..RANKS).map(|rank| support::drain(&mut Loader::open(options(rank)).unwrap())).collect();
     let mut took = Vec::new();
     for round in 0..rounds {
         let mut server = Server::start(&data, 0, &log, &["--drain-grace", "1"]);

@@ -20,7 +20,7 @@ use arrow_flight::{FlightDescriptor, Ticket};
 use bowstring::flight::server::config::ServerOptions;
 use bowstring::flight::server::{Catalogue, Config, serve_on};
 use bowstring::flight::wire::Position;
-use bowstring::pipeline::{Loader, LoaderOptions};
+use bowstring::{Loader, LoaderOptions};
 use futures::{StreamExt, TryStreamExt};
 use http::Uri;
 use hyper_util::rt::TokioIo;

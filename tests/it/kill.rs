@@ -9,7 +9,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use bowstring::pipeline::Loader;
+use bowstring::Loader;
 use bowstring::plan::State;
 
 use crate::support;
@@ -107,7 +107,7 @@ fn one_epoch(kills: u64, draw: &mut impl FnMut(u64) -> u64) -> u64 {
         if let Some(json) = &state {
             loader.load_state(&State::from_json(json).unwrap()).unwrap();
         }
-        let position = State::new(loader.plan(), loader.step() + done as u64);
+        let position = State { step: loader.step() + done as u64, ..loader.state() };
         state = Some(position.to_json());
         life += 1;
         if position.step == loader.steps() {

@@ -1,140 +1,28 @@
-//! The whole chain on files: order, resume, errors, memory, bad rows.
+//! The whole chain on files: errors, memory, bad rows, mixtures, packs. What every loader promises is in `conformance`.
 
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use arrow::array::{
     ArrayRef, BinaryArray, Float32Array, Float64Array, Int16Array, Int32Array, Int64Array, RecordBatch, UInt32Array,
 };
-use bowstring::Error;
 use bowstring::codec::{BadRows, ColumnOptions, Nulls, Pack, Scalar};
-use bowstring::pipeline::{Loader, LoaderOptions, Next};
-use bowstring::plan::{State, Tail};
+use bowstring::pipeline::LocalSource;
+use bowstring::plan::Tail;
 use bowstring::schema::DType;
+use bowstring::{Error, Loader, LoaderOptions};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 
-use crate::support::{self, HANG, cell, drain, ids, options};
+use crate::support::{self, HANG, drain, ids, options};
 
 /// Row groups of uneven sizes in three files.
 fn dataset() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     support::write(directory.path(), &[vec![100, 700, 1], vec![300, 33], vec![1000, 250, 616]], 3);
     directory
-}
-
-#[test]
-fn every_world_sees_the_same_global_batches_and_every_row_once() {
-    let data = dataset();
-    // 3000 rows are 73 steps of 41 and 7 rows more.
-    for (tail, steps, delivered) in [(Tail::Pad, 74, 3000), (Tail::Repeat, 74, 74 * 41), (Tail::Drop, 73, 73 * 41)] {
-        let mut expected = None;
-        for world in [1, 2, 3, 5, 8] {
-            let mut global: Vec<Vec<i64>> = vec![Vec::new(); steps];
-            for rank in 0..world {
-                let mut loader = Loader::open(LoaderOptions { tail, ..options(data.path(), 41, rank, world) }).unwrap();
-                assert_eq!(loader.steps(), steps as u64);
-                let rank = drain(&mut loader);
-                assert_eq!(rank.len(), steps);
-                global.iter_mut().zip(rank).for_each(|(step, ids)| step.extend(ids));
-            }
-            let mut all: Vec<_> = global.iter().flatten().copied().collect();
-            assert_eq!(all.len(), delivered, "{tail:?}, world {world}");
-            all.sort_unstable();
-            all.dedup();
-            assert_eq!(all.len(), delivered.min(3000), "{tail:?}, world {world}: a row twice");
-            if tail == Tail::Repeat {
-                // The repeated rows of the last step are dealt to the ranks after its real ones.
-                global.last_mut().unwrap().sort_unstable();
-            }
-            assert_eq!(expected.get_or_insert_with(|| global.clone()), &global, "{tail:?}, world {world}");
-        }
-    }
-}
-
-#[test]
-fn values_stay_with_their_rows() {
-    let data = dataset();
-    let mut options = options(data.path(), 64, 0, 1);
-    options.columns.row_id = true;
-    let mut loader = Loader::open(options).unwrap();
-    for batch in loader.iter() {
-        let batch = batch.unwrap();
-        let row_ids = batch.tensor("_row_id").unwrap().as_slice::<i64>().unwrap().to_vec();
-        for (row, id) in ids(&batch).into_iter().enumerate() {
-            assert_eq!(row_ids[row], id);
-            for column in 0..3 {
-                let values = batch.tensor(&format!("f{column}")).unwrap().as_slice::<f32>().unwrap();
-                assert_eq!(values[row], cell(id, column));
-            }
-        }
-    }
-}
-
-#[test]
-fn epochs_differ_and_unshuffled_is_file_order() {
-    let data = dataset();
-    let mut loader = Loader::open(options(data.path(), 100, 0, 1)).unwrap();
-    let first = drain(&mut loader);
-    assert_eq!(loader.epoch(), 1);
-    let second = drain(&mut loader);
-    assert_ne!(first, second);
-    loader.set_epoch(0).unwrap();
-    assert_eq!(drain(&mut loader), first);
-    let mut plain = Loader::open(LoaderOptions { shuffle: false, ..options(data.path(), 100, 0, 1) }).unwrap();
-    assert_eq!(drain(&mut plain).concat(), (0..3000).collect::<Vec<_>>());
-}
-
-#[test]
-fn a_state_resumes_any_world_at_any_step_twice_and_at_the_end() {
-    let data = dataset();
-    let mut whole = Loader::open(options(data.path(), 40, 0, 1)).unwrap();
-    let expected = drain(&mut whole);
-    for stop in [0, 1, 37, 74, 75] {
-        let mut first = Loader::open(options(data.path(), 40, 0, 2)).unwrap();
-        for _ in 0..stop {
-            first.next().unwrap().unwrap();
-        }
-        let json = first.state().to_json();
-        assert!(json.len() <= 4096, "{} bytes of state", json.len());
-        for world in [1, 3] {
-            let mut steps = vec![Vec::new(); expected.len() - stop];
-            for rank in 0..world {
-                let mut resumed = Loader::open(options(data.path(), 40, rank, world)).unwrap();
-                let state = State::from_json(&json).unwrap();
-                resumed.load_state(&state).unwrap();
-                assert_eq!(resumed.state(), state);
-                resumed.load_state(&state).unwrap();
-                let rank = drain(&mut resumed);
-                assert_eq!(rank.len(), steps.len());
-                steps.iter_mut().zip(rank).for_each(|(step, ids): (&mut Vec<i64>, _)| step.extend(ids));
-                assert_eq!((resumed.epoch(), resumed.step()), (1, 0));
-            }
-            assert_eq!(steps, expected[stop..], "stopped at {stop}, resumed by {world}");
-        }
-    }
-}
-
-#[test]
-fn a_foreign_state_is_refused() {
-    let data = dataset();
-    let mut loader = Loader::open(options(data.path(), 40, 0, 1)).unwrap();
-    let state = loader.state();
-    for (what, other) in [
-        ("seed", LoaderOptions { seed: 1, ..options(data.path(), 40, 0, 1) }),
-        ("global_batch", options(data.path(), 41, 0, 1)),
-        ("tail", LoaderOptions { tail: Tail::Drop, ..options(data.path(), 40, 0, 1) }),
-    ] {
-        let error = Loader::open(other).unwrap().load_state(&state).unwrap_err();
-        assert!(matches!(error, Error::Mismatch { .. }) && error.to_string().contains(what), "{error}");
-    }
-    let elsewhere = tempfile::tempdir().unwrap();
-    support::write(elsewhere.path(), &[vec![3000]], 3);
-    let error = Loader::open(options(elsewhere.path(), 40, 0, 1)).unwrap().load_state(&state).unwrap_err();
-    assert!(matches!(error, Error::Mismatch { .. }), "{error}");
-    loader.load_state(&state).unwrap();
 }
 
 #[test]
@@ -240,10 +128,10 @@ fn what_a_loader_says_it_needs_is_enough_for_every_kind_of_column() {
         let open = |memory_budget| {
             let columns = ColumnOptions { nulls: Nulls::Mask.into(), ..ColumnOptions::default() };
             let data = support::fixture(fixture).display().to_string();
-            Loader::open(LoaderOptions { memory_budget, timeout: 20.0, columns, ..LoaderOptions::new(data, 4) })
+            LocalSource::open(LoaderOptions { memory_budget, timeout: 20.0, columns, ..LoaderOptions::new(data, 4) })
         };
         let need = open(None).unwrap().memory_need();
-        let mut loader = open(Some(need.row_groups + need.batches)).unwrap();
+        let mut loader = Loader::of(Box::new(open(Some(need.row_groups + need.batches)).unwrap()));
         let rows: usize = loader.iter().map(|batch| batch.unwrap().rows).sum();
         let memory = loader.stats().memory;
         println!("{fixture}: {rows} rows, budget {}, peak {}", memory.budget, memory.peak);
@@ -261,22 +149,6 @@ fn an_error_reaches_the_consumer_once_with_its_place() {
     let errors: Vec<_> = std::iter::from_fn(|| loader.next().transpose()).filter_map(Result::err).take(3).collect();
     assert!(matches!(&errors[0], Error::SourceChanged { file, .. } if file.contains("part-001")), "{:?}", errors[0]);
     assert!(errors[1..].iter().all(|error| matches!(error, Error::Closed { .. })), "{errors:?}");
-}
-
-#[test]
-fn a_wait_that_is_too_long_names_stage_and_culprit() {
-    let data = dataset();
-    let mut loader = Loader::open(options(data.path(), 40, 0, 1)).unwrap();
-    match loader.next_within(Duration::ZERO).unwrap() {
-        Next::Pending => {
-            let error = loader.timed_out(Duration::from_secs(5)).to_string();
-            assert!(error.contains("waited 5 s for"), "{error}");
-            assert!(error.ends_with("; rank 0 of 1, epoch 0, step 0"), "{error}");
-        }
-        // The first batch was there within one poll: nothing to blame.
-        Next::Batch(_) | Next::End => {}
-    }
-    assert_eq!(drain(&mut loader).len(), 75, "giving up a wait loses nothing");
 }
 
 #[test]

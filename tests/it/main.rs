@@ -16,6 +16,9 @@ mod changed;
 mod cli;
 /// Columns: every type, null policy, list form, pack and bad row, with exact values.
 mod columns;
+/// What every loader promises, over every way to its batches.
+#[cfg(all(feature = "flight", unix))]
+mod conformance;
 /// Conversions: files of other libraries, round trips, refusals, hostile input, kills.
 #[cfg(feature = "convert")]
 mod contradict;
@@ -70,7 +73,7 @@ mod gang;
 mod images;
 /// Processes killed at random: nothing lost, nothing twice.
 mod kill;
-/// The whole chain on files: order, resume, errors, bad rows.
+/// The whole chain on files: errors, memory, bad rows, packs.
 mod loader;
 /// Memory, measured from outside.
 mod memory;
@@ -85,7 +88,7 @@ mod petastorm;
 mod put;
 /// What the ranks of a gang read together: by arithmetic, and for real.
 mod ranks;
-/// Positions: states of every version, batches that are given back.
+/// States of every version of the order, and what threads give back.
 #[cfg(feature = "flight")]
 mod resume;
 /// The server's shell as a process: where it may listen, who may come in, certificates, the admin port, its end.

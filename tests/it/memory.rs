@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use bowstring::pipeline::{Loader, machine};
+use bowstring::Loader;
+use bowstring::pipeline::machine;
 
 use crate::support;
 

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use bowstring::dataset::Ngram;
 use bowstring::manifest::{Manifest, RowGroup};
-use bowstring::pipeline::{Loader, LoaderOptions};
+use bowstring::pipeline::LocalSource;
 use bowstring::plan::{Mix, OrderVersion, Plan, PlanSpec, Reads, Share, Shuffle, Stop};
+use bowstring::{Loader, LoaderOptions};
 
 use crate::support::{self, options};
 
@@ -143,8 +144,9 @@ fn read_for_real(options: impl Fn(u32) -> LoaderOptions, ranks: &[u32], world: u
     let mut real = 0;
     let mut counted = None;
     for rank in ranks {
-        let mut loader = Loader::open(options(*rank)).unwrap();
-        let reads = counted.get_or_insert_with(|| loader.plan().reads(world, &|_, _| 1));
+        let source = LocalSource::open(options(*rank)).unwrap();
+        let reads = counted.get_or_insert_with(|| source.plan().reads(world, &|_, _| 1));
+        let mut loader = Loader::of(Box::new(source));
         let expected = reads.ranks[*rank as usize].groups;
         while loader.next().unwrap().is_some() {}
         let read = loader.stats().read.items;
@@ -216,9 +218,9 @@ fn a_rank_that_lacks_the_memory_of_a_gang_is_told_how_many_lanes_fit() {
     support::write(directory.path(), &vec![vec![1000; 16]; 4], 16);
     // The batch of 64 ranks; each row group is a window.
     let alone = || LoaderOptions { window_rows: Some(1), prefetch: 1, ..options(directory.path(), 64 * 512, 0, 1) };
-    let loader = Loader::open(alone()).unwrap();
-    assert_eq!(loader.plan().lanes(), 64);
-    let need = loader.memory_need();
+    let source = LocalSource::open(alone()).unwrap();
+    assert_eq!(source.plan().lanes(), 64);
+    let need = source.memory_need();
     let budget = need.total() - need.row_groups / 4;
     let tight = |lanes| LoaderOptions { memory_budget: Some(budget), lanes, ..alone() };
     let error = Loader::open(tight(None)).unwrap_err().to_string();
@@ -229,7 +231,7 @@ fn a_rank_that_lacks_the_memory_of_a_gang_is_told_how_many_lanes_fit() {
     Loader::open(tight(Some(lanes))).unwrap();
     // A rank of the gang holds its own lane alone.
     let gang = LoaderOptions { window_rows: Some(1), prefetch: 1, ..options(directory.path(), 64 * 512, 5, 64) };
-    let rank = Loader::open(gang).unwrap().memory_need();
+    let rank = LocalSource::open(gang).unwrap().memory_need();
     assert!(rank.row_groups * 8 < need.row_groups, "{rank:?}, alone {need:?}");
 }
 

@@ -1,12 +1,12 @@
-//! Positions: states of every version of the order, and batches that are given back.
+//! States of every version of the order, and what threads and pieces give back. The rest of positions is in `conformance`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Mutex;
 
-use bowstring::pipeline::{LoaderOptions, NextPiece, RowGroups};
+use bowstring::pipeline::{LoaderOptions, RowGroups};
 use bowstring::plan::{OrderVersion, State};
-use bowstring::{Error, Loader};
+use bowstring::{Error, Loader, Next};
 
 use crate::flight::{Served, hasty};
 use crate::support::{self, ids, options};
@@ -74,48 +74,6 @@ fn a_state_goes_on_in_its_own_version_of_the_order_here_and_over_a_server() {
 }
 
 #[test]
-fn what_several_gave_back_comes_again_in_order_and_the_state_is_before_it() {
-    let data = dataset();
-    let server = Served::start(&[("data", data.path().to_str().unwrap())], &hasty());
-    for remote in [false, true] {
-        let mut asked = version(data.path(), None);
-        let [first, second] = epochs(&asked);
-        if remote {
-            asked.urls = vec![server.url("data")];
-        }
-        let mut loader = Loader::open(asked).unwrap();
-        let mut taken: Vec<_> = (0..6).map(|_| loader.next().unwrap().unwrap()).collect();
-        assert_eq!(loader.step(), 6);
-        // Of six that are out at once, three reach nobody.
-        for at in [4, 1, 2] {
-            loader.put_back(taken.remove(at.min(taken.len() - 1)));
-        }
-        let given: Vec<u64> = taken.iter().map(|batch| batch.step).collect();
-        let missing: Vec<u64> = (0..6).filter(|step| !given.contains(step)).collect();
-        assert_eq!((missing.len(), loader.step(), loader.state().step), (3, missing[0], missing[0]));
-        for (at, step) in missing.iter().enumerate() {
-            assert_eq!(ids(&loader.next().unwrap().unwrap()), first[*step as usize], "remote: {remote}");
-            assert_eq!(loader.step(), missing.get(at + 1).copied().unwrap_or(6));
-        }
-        // The last one comes back when the end has been told.
-        let mut last = None;
-        while let Some(batch) = loader.next().unwrap() {
-            last = Some(batch);
-        }
-        assert_eq!((loader.epoch(), loader.step()), (1, 0));
-        let last = last.unwrap();
-        let steps = last.step + 1;
-        loader.put_back(last);
-        assert_eq!((loader.epoch(), loader.step()), (0, steps - 1));
-        let state = loader.state();
-        assert_eq!(rest(&mut loader), first[steps as usize - 1..]);
-        assert_eq!(rest(&mut loader), second);
-        loader.load_state(&state).unwrap();
-        assert_eq!(rest(&mut loader), first[steps as usize - 1..]);
-    }
-}
-
-#[test]
 fn two_threads_that_give_back_lose_nothing() {
     let data = dataset();
     let asked = LoaderOptions { prefetch: 2, ..options(data.path(), 3, 0, 1) };
@@ -157,7 +115,7 @@ fn pieces_that_were_given_back_come_again_in_order() {
     let mut groups = RowGroups::open(options(data.path(), 1, 0, 1), Some(20)).unwrap();
     groups.start(&[0, 3]).unwrap();
     let mut next = || match groups.next_within(groups.timeout()).unwrap() {
-        NextPiece::Piece(piece) => piece,
+        Next::Item(piece) => piece,
         other => panic!("{other:?}"),
     };
     let mut pieces: Vec<_> = (0..4).map(|_| next()).collect();

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, BinaryArray, Int64Array, ListArray, RecordBatch, StringArray};
 use arrow::datatypes::{DataType, Field, Int32Type, Schema};
-use bowstring::Error;
 use bowstring::codec::npy::{Npy, write_npy, write_npz};
 use bowstring::codec::{BadRows, Nulls};
 use bowstring::dataset::{DatasetWriter, Ngram, WriterOptions};
-use bowstring::pipeline::{Filter, Loader, LoaderOptions};
+use bowstring::pipeline::{Filter, LoaderOptions};
 use bowstring::schema::{Codec, DType, Element, Stored};
 use bowstring::tensor::Batch;
+use bowstring::{Error, Loader};
 
 /// The array of row `id`: `[id % 4, 2, id % 3]`, all elements `id`.
 fn shape(id: i64) -> [usize; 3] {

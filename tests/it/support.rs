@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float32Array, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema};
-use bowstring::pipeline::{Loader, LoaderOptions};
 use bowstring::tensor::Batch;
+use bowstring::{Loader, LoaderOptions};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;

@@ -9,7 +9,7 @@ use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::datatypes::{DataType, Field, Schema};
 use bowstring::Error;
 use bowstring::codec::{Lengths, Lists, Nulls, Padded, Scalar, Truncate};
-use bowstring::pipeline::{Loader, LoaderOptions};
+use bowstring::{Loader, LoaderOptions};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::{WriterProperties, WriterPropertiesBuilder, WriterVersion};

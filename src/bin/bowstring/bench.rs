@@ -10,7 +10,7 @@ use serde::Serialize;
 use bowstring::codec::image;
 use bowstring::device::{DeviceBatch, DeviceValue};
 use bowstring::pipeline::{Ledger, Stats, machine};
-use bowstring::{Loader, Placed};
+use bowstring::{AnyBatch, Loader};
 
 use crate::args::LoaderArgs;
 use crate::out::{Out, Outcome};
@@ -98,9 +98,9 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     let (mut steps, mut first) = (0, None);
     while steps < wanted {
         // `None` is the end of an epoch; the next call starts the next one.
-        if let Some(batch) = loader.next_placed()? {
+        if let Some(batch) = loader.next_any()? {
             // A batch on a device counts when it is there.
-            if let Placed::Device(batch) = &batch {
+            if let AnyBatch::Device(batch) = &batch {
                 arrived(batch)?;
             }
             first.get_or_insert_with(|| started.elapsed().as_secs_f64());

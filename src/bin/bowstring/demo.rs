@@ -12,10 +12,10 @@ use sha2::{Digest, Sha256};
 
 use bowstring::codec::ColumnOptions;
 use bowstring::codec::image::{self, Crop, ImageOptions};
-use bowstring::pipeline::{Loader, LoaderOptions};
 use bowstring::plan::State;
 use bowstring::tensor::{Batch, Value};
 use bowstring::{Error, Result};
+use bowstring::{Loader, LoaderOptions};
 
 use crate::out::{Failure, Out, Outcome};
 use crate::table::{bytes, plural, rate, seconds};
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     let say = |out: &mut Out, text: String| if out.is_json() { Ok(()) } else { out.text(&text) };
 
     let mut loader = demo.open(0, 1)?;
-    let (rows, steps, lanes) = (loader.rows(), loader.steps(), u64::from(loader.plan().lanes()));
+    let (rows, steps, lanes) = (loader.rows(), loader.steps(), u64::from(loader.state().spec.lanes.unwrap_or(1)));
     say(out, format!("The data   {} photos with labels, as JPEG in Parquet: {}\n", rows, demo.photos))?;
     say(
         out,
@@ -235,7 +235,7 @@ impl Demo {
         let server = Server::start(&self.photos)?;
         let mut digests = Vec::new();
         for rank in 0..2 {
-            let mut loader = bowstring::Loader::open(self.options(&format!("{}/photos", server.address), rank, 2))?;
+            let mut loader = Loader::open(self.options(&format!("{}/photos", server.address), rank, 2))?;
             while let Some(batch) = loader.next()? {
                 digests.extend(digests_of_rows(&batch));
             }

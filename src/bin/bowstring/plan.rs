@@ -7,7 +7,7 @@ use clap::Parser;
 use serde::Serialize;
 
 use bowstring::Result;
-use bowstring::pipeline::{Loader, LoaderOptions, Reading, Readings, machine};
+use bowstring::pipeline::{BatchSource as _, LoaderOptions, LocalSource, Reading, Readings, machine};
 use bowstring::plan::{OrderVersion, Plan, Reads, Share, Shuffle, Tail};
 
 use crate::args::{self, LoaderArgs};
@@ -99,26 +99,26 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     // A budget that is too small is a finding here, not an error.
     options.memory_budget = Some(isize::MAX as u64);
     let urls = options.urls.clone();
-    let mut loader = Loader::open(options.clone())?;
-    loader.set_epoch(args.epoch)?;
-    let mut report = examine(&loader, &options, urls, budget)?;
+    let mut source = LocalSource::open(options.clone())?;
+    source.seek(args.epoch, 0)?;
+    let mut report = examine(&source, &options, urls, budget)?;
     let rate = args.rate.filter(|rate| *rate > 0);
     report.first_batch_seconds = rate.map(|rate| report.reading.first_batch_bytes as f64 / rate as f64);
     out.report(&report)
 }
 
-fn examine(loader: &Loader, options: &LoaderOptions, urls: Vec<String>, budget: u64) -> Result<Report> {
-    let (plan, world) = (loader.plan(), loader.share().world);
+fn examine(source: &LocalSource, options: &LoaderOptions, urls: Vec<String>, budget: u64) -> Result<Report> {
+    let (plan, world) = (source.plan(), source.info().share.world);
     let spec = plan.spec();
-    let Readings { asked, worlds, advice, reads } = loader.readings(options)?;
-    let need = loader.memory_need();
+    let Readings { asked, worlds, advice, reads } = source.readings(options)?;
+    let need = source.memory_need();
     let total = need.row_groups.saturating_add(need.batches);
     let last = plan.steps().saturating_sub(1).saturating_mul(spec.global_batch);
     Ok(Report {
         urls,
         fingerprint: plan.fingerprint().to_string(),
-        files: loader.datasets().map(|dataset| dataset.manifest().files.len()).sum(),
-        row_groups: loader.datasets().map(|dataset| dataset.manifest().groups.len()).sum(),
+        files: source.datasets().map(|dataset| dataset.manifest().files.len()).sum(),
+        row_groups: source.datasets().map(|dataset| dataset.manifest().groups.len()).sum(),
         epoch: plan.epoch(),
         rows: plan.rows(),
         steps: plan.steps(),

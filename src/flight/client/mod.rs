@@ -16,4 +16,4 @@ pub use gang::{Gang, Joining};
 pub use local::Local;
 pub use pending::Pending;
 pub use receive::Announced;
-pub use remote::Remote;
+pub use remote::RemoteSource;

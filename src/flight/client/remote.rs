@@ -1,7 +1,7 @@
-//! A loader whose batches come from a server.
+//! Batches that a server makes.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
@@ -9,24 +9,26 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 use super::address::Address;
-use super::connection::{Dial, Tcp};
+use super::connection::Tcp;
 use super::credentials::Credentials;
 use super::gang::Gang;
 use super::receive::{Announced, Receiver, Source};
+use crate::codec::MASK;
+use crate::device::AnyBatch;
 use crate::error::{Error, Result};
 use crate::flight::asked::Asked;
 use crate::flight::gang::{Member, Reading};
 use crate::flight::wire::Columns;
 use crate::manifest::Fingerprint;
-use crate::memory::{HostAllocator, Pool, SystemAllocator};
-use crate::pipeline::{Again, Ledger, LoaderOptions, Memory, Next, Returned, Stage, Stats, machine, rank};
+use crate::memory::{HostAllocator, Pool};
+use crate::pipeline::{BatchSource, Ledger, LoaderOptions, Memory, PlanInfo, Stage, Stats, machine, rank};
 use crate::plan::{Share, State};
 use crate::schema::Schema;
-use crate::tensor::Batch;
+use crate::tensor::{Batch, Next};
 
-/// Batches of one rank, epoch after epoch, from a server. It is at a position as a local loader is, and its states are the same.
+/// Batches of one rank, epoch after epoch, from a server: those that a local source of the same options gives.
 #[derive(Debug)]
-pub struct Remote {
+pub struct RemoteSource {
     // Declared first, dropped first: the task is aborted before its runtime goes.
     receiving: Option<Receiving>,
     runtime: Option<Runtime>,
@@ -35,18 +37,17 @@ pub struct Remote {
     member: Option<Arc<Member>>,
     asked: Asked,
     announced: Announced,
+    info: PlanInfo,
     /// Fingerprint of the plan that the servers announced.
     plan: Fingerprint,
     columns: Columns,
     pool: Arc<Pool>,
-    share: Share,
     prefetch: usize,
     timeout: Duration,
     /// Whether the options name the version of the order.
     names_version: bool,
     epoch: u64,
     step: u64,
-    returned: Returned<Batch>,
     counters: Counters,
 }
 
@@ -64,67 +65,28 @@ impl Drop for Receiving {
 
 #[derive(Debug)]
 struct Counters {
-    batches: AtomicU64,
-    rows: AtomicU64,
-    bytes: AtomicU64,
-    waited: AtomicU64,
-    outside: AtomicU64,
-    first: AtomicU64,
+    batches: u64,
+    rows: u64,
+    bytes: u64,
+    waited: Duration,
+    outside: Duration,
+    first: Option<Duration>,
     born: Instant,
     last: Option<Instant>,
 }
 
-impl Remote {
+impl RemoteSource {
     /// Asks the servers that `options.urls` name for the dataset; more than one address are replicas of one dataset, which divide the
-    /// ranks among them and stand in for one another.
+    /// ranks among them and stand in for one another. A member of a `gang` gets its share of the data, and nothing after its generation
+    /// is over. Batches are received into memory of `allocator`; what comes through shared memory stays there.
     ///
     /// # Errors
-    /// [`Error::Config`] for options that contradict each other; [`Error::Timeout`] if no server answers; and what the server
-    /// says.
-    pub fn open(options: &LoaderOptions) -> Result<Self> {
-        Self::open_with(options, Arc::new(Tcp), None)
-    }
-
-    /// As [`open`](Self::open), or as [`open_in`](Self::open_in) with a gang, with batches received into memory of `allocator`. What
-    /// comes through shared memory stays there.
-    ///
-    /// # Errors
-    /// As these.
-    pub fn open_to(options: &LoaderOptions, gang: Option<&Gang>, allocator: Arc<dyn HostAllocator>) -> Result<Self> {
-        let mut remote = match gang {
-            Some(gang) => Self::open_in(options, gang)?,
-            None => Self::open(options)?,
-        };
-        // Nothing was received yet.
-        remote.pool = Pool::new(allocator, remote.pool.budget());
-        Ok(remote)
-    }
-
-    /// As [`open`](Self::open), as a member of `gang`: its share of the data, and nothing after its generation is over.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open), and [`Error::Fenced`].
-    pub fn open_in(options: &LoaderOptions, gang: &Gang) -> Result<Self> {
-        let mut options = options.clone();
-        let share = gang.share();
-        for (name, given, found) in [("rank", options.rank, share.rank), ("world_size", options.world_size, share.of)] {
-            if given.is_some_and(|given| given != found) {
-                return Err(Error::config(name, format!("in this gang it is {found}; leave the option out")));
-            }
-        }
-        (options.rank, options.world_size) = (Some(share.rank), Some(share.of));
-        Self::open_with(&options, Arc::new(Tcp), Some(gang))
-    }
-
-    /// As [`open`](Self::open), over connections that `dial` makes.
-    ///
-    /// # Errors
-    /// As [`open`](Self::open).
-    pub fn open_with(options: &LoaderOptions, dial: Arc<dyn Dial>, gang: Option<&Gang>) -> Result<Self> {
+    /// [`Error::Config`] for options that contradict each other; [`Error::Timeout`] if no server answers; [`Error::Fenced`]; and what
+    /// the server says.
+    pub fn open(options: &LoaderOptions, gang: Option<&Gang>, allocator: Arc<dyn HostAllocator>) -> Result<Self> {
         let mut addresses = options.urls.iter().map(|url| Address::parse(url)).collect::<Result<Vec<_>>>()?;
         let Some(first) = addresses.first() else { return Err(Error::config("urls", "no dataset is given")) };
-        let found = rank::resolve(options.rank, options.world_size)?;
-        let share = Share::new(found.rank, found.world_size)?;
+        let share = share(options, gang)?;
         let mut asked = Asked::new(&first.dataset, options, share)?;
         asked.gang = gang.map(|gang| gang.caller().clone());
         let (timeout, prefetch) = (options.deadline()?, options.ahead()?);
@@ -138,7 +100,7 @@ impl Remote {
         let source = Arc::new(Source {
             addresses,
             credentials: Credentials::new(&options.storage_options)?,
-            dial,
+            dial: Arc::new(Tcp),
             timeout,
             waiting: std::sync::Mutex::default(),
             retries: AtomicU64::new(0),
@@ -164,87 +126,40 @@ impl Remote {
             member: gang.and_then(Gang::member),
             asked,
             plan: Reading::fingerprint(announced.fingerprint, &announced.spec),
+            info: info(&announced, share),
             announced,
             columns,
-            pool: Pool::new(Arc::new(SystemAllocator), budget),
-            share,
+            pool: Pool::new(allocator, budget),
             prefetch,
             timeout,
             names_version: options.order_version.is_some(),
             epoch: 0,
             step: 0,
-            returned: Returned::default(),
             counters: Counters {
-                batches: AtomicU64::new(0),
-                rows: AtomicU64::new(0),
-                bytes: AtomicU64::new(0),
-                waited: AtomicU64::new(0),
-                outside: AtomicU64::new(0),
-                first: AtomicU64::new(0),
+                batches: 0,
+                rows: 0,
+                bytes: 0,
+                waited: Duration::ZERO,
+                outside: Duration::ZERO,
+                first: None,
                 born: Instant::now(),
                 last: None,
             },
         })
     }
+}
 
-    /// Steps of one epoch: the same on every rank, exact.
-    pub fn steps(&self) -> u64 {
-        self.announced.steps
-    }
-
-    /// Rows of one epoch over all ranks.
-    pub fn rows(&self) -> u64 {
-        self.announced.rows
-    }
-
-    /// The current epoch.
-    pub fn epoch(&self) -> u64 {
-        self.returned.position((self.epoch, self.step)).0
-    }
-
-    /// Steps of the current epoch already yielded, up to the first that was given back.
-    pub fn step(&self) -> u64 {
-        self.returned.position((self.epoch, self.step)).1
-    }
-
-    /// This rank and the world size.
-    pub fn share(&self) -> Share {
-        self.share
-    }
-
-    /// What comes out: one field per column, before suffixes.
-    pub fn schema(&self) -> &Schema {
-        self.columns.schema()
-    }
-
-    /// The longest wait for a batch, as set by the options.
-    pub fn timeout(&self) -> Duration {
-        self.timeout
-    }
-
-    /// The next batch within `wait`; nothing is lost by giving up.
-    ///
-    /// # Errors
-    /// As [`Loader::next_within`](crate::pipeline::Loader::next_within), and what the server says.
-    pub fn next_within(&mut self, wait: Duration) -> Result<Next> {
+impl BatchSource for RemoteSource {
+    fn next(&mut self, wait: Duration) -> Result<Next<AnyBatch>> {
+        self.check()?;
         let Some(runtime) = &self.runtime else { return Err(closed()) };
-        if let Some(member) = &self.member {
-            // The server cannot tell a process that it no longer reaches.
-            member.check()?;
-        }
-        match self.returned.take((self.epoch, self.step)) {
-            Some(Again::Item(batch)) => return Ok(Next::Batch(batch)),
-            Some(Again::End) => return Ok(Next::End),
-            None => {}
-        }
-        if self.step >= self.announced.steps {
-            (self.receiving, self.counters.last) = (None, None);
-            (self.epoch, self.step) = (self.epoch.wrapping_add(1), 0);
+        if self.step >= self.info.steps {
+            self.seek(self.epoch.wrapping_add(1), 0)?;
             return Ok(Next::End);
         }
         let started = Instant::now();
         if let Some(last) = self.counters.last.take() {
-            add(&self.counters.outside, started - last);
+            self.counters.outside += started - last;
         }
         let receiving = match &mut self.receiving {
             Some(receiving) => receiving,
@@ -264,7 +179,7 @@ impl Remote {
             }
         };
         let next = runtime.block_on(async { tokio::time::timeout(wait, receiving.receiver.recv()).await });
-        add(&self.counters.waited, started.elapsed());
+        self.counters.waited += started.elapsed();
         match next {
             Err(_) => Ok(Next::Pending),
             Ok(Some(Ok(batch))) => {
@@ -275,7 +190,7 @@ impl Remote {
                 }
                 self.step = batch.step + 1;
                 self.counters.delivered(&batch);
-                Ok(Next::Batch(batch))
+                Ok(Next::Item(batch.into()))
             }
             Ok(Some(Err(error))) => {
                 self.close();
@@ -288,44 +203,17 @@ impl Remote {
         }
     }
 
-    /// Takes back a batch because it reached nobody, as [`Loader::put_back`](crate::pipeline::Loader::put_back) does.
-    pub fn put_back(&mut self, batch: Batch) {
-        self.returned.put((batch.epoch, batch.step), batch, (self.epoch, self.step));
-    }
-
-    /// The error for a wait of `waited` that brought nothing.
-    pub fn timed_out(&self, waited: Duration) -> Error {
-        let Share { rank, world } = self.share;
-        let culprit = self.source.culprit();
-        let culprit = format!("{culprit}; rank {rank} of {world}, epoch {}, step {}", self.epoch, self.step);
-        Error::Timeout { stage: "receive", culprit, waited }
-    }
-
-    /// Goes to the start of `epoch`; stays where it is if that is the current one.
-    ///
-    /// # Errors
-    /// None: what is wrong with an epoch the server says when its first batch is asked for.
-    pub fn set_epoch(&mut self, epoch: u64) -> Result<()> {
-        if epoch != self.epoch() {
-            self.go(epoch, 0);
-        }
+    /// What is wrong with an epoch the server says when its first batch is asked for.
+    fn seek(&mut self, epoch: u64, step: u64) -> Result<()> {
+        self.receiving = None;
+        (self.epoch, self.step) = (epoch, step);
+        self.counters.last = None;
         Ok(())
     }
 
-    /// The position after the last batch yielded, as a local loader of the same plan gives it.
-    pub fn state(&self) -> State {
-        let Announced { fingerprint, spec, .. } = &self.announced;
-        let (epoch, step) = self.returned.position((self.epoch, self.step));
-        State::at(*fingerprint, spec.clone(), epoch, step)
-    }
-
-    /// Goes to a position that any loader of the same plan gave. Unless the options name the version of the order, the state's is
-    /// followed from here on; the server is asked what that is.
-    ///
-    /// # Errors
-    /// [`Error::Mismatch`] if the state belongs to another dataset or plan, and what the server says.
-    pub fn load_state(&mut self, state: &State) -> Result<()> {
-        let Announced { fingerprint, spec, .. } = &self.announced;
+    /// The server is asked what another version of the order is there.
+    fn resume(&mut self, state: &State) -> Result<()> {
+        let PlanInfo { fingerprint, spec, share, .. } = &self.info;
         let version = state.spec.order_version;
         let other = if version == spec.order_version || self.names_version || state.fingerprint != *fingerprint {
             None
@@ -334,43 +222,55 @@ impl Remote {
             let asked = self.asked.clone().in_version(version);
             let same = Asked { fingerprint: Some(*fingerprint), ..asked.clone() };
             let (announced, columns) = runtime.block_on(self.source.announced(&same))?;
-            Some((asked, announced, columns))
+            Some((info(&announced, *share), asked, announced, columns))
         };
-        let Announced { fingerprint, spec, steps, .. } =
-            other.as_ref().map_or(&self.announced, |(_, announced, _)| announced);
-        state.check(fingerprint, spec)?;
-        state.check_step(*steps)?;
+        let followed = other.as_ref().map_or(&self.info, |(info, ..)| info);
+        state.check(&followed.fingerprint, &followed.spec)?;
+        state.check_step(followed.steps)?;
         if let Some(other) = other {
-            (self.asked, self.announced, self.columns) = other;
+            (self.info, self.asked, self.announced, self.columns) = other;
         }
-        self.go(state.epoch, state.step);
-        Ok(())
+        self.seek(state.epoch, state.step)
     }
 
-    fn go(&mut self, epoch: u64, step: u64) {
-        self.receiving = None;
-        self.returned.restart((epoch, step));
-        (self.epoch, self.step) = (epoch, step);
-        self.counters.last = None;
+    fn info(&self) -> &PlanInfo {
+        &self.info
     }
 
-    /// Counters since the loader was opened. `read` is what came from servers; decoding happens there.
-    pub fn stats(&self) -> Stats {
+    fn schema(&self) -> &Schema {
+        self.columns.schema()
+    }
+
+    fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    fn culprit(&self) -> (&'static str, String) {
+        ("receive", self.source.culprit())
+    }
+
+    /// The server cannot tell a process that it no longer reaches.
+    fn check(&self) -> Result<()> {
+        if self.runtime.is_none() {
+            return Err(closed());
+        }
+        self.member.as_ref().map_or(Ok(()), |member| member.check())
+    }
+
+    /// `read` is what came from servers; decoding happens there.
+    fn stats(&self) -> Stats {
         let counters = &self.counters;
-        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let seconds = |counter: &AtomicU64| get(counter) as f64 / 1e9;
-        let (items, bytes) = (get(&counters.batches), get(&counters.bytes));
-        let waited = seconds(&counters.waited);
+        let (items, bytes, waited) = (counters.batches, counters.bytes, counters.waited.as_secs_f64());
         Stats {
             read: Stage { items, bytes, worked_seconds: waited, waited_seconds: 0.0 },
             decode: Stage::default(),
             batch: Stage::default(),
-            consumer: Stage { items, bytes, worked_seconds: seconds(&counters.outside), waited_seconds: waited },
-            rows: get(&counters.rows),
+            consumer: Stage { items, bytes, worked_seconds: counters.outside.as_secs_f64(), waited_seconds: waited },
+            rows: counters.rows,
             // From the socket's buffers into the batch.
             copied_per_delivered: if bytes == 0 { 0.0 } else { 1.0 },
             seconds: counters.born.elapsed().as_secs_f64(),
-            seconds_to_first_batch: Some(seconds(&counters.first)).filter(|seconds| *seconds > 0.0),
+            seconds_to_first_batch: counters.first.map(|first| first.as_secs_f64()),
             memory: Memory {
                 budget: self.pool.budget() as u64,
                 used: self.pool.used() as u64,
@@ -380,21 +280,19 @@ impl Remote {
     }
 
     /// Bad rows are the server's affair: its log and its metrics tell of them.
-    pub fn ledger(&self) -> Ledger {
+    fn ledger(&self) -> Ledger {
         Ledger::default()
     }
 
-    /// Stops everything at once. Batches already yielded stay valid.
-    pub fn close(&mut self) {
+    fn close(&mut self) {
         self.receiving = None;
-        self.returned.close();
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
     }
 }
 
-impl Drop for Remote {
+impl Drop for RemoteSource {
     fn drop(&mut self) {
         self.close();
     }
@@ -402,21 +300,33 @@ impl Drop for Remote {
 
 impl Counters {
     fn delivered(&mut self, batch: &Batch) {
-        let real = batch
-            .tensor("_mask")
-            .map_or(batch.rows as u64, |mask| mask.bytes().iter().map(|real| u64::from(*real != 0)).sum());
-        self.batches.fetch_add(1, Ordering::Relaxed);
-        self.rows.fetch_add(real, Ordering::Relaxed);
-        self.bytes.fetch_add(batch.tensor_bytes() as u64, Ordering::Relaxed);
-        if self.first.load(Ordering::Relaxed) == 0 {
-            add(&self.first, self.born.elapsed());
-        }
+        let real = |mask: &[u8]| mask.iter().map(|real| u64::from(*real != 0)).sum();
+        self.batches += 1;
+        self.rows += batch.tensor(MASK).map_or(batch.rows as u64, |mask| real(mask.bytes()));
+        self.bytes += batch.tensor_bytes() as u64;
+        self.first.get_or_insert_with(|| self.born.elapsed());
         self.last = Some(Instant::now());
     }
 }
 
-fn add(counter: &AtomicU64, time: Duration) {
-    counter.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+/// The options' share, or that of the gang, which the options must not contradict.
+fn share(options: &LoaderOptions, gang: Option<&Gang>) -> Result<Share> {
+    let Some(gang) = gang else {
+        let found = rank::resolve(options.rank, options.world_size)?;
+        return Share::new(found.rank, found.world_size);
+    };
+    let share = gang.share();
+    for (name, given, found) in [("rank", options.rank, share.rank), ("world_size", options.world_size, share.of)] {
+        if given.is_some_and(|given| given != found) {
+            return Err(Error::config(name, format!("in this gang it is {found}; leave the option out")));
+        }
+    }
+    Share::new(share.rank, share.of)
+}
+
+fn info(announced: &Announced, share: Share) -> PlanInfo {
+    let Announced { fingerprint, spec, steps, rows, .. } = announced;
+    PlanInfo { fingerprint: *fingerprint, spec: spec.clone(), steps: *steps, rows: *rows, share }
 }
 
 fn closed() -> Error {

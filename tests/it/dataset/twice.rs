@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, BinaryArray, RecordBatch};
 use bowstring::codec::ImageOptions;
-use bowstring::pipeline::{Loader, LoaderOptions};
 use bowstring::{Error, tensor};
+use bowstring::{Loader, LoaderOptions};
 use parquet::arrow::ArrowWriter;
 
 use crate::support::{self, drain, options};

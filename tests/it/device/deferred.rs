@@ -11,7 +11,7 @@ use bowstring::device::{Device, Host, Sim};
 use bowstring::pipeline::LoaderOptions;
 use bowstring::plan::Tail;
 use bowstring::schema::DType;
-use bowstring::{Error, Loader, Placed};
+use bowstring::{AnyBatch, Error, Loader};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 
@@ -237,8 +237,8 @@ fn a_device_that_fails_now_and_then_costs_no_batch() {
         sim.fail_at(n);
         let (mut found, mut errors) = (Vec::new(), 0);
         loop {
-            match loader.next_placed() {
-                Ok(Some(Placed::Device(batch))) => {
+            match loader.next_any() {
+                Ok(Some(AnyBatch::Device(batch))) => {
                     let tensor = batch.tensor("image").unwrap();
                     // Reading it may be what fails.
                     found.push(tensor.to_host().or_else(|_| tensor.to_host()).unwrap());
@@ -272,7 +272,7 @@ fn damage_that_only_the_decoder_sees_is_told_with_its_place() {
         assert!(matches!(error, Error::Corrupt { .. }), "{text}");
         assert!(text.starts_with("column image: JPEG: ") && text.ends_with("in row 3 of the batch"), "{text}");
         // The same batch is the next one again, and no better.
-        assert_eq!(loader.next_placed().unwrap_err().to_string(), text);
+        assert_eq!(loader.next_any().unwrap_err().to_string(), text);
         assert_eq!(loader.step(), 1);
     }
 }
@@ -280,7 +280,7 @@ fn damage_that_only_the_decoder_sees_is_told_with_its_place() {
 fn epoch_until_error(loader: &mut Loader) -> (usize, Error) {
     let mut batches = 0;
     loop {
-        match loader.next_placed() {
+        match loader.next_any() {
             Ok(Some(_)) => batches += 1,
             Ok(None) => panic!("no error"),
             Err(error) => return (batches, error),
@@ -343,7 +343,7 @@ fn what_no_device_can_decode_is_refused_when_it_is_asked_for() {
         let text = error.to_string();
         assert!(matches!(error, Error::Config { option: "decoder", .. }) && text.contains(device), "{text}");
     }
-    let error = bowstring::pipeline::Loader::open(asked.clone()).unwrap_err();
+    let error = bowstring::pipeline::LocalSource::open(asked.clone()).unwrap_err();
     assert!(matches!(error, Error::Config { option: "decoder", .. }), "{error}");
 }
 

@@ -15,7 +15,7 @@ use bowstring::pipeline::LoaderOptions;
 use bowstring::plan::Tail;
 use bowstring::schema::DType;
 use bowstring::tensor::{Batch, Value};
-use bowstring::{Error, Loader, NextPlaced, Placed};
+use bowstring::{AnyBatch, Error, Loader, Next};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 use tempfile::TempDir;
@@ -123,9 +123,9 @@ fn device(batch: &DeviceBatch) -> Held {
 }
 
 pub(super) fn next(loader: &mut Loader) -> Option<Held> {
-    loader.next_placed().unwrap().map(|batch| match batch {
-        Placed::Host(batch) => host(&batch),
-        Placed::Device(batch) => device(&batch),
+    loader.next_any().unwrap().map(|batch| match batch {
+        AnyBatch::Host(batch) => host(&batch),
+        AnyBatch::Device(batch) => device(&batch),
     })
 }
 
@@ -207,7 +207,7 @@ fn lists_are_padded_on_the_device_with_the_bits_of_the_cpu() {
     let mut options = whole.clone();
     padded(&mut options, 20, Truncate::Error, false);
     let said = |mut loader: Loader| loop {
-        if let Err(error) = loader.next_placed() {
+        if let Err(error) = loader.next_any() {
             return error.to_string();
         }
     };
@@ -309,7 +309,7 @@ fn positions_are_those_of_what_was_yielded() {
         assert!(epoch(&mut resumed) == whole[1], "and on into the next epoch");
 
         // What was given back is the next one again.
-        let Some(Placed::Device(batch)) = loader.next_placed().unwrap() else { panic!("no batch") };
+        let Some(AnyBatch::Device(batch)) = loader.next_any().unwrap() else { panic!("no batch") };
         let after = loader.state();
         loader.put_back(batch);
         assert_eq!(loader.state(), state);
@@ -333,7 +333,7 @@ fn positions_are_those_of_what_was_yielded() {
         loader.set_epoch(0).unwrap();
         assert!(epoch(&mut loader) == whole[0]);
         loader.close();
-        assert!(matches!(loader.next_placed(), Err(Error::Closed { .. })));
+        assert!(matches!(loader.next_any(), Err(Error::Closed { .. })));
     }
 }
 
@@ -342,9 +342,9 @@ fn whoever_keeps_all_batches_is_told_so() {
     let files = TempDir::new().unwrap();
     let options = LoaderOptions { device_slots: 2, ..rows(&files) };
     let mut loader = Loader::open_on(&options, Sim::new(3)).unwrap();
-    let kept: Vec<_> = (0..2).map(|_| loader.next_placed().unwrap().unwrap()).collect();
+    let kept: Vec<_> = (0..2).map(|_| loader.next_any().unwrap().unwrap()).collect();
     let error = loop {
-        assert!(matches!(loader.next_placed_within(Duration::from_millis(20)).unwrap(), NextPlaced::Pending));
+        assert!(matches!(loader.next_within(Duration::from_millis(20)).unwrap(), Next::Pending));
         let error = loader.timed_out(Duration::from_secs(1)).to_string();
         // Until the next batch is there, it is what is waited for.
         if error.contains("device_slots") {
@@ -357,11 +357,11 @@ fn whoever_keeps_all_batches_is_told_so() {
 
     let options = LoaderOptions { device_slots: 2, device_overflow: true, ..options };
     let mut loader = Loader::open_on(&options, Sim::new(3)).unwrap();
-    let kept: Vec<_> = (0..9).map(|_| loader.next_placed().unwrap().unwrap()).collect();
+    let kept: Vec<_> = (0..9).map(|_| loader.next_any().unwrap().unwrap()).collect();
     let expected: Vec<_> = epoch(&mut cpu(&options)).drain(..9).collect();
     drop(loader);
     let kept: Vec<_> =
-        kept.iter().map(|batch| if let Placed::Device(batch) = batch { device(batch) } else { panic!() }).collect();
+        kept.iter().map(|batch| if let AnyBatch::Device(batch) = batch { device(batch) } else { panic!() }).collect();
     assert!(kept == expected, "they outlive the loader");
 }
 
@@ -436,6 +436,6 @@ fn options_of_devices_are_checked_where_they_are_given() {
     // Batches on a device are not given out as if they were on the host.
     let mut loader = Loader::open_on(&options, Sim::new(0)).unwrap();
     assert!(matches!(loader.next(), Err(Error::Config { option: "device", .. })));
-    let Some(Placed::Device(batch)) = loader.next_placed().unwrap() else { panic!("no batch") };
+    let Some(AnyBatch::Device(batch)) = loader.next_any().unwrap() else { panic!("no batch") };
     batch.tensor("id").unwrap().give_to(Consumer::Unordered).unwrap();
 }

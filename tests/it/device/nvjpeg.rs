@@ -14,7 +14,7 @@ use bowstring::device::{Decoding, Device, Photo, Photos, View};
 use bowstring::pipeline::LoaderOptions;
 use bowstring::plan::Tail;
 use bowstring::schema::DType;
-use bowstring::{Error, Loader, Placed, Result};
+use bowstring::{AnyBatch, Error, Loader, Result};
 
 use super::deferred::{by_device, damaged, dataset, real_photos, zoo};
 use super::fake::{Fake, build, build_nvjpeg, build_old_nvjpeg, child, is_child};
@@ -371,11 +371,11 @@ fn mixed() {
     let mut loader =
         Loader::open(on_gpu(&dataset(folder.path(), &cells, options.columns.images["image"].clone()))).unwrap();
     assert!(next(&mut loader).is_some());
-    let error = loader.next_placed().unwrap_err();
+    let error = loader.next_any().unwrap_err();
     let text = error.to_string();
     assert!(matches!(error, Error::Corrupt { .. }), "{text}");
     assert!(text.starts_with("column image: JPEG: ") && text.ends_with("in row 2 of the batch"), "{text}");
-    assert_eq!(loader.next_placed().unwrap_err().to_string(), text);
+    assert_eq!(loader.next_any().unwrap_err().to_string(), text);
     drop(loader);
     settled(&fake);
     fake.finish();
@@ -430,8 +430,8 @@ fn failing() {
             Ok(mut loader) => {
                 let mut found = Vec::new();
                 let whole = loop {
-                    match loader.next_placed() {
-                        Ok(Some(Placed::Device(batch))) => {
+                    match loader.next_any() {
+                        Ok(Some(AnyBatch::Device(batch))) => {
                             let tensor = batch.tensor("image").unwrap();
                             // Reading it may be what fails.
                             let again = |_| {
@@ -440,7 +440,7 @@ fn failing() {
                             };
                             found.push(tensor.to_host().or_else(again).unwrap());
                         }
-                        Ok(Some(Placed::Host(_))) => panic!("on the host"),
+                        Ok(Some(AnyBatch::Host(_))) => panic!("on the host"),
                         Ok(None) => break true,
                         Err(Error::Device { .. }) if errors < 3 => errors += 1,
                         // The host had no memory for a batch, which is the end of a loader.

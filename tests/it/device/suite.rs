@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bowstring::device::{
-    Address, Consumer, Conversion, Device, DeviceBatch, Feeding, Fence, Normalisation, Padding, Pulled, Recipes,
-    Source, Stream, Taken, Target, Targets, Transfer,
+    Address, Consumer, Conversion, Device, DeviceBatch, Feeding, Fence, Normalisation, Padding, Pull, Recipes, Stream,
+    Target, Targets, Transfer,
 };
 use bowstring::memory::Pool;
 use bowstring::schema::DType;
-use bowstring::tensor::{Batch, BatchBuilder, TensorSpec};
+use bowstring::tensor::{Batch, BatchBuilder, Next, TensorSpec};
 use bowstring::{Error, Result};
 
 use crate::support::soak;
@@ -125,14 +125,16 @@ impl Numbered {
         let pool = Pool::new(device.staging(), 1 << 20);
         Self { pool, next: 0, count, generation: Arc::default() }
     }
-}
 
-impl Source<u64> for Numbered {
-    fn pull(&mut self, _wait: Duration) -> (u64, Result<Pulled<u64>>) {
+    pub(crate) fn pull(mut self) -> Pull {
+        Box::new(move |_| self.made())
+    }
+
+    fn made(&mut self) -> (u64, Result<Next<Batch>>) {
         let generation = self.generation.load(Ordering::SeqCst);
         if self.next == self.count {
             self.next = 0;
-            return (generation, Ok(Pulled::End(self.count)));
+            return (generation, Ok(Next::End));
         }
         let batch = match batch(&self.pool, self.next) {
             Ok(batch) => batch,
@@ -142,7 +144,7 @@ impl Source<u64> for Numbered {
         // As the pipeline does: what was taken is off the budget.
         batch.deliver();
         self.next += 1;
-        (generation, Ok(Pulled::Batch(batch, self.next - 1)))
+        (generation, Ok(Next::Item(batch)))
     }
 }
 
@@ -200,18 +202,21 @@ fn feeding(slots: usize, fence: Fence) -> Feeding {
     Feeding { slots, fence, overflow: false, recipes: Recipes::default() }
 }
 
-fn start(bench: &impl Bench, feeding: Feeding, count: u64) -> Transfer<u64> {
+fn start(bench: &impl Bench, feeding: Feeding, count: u64) -> Transfer {
     let device = bench.device();
     let source = Numbered::new(&*device, count);
-    Transfer::start(device, feeding, source).unwrap()
+    Transfer::start(device, feeding, source.pull()).unwrap()
 }
 
 /// The next batch, and its number; None at the end.
-fn take(transfer: &mut Transfer<u64>) -> Option<(DeviceBatch, u64)> {
+fn take(transfer: &mut Transfer) -> Option<(DeviceBatch, u64)> {
     match transfer.next(LONG).unwrap() {
-        Taken::Batch(batch, number) => Some((batch, number)),
-        Taken::End(_) => None,
-        Taken::Pending => panic!("nothing came: {:?}", transfer.blocked()),
+        Next::Item(batch) => {
+            let number = batch.step;
+            Some((batch, number))
+        }
+        Next::End => None,
+        Next::Pending => panic!("nothing came: {:?}", transfer.blocked()),
     }
 }
 
@@ -341,15 +346,16 @@ fn copies(bench: &impl Bench) {
         let mut transfer = start(bench, feeding(3, Fence::Stream), 12);
         let (mut reads, mut kept, mut errors) = (Vec::new(), None, 0);
         loop {
-            let (batch, number) = match transfer.next(LONG) {
-                Ok(Taken::Batch(batch, number)) => (batch, number),
-                Ok(Taken::End(_)) => break,
+            let batch = match transfer.next(LONG) {
+                Ok(Next::Item(batch)) => batch,
+                Ok(Next::End) => break,
                 Err(Error::Device { .. }) if n > 0 => {
                     errors += 1;
                     continue;
                 }
                 other => panic!("{other:?}"),
             };
+            let number = batch.step;
             if number == 2 && n > 0 {
                 bench.fail_at(n);
             }
@@ -500,7 +506,7 @@ fn capture(bench: &impl Bench) {
 fn steady(bench: &impl Bench) {
     let mut transfer = start(bench, feeding(3, Fence::Stream), 40);
     let stream = bench.stream();
-    let epoch = |transfer: &mut Transfer<u64>| {
+    let epoch = |transfer: &mut Transfer| {
         while let Some((batch, _)) = take(transfer) {
             batch.tensor("x").unwrap().give_to(Consumer::Stream(stream)).unwrap();
         }
@@ -520,7 +526,7 @@ fn pressure(bench: &impl Bench) {
     let mut kept: Vec<_> = (0..3).map(|_| take(&mut transfer).unwrap().0).collect();
     let deadline = Instant::now() + LONG;
     let blocked = loop {
-        assert!(matches!(transfer.next(Duration::from_millis(5)).unwrap(), Taken::Pending));
+        assert!(matches!(transfer.next(Duration::from_millis(5)).unwrap(), Next::Pending));
         match transfer.blocked() {
             Some(blocked) => break blocked,
             None => assert!(Instant::now() < deadline),
@@ -535,7 +541,7 @@ fn pressure(bench: &impl Bench) {
     for (number, batch) in kept.iter().enumerate() {
         assert_eq!(batch.tensor("x").unwrap().to_host().unwrap(), plain(number as u64));
     }
-    let refused = Transfer::start(bench.device(), feeding(1, Fence::Stream), Numbered::new(&*bench.device(), 1));
+    let refused = Transfer::start(bench.device(), feeding(1, Fence::Stream), Numbered::new(&*bench.device(), 1).pull());
     assert!(matches!(refused, Err(Error::Config { option: "device_slots", .. })));
 }
 
@@ -585,7 +591,7 @@ fn restart(bench: &impl Bench) {
     let device = bench.device();
     let source = Numbered::new(&*device, 50);
     let generation = Arc::clone(&source.generation);
-    let mut transfer = Transfer::start(device, feeding(3, Fence::Stream), source).unwrap();
+    let mut transfer = Transfer::start(device, feeding(3, Fence::Stream), source.pull()).unwrap();
     let mut last = None;
     for round in 1..20 {
         let (_, number) = take(&mut transfer).unwrap_or_else(|| take(&mut transfer).unwrap());
@@ -645,7 +651,8 @@ fn failures<B: Bench>(name: &str, make: &impl Fn(u64) -> B) {
         let mut transfer = start(&bench, feeding(3, Fence::Stream), 12);
         loop {
             match transfer.next(LONG) {
-                Ok(Taken::Batch(batch, number)) => {
+                Ok(Next::Item(batch)) => {
+                    let number = batch.step;
                     assert_eq!(number, expected, "{name}: lost after call {n} failed");
                     expected += 1;
                     let x = batch.tensor("x").unwrap();
@@ -655,8 +662,8 @@ fn failures<B: Bench>(name: &str, make: &impl Fn(u64) -> B) {
                         Err(error) => panic!("{name}: call {n}: {error}"),
                     }
                 }
-                Ok(Taken::End(_)) => break,
-                Ok(Taken::Pending) => panic!("{name}: nothing came after call {n} failed: {:?}", transfer.blocked()),
+                Ok(Next::End) => break,
+                Ok(Next::Pending) => panic!("{name}: nothing came after call {n} failed: {:?}", transfer.blocked()),
                 Err(Error::Device { .. }) => errors += 1,
                 Err(error) => panic!("{name}: call {n}: {error}"),
             }

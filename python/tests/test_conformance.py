@@ -1,0 +1,235 @@
+"""What Python adds to the promises of a loader, over every way to its batches. The rest is in tests/it/conformance.rs.
+
+Here are conversion, interrupts, tensors of the caller, threads and ends; for NumPy and torch, whose loaders share one machine.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import pathlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any, NamedTuple
+
+import bowstring
+import numpy as np
+import pytest
+from bowstring.flight import Connection, attempt_of
+
+pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
+torch = pytest.importorskip("torch")
+
+from bowstring.torch import DataLoader  # noqa: E402
+
+ROWS, BATCH = 100, 12
+
+
+class Way(NamedTuple):
+    """How a loader is opened: its class, and what says where its rows are."""
+
+    loader: type[Any]
+    url: Any
+    options: dict[str, Any]
+
+    def open(self, **options: Any) -> Any:
+        return self.loader(self.url, **{"batch_size": BATCH, "columns": ["id"], **self.options, **options})
+
+    def empty(self, rows: int) -> Any:
+        zeros = np.zeros(rows, np.int64)
+        return zeros if self.loader is bowstring.Loader else torch.from_numpy(zeros)
+
+
+def real(batch: dict[str, Any]) -> list[int]:
+    return [int(row) for row, is_real in zip(batch["id"], batch["_mask"], strict=True) if is_real]
+
+
+def steps(batches: Any) -> list[list[int]]:
+    return [real(batch) for batch in batches]
+
+
+def table(rows: range) -> Any:
+    return pa.table({"id": pa.array(rows, pa.int64())})
+
+
+def put(server: bowstring.Server) -> None:
+    """Puts the rows in two tasks, as Spark's do."""
+    with Connection(f"{server.url}/rows") as connection:
+        tokens = []
+        for task, rows in enumerate((range(0, 40), range(40, ROWS))):
+            part = table(rows)
+            staged = connection.put(attempt_of("rows", "w", task, 0), part.schema, part.to_batches())
+            tokens.append(staged["token"])
+        connection.commit("rows", "w", "create", tokens)
+
+
+@pytest.fixture(params=["numpy", "torch"])
+def loader(request: pytest.FixtureRequest) -> type[Any]:
+    return bowstring.Loader if request.param == "numpy" else DataLoader
+
+
+@pytest.fixture(params=["local", "tcp", "shared_memory", "put", "mixture"])
+def way(request: pytest.FixtureRequest, tmp_path: pathlib.Path, loader: type[Any]) -> Iterator[Way]:
+    kind, path = request.param, tmp_path / "rows.parquet"
+    pq.write_table(table(range(ROWS)), path, row_group_size=13)
+    with ExitStack() as stack:
+        if kind == "local":
+            yield Way(loader, path, {})
+        elif kind == "mixture":
+            parts = [tmp_path / f"{part}.parquet" for part in range(2)]
+            for part, rows in zip(parts, (range(50), range(50, ROWS)), strict=True):
+                pq.write_table(table(rows), part, row_group_size=13)
+            yield Way(loader, parts, {"weights": [1, 1]})
+        elif kind == "put":
+            server = stack.enter_context(bowstring.Server({}, put=tmp_path / "put"))
+            put(server)
+            yield Way(loader, f"{server.url}/rows", {})
+        else:
+            server = stack.enter_context(bowstring.Server({"rows": path}))
+            yield Way(loader, f"{server.url}/rows", {"storage_options": {"transport": kind}})
+
+
+def test_a_state_goes_on_at_every_step(way: Way) -> None:
+    with way.open(shuffle=True, seed=3) as writer:
+        states = [writer.state_dict()]
+        expected = []
+        for batch in writer:
+            expected.append(real(batch))
+            states.append(writer.state_dict())
+    assert len(expected) == len(writer) == 9
+    rows = [row for step in expected for row in step]
+    assert len(rows) == len(set(rows)) >= ROWS - 1
+    for step, state in enumerate(states):
+        with way.open(shuffle=True, seed=3) as resumed:
+            resumed.load_state_dict(json.loads(json.dumps(state)))
+            assert (resumed.epoch, resumed.step) == (0, step)
+            assert steps(resumed) == expected[step:]
+            assert (resumed.epoch, resumed.step) == (1, 0)
+
+
+def test_an_interrupt_costs_no_batch(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = steps(way.open())
+    with way.open() as interrupted:
+        convert, struck = interrupted._batch, list[int]()
+
+        def strike(columns: dict[str, Any]) -> Any:
+            # Ctrl-C comes when the batch is there and nobody has it yet, once for every other step.
+            if interrupted.step % 2 == 1 and interrupted.step not in struck:
+                struck.append(interrupted.step)
+                signal.raise_signal(signal.SIGINT)
+            return convert(columns)
+
+        monkeypatch.setattr(interrupted, "_batch", strike)
+        # Whoever runs the tests in the background may have had the signal ignored.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        found, interrupts, batches = list[list[int]](), 0, iter(interrupted)
+        try:
+            while interrupted.epoch == 0:
+                try:
+                    found.extend(map(real, batches))
+                except KeyboardInterrupt:
+                    interrupts += 1
+        finally:
+            signal.signal(signal.SIGINT, before)
+    assert found == expected
+    assert interrupts == len(struck) >= 4
+
+
+def test_a_conversion_that_fails_costs_no_batch(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = steps(way.open())
+    with way.open() as failing:
+        convert, calls = failing._batch, list[int]()
+
+        def fail(columns: dict[str, Any]) -> Any:
+            calls.append(len(calls))
+            if len(calls) % 3 == 2:
+                raise ValueError("no room")
+            return convert(columns)
+
+        monkeypatch.setattr(failing, "_batch", fail)
+        found, batches = [], iter(failing)
+        while failing.epoch == 0:
+            step = failing.step
+            try:
+                batch = next(batches, None)
+            except ValueError:
+                assert failing.step == step
+            else:
+                found += [] if batch is None else [real(batch)]
+    assert found == expected
+    assert len(calls) > len(expected)
+
+
+def test_tensors_of_the_caller_are_filled_or_the_batch_stays(way: Way) -> None:
+    expected = steps(way.open())
+    own = way.empty(BATCH)
+    with way.open() as filling:
+        found = []
+        while filling.epoch == 0:
+            step = filling.step
+            with pytest.raises(bowstring.MismatchError):
+                if filling.next_into({"id": way.empty(BATCH - 1)}) is None:
+                    break
+            assert filling.step == step, "what does not fit costs no batch"
+            batch = filling.next_into({"id": own})
+            if batch is not None:
+                assert batch["id"] is own
+                found.append(real(batch))
+            if filling.epoch == 0 and filling.step == len(filling):
+                assert filling.next_into({"id": own}) is None
+    assert found == expected
+
+
+def test_a_closed_loader_says_so_and_its_batches_stay(way: Way) -> None:
+    closed = way.open()
+    kept = next(iter(closed))
+    rows, state = real(kept), closed.state_dict()
+    closed.close()
+    closed.close()
+    for _ in range(2):
+        with pytest.raises(bowstring.ClosedError):
+            next(iter(closed))
+        with pytest.raises(bowstring.ClosedError):
+            closed.next_into({"id": way.empty(BATCH)})
+    assert closed.state_dict() == state
+    del closed
+    gc.collect()
+    assert real(kept) == rows
+
+
+def test_a_loader_is_dropped_while_a_thread_waits(way: Way) -> None:
+    def take(count: int, done: Callable[[], None]) -> None:
+        dropped = way.open(prefetch=1)
+        batches = iter(dropped)
+        for _ in range(count):
+            next(batches)
+        del dropped, batches
+        done()
+
+    for count in (0, 1, 3):
+        ended = threading.Event()
+        threading.Thread(target=take, args=(count, ended.set), daemon=True).start()
+        assert ended.wait(60), f"dropped after {count} steps"
+    assert len(steps(way.open())) == 9
+
+
+def test_threads_share_the_batches_of_one_iterator(way: Way) -> None:
+    expected = steps(way.open())
+    with way.open() as shared:
+        found: list[list[int]] = []
+        batches, each = iter(shared), len(expected) // 3
+
+        def take() -> None:
+            for _ in range(each):
+                found.append(real(next(batches)))
+
+        threads = [threading.Thread(target=take) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+    assert sorted(found) == sorted(expected)

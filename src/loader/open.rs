@@ -1,0 +1,79 @@
+//! Which source options mean: files that this process reads or a server, on the host or on a device.
+
+use std::sync::Arc;
+
+use super::decoding;
+use super::device::DeviceSource;
+use crate::device::{Device, Gpu, Place, gpu};
+use crate::error::Result;
+#[cfg(feature = "flight")]
+use crate::flight::client::{Address, Gang, RemoteSource};
+use crate::pipeline::{BatchMemory, BatchSource, LoaderOptions, LocalSource};
+
+/// What makes batches in the host's memory.
+pub(super) trait Open: Fn(&LoaderOptions, BatchMemory) -> Result<Box<dyn BatchSource>> {}
+
+impl<F: Fn(&LoaderOptions, BatchMemory) -> Result<Box<dyn BatchSource>>> Open for F {}
+
+/// The dataset that `options.urls` name.
+pub(super) fn any(options: &LoaderOptions, memory: BatchMemory) -> Result<Box<dyn BatchSource>> {
+    #[cfg(feature = "flight")]
+    if is_remote(options) {
+        return Ok(Box::new(RemoteSource::open(options, None, memory.allocator)?));
+    }
+    Ok(Box::new(LocalSource::open_in(options.clone(), memory)?))
+}
+
+/// A dataset that a server has, for a member of `gang`.
+#[cfg(feature = "flight")]
+pub(super) fn in_gang(gang: &Gang) -> impl Open {
+    |options: &LoaderOptions, memory: BatchMemory| -> Result<Box<dyn BatchSource>> {
+        Ok(Box::new(RemoteSource::open(options, Some(gang), memory.allocator)?))
+    }
+}
+
+/// Whether a server has the dataset that `options.urls` name.
+#[cfg(feature = "flight")]
+pub(super) fn is_remote(options: &LoaderOptions) -> bool {
+    options.urls.iter().any(|url| Address::is_one(url))
+}
+
+/// No server has any dataset.
+#[cfg(not(feature = "flight"))]
+pub(super) fn is_remote(_: &LoaderOptions) -> bool {
+    false
+}
+
+/// What `open` opens, delivered where `options.device` says.
+pub(super) fn at_place(options: &LoaderOptions, open: impl Open) -> Result<Box<dyn BatchSource>> {
+    let device = match options.place()? {
+        Place::Cpu => {
+            decoding::check_host(options)?;
+            None
+        }
+        Place::Pinned => {
+            decoding::check_host(options)?;
+            let allocator = gpu(&Gpu::Default)?.staging();
+            return open(options, BatchMemory { allocator, returning: options.device_slots });
+        }
+        Place::Gpu(which) => Some(gpu(&which)?),
+        Place::Auto => gpu(&Gpu::Default)
+            .inspect_err(|error| tracing::warn!("device auto: batches stay on the CPU: {}", error.chain()))
+            .ok(),
+    };
+    match device {
+        Some(device) => on_device(options, device, open),
+        None => open(&decoding::on_host(options), BatchMemory::default()),
+    }
+}
+
+/// What `open` opens, read into memory that `device` copies from without a detour, and delivered there.
+pub(super) fn on_device(
+    options: &LoaderOptions,
+    device: Arc<dyn Device>,
+    open: impl Open,
+) -> Result<Box<dyn BatchSource>> {
+    // As many as there are slots are being copied, and one waits for a slot.
+    let memory = BatchMemory { allocator: device.staging(), returning: options.device_slots + 1 };
+    Ok(Box::new(DeviceSource::open(options, device, |options| open(options, memory.clone()))?))
+}

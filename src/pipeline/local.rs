@@ -1,0 +1,207 @@
+//! Batches of files that this process reads: opens, plans, runs.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::engine::{BatchMemory, Engine, Parts};
+use super::job::closed;
+use super::ledger::Ledger;
+use super::options::LoaderOptions;
+use super::prepared::{MemoryNeed, Prepared};
+use super::source::{BatchSource, PlanInfo};
+use super::stats::Stats;
+use crate::dataset::Dataset;
+use crate::device::AnyBatch;
+use crate::error::{Error, Result};
+use crate::plan::{Plan, PlanSpec, Share, State};
+use crate::schema::Schema;
+use crate::tensor::Next;
+
+/// See the module. Reading starts with the first call of [`next`](BatchSource::next) and stops at once when the source is dropped. The
+/// blocking calls must not be made from within an async runtime.
+///
+/// Beside what every source says, it knows the plan, the datasets and the memory that they take.
+#[derive(Debug)]
+pub struct LocalSource {
+    engine: Engine,
+    prepared: Prepared,
+    limits: Limits,
+    need: MemoryNeed,
+    /// Of the epoch that is read.
+    plan: Arc<Plan>,
+    info: PlanInfo,
+    /// Steps of `plan`'s epoch already yielded.
+    step: u64,
+}
+
+impl LocalSource {
+    /// Opens the dataset, makes the plan and checks that it fits the budget. Reads footers, and the filter's columns if there
+    /// is a filter, but no row group of the plan yet.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for options that contradict each other, [`Error::Limit`] for a budget that can never hold a step, and
+    /// whatever opening the dataset gives.
+    pub fn open(options: LoaderOptions) -> Result<Self> {
+        Self::open_in(options, BatchMemory::default())
+    }
+
+    /// As [`open`](Self::open), with batches built in `memory`.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open), and [`Error::Device`] if there is no such memory.
+    pub fn open_in(options: LoaderOptions, memory: BatchMemory) -> Result<Self> {
+        let settings = options.settings()?;
+        let limits = Limits { share: settings.share, budget: settings.budget, prefetch: settings.prefetch };
+        let (engine, (prepared, plan, need)) = Engine::open(&options, &settings, |runtime| {
+            let prepared = runtime.block_on(Prepared::with(&options, &settings))?;
+            let plan = prepared.plan(0)?;
+            plan.check_share(settings.share)?;
+            let need = limits.fit(&prepared, &plan).map_err(|error| limits.remedy(error, &prepared, &settings.spec))?;
+            // At most the budget, which is a usize.
+            let parts = Parts { sources: Arc::clone(&prepared.sources), batches: need.batches as usize, memory };
+            Ok((parts, (prepared, Arc::new(plan), need)))
+        })?;
+        let info = PlanInfo::of(&plan, settings.share);
+        Ok(Self { engine, prepared, limits, need, plan, info, step: 0 })
+    }
+
+    /// The plan of the epoch of the next batch.
+    pub fn plan(&self) -> &Arc<Plan> {
+        &self.plan
+    }
+
+    /// The datasets, in the order of the options.
+    pub fn datasets(&self) -> impl Iterator<Item = &Dataset> {
+        self.prepared.datasets()
+    }
+
+    /// The least memory that this rank's first epoch runs in.
+    pub fn memory_need(&self) -> MemoryNeed {
+        self.need
+    }
+
+    /// The least memory that a share of another plan over the same data runs in.
+    pub(super) fn need_of(&self, plan: &Plan, share: Share) -> MemoryNeed {
+        self.prepared.need(plan, share, self.limits.prefetch)
+    }
+
+    /// Bytes that one row group's selected columns take in the store; 0 for a row group that does not exist.
+    pub fn stored_bytes(&self, source: usize, group: usize) -> u64 {
+        let source = self.prepared.sources.get(source).filter(|source| group < source.dataset.manifest().groups.len());
+        source.map_or(0, |source| source.dataset.cost(group, &source.projection).fetched)
+    }
+
+    fn plan_by(&self, spec: &PlanSpec, epoch: u64) -> Result<Arc<Plan>> {
+        if epoch == self.plan.epoch() && spec == self.plan.spec() {
+            return Ok(Arc::clone(&self.plan));
+        }
+        let plan = self.prepared.plan_by(spec, epoch)?;
+        // Another epoch puts other row groups side by side: it is refused here, not in the middle of it.
+        self.limits.fit(&self.prepared, &plan)?;
+        Ok(Arc::new(plan))
+    }
+
+    fn go(&mut self, plan: Arc<Plan>, step: u64) {
+        self.engine.reset();
+        self.info = PlanInfo::of(&plan, self.limits.share);
+        (self.plan, self.step) = (plan, step);
+    }
+}
+
+impl BatchSource for LocalSource {
+    fn next(&mut self, wait: Duration) -> Result<Next<AnyBatch>> {
+        let (plan, share) = (&self.plan, self.limits.share);
+        let next = self.engine.next_within(wait, || Arc::clone(plan) as _, share, self.step)?;
+        match &next {
+            Next::Item(batch) => {
+                self.step = batch.step + 1;
+                let rows = self.plan.real_rows(batch.step, share);
+                self.engine.job.counters.rows.fetch_add(rows, Ordering::Relaxed);
+            }
+            Next::End => self.seek(self.plan.epoch().wrapping_add(1), 0)?,
+            Next::Pending => {}
+        }
+        Ok(next.map(AnyBatch::Host))
+    }
+
+    fn seek(&mut self, epoch: u64, step: u64) -> Result<()> {
+        let plan = self.plan_by(self.plan.spec(), epoch)?;
+        self.go(plan, step);
+        Ok(())
+    }
+
+    fn resume(&mut self, state: &State) -> Result<()> {
+        let spec = self.prepared.spec_in(state.spec.order_version)?;
+        state.check(&self.plan.fingerprint(), &spec)?;
+        let plan = self.plan_by(&spec, state.epoch)?;
+        let step = state.step_in(&plan)?;
+        self.go(plan, step);
+        Ok(())
+    }
+
+    fn info(&self) -> &PlanInfo {
+        &self.info
+    }
+
+    fn schema(&self) -> &Schema {
+        self.prepared.schema()
+    }
+
+    fn timeout(&self) -> Duration {
+        self.engine.timeout
+    }
+
+    fn culprit(&self) -> (&'static str, String) {
+        self.engine.culprit()
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.engine.is_closed() { Err(closed()) } else { Ok(()) }
+    }
+
+    fn stats(&self) -> Stats {
+        self.engine.stats()
+    }
+
+    fn ledger(&self) -> Ledger {
+        self.engine.ledger()
+    }
+
+    fn close(&mut self) {
+        self.engine.close();
+    }
+}
+
+/// What a plan has to fit into.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    share: Share,
+    budget: usize,
+    prefetch: usize,
+}
+
+impl Limits {
+    fn fit(self, prepared: &Prepared, plan: &Plan) -> Result<MemoryNeed> {
+        prepared.fit(plan, self.share, self.prefetch, self.budget)
+    }
+
+    /// Says with how many lanes the plan of `asked` would fit, where it leaves that open: by default lanes follow the global batch, and
+    /// a rank that has all of them may lack the memory of a gang.
+    fn remedy(self, error: Error, prepared: &Prepared, asked: &PlanSpec) -> Error {
+        let Error::Limit { place, what, asked: need, limit, option } = error else { return error };
+        let manifests: Vec<_> = prepared.datasets().map(|dataset| Arc::clone(dataset.manifest())).collect();
+        let fits = |lanes: &u32| {
+            let spec = PlanSpec { lanes: Some(*lanes), ..asked.clone() }.resolve(&manifests);
+            let plan = spec.and_then(|spec| Plan::new(&manifests, spec, 0));
+            plan.is_ok_and(|plan| prepared.need(&plan, self.share, self.prefetch).total() <= self.budget as u64)
+        };
+        let open = prepared.spec().lanes.filter(|_| asked.lanes.is_none());
+        let fewer = open.into_iter().flat_map(|lanes| (1..u32::BITS).map(move |half| lanes >> half));
+        let what = match fewer.take_while(|lanes| *lanes > 0).find(fits) {
+            Some(lanes) => format!("{} (it fits with lanes={lanes}),", what.trim_end_matches(',')),
+            None => what,
+        };
+        Error::Limit { place, what, asked: need, limit, option }
+    }
+}

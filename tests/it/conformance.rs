@@ -1,0 +1,91 @@
+//! The promises of a loader, each kept by every way to its batches.
+//!
+//! A promise is one function in `promises`, `positions` or `ends`; a way is one function in `ways`. The table is written out once, below,
+//! so that each cell is a test by name: `conformance::tcp::a_state_goes_on_at_every_step`.
+
+mod ends;
+mod positions;
+mod promises;
+mod ways;
+
+/// Every promise over every way.
+macro_rules! table {
+    ($($file:ident::$promise:ident),* $(,)?) => {
+        table!(@way local, $($file::$promise),*);
+        table!(@way tcp, $($file::$promise),*);
+        #[cfg(all(target_os = "linux", feature = "cuda"))]
+        table!(@way shared_memory, $($file::$promise),*);
+        table!(@way put, $($file::$promise),*);
+        table!(@way mixture, $($file::$promise),*);
+        table!(@way simulated_device, $($file::$promise),*);
+
+        /// Every promise in turn, for ways that need a process of their own.
+        #[cfg(all(target_os = "linux", feature = "cuda"))]
+        fn every_promise(way: &ways::Way) {
+            $(
+                println!(concat!(stringify!($promise), " over {}"), way.name);
+                $file::$promise(way);
+            )*
+        }
+    };
+    (@way $way:ident, $($file:ident::$promise:ident),*) => {
+        mod $way {
+            $(
+                #[test]
+                fn $promise() {
+                    super::$file::$promise(&super::ways::$way());
+                }
+            )*
+        }
+    };
+}
+
+table!(
+    promises::every_row_comes_once_with_its_values,
+    promises::the_order_is_the_same_for_every_loader_of_a_plan,
+    promises::every_world_has_the_same_steps_and_global_batches,
+    promises::tails_are_padded_repeated_or_dropped,
+    promises::a_filter_leaves_exactly_its_rows,
+    promises::bad_rows_are_errors_or_replaced_and_steps_stay_equal,
+    promises::tensors_of_the_consumer_are_filled_or_the_batch_stays,
+    positions::a_state_goes_on_at_every_step,
+    positions::a_state_goes_on_in_any_world,
+    positions::a_foreign_state_changes_nothing,
+    positions::what_came_back_comes_again_in_order,
+    positions::an_epoch_begins_where_it_is_asked_for,
+    ends::an_interrupted_wait_loses_nothing,
+    ends::a_wait_that_is_too_long_names_its_culprit,
+    ends::a_closed_loader_says_so_and_its_batches_stay,
+    ends::a_loader_is_dropped_while_it_waits,
+);
+
+#[cfg(all(target_os = "linux", feature = "cuda"))]
+mod on_a_fake_gpu {
+    use crate::device::fake::{build, child, is_child};
+
+    #[test]
+    fn pinned_batches_keep_every_promise() {
+        println!("{}", child("conformance::on_a_fake_gpu::pinned", Some(&build(13_000)), &[]));
+    }
+
+    #[test]
+    fn batches_of_a_gpu_keep_every_promise() {
+        println!("{}", child("conformance::on_a_fake_gpu::gpu", Some(&build(13_000)), &[]));
+    }
+
+    #[test]
+    #[ignore = "a child"]
+    fn pinned() {
+        if is_child() {
+            super::every_promise(&super::ways::at_device("pinned"));
+        }
+    }
+
+    #[test]
+    #[ignore = "a child"]
+    fn gpu() {
+        if is_child() {
+            super::every_promise(&super::ways::at_device("cuda"));
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! How waits and loaders end: given up, interrupted, closed, dropped.
+
+use std::time::{Duration, Instant};
+
+use bowstring::{Error, Next};
+
+use super::ways::{Way, epoch, next, seen};
+use crate::support::HANG;
+
+/// What Ctrl-C does in Python: the wait is in slices, and what was not handed over goes back.
+pub(super) fn an_interrupted_wait_loses_nothing(way: &Way) {
+    let expected = epoch(&mut way.whole());
+    let mut loader = way.whole();
+    let (mut found, mut interrupted, mut gave_up) = (Vec::new(), 0, 0);
+    let deadline = Instant::now() + HANG;
+    loop {
+        assert!(Instant::now() < deadline, "{}: nothing more came after {} steps", way.name, found.len());
+        match loader.next_within(Duration::from_micros(gave_up % 200)).unwrap() {
+            // Every other batch is interrupted once.
+            Next::Item(batch) if interrupted <= found.len() / 2 => {
+                interrupted += 1;
+                let step = batch.at().1;
+                loader.put_back(batch);
+                assert_eq!(loader.step(), step, "{}", way.name);
+            }
+            Next::Item(batch) => found.push(seen(&batch)),
+            Next::End => break,
+            Next::Pending => gave_up += 1,
+        }
+    }
+    assert_eq!(found, expected, "{}", way.name);
+    assert!(interrupted > 3, "{}: {interrupted} were interrupted", way.name);
+}
+
+pub(super) fn a_wait_that_is_too_long_names_its_culprit(way: &Way) {
+    let mut loader = way.open(0, 2, |_| ());
+    assert_eq!(loader.timeout(), Duration::from_secs(60), "{}", way.name);
+    let first = loader.next_within(Duration::ZERO).unwrap();
+    assert!(matches!(first, Next::Pending), "{}: the first batch takes a while: {first:?}", way.name);
+    let error = loader.timed_out(Duration::from_secs(5));
+    assert!(matches!(error, Error::Timeout { .. }), "{}: {error:?}", way.name);
+    let text = error.to_string();
+    assert!(text.contains("waited 5 s for "), "{}: {text}", way.name);
+    assert!(text.ends_with("; rank 0 of 2, epoch 0, step 0"), "{}: {text}", way.name);
+    assert_eq!(next(&mut loader).unwrap().at, (0, 0), "{}: giving up loses nothing", way.name);
+}
+
+pub(super) fn a_closed_loader_says_so_and_its_batches_stay(way: &Way) {
+    let mut loader = way.whole();
+    let kept = loader.next_any().unwrap().unwrap();
+    let before = seen(&kept);
+    let lost = loader.next_any().unwrap().unwrap();
+    loader.put_back(lost);
+    let state = loader.state();
+    let started = Instant::now();
+    loader.close();
+    for _ in 0..2 {
+        assert!(matches!(loader.next_any(), Err(Error::Closed { .. })), "{}", way.name);
+    }
+    assert_eq!(loader.state(), state, "{}: what reached nobody is still to come", way.name);
+    loader.close();
+    drop(loader);
+    assert!(started.elapsed() < HANG, "{}: closing took {:?}", way.name, started.elapsed());
+    assert_eq!(seen(&kept), before, "{}: a delivered batch outlives its loader", way.name);
+}
+
+pub(super) fn a_loader_is_dropped_while_it_waits(way: &Way) {
+    for wait in [0, 1, 5] {
+        let mut loader = way.open(0, 1, |options| options.prefetch = 1);
+        // Another thread waits for what comes; it gives up, and the loader goes at once, in the middle of what it does.
+        let waiting = std::thread::spawn(move || {
+            let found = loader.next_within(Duration::from_millis(wait)).map(|next| next.map(|batch| seen(&batch)));
+            let started = Instant::now();
+            drop(loader);
+            (found.is_ok(), started.elapsed())
+        });
+        let (is_ok, took) = waiting.join().unwrap();
+        assert!(is_ok && took < HANG, "{}: dropping took {took:?}", way.name);
+    }
+    // Nothing that was dropped is in the way of the next one.
+    assert_eq!(epoch(&mut way.whole()).len() as u64, way.whole().steps(), "{}", way.name);
+}
