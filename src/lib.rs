@@ -56,8 +56,11 @@ pub mod schema;
 pub mod store;
 pub mod tensor;
 
+pub use dataset::Dataset;
 pub use device::AnyBatch;
 pub use error::{Error, Place, Result};
 pub use loader::{Epoch, Loader};
 pub use pipeline::{BatchSource, LoaderOptions};
-pub use tensor::{Batch, Next};
+pub use plan::State;
+pub use schema::Schema;
+pub use tensor::{Batch, Next, Tensor};

@@ -37,12 +37,12 @@ impl PlanInfo {
 }
 
 /// Batches of one rank, in plan order, epoch after epoch: from files, from a server, on a device. Whatever is done to batches on the way
-/// is a source around a source.
+/// is a source around a source, and [`Loader::of`](crate::Loader::of) makes a loader of any of them.
 ///
 /// A source only goes forward from where it was sent. Positions that count, batches that come back, passes and time-outs are the affair
 /// of the loader on top, for all sources alike.
 pub trait BatchSource: Debug + Send {
-    /// The next batch within `wait`. After the last one of an epoch comes the end, once, and then the first of the next epoch. Nothing is
+    /// The next batch; nothing yet if it does not come within `wait`. After the last one of an epoch comes the end, once, and then the first of the next epoch. Nothing is
     /// lost by giving up.
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 mod ends;
 mod positions;
 mod promises;
+mod watched;
 mod ways;
 
 /// Every promise over every way.
@@ -16,6 +17,7 @@ macro_rules! table {
         #[cfg(all(target_os = "linux", feature = "cuda"))]
         table!(@way shared_memory, $($file::$promise),*);
         table!(@way put, $($file::$promise),*);
+        table!(@way decorated, $($file::$promise),*);
         table!(@way mixture, $($file::$promise),*);
         table!(@way simulated_device, $($file::$promise),*);
 

@@ -56,12 +56,13 @@ pub(super) fn a_foreign_state_changes_nothing(way: &Way) {
     let mut loader = way.whole();
     next(&mut loader).unwrap();
     let before = loader.state();
-    let foreign: [(&str, &dyn Fn(&mut State)); 5] = [
-        ("fingerprint", &|state| state.fingerprint = bowstring::manifest::Fingerprint::from_bytes([1; 32])),
-        ("seed", &|state| state.spec.seed += 1),
-        ("global_batch", &|state| state.spec.global_batch = GLOBAL + 1),
-        ("tail", &|state| state.spec.tail = bowstring::plan::Tail::Drop),
-        ("step", &|state| state.step = 1000),
+    type Change = fn(&mut State);
+    let foreign: [(&str, Change); 5] = [
+        ("fingerprint", |state| state.fingerprint = bowstring::manifest::Fingerprint::from_bytes([1; 32])),
+        ("seed", |state| state.spec.seed += 1),
+        ("global_batch", |state| state.spec.global_batch = GLOBAL + 1),
+        ("tail", |state| state.spec.tail = bowstring::plan::Tail::Drop),
+        ("step", |state| state.step = 1000),
     ];
     for (field, change) in foreign {
         let mut state = before.clone();

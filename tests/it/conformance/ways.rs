@@ -12,6 +12,7 @@ use bowstring::{AnyBatch, Loader, LoaderOptions, Result};
 use parquet::arrow::ArrowWriter;
 use parquet::file::properties::WriterProperties;
 
+use super::watched::Watched;
 use crate::support::{self, cell};
 
 /// Row groups of uneven sizes in three files.
@@ -156,6 +157,12 @@ fn at(url: &str, options: LoaderOptions) -> LoaderOptions {
 pub(super) fn local() -> Way {
     let (keep, url) = files();
     Way::new("local", keep, move |options| Loader::open(at(&url, options)))
+}
+
+/// Files, read through a source around a source.
+pub(super) fn decorated() -> Way {
+    let (keep, url) = files();
+    Way::new("decorated", keep, move |options| Watched::open(at(&url, options)))
 }
 
 /// Two datasets of equal parts, read by this process.
