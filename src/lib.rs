@@ -53,3 +53,6 @@ pub mod tensor;
 
 pub use error::{Error, Place, Result};
 pub use loader::{Loader, NextPlaced, Placed};
+/// For the bindings, which must not unwind into foreign frames either.
+#[doc(hidden)]
+pub use page::quiet;
