@@ -60,6 +60,9 @@ pub use dataset::Dataset;
 pub use device::AnyBatch;
 pub use error::{Error, Place, Result};
 pub use loader::{Epoch, Loader};
+/// For the bindings, which must not unwind into foreign frames either.
+#[doc(hidden)]
+pub use page::quiet;
 pub use pipeline::{BatchSource, LoaderOptions};
 pub use plan::State;
 pub use schema::Schema;

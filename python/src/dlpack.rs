@@ -6,7 +6,6 @@
 #![expect(unsafe_code, reason = "a C ABI; ownership is stated at each use")]
 
 use std::ffi::{CStr, c_void};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 
 use bowstring::schema::DType;
@@ -143,7 +142,7 @@ unsafe extern "C" fn delete<M>(managed: *mut M) {
         // deleter run once.
         let export = unsafe { Box::from_raw(managed.cast::<Export<M>>()) };
         // No panic may pass through the consumer's frames.
-        drop(catch_unwind(AssertUnwindSafe(|| drop(export))));
+        drop(bowstring::quiet(|| drop(export)));
     }
 }
 

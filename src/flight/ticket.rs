@@ -58,6 +58,16 @@ impl Ticket {
         Ok(ticket)
     }
 
+    /// As [`verify`](Self::verify) with any of `keys`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn verify_any(bytes: &[u8], keys: &[impl AsRef<[u8]>], now: SystemTime) -> Result<Self, Denied> {
+        let tried = keys.iter().map(|key| Self::verify(bytes, key.as_ref(), now));
+        // Only a ticket of another key may be one of the next.
+        tried.into_iter().find(|tried| *tried != Err(Denied::Forged)).unwrap_or(Err(Denied::Forged))
+    }
+
     /// The expiry of a ticket that is good for `life` from `now` on.
     pub fn expiry(now: SystemTime, life: Duration) -> u64 {
         now.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).saturating_add(life).as_secs()
@@ -97,18 +107,21 @@ mod tests {
     use super::*;
     use crate::plan::{PlanSpec, Share};
 
-    fn ticket() -> Ticket {
-        let options = crate::pipeline::LoaderOptions::new("x", 4);
-        let asked = Asked::new("photos", &options, Share::whole()).unwrap();
-        let manifests = [std::sync::Arc::new(crate::manifest::Manifest::imaginary(&[8], 8))];
-        let spec = PlanSpec::new(0, 4).resolve(&manifests).unwrap();
-        let fingerprint = crate::plan::Plan::new(&manifests, spec, 0).unwrap().fingerprint();
-        Ticket { asked, fingerprint, tenant: "a".to_owned(), expires: 1000 }
+    impl Ticket {
+        /// One like any other.
+        pub(crate) fn sample() -> Self {
+            let options = crate::pipeline::LoaderOptions::new("x", 4);
+            let asked = Asked::new("photos", &options, Share::whole()).unwrap();
+            let manifests = [std::sync::Arc::new(crate::manifest::Manifest::imaginary(&[8], 8))];
+            let spec = PlanSpec::new(0, 4).resolve(&manifests).unwrap();
+            let fingerprint = crate::plan::Plan::new(&manifests, spec, 0).unwrap().fingerprint();
+            Self { asked, fingerprint, tenant: "a".to_owned(), expires: 1000 }
+        }
     }
 
     #[test]
     fn every_flipped_bit_is_refused() {
-        let (ticket, key) = (ticket(), b"0123456789abcdef");
+        let (ticket, key) = (Ticket::sample(), b"0123456789abcdef");
         let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
         let bytes = ticket.sign(key);
         assert_eq!(Ticket::verify(&bytes, key, at(1000)), Ok(ticket));

@@ -24,5 +24,6 @@ pub(crate) use checked::Checked;
 pub(crate) use chunk::{Chunk, Convert, Element, MOST_SPLIT, Source};
 pub(crate) use levels::{Lineage, Tally};
 pub(crate) use plain::{PlainChunk, Values, width};
-pub(crate) use quiet::{quiet, said};
+pub use quiet::quiet;
+pub(crate) use quiet::said;
 pub(crate) use stretch::Stretches;

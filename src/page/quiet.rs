@@ -32,7 +32,7 @@ impl Drop for Scope {
 }
 
 /// Runs `work`, whose panic is its answer and appears nowhere else. What `work` leaves behind after a panic must not be used.
-pub(crate) fn quiet<T>(work: impl FnOnce() -> T) -> Result<T, Box<dyn Any + Send>> {
+pub fn quiet<T>(work: impl FnOnce() -> T) -> Result<T, Box<dyn Any + Send>> {
     HOOK.call_once(|| {
         let before = take_hook();
         set_hook(Box::new(move |panic| {

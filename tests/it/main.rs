@@ -93,6 +93,7 @@ mod ranks;
 mod resume;
 /// The server's shell as a process: where it may listen, who may come in, certificates, the admin port, its end.
 #[cfg(all(feature = "cli", feature = "flight", unix))]
+mod serve_reload;
 mod serve_shell;
 /// Shared memory between processes that are killed, stopped, slow or hostile.
 #[cfg(all(feature = "flight", target_os = "linux"))]

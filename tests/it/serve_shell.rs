@@ -102,6 +102,10 @@ impl Server {
         (status.code(), std::fs::read_to_string(&self.log).unwrap())
     }
 
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap()
+    }
+
     pub(crate) fn port(&self) -> u16 {
         self.listen.rsplit(':').next().unwrap().parse().unwrap()
     }

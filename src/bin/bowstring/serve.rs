@@ -273,10 +273,26 @@ async fn serve(args: &Args, file: ServeFile, out: &mut Out) -> Outcome {
     // First of all, so that a signal during the start is not the default's sudden end.
     let mut signals = Signals::new()?;
     let config = Config::new(file.catalogue, &file.server)?;
+    let reload = config.reload();
+    let mut hangup = signals.hangup.take();
+    tokio::spawn(async move {
+        while let Some(signal) = &mut hangup
+            && signal.recv().await.is_some()
+        {
+            tracing::info!("told to read its files again");
+            let reload = reload.clone();
+            let _ = tokio::task::spawn_blocking(move || reload.now()).await;
+        }
+    });
     let listen = file.server.listen.as_deref().unwrap_or(LISTEN);
     // Asked before the port is bound: nobody shall connect in between.
     for address in resolve("listen", listen).await? {
         config.check(address)?;
+    }
+    // Told here, and not to the first client.
+    tokio::select! {
+        checked = config.catalogue.check() => checked?,
+        _ = signals.next() => return Ok(()),
     }
     let listener = bind("listen", listen).await?;
     let address = local(&listener, "listen")?;
@@ -353,8 +369,9 @@ async fn late(drained: tokio::sync::oneshot::Receiver<()>, time: Duration) {
     }
 }
 
-/// The signals that end the server.
+/// The signals that the server hears: two end it, one makes it read its files again.
 struct Signals {
+    hangup: Option<Signal>,
     terminate: Signal,
     interrupt: Signal,
 }
@@ -363,7 +380,11 @@ impl Signals {
     fn new() -> Result<Self> {
         let on =
             |kind| signal(kind).map_err(|error| Error::Closed { why: format!("signals cannot be caught: {error}") });
-        Ok(Self { terminate: on(SignalKind::terminate())?, interrupt: on(SignalKind::interrupt())? })
+        Ok(Self {
+            hangup: Some(on(SignalKind::hangup())?),
+            terminate: on(SignalKind::terminate())?,
+            interrupt: on(SignalKind::interrupt())?,
+        })
     }
 
     /// The exit code of the next signal.

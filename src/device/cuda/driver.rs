@@ -10,7 +10,6 @@
 #![expect(unsafe_code, reason = "calls into the CUDA driver; the contracts are stated at each use")]
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
-use std::panic;
 use std::ptr;
 use std::sync::{Arc, OnceLock};
 
@@ -119,7 +118,7 @@ pub(super) fn driver() -> Result<&'static Driver> {
     static FOUND: OnceLock<Result<Driver, String>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
         // `cudarc` panics where the library vanishes between two looks; that too is only an error.
-        let looked = panic::catch_unwind(look);
+        let looked = crate::page::quiet(look);
         looked.unwrap_or_else(|_| Err("the CUDA driver's library (libcuda.so.1) cannot be opened".to_owned()))
     });
     match found {

@@ -69,6 +69,11 @@ impl AdminState {
         let _ = self.probe.set(Box::new(probe));
     }
 
+    /// The tokens that counters are for.
+    pub(super) fn tokens(&self) -> Option<&Tokens> {
+        self.tokens.get()
+    }
+
     /// From now on counters are for holders of one of `tokens` alone; the first tokens stay.
     pub fn set_tokens(&self, tokens: Tokens) {
         let _ = self.tokens.set(tokens);

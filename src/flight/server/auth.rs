@@ -1,20 +1,19 @@
-//! Who may come in: tokens from a file, compared in constant time; and the key that tickets are signed with.
+//! Who may come in: tokens from a file, compared in constant time.
 //!
 //! The file has one `tenant:token` or `tenant:sha256:<64 hex digits>` per line and `#` comments. It is read again when it
 //! changed, looked at once a second at most. A new version that is wrong is refused as a whole with a warning, and the old
 //! entries stay: a slip of the editor must not lock a running job out.
 
 use std::fmt;
-use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
 use subtle::{ConditionallySelectable as _, ConstantTimeEq as _};
 
 use super::certificate;
 use super::secret::read_private;
+use super::watched::Watched;
 use crate::error::{Error, Result};
 
 /// Fewest characters of a token.
@@ -27,12 +26,6 @@ const MAX_TOKENS: usize = 10_000;
 const MAX_FILE: u64 = 1 << 20;
 /// Most characters of a tenant's name.
 const MAX_NAME: usize = 128;
-/// How often the file is looked at.
-const LOOK: Duration = Duration::from_secs(1);
-/// Fewest bytes of a key for tickets.
-const MIN_KEY: usize = 32;
-/// Most bytes of a key for tickets.
-const MAX_KEY: u64 = 4096;
 
 /// What names of tenants begin with that are known by their certificates.
 const CERTIFICATE: &str = "certificate:";
@@ -133,25 +126,15 @@ struct Known {
     tenant: Tenant,
 }
 
-/// Where the tokens come from, and what was last seen of it.
-#[derive(Debug)]
-struct Watched {
-    path: PathBuf,
-    modified: Option<SystemTime>,
-    looked: Instant,
-}
-
 /// The tokens that open the door. Clones share one list.
 #[derive(Clone)]
 pub struct Tokens {
-    known: Arc<RwLock<Vec<Known>>>,
-    watched: Option<Arc<Mutex<Watched>>>,
+    known: Watched<Vec<Known>>,
 }
 
 impl fmt::Debug for Tokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
-        f.debug_struct("Tokens").field("known", &known.len()).finish_non_exhaustive()
+        f.debug_struct("Tokens").field("known", &self.known.get().len()).finish_non_exhaustive()
     }
 }
 
@@ -163,9 +146,8 @@ impl Tokens {
     /// neither `tenant:token` nor `tenant:sha256:<hex>`, a token has fewer than 16 characters, or there are none.
     pub fn from_file(path: impl Into<PathBuf>) -> Result<Self> {
         let path = path.into();
-        let (known, modified) = read(&path)?;
-        let watched = Watched { path, modified, looked: Instant::now() };
-        Ok(Self { known: Arc::new(RwLock::new(known)), watched: Some(Arc::new(Mutex::new(watched))) })
+        let known = Watched::files("tokens", vec![path.clone()], move |_, _| read(&path))?;
+        Ok(Self { known })
     }
 
     /// The tokens of `text`, in the form of the file; for tests and for programs that get them elsewhere.
@@ -173,7 +155,12 @@ impl Tokens {
     /// # Errors
     /// As [`Tokens::from_file`].
     pub fn from_text(text: &str) -> Result<Self> {
-        Ok(Self { known: Arc::new(RwLock::new(parse(text, "tokens")?)), watched: None })
+        Ok(Self { known: Watched::fixed(parse(text, "tokens")?) })
+    }
+
+    /// Reads the file now, whether it changed or not; a wrong one changes nothing.
+    pub fn reload(&self) {
+        self.known.reload();
     }
 
     /// The tenant whose token the value of the `authorization` header holds. Every entry is compared, and each in constant time.
@@ -187,9 +174,8 @@ impl Tokens {
         if !scheme.eq_ignore_ascii_case("bearer") || !(1..=MAX_TOKEN).contains(&token.len()) {
             return Err(Denied::Malformed);
         }
-        self.reload(Instant::now());
+        let known = self.known.get();
         let digest: [u8; 32] = Sha256::digest(token.as_bytes()).into();
-        let known = self.known.read().unwrap_or_else(PoisonError::into_inner);
         let mut found = u64::MAX;
         for (at, entry) in (0_u64..).zip(known.iter()) {
             found.conditional_assign(&at, entry.digest.ct_eq(&digest));
@@ -197,38 +183,13 @@ impl Tokens {
         let entry = usize::try_from(found).ok().and_then(|at| known.get(at));
         entry.map(|entry| entry.tenant.clone()).ok_or(Denied::Unknown)
     }
-
-    /// Reads the file again if it changed and was not looked at within the last second.
-    fn reload(&self, now: Instant) {
-        let Some(watched) = &self.watched else { return };
-        // Whoever finds it locked goes on with what is known: another call is reading right now.
-        let Ok(mut watched) = watched.try_lock() else { return };
-        if now.saturating_duration_since(watched.looked) < LOOK {
-            return;
-        }
-        watched.looked = now;
-        let modified = std::fs::metadata(&watched.path).and_then(|metadata| metadata.modified()).ok();
-        if modified == watched.modified {
-            return;
-        }
-        watched.modified = modified;
-        match read(&watched.path) {
-            Ok((known, modified)) => {
-                tracing::info!(tokens = known.len(), "the file of tokens was read again");
-                watched.modified = modified;
-                *self.known.write().unwrap_or_else(PoisonError::into_inner) = known;
-            }
-            Err(error) => tracing::warn!(%error, "the file of tokens changed and is wrong; the former tokens stay"),
-        }
-    }
 }
 
-fn read(path: &Path) -> Result<(Vec<Known>, Option<SystemTime>)> {
-    let file = read_private(path, "tokens", MAX_FILE)?;
+fn read(path: &Path) -> Result<Vec<Known>> {
+    let bytes = read_private(path, "tokens", MAX_FILE)?;
     let shown = path.display().to_string();
-    let text =
-        String::from_utf8(file.bytes).map_err(|_| Error::config("tokens", format!("file {shown} is no UTF-8")))?;
-    Ok((parse(&text, &shown)?, file.modified))
+    let text = String::from_utf8(bytes).map_err(|_| Error::config("tokens", format!("file {shown} is no UTF-8")))?;
+    parse(&text, &shown)
 }
 
 fn parse(text: &str, origin: &str) -> Result<Vec<Known>> {
@@ -279,58 +240,10 @@ fn from_hex(text: &str) -> Option<[u8; 32]> {
     Some(digest)
 }
 
-/// The key that tickets are signed with (HMAC-SHA-256). Replicas that shall take each other's tickets have the same.
-#[derive(Clone)]
-pub struct TicketKey(Arc<[u8]>);
-
-impl fmt::Debug for TicketKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("TicketKey(***)")
-    }
-}
-
-impl TicketKey {
-    /// A fresh key of 32 bytes: tickets end with this process.
-    ///
-    /// # Errors
-    /// [`Error::Config`] where the system gives no random bytes.
-    pub fn random() -> Result<Self> {
-        let mut key = [0; MIN_KEY];
-        std::fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut key)).map_err(|error| {
-            Error::config("key_file", format!("/dev/urandom gives no random key ({error}); give a file of 32 bytes"))
-        })?;
-        Ok(Self(Arc::from(key)))
-    }
-
-    /// The bytes of the file at `path`, all of them: at least 32, at most 4096, readable by nobody else.
-    ///
-    /// # Errors
-    /// [`Error::Config`] naming the file.
-    pub fn from_file(path: &Path) -> Result<Self> {
-        let bytes = read_private(path, "key_file", MAX_KEY)?.bytes;
-        let wrong = |problem: String| Err(Error::config("key_file", format!("file {}: {problem}", path.display())));
-        if bytes.len() < MIN_KEY {
-            return wrong(format!(
-                "{} bytes are too few, {MIN_KEY} are needed; make one with `head -c 32 /dev/urandom`",
-                bytes.len()
-            ));
-        }
-        let mut seen = [false; 256];
-        bytes.iter().for_each(|byte| seen[usize::from(*byte)] = true);
-        if seen.iter().filter(|seen| **seen).count() < 8 {
-            return wrong("hardly any two bytes differ: this is no random key".to_owned());
-        }
-        Ok(Self(Arc::from(bytes)))
-    }
-
-    /// The bytes of the key.
-    pub fn bytes(&self) -> &[u8] {
-        &self.0
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant, SystemTime};
+
     use super::*;
 
     const ANNA: &str = "correct-horse-battery";
@@ -397,13 +310,13 @@ mod tests {
         let anna = format!("Bearer {ANNA}");
         let new = "Bearer a-quite-new-token";
         write("carl:a-quite-new-token", 2);
-        tokens.reload(start);
+        tokens.known.refresh(start);
         assert!(tokens.check(Some(new)).is_err(), "looked at less than a second ago");
-        tokens.reload(start + Duration::from_secs(2));
+        tokens.known.refresh(start + Duration::from_secs(2));
         assert_eq!(tokens.check(Some(new)).unwrap().name(), "carl");
         assert_eq!(tokens.check(Some(&anna)), Err(Denied::Unknown), "what is no longer in the file is no token");
         write("broken", 3);
-        tokens.reload(start + Duration::from_secs(4));
+        tokens.known.refresh(start + Duration::from_secs(4));
         assert!(tokens.check(Some(new)).is_ok());
     }
 
@@ -417,24 +330,5 @@ mod tests {
         for name in ["", "certificate:", "certificate:a b", "x\n", "certificate:certificate:x"] {
             assert_eq!(Tenant::of_ticket(name), Tenant::anonymous(), "{name:?}");
         }
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn keys_are_long_private_and_random() {
-        use std::os::unix::fs::PermissionsExt as _;
-        let (one, other) = (TicketKey::random().unwrap(), TicketKey::random().unwrap());
-        assert!(one.bytes().len() == 32 && one.bytes() != other.bytes());
-        assert_eq!(format!("{one:?}"), "TicketKey(***)");
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::set_permissions(file.path(), std::fs::Permissions::from_mode(0o600)).unwrap();
-        for (bytes, what) in [(vec![1; 31], "too few"), (vec![1; 64], "no random key")] {
-            std::fs::write(file.path(), bytes).unwrap();
-            assert!(TicketKey::from_file(file.path()).unwrap_err().to_string().contains(what));
-        }
-        std::fs::write(file.path(), one.bytes()).unwrap();
-        assert_eq!(TicketKey::from_file(file.path()).unwrap().bytes(), one.bytes());
-        std::fs::set_permissions(file.path(), std::fs::Permissions::from_mode(0o644)).unwrap();
-        assert!(TicketKey::from_file(file.path()).is_err());
     }
 }

@@ -2,12 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use futures::{StreamExt as _, TryStreamExt as _};
+
 use super::entry::{ClientLimits, Entry};
 use super::file::ServeFile;
 use crate::error::{Error, Result};
+use crate::pipeline::Prepared;
 
 /// Names told when one is not found.
 const NEAR: usize = 5;
+
+/// Datasets that are opened at once to see whether they can be.
+const OPENED_AT_ONCE: usize = 4;
 
 /// Datasets by name.
 #[derive(Debug, Clone, Default)]
@@ -74,6 +80,23 @@ impl Catalogue {
     /// The datasets, in order of their names.
     pub fn entries(&self) -> impl Iterator<Item = &Entry> {
         self.entries.values()
+    }
+
+    /// Opens each dataset and lets go of it: whoever starts a server is told what its first client would be. Reads footers, and no
+    /// rows: filters and windows are not tried.
+    ///
+    /// # Errors
+    /// Those of opening, naming the file.
+    pub async fn check(&self) -> Result<()> {
+        let checks = self.entries.values().map(|entry| async {
+            let mut options = entry.options(&serde_json::Value::Null)?;
+            (options.filter, options.ngram) = (None, None);
+            (options.rank, options.world_size) = (Some(0), Some(1));
+            (options.batch_size, options.global_batch_size) = (Some(1), None);
+            let opened = Prepared::open(&options).await;
+            opened.map(drop).inspect_err(|_| tracing::error!(dataset = entry.name(), "a dataset cannot be opened"))
+        });
+        futures::stream::iter(checks).buffered(OPENED_AT_ONCE).try_collect().await
     }
 
     /// Whether there is none.

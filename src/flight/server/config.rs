@@ -9,8 +9,9 @@ use serde::{Deserialize, Serialize};
 use tonic::transport::ServerTlsConfig;
 
 use super::admin::AdminState;
-use super::auth::{Denied, Tenant, TicketKey, Tokens};
+use super::auth::{Denied, Tenant, Tokens};
 use super::catalogue::Catalogue;
+use super::key::TicketKey;
 use super::limits::Limits;
 use super::quota::{QuotaOptions, Quotas};
 use super::tls::{TlsFiles, may_listen};
@@ -127,6 +128,22 @@ pub struct Config {
     pub quotas: Quotas,
 }
 
+/// What may change while a server runs.
+#[derive(Debug, Clone)]
+pub struct Reload {
+    tokens: Option<Tokens>,
+    key: TicketKey,
+    admin: Arc<AdminState>,
+}
+
+impl Reload {
+    /// Reads all files again, whether they changed or not. What is wrong stays as it was, with a warning. Blocks on the files.
+    pub fn now(&self) {
+        self.tokens.iter().chain(self.admin.tokens()).for_each(Tokens::reload);
+        self.key.reload();
+    }
+}
+
 /// Where datasets that clients write go.
 #[derive(Debug, Clone)]
 pub enum Put {
@@ -228,6 +245,11 @@ impl Config {
     /// How long a server waits for the journal and the directory for writes while another one has them: the one that it replaces drains.
     pub(super) fn lock_patience(&self) -> Duration {
         self.drain_grace + AFTER_DRAIN
+    }
+
+    /// What reads the files again that may change while the server runs: tokens and keys.
+    pub fn reload(&self) -> Reload {
+        Reload { tokens: self.tokens.clone(), key: self.key.clone(), admin: Arc::clone(&self.admin) }
     }
 
     /// Whether this server may listen at `address`.

@@ -4,7 +4,7 @@ mod streaming;
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use arrow::datatypes::SchemaRef;
 use arrow_flight::{FlightDescriptor, FlightEndpoint, FlightInfo};
@@ -20,6 +20,7 @@ use super::body::Message;
 use super::config::Config;
 use super::entry::{ClientLimits, Entry};
 use super::hub::{Hub, OUTGOING, Wanted};
+use super::key::TICKET_LIFE;
 use super::opened::{Offer, Opened};
 use super::openings::Openings;
 use super::rows::{self, Sending};
@@ -34,9 +35,6 @@ use crate::manifest::Fingerprint;
 use crate::memory::SharedAllocator;
 use crate::pipeline::{LoaderOptions, Stored, Veil, Workers};
 use crate::plan::{OrderVersion, State};
-
-/// How long a ticket may be used to open a stream. The stream may take longer.
-const TICKET_LIFE: Duration = Duration::from_secs(900);
 
 /// Most tickets of one answer, and bytes of what they say; whoever has more ranks asks for each.
 const MAX_ENDPOINTS: u32 = 1024;
@@ -256,7 +254,7 @@ impl Core {
             tenant: tenant.name().to_owned(),
             expires: Ticket::expiry(SystemTime::now(), TICKET_LIFE),
         };
-        let ticket = arrow_flight::Ticket::new(ticket.sign(self.config.key.bytes()));
+        let ticket = arrow_flight::Ticket::new(ticket.sign(&self.config.key.bytes()));
         let endpoint = FlightEndpoint::new().with_ticket(ticket);
         self.config.replicas.iter().fold(endpoint, |endpoint, replica| endpoint.with_location(replica))
     }
@@ -331,7 +329,7 @@ impl Core {
         via: Via<'_>,
         ticket: &[u8],
     ) -> Result<impl Stream<Item = Result<Message, Status>> + use<>, Status> {
-        let ticket = Ticket::verify(ticket, self.config.key.bytes(), SystemTime::now())
+        let ticket = Ticket::verify_any(ticket, &self.config.key.taken(), SystemTime::now())
             .map_err(|denied| Status::permission_denied(denied.to_string()))?;
         let tenant = match via {
             Via::Network(tenant) if ticket.tenant == tenant.name() => tenant.clone(),

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | [`config`], [`file`](mod@file) | everything the server is started with; the TOML it may come from |
 //! | [`catalogue`], [`entry`], `pictures` | datasets by name, and what a client may ask of each |
-//! | [`auth`], [`certificate`], [`secret`] | who may come in, and what is never printed |
+//! | [`auth`], [`certificate`], [`key`], [`secret`] | who may come in, what tickets are signed with, and what is never printed |
+//! | `watched` | files that change while the server runs |
 //! | [`tls`] | certificates, and where the server may listen without them |
 //! | [`limits`], [`connections`], [`quota`] | what one peer can take from the others: nothing |
 //! | [`admin`](mod@admin), [`metrics`] | what operators see |
@@ -31,6 +32,7 @@ mod guard;
 mod health;
 mod hub;
 mod incoming;
+pub mod key;
 pub mod limits;
 mod line;
 mod local;
@@ -46,6 +48,7 @@ pub mod secret;
 mod service;
 mod shared_plan;
 pub mod tls;
+mod watched;
 mod writes;
 
 use std::future::Future;
@@ -63,11 +66,12 @@ use tonic::transport::server::Connected;
 use tonic_health::ServingStatus;
 
 pub use admin::{AdminState, admin};
-pub use auth::{Denied, Tenant, TicketKey, Tokens};
+pub use auth::{Denied, Tenant, Tokens};
 pub use background::Background;
 pub use catalogue::Catalogue;
 pub use config::{Config, Put};
 pub use entry::{ClientLimits, Entry};
+pub use key::TicketKey;
 pub use limits::Limits;
 pub use quota::Quotas;
 pub use writes::Writes;

@@ -4,7 +4,6 @@ use std::fmt;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
-use std::time::SystemTime;
 
 use crate::error::{Error, Result};
 
@@ -50,17 +49,11 @@ impl fmt::Display for Secret {
     }
 }
 
-/// What a private file held, and when it was written.
-pub(super) struct Private {
-    pub(super) bytes: Vec<u8>,
-    pub(super) modified: Option<SystemTime>,
-}
-
 /// Reads a file that nobody but its owner may read. `option` is the option that named it; `most` its largest size in bytes.
 ///
 /// # Errors
 /// [`Error::Config`] naming the file: it is missing, no regular file, readable by others, or larger than `most`.
-pub(super) fn read_private(path: &Path, option: &'static str, most: u64) -> Result<Private> {
+pub(super) fn read_private(path: &Path, option: &'static str, most: u64) -> Result<Vec<u8>> {
     let shown = path.display();
     let unreadable = |error: std::io::Error| Error::config(option, format!("file {shown} cannot be read: {error}"));
     // Asked before opening: opening a named pipe would wait for a writer.
@@ -85,7 +78,7 @@ pub(super) fn read_private(path: &Path, option: &'static str, most: u64) -> Resu
     if bytes.len() as u64 > most {
         return Err(Error::config(option, format!("file {shown} has more than {most} bytes")));
     }
-    Ok(Private { bytes, modified: metadata.modified().ok() })
+    Ok(bytes)
 }
 
 #[cfg(all(test, unix))]
