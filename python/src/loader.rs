@@ -9,7 +9,6 @@ use std::time::Duration;
 use bowstring::dataset::Index;
 use bowstring::device::{Consumer, DeviceValue};
 use bowstring::error::Result;
-use bowstring::pipeline::LoaderOptions;
 use bowstring::plan::State;
 use bowstring::tensor::{Batch, Value};
 use bowstring::{Error, Loader, NextPlaced, Placed};
@@ -23,6 +22,7 @@ use crate::field;
 use crate::fork::Owned;
 use crate::gang::PyGang;
 use crate::nvidia;
+use crate::options::parsed;
 use crate::tensor::{PyTensor, consumer};
 use crate::wait::{self, Source, Waited, opened};
 
@@ -170,8 +170,7 @@ impl PyLoader {
     #[new]
     #[pyo3(signature = (options, gang=None, index=None))]
     fn new(py: Python<'_>, options: &str, gang: Option<&PyGang>, index: Option<Vec<u8>>) -> PyResult<Self> {
-        let mut options: LoaderOptions = serde_json::from_str(options)
-            .map_err(|error| raise(py, &Error::Config { option: "options", problem: error.to_string() }))?;
+        let mut options = parsed(py, options)?;
         if let Some(index) = index {
             options.index = Index::Bytes(index.into());
         }

@@ -3,9 +3,8 @@
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use bowstring::Error;
 use bowstring::error::Result;
-use bowstring::pipeline::{LoaderOptions, NextPiece, Piece, RowGroups};
+use bowstring::pipeline::{NextPiece, Piece, RowGroups};
 use pyo3::prelude::*;
 use serde_json::{Value, json};
 
@@ -13,6 +12,7 @@ use crate::errors::raise;
 use crate::field;
 use crate::fork::Owned;
 use crate::loader::columns;
+use crate::options::parsed;
 use crate::wait::{self, Source, Waited, opened};
 
 /// Row groups of a dataset, decoded, in any order that is asked for.
@@ -77,8 +77,7 @@ impl PyRowGroups {
     #[new]
     #[pyo3(signature = (options, max_rows=None))]
     fn new(py: Python<'_>, options: &str, max_rows: Option<u64>) -> PyResult<Self> {
-        let options: LoaderOptions = serde_json::from_str(options)
-            .map_err(|error| raise(py, &Error::Config { option: "options", problem: error.to_string() }))?;
+        let options = parsed(py, options)?;
         let groups = opened(py, move || RowGroups::open(options, max_rows))?;
         Ok(Self(Owned::new(Mutex::new(groups))))
     }

@@ -2,7 +2,7 @@
 //!
 //! | part | what it is |
 //! |---|---|
-//! | [`LoaderOptions`] | everything that can be said, validated once |
+//! | [`LoaderOptions`], [`option_table`] | everything that can be said, validated once; each option once |
 //! | [`Loader`] | a position and the means to go on from it |
 //! | [`Prepared`], [`Batches`] | the same without a position, and without threads of its own: for servers |
 //! | [`RowGroups`] | row groups in any order that is asked for |
@@ -25,6 +25,9 @@ mod ledger;
 mod loader;
 pub mod machine;
 mod ngram;
+mod option_document;
+mod option_kind;
+pub mod option_table;
 mod options;
 mod prepared;
 pub mod rank;
@@ -46,6 +49,9 @@ pub use engine::BatchMemory;
 pub use job::Workers;
 pub use ledger::{Entry, LEDGER_ENTRIES, Ledger};
 pub use loader::{Epoch, Loader, Next};
+#[cfg(feature = "flight")]
+pub(crate) use option_document::gathered;
+pub use option_kind::{Kind, bytes};
 pub use options::{Filter, LoaderOptions};
 pub use prepared::{Batches, MemoryNeed, Prepared, Run};
 pub use reading::{Reading, Readings};

@@ -217,7 +217,7 @@ fn exit_codes_tell_what_kind_of_error_it_was() {
         (&["inspect", "/nowhere/x.parquet"], 2, "not found"),
         (&["inspect", text(&broken)], 3, "broken.parquet"),
         (&["plan", text(data.path())], 2, "batch_size"),
-        (&["plan", text(data.path()), "--batch-size", "0"], 2, "batch_size"),
+        (&["plan", text(data.path()), "--batch-size", "0"], 2, "--batch-size"),
         (&["bench", text(data.path()), "--memory-budget", "1KiB"], 3, "memory_budget"),
         (&["bench", text(data.path()), "--columns", "idd"], 2, "idd"),
         (&["bench", text(data.path()), "--filter", "id <"], 2, "filter"),
