@@ -65,7 +65,7 @@ const PHOTOS: &str = "fixtures/imagenet40.parquet";
 
 #[test]
 fn inspect_says_what_is_there() {
-    let report = json(&["inspect", PHOTOS, "--ranks", "8"]);
+    let report = json(&["inspect", PHOTOS, "--world-size", "8"]);
     assert_eq!((&report["rows"], &report["selected"]), (&40.into(), &40.into()));
     assert_eq!(report["row_groups"].as_array().unwrap().len(), 5);
     let names: Vec<_> =
