@@ -13,6 +13,8 @@ use bowstring::pipeline::option_table::{About, OPTIONS, OptionEntry, is_of_colum
 use bowstring::pipeline::{Kind, LoaderOptions};
 use bowstring::{Error, Result};
 
+use crate::interrupt::at_home;
+
 /// The dataset, and how to reach it.
 #[derive(Debug, Clone, Parser)]
 #[command(next_help_heading = "Dataset")]
@@ -143,7 +145,8 @@ impl DatasetArgs {
         };
         // clap cannot tell an empty list from none.
         if !self.urls.is_empty() {
-            document.insert("urls".to_owned(), json!(self.urls));
+            let urls: Vec<_> = self.urls.iter().map(|url| at_home(url)).collect();
+            document.insert("urls".to_owned(), json!(urls));
         }
         lay(&mut document, &self.flags.0);
         Ok(document)

@@ -10,6 +10,7 @@ mod demo;
 mod doctor;
 mod index;
 mod inspect;
+mod interrupt;
 mod leaf;
 mod out;
 mod plan;
