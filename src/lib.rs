@@ -15,7 +15,7 @@
 //! | 3 | [`plan`], [`dataset`], [`codec`], [`device`] | which rows; reading them; what becomes of their columns; a GPU's memory |
 //! | 2 | [`manifest`], `page`, [`tensor`] | what there is; numbers from pages; what comes out |
 //! | 1 | [`schema`], [`memory`], [`store`] | types; bytes within a budget; bytes of one version |
-//! | 0 | [`error`] | what went wrong, where, and what to do |
+//! | 0 | [`error`], `nearest` | what went wrong, where, and what to do; what a misspelt name means |
 //!
 //! A module names only modules on floors below its own; a test holds it to that.
 //!
@@ -49,6 +49,7 @@ pub mod flight;
 mod loader;
 pub mod manifest;
 pub mod memory;
+mod nearest;
 mod page;
 pub mod pipeline;
 pub mod plan;

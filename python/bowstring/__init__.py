@@ -28,6 +28,7 @@ from bowstring.errors import (
     SourceChangedError,
     StoreError,
     TimeoutError,
+    UnknownOptionError,
     UnsupportedError,
 )
 from bowstring.gang import Gang, Member
@@ -68,6 +69,7 @@ __all__ = [
     "Stored",
     "Tensor",
     "TimeoutError",
+    "UnknownOptionError",
     "UnsupportedError",
     "__version__",
     "convert",

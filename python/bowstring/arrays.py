@@ -7,7 +7,6 @@ Nothing here copies a tensor or looks at single rows.
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -15,9 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bowstring import _native
-from bowstring.base import BaseLoader
 from bowstring.errors import UnsupportedError
-from bowstring.options import Url, document
+from bowstring.options import NAMES, Url, document
 
 __all__ = ["Column", "Text", "columns_of", "numpy_array", "packs"]
 
@@ -62,8 +60,7 @@ class Column:
 
 def packs(url: Url | Sequence[Url], options: Mapping[str, Any]) -> frozenset[str]:
     """The names of the packs among a loader's options, those of the environment included."""
-    names = inspect.signature(BaseLoader).parameters
-    given = {name: options.get(name) for name in names if name not in ("url", "gang")}
+    given = {name: options.get(name) for name in NAMES}
     return frozenset(pack["name"] for pack in json.loads(document(url, given))["columns"].get("pack") or ())
 
 

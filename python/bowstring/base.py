@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -12,9 +13,10 @@ from typing import Any, Generic, Literal, NoReturn, TypeVar
 
 from bowstring import _native
 from bowstring.columns import Fill, Image, NGram, Pack, Padded
-from bowstring.errors import ConfigError, UnsupportedError
+from bowstring.errors import ConfigError, Error, UnsupportedError
 from bowstring.gang import Gang
-from bowstring.options import Filter, Url, document
+from bowstring.options import NAMES, Filter, Url, document
+from bowstring.words import refuse
 
 A = TypeVar("A", covariant=True)
 L = TypeVar("L", bound="BaseLoader[Any]")
@@ -29,6 +31,30 @@ def arrow(array: _native.ArrowArray) -> Any:
     import pyarrow
 
     return pyarrow.array(array)
+
+
+class Rows:
+    """The rows of one epoch over all ranks, of which only the number is here."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return self._rows
+
+    def __repr__(self) -> str:
+        return f"<{self._rows} rows>"
+
+
+def _without_secrets(url: str) -> str:
+    """``url`` without what stands before its host or in its query."""
+    scheme, mark, rest = url.partition("://")
+    if not mark:
+        return url
+    authority = re.split(r"[/?]", rest, maxsplit=1)[0]
+    host = f"***@{authority.rpartition('@')[2]}" if "@" in authority else authority
+    path, query, _ = rest[len(authority) :].partition("?")
+    return f"{scheme}://{host}{path}{'?***' if query else ''}"
 
 
 class BaseLoader(ABC, Generic[A]):
@@ -47,7 +73,8 @@ class BaseLoader(ABC, Generic[A]):
     :param global_batch_size: rows of all ranks together per step; what must stay the same to resume on another number of ranks.
     :param columns: columns by name, glob or nested path (``a.b``), in this order; all by default.
     :param exclude: columns to leave out.
-    :param filter: rows to select: text such as ``"label >= 3 and country in ('de', 'us')"``, or pyarrow's tuples.
+    :param filter: rows to select: text such as ``"label >= 3 and country in ('de', 'us')"``, or pyarrow's tuples;
+        or a ``pyarrow.compute.Expression`` of comparisons, ``isin``, ``is_null``, ``is_valid``, ``&``, ``|`` and ``~``.
     :param shuffle: shuffle rows (``True``); ``False`` is file order: a step of all ranks together has consecutive rows.
     :param seed: seed of the order and of random augmentation (0).
     :param tail: what to do with the last, incomplete step: ``pad`` (with ``_mask``), ``repeat`` or ``drop``.
@@ -136,11 +163,15 @@ class BaseLoader(ABC, Generic[A]):
         order_version: int | None = None,
         limits: Mapping[str, int] | None = None,
         gang: Gang | None = None,
+        **unknown: NoReturn,
     ) -> None:
-        given = {name: value for name, value in locals().items() if name not in ("self", "url", "gang", "__class__")}
+        refuse(unknown)
+        values = locals()
+        given = {name: values[name] for name in NAMES}
         made = bytes(index) if isinstance(index, (bytes, bytearray, memoryview)) else None
         if made is not None:
             given["index"] = "auto"
+        self._urls = [os.fspath(one) for one in ([url] if isinstance(url, (str, os.PathLike)) else url)]
         self._native = _native.Loader(document(url, given), None if gang is None else gang._native, made)
 
     @abstractmethod
@@ -200,6 +231,42 @@ class BaseLoader(ABC, Generic[A]):
     def __len__(self) -> int:
         """Steps of one epoch: exact, and the same on every rank."""
         return self._native.steps
+
+    def __repr__(self) -> str:
+        """Where the rows come from, and where the loader stands."""
+        name = f"{type(self).__module__}.{type(self).__qualname__} of {', '.join(map(_without_secrets, self._urls))}"
+        try:
+            ranks = f"rank {self.rank} of {self.world_size}"
+            batch = f"{self.batch_size} of {self._native.state()['spec']['global_batch']} rows a step"
+            return f"<{name}: {self.rows} rows, {ranks}, {batch}, epoch {self.epoch}, step {self.step} of {len(self)}>"
+        except Error as error:
+            return f"<{name}: {error}>"
+
+    @property
+    def dataset(self) -> Rows:
+        """What frameworks ask for the number of rows: ``len(loader.dataset)`` is :attr:`rows`."""
+        return Rows(self.rows)
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of a step on this rank."""
+        each, more = divmod(int(self._native.state()["spec"]["global_batch"]), self.world_size)
+        return each + (self.rank < more)
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether the incomplete last step is left out."""
+        return bool(self._native.state()["spec"]["tail"] == "drop")
+
+    @property
+    def sampler(self) -> None:
+        """``None``: ranks, order and position are the loader's own, so there is nothing that a framework could replace."""
+        return None
+
+    @property
+    def num_workers(self) -> int:
+        """0: batches are made by threads of this process."""
+        return 0
 
     @property
     def rows(self) -> int:

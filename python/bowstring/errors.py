@@ -22,6 +22,7 @@ __all__ = [
     "SourceChangedError",
     "StoreError",
     "TimeoutError",
+    "UnknownOptionError",
     "UnsupportedError",
 ]
 
@@ -73,6 +74,10 @@ class LimitError(Error):
 
 class ConfigError(Error, ValueError):
     """An option has an impossible value: correct ``option``."""
+
+
+class UnknownOptionError(ConfigError, TypeError):
+    """A keyword is no option: the message says which one does its job."""
 
 
 class StoreError(Error, OSError):

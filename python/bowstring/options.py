@@ -11,110 +11,52 @@ import decimal
 import json
 import math
 import os
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
+from bowstring import _native
 from bowstring.columns import Fill, Image, NGram, Pack, Padded
 from bowstring.errors import ConfigError
+from bowstring.expression import is_expression, text_of
 
-__all__ = ["Filter", "Mode", "Url", "document", "plain", "size"]
+__all__ = ["NAMES", "TABLE", "Filter", "Mode", "Url", "document", "plain", "size"]
 
 Url: TypeAlias = "str | os.PathLike[str]"
 Mode: TypeAlias = Literal["create", "replace", "append"]
+# Or a ``pyarrow.compute.Expression``, which pyarrow has no types for.
 Filter: TypeAlias = "str | Sequence[tuple[str, str, Any]] | Sequence[Sequence[tuple[str, str, Any]]]"
 
+TABLE: tuple[dict[str, Any], ...] = tuple(_native.option_table())
+"""Every option as Rust has it: name, values, default, variable, sentence."""
+NAMES = tuple(entry["name"] for entry in TABLE if entry["name"] != "urls")
+"""The keywords of a loader, beside ``url`` and ``gang``."""
+
 # Options that Rust keeps in a struct of their own.
-_OF_COLUMNS = ("columns", "exclude", "nulls", "lists", "pack", "images", "arrow", "cast", "row_id")
+_OF_COLUMNS = tuple(entry["name"] for entry in TABLE if entry["of_columns"])
 # Options that only make sense together: one that is given keeps the environment from setting the other.
 _TOGETHER = ({"batch_size", "global_batch_size"}, {"rank", "world_size"})
-_UNITS = {"": 1, "b": 1}
-_UNITS |= {f"{letter}{ending}": 1024 ** (n + 1) for n, letter in enumerate("kmgt") for ending in ("", "ib")}
-_UNITS |= {f"{letter}b": 1000 ** (n + 1) for n, letter in enumerate("kmgt")}
 
 
 def size(value: int | str) -> int:
     """Bytes, from a number or from text such as ``512MiB`` or ``1.5 GB``."""
     if not isinstance(value, str):
         return int(value)
-    match = re.fullmatch(r"([0-9]+\.?[0-9]*)\s*([a-z]*)", value.strip().lower())
-    if match is None or match[2] not in _UNITS:
-        problem = f"{value!r} is no size; write e.g. 512MiB"
-        raise ConfigError(f"option memory_budget: {problem}", option="memory_budget")
-    return int(float(match[1]) * _UNITS[match[2]])
-
-
-def _truth(text: str) -> bool:
-    return {"true": True, "1": True, "false": False, "0": False}[text.strip().lower()]
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _pairs(text: str) -> dict[str, str]:
-    return dict(_pair(pair) for pair in _names(text))
-
-
-def _pair(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise ValueError(text)
-    return key.strip(), value
-
-
-def _word_or_json(text: str) -> Any:
-    return text if re.fullmatch(r"[A-Za-z_]\w*", text) else json.loads(text)
-
-
-# How text becomes an option; what is not here stays text.
-_READERS: dict[str, Callable[[str], Any]] = {
-    "batch_size": int,
-    "global_batch_size": int,
-    "columns": _names,
-    "exclude": _names,
-    "nulls": _word_or_json,
-    "lists": _word_or_json,
-    "pack": json.loads,
-    "images": json.loads,
-    "cast": json.loads,
-    "arrow": _names,
-    "row_id": _truth,
-    "decode": _truth,
-    "shuffle": _truth,
-    "seed": int,
-    "lanes": int,
-    "window_rows": int,
-    "order_version": int,
-    "weights": lambda text: [float(weight) for weight in _names(text)],
-    "rank": int,
-    "world_size": int,
-    "memory_budget": size,
-    "threads": int,
-    "prefetch": int,
-    "device_slots": int,
-    "device_overflow": _truth,
-    "timeout": float,
-    "selector": json.loads,
-    "ngram": json.loads,
-    "storage_options": _pairs,
-    "limits": json.loads,
-}
+    return int(json.loads(_native.option_from_text("memory_budget", value, "")))
 
 
 def _from_environment(names: Iterable[str], given: Mapping[str, Any]) -> dict[str, Any]:
     """Those of ``names`` that are not ``given`` but in the environment."""
     skipped = given.keys() | set().union(*(group for group in _TOGETHER if group & given.keys()))
+    ours = {variable: text for variable, text in os.environ.items() if variable.startswith("BOWSTRING_")}
+    for variable in sorted(ours):
+        problem = _native.misspelt_variable(variable)
+        if problem is not None:
+            raise ConfigError(problem)
     found = {}
     for name in names:
         variable = f"BOWSTRING_{name.upper()}"
-        text = os.environ.get(variable)
-        if text is None or name in skipped:
-            continue
-        try:
-            found[name] = _READERS.get(name, str)(text)
-        except (KeyError, ValueError):
-            raise ConfigError(f"option {name}: {variable}={text!r} cannot be read", option=name) from None
+        if variable in ours and name not in skipped:
+            found[name] = json.loads(_native.option_from_text(name, ours[variable], f"{variable}: "))
     return found
 
 
@@ -157,11 +99,13 @@ def document(url: Url | Sequence[Url], given: Mapping[str, Any]) -> str:
     options = {**_from_environment(names, given), **given}
     if "memory_budget" in options:
         options["memory_budget"] = size(options["memory_budget"])
+    if is_expression(options.get("filter")):
+        options["filter"] = text_of(options["filter"])
     if "pack" in options:
         options["pack"] = _packs(options["pack"])
     for one in ("columns", "exclude", "arrow"):
         if isinstance(options.get(one), str):
             options[one] = [options[one]]
     columns = {name: options.pop(name) for name in _OF_COLUMNS if name in options}
-    urls = [url] if isinstance(url, (str, os.PathLike)) else list(url)
+    urls = [os.path.expanduser(one) for one in ([url] if isinstance(url, (str, os.PathLike)) else url)]
     return json.dumps(plain({"urls": urls, **options, "columns": columns}), allow_nan=False)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from typing import TYPE_CHECKING, Any
 
 from bowstring import _native
-from bowstring.base import BaseLoader
-from bowstring.options import document
+from bowstring.options import NAMES, document
+from bowstring.words import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,13 +30,9 @@ def plan(url: Url | Sequence[Url], *, rate: float | None = None, **options: Any)
     :param rate: bytes that a rank reads per second, for ``first_batch_seconds``.
     :param options: those of :class:`Loader`.
     """
-    known = list(inspect.signature(BaseLoader.__init__).parameters)[2:]
-    unknown = sorted(set(options) - set(known))
-    if unknown:
-        raise TypeError(f"plan() got an unexpected option {unknown[0]!r}")
     options.pop("gang", None)
-    names = [name for name in known if name != "gang"]
-    found: dict[str, Any] = json.loads(_native.plan(document(url, {**dict.fromkeys(names), **options})))
+    refuse(name for name in sorted(options) if name not in NAMES)
+    found: dict[str, Any] = json.loads(_native.plan(document(url, {**dict.fromkeys(NAMES), **options})))
     if rate:
         for world in (found["asked"], *found["worlds"]):
             world["first_batch_seconds"] = world["first_batch_bytes"] / rate

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import distributed
 from torch.cuda import current_stream
 from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data._utils.collate import default_collate_fn_map
 from torch.utils.dlpack import from_dlpack
 
 from bowstring import _native
 from bowstring.base import BaseLoader
-from bowstring.errors import ConfigError, RemoteError
+from bowstring.errors import ConfigError, RemoteError, UnsupportedError
 from bowstring.index import index
 from bowstring.options import Url
 
@@ -39,6 +40,22 @@ class DataLoader(BaseLoader[Any]):
         return None if device == "cpu" else current_stream(device).cuda_stream or 1
 
 
+class _Whole(dict[str, Any]):
+    """A batch that must not be stacked with others."""
+
+
+def _refuse_stacking(*_: Any, **__: Any) -> NoReturn:
+    raise ConfigError(
+        "option batch_size: a bowstring.torch.Dataset yields whole batches, which torch would stack into batches of batches; use "
+        "torch.utils.data.DataLoader(dataset, batch_size=None), and give batch_size to bowstring.torch.Dataset",
+        option="batch_size",
+    )
+
+
+# Where torch looks up how to make a batch of what a dataset yields, by type.
+default_collate_fn_map[_Whole] = _refuse_stacking
+
+
 class Dataset(DataLoader, IterableDataset[dict[str, Any]]):
     """The same, for code that wants a ``torch.utils.data.DataLoader``::
 
@@ -46,6 +63,16 @@ class Dataset(DataLoader, IterableDataset[dict[str, Any]]):
 
     It yields whole batches, hence ``batch_size=None``, and no worker processes: with ``num_workers`` above 0 it raises.
     """
+
+    def _batch(self, columns: dict[str, _native.Tensor | _native.ArrowArray]) -> dict[str, Any]:
+        return _Whole(super()._batch(columns))
+
+    def __getitem__(self, index: Any) -> NoReturn:
+        raise UnsupportedError(
+            "a bowstring.torch.Dataset yields whole batches in order and has no rows by number, so random_split, Subset and "
+            "samplers cannot work on it; split by a filter instead: filter='split(id, 0, 0.8)' and filter='split(id, 0.8, 1)'",
+            option="filter",
+        )
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         if get_worker_info() is not None:

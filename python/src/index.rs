@@ -1,17 +1,11 @@
 //! `bowstring._native.dataset_index` and `write_index`: what the footers of a dataset say, for other processes.
 
-use bowstring::Error;
-use bowstring::pipeline::{LoaderOptions, index};
+use bowstring::pipeline::index;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::errors::raise;
+use crate::options::parsed;
 use crate::wait::opened;
-
-fn parsed(py: Python<'_>, options: &str) -> PyResult<LoaderOptions> {
-    serde_json::from_str(options)
-        .map_err(|error| raise(py, &Error::Config { option: "options", problem: error.to_string() }))
-}
 
 /// The index of the dataset that `options` name.
 #[pyfunction]

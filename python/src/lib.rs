@@ -17,6 +17,7 @@ mod index;
 mod loader;
 mod log;
 mod nvidia;
+mod options;
 mod petastorm;
 mod plan;
 mod rank;
@@ -53,6 +54,8 @@ mod _native {
     use super::index::{dataset_index, write_index};
     #[pymodule_export]
     use super::loader::PyLoader;
+    #[pymodule_export]
+    use super::options::{misspelt_variable, option_from_text, option_table};
     #[pymodule_export]
     use super::petastorm::{petastorm_metadata, unischema_metadata};
     #[pymodule_export]

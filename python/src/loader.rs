@@ -8,16 +8,16 @@ use bowstring::device::{Consumer, DeviceValue};
 use bowstring::error::Result;
 use bowstring::plan::State;
 use bowstring::tensor::Value;
-use bowstring::{AnyBatch, Batch, Error, Loader, LoaderOptions, Next};
+use bowstring::{AnyBatch, Batch, Error, Loader, Next};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::arrow::ArrowArray;
 use crate::buffers::PyBuffers;
-use crate::errors::raise;
 use crate::field;
 use crate::gang::PyGang;
 use crate::nvidia;
+use crate::options::parsed;
 use crate::tensor::{PyTensor, consumer};
 use crate::wait::{Shared, Source, opened};
 
@@ -79,8 +79,7 @@ impl PyLoader {
     #[new]
     #[pyo3(signature = (options, gang=None, index=None))]
     fn new(py: Python<'_>, options: &str, gang: Option<&PyGang>, index: Option<Vec<u8>>) -> PyResult<Self> {
-        let mut options: LoaderOptions = serde_json::from_str(options)
-            .map_err(|error| raise(py, &Error::Config { option: "options", problem: error.to_string() }))?;
+        let mut options = parsed(py, options)?;
         if let Some(index) = index {
             options.index = Index::Bytes(index.into());
         }

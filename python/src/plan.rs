@@ -5,14 +5,13 @@ use bowstring::error::Result;
 use bowstring::pipeline::{LoaderOptions, LocalSource};
 use pyo3::prelude::*;
 
-use crate::errors::raise;
+use crate::options::parsed;
 use crate::wait::opened;
 
 /// What `LocalSource::readings` finds for these options, which need name no rank.
 #[pyfunction]
 pub(crate) fn plan(py: Python<'_>, options: &str) -> PyResult<String> {
-    let mut options: LoaderOptions = serde_json::from_str(options)
-        .map_err(|error| raise(py, &Error::Config { option: "options", problem: error.to_string() }))?;
+    let mut options = parsed(py, options)?;
     if options.world_size.is_some() {
         options.rank.get_or_insert(0);
     }

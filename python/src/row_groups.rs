@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use bowstring::error::Result;
-use bowstring::pipeline::{LoaderOptions, Piece, RowGroups};
+use bowstring::pipeline::{Piece, RowGroups};
 use bowstring::{Error, Next};
 use pyo3::prelude::*;
 
-use crate::errors::raise;
 use crate::field;
 use crate::loader::columns;
+use crate::options::parsed;
 use crate::wait::{Shared, Source, opened};
 
 /// Row groups of a dataset, decoded, in any order that is asked for.
@@ -42,8 +42,7 @@ impl PyRowGroups {
     #[new]
     #[pyo3(signature = (options, max_rows=None))]
     fn new(py: Python<'_>, options: &str, max_rows: Option<u64>) -> PyResult<Self> {
-        let options: LoaderOptions = serde_json::from_str(options)
-            .map_err(|error| raise(py, &Error::Config { option: "options", problem: error.to_string() }))?;
+        let options = parsed(py, options)?;
         let groups = opened(py, move || RowGroups::open(options, max_rows))?;
         Ok(Self(Shared::new(groups)))
     }

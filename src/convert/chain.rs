@@ -99,6 +99,7 @@ pub(super) struct Job {
 /// # Errors
 /// As of [`convert`](super::convert), as far as it comes.
 pub fn plan(src: &str, dst: &Path, options: &ConvertOptions) -> Result<Plan> {
+    super::destination::check(src, dst)?;
     let job = Job::new(src, dst, options)?;
     let shown = job.transform(job.sample.slice(0, job.sample.num_rows().min(5)), job.sampled, 0)?;
     let format = arrow::util::display::FormatOptions::default().with_null("null");

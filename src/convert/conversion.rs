@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 
 use super::chain::Job;
 use super::contents;
+use super::destination;
 use super::format::Format;
 use super::gate::Progress;
 use super::journal::Done;
@@ -132,6 +133,7 @@ impl Conversion {
     /// As of [`convert`], as far as it comes.
     pub fn begin(src: &str, dst: &Path, options: &ConvertOptions) -> Result<Begun> {
         let started = Instant::now();
+        destination::check(src, dst)?;
         let job = Job::new(src, dst, options)?;
         // To overwrite is to make it again, whatever is there.
         let found = if options.overwrite { Found::Nothing } else { finished(dst, &job)? };

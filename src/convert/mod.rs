@@ -35,6 +35,7 @@ mod clock;
 mod contents;
 mod conversion;
 mod csv;
+mod destination;
 mod digest;
 mod example;
 mod files;

@@ -23,9 +23,13 @@ pub(super) enum Tree {
     Remote(Remote),
 }
 
-/// Whether `src` names many things at once.
+/// Whether `src` names many things at once. What is there under that very name is that thing; in a store `?` begins a query.
 pub(super) fn is_pattern(src: &str) -> bool {
-    src.contains(['*', '{'])
+    if is_remote(src) {
+        src.contains(['*', '{'])
+    } else {
+        src.contains(['*', '?', '[', '{']) && !Path::new(src).exists()
+    }
 }
 
 /// Whether `src` is an address of a store, not of this machine.

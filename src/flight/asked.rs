@@ -8,33 +8,14 @@ use crate::codec::ImageOptions;
 use crate::error::{Error, Result};
 use crate::manifest::Fingerprint;
 use crate::pipeline::LoaderOptions;
+use crate::pipeline::option_table::{Scope, option};
 use crate::plan::{OrderVersion, Share};
 
 /// Most bytes of a descriptor's command or a ticket.
 pub const MAX_BYTES: usize = 64 << 10;
 
-/// Options that are the client's own affair, and those that say what [`Asked`] says by itself.
-const OWN: &[&str] = &[
-    "urls",
-    "weights",
-    "stop",
-    "batch_size",
-    "global_batch_size",
-    "rank",
-    "world_size",
-    "memory_budget",
-    "threads",
-    "prefetch",
-    "timeout",
-    "storage_options",
-    "index",
-    "partitioning",
-    "device",
-    "device_slots",
-    "device_fence",
-    "device_overflow",
-    "limits",
-];
+/// Options of the order that [`Asked`] says by itself, as rows of all ranks together.
+const BATCH: [&str; 2] = ["batch_size", "global_batch_size"];
 
 /// The option that is always said, since servers are older or newer than their clients.
 const ORDER_VERSION: &str = "order_version";
@@ -105,7 +86,10 @@ impl Asked {
         let mut asked = object(options)?;
         let usual = object(&LoaderOptions::default())?;
         // What is as usual is left to the catalogue.
-        asked.retain(|key, _| !OWN.contains(&key.as_str()));
+        asked.retain(|key, _| {
+            let asked = key == "columns" || option(key).is_some_and(|entry| entry.scope == Scope::Asked);
+            asked && !BATCH.contains(&key.as_str())
+        });
         unusual(&mut asked, &usual);
         if let Some(Value::Object(columns)) = asked.get_mut("columns")
             && let Some(Value::Object(usual)) = usual.get("columns")

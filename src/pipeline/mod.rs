@@ -2,7 +2,7 @@
 //!
 //! | part | what it is |
 //! |---|---|
-//! | [`LoaderOptions`] | everything that can be said, validated once |
+//! | [`LoaderOptions`], [`option_table`] | everything that can be said, validated once; each option once |
 //! | [`BatchSource`] | the one trait of everything that gives batches; [`LocalSource`] reads files |
 //! | [`Cursor`] | a position, and what came back |
 //! | [`Prepared`], [`Batches`] | the same without a position, and without threads of its own: for servers |
@@ -27,6 +27,9 @@ mod ledger;
 mod local;
 pub mod machine;
 mod ngram;
+mod option_document;
+mod option_kind;
+pub mod option_table;
 mod options;
 mod prepared;
 pub mod rank;
@@ -49,6 +52,9 @@ pub use engine::BatchMemory;
 pub use job::Workers;
 pub use ledger::{Entry, LEDGER_ENTRIES, Ledger};
 pub use local::LocalSource;
+#[cfg(feature = "flight")]
+pub(crate) use option_document::gathered;
+pub use option_kind::{Kind, bytes};
 pub use options::{Filter, LoaderOptions};
 pub use prepared::{Batches, MemoryNeed, Prepared, Run};
 pub use reading::{Reading, Readings};

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::option_table::option;
 use super::{machine, rank};
 use crate::codec::{BadRows, ColumnOptions};
 use crate::dataset::filter::Expr;
@@ -14,18 +15,6 @@ use crate::dataset::{Index, Limits, Ngram, OpenOptions, Partitioning, Selector};
 use crate::device::{Fence, Place};
 use crate::error::{Error, Result};
 use crate::plan::{Mix, OrderVersion, PlanSpec, Share, Shuffle, Stop, Tail};
-
-/// Most batches made ahead; the memory budget is the real limit.
-const MAX_PREFETCH: usize = 1 << 16;
-
-/// Most batches in a device's memory at once; its memory is the real limit.
-const MAX_DEVICE_SLOTS: usize = 1 << 12;
-
-/// Longest time-out in seconds, about 30 years: clocks add it to the time of day.
-const MAX_TIMEOUT: f64 = 1e9;
-
-/// Most CPU threads that can be asked for.
-const MAX_THREADS: usize = 1 << 12;
 
 /// Most memory that evaluating a filter takes, if the budget is larger.
 const FILTER_BYTES: u64 = 512 << 20;
@@ -53,7 +42,8 @@ impl Filter {
     }
 }
 
-/// Options of a [`Loader`](crate::Loader). The names are the same in Python, in the environment (`BOWSTRING_BATCH_SIZE`) and as flags.
+/// Options of a [`Loader`](crate::Loader). The names are the same in Python, in the environment (`BOWSTRING_BATCH_SIZE`) and as flags;
+/// [`option_table`](super::option_table) has them all.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LoaderOptions {
@@ -230,13 +220,7 @@ impl LoaderOptions {
     /// # Errors
     /// [`Error::Config`] naming the option that is wrong.
     pub fn place(&self) -> Result<Place> {
-        if self.device_slots < 2 {
-            let problem = format!("{}; at least 2: one in use, one being filled", self.device_slots);
-            return Err(Error::config("device_slots", problem));
-        }
-        if self.device_slots > MAX_DEVICE_SLOTS {
-            return Err(Error::config("device_slots", format!("{}; at most {MAX_DEVICE_SLOTS}", self.device_slots)));
-        }
+        possible("device_slots", self.device_slots)?;
         Place::parse(&self.device)
     }
 
@@ -249,13 +233,9 @@ impl LoaderOptions {
     /// # Errors
     /// [`Error::Config`] unless it is a positive number of seconds, of at most 10^9.
     pub(crate) fn deadline(&self) -> Result<Duration> {
-        Duration::try_from_secs_f64(self.timeout)
-            .ok()
-            .filter(|timeout| !timeout.is_zero() && self.timeout <= MAX_TIMEOUT)
-            .ok_or_else(|| {
-                let problem = format!("{} is no positive number of seconds, at most {MAX_TIMEOUT}", self.timeout);
-                Error::config("timeout", problem)
-            })
+        possible("timeout", self.timeout)?;
+        let deadline = Duration::try_from_secs_f64(self.timeout).ok().filter(|timeout| !timeout.is_zero());
+        deadline.ok_or_else(|| Error::config("timeout", format!("{} is less than any clock counts", self.timeout)))
     }
 
     /// Batches made ahead.
@@ -263,10 +243,7 @@ impl LoaderOptions {
     /// # Errors
     /// [`Error::Config`] for none, and for more than a queue can have.
     pub(crate) fn ahead(&self) -> Result<usize> {
-        if (1..=MAX_PREFETCH).contains(&self.prefetch) {
-            return Ok(self.prefetch);
-        }
-        Err(Error::config("prefetch", format!("{} is not from 1 to {MAX_PREFETCH}", self.prefetch)))
+        possible("prefetch", self.prefetch).map(|()| self.prefetch)
     }
 
     fn mix(&self) -> Result<Option<Mix>> {
@@ -317,9 +294,7 @@ impl LoaderOptions {
         };
         let budget =
             usize::try_from(self.budget()).map_err(|_| Error::config("memory_budget", "does not fit in memory"))?;
-        if let Some(threads) = self.threads.filter(|threads| !(1..=MAX_THREADS).contains(threads)) {
-            return Err(Error::config("threads", format!("{threads} is not from 1 to {MAX_THREADS}")));
-        }
+        self.threads.map_or(Ok(()), |threads| possible("threads", threads))?;
         let spec = PlanSpec {
             seed: self.seed,
             shuffle: if self.shuffle { Shuffle::Windows } else { Shuffle::None },
@@ -343,6 +318,13 @@ impl LoaderOptions {
             timeout: self.deadline()?,
         })
     }
+}
+
+/// Refuses a value that the table of options does not let `name` have: fields are set by programs too.
+fn possible(name: &'static str, value: impl Serialize) -> Result<()> {
+    let value = serde_json::to_value(value).unwrap_or_default();
+    let problem = option(name).and_then(|entry| entry.kind.problem(&value));
+    problem.map_or(Ok(()), |problem| Err(Error::config(name, problem)))
 }
 
 #[cfg(test)]

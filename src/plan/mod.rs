@@ -45,6 +45,7 @@ pub use order::{Listed, Order};
 pub use permute::random;
 pub use reads::{Read, Reads};
 pub use share::Share;
+pub(crate) use spec::{MAX_GLOBAL_BATCH, MAX_LANES, MAX_WINDOW_ROWS};
 pub use spec::{Mix, PlanSpec, Shuffle, Stop, Tail};
 pub use state::State;
 pub use steps::{Plan, RowRef, Step, WindowUse};

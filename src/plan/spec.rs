@@ -11,11 +11,11 @@ use crate::error::{Error, Result};
 use crate::manifest::Manifest;
 
 /// Largest global batch, in rows.
-const MAX_GLOBAL_BATCH: u64 = 1 << 31;
+pub(crate) const MAX_GLOBAL_BATCH: u64 = 1 << 31;
 /// Most lanes that can be asked for.
-pub(super) const MAX_LANES: u32 = 1 << 16;
+pub(crate) const MAX_LANES: u32 = 1 << 16;
 /// Most rows of a window that can be asked for: no dataset of a plan has more.
-const MAX_WINDOW_ROWS: u64 = 1 << 62;
+pub(crate) const MAX_WINDOW_ROWS: u64 = 1 << 62;
 /// Most sources of a mixture: the weights are part of the state, which is at most 4 KiB.
 const MAX_SOURCES: usize = 256;
 /// Largest sum of weights.

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::error::{Error, Result};
+use crate::nearest::nearest;
 
 /// Refuses keys that no store knows.
 ///
@@ -15,12 +16,9 @@ pub(super) fn check(options: &BTreeMap<String, String>) -> Result<()> {
     let Some(key) = options.keys().find(|key| !known(key)) else { return Ok(()) };
     // It may be a value that lost its key, and a secret.
     let shown: String = key.chars().take(64).collect();
-    let wanted = key.to_ascii_lowercase();
     let forms = NAMES.iter().flat_map(|name| [*name, short(name)]);
-    let nearest =
-        forms.map(|name| (distance(&wanted, name), name)).min().filter(|(far, name)| *far <= 2 + name.len() / 4);
-    let problem = match nearest {
-        Some((_, name)) => format!("no store knows the key {shown:?}; {name:?} is like it"),
+    let problem = match nearest(key, forms) {
+        Some(name) => format!("no store knows the key {shown:?}; {name:?} is like it"),
         None => format!("no store knows the key {shown:?}; keys are those of object_store, e.g. {:?}", NAMES[0]),
     };
     Err(Error::config("storage_options", problem))
@@ -130,24 +128,6 @@ const NAMES: &[&str] = &[
     "timeout",
     "user_agent",
 ];
-
-/// Letters to change, add or leave out between two names.
-fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    // What is longer than any key is far from all of them.
-    for (done, letter) in one.chars().take(128).enumerate() {
-        let mut diagonal = done;
-        let mut left = done + 1;
-        row[0] = left;
-        for (cell, candidate) in row.iter_mut().skip(1).zip(&other) {
-            let here = (diagonal + usize::from(letter != *candidate)).min(left + 1).min(*cell + 1);
-            diagonal = std::mem::replace(cell, here);
-            left = here;
-        }
-    }
-    row[other.len()]
-}
 
 #[cfg(all(test, feature = "cloud"))]
 mod tests {

@@ -65,7 +65,7 @@ const PHOTOS: &str = "fixtures/imagenet40.parquet";
 
 #[test]
 fn inspect_says_what_is_there() {
-    let report = json(&["inspect", PHOTOS, "--ranks", "8"]);
+    let report = json(&["inspect", PHOTOS, "--world-size", "8"]);
     assert_eq!((&report["rows"], &report["selected"]), (&40.into(), &40.into()));
     assert_eq!(report["row_groups"].as_array().unwrap().len(), 5);
     let names: Vec<_> =
@@ -217,7 +217,7 @@ fn exit_codes_tell_what_kind_of_error_it_was() {
         (&["inspect", "/nowhere/x.parquet"], 2, "not found"),
         (&["inspect", text(&broken)], 3, "broken.parquet"),
         (&["plan", text(data.path())], 2, "batch_size"),
-        (&["plan", text(data.path()), "--batch-size", "0"], 2, "batch_size"),
+        (&["plan", text(data.path()), "--batch-size", "0"], 2, "--batch-size"),
         (&["bench", text(data.path()), "--memory-budget", "1KiB"], 3, "memory_budget"),
         (&["bench", text(data.path()), "--columns", "idd"], 2, "idd"),
         (&["bench", text(data.path()), "--filter", "id <"], 2, "filter"),
@@ -291,4 +291,53 @@ fn index_writes_what_the_next_run_opens_by() {
     let ran = run(&["index", url, "-o", text(&directory.path().join("of.index"))]);
     assert_eq!(ran.code, 0, "{}", ran.stderr);
     assert!(ran.stdout.starts_with("100 rows in 2 row groups of 1 file: ") && ran.stdout.contains("of.index"));
+}
+
+#[cfg(feature = "convert")]
+#[test]
+fn convert_takes_globs_and_a_home_and_says_what_a_destination_is() {
+    let data = small();
+    let directory = tempfile::tempdir().unwrap();
+    let whole = std::fs::read_dir(data.path()).unwrap().next().unwrap().unwrap().path();
+    for name in ["part-1.parquet", "part-2.parquet", "part-3.parquet"] {
+        std::fs::copy(&whole, directory.path().join(name)).unwrap();
+    }
+    let rows = |pattern: &str, out: &str| {
+        let mut command = command(&["convert", "--json", pattern, &format!("~/{out}")]);
+        command.env("HOME", directory.path());
+        let ran = ran(command);
+        assert_eq!(ran.code, 0, "{ran:?}");
+        assert!(directory.path().join(out).is_dir());
+        serde_json::from_str::<Value>(&ran.stdout).unwrap()["rows"].as_u64().unwrap()
+    };
+    let one = rows("~/part-1.parquet", "one.csv");
+    assert_eq!(rows("~/part-?.parquet", "all.csv"), 3 * one);
+    assert_eq!(rows("~/part-[12].parquet", "two.csv"), 2 * one);
+    let file = directory.path().join("part-1.parquet");
+    for (src, dst, what) in [
+        ("-", "out", "standard input"),
+        (text(&file), "-", "standard output"),
+        (text(&file), "out.csv.gz", "name it out.csv"),
+        (text(&file), text(&file), "is a file"),
+    ] {
+        let ran = run(&["convert", src, dst]);
+        assert!(ran.code == 2 && ran.stderr.contains(what), "{ran:?}");
+    }
+}
+
+#[test]
+fn bench_tells_its_figures_when_it_is_interrupted() {
+    let data = small();
+    let mut bench =
+        command(&["bench", "--json", text(data.path()), "--batch-size=1", "--epochs=100000", "--consumer-ms=20"]);
+    let bench = bench.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    // Long enough to have begun, on a busy machine too; what it has not begun by then is what fails here.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    let killed = Command::new("kill").args(["-INT", &bench.id().to_string()]).status().unwrap();
+    assert!(killed.success());
+    let output = bench.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{told}");
+    assert!(told.contains("Interrupted after"), "{told}");
+    assert!(serde_json::from_slice::<Value>(&output.stdout).unwrap()["steps"].as_u64().unwrap() > 0);
 }

@@ -23,6 +23,7 @@ const FLOORS: &[(&str, u8)] = &[
     ("memory", 1),
     ("store", 1),
     ("error", 0),
+    ("nearest", 0),
 ];
 
 /// Modules that decide and never act: no runtime, no I/O, no clock.

@@ -79,6 +79,8 @@ mod loader;
 mod memory;
 /// Arrays of NumPy in cells: against what NumPy reads, and hostile ones.
 mod npy;
+/// The table of options against the documentation.
+mod options;
 /// One order, exactly once, equal steps: the plan over random datasets, worlds, mixtures and resumptions.
 mod order;
 /// Petastorm's metadata: schemas and indexes of every version, hostile pickles.

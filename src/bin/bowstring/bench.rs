@@ -13,8 +13,10 @@ use bowstring::pipeline::{Ledger, Stats, machine};
 use bowstring::{AnyBatch, Loader};
 
 use crate::args::LoaderArgs;
-use crate::out::{Out, Outcome};
-use crate::table::{self, Table, bytes, count, rate, seconds};
+use crate::interrupt::{INTERRUPTED, Interrupt};
+use crate::out::{Failure, Out, Outcome};
+use crate::table::{self, Table, bytes, count, plural, rate, seconds};
+use crate::tell;
 
 /// Rows per batch where none are asked for.
 const BATCH_SIZE: u64 = 64;
@@ -96,7 +98,8 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     let bar = progress(wanted, out);
     let (started, cpu) = (Instant::now(), cpu_seconds());
     let (mut steps, mut first) = (0, None);
-    while steps < wanted {
+    let interrupt = Interrupt::listen(|| {});
+    while steps < wanted && !interrupt.is_pressed() {
         // `None` is the end of an epoch; the next call starts the next one.
         if let Some(batch) = loader.next_any()? {
             // A batch on a device counts when it is there.
@@ -118,6 +121,10 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
 
     let stats = loader.stats();
     let per = |amount: u64, seconds: f64| if seconds > 0.0 { amount as f64 / seconds } else { 0.0 };
+    if interrupt.is_pressed() {
+        tell(&format!("Interrupted after {} of {}; the figures so far:\n", count(steps), plural(wanted, "step")));
+    }
+    let ended = if interrupt.is_pressed() { Err(Failure::Told(INTERRUPTED)) } else { Ok(()) };
     out.report(&Report {
         urls,
         device: loader.device().map_or_else(|| "cpu".to_owned(), |device| device.name()),
@@ -137,7 +144,8 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
         jpeg_decoder: image::backend(),
         bad_rows: bad_rows(&loader.ledger()),
         stats,
-    })
+    })?;
+    ended
 }
 
 /// Waits until a batch is on its device: one copy brings all of it.

@@ -14,8 +14,10 @@ use bowstring::convert::{ConvertOptions, Format, Plan, Progress, Report, convert
 use bowstring::dataset::filter::Expr;
 use bowstring::{Error, Result};
 
-use crate::out::{Out, Outcome};
+use crate::interrupt::{INTERRUPTED, Interrupt, at_home};
+use crate::out::{Failure, Out, Outcome};
 use crate::table::{Table, bytes, count, plural, rate, seconds};
+use crate::tell;
 
 /// Options of `convert`.
 #[derive(Debug, Parser)]
@@ -144,16 +146,29 @@ impl Args {
 
 pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     let options = args.options()?;
+    let (src, dst) =
+        (at_home(&args.src), args.dst.to_str().map_or_else(|| args.dst.clone(), |dst| at_home(dst).into()));
     if args.dry_run {
-        return out.report(&Dry(plan(&args.src, &args.dst, &options)?));
+        return out.report(&Dry(plan(&src, &dst, &options)?));
     }
     let progress = Arc::new(Progress::default());
+    let told = Arc::clone(&progress);
+    let interrupt = Interrupt::listen(move || told.stop());
     let watcher = out.is_watched().then(|| watch(Arc::clone(&progress))).flatten();
-    let outcome = convert(&args.src, &args.dst, &options, &progress);
+    let outcome = convert(&src, &dst, &options, &progress);
     if let Some((done, thread)) = watcher {
         done.store(true, Ordering::Relaxed);
         // It only draws; there is nothing to be told of it.
         let _ = thread.join();
+    }
+    if interrupt.is_pressed() && outcome.is_err() {
+        let rows = plural(progress.rows(), "row");
+        let shown = dst.display();
+        tell(&format!(
+            "Interrupted after {rows}: nothing is at {shown} yet. What is finished is kept beside it; the same command with --resume \
+             goes on, without it starts again.\n"
+        ));
+        return Err(Failure::Told(INTERRUPTED));
     }
     let report = outcome?;
     out.report(&Done {

@@ -1,7 +1,9 @@
 //! `bowstring inspect URL`: what a dataset holds, what becomes of it, and what would make it faster. Reads footers, and a few
 //! row groups of columns that may hold images.
 
+use std::collections::HashMap;
 use std::fmt;
+use std::sync::Arc;
 
 use clap::Parser;
 use serde::Serialize;
@@ -37,7 +39,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     dataset: DatasetArgs,
     /// Advise for so many ranks
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long = "world-size", alias = "ranks", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     ranks: u64,
     /// Do not look at images
     #[arg(long)]
@@ -188,12 +190,16 @@ fn columns(dataset: &Dataset, options: &ColumnOptions, leaves: &[Leaf]) -> Resul
     let schema = dataset.schema();
     if !is_default(options) {
         let columns = Columns::new(schema, options)?;
+        let leaves = &Leaves::new(leaves);
         return Ok(columns.fields().fields().iter().map(|field| column(&field.name, Ok(field), leaves)).collect());
     }
+    let leaves = &Leaves::new(leaves);
     let mut found = Vec::new();
     for root in schema.fields() {
+        // A schema of one column: each is tried alone, in a time that does not grow with the others.
+        let alone = Arc::new(arrow::datatypes::Schema::new(vec![Arc::clone(root)]));
         let one = ColumnOptions { columns: vec![root.name().clone()], ..ColumnOptions::default() };
-        match Columns::new(schema, &one) {
+        match Columns::new(&alone, &one) {
             Ok(columns) => {
                 let fields: &Schema = columns.fields();
                 found.extend(fields.fields().iter().map(|field| column(&field.name, Ok(field), leaves)));
@@ -209,10 +215,29 @@ fn is_default(options: &ColumnOptions) -> bool {
     serde_json::to_value(options).ok() == serde_json::to_value(ColumnOptions::default()).ok()
 }
 
-fn column(name: &str, outcome: Result<&Field, Error>, leaves: &[Leaf]) -> Column {
-    let inside =
-        |leaf: &&Leaf| leaf.path == name || leaf.path.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
-    let below: Vec<&Leaf> = leaves.iter().filter(inside).collect();
+/// Parquet's columns by every name that they may stand under: their own, and those of what holds them.
+struct Leaves<'a>(HashMap<&'a str, Vec<&'a Leaf>>);
+
+impl<'a> Leaves<'a> {
+    fn new(leaves: &'a [Leaf]) -> Self {
+        let mut roots: HashMap<_, Vec<_>> = HashMap::new();
+        for leaf in leaves {
+            // A root's name may have dots of its own, so a leaf stands under everything that may be one.
+            for (end, _) in leaf.path.match_indices('.').chain([(leaf.path.len(), "")]) {
+                roots.entry(leaf.path.get(..end).unwrap_or_default()).or_default().push(leaf);
+            }
+        }
+        Self(roots)
+    }
+
+    /// Those that make up the column `name`.
+    fn below(&self, name: &str) -> &[&'a Leaf] {
+        self.0.get(name).map_or(&[], Vec::as_slice)
+    }
+}
+
+fn column(name: &str, outcome: Result<&Field, Error>, leaves: &Leaves<'_>) -> Column {
+    let below = leaves.below(name);
     let types: Vec<String> = below.iter().map(|leaf| leaf.type_names()).collect();
     let tensor = outcome.as_ref().is_ok_and(|field| field.dtype().is_some());
     let (outcome, problem) = match outcome {

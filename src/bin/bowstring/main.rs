@@ -11,6 +11,7 @@ mod doctor;
 mod gpu;
 mod index;
 mod inspect;
+mod interrupt;
 mod leaf;
 mod out;
 mod plan;
@@ -27,6 +28,7 @@ use std::process::ExitCode;
 use clap::{ArgAction, Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
+use bowstring::pipeline::option_table::misspelling;
 use out::{Failure, Out, Outcome};
 
 #[global_allocator]
@@ -78,6 +80,10 @@ enum Verb {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     log_to_stderr(&cli);
+    if let Some(problem) = misspelt_variable() {
+        tell(&format!("error: {problem}\n"));
+        return ExitCode::from(2);
+    }
     let mut out = Out::new(cli.json);
     let outcome = match &cli.verb {
         Verb::Inspect(args) => inspect::run(args, &mut out),
@@ -95,6 +101,13 @@ fn main() -> ExitCode {
         Verb::Completions(args) => completions::run(args, &mut out),
     };
     ExitCode::from(exit_code(outcome))
+}
+
+/// The first variable of the environment that is most likely meant for us, and would be ignored.
+fn misspelt_variable() -> Option<String> {
+    let variables = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    let problems = variables.filter_map(|name| misspelling(&name));
+    problems.min()
 }
 
 fn exit_code(outcome: Outcome) -> u8 {

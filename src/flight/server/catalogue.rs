@@ -7,6 +7,7 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use super::entry::{ClientLimits, Entry};
 use super::file::ServeFile;
 use crate::error::{Error, Result};
+use crate::nearest::distance;
 use crate::pipeline::Prepared;
 
 /// Names told when one is not found.
@@ -103,25 +104,6 @@ impl Catalogue {
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
-}
-
-/// Letters to change, add or leave out between two names.
-fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
-    let mut row: Vec<usize> = (0..=other.len()).collect();
-    for (done, letter) in one.chars().enumerate() {
-        let mut diagonal = done;
-        let mut left = done + 1;
-        for (cell, candidate) in row.iter_mut().skip(1).zip(&other) {
-            let here = (diagonal + usize::from(letter != *candidate)).min(left + 1).min(*cell + 1);
-            diagonal = std::mem::replace(cell, here);
-            left = here;
-        }
-        if let Some(first) = row.first_mut() {
-            *first = done + 1;
-        }
-    }
-    row.last().copied().unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -12,45 +12,9 @@ use serde_json::{Map, Value, json};
 use super::auth::is_name;
 use super::pictures::limits_for;
 use crate::error::{Error, Result};
-use crate::pipeline::{Filter, LoaderOptions, Veil};
+use crate::pipeline::option_table::{About, Scope, in_scope, option};
+use crate::pipeline::{Filter, LoaderOptions, Veil, gathered};
 
-/// What a client may set where a dataset says nothing else.
-const ALLOWED: [&str; 14] = [
-    "batch_size",
-    "global_batch_size",
-    "shuffle",
-    "seed",
-    "lanes",
-    "window_rows",
-    "order_version",
-    "tail",
-    "columns",
-    "filter",
-    "selector",
-    "ngram",
-    "bad_rows",
-    "decode",
-];
-/// What no client may ever set: where data lies, what the server may spend on it, who the client is, and where he wants his batches.
-const NEVER: [&str; 15] = [
-    "urls",
-    "weights",
-    "stop",
-    "storage_options",
-    "index",
-    "memory_budget",
-    "threads",
-    "limits",
-    "partitioning",
-    "rank",
-    "world_size",
-    "device",
-    "device_slots",
-    "device_fence",
-    "device_overflow",
-];
-/// Options of columns, which may be written beside `columns` as flags are.
-const OF_COLUMNS: [&str; 8] = ["exclude", "nulls", "lists", "pack", "images", "arrow", "cast", "row_id"];
 /// The keys of [`ClientLimits`].
 pub(super) const LIMITS: [&str; 3] = ["max_batch_size", "max_global_batch", "allow_options"];
 
@@ -68,24 +32,22 @@ pub struct ClientLimits {
 
 impl Default for ClientLimits {
     fn default() -> Self {
-        let allow_options = ALLOWED.iter().map(|option| (*option).to_owned()).collect();
+        // Options of columns are allowed with `columns`, or one by one.
+        let apart = |name: &&str| *name == "columns" || option(name).is_some_and(|entry| entry.about != About::Columns);
+        let allow_options = in_scope(Scope::Asked).filter(apart).map(str::to_owned).collect();
         Self { max_batch_size: None, max_global_batch: None, allow_options }
     }
 }
 
 impl ClientLimits {
     fn validate(&self) -> Result<()> {
-        let known = serde_json::to_value(LoaderOptions::default()).unwrap_or_default();
-        for option in &self.allow_options {
-            if NEVER.contains(&option.as_str()) {
-                return Err(Error::config(
-                    "allow_options",
-                    format!("allow_options: {option:?} is never a client's to set"),
-                ));
-            }
-            if known.get(option).is_none() && !OF_COLUMNS.contains(&option.as_str()) {
-                return Err(Error::config("allow_options", format!("allow_options: {option:?} is no option")));
-            }
+        for name in &self.allow_options {
+            let problem = match option(name).map(|entry| entry.scope) {
+                Some(Scope::Asked | Scope::Own) => continue,
+                Some(Scope::Never) => "is never a client's to set",
+                None => "is no option",
+            };
+            return Err(Error::config("allow_options", format!("allow_options: {name:?} {problem}")));
         }
         Ok(())
     }
@@ -175,7 +137,7 @@ impl Entry {
         for (option, value) in asked {
             match (option.as_str(), value) {
                 // Null is what an option is that was not given.
-                (option, Value::Null) if ALLOWED.contains(&option) || NEVER.contains(&option) => {}
+                (name, Value::Null) if is_null_for_none(name) => {}
                 ("columns", Value::Object(asked)) => self.merge_columns(&mut options, asked)?,
                 (option, value) => {
                     self.allow(option)?;
@@ -243,14 +205,15 @@ impl Entry {
     }
 
     fn read(&self, options: &Map<String, Value>) -> Result<LoaderOptions> {
-        serde_json::from_value(Value::Object(options.clone()))
-            .map_err(|error| Error::config("options", format!("dataset {}: {error}", self.name)))
+        LoaderOptions::from_document(options.clone()).map_err(|error| match error {
+            Error::Config { option, problem } => Error::config(option, format!("dataset {}: {problem}", self.name)),
+            other => other,
+        })
     }
 
     fn allows(&self, option: &str) -> bool {
         // Whoever goes on from a position must be able to say in which version of the order it is.
-        option == "order_version"
-            || !NEVER.contains(&option) && self.limits.allow_options.iter().any(|allowed| allowed == option)
+        option == "order_version" || !never(option) && self.limits.allow_options.iter().any(|allowed| allowed == option)
     }
 
     fn allow(&self, option: &str) -> Result<()> {
@@ -323,28 +286,14 @@ impl Entry {
     }
 }
 
-/// Options with those of columns gathered under `columns`, where the loader looks for them.
-///
-/// # Errors
-/// [`Error::Config`] for one that is said twice.
-pub(super) fn gathered(mut options: Map<String, Value>) -> Result<Map<String, Value>> {
-    let mut columns = match options.remove("columns") {
-        None | Some(Value::Null) => Map::new(),
-        Some(Value::Object(columns)) => columns,
-        Some(names @ Value::Array(_)) => Map::from_iter([("columns".to_owned(), names)]),
-        Some(_) => return Err(Error::config("columns", "must be a list of names, or an object of options")),
-    };
-    for option in OF_COLUMNS {
-        if let Some(value) = options.remove(option)
-            && columns.insert(option.to_owned(), value).is_some()
-        {
-            return Err(Error::config("columns", format!("{option} is given twice, once in columns")));
-        }
-    }
-    if !columns.is_empty() {
-        options.insert("columns".to_owned(), Value::Object(columns));
-    }
-    Ok(options)
+/// Whether null says of `name` that it was not given.
+fn is_null_for_none(name: &str) -> bool {
+    option(name).is_some_and(|entry| entry.scope != Scope::Own)
+}
+
+/// Whether no client may ever set `name`.
+fn never(name: &str) -> bool {
+    option(name).is_some_and(|entry| entry.scope == Scope::Never)
 }
 
 #[cfg(test)]
@@ -381,7 +330,7 @@ mod tests {
             (json!({"global_batch_size": 1001}), "max_global_batch"),
             (json!({"columns": {"images": {"image": {"limits": {"max_pixels": 1}}}}}), "images.*.limits"),
             (json!({"bach_size": 1}), "bach_size"),
-            (json!({"seed": "x"}), "invalid type"),
+            (json!({"seed": "x"}), "whole number"),
             (json!({"columns": 3}), "columns"),
             (json!({"images": {}, "columns": {"images": {}}}), "twice"),
             (json!([]), "object"),
@@ -417,17 +366,21 @@ mod tests {
     #[test]
     fn what_is_the_servers_is_never_a_clients() {
         let open = entry(json!({}), ClientLimits::default()).unwrap();
-        for option in NEVER {
+        for option in in_scope(Scope::Never) {
             let error = open.options(&json!({option: 1})).unwrap_err().to_string();
             assert!(error.contains(option), "{error}");
             let limits = ClientLimits { allow_options: vec![option.to_owned()], ..ClientLimits::default() };
             assert!(entry(json!({}), limits).is_err(), "{option}");
         }
-        // Every option there is was either allowed, or thought of.
-        for option in serde_json::to_value(LoaderOptions::default()).unwrap().as_object().unwrap().keys() {
-            let known = ALLOWED.contains(&option.as_str()) || NEVER.contains(&option.as_str());
-            assert!(known || ["prefetch", "timeout"].contains(&option.as_str()), "{option} is neither");
+        // What was once said here, in two lists.
+        let never: Vec<_> = in_scope(Scope::Never).collect();
+        for option in ["urls", "storage_options", "memory_budget", "limits", "rank", "device", "index", "partitioning"]
+        {
+            assert!(never.contains(&option), "{option}");
         }
+        assert_eq!(in_scope(Scope::Own).collect::<Vec<_>>(), ["prefetch", "timeout"]);
+        let allowed = ClientLimits::default().allow_options;
+        assert_eq!(allowed.len(), 14, "{allowed:?}");
         let few = ClientLimits { allow_options: vec!["seed".into(), "cast".into()], ..ClientLimits::default() };
         let few = entry(json!({}), few).unwrap();
         few.options(&json!({"seed": 1, "cast": {"x": "float32"}})).unwrap();
@@ -463,7 +416,7 @@ mod tests {
             ClientLimits { max_batch_size: Some(100), max_global_batch: Some(1000), ..ClientLimits::default() };
         let entry = entry(options, limits).unwrap();
         let words: Vec<String> =
-            ALLOWED.iter().chain(&NEVER).chain(&OF_COLUMNS).map(|word| (*word).to_owned()).collect();
+            crate::pipeline::option_table::OPTIONS.iter().map(|entry| entry.name.to_owned()).collect();
         let words = [words, ["image", "size", "columns", "max_pixels", "x"].map(str::to_owned).to_vec()].concat();
         let text = ["owner", "id > 3", "id > 3) or (id < 9", "drop", "float32", "*"].map(str::to_owned).to_vec();
         let leaf = prop_oneof![

@@ -8,9 +8,9 @@ use toml::de::{DeTable, DeValue};
 
 use super::catalogue::Catalogue;
 use super::config::ServerOptions;
-use super::entry::{ClientLimits, Entry, LIMITS, gathered};
+use super::entry::{ClientLimits, Entry, LIMITS};
 use crate::error::{Error, Result};
-use crate::pipeline::LoaderOptions;
+use crate::pipeline::{LoaderOptions, gathered};
 
 /// Largest configuration, in bytes.
 pub const MAX_FILE: u64 = 4 << 20;
@@ -239,7 +239,7 @@ impl<'de> serde::Deserialize<'de> for Options {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let written = Map::deserialize(deserializer)?;
         let options = gathered(written).map_err(|error| serde::de::Error::custom(inner(&error)))?;
-        serde_json::from_value::<LoaderOptions>(Value::Object(options.clone())).map_err(serde::de::Error::custom)?;
+        LoaderOptions::from_document(options.clone()).map_err(|error| serde::de::Error::custom(inner(&error)))?;
         Ok(Self(options))
     }
 }
@@ -305,7 +305,11 @@ mod tests {
             ("[server.limits]\nconnections = 0", 2, "connections"),
             ("[server]\ntls = { cert = \"c\" }", 2, "missing field `key`"),
             ("[server\n", 1, "no TOML"),
-            ("[datasets.x]\nurl = \"a\"\nbach_size = 3", 3, "datasets.x.bach_size: unknown field"),
+            (
+                "[datasets.x]\nurl = \"a\"\nbach_size = 3",
+                3,
+                "datasets.x.bach_size: unknown option `bach_size`; did you mean `batch_size`?",
+            ),
             (
                 "[datasets.x]\nurl = \"a\"\n[datasets.x.columns]\ncolumns = []\nexclud = []",
                 5,

@@ -1,0 +1,50 @@
+//! `bowstring._native`: the table of options, and the one reader of what variables say.
+
+use bowstring::Error;
+use bowstring::pipeline::option_table::{About, OPTIONS, misspelling, option};
+use bowstring::pipeline::{Kind, LoaderOptions};
+use pyo3::prelude::*;
+use serde_json::json;
+
+use crate::errors::raise;
+
+/// The options of a loader as a document.
+pub(crate) fn parsed(py: Python<'_>, options: &str) -> PyResult<LoaderOptions> {
+    LoaderOptions::from_json(options).map_err(|error| raise(py, &error))
+}
+
+/// Every option, in order: name, values, default, and what it is about.
+#[pyfunction]
+pub(crate) fn option_table(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+    let entries: Vec<_> = OPTIONS
+        .iter()
+        .map(|entry| {
+            json!({
+                "name": entry.name,
+                "values": entry.kind.to_string(),
+                "choices": match entry.kind { Kind::Choice(words) => Some(words), _ => None },
+                "default": entry.default,
+                "of_columns": entry.about == About::Columns,
+                "variable": entry.variable(),
+                "flag": entry.flag(),
+                "sentence": entry.sentence,
+            })
+        })
+        .collect();
+    py.import("json")?.call_method1("loads", (json!(entries).to_string(),))
+}
+
+/// What `text` says of the option `name`, as JSON; `origin` is where the text stands, for errors.
+#[pyfunction]
+pub(crate) fn option_from_text(py: Python<'_>, name: &str, text: &str, origin: &str) -> PyResult<String> {
+    let wrong = |option, problem| raise(py, &Error::Config { option, problem });
+    let entry = option(name).ok_or_else(|| wrong("options", format!("{name} is no option")))?;
+    let value = entry.kind.parse(text).map_err(|problem| wrong(entry.name, format!("{origin}{problem}")))?;
+    Ok(value.to_string())
+}
+
+/// What is wrong with a variable of the environment, if it is a misspelt one of ours.
+#[pyfunction]
+pub(crate) fn misspelt_variable(name: &str) -> Option<String> {
+    misspelling(name)
+}

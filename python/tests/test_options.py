@@ -1,0 +1,200 @@
+"""Python's words for options: against Rust's table, and what people write who come from elsewhere."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import bowstring
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from bowstring import base
+from bowstring.options import NAMES, TABLE
+
+ROWS = 50
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("options") / "data.parquet"
+    ids = list(range(ROWS))
+    some = [None if n % 7 == 0 else n / 4 for n in ids]
+    table = pa.table(
+        {
+            "id": ids,
+            "word": ["ab'\"c"[n % 5] for n in ids],
+            "part": pa.array(some, pa.float64()),
+            "on": [n % 3 == 0 for n in ids],
+        }
+    )
+    pq.write_table(table, path, row_group_size=10)
+    return str(path)
+
+
+def test_keywords_are_those_of_the_table() -> None:
+    keywords = list(inspect.signature(base.BaseLoader.__init__).parameters)[2:]
+    assert sorted(name for name in keywords if name not in ("gang", "unknown")) == sorted(NAMES)
+
+
+def test_words_of_a_choice_are_those_of_the_table() -> None:
+    keywords = inspect.signature(base.BaseLoader.__init__).parameters
+    for entry in TABLE:
+        if entry["choices"]:
+            literal = re.match(r"Literal\[(.*?)\]", keywords[entry["name"]].annotation)
+            assert literal is not None
+            assert sorted(re.findall(r"\w+", literal[1])) == sorted(entry["choices"]), entry["name"]
+
+
+def test_every_option_is_documented_with_its_default() -> None:
+    text = inspect.getdoc(base.BaseLoader) or ""
+    said = dict(re.findall(r":param (\w+): ((?:.|\n)*?)(?=\n:param|\Z)", text))
+    assert set(said) == {*NAMES, "url", "gang"}
+    for entry in TABLE:
+        default = entry["default"]
+        if default.isdigit() and default != "0":
+            assert f"({default})" in said[entry["name"]], entry["name"]
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"drop_last": True}, "tail='drop'"),
+        ({"num_workers": 4}, "threads="),
+        ({"pin_memory": True}, "device='pinned'"),
+        ({"sampler": None}, "rank= and world_size="),
+        ({"collate_fn": list}, "nulls=, lists=, pack="),
+        ({"bach_size": 4}, "did you mean batch_size=?"),
+        ({"zzz": 4}, "there are columns"),
+    ],
+)
+def test_a_word_of_another_library_is_an_error_that_says_what_does_its_job(
+    data: str, given: dict[str, object], words: str
+) -> None:
+    with pytest.raises(TypeError, match=re.escape(words)) as caught:
+        bowstring.Loader(data, batch_size=4, **given)  # type: ignore[arg-type]
+    assert isinstance(caught.value, bowstring.ConfigError)
+    assert caught.value.option == next(iter(given))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"batch_size": -1}, "option batch_size: -1 is not a whole number from 1 to 2147483648"),
+        ({"batch_size": "many"}, 'option batch_size: "many" is not a whole number from 1 to 2147483648'),
+        (
+            {"batch_size": 4, "prefetch": 1 << 40},
+            "option prefetch: 1099511627776 is not a whole number from 1 to 65536",
+        ),
+        ({"batch_size": 4, "tail": "keep"}, 'option tail: "keep" is not one of pad, repeat, drop'),
+        ({"batch_size": 4, "images": {"a": {"siz": 3}}}, "option images: a: unknown key `siz`; did you mean `size`?"),
+        ({"batch_size": 4, "memory_budget": "2 apples"}, 'option memory_budget: "2 apples" is no size'),
+    ],
+)
+def test_errors_speak_of_options_and_values(data: str, given: dict[str, object], message: str) -> None:
+    with pytest.raises(bowstring.ConfigError, match=re.escape(message)):
+        bowstring.Loader(data, **given)  # type: ignore[arg-type]
+
+
+def test_a_misspelt_variable_is_an_error(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BOWSTRING_BATCHSIZE", "4")
+    with pytest.raises(bowstring.ConfigError, match=r"BOWSTRING_BATCHSIZE: did you mean BOWSTRING_BATCH_SIZE\?"):
+        bowstring.Loader(data, batch_size=4)
+    monkeypatch.delenv("BOWSTRING_BATCHSIZE")
+    monkeypatch.setenv("BOWSTRING_SOMEBODY_ELSES", "4")
+    monkeypatch.setenv("BOWSTRING_BATCH_SIZE", "-4")
+    with pytest.raises(bowstring.ConfigError, match='batch_size: BOWSTRING_BATCH_SIZE: "-4" is not a whole number'):
+        bowstring.Loader(data)
+    monkeypatch.setenv("BOWSTRING_BATCH_SIZE", "4")
+    assert bowstring.Loader(data).batch_size == 4
+
+
+def test_a_loader_says_what_it_is(data: str) -> None:
+    loader = bowstring.Loader(data, global_batch_size=9, rank=1, world_size=2, tail="drop", columns=["id"])
+    next(iter(loader))
+    shown = repr(loader)
+    for part in (
+        "bowstring.loader.Loader",
+        data,
+        "45 rows",
+        "rank 1 of 2",
+        "4 of 9 rows a step",
+        "epoch 0",
+        "step 1 of 5",
+    ):
+        assert part in shown, shown
+    assert (len(loader.dataset), loader.batch_size, loader.drop_last) == (45, 4, True)
+    assert (loader.sampler, loader.num_workers) == (None, 0)
+    loader.close()
+    assert data in repr(loader)
+    assert base._without_secrets("s3://me:pw@host/a?sig=x") == "s3://***@host/a?***"
+
+
+def test_options_take_what_python_users_pass(data: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(Path(data).parent))
+    loader = bowstring.Loader(Path("~/data.parquet"), batch_size=np.int64(5), columns=("id",))  # type: ignore[arg-type]
+    assert loader.batch_size == 5
+
+
+FIELD = pc.field
+EXPRESSIONS = [
+    FIELD("id") >= 3,
+    (FIELD("id") > 3) & (FIELD("word") == "a"),
+    (FIELD("id") != 3) | (FIELD("word") < "b"),
+    FIELD("word") == "'",
+    FIELD("word") == '"',
+    FIELD("word").isin(["a", "c"]),
+    ~FIELD("word").isin(["a", "c"]),
+    FIELD("id").isin([1, 2, 77]),
+    FIELD("part") > 3.0,
+    FIELD("part") <= 2.5,
+    ~(FIELD("part") <= 2.5),
+    FIELD("part").is_null(),
+    ~FIELD("part").isin([0.25, 2.0]),
+    FIELD("part").is_valid() & FIELD("on"),
+    ~(FIELD("on") == True),  # noqa: E712
+]
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS, ids=str)
+def test_an_expression_of_pyarrow_selects_what_pyarrow_selects(data: str, expression: pc.Expression) -> None:
+    expected = pq.read_table(data).filter(expression)["id"].to_pylist()
+    loader = bowstring.Loader(data, batch_size=ROWS, shuffle=False, tail="pad", columns="id", filter=expression)
+    rows = [
+        row for batch in loader for row, real in zip(batch["id"].tolist(), batch["_mask"].tolist(), strict=True) if real
+    ]
+    assert rows == expected
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        FIELD("id") + 1 > 3,
+        FIELD("id") > FIELD("part"),
+        FIELD("word").isin(["a", None]),
+        FIELD("word").isin(['a",\n  "b']),
+        FIELD("id").isin(list(range(30))),
+        FIELD("a b") > 3,
+    ],
+    ids=str,
+)
+def test_an_expression_that_cannot_be_read_is_an_error(data: str, expression: pc.Expression) -> None:
+    with pytest.raises(bowstring.UnsupportedError, match="cannot be read as a filter"):
+        bowstring.Loader(data, batch_size=4, filter=expression)
+
+
+def test_torch_cannot_stack_batches_in_silence(data: str) -> None:
+    torch = pytest.importorskip("torch")
+    from bowstring.torch import Dataset
+
+    dataset = Dataset(data, batch_size=5, shuffle=False, columns="id")
+    with pytest.raises(bowstring.ConfigError, match="batch_size=None"):
+        next(iter(torch.utils.data.DataLoader(dataset, batch_size=4)))
+    dataset = Dataset(data, batch_size=5, shuffle=False, columns="id")
+    whole = [row for batch in torch.utils.data.DataLoader(dataset, batch_size=None) for row in batch["id"].tolist()]
+    assert whole == list(range(ROWS))
+    with pytest.raises(bowstring.UnsupportedError, match="random_split"):
+        torch.utils.data.random_split(dataset, [0.5, 0.5])[0][0]

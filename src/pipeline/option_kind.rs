@@ -1,0 +1,221 @@
+//! What the value of an option may be, as JSON and as text: of a flag, of an environment variable, of a document.
+
+use std::fmt;
+
+use serde_json::{Map, Value, json};
+
+/// Longest part of a value that an error repeats.
+const SHOWN: usize = 64;
+
+/// What an option may be set to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Kind {
+    /// A whole number within a range, both ends included.
+    Whole {
+        /// The least.
+        least: u64,
+        /// The most.
+        most: u64,
+    },
+    /// Seconds: above zero, at most as many as given.
+    Seconds(f64),
+    /// True or false.
+    Switch,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// Text.
+    Text,
+    /// Bytes: a number, or text such as `512MiB`.
+    Bytes,
+    /// Texts; as text they are separated by commas.
+    Names,
+    /// Numbers; as text they are separated by commas.
+    Numbers,
+    /// Texts by name, which may be secret; as text `key=value`, separated by commas.
+    Pairs,
+    /// A filter: an expression, or tuples.
+    Filter,
+    /// A word, a list or a mapping, whose parts are checked where they are used; as text JSON, or a word without quotes.
+    Structure,
+}
+
+impl Kind {
+    /// Whether several values of it add up to one.
+    pub fn is_list(self) -> bool {
+        matches!(self, Self::Names | Self::Numbers | Self::Pairs)
+    }
+
+    /// What is wrong with `value`, as the rest of a sentence that begins with the option's name; `None` if nothing is.
+    pub fn problem(self, value: &Value) -> Option<String> {
+        let texts = |list: &[Value]| list.iter().all(Value::is_string);
+        let right = match (self, value) {
+            (Self::Whole { least, most }, value) => {
+                value.as_u64().is_some_and(|number| (least..=most).contains(&number))
+            }
+            (Self::Seconds(most), value) => value.as_f64().is_some_and(|seconds| seconds > 0.0 && seconds <= most),
+            (Self::Switch, value) => value.is_boolean(),
+            (Self::Choice(words), value) => value.as_str().is_some_and(|text| words.contains(&text)),
+            (Self::Text, value) => value.is_string(),
+            (Self::Bytes, Value::String(text)) => return bytes(text).err(),
+            (Self::Bytes, value) => value.is_u64(),
+            (Self::Names, value) => value.as_array().is_some_and(|list| texts(list)),
+            (Self::Numbers, value) => value.as_array().is_some_and(|list| list.iter().all(Value::is_number)),
+            // The values may be secrets.
+            (Self::Pairs, Value::Object(pairs)) if pairs.values().all(Value::is_string) => true,
+            (Self::Pairs, _) => return Some(format!("it must be {self}")),
+            (Self::Filter, value) => value.is_string() || value.is_array(),
+            (Self::Structure, _) => true,
+        };
+        (!right).then(|| format!("{} is not {self}", shown(value)))
+    }
+
+    /// The value that `text` stands for.
+    ///
+    /// # Errors
+    /// What is wrong with it, as in [`problem`](Self::problem).
+    pub fn parse(self, text: &str) -> Result<Value, String> {
+        let parts = || text.split(',').map(str::trim).filter(|part| !part.is_empty());
+        let wrong = || format!("{} is not {self}", shown(&json!(text)));
+        let value = match self {
+            Self::Whole { .. } => {
+                json!(text.trim().parse::<i128>().ok().and_then(|n| u64::try_from(n).ok()).ok_or_else(wrong)?)
+            }
+            Self::Seconds(_) => {
+                json!(text.trim().parse::<f64>().ok().filter(|seconds| seconds.is_finite()).ok_or_else(wrong)?)
+            }
+            Self::Switch => match text.trim().to_ascii_lowercase().as_str() {
+                "true" | "1" | "yes" | "on" => json!(true),
+                "false" | "0" | "no" | "off" => json!(false),
+                _ => return Err(wrong()),
+            },
+            Self::Choice(_) | Self::Text | Self::Filter => json!(text),
+            Self::Bytes => json!(bytes(text)?),
+            Self::Names => json!(parts().collect::<Vec<_>>()),
+            Self::Numbers => {
+                let numbers: Result<Vec<f64>, _> = parts().map(str::parse).collect();
+                json!(numbers.map_err(|_| wrong())?)
+            }
+            Self::Pairs => Value::Object(parts().map(pair).collect::<Result<Map<_, _>, _>>()?),
+            Self::Structure => word_or_json(text)?,
+        };
+        self.problem(&value).map_or(Ok(value), Err)
+    }
+}
+
+impl fmt::Display for Kind {
+    /// With its article: `a whole number from 1 to 65536`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Whole { least, most: u64::MAX } => write!(f, "a whole number of {least} or more"),
+            Self::Whole { least, most } => write!(f, "a whole number from {least} to {most}"),
+            Self::Seconds(most) => write!(f, "a number of seconds above 0, at most {most}"),
+            Self::Switch => write!(f, "true or false"),
+            Self::Choice(words) => write!(f, "one of {}", words.join(", ")),
+            Self::Text => write!(f, "a text"),
+            Self::Bytes => write!(f, "a number of bytes, or a text such as 512MiB"),
+            Self::Names => write!(f, "a list of texts"),
+            Self::Numbers => write!(f, "a list of numbers"),
+            Self::Pairs => write!(f, "a mapping of texts"),
+            Self::Filter => write!(f, "an expression, or a list of tuples"),
+            Self::Structure => write!(f, "a word, a list or a mapping"),
+        }
+    }
+}
+
+/// A value as an error shows it.
+fn shown(value: &Value) -> String {
+    let text = value.to_string();
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}...", text.get(..end).unwrap_or_default()),
+        None => text,
+    }
+}
+
+fn pair(text: &str) -> Result<(String, Value), String> {
+    match text.split_once('=') {
+        Some((key, value)) if !key.trim().is_empty() => Ok((key.trim().to_owned(), json!(value))),
+        // It may be a secret that lost its key.
+        _ => Err("write KEY=VALUE, separated by commas".to_owned()),
+    }
+}
+
+/// JSON, or a single word, which needs no quotes.
+fn word_or_json(text: &str) -> Result<Value, String> {
+    if !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') && text.parse::<f64>().is_err() {
+        return Ok(json!(text));
+    }
+    serde_json::from_str(text).map_err(|error| format!("{} is neither a word nor JSON: {error}", shown(&json!(text))))
+}
+
+/// Bytes from text: `1048576`, `1MiB`, `1.5 GB`.
+///
+/// # Errors
+/// What is wrong with the text, and what would be right.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let unit: f64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1.0,
+        "k" | "kib" => 1024.0,
+        "m" | "mib" => 1024.0 * 1024.0,
+        "g" | "gib" => 1024.0 * 1024.0 * 1024.0,
+        "t" | "tib" => 1024.0 * 1024.0 * 1024.0 * 1024.0,
+        "kb" => 1e3,
+        "mb" => 1e6,
+        "gb" => 1e9,
+        "tb" => 1e12,
+        _ => return Err(format!("{} is no size; write e.g. 512MiB or 2GB", shown(&json!(text)))),
+    };
+    let number: f64 =
+        number.parse().map_err(|_| format!("{} is no size; write e.g. 512MiB or 2GB", shown(&json!(text))))?;
+    let product = number * unit;
+    if product < 9e18 { Ok(product as u64) } else { Err("is more than any machine has".to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_have_units() {
+        let good = [("0", 0), ("123", 123), ("1KiB", 1024), ("1.5 GiB", 3 << 29), ("2MB", 2_000_000), ("4g", 4 << 30)];
+        for (text, expected) in good {
+            assert_eq!(bytes(text), Ok(expected), "{text}");
+        }
+        for bad in ["", "x", "-1", "1QB", "1e400TiB", "99999999TiB", "1..2"] {
+            assert!(bytes(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn text_becomes_the_value_that_a_document_has() {
+        let whole = Kind::Whole { least: 1, most: 9 };
+        for (kind, text, value) in [
+            (whole, "9", json!(9)),
+            (Kind::Seconds(10.0), "2.5", json!(2.5)),
+            (Kind::Switch, "FALSE", json!(false)),
+            (Kind::Choice(&["pad", "drop"]), "drop", json!("drop")),
+            (Kind::Names, "a, b,", json!(["a", "b"])),
+            (Kind::Numbers, "1,0.5", json!([1.0, 0.5])),
+            (Kind::Pairs, "region=x, key=a=b", json!({"region": "x", "key": "a=b"})),
+            (Kind::Structure, "mask", json!("mask")),
+            (Kind::Structure, r#"{"fill": 0}"#, json!({"fill": 0})),
+        ] {
+            assert_eq!(kind.parse(text), Ok(value), "{kind:?} {text}");
+        }
+        for (kind, text, problem) in [
+            (whole, "-1", "\"-1\" is not a whole number from 1 to 9"),
+            (whole, "10", "10 is not a whole number from 1 to 9"),
+            (whole, "x", "\"x\" is not a whole number from 1 to 9"),
+            (Kind::Seconds(10.0), "nan", "\"nan\" is not a number of seconds above 0, at most 10"),
+            (Kind::Switch, "perhaps", "\"perhaps\" is not true or false"),
+            (Kind::Choice(&["pad", "drop"]), "keep", "\"keep\" is not one of pad, drop"),
+        ] {
+            assert_eq!(kind.parse(text), Err(problem.to_owned()), "{kind:?} {text}");
+        }
+        assert!(!Kind::Pairs.parse("s3cr3t").unwrap_err().contains("s3cr3t"));
+        assert!(!Kind::Pairs.problem(&json!({"key": ["s3cr3t"]})).unwrap().contains("s3cr3t"));
+        assert!(Kind::Text.problem(&json!(vec![9; 1000])).unwrap().len() < 100);
+    }
+}

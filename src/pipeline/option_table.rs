@@ -1,0 +1,329 @@
+//! The table of a loader's options: each one's name, values, default, and who may set it, once.
+//!
+//! Flags, `BOWSTRING_*` variables and their help are made from it, documents are checked against it, and tests hold the fields of
+//! [`LoaderOptions`](super::LoaderOptions), Python's keywords and `docs/options.md` to it.
+
+use super::option_kind::Kind;
+use crate::nearest::{distance, nearest};
+use crate::plan::{MAX_GLOBAL_BATCH, MAX_LANES, MAX_WINDOW_ROWS};
+
+/// Who may set an option of a dataset that a server serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scope {
+    /// A client asks for it, unless the catalogue keeps it to itself.
+    Asked,
+    /// Each side has its own, which no request carries.
+    Own,
+    /// Never a client: where data lies, what the server spends on it, who the client is, where he wants his batches.
+    Never,
+}
+
+/// What an option is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum About {
+    /// Which data, and how to reach them.
+    Dataset,
+    /// Columns; in a document of options these may stand under `columns`.
+    Columns,
+    /// The order, the share of a rank, and the means.
+    Loading,
+}
+
+/// One option.
+#[derive(Debug, Clone, Copy)]
+pub struct OptionEntry {
+    /// Its name: of a Python keyword, of a key in a document.
+    pub name: &'static str,
+    /// What it may be set to.
+    pub kind: Kind,
+    /// What it is if nobody sets it, as text; empty where that is nothing, or follows from the data or the machine.
+    pub default: &'static str,
+    /// What it is about.
+    pub about: About,
+    /// Who may set it.
+    pub scope: Scope,
+    /// What it does.
+    pub sentence: &'static str,
+    /// A value, where one says more than the sentence; else empty.
+    pub example: &'static str,
+}
+
+impl OptionEntry {
+    /// The flag without its dashes; `None` for the addresses, which stand for themselves on a command line.
+    pub fn flag(&self) -> Option<String> {
+        (self.name != "urls").then(|| self.name.replace('_', "-"))
+    }
+
+    /// The environment variable.
+    pub fn variable(&self) -> Option<String> {
+        (self.name != "urls").then(|| format!("{PREFIX}{}", self.name.to_ascii_uppercase()))
+    }
+
+    /// The sentence, the example and the default, as a help text has them.
+    pub fn help(&self) -> String {
+        let mut text = self.sentence.to_owned();
+        if !self.example.is_empty() {
+            text.push_str(&format!(", e.g. {}", self.example));
+        }
+        if !self.default.is_empty() {
+            text.push_str(&format!(" [default: {}]", self.default));
+        }
+        text
+    }
+}
+
+const PREFIX: &str = "BOWSTRING_";
+
+const ANY: u64 = u64::MAX;
+const RANKS: u64 = u32::MAX as u64;
+
+use About::{Columns, Dataset, Loading};
+use Kind::{Bytes, Choice, Names, Numbers, Pairs, Seconds, Structure, Switch, Text};
+use Scope::{Asked, Never, Own};
+
+const fn whole(least: u64, most: u64) -> Kind {
+    Kind::Whole { least, most }
+}
+
+const fn entry(
+    name: &'static str,
+    kind: Kind,
+    default: &'static str,
+    about: About,
+    scope: Scope,
+    sentence: &'static str,
+    example: &'static str,
+) -> OptionEntry {
+    OptionEntry { name, kind, default, about, scope, sentence, example }
+}
+
+/// Every option of a loader, in the order of help texts.
+#[rustfmt::skip]
+pub const OPTIONS: &[OptionEntry] = &[
+    entry("urls", Names, "", Dataset, Never, "files, directories, globs or URLs of one dataset; with weights one entry per dataset", ""),
+    entry("columns", Names, "", Columns, Asked, "columns by name, glob or nested path (a.b), in this order; all by default", ""),
+    entry("exclude", Names, "", Columns, Asked, "columns to leave out", ""),
+    entry("nulls", Structure, "", Columns, Asked, "what becomes of nulls: error (the default), mask, or a fill; for all, or a mapping by column", r#"{"age": {"fill": -1}, "*": "mask"}"#),
+    entry("lists", Structure, "", Columns, Asked, "how lists are delivered: ragged (the default), padded or cut; for all, or a mapping by column", r#"{"padded": {"length": 128}}"#),
+    entry("pack", Structure, "", Columns, Asked, "groups of columns delivered as one matrix each", r#"[{"name": "dense", "columns": ["i*"], "dtype": "float32"}]"#),
+    entry("images", Structure, "", Columns, Asked, "binary columns that hold images, and how to decode them", r#"{"image": {"size": 224, "crop": "random_resized"}}"#),
+    entry("arrow", Names, "", Columns, Asked, "columns delivered as Arrow arrays of their own type, as they are stored", ""),
+    entry("cast", Structure, "", Columns, Asked, "element types to convert to, by column", r#"{"price": "float32"}"#),
+    entry("row_id", Switch, "false", Columns, Asked, "deliver _row_id, the row's number in the dataset", ""),
+    entry("filter", Kind::Filter, "", Dataset, Asked, "rows to select", r#""label >= 3 and country in ('de', 'us')""#),
+    entry("selector", Structure, "", Dataset, Asked, "row groups to read, by number or by an index that Petastorm stored", r#"{"index": "by_label", "values": [3]}"#),
+    entry("ngram", Structure, "", Dataset, Asked, "windows of consecutive rows as samples", r#"{"fields": {"0": ["x"], "1": ["x"]}, "timestamp_field": "t", "delta_threshold": 5}"#),
+    entry("partitioning", Choice(&["hive", "none"]), "hive", Dataset, Never, "whether key=value directories are columns", ""),
+    entry("decode", Switch, "true", Dataset, Asked, "decode cells as the dataset says: its own schema, or Petastorm's", ""),
+    entry("storage_options", Pairs, "", Dataset, Never, "options of the store, by object_store's names", "aws_region=eu-central-1"),
+    entry("index", Text, "auto", Dataset, Never, "where what footers say comes from: auto (an index beside the dataset), none (the footers), or the address of an index", ""),
+    entry("limits", Structure, "", Dataset, Never, "limits against hostile files", r#"{"max_files": 1000}"#),
+    entry("batch_size", whole(1, MAX_GLOBAL_BATCH), "", Loading, Asked, "rows per rank and step", ""),
+    entry("global_batch_size", whole(1, MAX_GLOBAL_BATCH), "", Loading, Asked, "rows of all ranks together per step", ""),
+    entry("world_size", whole(1, RANKS), "", Loading, Never, "number of ranks; goes with rank", ""),
+    entry("rank", whole(0, RANKS), "", Loading, Never, "this rank, from 0; the default comes from the launcher's environment", ""),
+    entry("shuffle", Switch, "true", Loading, Asked, "shuffle rows; false is file order", ""),
+    entry("seed", whole(0, ANY), "0", Loading, Asked, "seed of the order and of random augmentation", ""),
+    entry("lanes", whole(1, MAX_LANES as u64), "", Loading, Asked, "lanes of the plan; by default they follow the global batch and the data", ""),
+    entry("window_rows", whole(1, MAX_WINDOW_ROWS), "", Loading, Asked, "rows among which the shuffle mixes within a lane", ""),
+    entry("order_version", whole(1, 3), "", Loading, Asked, "version of the order; the default is the latest, or that of a loaded state", ""),
+    entry("tail", Choice(&["pad", "repeat", "drop"]), "pad", Loading, Asked, "what to do with the last, incomplete step", ""),
+    entry("weights", Numbers, "", Loading, Never, "mix the datasets in these proportions", ""),
+    entry("stop", Choice(&["first_exhausted", "all_exhausted"]), "first_exhausted", Loading, Never, "when an epoch of a mixture ends", ""),
+    entry("memory_budget", Bytes, "", Loading, Never, "bytes for everything in flight; by default half of the free memory, at most 4 GiB", "2GiB"),
+    entry("threads", whole(1, 1 << 12), "", Loading, Never, "CPU threads for decoding; by default all that this process may use", ""),
+    entry("prefetch", whole(1, 1 << 16), "4", Loading, Own, "batches made ahead of the consumer", ""),
+    entry("bad_rows", Choice(&["error", "skip", "zero"]), "error", Loading, Asked, "what to do with a row that cannot be decoded", ""),
+    entry("device", Text, "cpu", Loading, Never, "where tensors are delivered: cpu, pinned (page-locked host memory), auto (the GPU of this process if there is one), cuda, cuda:N, cuda:GPU-<uuid> or cuda:MIG-<uuid>", ""),
+    entry("device_slots", whole(2, 1 << 12), "4", Loading, Never, "batches in the device's memory at once: those in use, and those made ahead", ""),
+    entry("device_fence", Choice(&["stream", "context", "sync"]), "stream", Loading, Never, "when a batch's device memory is used again: after its consumers' streams, after the whole context, or after waiting on the host", ""),
+    entry("device_overflow", Switch, "false", Loading, Never, "take more device memory when the consumer holds all slots", ""),
+    entry("timeout", Seconds(1e9), "600", Loading, Own, "seconds to wait for a batch before giving up with the culprit's name", ""),
+];
+
+/// Variables of ours that are no options of a loader.
+const OTHER_VARIABLES: &[&str] = &[
+    "ADMIN",
+    "ADMIN_TOKENS",
+    "CLIENT_CA",
+    "CONFIG",
+    "DRAIN_GRACE",
+    "GANG_LEASE",
+    "INSECURE",
+    "JOURNAL",
+    "KEY_FILE",
+    "LISTEN",
+    "LOG",
+    "LOG_FORMAT",
+    "MAX_STREAMS",
+    "NVJPEG",
+    "OPTIONS",
+    "PUT",
+    "REFRESH",
+    "REPLICAS",
+    "RESOURCES",
+    "SHARE_BYTES",
+    "SHARED_MEMORY",
+    "SOAK",
+    "TLS_CERT",
+    "TLS_KEY",
+    "TOKEN",
+    "TOKENS",
+    "TOKEN_FILE",
+];
+
+/// The option `name`.
+pub fn option(name: &str) -> Option<&'static OptionEntry> {
+    OPTIONS.iter().find(|entry| entry.name == name)
+}
+
+/// The names of options in `scope`.
+pub fn in_scope(scope: Scope) -> impl Iterator<Item = &'static str> {
+    OPTIONS.iter().filter(move |entry| entry.scope == scope).map(|entry| entry.name)
+}
+
+/// Whether `name` is an option of columns.
+pub fn is_of_columns(name: &str) -> bool {
+    option(name).is_some_and(|entry| entry.about == About::Columns)
+}
+
+/// What to say of `name`, which is no option where it stands: the nearest one that is, or where they are listed.
+pub(super) fn unknown(name: &str, among_columns: bool) -> String {
+    let shown: String = name.chars().take(64).collect();
+    let known = OPTIONS.iter().filter(|entry| !among_columns || entry.about == About::Columns);
+    match nearest(name, known.map(|entry| entry.name)) {
+        _ if option(name).is_some() => format!("`{shown}` is no option of columns; it stands beside `columns`"),
+        Some(meant) => format!("unknown option `{shown}`; did you mean `{meant}`?"),
+        None => format!("unknown option `{shown}`; docs/options.md lists all"),
+    }
+}
+
+/// The variable that `variable` most likely means, if it is none of ours but very like one: a letter or two differ, or the dashes.
+pub fn misspelt(variable: &str) -> Option<String> {
+    let name = variable.strip_prefix(PREFIX)?;
+    let known = || {
+        let options = OPTIONS.iter().filter_map(OptionEntry::variable);
+        options.chain(OTHER_VARIABLES.iter().map(|name| format!("{PREFIX}{name}")))
+    };
+    if known().any(|known| known == variable) {
+        return None;
+    }
+    let bare = |text: &str| text.replace('_', "").to_ascii_uppercase();
+    let wanted = bare(name);
+    let ranked = known().map(|known| (distance(&wanted, &bare(known.get(PREFIX.len()..).unwrap_or_default())), known));
+    let near = |(far, known): &(usize, String)| *far <= if known.len() > PREFIX.len() + 5 { 2 } else { 1 };
+    ranked.min().filter(near).map(|(_, known)| known)
+}
+
+/// What is wrong with `variable`, if it is a misspelt one of ours.
+pub fn misspelling(variable: &str) -> Option<String> {
+    misspelt(variable).map(|meant| format!("environment variable {variable}: did you mean {meant}? Else unset it"))
+}
+
+/// The table as `docs/options.md` has it, in Markdown.
+pub fn markdown() -> String {
+    let part = |title: &str, about: &[About]| {
+        let mut text = format!("## {title}\n\n| option | values | default | set by | |\n|---|---|---|---|---|\n");
+        for entry in OPTIONS.iter().filter(|entry| about.contains(&entry.about)) {
+            let code = |text: &str| if text.is_empty() { String::new() } else { format!("`{text}`") };
+            let example =
+                if entry.example.is_empty() { String::new() } else { format!(", e.g. {}", code(entry.example)) };
+            let scope = match entry.scope {
+                Scope::Asked => "client",
+                Scope::Own => "each side",
+                Scope::Never => "owner",
+            };
+            let (name, kind, default) = (entry.name, entry.kind, code(entry.default));
+            text.push_str(&format!("| `{name}` | {kind} | {default} | {scope} | {}{example} |\n", entry.sentence));
+        }
+        text
+    };
+    [
+        part("Dataset", &[About::Dataset]),
+        part("Columns", &[About::Columns]),
+        part("Order, ranks and means", &[About::Loading]),
+    ]
+    .join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::LoaderOptions;
+    use crate::plan::OrderVersion;
+    use serde_json::{Value, json};
+
+    /// The options as the struct has them, with those of columns beside the others.
+    fn fields() -> serde_json::Map<String, Value> {
+        let Value::Object(mut fields) = serde_json::to_value(LoaderOptions::default()).unwrap() else { panic!() };
+        let Some(Value::Object(columns)) = fields.remove("columns") else { panic!() };
+        fields.extend(columns);
+        fields
+    }
+
+    #[test]
+    fn the_table_has_every_field_and_no_other() {
+        let mut names: Vec<_> = OPTIONS.iter().map(|entry| entry.name).collect();
+        let fields = fields();
+        let mut known: Vec<_> = fields.keys().map(String::as_str).collect();
+        names.sort_unstable();
+        known.sort_unstable();
+        assert_eq!(names, known);
+        let Value::Object(columns) = serde_json::to_value(LoaderOptions::default().columns).unwrap() else { panic!() };
+        for entry in OPTIONS {
+            assert_eq!(columns.contains_key(entry.name), entry.about == About::Columns, "{}", entry.name);
+        }
+    }
+
+    #[test]
+    fn the_defaults_of_the_table_are_those_of_the_fields() {
+        for (name, value) in fields() {
+            let entry = option(&name).unwrap();
+            let empty = value.is_null() || value == json!([]) || value == json!({});
+            if entry.default.is_empty() {
+                assert!(empty || name == "limits", "{name} is {value} by default");
+                continue;
+            }
+            let said = entry.kind.parse(entry.default).unwrap();
+            assert!(
+                said == value || said.as_f64() == value.as_f64() && said.is_number(),
+                "{name}: {said}, not {value}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_words_of_a_choice_are_those_that_are_read_and_no_others() {
+        for entry in OPTIONS {
+            let Kind::Choice(words) = entry.kind else { continue };
+            let read = |word: &str| serde_json::from_value::<LoaderOptions>(json!({ entry.name: word }));
+            for word in words {
+                read(word).unwrap();
+            }
+            // The error lists what can be read.
+            let error = read("?").unwrap_err().to_string();
+            let listed = error.split_once("expected").unwrap().1;
+            assert_eq!(listed.matches('`').count() / 2, words.len(), "{}: {error}", entry.name);
+        }
+        assert_eq!(option("order_version").unwrap().kind, whole(1, u64::from(OrderVersion::LATEST.number())));
+    }
+
+    #[test]
+    fn a_misspelt_variable_is_told_and_one_of_somebody_else_is_not() {
+        for (variable, meant) in [
+            ("BOWSTRING_BATCHSIZE", Some("BOWSTRING_BATCH_SIZE")),
+            ("BOWSTRING_BACH_SIZE", Some("BOWSTRING_BATCH_SIZE")),
+            ("BOWSTRING_SUFFLE", Some("BOWSTRING_SHUFFLE")),
+            ("BOWSTRING_TOKENFILE", Some("BOWSTRING_TOKEN_FILE")),
+            ("BOWSTRING_RANKS", Some("BOWSTRING_RANK")),
+            ("BOWSTRING_BATCH_SIZE", None),
+            ("BOWSTRING_TOKENS", None),
+            ("BOWSTRING_SOAK", None),
+            ("BOWSTRING_AUDIT_LOG", None),
+            ("BOWSTRING_HOST", None),
+            ("BATCHSIZE", None),
+        ] {
+            assert_eq!(misspelt(variable).as_deref(), meant, "{variable}");
+        }
+    }
+}
