@@ -152,7 +152,7 @@ fn a_step_of_two_thousand_million_rows_is_refused_and_holds_nobody_up() {
     }
     for (options, option) in [
         (json!({"global_batch_size": 1_u64 << 63}), "global_batch_size"),
-        (json!({"batch_size": 8, "lanes": 1_u64 << 63}), "u32"),
+        (json!({"batch_size": 8, "lanes": 1_u64 << 63}), "whole number from 1 to 65536"),
         (json!({"batch_size": 8, "lanes": u32::MAX}), "lanes"),
         (json!({"batch_size": 8, "window_rows": 1_u64 << 63}), "window_rows"),
         (json!({"batch_size": 8, "prefetch": 1_u64 << 63}), "prefetch"),
