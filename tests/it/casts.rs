@@ -26,7 +26,8 @@ const WRAPS: &[(&str, &str)] = &[
     ("src/dataset/ngram.rs", "the difference of ascending numbers without a sign"),
     ("src/dataset/packed.rs", "differences of numbers, which the same sums take back"),
     ("src/dataset/times.rs", "nanoseconds that wrapped on the way, which the whole seconds beside them put right"),
-    ("src/pipeline/loader.rs", "the number of an epoch"),
+    ("src/pipeline/cursor.rs", "the number of an epoch"),
+    ("src/pipeline/local.rs", "the number of an epoch"),
 ];
 
 /// The modules that values pass.
