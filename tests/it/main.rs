@@ -58,6 +58,7 @@ mod flight_requests;
 /// The whole server in a simulated network.
 #[cfg(feature = "flight")]
 mod flight_sim;
+mod flight_spaces;
 /// Clients that wait for servers that are stopped, mute or out of reach.
 #[cfg(all(feature = "cli", feature = "flight", unix))]
 mod flight_wait;

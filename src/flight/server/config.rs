@@ -1,5 +1,6 @@
 //! Everything a server is started with: what was said, and what it became.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use super::catalogue::Catalogue;
 use super::key::TicketKey;
 use super::limits::Limits;
 use super::quota::{QuotaOptions, Quotas};
+use super::space::Spaces;
 use super::tls::{TlsFiles, may_listen};
 use crate::dataset::WriterOptions;
 use crate::error::{Error, Result};
@@ -79,6 +81,8 @@ pub struct ServerOptions {
     pub put: Option<String>,
     /// Whether ranks on this host get their batches through shared memory; they do by default.
     pub shared_memory: Option<bool>,
+    /// Tenants whose gangs and written datasets are in one space of names, by its name; others have their own each.
+    pub spaces: BTreeMap<String, Vec<String>>,
     /// What one peer may take.
     pub limits: Limits,
     /// What one tenant may take.
@@ -124,6 +128,8 @@ pub struct Config {
     pub put: Option<Put>,
     /// Whether ranks on this host get their batches through shared memory.
     pub shared_memory: bool,
+    /// Whose names are whose.
+    pub spaces: Spaces,
     /// What one tenant may take.
     pub quotas: Quotas,
 }
@@ -237,6 +243,7 @@ impl Config {
             share_bytes: options.share_bytes,
             put: options.put.as_deref().map(Put::parse),
             shared_memory: options.shared_memory.unwrap_or(true),
+            spaces: Spaces::new(&options.spaces)?,
             quotas: Quotas::new(options.quotas.clone(), limits.max_streams)?,
             limits,
         })

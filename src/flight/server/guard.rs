@@ -91,7 +91,7 @@ where
         if kind == Kind::Write {
             let core = Arc::clone(&self.core);
             return Box::pin(async move {
-                let answer = put::answer(&core, place.messages(body)).await;
+                let answer = put::answer(&core, &core.config.spaces.of(&tenant), place.messages(body)).await;
                 Ok(answer.unwrap_or_else(Status::into_http))
             });
         }

@@ -6,6 +6,7 @@
 //! | [`catalogue`], [`entry`], `pictures` | datasets by name, and what a client may ask of each |
 //! | [`auth`], [`certificate`], [`key`], [`secret`] | who may come in, what tickets are signed with, and what is never printed |
 //! | `watched` | files that change while the server runs |
+//! | [`space`] | whose names of gangs and of written datasets are whose |
 //! | [`tls`] | certificates, and where the server may listen without them |
 //! | [`limits`], [`connections`], [`quota`] | what one peer can take from the others: nothing |
 //! | [`admin`](mod@admin), [`metrics`] | what operators see |
@@ -47,6 +48,7 @@ mod seat;
 pub mod secret;
 mod service;
 mod shared_plan;
+pub mod space;
 pub mod tls;
 mod watched;
 mod writes;
