@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tonic::transport::ServerTlsConfig;
 
 use super::admin::AdminState;
 use super::auth::{Denied, Tenant, Tokens};
@@ -16,7 +15,7 @@ use super::key::TicketKey;
 use super::limits::Limits;
 use super::quota::{QuotaOptions, Quotas};
 use super::space::Spaces;
-use super::tls::{TlsFiles, may_listen};
+use super::tls::{ServerTls, TlsFiles, may_listen};
 use crate::dataset::WriterOptions;
 use crate::error::{Error, Result};
 use crate::flight::put::{Staging, StagingOptions};
@@ -101,7 +100,7 @@ pub struct Config {
     /// What tickets are signed with.
     pub key: TicketKey,
     /// The server's side of TLS; `None` speaks plain HTTP/2.
-    pub tls: Option<ServerTlsConfig>,
+    pub tls: Option<ServerTls>,
     /// Whether every client shows a certificate.
     pub client_ca: bool,
     /// Whether the server may be open to everybody.
@@ -139,6 +138,7 @@ pub struct Config {
 pub struct Reload {
     tokens: Option<Tokens>,
     key: TicketKey,
+    tls: Option<ServerTls>,
     admin: Arc<AdminState>,
 }
 
@@ -147,6 +147,7 @@ impl Reload {
     pub fn now(&self) {
         self.tokens.iter().chain(self.admin.tokens()).for_each(Tokens::reload);
         self.key.reload();
+        self.tls.iter().for_each(ServerTls::reload);
     }
 }
 
@@ -254,9 +255,14 @@ impl Config {
         self.drain_grace + AFTER_DRAIN
     }
 
-    /// What reads the files again that may change while the server runs: tokens and keys.
+    /// What reads the files again that may change while the server runs: tokens, keys, certificates.
     pub fn reload(&self) -> Reload {
-        Reload { tokens: self.tokens.clone(), key: self.key.clone(), admin: Arc::clone(&self.admin) }
+        Reload {
+            tokens: self.tokens.clone(),
+            key: self.key.clone(),
+            tls: self.tls.clone(),
+            admin: Arc::clone(&self.admin),
+        }
     }
 
     /// Whether this server may listen at `address`.

@@ -60,6 +60,7 @@ use std::sync::Arc;
 
 use arrow_flight::flight_service_server::FlightServiceServer;
 use futures::Stream;
+use futures::future::Either;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -111,9 +112,7 @@ where
     IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
 {
     let mut server = config.limits.apply(Server::builder());
-    if let Some(tls) = &config.tls {
-        server = server.tls_config(tls.clone()).map_err(|error| tls::refused("the configuration", &error))?;
-    }
+    let tls = config.tls.clone();
     let (reporter, health) = tonic_health::server::health_reporter();
     let (stop, stopped) = watch::channel(false);
     let (cut, cutting) = watch::channel(false);
@@ -177,10 +176,15 @@ where
     };
     let incoming = connections::admit(incoming, &limits, admin.metrics().clone(), cutting);
     let mut asked = stopped;
-    let serving = server.add_service(health).add_service(flight).serve_with_incoming_shutdown(incoming, async move {
+    let stopping = async move {
         // The sender lives as long as this.
         let _ = asked.wait_for(|stopped| *stopped).await;
-    });
+    };
+    let router = server.add_service(health).add_service(flight);
+    let serving = match tls {
+        Some(tls) => Either::Left(router.serve_with_incoming_shutdown(tls.secured(incoming), stopping)),
+        None => Either::Right(router.serve_with_incoming_shutdown(incoming, stopping)),
+    };
     admin.set_ready();
     tokio::select! {
         ended = serving => ended.map_err(|error| Error::Remote {
