@@ -39,6 +39,7 @@ mod flight_abuse;
 mod flight_access;
 /// What a client asks for: bounded before it costs anything, and never what a catalogue keeps back.
 #[cfg(all(feature = "cli", feature = "flight", unix))]
+mod flight_audit;
 mod flight_bounds;
 /// A client fed by a hostile server.
 #[cfg(feature = "flight")]

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::admin::AdminState;
+use super::audit::Audit;
 use super::auth::{Denied, Tenant, Tokens};
 use super::catalogue::Catalogue;
 use super::key::TicketKey;
@@ -80,6 +81,8 @@ pub struct ServerOptions {
     pub put: Option<String>,
     /// Whether ranks on this host get their batches through shared memory; they do by default.
     pub shared_memory: Option<bool>,
+    /// File that a line of JSON is added to for each call and each end of a stream.
+    pub audit_log: Option<PathBuf>,
     /// Tenants whose gangs and written datasets are in one space of names, by its name; others have their own each.
     pub spaces: BTreeMap<String, Vec<String>>,
     /// What one peer may take.
@@ -127,6 +130,8 @@ pub struct Config {
     pub put: Option<Put>,
     /// Whether ranks on this host get their batches through shared memory.
     pub shared_memory: bool,
+    /// Where calls and ends of streams are noted.
+    pub audit: Audit,
     /// Whose names are whose.
     pub spaces: Spaces,
     /// What one tenant may take.
@@ -139,6 +144,7 @@ pub struct Reload {
     tokens: Option<Tokens>,
     key: TicketKey,
     tls: Option<ServerTls>,
+    audit: Audit,
     admin: Arc<AdminState>,
 }
 
@@ -148,6 +154,7 @@ impl Reload {
         self.tokens.iter().chain(self.admin.tokens()).for_each(Tokens::reload);
         self.key.reload();
         self.tls.iter().for_each(ServerTls::reload);
+        self.audit.reopen();
     }
 }
 
@@ -244,6 +251,7 @@ impl Config {
             share_bytes: options.share_bytes,
             put: options.put.as_deref().map(Put::parse),
             shared_memory: options.shared_memory.unwrap_or(true),
+            audit: options.audit_log.as_deref().map(Audit::open).transpose()?.unwrap_or_default(),
             spaces: Spaces::new(&options.spaces)?,
             quotas: Quotas::new(options.quotas.clone(), limits.max_streams)?,
             limits,
@@ -261,6 +269,7 @@ impl Config {
             tokens: self.tokens.clone(),
             key: self.key.clone(),
             tls: self.tls.clone(),
+            audit: self.audit.clone(),
             admin: Arc::clone(&self.admin),
         }
     }

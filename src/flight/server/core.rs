@@ -2,6 +2,7 @@
 
 mod streaming;
 
+use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -15,6 +16,7 @@ use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
 use tonic::{Code, Status};
 
 use self::streaming::{Streaming, draining};
+use super::audit::{self, Line};
 use super::auth::Tenant;
 use super::body::Message;
 use super::config::Config;
@@ -335,14 +337,52 @@ impl Core {
         })
     }
 
-    /// The messages of a ticket.
+    /// The messages of a ticket that came from `peer`.
     pub(super) async fn open(
         self: &Arc<Self>,
         via: Via<'_>,
+        peer: Option<IpAddr>,
         ticket: &[u8],
     ) -> Result<impl Stream<Item = Result<Message, Status>> + use<>, Status> {
+        let holder = match via {
+            Via::Network(tenant) => Some(tenant),
+            Via::Local => None,
+        };
+        let mut entry = audit::Stream::new(&self.config.audit, Line::of("DoGet", peer, holder));
+        let opened = self.begin(via, ticket, &mut entry).await;
+        let (stream, tenant, dataset) = opened.inspect_err(|status| entry.end(Some(status)))?;
+        let core = Arc::clone(self);
+        Ok(futures::stream::unfold(Some((stream, core, tenant, dataset, entry)), async |streaming| {
+            let (mut stream, core, tenant, dataset, mut entry) = streaming?;
+            match stream.next().await {
+                Ok(Some(message)) => {
+                    if let Message::Batch(batch, _) = &message {
+                        entry.sent(batch.position.step, batch.position.rows);
+                    }
+                    Some((Ok(message), Some((stream, core, tenant, dataset, entry))))
+                }
+                Ok(None) => {
+                    entry.end(None);
+                    None
+                }
+                Err(status) => {
+                    let status = core.ended(&tenant, &dataset, status);
+                    entry.end(Some(&status));
+                    Some((Err(status), None))
+                }
+            }
+        }))
+    }
+
+    async fn begin(
+        self: &Arc<Self>,
+        via: Via<'_>,
+        ticket: &[u8],
+        entry: &mut audit::Stream,
+    ) -> Result<(Answer, Tenant, String), Status> {
         let ticket = Ticket::verify_any(ticket, &self.config.key.taken(), SystemTime::now())
             .map_err(|denied| Status::permission_denied(denied.to_string()))?;
+        entry.reads(&ticket);
         let tenant = match via {
             Via::Network(tenant) if ticket.tenant == tenant.name() => tenant.clone(),
             Via::Network(_) => {
@@ -364,15 +404,7 @@ impl Core {
             self.config.admin.metrics().error(&error);
             to_status(&error)
         })?;
-        let core = Arc::clone(self);
-        Ok(futures::stream::unfold(Some((stream, core, tenant, dataset)), async |streaming| {
-            let (mut stream, core, tenant, dataset) = streaming?;
-            match stream.next().await {
-                Ok(Some(message)) => Some((Ok(message), Some((stream, core, tenant, dataset)))),
-                Ok(None) => None,
-                Err(status) => Some((Err(core.ended(&tenant, &dataset, status)), None)),
-            }
-        }))
+        Ok((stream, tenant, dataset))
     }
 
     async fn answer(self: &Arc<Self>, tenant: &Tenant, mut ticket: Ticket, outgoing: u64) -> Result<Answer> {

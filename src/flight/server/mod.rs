@@ -10,6 +10,7 @@
 //! | [`tls`] | certificates, and where the server may listen without them |
 //! | [`limits`], [`connections`], [`quota`] | what one peer can take from the others: nothing |
 //! | [`admin`](mod@admin), [`metrics`] | what operators see |
+//! | `audit`, `refusals` | what callers did, for those who ask later; how often they may be refused |
 //! | `guard`, `incoming`, `health` | the door: who may call, and what a request may take |
 //! | `service`, `body` | the protocol: the calls, batches as messages |
 //! | `local`, `put`, `rows` | batches through shared memory; datasets that are written; rows as they are stored |
@@ -18,6 +19,7 @@
 //! | `claims`, `seat` | in which memory, and whose turn it is |
 
 pub mod admin;
+mod audit;
 pub mod auth;
 mod background;
 mod body;
@@ -43,6 +45,7 @@ mod openings;
 mod pictures;
 mod put;
 pub mod quota;
+mod refusals;
 mod rows;
 mod seat;
 pub mod secret;
@@ -69,6 +72,7 @@ use tonic::transport::server::Connected;
 use tonic_health::ServingStatus;
 
 pub use admin::{AdminState, admin};
+pub use audit::Audit;
 pub use auth::{Denied, Tenant, Tokens};
 pub use background::Background;
 pub use catalogue::Catalogue;

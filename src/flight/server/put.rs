@@ -73,8 +73,13 @@ fn read<'a, T: Deserialize<'a>>(what: &'static str, json: &'a [u8]) -> Result<T>
 }
 
 /// Stages the attempt that `messages` are.
-pub(super) async fn answer(core: &Core, space: &Space, messages: Arrivals) -> Result<Response<Body>, Status> {
-    let staged = stage(core, space, messages).await.map_err(|error| {
+pub(super) async fn answer(
+    core: &Core,
+    space: &Space,
+    messages: Arrivals,
+    dataset: &mut Option<String>,
+) -> Result<Response<Body>, Status> {
+    let staged = stage(core, space, messages, dataset).await.map_err(|error| {
         core.config.admin.metrics().error(&error);
         to_status(&error)
     })?;
@@ -90,7 +95,7 @@ pub(super) async fn answer(core: &Core, space: &Space, messages: Arrivals) -> Re
     Ok(response)
 }
 
-async fn stage(core: &Core, space: &Space, mut messages: Arrivals) -> Result<Staged> {
+async fn stage(core: &Core, space: &Space, mut messages: Arrivals, dataset: &mut Option<String>) -> Result<Staged> {
     let staging = core.staging.as_ref().ok_or_else(refused)?;
     let limits = &core.config.limits;
     let first = messages.next().await?.ok_or_else(|| Error::config("put", "nothing was put"))?;
@@ -102,6 +107,7 @@ async fn stage(core: &Core, space: &Space, mut messages: Arrivals) -> Result<Sta
         .map_err(|error| Error::config("descriptor", error.to_string()))?;
     let part: Part = read("descriptor", &descriptor.cmd)?;
     let write = space.write(&part.dataset, &part.write)?;
+    *dataset = Some(part.dataset);
     let mut head = first.head;
     // The descriptor may come before the schema.
     while head.header.is_empty() {
