@@ -5,9 +5,11 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use bowstring::dataset::{Dataset, OpenOptions, Projection};
-use bowstring::{Error, Result};
+use bowstring::pipeline::LoaderOptions;
+use bowstring::{Error, Loader, Result};
 
 use crate::dataset::{Marks, Server, open, read_group, runtime};
+use crate::support;
 
 /// Opens `url` and leaves it at the moment after planning, before reading.
 fn opened(url: &str) -> (Dataset, Projection) {
@@ -73,6 +75,35 @@ fn a_local_file_that_changes_is_refused() {
         refused(runtime.block_on(dataset.fetch(0, &projection)), what);
         // What was read before is whole and stays so.
         assert_eq!(dataset.decode(&before, &projection, 0).unwrap().len(), 50, "{what}");
+    }
+}
+
+/// A file that gets shorter between two row groups of an epoch is an error that names it, in the loader that people use: nothing is
+/// mapped, so nothing can be killed by a page that is gone.
+#[test]
+fn a_local_file_that_shrinks_while_a_loader_reads_it_is_an_error() {
+    for left in [0, 4, 100, 2000] {
+        let folder = tempfile::tempdir().unwrap();
+        support::write(folder.path(), &[vec![50; 200]], 4);
+        let path = fs::read_dir(folder.path()).unwrap().next().unwrap().unwrap().path();
+        let options = LoaderOptions {
+            prefetch: 1,
+            lanes: Some(1),
+            window_rows: Some(50),
+            ..support::options(folder.path(), 5, 0, 1)
+        };
+        let mut loader = Loader::open(options).unwrap();
+        loader.next().unwrap().unwrap();
+        File::options().write(true).open(&path).unwrap().set_len(left).unwrap();
+        let error = loop {
+            match loader.next() {
+                Ok(batch) => assert!(batch.is_some(), "the epoch ended without its rows"),
+                Err(error) => break error,
+            }
+        };
+        let text = error.chain();
+        assert!(matches!(error, Error::SourceChanged { .. }), "{left} bytes: {text}");
+        assert!(text.contains(path.file_name().unwrap().to_str().unwrap()), "{text}");
     }
 }
 

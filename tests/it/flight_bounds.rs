@@ -138,8 +138,11 @@ fn a_step_of_two_thousand_million_rows_is_refused_and_holds_nobody_up() {
     }
     // Numbers that nothing can have are refused here and there, without a panic.
     type Change = fn(&mut LoaderOptions);
-    let cases: [(Change, &str); 6] = [
+    let cases: [(Change, &str); 9] = [
         (|options| options.batch_size = Some(1 << 63), "global_batch_size"),
+        (|options| options.batch_size = Some(u64::MAX), "global_batch_size"),
+        (|options| options.window_rows = Some(u64::MAX), "window_rows"),
+        (|options| options.timeout = u64::MAX as f64, "timeout"),
         (|options| options.lanes = Some(u32::MAX), "lanes"),
         (|options| options.window_rows = Some(1 << 63), "window_rows"),
         (|options| options.prefetch = 1 << 63, "prefetch"),
@@ -157,6 +160,12 @@ fn a_step_of_two_thousand_million_rows_is_refused_and_holds_nobody_up() {
         (json!({"batch_size": 8, "window_rows": 1_u64 << 63}), "window_rows"),
         (json!({"batch_size": 8, "prefetch": 1_u64 << 63}), "prefetch"),
         (json!({"batch_size": 8, "timeout": 9.3e18}), "timeout"),
+        (json!({"global_batch_size": u64::MAX}), "global_batch_size"),
+        (json!({"batch_size": u64::MAX}), "global_batch_size"),
+        (json!({"batch_size": 8, "lanes": u64::MAX}), "u32"),
+        (json!({"batch_size": 8, "window_rows": u64::MAX}), "window_rows"),
+        (json!({"batch_size": 8, "prefetch": u64::MAX}), "prefetch"),
+        (json!({"batch_size": 8, "timeout": u64::MAX}), "timeout"),
     ] {
         let error = described(&server, &json!({"dataset": "numbers", "options": options})).unwrap_err();
         assert!(error.contains(option), "{option}: {error}");

@@ -42,6 +42,7 @@ mod flight_abuse;
 mod flight_access;
 /// What a client asks for: bounded before it costs anything, and never what a catalogue keeps back.
 #[cfg(all(feature = "cli", feature = "flight", unix))]
+mod flight_audit;
 mod flight_bounds;
 /// A client fed by a hostile server.
 #[cfg(feature = "flight")]
@@ -61,6 +62,7 @@ mod flight_requests;
 /// The whole server in a simulated network.
 #[cfg(feature = "flight")]
 mod flight_sim;
+mod flight_spaces;
 /// Clients that wait for servers that are stopped, mute or out of reach.
 #[cfg(all(feature = "cli", feature = "flight", unix))]
 mod flight_wait;

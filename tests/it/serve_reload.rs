@@ -6,7 +6,7 @@ use std::path::Path;
 use bowstring::Loader;
 use bowstring::pipeline::LoaderOptions;
 
-use crate::serve_shell::{PHOTOS, Server, command, write};
+use crate::serve_shell::{Authority, PHOTOS, Server, command, write};
 use crate::support;
 
 #[test]
@@ -78,4 +78,62 @@ fn a_hangup_reads_its_files_again_and_ends_nothing() {
     let (code, log) = server.ended();
     assert_eq!(code, Some(0), "{log}");
     assert!(log.contains("told to read its files again") && !log.contains(new), "{log}");
+}
+
+#[test]
+fn a_certificate_is_renewed_in_the_middle_of_an_epoch() {
+    let directory = tempfile::tempdir().unwrap();
+    let numbers = directory.path().join("numbers");
+    std::fs::create_dir(&numbers).unwrap();
+    support::write(&numbers, &[vec![500; 20]], 4);
+    let (one, two) = (Authority::new(directory.path(), "one"), Authority::new(directory.path(), "two"));
+    let numbers = format!("numbers={}", numbers.display());
+    let (cert, key) = (directory.path().join("cert.pem"), directory.path().join("key.pem"));
+    let renew = |cert_of: &str, key_of: &str| {
+        std::fs::copy(key_of, &key).unwrap();
+        std::fs::copy(cert_of, &cert).unwrap();
+    };
+    renew(&one.server.0, &one.server.1);
+    let (cert_path, key_path) = (cert.to_str().unwrap(), key.to_str().unwrap());
+    let server = Server::start(&["-v", "--tls-cert", cert_path, "--tls-key", key_path, &numbers]);
+    let open = |authority: &Authority, timeout: f64| {
+        let mut options = LoaderOptions { timeout, prefetch: 1, ..LoaderOptions::new("", 10) };
+        options.urls = vec![format!("{}/numbers", server.listen)];
+        options.storage_options.insert("ca".to_owned(), authority.ca.clone());
+        options.storage_options.insert("server_name".to_owned(), "localhost".to_owned());
+        // Through TLS all the way.
+        options.storage_options.insert("transport".to_owned(), "tcp".to_owned());
+        Loader::open(options)
+    };
+    let comes = |authority: &Authority| open(authority, 1.0).is_ok_and(|mut loader| loader.next().is_ok());
+    let until = |what: &str, done: &dyn Fn() -> bool| {
+        let start = std::time::Instant::now();
+        while !done() {
+            assert!(start.elapsed() < crate::serve_shell::LONGEST, "{what}: {}", server.log());
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+    };
+    let mut loader = open(&one, 30.0).unwrap();
+    let mut ids = support::ids(&loader.next().unwrap().unwrap());
+    assert!(!comes(&two));
+    renew(&two.server.0, &two.server.1);
+    until("new connections have the new certificate", &|| comes(&two));
+    assert!(!comes(&one), "new connections do not have the old one");
+    // What is wrong leaves it: a key of another certificate, half a file, none.
+    for broken in [&one.server.1, &one.server.0] {
+        renew(&two.server.0, broken);
+        let warnings = server.log().matches("what was there before stays").count();
+        server.signal("-HUP");
+        until("a warning", &|| server.log().matches("what was there before stays").count() > warnings);
+        until("what was there before", &|| comes(&two));
+    }
+    std::fs::remove_file(&cert).unwrap();
+    until("what was there before", &|| comes(&two));
+    while let Some(batch) = loader.next().unwrap() {
+        ids.extend(support::ids(&batch));
+    }
+    ids.sort_unstable();
+    assert!(ids.iter().copied().eq(0..10_000), "{} rows", ids.len());
+    server.signal("-TERM");
+    assert_eq!(server.ended().0, Some(0));
 }

@@ -105,6 +105,9 @@ pub(crate) struct Args {
     /// Whether ranks on this host get their batches through shared memory [default: true]
     #[arg(long, env = "BOWSTRING_SHARED_MEMORY", value_name = "BOOL", hide_env_values = true)]
     shared_memory: Option<bool>,
+    /// File that a line of JSON is added to for each call and each end of a stream
+    #[arg(long, env = "BOWSTRING_AUDIT_LOG", value_name = "FILE", hide_env_values = true)]
+    audit_log: Option<PathBuf>,
     /// Form of the log on standard error
     #[arg(long, env = "BOWSTRING_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text, hide_env_values = true)]
     pub(crate) log_format: LogFormat,
@@ -184,6 +187,7 @@ impl Args {
         over(&mut server.share_bytes, &self.share_bytes);
         over(&mut server.put, &self.put);
         over(&mut server.shared_memory, &self.shared_memory);
+        over(&mut server.audit_log, &self.audit_log);
         server.insecure |= self.insecure;
         if !self.replicas.is_empty() {
             server.replicas.clone_from(&self.replicas);

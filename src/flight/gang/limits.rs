@@ -25,6 +25,8 @@ use super::wire::Refusal;
 
 /// Longest name of a gang, in bytes.
 const NAME: usize = 128;
+/// Longest name of a space, in bytes: `certificate:` and a tenant's name.
+const SPACE: usize = 140;
 /// Longest text of a member's information, in bytes.
 pub(super) const INFO: usize = 256;
 /// Characters of a failure that are kept.
@@ -42,9 +44,11 @@ pub(super) fn request(action: &str, max_message: u64) -> u64 {
     }
 }
 
-/// That `name` is one for a gang.
+/// That `name` is one for a gang, perhaps in a space of its own: then that stands before it.
 pub(super) fn name(name: &str) -> Result<(), Refusal> {
-    if (1..=NAME).contains(&name.len()) && !name.chars().any(char::is_control) {
+    let fits = |name: &str| (1..=NAME).contains(&name.len());
+    let scoped = || name.split_once('/').is_some_and(|(space, own)| space.len() <= SPACE && fits(own));
+    if (fits(name) || scoped()) && !name.chars().any(char::is_control) {
         return Ok(());
     }
     let shown: String = name.chars().take(SHOWN).collect();

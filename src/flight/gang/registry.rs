@@ -164,6 +164,21 @@ impl Registry {
     /// [`Error::Fenced`] for a caller whose generation is over, [`Error::Mismatch`] where ranks contradict each other,
     /// [`Error::Timeout`] where somebody did not come, [`Error::Store`] if the journal cannot be written.
     pub async fn call(&self, action: &str, body: &[u8]) -> Result<Vec<u8>> {
+        self.call_as(action, body, |gang| Ok(gang.to_owned())).await
+    }
+
+    /// As [`call`](Self::call) from a caller whose gangs have other names here: `known` makes ours of his. His own ones are in the
+    /// answers.
+    ///
+    /// # Errors
+    /// As there, and those of `known`.
+    pub(crate) async fn call_as(
+        &self,
+        action: &str,
+        body: &[u8],
+        known: impl Fn(&str) -> Result<String>,
+    ) -> Result<Vec<u8>> {
+        let of = |caller: Caller| Ok::<_, Error>(Caller { gang: known(&caller.gang)?, ..caller });
         let limit = limits::request(action, self.options.max_message);
         if body.len() as u64 > limit {
             let what = format!("the request {}", action.chars().take(64).collect::<String>());
@@ -171,38 +186,55 @@ impl Registry {
         }
         match action {
             "gang.join" => {
-                let request: JoinRequest = read(action, body)?;
+                let mut request: JoinRequest = read(action, body)?;
+                request.gang = known(&request.gang)?;
+                if let Some(token) = &mut request.token
+                    && token.is_intact()
+                {
+                    *token = token.of_gang(known(&token.gang)?);
+                }
                 let times = (request.timeout_ms, request.poll_ms);
                 let name = request.gang.clone();
                 self.wait(&name, times, request, join, Machine::hold_join).await
             }
             "gang.barrier" | "gang.all_gather" => {
-                let request: MeetRequest = read(action, body)?;
+                let mut request: MeetRequest = read(action, body)?;
+                request.caller = of(request.caller)?;
                 let times = (request.timeout_ms, request.poll_ms);
                 let name = request.caller.gang.clone();
                 let ask = if action == "gang.barrier" { barrier } else { all_gather };
                 self.wait(&name, times, request, ask, Machine::hold_round).await
             }
             "gang.heartbeat" => {
-                let request: CallerRequest = read(action, body)?;
-                write(&self.act(|machine, now| machine.heartbeat(now, &request.caller))?)
+                let CallerRequest { caller } = read(action, body)?;
+                let caller = of(caller)?;
+                write(&self.act(|machine, now| machine.heartbeat(now, &caller))?)
             }
             "gang.members" => {
-                let request: CallerRequest = read(action, body)?;
-                write(&self.act(|machine, now| machine.members(now, &request.caller))?)
+                let CallerRequest { caller } = read(action, body)?;
+                let caller = of(caller)?;
+                write(&self.act(|machine, now| machine.members(now, &caller))?)
             }
             "gang.ack" => {
-                let request: AckRequest = read(action, body)?;
-                write(&self.act(|machine, now| machine.ack(now, &request))?)
+                let mut request: AckRequest = read(action, body)?;
+                let own = request.caller.gang.clone();
+                request.caller = of(request.caller)?;
+                let mut acked = self.act(|machine, now| machine.ack(now, &request))?;
+                acked.token = acked.token.of_gang(own);
+                write(&acked)
             }
             "gang.leave" => {
-                let request: LeaveRequest = read(action, body)?;
+                let mut request: LeaveRequest = read(action, body)?;
+                request.caller = of(request.caller)?;
                 self.act(|machine, now| machine.leave(now, &request))?;
                 Ok(b"{}".to_vec())
             }
             "gang.state" => {
-                let request: StateRequest = read(action, body)?;
-                write(&self.act(|machine, now| machine.state(now, &request.gang))?)
+                let StateRequest { gang } = read(action, body)?;
+                let inner = known(&gang)?;
+                let mut state = self.act(|machine, now| machine.state(now, &inner))?;
+                state.gang = gang;
+                write(&state)
             }
             other => Err(Error::NotFound {
                 what: format!("action {:?}", other.chars().take(64).collect::<String>()),

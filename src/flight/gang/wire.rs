@@ -99,6 +99,11 @@ impl Token {
         self
     }
 
+    /// The same, of a gang that is known by another name.
+    pub(super) fn of_gang(&self, gang: String) -> Self {
+        Self::new(gang, self.generation, self.position).of_plan(self.plan)
+    }
+
     fn checksum(&self) -> u32 {
         let Position { epoch, step } = self.position;
         let plan = self.plan.map(|plan| format!("\n{plan}")).unwrap_or_default();

@@ -52,6 +52,12 @@ impl WriteId {
         Ok(Self { dataset: dataset.to_owned(), id: id.to_owned() })
     }
 
+    /// The same write in a space of its own: no [`new`](Self::new) makes its name, since none has an `@`.
+    #[must_use]
+    pub(crate) fn within(self, space: &str) -> Self {
+        Self { dataset: format!("{}@{}", space.replace(':', "@"), self.dataset), ..self }
+    }
+
     /// The dataset's name.
     pub fn dataset(&self) -> &str {
         &self.dataset

@@ -197,7 +197,7 @@ impl Staging {
     /// # Errors
     /// As [`commit`](Self::commit); [`Error::Config`] if `once` is no name.
     pub async fn commit_as(&self, write: &WriteId, once: &str, mode: Mode, tokens: &[Token]) -> Result<Committed> {
-        let once = WriteId::new(write.dataset(), once)?;
+        let once = WriteId { dataset: write.dataset.clone(), ..WriteId::new("once", once)? };
         let (inner, write, tokens) = (Arc::clone(&self.inner), write.clone(), tokens.to_vec());
         let committing = Arc::clone(&self.inner.committing);
         alone(committing, move || {
@@ -235,10 +235,14 @@ impl Staging {
     /// # Errors
     /// [`Error::Config`] unless the prefix could be an id.
     pub async fn abort_all(&self, dataset: &str, prefix: &str) -> Result<usize> {
-        let prefix = WriteId::new(dataset, prefix)?;
-        let (count, gone) = self.inner.book().abort_all(dataset, prefix.id(), Instant::now());
+        Ok(self.abort_like(&WriteId::new(dataset, prefix)?).await)
+    }
+
+    /// As [`abort_all`](Self::abort_all), of writes that begin with the id of `prefix`.
+    pub(crate) async fn abort_like(&self, prefix: &WriteId) -> usize {
+        let (count, gone) = self.inner.book().abort_all(prefix.dataset(), prefix.id(), Instant::now());
         discard(gone).await;
-        Ok(count)
+        count
     }
 
     /// Removes a dataset with all that it takes; false if there was none. Writes under way go on: the next commit makes it anew, with
@@ -248,7 +252,14 @@ impl Staging {
     /// # Errors
     /// [`Error::Config`] if this names no dataset, or one that was not written here; [`Error::Store`]: then it is as it was, or gone.
     pub async fn drop_dataset(&self, dataset: &str) -> Result<bool> {
-        let name = WriteId::new(dataset, "drop")?;
+        self.drop_of(WriteId::new(dataset, "drop")?).await
+    }
+
+    /// As [`drop_dataset`](Self::drop_dataset), of the dataset of `name`.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) async fn drop_of(&self, name: WriteId) -> Result<bool> {
         let inner = Arc::clone(&self.inner);
         // No commit builds on a version that is about to go.
         alone(Arc::clone(&self.inner.committing), move || match &inner.target {
@@ -262,7 +273,11 @@ impl Staging {
     /// if there is none. The version before it can be read until the next commit.
     pub fn url(&self, dataset: &str) -> Option<String> {
         // Names become parts of paths.
-        let name = WriteId::new(dataset, "x").ok()?;
+        self.url_of(&WriteId::new(dataset, "x").ok()?)
+    }
+
+    /// As [`url`](Self::url), of the dataset of `name`.
+    pub(crate) fn url_of(&self, name: &WriteId) -> Option<String> {
         match &self.inner.target {
             Target::Directory(directory) => directory.url(name.dataset()),
             Target::Memory(memory) => memory.url(name.dataset()),

@@ -1,20 +1,22 @@
 //! Everything a server is started with: what was said, and what it became.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tonic::transport::ServerTlsConfig;
 
 use super::admin::AdminState;
+use super::audit::Audit;
 use super::auth::{Denied, Tenant, Tokens};
 use super::catalogue::Catalogue;
 use super::key::TicketKey;
 use super::limits::Limits;
 use super::quota::{QuotaOptions, Quotas};
-use super::tls::{TlsFiles, may_listen};
+use super::space::Spaces;
+use super::tls::{ServerTls, TlsFiles, may_listen};
 use crate::dataset::WriterOptions;
 use crate::error::{Error, Result};
 use crate::flight::put::{Staging, StagingOptions};
@@ -79,6 +81,10 @@ pub struct ServerOptions {
     pub put: Option<String>,
     /// Whether ranks on this host get their batches through shared memory; they do by default.
     pub shared_memory: Option<bool>,
+    /// File that a line of JSON is added to for each call and each end of a stream.
+    pub audit_log: Option<PathBuf>,
+    /// Tenants whose gangs and written datasets are in one space of names, by its name; others have their own each.
+    pub spaces: BTreeMap<String, Vec<String>>,
     /// What one peer may take.
     pub limits: Limits,
     /// What one tenant may take.
@@ -97,7 +103,7 @@ pub struct Config {
     /// What tickets are signed with.
     pub key: TicketKey,
     /// The server's side of TLS; `None` speaks plain HTTP/2.
-    pub tls: Option<ServerTlsConfig>,
+    pub tls: Option<ServerTls>,
     /// Whether every client shows a certificate.
     pub client_ca: bool,
     /// Whether the server may be open to everybody.
@@ -124,6 +130,10 @@ pub struct Config {
     pub put: Option<Put>,
     /// Whether ranks on this host get their batches through shared memory.
     pub shared_memory: bool,
+    /// Where calls and ends of streams are noted.
+    pub audit: Audit,
+    /// Whose names are whose.
+    pub spaces: Spaces,
     /// What one tenant may take.
     pub quotas: Quotas,
 }
@@ -133,6 +143,8 @@ pub struct Config {
 pub struct Reload {
     tokens: Option<Tokens>,
     key: TicketKey,
+    tls: Option<ServerTls>,
+    audit: Audit,
     admin: Arc<AdminState>,
 }
 
@@ -141,6 +153,8 @@ impl Reload {
     pub fn now(&self) {
         self.tokens.iter().chain(self.admin.tokens()).for_each(Tokens::reload);
         self.key.reload();
+        self.tls.iter().for_each(ServerTls::reload);
+        self.audit.reopen();
     }
 }
 
@@ -237,6 +251,8 @@ impl Config {
             share_bytes: options.share_bytes,
             put: options.put.as_deref().map(Put::parse),
             shared_memory: options.shared_memory.unwrap_or(true),
+            audit: options.audit_log.as_deref().map(Audit::open).transpose()?.unwrap_or_default(),
+            spaces: Spaces::new(&options.spaces)?,
             quotas: Quotas::new(options.quotas.clone(), limits.max_streams)?,
             limits,
         })
@@ -247,9 +263,15 @@ impl Config {
         self.drain_grace + AFTER_DRAIN
     }
 
-    /// What reads the files again that may change while the server runs: tokens and keys.
+    /// What reads the files again that may change while the server runs: tokens, keys, certificates.
     pub fn reload(&self) -> Reload {
-        Reload { tokens: self.tokens.clone(), key: self.key.clone(), admin: Arc::clone(&self.admin) }
+        Reload {
+            tokens: self.tokens.clone(),
+            key: self.key.clone(),
+            tls: self.tls.clone(),
+            audit: self.audit.clone(),
+            admin: Arc::clone(&self.admin),
+        }
     }
 
     /// Whether this server may listen at `address`.

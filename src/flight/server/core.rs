@@ -2,6 +2,7 @@
 
 mod streaming;
 
+use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -15,6 +16,7 @@ use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
 use tonic::{Code, Status};
 
 use self::streaming::{Streaming, draining};
+use super::audit::{self, Line};
 use super::auth::Tenant;
 use super::body::Message;
 use super::config::Config;
@@ -24,9 +26,11 @@ use super::key::TICKET_LIFE;
 use super::opened::{Offer, Opened};
 use super::openings::Openings;
 use super::rows::{self, Sending};
+use super::space::Space;
 use crate::error::{Error, Result};
 use crate::flight::asked::{Asked, StoredRows};
 use crate::flight::client::{Announced, Local};
+use crate::flight::gang::wire::Caller;
 use crate::flight::gang::{Reading, Registry};
 use crate::flight::put::Staging;
 use crate::flight::status::to_status;
@@ -104,14 +108,19 @@ impl Core {
         Ok(self.config.tenant(header, certificate)?)
     }
 
+    /// A member of a gang as the registry knows it: in the space of `tenant`.
+    fn caller(&self, tenant: &Tenant, caller: &Caller) -> Result<Caller> {
+        Ok(Caller { gang: self.config.spaces.of(tenant).gang(&caller.gang)?, ..caller.clone() })
+    }
+
     /// What `asked` means, and what the dataset keeps back.
-    fn options(&self, asked: &Asked) -> Result<(LoaderOptions, Veil)> {
+    fn options(&self, tenant: &Tenant, asked: &Asked) -> Result<(LoaderOptions, Veil)> {
         let written;
         let entry = match (self.config.catalogue.get(&asked.dataset), &self.staging) {
             (Ok(entry), _) => entry,
             (Err(unknown), None) => return Err(unknown),
             (Err(unknown), Some(staging)) => {
-                let url = staging.url(&asked.dataset).ok_or(unknown)?;
+                let url = self.config.spaces.of(tenant).url(staging, &asked.dataset).ok_or(unknown)?;
                 written = Entry::new(&asked.dataset, vec![url], Map::new(), ClientLimits::default())?;
                 &written
             }
@@ -136,7 +145,7 @@ impl Core {
     }
 
     async fn offer(&self, tenant: &Tenant, asked: &Asked) -> Result<Arc<Offer>> {
-        let (options, veil) = self.options(asked)?;
+        let (options, veil) = self.options(tenant, asked)?;
         let claims = self.hub.claims();
         let open = |options| {
             let offer = |options| Offer::open(options, veil.clone(), tenant.clone(), Arc::clone(claims));
@@ -147,7 +156,7 @@ impl Core {
 
     async fn stored(&self, tenant: &Tenant, asked: &Asked, rows: &StoredRows) -> Result<Arc<Stored>> {
         rows::check(rows)?;
-        let (options, veil) = self.options(asked)?;
+        let (options, veil) = self.options(tenant, asked)?;
         let open = |options| {
             let stored = |options: LoaderOptions| {
                 let veil = veil.clone();
@@ -167,12 +176,15 @@ impl Core {
             && asked.fingerprint.is_none()
         {
             // Who resumes goes on with the same files, although there may be others by now.
-            asked.fingerprint = self.gangs.resumed(caller);
+            asked.fingerprint = self.gangs.resumed(&self.caller(tenant, caller)?);
         }
         let offer = self.offer(tenant, &asked).await?;
         let plan = offer.plan(asked.epoch, self.hub.workers()).await?;
         if let Some(caller) = &asked.gang {
-            self.gangs.may_read(caller, &Reading::new(&asked.dataset, offer.fingerprint, plan.spec()))?;
+            self.gangs.may_read(
+                &self.caller(tenant, caller)?,
+                &Reading::new(&asked.dataset, offer.fingerprint, plan.spec()),
+            )?;
         }
         State::at(offer.fingerprint, plan.spec().clone(), asked.epoch, asked.step).check_step(plan.steps())?;
         let wanted = Wanted {
@@ -277,14 +289,14 @@ impl Core {
     }
 
     /// Removes a dataset that was written here; false if there was none.
-    pub(super) async fn drop_dataset(&self, staging: &Staging, dataset: &str) -> Result<bool> {
-        let url = staging.url(dataset);
+    pub(super) async fn drop_dataset(&self, staging: &Staging, space: &Space, dataset: &str) -> Result<bool> {
+        let url = space.own(staging, dataset);
         if url.is_none() && self.config.catalogue.get(dataset).is_ok() {
             let problem =
                 format!("{dataset} is of the server's catalogue and was not written to it: its files are its owner's");
             return Err(Error::config("dataset", problem));
         }
-        let dropped = staging.drop_dataset(dataset).await?;
+        let dropped = staging.drop_of(space.write(dataset, "drop")?).await?;
         if let Some(url) = url {
             // One of that name that is written later is another.
             self.opened.forget_at(&url);
@@ -294,11 +306,13 @@ impl Core {
     }
 
     /// What ended a stream of `dataset`: that it was dropped, if its files are missing for that.
-    fn ended(&self, dataset: &str, status: Status) -> Status {
+    fn ended(&self, tenant: &Tenant, dataset: &str, status: Status) -> Status {
         let missing = matches!(status.code(), Code::FailedPrecondition | Code::NotFound);
         match &self.staging {
             Some(staging)
-                if missing && staging.url(dataset).is_none() && self.config.catalogue.get(dataset).is_err() =>
+                if missing
+                    && self.config.spaces.of(tenant).url(staging, dataset).is_none()
+                    && self.config.catalogue.get(dataset).is_err() =>
             {
                 let hint = "it was dropped while it was read".to_owned();
                 to_status(&Error::NotFound { what: format!("dataset {dataset:?}"), hint })
@@ -323,14 +337,52 @@ impl Core {
         })
     }
 
-    /// The messages of a ticket.
+    /// The messages of a ticket that came from `peer`.
     pub(super) async fn open(
         self: &Arc<Self>,
         via: Via<'_>,
+        peer: Option<IpAddr>,
         ticket: &[u8],
     ) -> Result<impl Stream<Item = Result<Message, Status>> + use<>, Status> {
+        let holder = match via {
+            Via::Network(tenant) => Some(tenant),
+            Via::Local => None,
+        };
+        let mut entry = audit::Stream::new(&self.config.audit, Line::of("DoGet", peer, holder));
+        let opened = self.begin(via, ticket, &mut entry).await;
+        let (stream, tenant, dataset) = opened.inspect_err(|status| entry.end(Some(status)))?;
+        let core = Arc::clone(self);
+        Ok(futures::stream::unfold(Some((stream, core, tenant, dataset, entry)), async |streaming| {
+            let (mut stream, core, tenant, dataset, mut entry) = streaming?;
+            match stream.next().await {
+                Ok(Some(message)) => {
+                    if let Message::Batch(batch, _) = &message {
+                        entry.sent(batch.position.step, batch.position.rows);
+                    }
+                    Some((Ok(message), Some((stream, core, tenant, dataset, entry))))
+                }
+                Ok(None) => {
+                    entry.end(None);
+                    None
+                }
+                Err(status) => {
+                    let status = core.ended(&tenant, &dataset, status);
+                    entry.end(Some(&status));
+                    Some((Err(status), None))
+                }
+            }
+        }))
+    }
+
+    async fn begin(
+        self: &Arc<Self>,
+        via: Via<'_>,
+        ticket: &[u8],
+        entry: &mut audit::Stream,
+    ) -> Result<(Answer, Tenant, String), Status> {
         let ticket = Ticket::verify_any(ticket, &self.config.key.taken(), SystemTime::now())
             .map_err(|denied| Status::permission_denied(denied.to_string()))?;
+        entry.reads(&ticket);
         let tenant = match via {
             Via::Network(tenant) if ticket.tenant == tenant.name() => tenant.clone(),
             Via::Network(_) => {
@@ -352,15 +404,7 @@ impl Core {
             self.config.admin.metrics().error(&error);
             to_status(&error)
         })?;
-        let core = Arc::clone(self);
-        Ok(futures::stream::unfold(Some((stream, core, dataset)), async |streaming| {
-            let (mut stream, core, dataset) = streaming?;
-            match stream.next().await {
-                Ok(Some(message)) => Some((Ok(message), Some((stream, core, dataset)))),
-                Ok(None) => None,
-                Err(status) => Some((Err(core.ended(&dataset, status)), None)),
-            }
-        }))
+        Ok((stream, tenant, dataset))
     }
 
     async fn answer(self: &Arc<Self>, tenant: &Tenant, mut ticket: Ticket, outgoing: u64) -> Result<Answer> {

@@ -31,6 +31,8 @@ pub struct Limits {
     pub calls_per_tenant: u32,
     /// Attempts that one tenant puts at once.
     pub writes_per_tenant: u32,
+    /// Calls of one address that are refused a minute, for want of a good token or ticket; further ones are held for a second each.
+    pub refused_per_minute: u32,
     /// Headers of one call together, as HTTP/2 counts them.
     pub header_list_bytes: u32,
     /// Bytes that a client may send ahead on one stream.
@@ -74,6 +76,7 @@ impl Default for Limits {
             max_streams: 4096,
             calls_per_tenant: 4096,
             writes_per_tenant: 1024,
+            refused_per_minute: 600,
             header_list_bytes: 16 << 10,
             stream_window_bytes: 4 << 20,
             connection_window_bytes: 16 << 20,
@@ -107,7 +110,8 @@ impl Limits {
     /// # Errors
     /// [`Error::Config`] naming the limit.
     pub fn validate(&self) -> Result<()> {
-        let sizes: [(&'static str, u64); 14] = [
+        let sizes: [(&'static str, u64); 15] = [
+            ("refused_per_minute", self.refused_per_minute.into()),
             ("message_bytes", self.message_bytes as u64),
             ("metadata_bytes", self.metadata_bytes as u64),
             ("ticket_bytes", self.ticket_bytes as u64),

@@ -45,7 +45,7 @@ pub(super) async fn serve(listener: Listener, core: Arc<Core>, allocator: Arc<Sh
 }
 
 async fn source(core: &Arc<Core>, ticket: &[u8], allocator: Arc<SharedAllocator>) -> Result<Source, tonic::Status> {
-    let messages = core.open(Via::Local, ticket).await?;
+    let messages = core.open(Via::Local, None, ticket).await?;
     // What does not lie in one slab is put together in another.
     let mut gatherer = Gatherer::new(&allocator);
     Ok(messages

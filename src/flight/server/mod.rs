@@ -6,9 +6,11 @@
 //! | [`catalogue`], [`entry`], `pictures` | datasets by name, and what a client may ask of each |
 //! | [`auth`], [`certificate`], [`key`], [`secret`] | who may come in, what tickets are signed with, and what is never printed |
 //! | `watched` | files that change while the server runs |
+//! | [`space`] | whose names of gangs and of written datasets are whose |
 //! | [`tls`] | certificates, and where the server may listen without them |
 //! | [`limits`], [`connections`], [`quota`] | what one peer can take from the others: nothing |
 //! | [`admin`](mod@admin), [`metrics`] | what operators see |
+//! | `audit`, `refusals` | what callers did, for those who ask later; how often they may be refused |
 //! | `guard`, `incoming`, `health` | the door: who may call, and what a request may take |
 //! | `service`, `body` | the protocol: the calls, batches as messages |
 //! | `local`, `put`, `rows` | batches through shared memory; datasets that are written; rows as they are stored |
@@ -17,6 +19,7 @@
 //! | `claims`, `seat` | in which memory, and whose turn it is |
 
 pub mod admin;
+mod audit;
 pub mod auth;
 mod background;
 mod body;
@@ -42,11 +45,13 @@ mod openings;
 mod pictures;
 mod put;
 pub mod quota;
+mod refusals;
 mod rows;
 mod seat;
 pub mod secret;
 mod service;
 mod shared_plan;
+pub mod space;
 pub mod tls;
 mod watched;
 mod writes;
@@ -58,6 +63,7 @@ use std::sync::Arc;
 
 use arrow_flight::flight_service_server::FlightServiceServer;
 use futures::Stream;
+use futures::future::Either;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -66,6 +72,7 @@ use tonic::transport::server::Connected;
 use tonic_health::ServingStatus;
 
 pub use admin::{AdminState, admin};
+pub use audit::Audit;
 pub use auth::{Denied, Tenant, Tokens};
 pub use background::Background;
 pub use catalogue::Catalogue;
@@ -109,9 +116,7 @@ where
     IO: AsyncRead + AsyncWrite + Connected + Unpin + Send + 'static,
 {
     let mut server = config.limits.apply(Server::builder());
-    if let Some(tls) = &config.tls {
-        server = server.tls_config(tls.clone()).map_err(|error| tls::refused("the configuration", &error))?;
-    }
+    let tls = config.tls.clone();
     let (reporter, health) = tonic_health::server::health_reporter();
     let (stop, stopped) = watch::channel(false);
     let (cut, cutting) = watch::channel(false);
@@ -175,10 +180,15 @@ where
     };
     let incoming = connections::admit(incoming, &limits, admin.metrics().clone(), cutting);
     let mut asked = stopped;
-    let serving = server.add_service(health).add_service(flight).serve_with_incoming_shutdown(incoming, async move {
+    let stopping = async move {
         // The sender lives as long as this.
         let _ = asked.wait_for(|stopped| *stopped).await;
-    });
+    };
+    let router = server.add_service(health).add_service(flight);
+    let serving = match tls {
+        Some(tls) => Either::Left(router.serve_with_incoming_shutdown(tls.secured(incoming), stopping)),
+        None => Either::Right(router.serve_with_incoming_shutdown(incoming, stopping)),
+    };
     admin.set_ready();
     tokio::select! {
         ended = serving => ended.map_err(|error| Error::Remote {

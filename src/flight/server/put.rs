@@ -15,9 +15,10 @@ use tonic::body::Body;
 use super::body::trailers;
 use super::core::{Core, json};
 use super::incoming::{Arrivals, Arrived};
+use super::space::Space;
 use crate::error::{Error, Result};
 use crate::flight::put::ipc::Decoder;
-use crate::flight::put::{Committed, Mode, Staged, Token, WriteId};
+use crate::flight::put::{Committed, Mode, Staged, Token};
 use crate::flight::status::to_status;
 
 /// Actions that end a write, or a dataset.
@@ -72,8 +73,13 @@ fn read<'a, T: Deserialize<'a>>(what: &'static str, json: &'a [u8]) -> Result<T>
 }
 
 /// Stages the attempt that `messages` are.
-pub(super) async fn answer(core: &Core, messages: Arrivals) -> Result<Response<Body>, Status> {
-    let staged = stage(core, messages).await.map_err(|error| {
+pub(super) async fn answer(
+    core: &Core,
+    space: &Space,
+    messages: Arrivals,
+    dataset: &mut Option<String>,
+) -> Result<Response<Body>, Status> {
+    let staged = stage(core, space, messages, dataset).await.map_err(|error| {
         core.config.admin.metrics().error(&error);
         to_status(&error)
     })?;
@@ -89,7 +95,7 @@ pub(super) async fn answer(core: &Core, messages: Arrivals) -> Result<Response<B
     Ok(response)
 }
 
-async fn stage(core: &Core, mut messages: Arrivals) -> Result<Staged> {
+async fn stage(core: &Core, space: &Space, mut messages: Arrivals, dataset: &mut Option<String>) -> Result<Staged> {
     let staging = core.staging.as_ref().ok_or_else(refused)?;
     let limits = &core.config.limits;
     let first = messages.next().await?.ok_or_else(|| Error::config("put", "nothing was put"))?;
@@ -100,7 +106,8 @@ async fn stage(core: &Core, mut messages: Arrivals) -> Result<Staged> {
     let descriptor = FlightDescriptor::decode(first.head.descriptor.as_slice())
         .map_err(|error| Error::config("descriptor", error.to_string()))?;
     let part: Part = read("descriptor", &descriptor.cmd)?;
-    let write = WriteId::new(&part.dataset, &part.write)?;
+    let write = space.write(&part.dataset, &part.write)?;
+    *dataset = Some(part.dataset);
     let mut head = first.head;
     // The descriptor may come before the schema.
     while head.header.is_empty() {
@@ -117,25 +124,25 @@ async fn stage(core: &Core, mut messages: Arrivals) -> Result<Staged> {
 }
 
 /// Answers the [`ACTIONS`].
-pub(super) async fn act(core: &Core, action: &str, body: &[u8]) -> Result<Vec<u8>> {
+pub(super) async fn act(core: &Core, space: &Space, action: &str, body: &[u8]) -> Result<Vec<u8>> {
     let staging = core.staging.as_ref().ok_or_else(refused)?;
     match action {
         "put.commit" => {
             let Commit { dataset, write, once, mode, tokens } = read("put.commit", body)?;
             let once = once.as_deref().unwrap_or(&write);
-            let committed: Committed = staging.commit_as(&WriteId::new(&dataset, &write)?, once, mode, &tokens).await?;
+            let committed: Committed = staging.commit_as(&space.write(&dataset, &write)?, once, mode, &tokens).await?;
             Ok(json(&committed))
         }
         "put.drop" => {
             let Dropped { dataset } = read("put.drop", body)?;
-            let dropped = core.drop_dataset(staging, &dataset).await?;
+            let dropped = core.drop_dataset(staging, space, &dataset).await?;
             Ok(json(&serde_json::json!({ "dropped": dropped })))
         }
         _ => {
             let Abort { dataset, write, prefix } = read("put.abort", body)?;
             let aborted = match (write, prefix) {
-                (Some(write), None) => staging.abort(&WriteId::new(&dataset, &write)?).await.map(|()| 1)?,
-                (None, Some(prefix)) => staging.abort_all(&dataset, &prefix).await?,
+                (Some(write), None) => staging.abort(&space.write(&dataset, &write)?).await.map(|()| 1)?,
+                (None, Some(prefix)) => staging.abort_like(&space.write(&dataset, &prefix)?).await,
                 _ => return Err(Error::config("put.abort", "give a write, or the prefix of several")),
             };
             Ok(json(&serde_json::json!({ "aborted": aborted })))

@@ -136,8 +136,13 @@ impl FlightService for Service {
                 Ok(asked) => self.0.state(&tenant, &asked).await.map(|state| state.to_json().into_bytes()),
                 Err(error) => Err(error),
             },
-            put if put::ACTIONS.iter().any(|(name, _)| *name == put) => put::act(&self.0, put, &body).await,
-            gang => self.0.gangs.call(gang, &body).await,
+            put if put::ACTIONS.iter().any(|(name, _)| *name == put) => {
+                put::act(&self.0, &self.0.config.spaces.of(&tenant), put, &body).await
+            }
+            gang => {
+                let space = self.0.config.spaces.of(&tenant);
+                self.0.gangs.call_as(gang, &body, |name| space.gang(name)).await
+            }
         };
         let answer = answer.map_err(|error| self.failed(&error))?;
         let answer = arrow_flight::Result::new(answer);

@@ -1,16 +1,31 @@
 //! Certificates for both sides, and where a server may listen without them.
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures::{Stream, StreamExt as _};
 use serde::{Deserialize, Serialize};
-use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity, Server, ServerTlsConfig};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::crypto::aws_lc_rs::default_provider;
+use tokio_rustls::rustls::pki_types::pem::PemObject as _;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+use tokio_rustls::server::TlsStream;
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+
+use super::watched::Watched;
 
 use crate::error::{Error, Result};
 
 /// Largest PEM file, in bytes.
 const MAX_PEM: u64 = 4 << 20;
+/// How a certificate begins in PEM.
+const CERTIFICATE: &str = "-----BEGIN CERTIFICATE-----";
 
 /// The files of a server's TLS, all PEM.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,19 +43,88 @@ pub struct TlsFiles {
 impl TlsFiles {
     /// The server's side of TLS. A client that has not finished its handshake after `handshake` is cut off.
     ///
+    /// The files are looked at again once a second, when somebody connects: new connections get what is in them then, streams go on as
+    /// they are. A version that is wrong changes nothing.
+    ///
     /// # Errors
     /// [`Error::Config`] naming the file: it cannot be read, holds no certificate or no private key, or the two do not belong
     /// together.
-    pub fn server(&self, handshake: Duration) -> Result<ServerTlsConfig> {
-        let identity = identity(&self.cert, &self.key)?;
-        let mut config = ServerTlsConfig::new().identity(identity).timeout(handshake);
+    pub fn server(&self, handshake: Duration) -> Result<ServerTls> {
+        let files = self.clone();
+        let paths = [&self.cert, &self.key].into_iter().chain(&self.client_ca).cloned().collect();
+        let config = Watched::files("certificates", paths, move |_, _| files.read())?;
+        Ok(ServerTls { config, handshake })
+    }
+
+    fn read(&self) -> Result<ServerConfig> {
+        let (certificate, key) = texts(&self.cert, &self.key)?;
         let mut files = format!("{} and {}", self.cert.display(), self.key.display());
-        if let Some(path) = &self.client_ca {
-            config = config.client_ca_root(certificates(path, "client_ca")?);
-            files.push_str(&format!(", client CA {}", path.display()));
-        }
-        Server::builder().tls_config(config.clone()).map_err(|error| refused(&files, &error))?;
+        let builder =
+            ServerConfig::builder_with_provider(Arc::new(default_provider())).with_safe_default_protocol_versions();
+        let builder = builder.map_err(|error| refused(&files, &error))?;
+        let builder = match &self.client_ca {
+            None => builder.with_no_client_auth(),
+            Some(path) => {
+                files.push_str(&format!(", client CA {}", path.display()));
+                let mut roots = RootCertStore::empty();
+                let text = pem(path, "client_ca", &[CERTIFICATE], "certificate")?;
+                roots.add_parsable_certificates(chain(&text).map_err(|error| refused(&files, &error))?);
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), Arc::new(default_provider()));
+                builder.with_client_cert_verifier(verifier.build().map_err(|error| refused(&files, &error))?)
+            }
+        };
+        let chain = chain(&certificate).map_err(|error| refused(&files, &error))?;
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|error| refused(&files, &error))?;
+        let mut config = builder.with_single_cert(chain, key).map_err(|error| refused(&files, &error))?;
+        config.alpn_protocols = vec![b"h2".to_vec()];
         Ok(config)
+    }
+}
+
+/// The certificates of a PEM file.
+fn chain(text: &str) -> Result<Vec<CertificateDer<'static>>, tokio_rustls::rustls::pki_types::pem::Error> {
+    CertificateDer::pem_slice_iter(text.as_bytes()).collect()
+}
+
+/// A server's side of TLS: what its files say now. Clones share it.
+#[derive(Debug, Clone)]
+pub struct ServerTls {
+    config: Watched<ServerConfig>,
+    handshake: Duration,
+}
+
+impl ServerTls {
+    /// Reads the files now, whether they changed or not; wrong ones change nothing.
+    pub fn reload(&self) {
+        self.config.reload();
+    }
+
+    /// The connections of `incoming` that end their handshake in time, in the order in which they do.
+    pub(super) fn secured<S, IO>(self, incoming: S) -> impl Stream<Item = io::Result<TlsStream<IO>>> + Send
+    where
+        S: Stream<Item = io::Result<IO>> + Send,
+        IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let shakes = incoming.map(move |io| {
+            let tls = self.clone();
+            async move {
+                let accept = async move {
+                    let acceptor = TlsAcceptor::from(tls.config.get());
+                    tokio::time::timeout(tls.handshake, acceptor.accept(io?)).await.map_err(io::Error::other)?
+                };
+                // Their arithmetic is not for the one task that accepts connections.
+                match tokio::spawn(accept).await {
+                    Ok(Ok(stream)) => Some(Ok(stream)),
+                    Ok(Err(error)) => {
+                        tracing::debug!(%error, "a TLS handshake failed");
+                        None
+                    }
+                    Err(error) => Some(Err(io::Error::other(error))),
+                }
+            }
+        });
+        // As many at once as there may be connections.
+        shakes.buffer_unordered(usize::MAX).filter_map(std::future::ready)
     }
 }
 
@@ -104,7 +188,13 @@ pub(super) fn refused(files: &str, error: &dyn std::error::Error) -> Error {
 }
 
 fn identity(cert: &Path, key: &Path) -> Result<Identity> {
-    let certificate = pem(cert, "tls_cert", &["-----BEGIN CERTIFICATE-----"], "certificate")?;
+    let (certificate, secret) = texts(cert, key)?;
+    Ok(Identity::from_pem(certificate, secret))
+}
+
+/// The texts of a certificate and of its private key.
+fn texts(cert: &Path, key: &Path) -> Result<(String, String)> {
+    let certificate = pem(cert, "tls_cert", &[CERTIFICATE], "certificate")?;
     let markers = ["-----BEGIN PRIVATE KEY-----", "-----BEGIN EC PRIVATE KEY-----", "-----BEGIN RSA PRIVATE KEY-----"];
     let secret = pem(key, "tls_key", &markers, "unencrypted private key")?;
     #[cfg(unix)]
@@ -115,11 +205,11 @@ fn identity(cert: &Path, key: &Path) -> Result<Identity> {
             tracing::warn!(file = %key.display(), "the private key can be read by everybody on this machine");
         }
     }
-    Ok(Identity::from_pem(certificate, secret))
+    Ok((certificate, secret))
 }
 
 fn certificates(path: &Path, option: &'static str) -> Result<Certificate> {
-    Ok(Certificate::from_pem(pem(path, option, &["-----BEGIN CERTIFICATE-----"], "certificate")?))
+    Ok(Certificate::from_pem(pem(path, option, &[CERTIFICATE], "certificate")?))
 }
 
 /// The text of a PEM file that holds one of `markers`.

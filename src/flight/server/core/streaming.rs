@@ -28,7 +28,8 @@ impl Core {
         let asked = &ticket.asked;
         let fence = match &asked.gang {
             Some(caller) => {
-                let fence = self.gangs.fence(&caller.gang, caller.rank, caller.attempt, caller.generation)?;
+                let member = self.caller(tenant, caller)?;
+                let fence = self.gangs.fence(&member.gang, member.rank, member.attempt, member.generation)?;
                 let (own, share) = (fence.share(), asked.share(0)?);
                 if (own.rank, own.of) != (share.rank, share.world) {
                     return Err(Error::Mismatch {
@@ -66,7 +67,8 @@ impl Core {
         let plan = offer.plan(asked.epoch, self.hub.workers()).await?;
         if let Some(caller) = &asked.gang {
             // Before anything is sent: two ranks of a generation never get rows of two plans.
-            self.gangs.read(caller, &Reading::new(&asked.dataset, offer.fingerprint, plan.spec()))?;
+            self.gangs
+                .read(&self.caller(tenant, caller)?, &Reading::new(&asked.dataset, offer.fingerprint, plan.spec()))?;
         }
         let wanted = Wanted { tenant: tenant.clone(), offer, plan, share: asked.share(0)?, outgoing };
         let mut subscriber = self.hub.subscribe(&wanted, asked.step, Terms::default()).await?;

@@ -1,0 +1,91 @@
+//! What a server notes of its callers, and how often it refuses one of them.
+
+use std::time::{Duration, Instant};
+
+use bowstring::Loader;
+use bowstring::pipeline::LoaderOptions;
+use serde_json::Value;
+
+use crate::serve_shell::{LONGEST, Server, write};
+use crate::support;
+
+const GOOD: &str = "a-token-that-is-known";
+
+/// The lines of the log at `path`, once `enough` of them are there.
+fn lines(path: &std::path::Path, enough: impl Fn(&[Value]) -> bool) -> Vec<Value> {
+    let start = Instant::now();
+    loop {
+        let text = std::fs::read_to_string(path).unwrap_or_default();
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        let found: Vec<Value> = whole.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        if enough(&found) {
+            return found;
+        }
+        assert!(start.elapsed() < LONGEST, "{text}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn each_call_has_a_line_and_refusals_have_a_rate() {
+    let directory = tempfile::tempdir().unwrap();
+    let numbers = directory.path().join("numbers");
+    std::fs::create_dir(&numbers).unwrap();
+    support::write(&numbers, &[vec![8; 5]], 1);
+    let tokens = write(directory.path(), "tokens", &format!("anna:{GOOD}\n"));
+    let config = write(directory.path(), "serve.toml", "[server.limits]\nrefused_per_minute = 5\n");
+    let log = directory.path().join("audit");
+    let numbers = format!("numbers={}", numbers.display());
+    let server =
+        Server::start(&["--config", &config, "--tokens", &tokens, "--audit-log", log.to_str().unwrap(), &numbers]);
+    let open = |token: &str| {
+        let mut options =
+            LoaderOptions { shuffle: false, ..LoaderOptions::new(format!("{}/numbers", server.listen), 4) };
+        options.storage_options.insert("token".to_owned(), token.to_owned());
+        options.storage_options.insert("transport".to_owned(), "tcp".to_owned());
+        options.timeout = 20.0;
+        Loader::open(options)
+    };
+    let mut loader = open(GOOD).unwrap();
+    let mut rows = 0;
+    while let Some(batch) = loader.next().unwrap() {
+        rows += support::ids(&batch).len();
+    }
+    drop(loader);
+    assert_eq!(rows, 40);
+    let is = |line: &Value, call: &str, result: &str| line["call"] == call && line["result"] == result;
+    let found = lines(&log, |lines| lines.iter().any(|line| is(line, "DoGet", "ok")));
+    let stream = found.iter().find(|line| is(line, "DoGet", "ok")).unwrap();
+    assert_eq!(
+        (&stream["tenant"], &stream["peer"], &stream["what"]),
+        (&"anna".into(), &"127.0.0.1".into(), &"numbers".into())
+    );
+    assert_eq!((&stream["steps"], &stream["rows"]), (&serde_json::json!([0, 10]), &40.into()));
+    assert!(stream["plan"].as_str().is_some_and(|plan| plan.len() == 64) && stream["time"].as_f64().unwrap() > 1.7e9);
+    assert!(found.iter().any(|line| is(line, "GetFlightInfo", "ok") && line["what"] == "numbers"), "{found:?}");
+
+    // Those who have no token are refused, then held; whoever has one comes through meanwhile.
+    let start = Instant::now();
+    for _ in 0..8 {
+        open("a-token-that-is-not-known").unwrap_err();
+    }
+    let held = start.elapsed();
+    assert!(held >= Duration::from_secs(1), "{held:?}");
+    open(GOOD).unwrap().next().unwrap();
+    let refused = |lines: &[Value]| lines.iter().filter(|line| line["result"] == "Unauthenticated").count();
+    let found = lines(&log, |lines| refused(lines) >= 5);
+    let line = found.iter().find(|line| line["result"] == "Unauthenticated").unwrap();
+    assert_eq!((&line["tenant"], &line["peer"]), (&Value::Null, &"127.0.0.1".into()));
+    assert!(refused(&found) <= 5 + 1 + held.as_secs() as usize / 12, "{found:?}");
+
+    // The file goes away, as when it is rotated.
+    let moved = directory.path().join("audit.1");
+    std::fs::rename(&log, &moved).unwrap();
+    server.signal("-HUP");
+    lines(&log, |lines| {
+        open(GOOD).unwrap();
+        !lines.is_empty()
+    });
+    let text = [&log, &moved].map(|path| std::fs::read_to_string(path).unwrap()).concat();
+    assert!(!text.contains(GOOD) && !text.contains("a-token-that"), "{text}");
+}

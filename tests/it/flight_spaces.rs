@@ -1,0 +1,163 @@
+//! Names of one tenant mean nothing to another: gangs and written datasets are in spaces, which the catalogue may share.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::array::{Int64Array, RecordBatch};
+use arrow_flight::flight_service_client::FlightServiceClient;
+use arrow_flight::utils::batches_to_flight_data;
+use arrow_flight::{Action, FlightDescriptor};
+use bowstring::Loader;
+use bowstring::error::Error;
+use bowstring::flight::client::Gang;
+use bowstring::flight::gang::JoinOptions;
+use bowstring::pipeline::LoaderOptions;
+use serde_json::{Value, json};
+use tonic::{Code, Request, Status};
+
+use crate::serve_shell::{Server, connect, write};
+use crate::support;
+
+const TENANTS: [&str; 3] = ["anna", "bert", "carl"];
+
+fn token(tenant: &str) -> String {
+    format!("the-token-of-{tenant}-1234")
+}
+
+/// One who calls; without a name, without a token.
+struct Caller<'a> {
+    server: &'a Server,
+    tenant: Option<&'a str>,
+}
+
+impl Caller<'_> {
+    fn signed<T>(&self, message: T) -> Request<T> {
+        let mut request = Request::new(message);
+        if let Some(tenant) = self.tenant {
+            let value = format!("Bearer {}", token(tenant)).parse().unwrap();
+            request.metadata_mut().insert("authorization", value);
+        }
+        request
+    }
+
+    fn options(&self) -> BTreeMap<String, String> {
+        self.tenant.map(|tenant| ("token".to_owned(), token(tenant))).into_iter().collect()
+    }
+
+    fn run<T>(&self, work: impl AsyncFnOnce(FlightServiceClient<tonic::transport::Channel>) -> T) -> T {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime
+            .block_on(async { work(FlightServiceClient::new(connect(self.server.port(), None).await.unwrap())).await })
+    }
+
+    fn act(&self, action: &str, body: &Value) -> Result<Value, Status> {
+        self.run(async |mut client| {
+            let action = Action::new(action, body.to_string());
+            let mut answer = client.do_action(self.signed(action)).await?.into_inner();
+            Ok(serde_json::from_slice(&answer.message().await?.unwrap().body).unwrap())
+        })
+    }
+
+    fn put(&self, dataset: &str, ids: &[i64]) -> Result<Value, Status> {
+        let rows = RecordBatch::try_from_iter([("id", Arc::new(Int64Array::from(ids.to_vec())) as _)]).unwrap();
+        let mut messages = batches_to_flight_data(&rows.schema(), [&rows]).unwrap();
+        // Of its own each: a write that was committed is never made again.
+        let write = self.tenant.unwrap_or("w");
+        let part = json!({"dataset": dataset, "write": write});
+        messages[0].flight_descriptor = Some(FlightDescriptor::new_cmd(part.to_string()));
+        let staged: Value = self.run(async |mut client| {
+            let mut answer = client.do_put(self.signed(futures::stream::iter(messages))).await?.into_inner();
+            Ok::<_, Status>(serde_json::from_slice(&answer.message().await?.unwrap().app_metadata).unwrap())
+        })?;
+        self.act(
+            "put.commit",
+            &json!({"dataset": dataset, "write": write, "mode": "create", "tokens": [staged["token"]]}),
+        )
+    }
+
+    fn loader(&self, dataset: &str) -> LoaderOptions {
+        let url = format!("{}/{dataset}", self.server.listen);
+        LoaderOptions { storage_options: self.options(), shuffle: false, ..LoaderOptions::new(url, 2) }
+    }
+
+    /// Ids of a dataset; none if there is no such.
+    fn read(&self, dataset: &str) -> Option<Vec<i64>> {
+        match Loader::open(self.loader(dataset)) {
+            Ok(mut loader) => Some(support::ids(&loader.next().unwrap().unwrap())),
+            Err(Error::NotFound { .. }) => None,
+            Err(error) => panic!("{}", error.chain()),
+        }
+    }
+
+    fn join(&self, gang: &str) -> Gang {
+        Gang::join(&self.server.listen, &self.options(), JoinOptions::new(gang, 0, 1)).unwrap()
+    }
+}
+
+#[test]
+fn tenants_share_no_names_but_those_that_are_granted() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let lines: String = TENANTS.iter().map(|tenant| format!("{tenant}:{}\n", token(tenant))).collect();
+    let tokens = write(directory.path(), "tokens", &lines);
+    let config = write(directory.path(), "serve.toml", "[server.spaces]\nanna = [\"carl\"]\n");
+    let (put, journal) = (at("put"), at("journal"));
+    let base = ["--put", &put, "--journal", &journal, "--config", &config];
+
+    // As it was before there were tenants.
+    let before = Server::start(&base);
+    let nobody = Caller { server: &before, tenant: None };
+    nobody.put("old", &[1, 2]).unwrap();
+    nobody.join("g").ack(0, 3).unwrap();
+    before.signal("-TERM");
+    assert_eq!(before.ended().0, Some(0));
+
+    let server = Server::start(&[&base[..], &["--tokens", &tokens]].concat());
+    let [anna, bert, carl] = TENANTS.map(|tenant| Caller { server: &server, tenant: Some(tenant) });
+    anna.put("new", &[3, 4]).unwrap();
+    assert_eq!((anna.read("new"), carl.read("new"), bert.read("new")), (Some(vec![3, 4]), Some(vec![3, 4]), None));
+    assert_eq!(bert.read("anna@new"), None);
+    bert.put("new", &[5, 6]).expect("no name is taken by another tenant");
+    assert_eq!(carl.put("new", &[7]).unwrap_err().code(), Code::InvalidArgument, "there is one in the space already");
+    assert_eq!((anna.read("new"), bert.read("new")), (Some(vec![3, 4]), Some(vec![5, 6])));
+    assert_eq!(bert.act("put.drop", &json!({"dataset": "new"})).unwrap()["dropped"], true);
+    assert_eq!(bert.act("put.drop", &json!({"dataset": "new"})).unwrap()["dropped"], false);
+    assert_eq!((anna.read("new"), bert.read("new")), (Some(vec![3, 4]), None));
+    // What was there before is for all, and nobody's to drop.
+    for caller in [&anna, &bert, &carl] {
+        assert_eq!(caller.read("old"), Some(vec![1, 2]));
+        assert_eq!(caller.act("put.drop", &json!({"dataset": "old"})).unwrap()["dropped"], false);
+    }
+
+    // Three gangs of one name: nobody's of before, and two that run at once. A second rank 0 would end the first.
+    let (first, second) = (anna.join("g"), bert.join("g"));
+    let acked = first.ack(0, 7).unwrap();
+    assert_eq!(acked.gang, "g", "a checkpoint has the name that its tenant gave");
+    assert_eq!(second.resume().unwrap(), None, "another's position is not one's own");
+    let state = |caller: &Caller<'_>, gang: &str| caller.act("gang.state", &json!({"gang": gang}));
+    let seen = state(&carl, "g").unwrap();
+    assert_eq!((seen["gang"].as_str(), seen["acknowledged"]["step"].as_u64()), (Some("g"), Some(7)));
+    assert_eq!(state(&bert, "g").unwrap()["acknowledged"], Value::Null);
+    assert_eq!(state(&bert, "anna/g").unwrap_err().code(), Code::NotFound);
+    // A stream in a gang is fenced in its own space.
+    let mut loader = Loader::open_in(&anna.loader("new"), &first).unwrap();
+    assert_eq!(support::ids(&loader.next().unwrap().unwrap()), [3, 4]);
+    let mut caller = serde_json::to_value(first.caller()).unwrap();
+    let failure = json!({"caller": caller.take(), "failure": "another's"});
+    assert!(bert.act("gang.leave", &failure).is_err());
+    first.check().unwrap();
+    // The grant goes as far as the gang: another process in the same rank ends this one.
+    let token = acked.to_string();
+    let mut join = JoinOptions::new("g", 0, 1);
+    join.token = Some(bowstring::flight::gang::wire::Token::parse(&token).unwrap());
+    let third = Gang::join(&server.listen, &carl.options(), join).unwrap();
+    assert_eq!(third.resume().unwrap(), Some((0, 7)));
+    // It hears of it with its next heartbeat.
+    let start = std::time::Instant::now();
+    while first.check().is_ok() {
+        assert!(start.elapsed() < crate::serve_shell::LONGEST);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    assert!(matches!(first.check(), Err(Error::Fenced { .. })));
+    second.check().unwrap();
+}
