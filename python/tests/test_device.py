@@ -438,7 +438,7 @@ def test_nvjpeg_is_never_left_out_in_silence(fake_driver: pathlib.Path, numbers:
     images = {"image": bowstring.Image(8, decoder="nvjpeg")}
     with pytest.raises(bowstring.ConfigError, match='option decoder: column image: device is "cpu"'):
         bowstring.Loader(PHOTOS, batch_size=4, images=images)
-    with pytest.raises(bowstring.ConfigError, match="unknown variant `gpu`"):
+    with pytest.raises(bowstring.ConfigError, match="unknown word `gpu`"):
         bowstring.Loader(PHOTOS, batch_size=4, images={"image": bowstring.Image(8, decoder="gpu")})  # type: ignore[arg-type]
     said = run(
         f"""
