@@ -123,7 +123,7 @@ impl<const LOADING: bool> FromArgMatches for Flags<LOADING> {
     }
 }
 
-/// What a flag says that is given twice: lists add up, of everything else the last one counts.
+/// What a flag says that is given twice: lists add up. Of everything else, clap takes one alone.
 fn joined(first: Value, second: Value) -> Value {
     match (first, second) {
         (Value::Array(first), Value::Array(second)) => Value::Array([first, second].concat()),
@@ -237,9 +237,10 @@ mod tests {
     #[test]
     fn what_is_given_twice_adds_up_where_it_is_a_list() {
         let args =
-            ["x", "u", "--columns", "a,b", "--columns=c", "--storage-options", "k=v,l=w", "--seed=1", "--seed=2"];
+            ["x", "u", "--columns", "a,b", "--columns=c", "--storage-options", "k=v,l=w", "--storage-options=m=n"];
         let options = LoaderArgs::try_parse_from(args).unwrap().options().unwrap();
-        assert_eq!((options.columns.columns.len(), options.storage_options.len(), options.seed), (3, 2, 2));
+        assert_eq!((options.columns.columns.len(), options.storage_options.len()), (3, 3));
+        assert!(LoaderArgs::try_parse_from(["x", "u", "--seed=1", "--seed=2"]).is_err());
         let error = LoaderArgs::try_parse_from(["x", "u", "--batch-size=-1"]).unwrap_err().to_string();
         assert!(error.contains("is not a whole number from 1 to"), "{error}");
     }
