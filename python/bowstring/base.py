@@ -264,6 +264,11 @@ class BaseLoader(ABC, Generic[A]):
         return None
 
     @property
+    def batch_sampler(self) -> None:
+        """``None``, as ``sampler``."""
+        return None
+
+    @property
     def num_workers(self) -> int:
         """0: batches are made by threads of this process."""
         return 0
