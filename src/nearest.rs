@@ -1,6 +1,6 @@
 //! The name that a misspelt one most likely means.
 
-/// Letters of a name that are looked at: what is longer than any name is far from all of them.
+/// Letters of a name that are looked at: names may come from a hostile file or peer.
 const LOOKED_AT: usize = 128;
 
 /// The name of `known` that is most like `wanted`, if one is near enough to be meant.
@@ -10,9 +10,9 @@ pub(crate) fn nearest<'a>(wanted: &str, known: impl IntoIterator<Item = &'a str>
     ranked.min().filter(|(far, name)| *far <= 2 + name.len() / 4).map(|(_, name)| name)
 }
 
-/// Letters to change, add or leave out between two names.
+/// Letters to change, add or leave out between two names; of long ones the beginnings are compared.
 pub(crate) fn distance(one: &str, other: &str) -> usize {
-    let other: Vec<char> = other.chars().collect();
+    let other: Vec<char> = other.chars().take(LOOKED_AT).collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (done, letter) in one.chars().take(LOOKED_AT).enumerate() {
         let mut diagonal = done;

@@ -7,6 +7,7 @@ use arrow::datatypes::{DataType, Field, FieldRef, Fields};
 use super::decode::Levels;
 use super::{Dataset, Layout, hidden};
 use crate::error::{Error, Result};
+use crate::nearest::distance;
 
 /// Columns to read, made by [`Dataset::project`].
 #[derive(Debug, Clone)]
@@ -196,24 +197,6 @@ fn nearest(fields: &Fields, path: &str) -> String {
     } else {
         format!("did you mean {}?", near.join(" or "))
     }
-}
-
-/// Edits that turn `a` into `b`; long names are compared by their beginnings.
-fn distance(a: &str, b: &str) -> usize {
-    let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(64).collect(), b.chars().take(64).collect());
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.iter().enumerate() {
-        let mut diagonal = i;
-        let mut left = i + 1;
-        let mut next = vec![left];
-        for (y, above) in b.iter().zip(row.iter().skip(1)) {
-            left = (left + 1).min(above + 1).min(diagonal + usize::from(x != y));
-            diagonal = *above;
-            next.push(left);
-        }
-        row = next;
-    }
-    row.last().copied().unwrap_or_default()
 }
 
 #[cfg(test)]

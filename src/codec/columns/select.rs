@@ -6,6 +6,7 @@ use arrow::datatypes::Schema;
 
 use super::leaf;
 use crate::error::{Error, Result};
+use crate::nearest::distance;
 
 /// Whether `pattern` is a glob.
 pub(super) fn is_glob(pattern: &str) -> bool {
@@ -123,35 +124,22 @@ pub(super) fn not_found(pattern: &str, names: &[&str]) -> Error {
 
 /// Up to three names within half of the name's length in edits, nearest first.
 fn nearest<'a>(wanted: &str, names: &[&'a str]) -> Vec<&'a str> {
-    let wanted: Vec<char> = wanted.chars().filter(|c| !matches!(c, '*' | '?')).flat_map(char::to_lowercase).collect();
-    let limit = wanted.len().div_ceil(2).clamp(1, 8);
+    let wanted = wanted.replace(['*', '?'], "").to_lowercase();
+    let letters = wanted.chars().count();
+    let limit = letters.div_ceil(2).clamp(1, 8);
+    let edits = |name: &str| distance(&wanted, &name.to_lowercase());
     let mut near: Vec<(usize, &str)> = names
         .iter()
         // A hostile schema may have names of any length; what is meant has about the length of what was written.
-        .filter(|name| name.len() <= 4 * (wanted.len() + limit))
+        .filter(|name| name.len() <= 4 * (letters + limit))
         .map(|name| {
             let last = name.rsplit('.').next().unwrap_or(name);
-            (edits(&wanted, name).min(edits(&wanted, last) + usize::from(last.len() != name.len())), *name)
+            (edits(name).min(edits(last) + usize::from(last.len() != name.len())), *name)
         })
-        .filter(|(distance, _)| *distance <= limit)
+        .filter(|(far, _)| *far <= limit)
         .collect();
     near.sort();
     near.into_iter().take(3).map(|(_, name)| name).collect()
-}
-
-/// Levenshtein distance, case ignored.
-fn edits(wanted: &[char], name: &str) -> usize {
-    let mut row: Vec<usize> = (0..=wanted.len()).collect();
-    for (i, c) in name.chars().flat_map(char::to_lowercase).enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, w) in wanted.iter().enumerate() {
-            let change = diagonal + usize::from(*w != c);
-            diagonal = row[j + 1];
-            row[j + 1] = change.min(diagonal + 1).min(row[j] + 1);
-        }
-    }
-    row.last().copied().unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use super::literal::{Place, Point, Spot, Wrong};
 use super::split::Split;
 use super::{Literal, Node, OPTION, Op};
 use crate::error::{Error, Result};
+use crate::nearest::distance;
 
 /// A filter whose columns are resolved and whose literals have the columns' types: what is evaluated and pruned with.
 #[derive(Debug, Clone)]
@@ -326,9 +327,12 @@ fn nearest(name: &str, fields: &Fields) -> String {
     const SHOWN: usize = 5;
     let mut names = Vec::new();
     collect(fields, "", &mut names);
-    let limit = name.chars().count() / 3 + 1;
-    let mut close: Vec<_> =
-        names.iter().map(|other| (distance(name, other), other)).filter(|(d, _)| *d <= limit).collect();
+    let (wanted, limit) = (name.to_lowercase(), name.chars().count() / 3 + 1);
+    let mut close: Vec<_> = names
+        .iter()
+        .map(|other| (distance(&wanted, &other.to_lowercase()), other))
+        .filter(|(d, _)| *d <= limit)
+        .collect();
     close.sort();
     let quoted = |names: Vec<&String>| names.iter().map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
     if !close.is_empty() {
@@ -352,25 +356,6 @@ fn collect(fields: &Fields, prefix: &str, names: &mut Vec<String>) {
             _ => names.push(name),
         }
     }
-}
-
-/// Edits between two names, without regard to case; only the first 64 characters count.
-fn distance(a: &str, b: &str) -> usize {
-    let fold = |text: &str| text.chars().take(64).flat_map(char::to_lowercase).collect::<Vec<_>>();
-    let (a, b) = (fold(a), fold(b));
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.iter().enumerate() {
-        let mut diagonal = i;
-        let mut left = i + 1;
-        if let Some(first) = row.first_mut() {
-            *first = left;
-        }
-        for (y, cell) in b.iter().zip(row.iter_mut().skip(1)) {
-            left = (diagonal + usize::from(x != y)).min(left + 1).min(*cell + 1);
-            diagonal = std::mem::replace(cell, left);
-        }
-    }
-    row.last().copied().unwrap_or_default()
 }
 
 #[cfg(test)]
