@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use arrow_flight::{Action, FlightDescriptor};
@@ -196,7 +196,14 @@ struct Shared {
 
 /// The log. Clones share it; without a file it takes everything and keeps nothing.
 #[derive(Clone, Default)]
-pub struct Audit(Option<(SyncSender<Vec<u8>>, Arc<Shared>)>);
+pub struct Audit(Option<(SyncSender<Queued>, Arc<Shared>)>);
+
+/// What the thread is given.
+enum Queued {
+    Line(Vec<u8>),
+    /// To be told when all that came before is written.
+    Flush(SyncSender<()>),
+}
 
 impl fmt::Debug for Audit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -232,9 +239,27 @@ impl Audit {
         let Some((sender, shared)) = &self.0 else { return };
         let mut text = serde_json::to_vec(line).unwrap_or_default();
         text.push(b'\n');
-        if sender.try_send(text).is_err() {
+        if sender.try_send(Queued::Line(text)).is_err() {
             shared.lost.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Waits until the lines so far are written, at most for `wait`.
+    pub(super) fn flush(&self, wait: Duration) {
+        let Some((sender, _)) = &self.0 else { return };
+        let (written, told) = sync_channel(1);
+        let start = Instant::now();
+        // A full queue is one that is being written.
+        let mut entry = Queued::Flush(written);
+        while let Err(TrySendError::Full(back)) = sender.try_send(entry) {
+            if start.elapsed() >= wait {
+                return;
+            }
+            entry = back;
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // It is told nothing where the thread has ended, and there is nothing to wait for then.
+        let _ = told.recv_timeout(wait.saturating_sub(start.elapsed()));
     }
 
     /// From the next line on the file is the one that has the name then: the former was moved away.
@@ -264,11 +289,16 @@ struct Writer {
 }
 
 impl Writer {
-    fn run(&mut self, lines: &Receiver<Vec<u8>>) {
+    fn run(&mut self, lines: &Receiver<Queued>) {
         loop {
             // Woken now and then, so that a file that was moved away is let go of though nobody calls.
             let line = match lines.recv_timeout(Duration::from_secs(1)) {
-                Ok(line) => Some(line),
+                Ok(Queued::Line(line)) => Some(line),
+                Ok(Queued::Flush(waiting)) => {
+                    // Whoever waited too long is gone.
+                    let _ = waiting.send(());
+                    None
+                }
                 Err(RecvTimeoutError::Timeout) => None,
                 Err(RecvTimeoutError::Disconnected) => return,
             };
@@ -354,6 +384,8 @@ mod tests {
         std::fs::rename(&path, &moved).unwrap();
         audit.reopen();
         audit.add(&Line::of("new", None, None).ended(None));
+        audit.flush(Duration::from_secs(20));
+        assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 1, "what was flushed is there");
         assert_eq!((lines(&path, 1)[0]["result"].as_str(), lines(&moved, 2).len()), (Some("ok"), 2));
     }
 

@@ -60,6 +60,7 @@ use std::future::Future;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arrow_flight::flight_service_server::FlightServiceServer;
 use futures::Stream;
@@ -89,6 +90,9 @@ use self::service::Service;
 use super::gang::{Registry, RegistryOptions};
 use crate::error::{Error, Result};
 use crate::memory::SharedAllocator;
+
+/// How long the end of a server waits for lines of its audit log.
+const AUDIT_WAIT: Duration = Duration::from_secs(1);
 
 /// Serves on `listener` until `shutdown` is done, then drains: not serving at once, streams told where to go on, out within the
 /// grace time.
@@ -138,6 +142,7 @@ where
         () = &mut shutdown => return Ok(()),
     };
     let (admin, grace, limits) = (Arc::clone(&config.admin), config.drain_grace, config.limits.clone());
+    let audit = config.audit.clone();
     let allocator = Arc::new(SharedAllocator::new());
     let listener = if config.shared_memory { local::listen(&allocator) } else { None };
     let parts = Parts {
@@ -190,7 +195,7 @@ where
         None => Either::Right(router.serve_with_incoming_shutdown(incoming, stopping)),
     };
     admin.set_ready();
-    tokio::select! {
+    let ended = tokio::select! {
         ended = serving => ended.map_err(|error| Error::Remote {
             peer: address.to_owned(),
             what: "serving failed".to_owned(),
@@ -198,5 +203,8 @@ where
         }),
         () = drain => Ok(()),
         () = ranks_of_this_host => Ok(()),
-    }
+    };
+    // Its lines are lost with the process. A thread that cannot be had is no reason to end otherwise.
+    let _ = tokio::task::spawn_blocking(move || audit.flush(AUDIT_WAIT)).await;
+    ended
 }

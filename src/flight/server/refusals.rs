@@ -1,6 +1,6 @@
 //! How often one peer may be refused: beyond that it waits for its refusals, and they are not logged one by one.
 //!
-//! Calls with a good token are never held: many ranks may come from one address.
+//! Calls that are let in are never held, whatever their address was refused: many ranks may share one.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
