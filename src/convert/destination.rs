@@ -5,6 +5,11 @@ use std::path::Path;
 
 use crate::error::{Error, Result};
 
+/// Endings of compressed files, and what they are without.
+const PACKED: [(&str, &str); 5] = [(".gz", ""), (".zst", ""), (".bz2", ""), (".xz", ""), (".tgz", ".tar")];
+/// Endings of formats whose files may be compressed as a whole.
+const PLAIN: [&str; 6] = [".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".tar"];
+
 /// Refuses a source or a destination that a conversion cannot have, before anything is opened.
 ///
 /// # Errors
@@ -28,12 +33,11 @@ pub(super) fn check(src: &str, dst: &Path) -> Result<()> {
         ));
     }
     let name = dst.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
-    let plain = [".gz", ".zst", ".bz2"].iter().find_map(|ending| name.strip_suffix(ending));
-    if let Some(plain) =
-        plain.filter(|plain| [".csv", ".tsv", ".jsonl", ".ndjson", ".json"].iter().any(|text| plain.ends_with(text)))
-    {
+    let plain = PACKED.iter().find_map(|(ending, plain)| Some(format!("{}{plain}", name.strip_suffix(ending)?)));
+    if let Some(plain) = plain.filter(|plain| PLAIN.iter().any(|format| plain.ends_with(format))) {
         return wrong(format!(
-            "{shown} is the name of one compressed file, and text is written as a directory of plain files; name it {plain}"
+            "{shown} is the name of one compressed file, and the destination is a directory of files; name it {plain}, and ask for \
+             compressed files by `compression`"
         ));
     }
     Ok(())
@@ -54,11 +58,14 @@ mod tests {
             ("x.csv", "-", "standard output cannot take"),
             ("x.csv", "a/out.csv.gz", "name it out.csv"),
             ("x.csv", "OUT.JSONL.ZST", "name it out.jsonl"),
+            ("x.csv", "out.jsonl.xz", "name it out.jsonl"),
+            ("x", "out.tar.gz", "name it out.tar"),
+            ("x", "out.tgz", "name it out.tar"),
         ] {
             assert!(error(src, Path::new(dst)).contains(what), "{src} {dst}: {}", error(src, Path::new(dst)));
         }
         assert!(error("x", &file).contains("there.csv is a file"));
-        for dst in ["out.csv", "out.tar.gz", "./-", "out"] {
+        for dst in ["out.csv", "out.tar", "shards.gz", "./-", "out"] {
             assert_eq!(error("./-", Path::new(dst)), "");
         }
         assert_eq!(error("x", directory.path()), "");
