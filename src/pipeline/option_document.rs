@@ -1,11 +1,11 @@
 //! Options as a document: JSON from Python and from clients, a file of options, a table of a server's catalogue.
 //!
-//! An error names the option and its value in the words of whoever wrote it, never a position in a document that he did not write.
+//! An error names the option and its value in the user's words, never a position in a document that the user did not write.
 
 use serde_json::{Map, Value, json};
 
 use super::option_kind::{Kind, bytes};
-use super::option_table::{OPTIONS, is_of_columns, option, unknown};
+use super::option_table::{OPTIONS, OptionEntry, is_of_columns, option, unknown};
 use super::options::LoaderOptions;
 use crate::error::{Error, Result};
 use crate::nearest::nearest;
@@ -42,8 +42,8 @@ impl LoaderOptions {
             }
         }
         for (name, value) in &mut document {
-            if let (Some(Kind::Bytes), Some(text)) = (option(name).map(|entry| entry.kind), value.as_str()) {
-                *value = json!(bytes(text).map_err(|problem| Error::config("memory_budget", problem))?);
+            if let (Some(OptionEntry { name, kind: Kind::Bytes, .. }), Some(text)) = (option(name), value.as_str()) {
+                *value = json!(bytes(text).map_err(|problem| Error::config(name, problem))?);
             }
         }
         read(&document).map_err(|error| culprit(&document, &error))

@@ -5,7 +5,7 @@
 
 use super::option_kind::Kind;
 use crate::nearest::{distance, nearest};
-use crate::plan::{MAX_GLOBAL_BATCH, MAX_LANES, MAX_WINDOW_ROWS};
+use crate::plan::{MAX_GLOBAL_BATCH, MAX_LANES, MAX_WINDOW_ROWS, OrderVersion};
 
 /// Who may set an option of a dataset that a server serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub enum Scope {
     Asked,
     /// Each side has its own, which no request carries.
     Own,
-    /// Never a client: where data lies, what the server spends on it, who the client is, where he wants his batches.
+    /// Never a client: where data lies, what the server spends on it, who the client is, where batches go.
     Never,
 }
 
@@ -126,7 +126,7 @@ pub const OPTIONS: &[OptionEntry] = &[
     entry("seed", whole(0, ANY), "0", Loading, Asked, "seed of the order and of random augmentation", ""),
     entry("lanes", whole(1, MAX_LANES as u64), "", Loading, Asked, "lanes of the plan; by default they follow the global batch and the data", ""),
     entry("window_rows", whole(1, MAX_WINDOW_ROWS), "", Loading, Asked, "rows among which the shuffle mixes within a lane", ""),
-    entry("order_version", whole(1, 3), "", Loading, Asked, "version of the order; the default is the latest, or that of a loaded state", ""),
+    entry("order_version", whole(1, OrderVersion::LATEST.number() as u64), "", Loading, Asked, "version of the order; the default is the latest, or that of a loaded state", ""),
     entry("tail", Choice(&["pad", "repeat", "drop"]), "pad", Loading, Asked, "what to do with the last, incomplete step", ""),
     entry("weights", Numbers, "", Loading, Never, "mix the datasets in these proportions", ""),
     entry("stop", Choice(&["first_exhausted", "all_exhausted"]), "first_exhausted", Loading, Never, "when an epoch of a mixture ends", ""),
@@ -145,6 +145,7 @@ pub const OPTIONS: &[OptionEntry] = &[
 const OTHER_VARIABLES: &[&str] = &[
     "ADMIN",
     "ADMIN_TOKENS",
+    "AUDIT_LOG",
     "CLIENT_CA",
     "CONFIG",
     "DRAIN_GRACE",
@@ -250,7 +251,6 @@ pub fn markdown() -> String {
 mod tests {
     use super::*;
     use crate::pipeline::LoaderOptions;
-    use crate::plan::OrderVersion;
     use serde_json::{Value, json};
 
     /// The options as the struct has them, with those of columns beside the others.
@@ -305,7 +305,6 @@ mod tests {
             let listed = error.split_once("expected").unwrap().1;
             assert_eq!(listed.matches('`').count() / 2, words.len(), "{}: {error}", entry.name);
         }
-        assert_eq!(option("order_version").unwrap().kind, whole(1, u64::from(OrderVersion::LATEST.number())));
     }
 
     #[test]

@@ -42,8 +42,8 @@ impl PlanInfo {
 /// A source only goes forward from where it was sent. Positions that count, batches that come back, passes and time-outs are the affair
 /// of the loader on top, for all sources alike.
 pub trait BatchSource: Debug + Send {
-    /// The next batch; nothing yet if it does not come within `wait`. After the last one of an epoch comes the end, once, and then the first of the next epoch. Nothing is
-    /// lost by giving up.
+    /// The next batch; nothing yet if it does not come within `wait`. After the last one of an epoch comes the end, once, and then the
+    /// first of the next epoch. Nothing is lost by giving up.
     ///
     /// # Errors
     /// The first error of any stage, once; [`Error::Closed`](crate::Error::Closed) after that and after [`close`](Self::close), unless

@@ -49,7 +49,7 @@ impl OrderVersion {
     pub const ALL: [Self; 3] = [Self::V1, Self::V2, Self::V3];
 
     /// The version as a number.
-    pub fn number(self) -> u32 {
+    pub const fn number(self) -> u32 {
         match self {
             Self::V1 => 1,
             Self::V2 => 2,

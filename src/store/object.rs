@@ -51,7 +51,7 @@ impl Found {
     /// # Errors
     /// As there.
     pub(crate) fn tail_here(&self, length: u64) -> Result<Tail> {
-        let store = |error| self.untold(length, error);
+        let store = |error| self.tail_error(length, error);
         let opened = self.place.store.get_opts(&self.path, GetOptions::default()).now_or_never();
         let opened = opened.ok_or_else(|| self.elsewhere())?;
         let GetResult { payload, meta, .. } = opened.map_err(store)?;
@@ -64,7 +64,7 @@ impl Found {
         Ok(Tail { object, start, bytes })
     }
 
-    fn untold(&self, length: u64, error: object_store::Error) -> Error {
+    fn tail_error(&self, length: u64, error: object_store::Error) -> Error {
         match error {
             object_store::Error::NotFound { .. } => {
                 Error::NotFound { what: format!("file {}", self.url()), hint: String::new() }
@@ -87,7 +87,7 @@ impl Found {
     /// # Errors
     /// [`Error::NotFound`], or [`Error::Store`].
     pub async fn tail(&self, length: u64) -> Result<Tail> {
-        let store = |error| self.untold(length, error);
+        let store = |error| self.tail_error(length, error);
         let mut size = self.size;
         // An object may be replaced between the listing and the read; its new size is then known and tried.
         for _ in 0..4 {

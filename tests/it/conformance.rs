@@ -14,7 +14,7 @@ macro_rules! table {
     ($($file:ident::$promise:ident),* $(,)?) => {
         table!(@way local, $($file::$promise),*);
         table!(@way tcp, $($file::$promise),*);
-        #[cfg(all(target_os = "linux", feature = "cuda"))]
+        #[cfg(target_os = "linux")]
         table!(@way shared_memory, $($file::$promise),*);
         table!(@way put, $($file::$promise),*);
         table!(@way decorated, $($file::$promise),*);

@@ -121,10 +121,10 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
 
     let stats = loader.stats();
     let per = |amount: u64, seconds: f64| if seconds > 0.0 { amount as f64 / seconds } else { 0.0 };
-    if interrupt.is_pressed() {
+    let interrupted = steps < wanted;
+    if interrupted {
         tell(&format!("Interrupted after {} of {}; the figures so far:\n", count(steps), plural(wanted, "step")));
     }
-    let ended = if interrupt.is_pressed() { Err(Failure::Told(INTERRUPTED)) } else { Ok(()) };
     out.report(&Report {
         urls,
         device: loader.device().map_or_else(|| "cpu".to_owned(), |device| device.name()),
@@ -145,7 +145,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
         bad_rows: bad_rows(&loader.ledger()),
         stats,
     })?;
-    ended
+    if interrupted { Err(Failure::Told(INTERRUPTED)) } else { Ok(()) }
 }
 
 /// Waits until a batch is on its device: one copy brings all of it.

@@ -161,7 +161,8 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
         // It only draws; there is nothing to be told of it.
         let _ = thread.join();
     }
-    if interrupt.is_pressed() && outcome.is_err() {
+    // Another error is told as it is.
+    if interrupt.is_pressed() && matches!(outcome, Err(Error::Closed { .. })) {
         let rows = plural(progress.rows(), "row");
         let shown = dst.display();
         tell(&format!(

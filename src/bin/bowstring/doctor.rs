@@ -10,7 +10,7 @@ use bowstring::pipeline::machine;
 use bowstring::pipeline::rank::{self, Found};
 
 use crate::out::{Failure, Out, Outcome};
-use crate::{gpu, table};
+use crate::table;
 
 /// Options of `doctor`.
 #[derive(Debug, Parser)]
@@ -31,8 +31,9 @@ struct Report {
     rank_problem: Option<String>,
     /// Variables of launchers that are set.
     launcher_variables: Vec<(String, String)>,
+    #[cfg(feature = "cuda")]
     #[serde(flatten)]
-    gpu: gpu::Report,
+    gpu: crate::gpu::Report,
 }
 
 pub(crate) fn run(_: &Args, out: &mut Out) -> Outcome {
@@ -62,7 +63,8 @@ fn examine() -> Report {
         rank,
         rank_problem,
         launcher_variables: names.filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?))).collect(),
-        gpu: gpu::Report::new(),
+        #[cfg(feature = "cuda")]
+        gpu: crate::gpu::Report::new(),
     }
 }
 
@@ -92,6 +94,10 @@ impl fmt::Display for Report {
         for (name, value) in &self.launcher_variables {
             writeln!(f, "              {name}={}", table::plain(value))?;
         }
-        self.gpu.fmt(f)
+        #[cfg(feature = "cuda")]
+        self.gpu.fmt(f)?;
+        #[cfg(not(feature = "cuda"))]
+        writeln!(f, "GPU           not looked for: this build is without the feature cuda")?;
+        Ok(())
     }
 }

@@ -4,17 +4,14 @@ use std::fmt;
 
 use serde::Serialize;
 
-#[cfg(feature = "cuda")]
 use bowstring::device::cuda::{
     nvjpeg,
     visible::{self, Inventory},
 };
 
-#[cfg(feature = "cuda")]
 use crate::table;
 
 /// What there is.
-#[cfg(feature = "cuda")]
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     gpu: Inventory,
@@ -22,7 +19,6 @@ pub(crate) struct Report {
     nvjpeg: Option<nvjpeg::Found>,
 }
 
-#[cfg(feature = "cuda")]
 impl Report {
     pub(crate) fn new() -> Self {
         let gpu = visible::inventory();
@@ -30,7 +26,6 @@ impl Report {
     }
 }
 
-#[cfg(feature = "cuda")]
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Inventory { driver, devices, own, problem } = &self.gpu;
@@ -60,26 +55,5 @@ impl fmt::Display for Report {
             }
             (None, None) => Ok(()),
         }
-    }
-}
-
-/// Nothing is looked for.
-#[cfg(not(feature = "cuda"))]
-#[derive(Debug, Serialize)]
-pub(crate) struct Report {
-    gpu: Option<()>,
-}
-
-#[cfg(not(feature = "cuda"))]
-impl Report {
-    pub(crate) fn new() -> Self {
-        Self { gpu: None }
-    }
-}
-
-#[cfg(not(feature = "cuda"))]
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "GPU           not looked for: this build is without the feature cuda")
     }
 }

@@ -8,6 +8,7 @@ mod completions;
 mod convert;
 mod demo;
 mod doctor;
+#[cfg(feature = "cuda")]
 mod gpu;
 mod index;
 mod inspect;

@@ -167,7 +167,7 @@ impl Registry {
         self.call_as(action, body, |gang| Ok(gang.to_owned())).await
     }
 
-    /// As [`call`](Self::call) from a caller whose gangs have other names here: `known` makes ours of his. His own ones are in the
+    /// As [`call`](Self::call) from a caller whose gangs have other names here: `known` makes ours of the caller's, which stay in the
     /// answers.
     ///
     /// # Errors

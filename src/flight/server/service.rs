@@ -45,7 +45,7 @@ impl Service {
     }
 }
 
-/// Whoever sent the request; the guard has put him there.
+/// The sender of the request, as the guard found it.
 fn tenant<T>(request: &Request<T>) -> Result<Tenant, Status> {
     request.extensions().get::<Tenant>().cloned().ok_or_else(|| Status::unauthenticated("nobody sent this"))
 }

@@ -48,7 +48,7 @@ impl Spaces {
         Ok(Self { of })
     }
 
-    /// The space of `tenant`. Who need not say who he is has no space but the common one.
+    /// The space of `tenant`. An anonymous caller, where there are no tenants, has all names.
     pub(super) fn of(&self, tenant: &Tenant) -> Space {
         if *tenant == Tenant::anonymous() {
             return Space::Whole;
