@@ -101,9 +101,9 @@ test-python: build $(VENV)/ready
 	$(PY) examples/serve_torch.py
 	$(PY) examples/tf_fit.py --epochs 3
 	$(PY) examples/jax_train.py --epochs 3
-	cd python && ../$(PY) -m pytest --ignore tests/frameworks 2>&1 | tee ../target/test-python.log
+	cd python && ../$(PY) -m pytest --ignore tests/frameworks --ignore tests/loops 2>&1 | tee ../target/test-python.log
 	@# A process for each: frameworks change signal handlers, allocators and each other. 5: what it tests is not installed.
-	cd python && for file in tests/frameworks/test_*.py; do \
+	cd python && for file in tests/frameworks/test_*.py tests/loops/test_*.py; do \
 		echo "$$file"; ../$(PY) -m pytest $$file || [ $$? = 5 ]; done 2>&1 | tee -a ../target/test-python.log
 
 .PHONY: lint
@@ -139,6 +139,31 @@ bench: $(VENV)/turbo ## Rust benches (criterion)
 .PHONY: bench-peers
 bench-peers: build-release .venv-peers/ready ## Python peers against bowstring, alternating runs (PEERS_ARGS="--only recsys")
 	.venv-peers/bin/python benches/peers/run.py $(PEERS_ARGS)
+
+# make long-run LONG_SECONDS=7200
+LONG_SECONDS ?= 300
+
+.PHONY: long-run
+long-run: build-release $(VENV)/demo ## epochs without end, local and served: memory, descriptors, threads, latency stay flat
+	$(PY) benches/long_run.py --seconds $(LONG_SECONDS)
+
+# ---- supply chain -----------------------------------------------------------------------------------------------------
+
+.PHONY: sbom
+sbom: $(VENV)/made ## what the wheel and the binary are made of, as CycloneDX in dist/, the same bytes each time; no network
+	@mkdir -p dist
+	$(PY) scripts/sbom.py --output dist/bowstring.cdx.json
+
+# Both read what is in Cargo.lock; licences and bans need the crates that are fetched anyway, advisories their database.
+.PHONY: deny
+deny: ## bans, licences and sources offline, advisories from the network (needs: cargo install cargo-deny)
+	@cargo deny --version >/dev/null 2>&1 || { echo "make deny needs: cargo install cargo-deny --locked" >&2; exit 1; }
+	cargo deny --offline check bans licenses sources
+	@cargo deny check advisories || { echo "advisories need https://github.com/rustsec/advisory-db, or one of them counts: see above" >&2; exit 1; }
+
+.PHONY: wheel-twice
+wheel-twice: $(VENV)/turbo $(VENV)/ready ## the release wheel, built twice in two places: the same bytes
+	PY=$(CURDIR)/$(PY) MATURIN=$(CURDIR)/$(VENV)/bin/maturin TURBO="$(TURBO)" bash scripts/wheel-twice.sh
 
 .PHONY: soak
 soak: ## the full counts of every random and fault test

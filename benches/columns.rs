@@ -11,7 +11,7 @@ use arrow::array::{ArrayRef, FixedSizeListArray, Float32Array, Int32Array, Int64
 use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use bowstring::Place;
-use bowstring::codec::{BadRows, Cells, ColumnOptions, Columns, Rows};
+use bowstring::codec::{BadRows, ColumnOptions, Columns, RowGroupBlock, Rows};
 use bowstring::memory::{Pool, SystemAllocator};
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 
@@ -33,7 +33,7 @@ impl Picks {
 struct Job {
     columns: Columns,
     arrays: Vec<ArrayRef>,
-    cells: Vec<Arc<Cells>>,
+    cells: Vec<Arc<RowGroupBlock>>,
     /// Batches of picks, shuffled over all groups; then one in file order.
     shuffled: Vec<Vec<(u32, u32)>>,
     in_order: Vec<(u32, u32)>,
@@ -90,7 +90,7 @@ fn copy(array: &ArrayRef) -> ArrayRef {
     arrow::array::make_array(copied.freeze())
 }
 
-fn cells(columns: &Columns, arrays: &[ArrayRef]) -> Cells {
+fn cells(columns: &Columns, arrays: &[ArrayRef]) -> RowGroupBlock {
     let prepared = arrays
         .iter()
         .enumerate()

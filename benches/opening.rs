@@ -19,7 +19,7 @@ const COLUMNS: usize = 40;
 const ROWS: usize = 100;
 
 #[global_allocator]
-static ALLOCATOR: bowstring::memory::Recycler = bowstring::memory::Recycler;
+static ALLOCATOR: bowstring::memory::CachingAllocator = bowstring::memory::CachingAllocator;
 
 /// Hard links of one file, as many to a directory as are asked for.
 fn make(root: &Path, files: usize) {

@@ -3,7 +3,8 @@
 //!
 //! `cargo bench --bench ranks`. From the environment: `RANKS_ROWS` rows of a row group (20,000), `RANKS_GROUPS` row groups
 //! ("8,64,1000"), `RANKS_WORLDS` ("1,8,64,256,1024"), `RANKS_BATCH` rows per rank and step (512), `RANKS_COLUMNS` (20),
-//! `RANKS_LANES` lanes instead of the default, `RANKS_SHUFFLE` (true). A million rows of 20 columns are 53 MiB of zstd.
+//! `RANKS_LANES` lanes and `RANKS_WINDOW` rows of a window instead of the default, `RANKS_SHUFFLE` (true), `RANKS_VERSION` of the order
+//! (the latest), `RANKS_SPARK` (false): columns as Spark writes them. A million rows of 20 columns are 53 MiB of zstd.
 #![expect(clippy::print_stdout, reason = "a bench prints its figures")]
 
 use std::fs::File;
@@ -11,8 +12,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use arrow::array::{ArrayRef, Float32Array, RecordBatch};
+use arrow::array::{ArrayRef, Float32Array, Float64Array, Int64Array, RecordBatch};
+use arrow::datatypes::{Field, Schema};
 use bowstring::pipeline::LocalSource;
+use bowstring::plan::OrderVersion;
 use bowstring::{Loader, LoaderOptions};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
@@ -39,24 +42,50 @@ fn cpu() -> f64 {
     ticks as f64 / 100.0
 }
 
-/// Writes `groups` row groups of `rows` rows: floats of 10 random bits, which zstd packs to two thirds.
-fn write(directory: &Path, groups: usize, rows: usize, columns: usize) {
+/// Row groups of the bench.
+#[derive(Clone, Copy)]
+struct Shape {
+    groups: usize,
+    rows: usize,
+    columns: usize,
+    /// Snappy, pages of 20,000 rows, columns that may be null and are not: every other one integers in a dictionary, a quarter doubles.
+    /// Otherwise zstd and floats.
+    spark: bool,
+}
+
+/// Writes them, of 10 random bits or so in each value.
+fn write(directory: &Path, shape: Shape) {
+    let Shape { groups, rows, columns, spark } = shape;
     let mut state = 1_u64;
-    let mut column = || -> ArrayRef {
-        let next = |_| {
-            state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
-            (state >> 40) as f32 / 64.0
-        };
-        Arc::new((0..rows).map(next).collect::<Float32Array>())
+    let mut next = || {
+        state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        state >> 40
+    };
+    let mut column = |at: usize| -> ArrayRef {
+        let values = (0..rows).map(|_| next());
+        match at % 4 {
+            1 | 3 if spark => Arc::new(values.map(|value| (value % 1000) as i64).collect::<Int64Array>()),
+            2 if spark => Arc::new(values.map(|value| value as f64 / 64.0).collect::<Float64Array>()),
+            _ => Arc::new(values.map(|value| value as f32 / 64.0).collect::<Float32Array>()),
+        }
     };
     // The same cells in each row group: they are packed once and cost as much.
-    let cells: Vec<_> = (0..columns).map(|at| (format!("x{at}"), column())).collect();
-    let batch = RecordBatch::try_from_iter(cells).expect("columns are alike");
-    let properties = WriterProperties::builder()
-        .set_compression(Compression::ZSTD(ZstdLevel::default()))
-        .set_dictionary_enabled(false)
-        .set_max_row_group_row_count(Some(rows))
-        .build();
+    let cells: Vec<_> = (0..columns).map(&mut column).collect();
+    let field = |(at, cells): (usize, &ArrayRef)| Field::new(format!("x{at}"), cells.data_type().clone(), spark);
+    let schema = Arc::new(Schema::new(cells.iter().enumerate().map(field).collect::<Vec<_>>()));
+    let batch = RecordBatch::try_new(schema, cells).expect("columns are alike");
+    let properties = WriterProperties::builder().set_max_row_group_row_count(Some(rows));
+    let properties = if spark {
+        let mut properties = properties.set_compression(Compression::SNAPPY).set_data_page_row_count_limit(20_000);
+        // parquet-mr gives dictionaries up after the first page where they save nothing.
+        for field in batch.schema().fields().iter().filter(|field| field.data_type().is_floating()) {
+            properties = properties.set_column_dictionary_enabled(field.name().as_str().into(), false);
+        }
+        properties
+    } else {
+        properties.set_compression(Compression::ZSTD(ZstdLevel::default())).set_dictionary_enabled(false)
+    };
+    let properties = properties.build();
     for (number, first) in (0..groups).step_by(GROUPS_PER_FILE).enumerate() {
         let file = File::create(directory.join(format!("{number:05}.parquet"))).expect("a file can be made");
         let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties.clone())).expect("a schema");
@@ -77,14 +106,16 @@ fn main() {
     );
     for groups in list("RANKS_GROUPS", "8,64,1000") {
         let directory = tempfile::tempdir().expect("a directory can be made");
-        write(directory.path(), groups, rows, columns);
+        write(directory.path(), Shape { groups, rows, columns, spark: variable("RANKS_SPARK", false) });
         for world in list("RANKS_WORLDS", "1,8,64,256,1024") {
             let world = world as u32;
             let options = |rank| LoaderOptions {
                 rank: Some(rank),
                 world_size: Some(world),
                 lanes: Some(lanes).filter(|lanes| *lanes > 0),
+                window_rows: Some(variable("RANKS_WINDOW", 0)).filter(|rows| *rows > 0),
                 shuffle: variable("RANKS_SHUFFLE", true),
+                order_version: OrderVersion::try_from(variable("RANKS_VERSION", OrderVersion::LATEST.number())).ok(),
                 ..LoaderOptions::new(directory.path().to_string_lossy(), batch)
             };
             let (mut delivered, mut spent, mut read, mut first, mut peak) = (0_u64, 0.0, Vec::new(), 0.0_f64, 0);

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use bowstring::flight::shm::{ConnectOptions, Listener, ListenerOptions, Outgoing, connect};
-use bowstring::memory::{Pool, SharedAllocator, Shelf};
+use bowstring::memory::{Pool, SharedAllocator, SlabPool};
 use bytes::Bytes;
 use futures::StreamExt;
 
@@ -45,8 +45,8 @@ async fn server() {
             let mut pools = pools.lock().expect("nobody panics");
             let of = if exclusive { 0 } else { len };
             Arc::clone(pools.entry(of).or_insert_with(|| {
-                match Shelf::new(Arc::clone(&allocator), of, Shelf::bytes(BUDGET, of)) {
-                    Some(shelf) => Pool::new(Arc::new(shelf), BUDGET),
+                match SlabPool::new(Arc::clone(&allocator), of, SlabPool::bytes(BUDGET, of)) {
+                    Some(slab_pool) => Pool::new(Arc::new(slab_pool), BUDGET),
                     None => Pool::new(Arc::clone(&allocator) as _, BUDGET),
                 }
             }))

@@ -43,6 +43,7 @@ pub mod codec;
 pub mod convert;
 pub mod dataset;
 pub mod device;
+pub mod document;
 pub mod error;
 #[cfg(feature = "flight")]
 pub mod flight;

@@ -79,7 +79,7 @@ pub struct FileEntry {
     pub partitions: Vec<(Arc<str>, Option<Arc<str>>)>,
 }
 
-/// One row group.
+/// One row group, or one unit of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowGroup {
     /// Index into [`Manifest::files`].
@@ -130,6 +130,11 @@ impl Manifest {
         }
         let fingerprint = Fingerprint(digest.finalize().into());
         Self { files, groups, fingerprint }
+    }
+
+    /// The same data in other row groups, which are parts of these.
+    pub(crate) fn in_parts(&self, groups: Vec<RowGroup>) -> Self {
+        Self { files: self.files.clone(), groups, fingerprint: self.fingerprint }
     }
 
     /// A manifest of one imaginary file with row groups of `rows` rows each of `row_bytes` bytes, for plans without data.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use arrow::array::ArrayRef;
 
 use crate::error::{Error, Result};
-use crate::memory::{HostBuffer, Reservation};
+use crate::memory::{HostBuffer, Pool, Reservation, SystemAllocator};
 use crate::schema::DType;
 
 /// Alignment of each tensor within its slab, in bytes. The slab itself is aligned to [`crate::memory::ALIGNMENT`].
@@ -170,6 +170,30 @@ impl Batch {
     /// Bytes of all tensors, padding between them not counted.
     pub fn tensor_bytes(&self) -> usize {
         self.columns.iter().filter_map(|(_, value)| value.tensor()).map(|tensor| tensor.len).sum()
+    }
+
+    /// A copy whose tensors are in memory of their own, of no budget. Arrow arrays, which nobody writes, are shared.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] if there is not so much memory.
+    pub fn copied(&self) -> Result<Self> {
+        let tensors = self.columns.iter().filter_map(|(name, value)| Some((name, value.tensor()?)));
+        let spec = |(name, tensor): (&Arc<str>, &Tensor)| TensorSpec {
+            name: Arc::clone(name),
+            dtype: tensor.dtype,
+            shape: tensor.shape.clone(),
+        };
+        let pool = Pool::new(Arc::new(SystemAllocator), usize::MAX);
+        let gone = || Error::Closed { why: "the memory pool is gone".to_owned() };
+        let mut builder =
+            BatchBuilder::new(tensors.clone().map(spec).collect(), pool.try_reserve(0).ok_or_else(gone)?)?;
+        for (bytes, (_, tensor)) in builder.tensors().into_iter().zip(tensors) {
+            bytes.copy_from_slice(tensor.bytes());
+        }
+        let copy = builder.finish(self.epoch, self.step, self.rows, Vec::new());
+        copy.deliver();
+        let column = |(name, value): &(Arc<str>, Value)| (Arc::clone(name), copy.get(name).unwrap_or(value).clone());
+        Ok(Self { columns: self.columns.iter().map(column).collect(), ..copy })
     }
 
     /// Adds the columns of `frames`, whose rows are windows of `length` rows, time-major: `[length * B, ...]` becomes

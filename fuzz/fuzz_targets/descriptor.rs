@@ -3,7 +3,7 @@
 
 use std::sync::OnceLock;
 
-use bowstring::flight::asked::Asked;
+use bowstring::flight::request::StreamRequest;
 use bowstring::flight::server::{ClientLimits, Entry};
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Value, json};
@@ -24,8 +24,8 @@ fn entry() -> &'static Entry {
 }
 
 fuzz_target!(|data: &[u8]| {
-    let Ok(asked) = Asked::from_json(data) else { return };
-    let again = Asked::from_json(&asked.to_json()).expect("what was written is read");
+    let Ok(asked) = StreamRequest::from_json(data) else { return };
+    let again = StreamRequest::from_json(&asked.to_json()).expect("what was written is read");
     assert_eq!((&again.dataset, again.epoch, again.step, again.rank), (&asked.dataset, asked.epoch, asked.step, asked.rank));
     assert_eq!((again.world_size, &again.gang), (asked.world_size, &asked.gang));
     if let Ok(share) = asked.share(0) {

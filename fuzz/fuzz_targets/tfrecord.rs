@@ -41,8 +41,8 @@ fuzz_target!(|data: &[u8]| {
     };
     let Ok(source) = bowstring::convert::open(&place().to_string_lossy(), &options) else { return };
     let columns: Vec<usize> = (0..source.schema().fields().len()).collect();
-    let gate = bowstring::convert::Gate::new(64 << 20);
-    if let Ok(mut batches) = source.read(0, &columns, &gate) {
+    let budget = bowstring::convert::Budget::new(64 << 20);
+    if let Ok(mut batches) = source.read(0, &columns, &budget) {
         while let Ok(Some(batch)) = batches.next() {
             assert_eq!(batch.num_columns(), columns.len());
         }

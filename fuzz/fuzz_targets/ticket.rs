@@ -4,7 +4,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use bowstring::flight::asked::MAX_BYTES;
+use bowstring::flight::request::MAX_BYTES;
 use bowstring::flight::ticket::{Denied, Ticket};
 use libfuzzer_sys::fuzz_target;
 

@@ -7,15 +7,15 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Literal, NoReturn, TypeVar
 
-from bowstring import _native
+from bowstring import _native, ranks
 from bowstring.columns import Fill, Image, NGram, Pack, Padded
-from bowstring.errors import ConfigError, Error, UnsupportedError
+from bowstring.errors import ConfigError, Error, NotFoundError, UnsupportedError
 from bowstring.gang import Gang
-from bowstring.options import NAMES, Filter, Url, document
+from bowstring.options import NAMES, Filter, Url, document, plain
+from bowstring.ranges import whole
 from bowstring.words import refuse
 
 A = TypeVar("A", covariant=True)
@@ -46,6 +46,17 @@ class Rows:
         return f"<{self._rows} rows>"
 
 
+class Epochs:
+    """What frameworks that tell the epoch to the sampler find there: ``set_epoch`` is the loader's own."""
+
+    def __init__(self, native: _native.Loader) -> None:
+        self._native = native
+
+    def set_epoch(self, epoch: int) -> None:
+        """As the loader's."""
+        self._native.set_epoch(whole("epoch", epoch))
+
+
 def _without_secrets(url: str) -> str:
     """``url`` without what stands before its host or in its query."""
     scheme, mark, rest = url.partition("://")
@@ -58,10 +69,15 @@ def _without_secrets(url: str) -> str:
 
 
 class BaseLoader(ABC, Generic[A]):
-    """One rank's batches: an iterable over the rest of the current epoch.
+    """One rank's batches: every ``iter()`` is a pass of its own, as of torch's ``DataLoader``.
 
-    A loader is at a position: an epoch, and the number of steps already yielded of it. ``iter()`` goes on from there, so a loop
-    that was left with ``break`` can be taken up again; after the end of an epoch the next ``iter()`` is the next epoch.
+    A loader is at a position: an epoch, and the number of steps already yielded of it. The first ``iter()`` begins there: at the
+    first step, or after :meth:`load_state_dict` in the middle. Every later one begins the next epoch, wherever the loop before
+    was left; a pass of which nothing was taken does not count. To go on with a loop that was left, keep its iterator, or save
+    :meth:`state_dict` and load it. :meth:`peek` looks at a batch and takes none.
+
+    A new ``iter()`` ends the iterator before it, as do :meth:`set_epoch` and :meth:`load_state_dict` once a batch was taken of it:
+    its ``next()`` raises :class:`bowstring.ClosedError`. Several threads may take from one iterator.
 
     Every option may also be given as ``BOWSTRING_<NAME>`` in the environment; a keyword goes before it. Lists are separated by
     commas, ``storage_options`` are ``key=value,...``, and ``nulls``, ``lists``, ``pack``, ``images``, ``cast`` and ``limits`` are
@@ -88,8 +104,8 @@ class BaseLoader(ABC, Generic[A]):
     :param selector: row groups to read: ``{"index": name, "values": [...]}`` by an index that Petastorm stored,
         ``{"row_groups": [0, 3]}``, or ``{"any": [...]}``, ``{"all": [...]}`` of them.
     :param ngram: :class:`NGram`: windows of consecutive rows as samples.
-    :param rank: this rank; the default comes from the launcher's environment (torchrun, MPI, SLURM, ``TF_CONFIG``, ...:
-        docs/frameworks.md has the list in order).
+    :param rank: this rank; the default comes from ``torch.distributed``'s process group if there is one, else from the launcher's
+        environment (torchrun, MPI, SLURM, ``TF_CONFIG``, ...: docs/frameworks.md has the list in order).
     :param world_size: number of ranks; goes with ``rank``.
     :param memory_budget: bytes for everything in flight, or text such as ``"2GiB"``.
     :param threads: CPU threads for decoding; all that this process may use.
@@ -171,6 +187,8 @@ class BaseLoader(ABC, Generic[A]):
         made = bytes(index) if isinstance(index, (bytes, bytearray, memoryview)) else None
         if made is not None:
             given["index"] = "auto"
+        if gang is None:
+            given |= ranks.options(rank, world_size)
         self._urls = [os.fspath(one) for one in ([url] if isinstance(url, (str, os.PathLike)) else url)]
         self._native = _native.Loader(document(url, given), None if gang is None else gang._native, made)
 
@@ -185,17 +203,29 @@ class BaseLoader(ABC, Generic[A]):
         }
 
     def __iter__(self) -> Iterator[dict[str, A]]:
-        """The rest of the current epoch; from its start if the last one ended.
+        """A pass: where the loader stands if nothing was taken since it was opened or sent there, else the next epoch.
 
-        A ``for`` loop that Ctrl-C ends has got every batch up to :attr:`step`, and the loader goes on with the one after it. Only
+        A ``for`` loop that Ctrl-C ends has got every batch up to :attr:`step`, and its iterator goes on with the one after it. Only
         a bare ``next()`` may be interrupted when it has the batch and before the batch is assigned.
         """
-        # No frame of Python's stands between the native call and the loop: an interrupt there would cost the batch.
-        return iter(partial(self._native.next, self._batch), None)
+        return self._native.begin(self._batch)
+
+    def peek(self) -> dict[str, A]:
+        """A copy of the batch that comes next, for a look or to build a model by; of the next epoch's first where this one is over.
+
+        Nothing moves: no position and no state, no pass begins or ends, and the batch still comes.
+        """
+        batch = self._native.peek(self._batch)
+        if batch is None:
+            raise NotFoundError("there is no batch to look at: an epoch of this loader has no steps")
+        return batch
 
     def next_into(self, buffers: Mapping[str, Any], *, stream: Any = None) -> dict[str, Any] | None:
-        """The next batch, copied into tensors of yours; ``None`` at the end of the epoch. See :meth:`into`."""
-        return self._into(buffers, stream)()
+        """The next batch, copied into tensors of yours; ``None`` at the end of the epoch. See :meth:`into`.
+
+        It begins no pass: each call goes on where the loader stands.
+        """
+        return self._native.next_into(*self._into(buffers, stream))
 
     def into(self, buffers: Mapping[str, Any], *, stream: Any = None) -> Iterator[dict[str, Any]]:
         """As ``iter()``, with each batch copied into tensors that you allocated: the static inputs of a CUDA graph, say.
@@ -209,9 +239,14 @@ class BaseLoader(ABC, Generic[A]):
             ``__cuda_stream__``): the copy is queued there, and nobody waits. With ``-1`` it is done when this returns, and until
             then nobody may use the tensors. The default is the legacy default stream, for torch the current one.
         """
-        return iter(self._into(buffers, stream), None)
+        targets, on, filled = self._into(buffers, stream)
+        return self._native.begin(filled, targets, on)
 
-    def _into(self, buffers: Mapping[str, Any], stream: Any) -> Callable[[], dict[str, Any] | None]:
+    def _into(
+        self, buffers: Mapping[str, Any], stream: Any
+    ) -> tuple[
+        _native.Buffers, Callable[[], Any], Callable[[dict[str, _native.Tensor | _native.ArrowArray]], dict[str, Any]]
+    ]:
         given = dict(buffers)
         if stream is not None and self.device == "cpu":
             raise ConfigError("option stream: batches are in host memory, so it must be None", option="stream")
@@ -221,8 +256,7 @@ class BaseLoader(ABC, Generic[A]):
             rest = self._batch({name: value for name, value in columns.items() if name not in given})
             return {name: given[name] if name in given else rest[name] for name in columns}
 
-        # As in `__iter__`, no frame of Python's stands between the native call and the loop.
-        return partial(self._native.next_into, targets, self._stream if stream is None else lambda: stream, filled)
+        return targets, self._stream if stream is None else lambda: stream, filled
 
     def _stream(self) -> Any:
         """The stream on which a consumer that names none uses tensors of a GPU, as in DLPack."""
@@ -259,13 +293,13 @@ class BaseLoader(ABC, Generic[A]):
         return bool(self._native.state()["spec"]["tail"] == "drop")
 
     @property
-    def sampler(self) -> None:
-        """``None``: ranks, order and position are the loader's own, so there is nothing that a framework could replace."""
-        return None
+    def sampler(self) -> Epochs:
+        """Takes the epoch from frameworks that tell it to the sampler, as Lightning does. There is nothing to replace."""
+        return Epochs(self._native)
 
     @property
     def batch_sampler(self) -> None:
-        """``None``, as ``sampler``."""
+        """``None``: ranks, order and position are the loader's own."""
         return None
 
     @property
@@ -309,16 +343,24 @@ class BaseLoader(ABC, Generic[A]):
         return self._native.schema
 
     def set_epoch(self, epoch: int) -> None:
-        """Goes to the start of ``epoch``; stays in place if that is the current one, so that a resumed loader goes on."""
-        self._native.set_epoch(epoch)
+        """Sets the epoch of the next pass: goes to its first step.
+
+        Only a loader that was opened or resumed in this very epoch, and of which nothing was taken since, stays in place: a loop
+        over ``range(loader.epoch, epochs)`` may begin with ``set_epoch`` and still go on in the middle.
+        """
+        self._native.set_epoch(whole("epoch", epoch))
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the last batch yielded: small, JSON, the same on every rank and for every world size."""
+        """The position after the last batch yielded: small, JSON, the same on every rank and for every world size.
+
+        After the last batch of an epoch it is the end of this epoch: a loader that goes on from there has an empty pass before the
+        next epoch, so that ``for epoch in range(saved, epochs)`` counts right.
+        """
         return self._native.state()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Goes to a position that :meth:`state_dict` gave, on any rank of any world size."""
-        self._native.load_state(dict(state_dict))
+        self._native.load_state(plain(state_dict))
 
     def stats(self) -> dict[str, Any]:
         """Counters of every stage since the loader was opened, memory, and the ``bottleneck``.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -58,7 +58,7 @@ class Image:
     def options(self) -> dict[str, Any]:
         """The options as the library reads them."""
         options: dict[str, Any] = {
-            "size": self.size if self.size is None or isinstance(self.size, int) else list(self.size),
+            "size": list(self.size) if isinstance(self.size, Iterable) else self.size,
             "crop": self.crop,
             "resize_shorter": self.resize_shorter,
             "resize": self.resize,
@@ -97,7 +97,7 @@ class Padded:
 
     def options(self) -> dict[str, Any]:
         """The options as the library reads them."""
-        length = self.length if isinstance(self.length, int) else list(self.length)
+        length = list(self.length) if isinstance(self.length, Iterable) else self.length
         return {"padded": {"length": length, "fill": self.fill, "truncate": self.truncate, "left": self.left}}
 
 

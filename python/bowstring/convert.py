@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bowstring import _native
+from bowstring.options import dumped
 
 __all__ = ["Comparison", "Report", "convert", "plan", "verify"]
 
@@ -80,7 +81,7 @@ def options_json(
     **more: Any,
 ) -> str:
     """The options of a conversion as the library reads them."""
-    options = {name: value for name, value in more.items() if value is not None}
+    options = dict(more)
     if from_format is not None:
         options["from"] = from_format
     if to is not None:
@@ -89,7 +90,7 @@ def options_json(
         options["columns"] = list(columns)
     if schema is not None:
         options["schema"] = schema if isinstance(schema, str) else dict(schema)
-    return json.dumps(options)
+    return dumped(options)
 
 
 def convert(

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import pyarrow.flight as flight
 
 from bowstring.errors import ConfigError
+from bowstring.server import check_tls
 
 __all__ = ["Endpoint", "is_everywhere", "is_loopback", "split_listen"]
 
@@ -48,12 +49,12 @@ def is_everywhere(host: str) -> bool:
         return False
 
 
-def check_open(host: str, *, token: str | None, encrypted: bool, insecure: bool) -> None:
-    """Refuses to be open by accident: beyond this machine only with TLS and a token, or where ``insecure`` says so."""
+def check_open(host: str, *, token: str | None, encrypted: bool, known: bool, insecure: bool) -> None:
+    """Refuses to be open by accident: beyond this machine only with TLS and a token or ``known`` clients, or as ``insecure``."""
     if token is not None and len(token) < _MIN_TOKEN:
         raise ConfigError(f"option token: a token has {_MIN_TOKEN} characters or more", option="token")
-    if not is_loopback(host) and not insecure and not (encrypted and token is not None):
-        problem = f"{host} is reached by others: give tls_cert, tls_key and token, or insecure=True"
+    if not is_loopback(host) and not insecure and not (encrypted and (known or token is not None)):
+        problem = f"{host} is reached by others: give tls_cert, tls_key, and token or client_ca, or insecure=True"
         raise ConfigError(f"option listen: {problem}", option="listen")
 
 
@@ -78,6 +79,7 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]
     :param insecure: whether it may be open to other machines without TLS and a token.
     :param tls_cert: certificate, PEM.
     :param tls_key: its private key, PEM.
+    :param client_ca: certificates of those who may sign clients, PEM: who shows none is not let in.
     """
 
     def __init__(
@@ -88,17 +90,18 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]
         insecure: bool = False,
         tls_cert: str | None = None,
         tls_key: str | None = None,
+        client_ca: str | None = None,
     ) -> None:
         host, port = split_listen(listen)
-        if (tls_cert is None) != (tls_key is None):
-            lacking = "tls_key" if tls_key is None else "tls_cert"
-            raise ConfigError(f"option {lacking}: TLS needs tls_cert and tls_key", option=lacking)
+        check_tls(tls_cert, tls_key, client_ca)
         encrypted = tls_cert is not None and tls_key is not None
-        check_open(host, token=token, encrypted=encrypted, insecure=insecure)
+        check_open(host, token=token, encrypted=encrypted, known=client_ca is not None, insecure=insecure)
         shown = f"[{host}]" if ":" in host else host
         more: dict[str, Any] = {}
         if tls_cert is not None and tls_key is not None:
             more["tls_certificates"] = [(Path(tls_cert).read_bytes(), Path(tls_key).read_bytes())]
+        if client_ca is not None:
+            more |= {"verify_client": True, "root_certificates": Path(client_ca).read_bytes()}
         if token is not None:
             more["middleware"] = {"door": _Door(token)}
         super().__init__(f"{'grpc+tls' if encrypted else 'grpc+tcp'}://{shown}:{port}", **more)

@@ -31,6 +31,7 @@ from bowstring.errors import (
     UnsupportedError,
 )
 from bowstring.options import Mode
+from bowstring.ranges import seconds
 
 __all__ = ["Address", "Connection", "Rows", "attempt_of", "is_server", "pieces"]
 
@@ -136,7 +137,7 @@ class Connection:
     def __init__(self, url: str, storage_options: Mapping[str, str] | None = None, *, timeout: float = 600.0) -> None:
         options = dict(storage_options or {})
         self.server = Address.parse(url).server
-        self.timeout = timeout
+        self.timeout = seconds("timeout", timeout)
         token = _token(options)
         self._headers = [] if token is None else [(b"authorization", f"Bearer {token}".encode())]
         more: dict[str, Any] = {}
@@ -151,7 +152,9 @@ class Connection:
 
     def options(self, timeout: float | None = None) -> flight.FlightCallOptions:
         """Options of one call: its deadline in seconds, and the token."""
-        return flight.FlightCallOptions(timeout=timeout or self.timeout, headers=self._headers)
+        return flight.FlightCallOptions(
+            timeout=self.timeout if timeout is None else seconds("timeout", timeout), headers=self._headers
+        )
 
     def action(self, name: str, body: Mapping[str, Any], timeout: float | None = None) -> dict[str, Any]:
         """The answer of an action, JSON on both sides."""

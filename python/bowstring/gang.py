@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 
-from bowstring import _native
+from bowstring import _native, ranks
 from bowstring.errors import Error
+from bowstring.options import dumped
+from bowstring.ranges import seconds, whole
 
 __all__ = ["Gang", "Member"]
 
@@ -44,7 +46,7 @@ class Gang:
 
     :param url: the server, ``grpc://host:port``.
     :param name: the gang's name: one for each run.
-    :param rank: this rank; the default comes from the launcher's environment, as for a loader.
+    :param rank: this rank; the default comes from the process group or the launcher's environment, as for a loader.
     :param world_size: number of ranks.
     :param share: ``(share, shares)`` where ranks are groups that get the same batches (tensor, pipeline or context parallel).
     :param address: where other ranks reach this one, for :meth:`members`.
@@ -72,15 +74,16 @@ class Gang:
             "name": name,
             "rank": rank,
             "world_size": world_size,
+            **ranks.options(rank, world_size),
             "share": share,
             "address": address,
             "device": device,
             "host": socket.gethostname(),
             "token": token,
-            "timeout": timeout,
+            "timeout": seconds("timeout", timeout),
             "storage_options": dict(storage_options or {}),
         }
-        self._native = _native.Gang(url, json.dumps(options))
+        self._native = _native.Gang(url, dumped(options))
 
     @property
     def name(self) -> str:
@@ -118,11 +121,11 @@ class Gang:
 
     def barrier(self, timeout: float = 600.0) -> None:
         """Waits until all ranks are here."""
-        self._native.barrier(timeout)
+        self._native.barrier(seconds("timeout", timeout))
 
     def all_gather(self, message: bytes, timeout: float = 600.0) -> list[bytes]:
         """The messages of all ranks, in rank order; at most 1 MiB each."""
-        return self._native.all_gather(message, timeout)
+        return self._native.all_gather(message, seconds("timeout", timeout))
 
     def members(self) -> list[Member]:
         """Everybody, in rank order."""
@@ -131,7 +134,7 @@ class Gang:
 
     def ack(self, epoch: int, step: int) -> str:
         """This rank is done with ``step`` of ``epoch`` and all before it. The answer goes into the checkpoint, as ``token``."""
-        return self._native.ack(epoch, step)
+        return self._native.ack(whole("epoch", epoch), whole("step", step))
 
     def leave(self) -> None:
         """The work is done. Leaving by an exception, or without a word, tells the others to start again."""

@@ -146,7 +146,7 @@ class Loader(BaseLoader[Any]):
         return found
 
     def __next__(self) -> dict[str, Any]:
-        """The next batch of the current epoch, as an iterator has it; ``StopIteration`` at its end, then the next epoch."""
+        """The next batch from where the loader stands, as of an iterator; ``StopIteration`` at the epoch's end, then the next."""
         batch = self._native.next(self._batch)
         if batch is None:
             raise StopIteration

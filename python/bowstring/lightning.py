@@ -5,13 +5,13 @@
 
 Batches are sharded by rank here, and Lightning leaves them as they are: its ``use_distributed_sampler`` concerns torch's own
 ``DataLoader``. Lightning puts the training loader's position into every checkpoint, in the middle of an epoch too, and
-``fit(..., ckpt_path=...)`` goes on with the next batch.
+``fit(..., ckpt_path=...)`` goes on with the next batch. All this holds for a plain :class:`bowstring.torch.DataLoader` too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 from lightning.pytorch import LightningDataModule
 
@@ -19,41 +19,9 @@ from bowstring.errors import ConfigError
 from bowstring.options import Url
 from bowstring.torch import DataLoader
 
-__all__ = ["DataModule", "EvaluationLoader", "TrainingLoader"]
+__all__ = ["DataModule"]
 
-L = TypeVar("L", bound=DataLoader)
 Stage: TypeAlias = "Url | Sequence[Url] | Mapping[str, Any]"
-
-
-class TrainingLoader(DataLoader):
-    """A loader whose every ``iter()`` is an epoch, as loops that count steps need it; after a resume, first the rest of one.
-
-    Lightning stops after ``len()`` batches, or after ``limit_train_batches``, and never asks for the end of the epoch.
-    """
-
-    _began = (0, 0)
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        if self.step > 0 and (self.epoch, self.step) != self._began:
-            self.set_epoch(self.epoch + 1)
-        self._began = (self.epoch, self.step)
-        return super().__iter__()
-
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Goes to a position; the end of an epoch is the start of the next."""
-        super().load_state_dict(state_dict)
-        if self.step == len(self):
-            self.set_epoch(self.epoch + 1)
-        self._began = (self.epoch, self.step)
-
-
-class EvaluationLoader(DataLoader):
-    """A loader whose every ``iter()`` is the same epoch from its start: what was left of a sanity check does not count."""
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        if (self.epoch, self.step) != (0, 0):
-            self.load_state_dict({**self.state_dict(), "epoch": 0, "step": 0})
-        return super().__iter__()
 
 
 class DataModule(LightningDataModule):
@@ -82,21 +50,21 @@ class DataModule(LightningDataModule):
         self._options = options
         self._loaders: dict[str, DataLoader] = {}
 
-    def train_dataloader(self) -> TrainingLoader:
+    def train_dataloader(self) -> DataLoader:
         """This rank's training batches."""
-        return self._opened("train", TrainingLoader)
+        return self._opened("train")
 
     def val_dataloader(self) -> Any:
         """This rank's validation batches; nothing to validate on without ``val``."""
-        return self._opened("val", EvaluationLoader) if self._stages["val"] is not None else []
+        return self._opened("val") if self._stages["val"] is not None else []
 
-    def test_dataloader(self) -> EvaluationLoader:
+    def test_dataloader(self) -> DataLoader:
         """This rank's test batches."""
-        return self._opened("test", EvaluationLoader)
+        return self._opened("test")
 
-    def predict_dataloader(self) -> EvaluationLoader:
+    def predict_dataloader(self) -> DataLoader:
         """This rank's batches to predict."""
-        return self._opened("predict", EvaluationLoader)
+        return self._opened("predict")
 
     def teardown(self, stage: str | None = None) -> None:
         """Closes the loaders of a stage that is over."""
@@ -110,12 +78,12 @@ class DataModule(LightningDataModule):
         """Closes everything."""
         self.teardown()
 
-    def _opened(self, name: str, kind: type[L]) -> L:
+    def _opened(self, name: str) -> DataLoader:
         stage = self._stages[name]
         if stage is None:
             raise ConfigError(f"option {name}: this DataModule was made without it", option=name)
         own: Mapping[str, Any] = stage if isinstance(stage, Mapping) else {"url": stage}
-        in_order = {"shuffle": False} if kind is EvaluationLoader else {}
+        in_order = {} if name == "train" else {"shuffle": False}
         options = {**self._options, **in_order, **own}
         trainer = self.trainer
         if trainer is not None and all(options.get(n) is None for n in ("rank", "world_size", "gang")):
@@ -124,6 +92,6 @@ class DataModule(LightningDataModule):
         former = self._loaders.pop(name, None)
         if former is not None:
             former.close()
-        loader = kind(url, **options)
+        loader = DataLoader(url, **options)
         self._loaders[name] = loader
         return loader

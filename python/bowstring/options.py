@@ -18,8 +18,9 @@ from bowstring import _native
 from bowstring.columns import Fill, Image, NGram, Pack, Padded
 from bowstring.errors import ConfigError
 from bowstring.expression import is_expression, text_of
+from bowstring.ranges import MOST, shown, whole
 
-__all__ = ["NAMES", "TABLE", "Filter", "Mode", "Url", "document", "plain", "size"]
+__all__ = ["NAMES", "TABLE", "Filter", "Mode", "Url", "document", "dumped", "plain", "size"]
 
 Url: TypeAlias = "str | os.PathLike[str]"
 Mode: TypeAlias = Literal["create", "replace", "append"]
@@ -37,11 +38,14 @@ _OF_COLUMNS = tuple(entry["name"] for entry in TABLE if entry["of_columns"])
 _TOGETHER = ({"batch_size", "global_batch_size"}, {"rank", "world_size"})
 
 
-def size(value: int | str) -> int:
-    """Bytes, from a number or from text such as ``512MiB`` or ``1.5 GB``."""
+def size(value: int | str, option: str = "memory_budget") -> int:
+    """Bytes, from a number or from text such as ``512MiB`` or ``1.5 GB``; errors name ``option``."""
     if not isinstance(value, str):
-        return int(value)
-    return int(json.loads(_native.option_from_text("memory_budget", value, "")))
+        return whole(option, value)
+    try:
+        return int(json.loads(_native.option_from_text("memory_budget", value, "")))
+    except ConfigError as error:
+        raise ConfigError(str(error).replace("memory_budget", option, 1), option=option) from None
 
 
 def _from_environment(names: Iterable[str], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,6 +70,8 @@ def plain(value: Any) -> Any:
         return plain(value.options())
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
+    if isinstance(value, int) and not -MOST - 1 <= value <= 2 * MOST + 1:
+        return shown(value)
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, Mapping):
@@ -108,4 +114,9 @@ def document(url: Url | Sequence[Url], given: Mapping[str, Any]) -> str:
             options[one] = [options[one]]
     columns = {name: options.pop(name) for name in _OF_COLUMNS if name in options}
     urls = [os.path.expanduser(one) for one in ([url] if isinstance(url, (str, os.PathLike)) else url)]
-    return json.dumps(plain({"urls": urls, **options, "columns": columns}), allow_nan=False)
+    return dumped({"urls": urls, **options, "columns": columns})
+
+
+def dumped(options: Mapping[str, Any]) -> str:
+    """Options as JSON, those that are ``None`` left out, which Rust reads and checks."""
+    return json.dumps(plain({name: value for name, value in options.items() if value is not None}), allow_nan=False)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from bowstring import _native
 from bowstring.options import NAMES, document
+from bowstring.ranges import fraction
 from bowstring.words import refuse
 
 if TYPE_CHECKING:
@@ -17,14 +18,46 @@ if TYPE_CHECKING:
 __all__ = ["plan"]
 
 
-def plan(url: Url | Sequence[Url], *, rate: float | None = None, **options: Any) -> dict[str, Any]:
+class _World(TypedDict):
+    """What one number of ranks reads in an epoch."""
+
+    world_size: int
+    global_batch_size: int
+    lanes: int
+    times_read: float
+    bytes: int
+    row_groups: int
+    shared_row_groups: int
+    imbalance: float
+    memory: int | None
+    first_batch_bytes: int
+
+
+class World(_World, total=False):
+    """As :class:`_World`; with ``first_batch_seconds`` where a rate is given."""
+
+    first_batch_seconds: float
+
+
+class Reading(TypedDict):
+    """What :func:`plan` finds."""
+
+    row_groups: int
+    units: int
+    asked: World
+    worlds: list[World]
+    advice: list[str]
+
+
+def plan(url: Url | Sequence[Url], *, rate: float | None = None, **options: Any) -> Reading:
     """What the ranks of a run read together, from footers alone, as ``bowstring plan`` prints it.
 
-    ``asked`` is the world of ``world_size`` ranks, ``worlds`` are others, from 1 to 4,096 ranks: with as many rows per rank
-    where ``batch_size`` is given, else with the same ``global_batch_size``. Of each: ``lanes``, how often the data are fetched
-    by all ranks together (``times_read``), ``row_groups`` and how many of them several ranks decode (``shared_row_groups``),
-    the ``memory`` that a rank needs and what it fetches before its first batch, in bytes. ``advice`` says what to change where
-    the data are read 1.25 times or more.
+    ``row_groups`` are those of the files; ``units`` is what is shuffled, dealt to ranks and read: these row groups, or ranges of
+    pages of large ones where files have a page index. ``asked`` is the world of ``world_size`` ranks, ``worlds`` are others, from
+    1 to 4,096 ranks: with as many rows per rank where ``batch_size`` is given, else with the same ``global_batch_size``. Of each:
+    ``lanes``, how often the data are fetched by all ranks together (``times_read``), how many units are read and how many of them
+    several ranks decode (``row_groups``, ``shared_row_groups``), the ``memory`` that a rank needs and what it fetches before its
+    first batch, in bytes. ``advice`` says what to change where the data are read 1.25 times or more.
 
     :param url: as for :class:`Loader`.
     :param rate: bytes that a rank reads per second, for ``first_batch_seconds``.
@@ -32,8 +65,9 @@ def plan(url: Url | Sequence[Url], *, rate: float | None = None, **options: Any)
     """
     options.pop("gang", None)
     refuse(name for name in sorted(options) if name not in NAMES)
-    found: dict[str, Any] = json.loads(_native.plan(document(url, {**dict.fromkeys(NAMES), **options})))
-    if rate:
+    found: Reading = json.loads(_native.plan(document(url, {**dict.fromkeys(NAMES), **options})))
+    if rate is not None:
+        rate = fraction("rate", rate, 1e18)
         for world in (found["asked"], *found["worlds"]):
             world["first_batch_seconds"] = world["first_batch_bytes"] / rate
     return found

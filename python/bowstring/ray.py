@@ -21,6 +21,7 @@ from bowstring.arrays import Column, columns_of, numpy_array
 from bowstring.base import BaseLoader, arrow
 from bowstring.errors import ConfigError
 from bowstring.options import Url
+from bowstring.ranges import whole
 
 __all__ = ["Datasource", "read"]
 
@@ -34,7 +35,9 @@ def read(url: Url | Sequence[Url], *, override_num_blocks: int | None = None, **
     :param override_num_blocks: how many tasks read; Ray's choice by default.
     :param options: those of :class:`Datasource`.
     """
-    return ray.data.read_datasource(Datasource(url, **options), override_num_blocks=override_num_blocks)
+    blocks = override_num_blocks
+    blocks = None if blocks is None else whole("override_num_blocks", blocks, 1, (1 << 31) - 1)
+    return ray.data.read_datasource(Datasource(url, **options), override_num_blocks=blocks)
 
 
 class Datasource(ray.data.Datasource):  # type: ignore[misc]  # Ray's types are not looked at

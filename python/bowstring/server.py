@@ -10,9 +10,13 @@ from types import TracebackType
 from typing import Any
 
 from bowstring import _native
-from bowstring.options import Mode, Url, size
+from bowstring.errors import ConfigError
+from bowstring.options import Mode, Url, dumped, size
+from bowstring.ranges import seconds
 
-__all__ = ["Server", "Write"]
+__all__ = ["Server", "Write", "check_tls"]
+
+_DAY = 86_400.0
 
 
 class Server:
@@ -29,8 +33,14 @@ class Server:
     :param tokens: who may come in: ``"tenant:token"`` each.
     :param tls_cert: certificate in PEM, a file.
     :param tls_key: its private key, a file.
-    :param insecure: serve everybody who can reach the address; needed beyond loopback without TLS and tokens.
+    :param client_ca: certificates of those who may sign clients, PEM, a file: every client then shows a certificate (``cert`` and
+        ``key`` of its ``storage_options``), whose name is the tenant's where there are no tokens.
+    :param insecure: serve everybody who can reach the address; needed beyond loopback without TLS and tokens, or ``client_ca``.
     :param drain_grace: seconds that streams have to end when the server is closed (1).
+    :param audit_log: a file that a line of JSON is added to for each call and each end of a stream.
+    :param spaces: name of a space -> tenants whose gangs and written datasets are in it together (a grant); others have a space
+        of their own each.
+    :param check: open each dataset before anybody is let in, so that a file that is damaged or gone is an error here.
     :param options: other options of the table ``[server]`` of ``bowstring serve``'s configuration.
     """
 
@@ -45,11 +55,24 @@ class Server:
         tokens: Sequence[str] | None = None,
         tls_cert: Url | None = None,
         tls_key: Url | None = None,
+        client_ca: Url | None = None,
         insecure: bool = False,
         drain_grace: float = 1.0,
+        audit_log: Url | None = None,
+        spaces: Mapping[str, Sequence[str]] | None = None,
+        check: bool = True,
         **options: Any,
     ) -> None:
-        tls = None if tls_cert is None and tls_key is None else {"cert": _path(tls_cert), "key": _path(tls_key)}
+        options["drain_grace"] = drain_grace
+        check_tls(tls_cert, tls_key, client_ca)
+        tls = (
+            None
+            if tls_cert is None
+            else {"cert": _path(tls_cert), "key": _path(tls_key), "client_ca": _path(client_ca)}
+        )
+        for name, zero in (("drain_grace", True), ("gang_lease", False), ("refresh", True)):
+            if options.get(name) is not None:
+                options[name] = seconds(name, options[name], _DAY, zero=zero)
         server = {
             "listen": listen,
             "put": None if put is None else _path(put),
@@ -57,15 +80,17 @@ class Server:
             "threads": threads,
             "tls": tls,
             "insecure": insecure,
-            "drain_grace": drain_grace,
+            "audit_log": _path(audit_log),
+            "spaces": None if spaces is None else {name: list(tenants) for name, tenants in spaces.items()},
             **options,
         }
         document = {
             "datasets": {name: _urls(urls) for name, urls in (datasets or {}).items()},
+            "check": check,
             "tokens": None if tokens is None else list(tokens),
             "server": {name: value for name, value in server.items() if value is not None},
         }
-        self._native = _native.Server(json.dumps(document))
+        self._native = _native.Server(dumped(document))
 
     @property
     def url(self) -> str:
@@ -150,6 +175,16 @@ class Write:
             self.commit()
         elif self._tokens:
             self._native.abort(self._dataset, self._id)
+
+
+def check_tls(tls_cert: Url | None, tls_key: Url | None, client_ca: Url | None) -> None:
+    """Refuses a part of what TLS needs."""
+    if (tls_cert is None) != (tls_key is None):
+        lacking = "tls_key" if tls_key is None else "tls_cert"
+        raise ConfigError(f"option {lacking}: TLS needs tls_cert and tls_key", option=lacking)
+    if client_ca is not None and tls_cert is None:
+        problem = "clients show certificates over TLS only: give tls_cert and tls_key too"
+        raise ConfigError(f"option client_ca: {problem}", option="client_ca")
 
 
 def _path(path: Url | None) -> str | None:

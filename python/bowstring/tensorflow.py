@@ -27,8 +27,10 @@ from bowstring import _native
 from bowstring.accelerator import placed, wanted
 from bowstring.arrays import Column, Text, columns_of, numpy_array, packs
 from bowstring.base import BaseLoader
-from bowstring.errors import ConfigError, LimitError, UnsupportedError
+from bowstring.errors import ConfigError, LimitError, NotFoundError, UnsupportedError
+from bowstring.following import callback
 from bowstring.options import Url
+from bowstring.ranges import whole
 
 __all__ = ["Dataset", "Loader", "dataset"]
 
@@ -56,8 +58,9 @@ def dataset(
     ``experimental_distribute_dataset``, which ``model.fit`` calls, cuts every batch into one for each replica: right for the
     devices of one process, wrong for several.
 
-    An iterator begins where the dataset stands and ends with the epoch; once the last batch of an epoch was given, the next
-    iterator begins the next epoch. One that was left before has no effect: the next iterator begins where that one did.
+    Every iterator is a pass, as for :class:`bowstring.Loader`: the first one begins where the dataset stands, each later one the
+    next epoch, wherever the one before was left. A pass of which nothing was taken does not count; stages after this one take
+    ahead of the loop. Several iterators may be under way: each asks for its own batches by their numbers, and is slow for it.
 
     :param url: as for :class:`bowstring.Loader`.
     :param targets: columns that become the second part of ``(inputs, targets)``; one by name is a tensor, several are a dictionary.
@@ -111,11 +114,13 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
                 raise ConfigError(f"option arrow: {problem}; deliver it as a tensor", option="arrow")
         self._lock = threading.Lock()
         self._steps = len(loader)
-        # Where the next iterator begins, and what was consumed as far as that is known here.
-        self._start = self._consumed = (loader.epoch, loader.step)
+        # What was consumed as far as that is known here, and where the next iterator begins if that was said: older iterators,
+        # whose later stages read ahead, may move the loader meanwhile.
+        self._consumed = (loader.epoch, loader.step)
+        self._start: tuple[int, int] | None = None
         self._followed = False
-        arrange = _arrangement(self._columns, targets, weights_from_mask)
-        self._inner = self._graph(arrange)
+        self._arrange = _arrangement(self._columns, targets, weights_from_mask)
+        self._inner = self._graph()
         super().__init__(self._inner._variant_tensor)
 
     # ---- what TensorFlow asks of a dataset ------------------------------------------------------------------------------
@@ -167,7 +172,8 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
 
     def state_at(self, step: int, epoch: int | None = None) -> dict[str, Any]:
         """The position after ``step`` batches of ``epoch``, by default of the current one."""
-        return {**self._loader.state_dict(), "epoch": self._consumed[0] if epoch is None else epoch, "step": step}
+        at = {"epoch": self._consumed[0] if epoch is None else whole("epoch", epoch), "step": whole("step", step)}
+        return {**self._loader.state_dict(), **at}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Makes the next iterator begin at a position that ``state_dict`` of any loader gave, on any rank of any world size."""
@@ -176,10 +182,22 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
             self._start = self._consumed = (self._loader.epoch, self._loader.step)
 
     def set_epoch(self, epoch: int) -> None:
-        """Makes the next iterator begin at the start of ``epoch``; changes nothing if that is the current one."""
+        """Makes the next iterator begin with ``epoch``, as :meth:`bowstring.Loader.set_epoch` does."""
         with self._lock:
-            if epoch != self._start[0]:
-                self._start = self._consumed = (epoch, 0)
+            if self._start is None or self._start[0] != epoch:
+                self._loader.set_epoch(epoch)
+                self._start = self._consumed = (self._loader.epoch, self._loader.step)
+
+    def peek(self) -> Any:
+        """A copy of the batch that comes next, as :meth:`bowstring.Loader.peek` gives it, in this dataset's structure."""
+        with self._lock:
+            if self._start is not None:
+                self._seek(*self._start)
+                self._start = None
+            arrays = self._loader._native.peek(self._arrays)
+        if arrays is None:
+            raise NotFoundError("there is no batch to look at: an epoch of this dataset has no steps")
+        return self._structured([tf.convert_to_tensor(array) for array in arrays])
 
     def callback(self) -> Any:
         """A ``keras.callbacks.Callback`` for ``fit``: :meth:`state_dict` is then what the model has trained on, to the batch.
@@ -188,7 +206,7 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
         ends: ``fit(data, initial_epoch=data.epoch, epochs=...)`` goes on in the middle of an epoch. Put it before callbacks that
         save or stop.
         """
-        return _callback(self)
+        return callback(self)
 
     def stats(self) -> dict[str, Any]:
         """As :meth:`bowstring.Loader.stats`."""
@@ -200,22 +218,25 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
 
     # ---- the graph, and what it calls -----------------------------------------------------------------------------------
 
-    def _graph(self, arrange: Callable[[Mapping[str, Any]], Any]) -> Any:
-        """begin ─► (epoch, step), (epoch, step + 1), ... ─► take(epoch, step) ─► the batch."""
+    def _graph(self) -> Any:
+        """begin ─► (epoch, step), (epoch, step + 1), ... ─► take(epoch, step) ─► the batch; and end."""
+        numbers = tf.data.Dataset.range
         wires = [wire for column in self._columns for wire in _wires(column)]
 
         def position(epoch: Any, first: Any, stop: Any) -> Any:
-            return tf.data.Dataset.range(first, stop).map(lambda step: (epoch, step))
+            steps = numbers(first, stop).map(lambda step: (epoch, step))
+            # Asked for after the last step, and empty.
+            end = tf.data.Dataset.from_tensors(epoch).flat_map(lambda of: numbers(told(of)).map(lambda n: (of, n)))
+            return steps.concatenate(end)
+
+        def told(epoch: Any) -> Any:
+            return tf.ensure_shape(tf.numpy_function(self._end, [epoch], tf.int64), [])
 
         def batch(epoch: Any, step: Any) -> Any:
             arrays = tf.numpy_function(self._take, [epoch, step], [wire for wire, _ in wires])
             for array, (_, shape) in zip(arrays, wires, strict=True):
                 array.set_shape(shape)
-            rest = iter(arrays)
-            found: dict[str, Any] = {}
-            for column in self._columns:
-                found.update(_assembled(column, rest))
-            return arrange(found)
+            return self._structured(arrays)
 
         def begin(_: Any) -> Any:
             return [tf.ensure_shape(n, []) for n in tf.numpy_function(self._begin, [], [tf.int64] * 3)]
@@ -229,24 +250,51 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
         start = tf.data.Dataset.from_tensors(0).map(lambda _: tuple(begin(_)))
         return start.flat_map(position).map(batch).with_options(settings)
 
+    def _structured(self, arrays: Sequence[Any]) -> Any:
+        rest = iter(arrays)
+        found: dict[str, Any] = {}
+        for column in self._columns:
+            found.update(_assembled(column, rest))
+        return self._arrange(found)
+
     def _begin(self) -> Any:
         with self._lock:
-            epoch, step = self._start
-            if step >= self._steps:
-                epoch, step = self._start = (epoch + 1, 0)
+            epoch, step = self._beginning()
         return [_int64(epoch), _int64(step), _int64(self._steps)]
+
+    def _beginning(self) -> tuple[int, int]:
+        """Where a pass begins that begins now. Batches are asked for by their numbers, so one before it may go on."""
+        native = self._loader._native
+        if self._start is not None:
+            self._seek(*self._start)
+            self._start = None
+        native.begin(self._arrays)
+        return native.epoch, native.step
+
+    def _seek(self, epoch: int, step: int) -> None:
+        native = self._loader._native
+        native.load_state({**native.state(), "epoch": epoch, "step": step})
+
+    def _end(self, epoch: Any) -> Any:
+        """The end of ``epoch`` is asked for: it is told, as a loader tells it."""
+        after = (int(epoch) + 1, 0)
+        with self._lock:
+            native = self._loader._native
+            if (native.epoch, native.step) == (int(epoch), self._steps):
+                native.next(self._arrays)
+            if not self._followed and self._consumed < after:
+                self._consumed = after
+        return _int64(0)
 
     def _take(self, epoch: Any, step: Any) -> list[Any]:
         wanted = (int(epoch), int(step))
         with self._lock:
             native = self._loader._native
             if (native.epoch, native.step) != wanted:
-                native.load_state({**native.state(), "epoch": wanted[0], "step": wanted[1]})
+                self._seek(*wanted)
             arrays = native.next(self._arrays)
             if arrays is None:
                 raise UnsupportedError(f"epoch {wanted[0]} has no step {wanted[1]}")
-            if wanted[1] + 1 == self._steps:
-                self._start = (wanted[0] + 1, 0)
             if not self._followed:
                 self._consumed = (wanted[0], wanted[1] + 1)
         return arrays
@@ -372,60 +420,6 @@ def _string_tensor(text: Text, name: str) -> bytes:
     dim = b"\x12" + _varint(len(size)) + size
     head = b"\x08\x07\x12" + _varint(len(dim)) + dim + b"\x22" + _varint(len(lengths) + len(used))
     return b"".join((head, lengths, memoryview(used)))
-
-
-# ---- Keras --------------------------------------------------------------------------------------------------------------------
-
-
-def _callback(data: Dataset) -> Any:
-    class Follow(tf.keras.callbacks.Callback):  # type: ignore[misc]  # TensorFlow has no types
-        """Keeps the dataset at the position that the model has trained to."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.origin = data._consumed
-            self.before = self.done = 0
-            self.ended = False
-
-        def at(self, batches: int) -> tuple[int, int]:
-            epochs, step = divmod(self.origin[1] + batches, data._steps)
-            return self.origin[0] + epochs, step
-
-        def on_train_begin(self, logs: Any = None) -> None:
-            # A strategy may have read a batch already, to build the model.
-            data._followed = True
-            data._start = data._consumed = self.origin = self.at(0)
-            self.before = self.done = 0
-            self.ended = False
-
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-            # A new iterator, if Keras makes one, goes on where training is; with steps_per_epoch it may keep the one it has.
-            self.before = self.done
-            data._start = self.at(self.done)
-
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            # Of several steps per execution, the last may be cut short by the end of the epoch, which Keras does not say.
-            asked = self.params.get("steps")
-            whole = asked in (None, data._steps)
-            rest = data._steps - (self.origin[1] + self.before) % data._steps
-            self.done = self.before + min(batch + 1, rest if whole else asked)
-            data._consumed = self.at(self.done)
-            if data._consumed[1] == 0:
-                data._start = data._consumed
-                # Keras would ask for one batch more, and count a step of the optimizer that has no batch.
-                self.ended = whole and batch + 1 != asked and not self.model.stop_training
-                if self.ended:
-                    self.model.stop_training = True
-
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-            if self.ended:
-                self.ended = self.model.stop_training = False
-
-        def on_train_end(self, logs: Any = None) -> None:
-            data._followed = False
-            data._start = self.origin = data._consumed
-
-    return Follow()
 
 
 Loader.__doc__ = f"{Loader.__doc__}\n{BaseLoader.__doc__}"

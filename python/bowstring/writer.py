@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from bowstring import _native
+from bowstring.options import dumped
 
 if TYPE_CHECKING:
     from bowstring.petastorm.unischema import Unischema
@@ -86,8 +87,7 @@ class DatasetWriter:
 
             options["petastorm"] = document(petastorm)
         said = {name: one.options() for name, one in (stored or {}).items()}
-        given = {name: value for name, value in options.items() if value is not None}
-        self._native = _native.DatasetWriter(path, schema, json.dumps(said), json.dumps(given))
+        self._native = _native.DatasetWriter(path, schema, json.dumps(said), dumped(options))
 
     def write(self, data: Any) -> None:
         """Adds the rows of ``data``: a record batch, a table, a stream; anything with the Arrow PyCapsule protocol."""

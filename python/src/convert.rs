@@ -16,7 +16,7 @@ use crate::errors::raise;
 const SLICE: Duration = Duration::from_millis(100);
 
 fn options(text: &str) -> Result<ConvertOptions> {
-    serde_json::from_str(text).map_err(|error| Error::Config { option: "options", problem: error.to_string() })
+    bowstring::document::read(text)
 }
 
 /// Runs in a thread of its own, so that Ctrl-C works; after it, `stop` is called and the thread is waited for.

@@ -91,8 +91,7 @@ fn seconds(timeout: f64) -> Result<Duration> {
 impl PyGang {
     #[new]
     fn new(py: Python<'_>, url: String, options: &str) -> PyResult<Self> {
-        let options: Options =
-            serde_json::from_str(options).map_err(|error| raise(py, &Error::config("options", error.to_string())))?;
+        let options: Options = bowstring::document::read(options).map_err(|error| raise(py, &error))?;
         let joining = || {
             let found = bowstring::pipeline::rank::resolve(options.rank, options.world_size)?;
             let mut join = JoinOptions::new(options.name, found.rank, found.world_size);

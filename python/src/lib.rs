@@ -28,7 +28,7 @@ mod wait;
 mod writer;
 
 #[global_allocator]
-static ALLOCATOR: bowstring::memory::Recycler = bowstring::memory::Recycler;
+static ALLOCATOR: bowstring::memory::CachingAllocator = bowstring::memory::CachingAllocator;
 
 /// The extension module.
 #[pyo3::pymodule]
@@ -53,7 +53,7 @@ mod _native {
     #[pymodule_export]
     use super::index::{dataset_index, write_index};
     #[pymodule_export]
-    use super::loader::PyLoader;
+    use super::loader::{PyLoader, PyPass};
     #[pymodule_export]
     use super::options::{misspelt_variable, option_from_text, option_table};
     #[pymodule_export]
@@ -61,7 +61,7 @@ mod _native {
     #[pymodule_export]
     use super::plan::plan;
     #[pymodule_export]
-    use super::rank::rank;
+    use super::rank::{launched, rank};
     #[pymodule_export]
     use super::row_groups::PyRowGroups;
     #[pymodule_export]

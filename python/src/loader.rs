@@ -1,14 +1,16 @@
 //! `bowstring._native.Loader`: the Rust loader for Python's threads.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bowstring::dataset::Index;
 use bowstring::device::{Consumer, DeviceValue};
-use bowstring::error::Result;
+use bowstring::pipeline::Pass;
 use bowstring::plan::State;
 use bowstring::tensor::Value;
 use bowstring::{AnyBatch, Batch, Error, Loader, Next};
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -27,23 +29,69 @@ use crate::wait::{Shared, Source, opened};
 pub(crate) struct PyLoader(Shared<Loader>);
 
 impl Source for Loader {
-    type Item = AnyBatch;
-
     fn timeout(&self) -> Duration {
         self.timeout()
-    }
-
-    fn next_within(&mut self, wait: Duration) -> Result<Next<AnyBatch>> {
-        self.next_within(wait)
     }
 
     fn timed_out(&self, waited: Duration) -> Error {
         self.timed_out(waited)
     }
+}
 
-    fn put_back(&mut self, batch: AnyBatch) {
-        self.put_back(batch);
+/// An iterator over one pass, which several threads may take from: Python's own over a callable may not be shared when it ends.
+///
+/// No frame of Python's stands between it and a loop, in which an interrupt would cost a batch.
+#[pyclass(frozen, name = "Pass", module = "bowstring._native")]
+#[derive(Debug)]
+pub(crate) struct PyPass {
+    loader: Py<PyLoader>,
+    pass: Pass,
+    convert: Py<PyAny>,
+    /// Tensors of the caller, and what names the stream that they are used on.
+    into: Option<(Py<PyBuffers>, Py<PyAny>)>,
+    /// Its end was told, and is for ever.
+    ended: AtomicBool,
+}
+
+#[pymethods]
+impl PyPass {
+    fn __iter__(slf: Py<Self>) -> Py<Self> {
+        slf
     }
+
+    /// The next batch of this pass; an error once another one began before its end.
+    fn __next__<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let (loader, convert) = (self.loader.get(), self.convert.bind(py));
+        let take = |loader: &mut Loader, wait| match loader.next_in(self.pass, wait) {
+            Err(Error::Closed { .. }) if self.ended.load(Ordering::Relaxed) => Ok(Next::End),
+            next => next,
+        };
+        let put_back = |loader: &mut Loader, batch| loader.put_back_in(self.pass, batch);
+        let next = match &self.into {
+            None => loader.0.next(py, take, put_back, |batch| taken(convert, batch)),
+            Some((buffers, stream)) => {
+                let filled = |batch: &_| loader.filled(buffers.get(), stream.bind(py), convert, batch);
+                loader.0.next(py, take, put_back, filled)
+            }
+        };
+        if let Ok(None) = next {
+            self.ended.store(true, Ordering::Relaxed);
+        }
+        next
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.loader)?;
+        if let Some((buffers, stream)) = &self.into {
+            visit.call(buffers)?;
+            visit.call(stream)?;
+        }
+        visit.call(&self.convert)
+    }
+}
+
+fn taken<'py>(convert: &Bound<'py, PyAny>, batch: &AnyBatch) -> PyResult<Bound<'py, PyAny>> {
+    convert.call1((any(convert.py(), batch)?,))
 }
 
 /// The columns of a batch by name.
@@ -74,6 +122,25 @@ fn any<'py>(py: Python<'py>, batch: &AnyBatch) -> PyResult<Bound<'py, PyDict>> {
     Ok(columns)
 }
 
+impl PyLoader {
+    fn filled<'py>(
+        &self,
+        buffers: &PyBuffers,
+        stream: &Bound<'py, PyAny>,
+        convert: &Bound<'py, PyAny>,
+        batch: &AnyBatch,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        // Written last, so that what fails before leaves the caller's tensors as they were.
+        let converted = taken(convert, batch)?;
+        let consumer = match batch {
+            AnyBatch::Host(_) => Consumer::Unordered,
+            AnyBatch::Device(_) => consumer(Some(&stream.call0()?).filter(|stream| !stream.is_none()))?,
+        };
+        self.0.with(convert.py(), |loader| loader.fill(batch, buffers.targets(), consumer))?;
+        Ok(converted)
+    }
+}
+
 #[pymethods]
 impl PyLoader {
     #[new]
@@ -94,32 +161,41 @@ impl PyLoader {
         Ok(Self(Shared::new(loader)))
     }
 
-    /// What `convert` makes of the next batch's columns; `None` at the end of the epoch.
+    /// Begins a pass, and ends the one before. Its batches are what `convert` makes of columns, copied into `buffers` too if those are
+    /// given; on a GPU on the stream that `stream` returns, as in `Tensor.__dlpack__`.
     ///
     /// Whatever is raised meanwhile, Ctrl-C above all, costs no batch: one that was not converted is the next one again.
-    fn next<'py>(&self, convert: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let py = convert.py();
-        self.0.next(py, |batch| convert.call1((any(py, batch)?,)))
+    #[pyo3(signature = (convert, buffers=None, stream=None))]
+    fn begin(
+        slf: &Bound<'_, Self>,
+        convert: Py<PyAny>,
+        buffers: Option<Py<PyBuffers>>,
+        stream: Option<Py<PyAny>>,
+    ) -> PyResult<PyPass> {
+        let pass = slf.get().0.with(slf.py(), Loader::begin)?;
+        let into = buffers.zip(stream);
+        Ok(PyPass { loader: slf.clone().unbind(), pass, convert, into, ended: AtomicBool::new(false) })
     }
 
-    /// As `next`, with the batch copied into `buffers` too; on a GPU on the stream that `stream` returns, as in `Tensor.__dlpack__`.
+    /// What `convert` makes of the next batch's columns, whatever pass it is of; `None` at the end of the epoch.
+    fn next<'py>(&self, convert: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.0.next(convert.py(), Loader::next_within, Loader::put_back, |batch| taken(convert, batch))
+    }
+
+    /// As `next`, with the batch copied into `buffers` too.
     fn next_into<'py>(
         &self,
         buffers: &PyBuffers,
         stream: &Bound<'py, PyAny>,
         convert: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let py = convert.py();
-        self.0.next(py, |batch| {
-            // Written last, so that what fails before leaves the caller's tensors as they were.
-            let converted = convert.call1((any(py, batch)?,))?;
-            let consumer = match batch {
-                AnyBatch::Host(_) => Consumer::Unordered,
-                AnyBatch::Device(_) => consumer(Some(&stream.call0()?).filter(|stream| !stream.is_none()))?,
-            };
-            self.0.with(py, |loader| loader.fill(batch, buffers.targets(), consumer))?;
-            Ok(converted)
-        })
+        let filled = |batch: &_| self.filled(buffers, stream, convert, batch);
+        self.0.next(convert.py(), Loader::next_within, Loader::put_back, filled)
+    }
+
+    /// What `convert` makes of a copy of the batch that comes next, which moves nothing; `None` where there is none at all.
+    fn peek<'py>(&self, convert: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        self.0.next(convert.py(), Loader::peek_within, |_, _| (), |batch| taken(convert, batch))
     }
 
     #[getter]

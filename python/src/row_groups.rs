@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use bowstring::error::Result;
+use bowstring::Error;
 use bowstring::pipeline::{Piece, RowGroups};
-use bowstring::{Error, Next};
 use pyo3::prelude::*;
 
 use crate::field;
@@ -18,22 +17,12 @@ use crate::wait::{Shared, Source, opened};
 pub(crate) struct PyRowGroups(Shared<RowGroups>);
 
 impl Source for RowGroups {
-    type Item = Piece;
-
     fn timeout(&self) -> Duration {
         self.timeout()
     }
 
-    fn next_within(&mut self, wait: Duration) -> Result<Next<Piece>> {
-        self.next_within(wait)
-    }
-
     fn timed_out(&self, waited: Duration) -> Error {
         self.timed_out(waited)
-    }
-
-    fn put_back(&mut self, piece: Piece) {
-        self.put_back(piece);
     }
 }
 
@@ -81,7 +70,8 @@ impl PyRowGroups {
     /// Whatever is raised meanwhile, Ctrl-C above all, costs no piece: one that was not converted is the next one again.
     fn next<'py>(&self, convert: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let py = convert.py();
-        self.0.next(py, |piece| convert.call1((piece.group, piece.first, columns(py, &piece.batch)?)))
+        let convert = |piece: &Piece| convert.call1((piece.group, piece.first, columns(py, &piece.batch)?));
+        self.0.next(py, RowGroups::next_within, RowGroups::put_back, convert)
     }
 
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {

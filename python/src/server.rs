@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 use bowstring::Error;
+use bowstring::document;
 use bowstring::error::Result;
 use bowstring::flight::put::{Mode, Token, WriteId};
 use bowstring::flight::server::config::ServerOptions;
@@ -14,6 +15,7 @@ use serde::Deserialize;
 use crate::arrow::batches;
 use crate::errors::raise;
 use crate::fork::Owned;
+use crate::wait::opened;
 
 /// What Python says of a server, as JSON.
 #[derive(Deserialize)]
@@ -21,9 +23,24 @@ use crate::fork::Owned;
 struct Options {
     /// Datasets by name.
     datasets: BTreeMap<String, Vec<String>>,
+    /// Whether each dataset is opened, and let go of, before anybody is let in.
+    check: bool,
     /// Lines of a file of tokens.
     tokens: Option<Vec<String>>,
-    server: ServerOptions,
+    /// What [`ServerOptions`] has.
+    server: serde_json::Map<String, serde_json::Value>,
+}
+
+fn start(options: Options) -> Result<Background> {
+    let server: ServerOptions = document::from_map(options.server)?;
+    let mut catalogue = Catalogue::default();
+    options.datasets.into_iter().try_for_each(|(name, urls)| catalogue.add(&name, urls))?;
+    let mut config = Config::new(catalogue, &server)?;
+    if let Some(lines) = options.tokens {
+        config.tokens = Some(Tokens::from_text(&lines.join("\n"))?);
+    }
+    let listen = server.listen.as_deref().unwrap_or("127.0.0.1:0");
+    if options.check { Background::start_checked(config, listen) } else { Background::start(config, listen) }
 }
 
 /// A running server.
@@ -38,18 +55,9 @@ pub(crate) struct PyServer {
 impl PyServer {
     #[new]
     fn new(py: Python<'_>, options: &str) -> PyResult<Self> {
-        let started = py.detach(|| {
-            let options: Options =
-                serde_json::from_str(options).map_err(|error| Error::config("options", error.to_string()))?;
-            let mut catalogue = Catalogue::default();
-            options.datasets.into_iter().try_for_each(|(name, urls)| catalogue.add(&name, urls))?;
-            let mut config = Config::new(catalogue, &options.server)?;
-            if let Some(lines) = options.tokens {
-                config.tokens = Some(Tokens::from_text(&lines.join("\n"))?);
-            }
-            Background::start(config, options.server.listen.as_deref().unwrap_or("127.0.0.1:0"))
-        });
-        let server = started.map_err(|error| raise(py, &error))?;
+        let options: Options = document::read(options).map_err(|error| raise(py, &error))?;
+        // Datasets are opened while Ctrl-C works.
+        let server = opened(py, move || start(options))?;
         Ok(Self { url: server.url(), running: Owned::new(Mutex::new(Some(server))) })
     }
 

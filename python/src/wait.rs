@@ -15,18 +15,12 @@ use crate::log;
 /// The longest wait without a look at signals.
 pub(crate) const SLICE: Duration = Duration::from_millis(100);
 
-/// What comes one after another, and can be given back.
+/// What gives one thing after another.
 pub(crate) trait Source: Send {
-    type Item: Send;
-
     /// The longest wait for the next one.
     fn timeout(&self) -> Duration;
-    /// Waits no longer than `wait`.
-    fn next_within(&mut self, wait: Duration) -> Result<Next<Self::Item>>;
     /// The error for a wait of `waited` that brought nothing.
     fn timed_out(&self, waited: Duration) -> Error;
-    /// Takes back what reached nobody: it is the next one again.
-    fn put_back(&mut self, item: Self::Item);
 }
 
 /// A source for all threads of Python, each of which waits without the GIL.
@@ -73,20 +67,26 @@ impl<T: Source> Shared<T> {
         py.import("json")?.call_method1("loads", (json,))
     }
 
-    /// What `convert` makes of the next one; `None` at the end.
+    /// What `convert` makes of the next one, which `take` waits for no longer than it is told; `None` at the end.
     ///
-    /// Whatever is raised meanwhile, Ctrl-C above all, costs nothing: one that was not converted is the next one again.
-    pub(crate) fn next<R>(&self, py: Python<'_>, convert: impl Fn(&T::Item) -> PyResult<R>) -> PyResult<Option<R>> {
+    /// Whatever is raised meanwhile, Ctrl-C above all, costs nothing: one that was not converted goes back to where `put_back` has it.
+    pub(crate) fn next<I: Send, R>(
+        &self,
+        py: Python<'_>,
+        take: impl Fn(&mut T, Duration) -> Result<Next<I>> + Sync,
+        put_back: impl Fn(&mut T, I) + Sync,
+        convert: impl Fn(&I) -> PyResult<R>,
+    ) -> PyResult<Option<R>> {
         let (started, timeout) = (Instant::now(), self.get(py, |source| source.timeout())?);
         loop {
             let left = timeout.saturating_sub(started.elapsed());
-            let next = self.with(py, |source| source.next_within(left.min(SLICE)));
+            let next = self.with(py, |source| take(source, left.min(SLICE)));
             let passed_on = log::pass_on(py);
             match next? {
                 Next::Item(item) => {
                     let converted = passed_on.and_then(|()| py.check_signals()).and_then(|()| convert(&item));
                     if converted.is_err() {
-                        self.get(py, |source| source.put_back(item))?;
+                        self.get(py, |source| put_back(source, item))?;
                     }
                     return converted.map(Some);
                 }

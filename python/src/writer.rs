@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arrow::datatypes::{Field, Schema};
 use bowstring::Error;
 use bowstring::dataset::{DatasetWriter, WriterOptions};
+use bowstring::document::words;
 use bowstring::error::Result;
 use bowstring::schema::Stored;
 use pyo3::prelude::*;
@@ -26,7 +27,7 @@ fn closed() -> Error {
 fn described(schema: &Schema, stored: &str) -> Result<Schema> {
     let wrong = |problem: String| Error::config("stored", problem);
     let stored: std::collections::BTreeMap<String, Stored> =
-        serde_json::from_str(stored).map_err(|error| wrong(error.to_string()))?;
+        serde_json::from_str(stored).map_err(|error| wrong(words(&error.to_string())))?;
     if let Some(name) = stored.keys().find(|name| schema.field_with_name(name).is_err()) {
         return Err(wrong(format!("there is no column {name:?}")));
     }
@@ -49,8 +50,7 @@ impl PyDatasetWriter {
     fn new(py: Python<'_>, path: PathBuf, schema: &Bound<'_, PyAny>, stored: &str, options: &str) -> PyResult<Self> {
         let schema = imported_schema(py, schema)?;
         let made = py.detach(|| {
-            let options: WriterOptions = serde_json::from_str(options)
-                .map_err(|error| Error::Config { option: "options", problem: error.to_string() })?;
+            let options: WriterOptions = bowstring::document::read(options)?;
             DatasetWriter::create(&path, Arc::new(described(&schema, stored)?), options)
         });
         made.map(|writer| Self(Mutex::new(Some(writer)))).map_err(|error| raise(py, &error))

@@ -12,6 +12,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import islice
 from typing import Any, NamedTuple
 
 import bowstring
@@ -231,3 +232,85 @@ def test_threads_share_the_batches_of_one_iterator(way: Way) -> None:
             thread.join(60)
             assert not thread.is_alive()
     assert sorted(found) == sorted(expected)
+
+
+def test_every_iter_is_a_pass(way: Way) -> None:
+    with way.open(shuffle=True, seed=3) as loader:
+        epochs = [steps(loader) for _ in range(6)]
+    with way.open(shuffle=True, seed=3) as loader:
+        iter(loader)
+        assert real(next(iter(loader))) == epochs[0][0]
+        assert steps(islice(loader, 9)) == epochs[1], "its end is not asked for"
+        for batch in loader:
+            assert real(batch) == epochs[2][0]
+            break
+        assert steps(batch for batch, _ in zip(loader, range(5), strict=False)) == epochs[3][:5]
+        state = loader.state_dict()
+        assert (loader.epoch, loader.step) == (3, 6)
+        filled = [real(batch) for batch in loader.into({"id": way.empty(BATCH)})]
+        assert filled == epochs[4]
+        assert steps(loader) == epochs[5]
+        loader.load_state_dict(state)
+        assert steps(loader) == epochs[3][6:]
+        assert (loader.epoch, loader.step) == (4, 0)
+        loader.set_epoch(1)
+        next(iter(loader))
+        loader.set_epoch(1)
+        assert steps(loader) == epochs[1]
+
+
+def test_a_newer_iterator_ends_an_older_one(way: Way) -> None:
+    with way.open(shuffle=False) as loader:
+        older = iter(loader)
+        first = real(next(older))
+        newer = iter(loader)
+        with pytest.raises(bowstring.ClosedError, match="newest iterator"):
+            next(older)
+        assert first == real(next(newer))
+        assert len(steps(newer)) == 8
+        assert next(newer, None) is None
+        assert (loader.epoch, loader.step) == (2, 0), "the older one took nothing"
+        ended = iter(loader)
+        loader.set_epoch(0)
+        assert real(next(ended)) == first, "of which nothing was taken: it goes along"
+        loader.set_epoch(0)
+        with pytest.raises(bowstring.ClosedError, match="set_epoch"):
+            next(ended)
+
+
+def test_threads_over_one_iterator_read_one_epoch(way: Way) -> None:
+    expected = steps(way.open(shuffle=False))
+    with way.open(shuffle=False) as loader:
+        for epoch in range(3):
+            found: list[list[int]] = []
+            batches = iter(loader)
+
+            def take(batches: Iterator[Any] = batches, found: list[list[int]] = found) -> None:
+                found.extend(map(real, batches))
+
+            threads = [threading.Thread(target=take) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(60)
+                assert not thread.is_alive()
+            assert sorted(found) == sorted(expected)
+            assert (loader.epoch, loader.step) == (epoch + 1, 0)
+
+
+def test_a_look_takes_nothing_and_has_memory_of_its_own(way: Way) -> None:
+    expected = steps(way.open(shuffle=False))
+    with way.open(shuffle=False) as loader:
+        for _ in range(2):
+            looked = loader.peek()
+            assert (real(looked), loader.epoch, loader.step) == (expected[0], 0, 0)
+            looked["id"][:] = -1
+        batches = iter(loader)
+        assert [real(next(batches)) for _ in range(4)] == expected[:4]
+        assert real(loader.peek()) == expected[4]
+        assert steps(batches) == expected[4:]
+        assert (loader.epoch, loader.step) == (1, 0)
+        assert real(loader.peek()) == expected[0]
+        assert steps(loader) == expected
+    with pytest.raises(bowstring.ClosedError):
+        loader.peek()

@@ -298,8 +298,9 @@ def test_batches_that_are_kept_are_named_when_no_slot_is_left(fake_driver: pathl
         """
 loader = bowstring.Loader(PHOTOS, batch_size=4, columns="label", device="cuda", device_slots=2, timeout=2)
 kept, said = [], ""
+batches = iter(loader)
 try:
-    for batch in loader:
+    for batch in batches:
         kept.append(batch)
 except bowstring.TimeoutError as error:
     said = str(error)
@@ -308,7 +309,7 @@ before = len(kept)
 labels = [label for batch in kept for label in batch["label"].cpu().numpy().tolist()]
 kept.clear()
 del batch
-for batch in loader:
+for batch in batches:
     labels += batch["label"].cpu().numpy().tolist()
 expected = [l for b in bowstring.Loader(PHOTOS, batch_size=4, columns="label") for l in b["label"].tolist()]
 more = bowstring.Loader(PHOTOS, batch_size=4, columns="label", device="cuda", device_slots=2, device_overflow=True)

@@ -8,6 +8,7 @@ import re
 import subprocess
 import threading
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -108,9 +109,9 @@ def test_a_state_goes_from_here_to_there_and_back(server: Server) -> None:
     with bowstring.Loader(PHOTOS, **options) as local, bowstring.Loader(server.url("photos"), **options) as remote:
         ours = [batch["_row_id"].tolist() for batch in local]
         local.set_epoch(0)
-        theirs = [next(iter(remote))["_row_id"].tolist() for _ in range(3)]
+        theirs = [batch["_row_id"].tolist() for batch in islice(remote, 3)]
         local.load_state_dict(remote.state_dict())
-        theirs += [next(iter(local))["_row_id"].tolist() for _ in range(2)]
+        theirs += [batch["_row_id"].tolist() for batch in islice(local, 2)]
         remote.load_state_dict(local.state_dict())
         theirs += [batch["_row_id"].tolist() for batch in remote]
         assert theirs == ours

@@ -133,20 +133,26 @@ def test_the_tail(numbers: pathlib.Path) -> None:
         assert [int(i) for i in list(loader)[-1]["id"][4:7]] == [0, 1, 2]
 
 
-def test_breaking_out_goes_on(numbers: pathlib.Path) -> None:
+def test_a_loop_that_is_left(numbers: pathlib.Path) -> None:
+    def starts(batches: Any) -> list[int]:
+        return [int(batch["id"][0]) for batch in batches]
+
     with Loader(numbers, batch_size=10, shuffle=False, columns=["id"]) as loader:
-        seen = []
-        for batch in loader:
-            seen.append(int(batch["id"][0]))
-            if len(seen) == 4:
-                break
+        batches = iter(loader)
+        assert starts(batch for _, batch in zip(range(4), batches, strict=False)) == [0, 10, 20, 30]
         assert (loader.epoch, loader.step) == (0, 4)
-        seen += [int(batch["id"][0]) for batch in loader]
-        assert seen == list(range(0, 100, 10))
-        assert (loader.epoch, loader.step) == (1, 0)
-        assert next(iter(loader))["id"][0] == 0
-        loader.set_epoch(1)
-        assert loader.step == 1, "the current epoch: it stays in place"
+        state = loader.state_dict()
+        assert starts(batches) == list(range(40, 100, 10)), "the iterator goes on"
+        loader.load_state_dict(state)
+        assert starts(loader) == list(range(40, 100, 10)), "and so does the state"
+        for _ in loader:
+            break
+        assert (loader.epoch, loader.step) == (1, 1)
+        assert starts(loader) == list(range(0, 100, 10)), "the loader begins anew"
+        assert (loader.epoch, loader.step) == (3, 0)
+        next(iter(loader))
+        loader.set_epoch(3)
+        assert (loader.epoch, loader.step) == (3, 0)
         loader.set_epoch(5)
         assert (loader.epoch, loader.step) == (5, 0)
 

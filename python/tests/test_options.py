@@ -127,7 +127,7 @@ def test_a_loader_says_what_it_is(data: str) -> None:
     ):
         assert part in shown, shown
     assert (len(loader.dataset), loader.batch_size, loader.drop_last) == (45, 4, True)
-    assert (loader.sampler, loader.num_workers) == (None, 0)
+    assert (loader.batch_sampler, loader.num_workers) == (None, 0)
     loader.close()
     assert data in repr(loader)
     assert base._without_secrets("s3://me:pw@host/a?sig=x") == "s3://***@host/a?***"

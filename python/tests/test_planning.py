@@ -19,6 +19,7 @@ def test_ranks_read_once_or_are_told_what_to_change(tmp_path: pathlib.Path) -> N
     assert found["asked"]["times_read"] < 1.25
     assert found["asked"]["first_batch_seconds"] > 0
     assert not found["advice"]
+    assert found["row_groups"] == found["units"] == 16
     assert [world["world_size"] for world in found["worlds"]] == [1, 8, 64, 256, 1024, 4096]
     often = bowstring.plan(tmp_path, batch_size=10, world_size=8, lanes=1)
     assert often["asked"]["times_read"] == 8
@@ -28,3 +29,24 @@ def test_ranks_read_once_or_are_told_what_to_change(tmp_path: pathlib.Path) -> N
         bowstring.plan(tmp_path, batchsize=10)
     with pytest.raises(bowstring.ConfigError, match="batch_size"):
         bowstring.plan(tmp_path)
+
+
+def test_large_row_groups_with_a_page_index_are_read_in_units(tmp_path: pathlib.Path) -> None:
+    table = pa.table({"x": np.random.default_rng(0).random(1 << 20)})
+    for name, has_index in (("index", True), ("none", False)):
+        (tmp_path / name).mkdir()
+        pq.write_table(
+            table,
+            tmp_path / name / "a.parquet",
+            row_group_size=1 << 20,
+            use_dictionary=False,
+            write_page_index=has_index,
+        )
+    cut, whole = (bowstring.plan(tmp_path / name, batch_size=64, world_size=4) for name in ("index", "none"))
+    assert cut["row_groups"] == whole["row_groups"] == whole["units"] == 1
+    assert cut["units"] == cut["asked"]["row_groups"] >= 4
+    assert cut["asked"]["times_read"] < whole["asked"]["times_read"] == 4
+    assert "page index" in " ".join(whole["advice"])
+    assert "page index" not in " ".join(cut["advice"])
+    earlier = bowstring.plan(tmp_path / "index", batch_size=64, world_size=4, order_version=2)
+    assert earlier["units"] == 1

@@ -142,11 +142,12 @@ kept, caught = [], 0
 loader = Slow(sys.argv[1], batch_size=4000, columns=["id"], row_id=True, prefetch=1, threads=1)
 thread = threading.Thread(target=interrupt, daemon=True)
 thread.start()
+batches = iter(loader)
 while True:
     try:
         while loader.epoch == 0:
             armed.set()  # one interrupt, not before this
-            for batch in loader:
+            for batch in batches:
                 kept.append(batch)
                 time.sleep(0.002)
         done = True

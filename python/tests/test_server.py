@@ -13,6 +13,7 @@ pa = pytest.importorskip("pyarrow")
 ds = pytest.importorskip("pyarrow.dataset")
 flight = pytest.importorskip("pyarrow.flight")
 pq = pytest.importorskip("pyarrow.parquet")
+from bowstring.flight import Connection, attempt_of  # noqa: E402 - needs pyarrow
 
 ROOT = Path(__file__).parents[2]
 SPARK = ROOT / "fixtures" / "spark43_parquet"
@@ -267,3 +268,41 @@ def test_rows_that_a_server_has_no_room_for_leave_nothing(numbers: Path) -> None
         assert server.put("large", rows.slice(0, 1000))["rows"] == 1000
     with bowstring.Server({"n": numbers}) as server, pytest.raises(bowstring.UnsupportedError, match="put="):
         server.put("x", rows)
+
+
+def test_a_dataset_that_cannot_be_opened_is_told_before_anybody_is_let_in(tmp_path: Path, photos: Path) -> None:
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "part.parquet").write_bytes(b"PAR1 no Parquet at all PAR1")
+    with pytest.raises(bowstring.CorruptError, match=r"part\.parquet"):
+        bowstring.Server({"photos": photos, "damaged": tmp_path / "damaged"})
+    with pytest.raises(bowstring.NotFoundError, match="nowhere"):
+        bowstring.Server({"gone": tmp_path / "nowhere"})
+    with (
+        bowstring.Server({"damaged": tmp_path / "damaged"}, check=False) as server,
+        pytest.raises(bowstring.Error, match=r"part\.parquet"),
+    ):
+        bowstring.Loader(f"{server.url}/damaged", batch_size=1)
+
+
+def test_calls_are_noted_and_spaces_are_shared_by_grant(tmp_path: Path, photos: Path) -> None:
+    tokens = {name: f"planted-token-of-{name}" for name in ("anna", "bert", "carl")}
+    lines = [f"{name}:{token}" for name, token in tokens.items()]
+    audit = tmp_path / "audit.jsonl"
+    spaces = {"team": ["anna", "bert"]}
+    with bowstring.Server({"photos": photos}, put="memory", tokens=lines, audit_log=audit, spaces=spaces) as server:
+        tables = {"anna": pa.table({"n": [1, 2]}), "carl": pa.table({"n": [3]})}
+        for name, table in tables.items():
+            with Connection(server.url, {"token": tokens[name]}) as connection:
+                staged = connection.put(attempt_of("train", "w" * 32, 0, 0), table.schema, table.to_batches())
+                connection.commit("train", "w" * 32, "create", [staged["token"]])
+        for name, rows in (("anna", [1, 2]), ("bert", [1, 2]), ("carl", [3])):
+            with Connection(server.url, {"token": tokens[name]}) as connection:
+                found = pa.Table.from_batches(list(connection.rows("train")))
+                assert found["n"].to_pylist() == rows, name
+        with bowstring.Loader(
+            f"{server.url}/photos", batch_size=8, columns="label", storage_options={"token": tokens["bert"]}
+        ) as loader:
+            next(iter(loader))
+    noted = [json.loads(line) for line in audit.read_text().splitlines()]
+    assert {entry["tenant"] for entry in noted} >= {"anna", "bert", "carl"}
+    assert not any(token in audit.read_text() for token in tokens.values())

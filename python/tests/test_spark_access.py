@@ -45,6 +45,14 @@ def certificate(directory: pathlib.Path, names: str) -> dict[str, str]:
     return {name: str(directory / file) for name, file in files.items()}
 
 
+def shown(directory: pathlib.Path, name: str) -> dict[str, str]:
+    """Who may sign clients, and a client's certificate and key, of an authority of its own."""
+    place = directory / name
+    place.mkdir()
+    made = certificate(place, f"DNS:{name}")
+    return {"client_ca": made["ca"], "cert": made["tls_cert"], "key": made["tls_key"]}
+
+
 def batches(url: str, storage: dict[str, str], rows: list[Any]) -> None:
     """Reads as a rank does."""
     with bowstring.Loader(url, batch_size=5, rank=0, world_size=1, storage_options=storage, timeout=3) as loader:
@@ -134,3 +142,48 @@ def test_nobody_is_let_in_by_accident(spark: Any, tmp_path: pathlib.Path) -> Non
         serve(spark, 1, threads=2)
     with serve(spark, 1, listen="0.0.0.0:0", insecure=True) as handle, handle.loader(0) as loader:
         exact([epochs(loader, 1)])
+
+
+@pytest.mark.parametrize("token", [None, TOKEN])
+def test_certificates_of_clients_open_driver_and_executors(
+    spark: Any, tmp_path: pathlib.Path, token: str | None
+) -> None:
+    tls = certificate(tmp_path, "IP:127.0.0.1,DNS:localhost")
+    ours, others = shown(tmp_path, "ours"), shown(tmp_path, "others")
+    with_token = {} if token is None else {"token": token}
+    trusting = {"ca": tls["ca"], **with_token}
+    with serve(spark, 2, listen="0.0.0.0:0", **tls, **ours, **with_token) as handle:
+        mine = {**trusting, "cert": ours["cert"], "key": ours["key"]}
+        found = parts(handle, **mine)
+        unknown = (bowstring.RemoteError, bowstring.TimeoutError, bowstring.ClosedError)
+        for url in [part["url"] for part in found]:
+            refused(url, trusting, "127.0.0.1", *unknown)
+            refused(url, {**trusting, "cert": others["cert"], "key": others["key"]}, "127.0.0.1", *unknown)
+            if token is not None:
+                refused(url, {name: value for name, value in mine.items() if name != "token"}, "token", *unknown)
+        with pytest.raises(bowstring.TimeoutError, match="did not serve"):
+            bowstring.spark.connect(handle.url, 0, storage_options=trusting, timeout=2)
+
+        def work(rank: int) -> Any:
+            # One rank in this process, one as in another.
+            if rank == 0:
+                with handle.loader(rank) as loader:
+                    return epochs(loader, 1)
+            with bowstring.spark.connect(handle.url, rank, storage_options=mine, timeout=WAIT) as loader:
+                return epochs(loader, 1)
+
+        exact(ranks(2, work))
+        handle.wait(WAIT)
+
+
+def test_a_hand_off_whose_tasks_have_no_certificate_is_refused(spark: Any, tmp_path: pathlib.Path) -> None:
+    tls, ours = certificate(tmp_path, "IP:127.0.0.1"), shown(tmp_path, "ours")
+    for given, option in [
+        ({**tls, "client_ca": ours["client_ca"]}, "cert"),
+        ({**tls, "client_ca": ours["client_ca"], "cert": ours["cert"]}, "key"),
+        ({**tls, "key": ours["key"]}, "cert"),
+        (ours, "client_ca"),
+    ]:
+        with pytest.raises(bowstring.ConfigError) as caught:
+            serve(spark, 1, **given)
+        assert caught.value.option == option

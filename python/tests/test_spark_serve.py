@@ -420,6 +420,29 @@ def test_ranks_that_do_not_come_and_ranks_that_fall_silent_end_it(spark: Any) ->
             handle.wait(WAIT)
 
 
+def test_every_iter_is_a_pass(spark: Any) -> None:
+    with serve(spark, 1, batch_size=30) as handle, handle.loader(0) as loader:
+        steps = len(loader)
+        older = iter(loader)
+        state = loader.state_dict()
+        for _ in range(3):
+            next(older)
+        newer = iter(loader)
+        with pytest.raises(bowstring.ClosedError, match="newest iterator"):
+            next(older)
+        assert (loader.epoch, loader.step) == (1, 0)
+        second = [sorted(batch["id"].tolist()) for batch in newer]
+        assert (len(second), loader.epoch, loader.step) == (steps, 2, 0)
+        loader.load_state_dict({**state, "epoch": 1, "step": 2})
+        loader.set_epoch(1)
+        assert [sorted(batch["id"].tolist()) for batch in loader] == second[2:]
+        next(iter(loader))
+        loader.set_epoch(1)
+        assert len(list(loader)) == steps
+        loader.load_state_dict({**state, "epoch": 1, "step": steps})
+        assert [len(list(loader)) for _ in range(2)] == [0, steps]
+
+
 def test_the_driver_closes(spark: Any) -> None:
     with serve(spark, 1, batch_size=1) as handle:
         loader = handle.loader(0)

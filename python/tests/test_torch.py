@@ -31,9 +31,9 @@ def test_no_copy_and_kept_for_ever(numbers: pathlib.Path) -> None:
     with DataLoader(numbers, batch_size=25) as other:
         for _ in range(4):
             list(other)
-    assert torch.equal(torch.cat([batch["id"] for batch in kept]), torch.arange(25, 100))
+    assert torch.equal(torch.cat([batch["id"] for batch in kept]), torch.arange(100))
     assert isinstance(kept[0]["name"], pa.Array)
-    assert kept[2]["name"][24].as_py() == "row 99"
+    assert kept[3]["name"][24].as_py() == "row 99"
 
 
 def test_tensors_of_one_batch_share_one_slab(photos: pathlib.Path) -> None:
@@ -74,10 +74,11 @@ def test_worker_processes_are_refused(numbers: pathlib.Path) -> None:
 
 def test_checkpoints_of_torch(numbers: pathlib.Path, tmp_path: pathlib.Path) -> None:
     with DataLoader(numbers, batch_size=10, columns=["id"]) as loader:
-        for _, batch in zip(range(3), loader, strict=False):
+        batches = iter(loader)
+        for _, batch in zip(range(3), batches, strict=False):
             last = batch
         torch.save({"data": loader.state_dict()}, tmp_path / "checkpoint.pt")
-        rest = [batch["id"].tolist() for batch in loader]
+        rest = [batch["id"].tolist() for batch in batches]
     with DataLoader(numbers, batch_size=10, columns=["id"]) as again:
         again.load_state_dict(torch.load(tmp_path / "checkpoint.pt")["data"])
         assert [batch["id"].tolist() for batch in again] == rest

@@ -9,8 +9,8 @@ use std::fmt::Debug;
 
 pub(crate) use self::columns::MASK;
 pub use self::columns::{
-    BadRow, BadRows, Cells, ColumnOptions, Columns, Lengths, Lists, Nulls, Pack, Padded, PerColumn, Prepared, Rows,
-    Scalar, Truncate, check_excluded, column_is_meant, roots,
+    BadRow, BadRows, ColumnOptions, Columns, Lengths, Lists, Nulls, Pack, Padded, PerColumn, PreparedColumn,
+    RowGroupBlock, Rows, Scalar, Truncate, check_excluded, column_is_meant, roots,
 };
 pub use self::image::{ImageDecoder, ImageOptions};
 pub use self::npy::NpyDecoder;

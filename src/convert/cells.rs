@@ -6,7 +6,7 @@ use arrow::array::{Array, ArrayDataBuilder, ArrayRef, AsArray, BinaryArray, Larg
 use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, Field};
 
-use super::chain::unexpected;
+use super::job::unexpected;
 use super::sink::item;
 use super::types::number;
 use crate::codec::npy::{Npy, NpyDecoder, write_npy};

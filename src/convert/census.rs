@@ -18,10 +18,10 @@ use super::format::Format;
 use super::frames;
 use super::images;
 use super::input::Input;
+use super::listing::Listing;
 use super::source::{Opening, Source};
 use super::tar::TarReader;
 use super::tfrecord;
-use super::tree::Tree;
 use crate::error::Result;
 
 /// The rows of the dataset at `src`, which `source` reads.
@@ -34,7 +34,7 @@ pub(super) fn rows(src: &str, source: &dyn Source, opening: &Opening) -> Result<
     if matches!(format, Format::Parquet | Format::Petastorm | Format::Mds) {
         return Ok(source.shards().iter().filter_map(|shard| shard.rows).sum());
     }
-    let tree = Tree::open(src, &opening.storage_options, opening.read_bytes)?;
+    let tree = Listing::open(src, &opening.storage_options, opening.read_bytes)?;
     if matches!(format, Format::Images | Format::Numpy) {
         let arrays = |name: &str| name.ends_with(".npy") || name.ends_with(".npz");
         let accept: &dyn Fn(&str) -> bool = if format == Format::Images { &images::is_image } else { &arrays };

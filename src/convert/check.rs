@@ -4,9 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::census;
-use super::chain::Job;
 use super::digest::{Digest, Summing};
 use super::format::Format;
+use super::job::Job;
 use super::journal::Done;
 use super::publish::Staging;
 use super::shuffle;

@@ -12,10 +12,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-use super::gate::Progress;
+use super::budget::Progress;
 use super::options::Packing;
 use super::publish::{SUCCESS, remove};
-use super::roll::Output;
+use super::rolling::Output;
 use super::tasks::parallel;
 use crate::error::Result;
 use crate::store::directory::failed;

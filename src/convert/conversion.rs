@@ -15,16 +15,16 @@ use arrow::datatypes::Field;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::chain::Job;
+use super::budget::Progress;
+use super::commit::flush;
 use super::contents;
 use super::destination;
 use super::format::Format;
-use super::gate::Progress;
+use super::job::Job;
 use super::journal::Done;
+use super::listing::Listing;
 use super::options::ConvertOptions;
 use super::publish::{self, Staging};
-use super::settle::flush;
-use super::tree::Tree;
 use super::types::{schema_json, type_text};
 use crate::error::{Error, Kind, Result};
 use crate::store::directory::failed;
@@ -119,7 +119,7 @@ pub fn work(
     progress.total.store(job.source_bytes(), Ordering::Relaxed);
     // The one above was made when the conversion began: after its end nothing is written any more.
     fs::create_dir(directory).map_err(|error| failed("create", directory, error))?;
-    let done = job.work(task, directory, &job.gate(), progress)?;
+    let done = job.work(task, directory, &job.budget(), progress)?;
     if job.sink.flushes() {
         flush(directory, &done.parts)?;
     }
@@ -291,7 +291,7 @@ pub(super) enum Found {
 
 /// Whether `dst` has what `job` published. Every file is read.
 pub(super) fn finished(dst: &Path, job: &Job) -> Result<Found> {
-    let found = Tree::local(dst).ok().and_then(|tree| publish::success(&tree, &job.options.limits));
+    let found = Listing::local(dst).ok().and_then(|tree| publish::success(&tree, &job.options.limits));
     let Some(found) = found else { return Ok(Found::Nothing) };
     if found.get("fingerprint").and_then(Value::as_str) != Some(&job.fingerprint) {
         return Ok(Found::Nothing);

@@ -12,20 +12,20 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use serde_json::Value;
 
-use super::chain::unexpected;
+use super::budget::Budget;
 use super::clock::{self, Instant};
 use super::files::{Found, Limits};
 use super::format::Format;
-use super::gate::Gate;
+use super::job::unexpected;
+use super::listing::Listing;
 use super::options::{ConvertOptions, Packing};
 use super::records::Records;
-use super::roll::{Output, Rolling, Rows};
+use super::rolling::{Output, RollingWriter, Rows};
 use super::scalar::{self, Growing, growing};
 use super::sink::{Part, Sink, Writer, is_text, refused};
 use super::source::{BATCH_BYTES, BATCH_ROWS, Batches, Opening, Shard, Source, shards_of};
+use super::timezone;
 use super::tokens::Text;
-use super::tree::Tree;
-use super::zone;
 use crate::error::{Error, Place, Result};
 
 /// Rows of each file that types are inferred from.
@@ -44,7 +44,7 @@ struct CsvSource {
     limits: Limits,
 }
 
-pub(super) fn open(tree: &Tree, opening: &Opening) -> Result<Box<dyn Source>> {
+pub(super) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>> {
     let files = tree.list(&opening.limits, &|name| Format::of_name(name) == Some(Format::Csv))?;
     let mut names: Option<Vec<String>> = None;
     let mut guesses: Vec<Guess> = Vec::new();
@@ -153,7 +153,7 @@ impl Guess {
             // What no unit holds stays the text it is.
             Self { instant: true, fine, far, .. } if !(*fine && *far) => {
                 let unit = if *fine { TimeUnit::Nanosecond } else { TimeUnit::Microsecond };
-                DataType::Timestamp(unit, self.offset.flatten().map(zone::of_seconds))
+                DataType::Timestamp(unit, self.offset.flatten().map(timezone::of_seconds))
             }
             _ => DataType::Utf8,
         }
@@ -176,7 +176,7 @@ fn holds(data_type: &DataType) -> bool {
                 | DataType::Time64(_)
                 | DataType::Decimal128(..)
                 | DataType::Decimal256(..)
-        ) && zone::is_plain(data_type)
+        ) && timezone::is_plain(data_type)
 }
 
 impl Source for CsvSource {
@@ -192,13 +192,13 @@ impl Source for CsvSource {
         &self.shards
     }
 
-    fn read<'a>(&'a self, shard: usize, columns: &[usize], gate: &'a Gate) -> Result<Box<dyn Batches + 'a>> {
+    fn read<'a>(&'a self, shard: usize, columns: &[usize], budget: &'a Budget) -> Result<Box<dyn Batches + 'a>> {
         let Some(found) = self.files.get(shard) else { return Ok(Box::new(super::source::Nothing)) };
         let mut records = Records::open(found, &self.limits)?;
         records.header()?;
         let schema = Arc::new(self.schema.project(columns).map_err(unexpected)?);
         // Text, and what it is cast to.
-        let permit = gate.reserve(2 * BATCH_BYTES as u64, || format!("file {}: a batch", found.name))?;
+        let permit = budget.reserve(2 * BATCH_BYTES as u64, || format!("file {}: a batch", found.name))?;
         drop(permit);
         let mut grown = Vec::with_capacity(columns.len());
         for (field, number) in schema.fields().iter().zip(columns) {
@@ -344,7 +344,7 @@ impl Sink for CsvSink {
             output.put(&header)?;
             Ok(Box::new(CsvRows { output }))
         };
-        Ok(Rolling::writer(directory, &ending("csv", self.packing), self.target, Arc::new(make)))
+        Ok(RollingWriter::writer(directory, &ending("csv", self.packing), self.target, Arc::new(make)))
     }
 
     fn name(&self, _: &Part, number: usize, _: usize) -> String {
@@ -384,7 +384,7 @@ impl Rows for CsvRows {
             Text(ArrayRef),
             Shown(ArrayFormatter<'a>, &'a ArrayRef),
         }
-        let shown = batch.columns().iter().map(zone::offset).collect::<Result<Vec<_>>>()?;
+        let shown = batch.columns().iter().map(timezone::offset).collect::<Result<Vec<_>>>()?;
         let mut columns = Vec::with_capacity(batch.num_columns());
         for column in &shown {
             columns.push(if is_text(&plain(column.data_type())) {

@@ -18,7 +18,7 @@ use arrow::util::display::{ArrayFormatter, FormatOptions};
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_64;
 
-use super::chain::unexpected;
+use super::job::unexpected;
 use crate::error::Result;
 use crate::schema::cast;
 

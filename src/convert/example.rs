@@ -9,8 +9,8 @@ use arrow::datatypes::{DataType, Field, Float32Type, Int64Type};
 use prost::Message;
 
 use super::cells::as_type_of;
-use super::chain::unexpected;
 use super::format::Format;
+use super::job::unexpected;
 use super::sink::{is_binary, is_text, item, refused, refused_value};
 use crate::error::{Error, Result};
 use crate::schema::cast;

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::files::{self, Found, Limits};
-use super::tree::{self, Tree};
+use super::listing::{self, Listing};
 use crate::error::{Error, Result};
 use crate::store::Names;
 
@@ -144,7 +144,7 @@ impl Format {
 
     /// The format that an address tells before anything is looked at: that of a pattern, or of a file of a store.
     pub(super) fn of_address(address: &str) -> Option<Self> {
-        let told = tree::is_remote(address) || tree::is_pattern(address);
+        let told = listing::is_remote(address) || listing::is_pattern(address);
         // A shard of MDS is nothing without its index.
         Self::of_name(address).filter(|format| told && *format != Self::Mds)
     }
@@ -153,7 +153,7 @@ impl Format {
     ///
     /// # Errors
     /// `Config` if its format cannot be told, or it has several; `Unsupported` for Lance; `Store`.
-    pub(super) fn guess(tree: &Tree) -> Result<Self> {
+    pub(super) fn guess(tree: &Listing) -> Result<Self> {
         let path = tree.shown();
         let unknown = || {
             let problem = format!("what {path} holds cannot be told from its names; give the format with --from");
@@ -203,7 +203,7 @@ impl Format {
     }
 
     /// The formats of a directory's files, and the first file of each by name. Images count below directories, which are their classes.
-    fn examples(tree: &Tree, names: &[String], directories: &[String]) -> Result<Vec<(Self, String)>> {
+    fn examples(tree: &Listing, names: &[String], directories: &[String]) -> Result<Vec<(Self, String)>> {
         let found: RefCell<Vec<(Self, String)>> = RefCell::default();
         let see = |name: &str| {
             let own = name.rsplit('/').next().unwrap_or(name);
@@ -216,7 +216,7 @@ impl Format {
                 None => found.push((format, name.to_owned())),
             }
         };
-        if let Tree::Local(_) = tree {
+        if let Listing::Local(_) = tree {
             // Names only, of everything: nothing is opened or measured.
             tree.list(&Limits::default(), &|name| {
                 see(name);

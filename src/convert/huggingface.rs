@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 
 use super::format::Format;
 use super::ipc::{IpcSource, StreamRows};
+use super::listing::Listing;
 use super::options::ConvertOptions;
-use super::roll::{Rolling, put_file};
+use super::rolling::{RollingWriter, put_file};
 use super::sink::{Part, Sink, Writer};
 use super::source::{Opening, Source};
-use super::tree::Tree;
 use crate::error::{Error, Place, Result};
 
-pub(super) fn open(tree: &Tree, opening: &Opening) -> Result<Box<dyn Source>> {
+pub(super) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>> {
     if matches!(tree.small("dataset_dict.json", opening.limits.max_index_bytes), Ok(_) | Err(Error::Limit { .. })) {
         return Err(Error::unsupported(
             format!("{}: a DatasetDict, which is several datasets,", tree.shown()),
@@ -78,7 +78,7 @@ impl Sink for DatasetsSink {
     fn writer(&self, directory: &Path) -> Result<Box<dyn Writer>> {
         let (schema, compression) = (Arc::clone(&self.schema), self.compression);
         let make = move |path: &Path| StreamRows::create(path, &schema, compression);
-        Ok(Rolling::writer(directory, "arrow", self.target, Arc::new(make)))
+        Ok(RollingWriter::writer(directory, "arrow", self.target, Arc::new(make)))
     }
 
     fn name(&self, _: &Part, number: usize, total: usize) -> String {

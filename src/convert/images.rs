@@ -11,16 +11,16 @@ use arrow::compute::{CastOptions, cast, cast_with_options};
 use arrow::datatypes::{DataType, Field, Int64Type, Metadata, Schema, SchemaRef};
 use serde_json::{Value, json};
 
-use super::chain::unexpected;
+use super::budget::Budget;
 use super::files::{self, Found, Limits};
 use super::format::Format;
-use super::gate::Gate;
+use super::job::unexpected;
 use super::labels::{self, Labels};
+use super::listing::Listing;
 use super::options::ConvertOptions;
 use super::sample::{IMAGE_KEY, NO_IMAGES, is_image as holds_images};
 use super::sink::{Part, Sink, Writer, is_binary, is_text, refused, refused_value};
 use super::source::{Batches, Opening, Shard, Source};
-use super::tree::Tree;
 use super::webdataset::prefix;
 use crate::codec::image::probe;
 use crate::error::{Error, Place, Result};
@@ -68,7 +68,7 @@ struct FolderSource {
     limits: Limits,
 }
 
-pub(super) fn open(tree: &Tree, opening: &Opening) -> Result<Box<dyn Source>> {
+pub(super) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>> {
     if tree.file()?.is_some() {
         return Err(Error::config("src", format!("{} is no directory of classes", tree.shown())));
     }
@@ -165,7 +165,7 @@ impl Source for FolderSource {
         Place { file: file.map(|file| Arc::clone(&file.name)), ..Place::default() }
     }
 
-    fn read<'a>(&'a self, shard: usize, columns: &[usize], _: &'a Gate) -> Result<Box<dyn Batches + 'a>> {
+    fn read<'a>(&'a self, shard: usize, columns: &[usize], _: &'a Budget) -> Result<Box<dyn Batches + 'a>> {
         let schema = Arc::new(self.schema.project(columns).map_err(unexpected)?);
         let files = self.ranges.get(shard).and_then(|range| self.files.get(range.clone())).unwrap_or_default();
         Ok(Box::new(Reader { files, source: self, schema, consumed: 0 }))

@@ -12,18 +12,18 @@ use arrow::ipc::CompressionType;
 use arrow::ipc::writer::{FileWriter, IpcWriteOptions, StreamWriter};
 use serde_json::Value;
 
+use super::budget::{Budget, Permit};
 use super::cells::as_type_of;
-use super::chain::unexpected;
 use super::files::Found;
 use super::format::Format;
 use super::frames::Frames;
-use super::gate::{Gate, Permit};
+use super::job::unexpected;
+use super::listing::Listing;
 use super::options::{ConvertOptions, Packing};
-use super::roll::{Output, Rolling, Rows};
+use super::rolling::{Output, RollingWriter, Rows};
 use super::sink::{Part, Sink, Writer};
 use super::source::slices;
 use super::source::{Batches, Opening, Shard, Source};
-use super::tree::Tree;
 use crate::error::{Error, Result};
 
 #[derive(Debug)]
@@ -34,7 +34,7 @@ pub(super) struct IpcSource {
     shards: Vec<Shard>,
 }
 
-pub(super) fn open(tree: &Tree, opening: &Opening) -> Result<Box<dyn Source>> {
+pub(super) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>> {
     let files = tree.list(&opening.limits, &|name| Format::of_name(name) == Some(Format::Arrow))?;
     Ok(Box::new(IpcSource::new(Format::Arrow, files, opening)?))
 }
@@ -89,18 +89,18 @@ impl Source for IpcSource {
         &self.shards
     }
 
-    fn read<'a>(&'a self, shard: usize, columns: &[usize], gate: &'a Gate) -> Result<Box<dyn Batches + 'a>> {
+    fn read<'a>(&'a self, shard: usize, columns: &[usize], budget: &'a Budget) -> Result<Box<dyn Batches + 'a>> {
         let Some(found) = self.files.get(shard) else { return Ok(Box::new(super::source::Nothing)) };
         let mut frames = Frames::open(found)?;
         frames.schema()?;
-        Ok(Box::new(Reader { frames, columns: columns.to_vec(), gate, permit: None, ready: Vec::new() }))
+        Ok(Box::new(Reader { frames, columns: columns.to_vec(), budget, permit: None, ready: Vec::new() }))
     }
 }
 
 struct Reader<'a> {
     frames: Frames,
     columns: Vec<usize>,
-    gate: &'a Gate,
+    budget: &'a Budget,
     /// The bytes of the batch that is being given out.
     permit: Option<Permit<'a>>,
     ready: Vec<RecordBatch>,
@@ -119,7 +119,7 @@ impl Batches for Reader<'_> {
                 None => match self.frames.header()? {
                     Some((header, body)) => {
                         let name = || format!("file {}: a batch", self.frames.input.name());
-                        self.permit = Some(self.gate.reserve(body, name)?);
+                        self.permit = Some(self.budget.reserve(body, name)?);
                         self.frames.message(header)?
                     }
                     None => self.frames.end()?,
@@ -166,7 +166,7 @@ impl Sink for IpcSink {
 
     fn writer(&self, directory: &Path) -> Result<Box<dyn Writer>> {
         let (schema, compression) = (Arc::clone(&self.schema), self.compression);
-        Ok(Rolling::writer(
+        Ok(RollingWriter::writer(
             directory,
             "arrow",
             self.target,

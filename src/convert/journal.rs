@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use serde::{Deserialize, Serialize};
 
 use super::digest::Digest;
-use super::files::Found;
+use super::files;
 use super::sink::Part;
 use crate::error::Result;
 use crate::store::directory::failed;
@@ -36,6 +36,17 @@ struct Head {
     fingerprint: String,
 }
 
+/// What is found where a journal should be.
+#[derive(Debug)]
+pub(super) enum Found {
+    /// None, or one that a kill left without a whole first line: no task was begun.
+    Nothing,
+    /// A journal of another source or other options.
+    Other,
+    /// This conversion's journal, for going on, and what is finished.
+    Same(Journal, Vec<Done>),
+}
+
 /// The open journal.
 #[derive(Debug)]
 pub(super) struct Journal {
@@ -53,23 +64,26 @@ impl Journal {
         Ok(journal)
     }
 
-    /// The journal at `path`, for going on, with what is finished; `None` if it is of another conversion or has no whole first line.
-    pub(super) fn reopen(path: &Path, fingerprint: &str, most: u64) -> Result<Option<(Self, Vec<Done>)>> {
+    /// The journal at `path`, and whether it is of the conversion with `fingerprint`.
+    pub(super) fn reopen(path: &Path, fingerprint: &str, most: u64) -> Result<Found> {
         if !path.is_file() {
-            return Ok(None);
+            return Ok(Found::Nothing);
         }
-        let content = Found::of(path)?.content(most)?;
-        // What follows the last line end was cut short.
+        let content = files::Found::of(path)?.content(most)?;
+        // What follows the last line end was cut short. A head without an end was written before any task was begun.
+        if !content.contains(&b'\n') {
+            return Ok(Found::Nothing);
+        }
         let whole = content.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
         let mut lines = content.get(..whole).unwrap_or_default().split(|byte| *byte == b'\n');
         let head = lines.next().and_then(|line| serde_json::from_slice::<Head>(line).ok());
         if head.is_none_or(|head| head.fingerprint != fingerprint) {
-            return Ok(None);
+            return Ok(Found::Other);
         }
         let done = lines.filter_map(|line| serde_json::from_slice::<Done>(line).ok()).collect();
         let file = OpenOptions::new().append(true).open(path).map_err(|error| failed("open", path, error))?;
         file.set_len(whole as u64).map_err(|error| failed("write", path, error))?;
-        Ok(Some((Self { path: path.to_owned(), file: Mutex::new(file) }, done)))
+        Ok(Found::Same(Self { path: path.to_owned(), file: Mutex::new(file) }, done))
     }
 
     /// Notes that a task is finished. Its files must be on the disk.
@@ -107,15 +121,18 @@ mod tests {
             std::fs::write(&path, &content[..cut]).unwrap();
             let whole = content[..cut].iter().filter(|byte| **byte == b'\n').count();
             match Journal::reopen(&path, "x", 1 << 20).unwrap() {
-                None => assert_eq!(whole, 0),
-                Some((journal, found)) => {
+                Found::Nothing => assert_eq!(whole, 0),
+                Found::Other => panic!("cut at {cut}, it is taken for another conversion's"),
+                Found::Same(journal, found) => {
                     assert_eq!(found.len(), whole - 1);
                     journal.done(&done(5)).unwrap();
-                    let (_, again) = Journal::reopen(&path, "x", 1 << 20).unwrap().unwrap();
+                    let Found::Same(_, again) = Journal::reopen(&path, "x", 1 << 20).unwrap() else {
+                        panic!("cut at {cut}")
+                    };
                     assert_eq!(again.len(), whole);
                 }
             }
         }
-        assert!(Journal::reopen(&path, "y", 1 << 20).unwrap().is_none());
+        assert!(matches!(Journal::reopen(&path, "y", 1 << 20).unwrap(), Found::Other));
     }
 }

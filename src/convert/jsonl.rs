@@ -10,22 +10,22 @@ use arrow::datatypes::{DataType, Field, Fields, Float64Type, Schema, SchemaRef};
 use arrow::json::writer::{LineDelimited, WriterBuilder};
 use serde_json::Value;
 
-use super::chain::unexpected;
+use super::budget::Budget;
 use super::csv::ending;
 use super::files::{Found, Limits};
 use super::format::Format;
-use super::gate::Gate;
 use super::input::Input;
+use super::job::unexpected;
 use super::json::{Broken, Lexer, Token};
+use super::listing::Listing;
 use super::objects::{Objects, Wrong};
 use super::options::{ConvertOptions, Packing};
-use super::roll::{Output, Rolling, Rows};
+use super::rolling::{Output, RollingWriter, Rows};
 use super::scalar;
 use super::sink::{Part, Sink, Writer, is_text, item, refused, refused_value};
 use super::source::{BATCH_BYTES, BATCH_ROWS, Batches, Opening, Shard, Source};
+use super::timezone;
 use super::tokens::Text;
-use super::tree::Tree;
-use super::zone;
 use crate::error::{Error, Place, Result};
 
 /// Lines of each file that types are inferred from.
@@ -49,7 +49,7 @@ struct JsonSource {
     limits: Limits,
 }
 
-pub(super) fn open(tree: &Tree, opening: &Opening) -> Result<Box<dyn Source>> {
+pub(super) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>> {
     let files = tree.list(&opening.limits, &|name| Format::of_name(name) == Some(Format::Jsonl))?;
     if files.is_empty() {
         let hint = "names end in .jsonl, .ndjson or .json".to_owned();
@@ -264,7 +264,7 @@ fn holds(data_type: &DataType) -> bool {
         | DataType::Time64(_)
         | DataType::Decimal128(..)
         | DataType::Decimal256(..) => true,
-        DataType::Timestamp(..) => zone::is_plain(data_type),
+        DataType::Timestamp(..) => timezone::is_plain(data_type),
         DataType::Struct(members) => !members.is_empty() && members.iter().all(|member| holds(member.data_type())),
         DataType::Map(entries, _) => match entries.data_type() {
             DataType::Struct(pair) => {
@@ -290,7 +290,7 @@ impl Source for JsonSource {
         &self.shards
     }
 
-    fn read<'a>(&'a self, shard: usize, columns: &[usize], _: &'a Gate) -> Result<Box<dyn Batches + 'a>> {
+    fn read<'a>(&'a self, shard: usize, columns: &[usize], _: &'a Budget) -> Result<Box<dyn Batches + 'a>> {
         let piece = self.pieces.get(shard).and_then(|(file, start, end)| Some((self.files.get(*file)?, *start, *end)));
         let Some((found, start, end)) = piece else { return Ok(Box::new(super::source::Nothing)) };
         let mut input = if start == 0 { Input::open(found, false)? } else { Input::range(found, start - 1)? };
@@ -402,7 +402,7 @@ impl Sink for JsonSink {
         let make = move |path: &Path| -> Result<Box<dyn Rows>> {
             Ok(Box::new(JsonRows { output: Output::create(path, packing)?, rows: 0 }))
         };
-        Ok(Rolling::writer(directory, &ending("jsonl", self.packing), self.target, Arc::new(make)))
+        Ok(RollingWriter::writer(directory, &ending("jsonl", self.packing), self.target, Arc::new(make)))
     }
 
     fn name(&self, _: &Part, number: usize, _: usize) -> String {
@@ -430,7 +430,7 @@ impl Rows for JsonRows {
             }
         }
         let names = batch.schema_ref().fields().iter().map(|field| field.name().clone());
-        let shown = batch.columns().iter().map(zone::offset).collect::<Result<Vec<_>>>()?;
+        let shown = batch.columns().iter().map(timezone::offset).collect::<Result<Vec<_>>>()?;
         let shown =
             RecordBatch::try_from_iter_with_nullable(names.zip(shown).map(|(name, column)| (name, column, true)));
         let shown = shown.map_err(unexpected)?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::files::Limits;
-use super::tree::Tree;
+use super::listing::Listing;
 use crate::error::{Error, Place, Result};
 use crate::store::directory::failed;
 
@@ -22,7 +22,7 @@ pub(super) struct Labels {
 ///
 /// # Errors
 /// `Corrupt` if the file is not what [`Labels::write`] writes, `Store`, `Limit`.
-pub(super) fn read(tree: &Tree, limits: &Limits) -> Result<Option<Labels>> {
+pub(super) fn read(tree: &Listing, limits: &Limits) -> Result<Option<Labels>> {
     let text = match tree.small(NAME, limits.max_index_bytes) {
         Ok(text) => text,
         Err(Error::NotFound { .. }) => return Ok(None),

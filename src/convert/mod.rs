@@ -15,10 +15,10 @@
 //! | `webdataset`, `members`, `tar` | samples in tar files, read without extracting anything |
 //! | `mds` | MosaicML's shards, and the encodings of their columns |
 //! | `images`, `labels`, `numpy` | directories of one file per row |
-//! | `tree`, `files`, `input`, `remote` | where a source is, its files, unpacked on the way, and those of a store, read ahead of need |
-//! | `chain`, `tasks` | what drives a source into a sink, a task at a time |
+//! | `listing`, `files`, `input`, `remote` | where a source is, its files, unpacked on the way, and those of a store, read ahead of need |
+//! | `job`, `tasks` | what drives a source into a sink, a task at a time |
 //! | `shuffle`, `scatter` | all rows in another order, within the budget |
-//! | `conversion`, `settle`, `journal`, `publish` | what survives kills, and lets the result appear at once; tasks in other processes |
+//! | `conversion`, `commit`, `journal`, `publish` | what survives kills, and lets the result appear at once; tasks in other processes |
 //! | `contents` | the list of published files, and whether they are still what was published |
 //! | `check`, `verify`, `digest`, `census` | whether two datasets have the same rows, in any order; rows counted without reading them |
 //! | `tokens`, `raw` | whether what was read of text is what stands there, by a second reading of it |
@@ -27,11 +27,12 @@
 //! cannot hold is refused before anything is written, by column and type; what depends on the value, by column and row.
 //! Every format is read from any store and written to local disks.
 
+mod budget;
 mod cells;
 mod census;
-mod chain;
 mod check;
 mod clock;
+mod commit;
 mod contents;
 mod conversion;
 mod csv;
@@ -41,16 +42,17 @@ mod example;
 mod files;
 mod format;
 mod frames;
-mod gate;
 mod hash;
 mod huggingface;
 mod images;
 mod input;
 mod ipc;
+mod job;
 mod journal;
 mod json;
 mod jsonl;
 mod labels;
+mod listing;
 mod mds;
 mod members;
 mod numpy;
@@ -58,36 +60,34 @@ mod objects;
 mod options;
 mod parquet;
 mod petastorm;
-mod pixels;
 mod publish;
 mod raw;
 mod records;
 mod remote;
-mod roll;
+mod resize;
+mod rolling;
 mod sample;
 mod scalar;
 mod scatter;
-mod settle;
 mod shuffle;
 mod sink;
 mod source;
 mod tar;
 mod tasks;
 mod tfrecord;
+mod timezone;
 mod tokens;
-mod tree;
 mod types;
 mod verify;
 mod webdataset;
-mod zone;
 
-pub use chain::{Plan, plan};
+pub use budget::{Budget, Permit, Progress};
 pub use conversion::{Begun, Conversion, Report, convert, work};
 pub use digest::{ColumnDigest, Digest};
 pub use example::{Example, Feature, Kind};
 pub use files::Limits;
 pub use format::Format;
-pub use gate::{Gate, Permit, Progress};
+pub use job::{Plan, plan};
 pub use options::ConvertOptions;
 pub use sink::{Part, Sink, Writer};
 pub use source::{Batches, Shard, Source, open};

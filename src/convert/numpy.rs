@@ -9,15 +9,15 @@ use arrow::array::{Array, ArrayRef, AsArray, BinaryBuilder, RecordBatch, StringB
 use arrow::datatypes::{DataType, Field, Metadata, Schema, SchemaRef};
 use serde_json::Value;
 
+use super::budget::Budget;
 use super::cells::{as_type, as_type_of, from_npy, npy_cell, npy_read};
-use super::chain::unexpected;
 use super::files::{self, Found, Limits};
 use super::format::Format;
-use super::gate::Gate;
+use super::job::unexpected;
+use super::listing::Listing;
 use super::options::ConvertOptions;
 use super::sink::{Part, Sink, Writer, is_binary, is_text, item, refused, refused_value};
 use super::source::{Batches, Opening, Shard, Source};
-use super::tree::Tree;
 use super::types::dtype;
 use super::webdataset::prefix;
 use crate::error::{Error, Place, Result};
@@ -36,7 +36,7 @@ struct ArraySource {
     limits: Limits,
 }
 
-pub(super) fn open(tree: &Tree, opening: &Opening) -> Result<Box<dyn Source>> {
+pub(super) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>> {
     let accept = |name: &str| name.ends_with(".npy") || name.ends_with(".npz");
     let files = tree.list(&opening.limits, &accept)?;
     let Some(first) = files.first() else {
@@ -114,7 +114,7 @@ impl Source for ArraySource {
         Place { file: file.map(|file| Arc::clone(&file.name)), ..Place::default() }
     }
 
-    fn read<'a>(&'a self, shard: usize, columns: &[usize], _: &'a Gate) -> Result<Box<dyn Batches + 'a>> {
+    fn read<'a>(&'a self, shard: usize, columns: &[usize], _: &'a Budget) -> Result<Box<dyn Batches + 'a>> {
         let schema = Arc::new(self.schema.project(columns).map_err(unexpected)?);
         let files = self.ranges.get(shard).and_then(|range| self.files.get(range.clone())).unwrap_or_default();
         Ok(Box::new(Reader { files, source: self, schema, consumed: 0 }))

@@ -398,7 +398,7 @@ impl Objects {
     /// `Corrupt` if the types forbid a null that is there.
     pub(super) fn finish(&mut self) -> Result<Vec<ArrayRef>> {
         let kept: Vec<bool> = self.0.columns.iter().map(|column| !matches!(column, Column::Skipped { .. })).collect();
-        let arrays = self.0.finish().map_err(super::chain::unexpected)?;
+        let arrays = self.0.finish().map_err(super::job::unexpected)?;
         Ok(arrays.into_iter().zip(kept).filter_map(|(array, kept)| kept.then_some(array)).collect())
     }
 }
@@ -434,7 +434,7 @@ impl Values {
     /// # Errors
     /// `Corrupt` if the type forbids a null that is there.
     pub(super) fn finish(&mut self) -> Result<ArrayRef> {
-        self.0.finish().map_err(super::chain::unexpected)
+        self.0.finish().map_err(super::job::unexpected)
     }
 }
 

@@ -110,20 +110,21 @@ impl ConvertOptions {
             ("resize", self.resize == Some(0)),
         ] {
             if zero {
-                return Err(Error::config(option, "must be at least 1"));
+                return Err(Error::config(option, "0 is less than 1"));
             }
         }
         if self.overwrite_foreign && !self.overwrite {
             return Err(Error::config("overwrite_foreign", "only goes with overwrite"));
         }
-        if self.image_quality.is_some_and(|quality| !(1..=100).contains(&quality)) {
-            return Err(Error::config("image_quality", "must be from 1 to 100"));
+        if let Some(quality) = self.image_quality.filter(|quality| !(1..=100).contains(quality)) {
+            return Err(Error::config("image_quality", format!("{quality} is not from 1 to 100")));
         }
         if self.memory_budget < LEAST_BUDGET {
-            return Err(Error::config("memory_budget", "must be at least 32 MiB"));
+            let problem = format!("{} is less than 33554432 (32 MiB)", self.memory_budget);
+            return Err(Error::config("memory_budget", problem));
         }
-        if self.shards.is_some_and(|shards| shards > 100_000) {
-            return Err(Error::config("shards", "must be at most 100,000"));
+        if let Some(shards) = self.shards.filter(|shards| *shards > 100_000) {
+            return Err(Error::config("shards", format!("{shards} is more than 100000")));
         }
         Ok(())
     }

@@ -9,9 +9,9 @@ use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use serde_json::json;
 use tokio::runtime::Runtime;
 
-use super::chain::unexpected;
+use super::budget::{Budget, Permit};
 use super::format::Format;
-use super::gate::{Gate, Permit};
+use super::job::unexpected;
 use super::options::{ConvertOptions, Packing};
 use super::petastorm::Described;
 use super::sample;
@@ -80,12 +80,12 @@ impl Source for ParquetSource {
         &self.shards
     }
 
-    fn read<'a>(&'a self, shard: usize, columns: &[usize], gate: &'a Gate) -> Result<Box<dyn Batches + 'a>> {
+    fn read<'a>(&'a self, shard: usize, columns: &[usize], budget: &'a Budget) -> Result<Box<dyn Batches + 'a>> {
         let schema = Arc::new(self.schema.project(columns).map_err(unexpected)?);
         let names: Vec<String> = schema.fields().iter().map(|field| field.name().clone()).collect();
         let projection = self.dataset.project(&names)?;
         let cost = self.dataset.cost(shard, &projection).total();
-        let permit = gate.reserve(cost, || format!("{}: its decoded columns", self.dataset.place(shard)))?;
+        let permit = budget.reserve(cost, || format!("{}: its decoded columns", self.dataset.place(shard)))?;
         let fetched = self.runtime.block_on(self.dataset.fetch(shard, &projection))?;
         let mut arrays = Vec::with_capacity(projection.roots().len());
         for (root, field) in schema.fields().iter().enumerate() {

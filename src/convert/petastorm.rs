@@ -12,8 +12,8 @@ use parquet::arrow::ArrowWriter;
 use parquet::file::metadata::KeyValue;
 
 use super::cells::{as_type_of, npy_cell};
-use super::chain::unexpected;
 use super::format::Format;
+use super::job::unexpected;
 use super::sink::{is_binary, is_text, item, refused, refused_value};
 use super::types::dtype;
 use crate::dataset::petastorm::{

@@ -19,9 +19,9 @@ use serde_json::Value;
 
 use super::contents;
 use super::files::Limits;
-use super::journal::{Done, Journal};
+use super::journal::{Done, Found, Journal};
+use super::listing::Listing;
 use super::sink::Part;
-use super::tree::Tree;
 use crate::error::{Error, Result};
 pub(super) use crate::store::directory::SUCCESS;
 use crate::store::directory::{Destination, Replace, failed, flush};
@@ -42,7 +42,7 @@ pub(super) struct Staging {
 }
 
 /// What `_SUCCESS` in `tree` says; `None` if it says nothing of ours.
-pub(super) fn success(tree: &Tree, limits: &Limits) -> Option<Value> {
+pub(super) fn success(tree: &Listing, limits: &Limits) -> Option<Value> {
     let content = tree.small(SUCCESS, limits.max_index_bytes).ok()?;
     let value: Value = serde_json::from_slice(&content).ok()?;
     value.get("bowstring")?;
@@ -74,12 +74,15 @@ impl Staging {
         }
         destination.vacant(replace)?;
         let path = directory.join("journal");
-        if path.exists() {
-            let found = if resume { Journal::reopen(&path, fingerprint, limits.max_index_bytes)? } else { None };
-            if let Some((journal, done)) = found {
+        let found = match resume || !replace.overwrite {
+            true => Journal::reopen(&path, fingerprint, limits.max_index_bytes)?,
+            false => Found::Nothing,
+        };
+        match found {
+            Found::Same(journal, done) if resume => {
                 return Ok((Self { directory, destination, replace, journal, lock: lock.take()? }, done));
             }
-            if !replace.overwrite {
+            Found::Same(..) | Found::Other if !replace.overwrite => {
                 let shown = directory.display();
                 let problem = if resume {
                     format!("{shown} is of another source or other options; set overwrite to start again")
@@ -88,6 +91,7 @@ impl Staging {
                 };
                 return Err(Error::config("resume", problem));
             }
+            _ => {}
         }
         remove(&directory)?;
         for path in [directory.clone(), directory.join("tasks"), directory.join("data")] {
@@ -170,7 +174,7 @@ impl Staging {
         success["contents"] = contents::list(&data, threads)?;
         let mut text = serde_json::to_vec_pretty(&success).map_err(|error| failed("write", &path, error))?;
         text.push(b'\n');
-        super::roll::put_file(&path, &text)?;
+        super::rolling::put_file(&path, &text)?;
         flush(&data)?;
         self.destination.vacant(self.replace)?;
         let (destination, old) = (&self.destination.path, self.directory.join("old"));

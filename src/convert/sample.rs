@@ -6,7 +6,7 @@ use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Field, Schema};
 
-use super::chain::unexpected;
+use super::job::unexpected;
 use super::sink::{is_binary, is_text};
 use crate::codec::image;
 use crate::error::{Error, Place, Result};

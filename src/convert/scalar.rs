@@ -17,7 +17,7 @@ use half::f16;
 use std::sync::Arc;
 
 use super::clock::{self, Instant, Why};
-use super::zone;
+use super::timezone;
 
 const NO_INTEGER: Why = "it is no integer";
 const NO_NUMBER: Why = "it is no number";
@@ -173,7 +173,7 @@ fn timestamp(text: &str, unit: TimeUnit, of: Option<&str>, given: bool) -> Resul
     match (instant.offset, of) {
         (None, Some(_)) => return Err("it has no offset, the type is of instants"),
         (Some(_), None) => return Err("its offset would be lost; a type such as timestamp[us, UTC] keeps the instant"),
-        (Some(offset), Some(zone)) if !given && zone::seconds(zone) != Some(offset) => {
+        (Some(offset), Some(zone)) if !given && timezone::seconds(zone) != Some(offset) => {
             return Err("its offset is another one than that of the type");
         }
         _ => {}

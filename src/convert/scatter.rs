@@ -18,10 +18,10 @@ use arrow::ipc::reader::FileReader;
 use arrow::ipc::writer::FileWriter;
 use serde::{Deserialize, Serialize};
 
-use super::chain::unexpected;
 use super::ipc::broken;
+use super::job::unexpected;
 use super::options::Packing;
-use super::roll::{Output, put_file};
+use super::rolling::{Output, put_file};
 use crate::error::{Error, Place, Result};
 use crate::store::directory::{failed, flush};
 

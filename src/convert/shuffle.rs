@@ -19,12 +19,12 @@ use arrow::array::{RecordBatch, UInt32Array, UInt64Array};
 use arrow::compute::take_record_batch;
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 
-use super::chain::{Job, unexpected};
-use super::gate::{Gate, Progress};
+use super::budget::{Budget, Progress};
+use super::commit::commit;
+use super::job::{Job, unexpected};
 use super::journal::Done;
 use super::publish::{Staging, remove};
 use super::scatter::{ALL, Scatter, Scattered, part, sorted};
-use super::settle::settle;
 use super::source::{Shard, slices};
 use super::tasks::parallel;
 use crate::error::{Error, Result};
@@ -62,7 +62,7 @@ pub(super) fn run(
     seed: u64,
     staging: &Staging,
     done: &mut Vec<Done>,
-    gate: &Gate,
+    budget: &Budget,
     progress: &Progress,
 ) -> Result<()> {
     let scratch = staging.scratch();
@@ -79,7 +79,7 @@ pub(super) fn run(
         }
         empty(&directory)?;
         let rows = Scatter::new(&directory, &schema, ALL, job.units, (share / 6).min(MOST_BYTES / 4))?;
-        scatter(job, seed, task, gate, progress, &schema, rows)
+        scatter(job, seed, task, budget, progress, &schema, rows)
     })?;
     let whole = scattered(job, &scratch)?;
     let files = job.options.shards;
@@ -114,7 +114,7 @@ pub(super) fn run(
         Ok(Done { task: bucket, parts, digest: digest.map(|digest| digest.digest()), rows, read: 0 })
     };
     let left = job.left(done);
-    settle(staging, job.sink.flushes(), done, |give| parallel(threads, &left, progress, |bucket| give(work(bucket)?)))
+    commit(staging, job.sink.flushes(), done, |give| parallel(threads, &left, progress, |bucket| give(work(bucket)?)))
 }
 
 /// Rows that the source gave, and those of them that were scattered, after all tasks were.
@@ -151,13 +151,13 @@ fn scatter(
     job: &Job,
     seed: u64,
     task: usize,
-    gate: &Gate,
+    budget: &Budget,
     progress: &Progress,
     schema: &SchemaRef,
     mut rows: Scatter,
 ) -> Result<()> {
     let (mut shard, mut row) = (usize::MAX, 0);
-    let read = job.feed(task, gate, progress, &mut |number, batch| {
+    let read = job.feed(task, budget, progress, &mut |number, batch| {
         if number != shard {
             (shard, row) = (number, 0);
         }

@@ -5,12 +5,12 @@ use std::fmt::Debug;
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 
+use super::budget::Budget;
 use super::files::{self, Limits};
 use super::format::Format;
-use super::gate::Gate;
+use super::listing::{Listing, is_pattern, is_remote};
 use super::options::ConvertOptions;
 use super::tokens::Text;
-use super::tree::{Tree, is_pattern, is_remote};
 use super::types::{self, Types};
 use super::{csv, huggingface, images, ipc, jsonl, mds, numpy, parquet, tfrecord, webdataset};
 use crate::error::{Place, Result};
@@ -46,11 +46,11 @@ pub trait Source: Send + Sync + Debug {
     fn shards(&self) -> &[Shard];
 
     /// Reads shard number `shard`: the columns with these ascending numbers, in batches of some megabytes. What the format keeps
-    /// in memory while reading is taken from `gate`.
+    /// in memory while reading is taken from `budget`.
     ///
     /// # Errors
     /// `Store` if the file cannot be opened, `Limit`, and what is wrong with its start.
-    fn read<'a>(&'a self, shard: usize, columns: &[usize], gate: &'a Gate) -> Result<Box<dyn Batches + 'a>>;
+    fn read<'a>(&'a self, shard: usize, columns: &[usize], budget: &'a Budget) -> Result<Box<dyn Batches + 'a>>;
 
     /// Where row `row` of shard `shard` is, for errors.
     fn place(&self, shard: usize, row: u64) -> Place {
@@ -120,7 +120,7 @@ pub fn open(src: &str, options: &ConvertOptions) -> Result<Box<dyn Source>> {
     if known == Some(Format::Parquet) && is_remote(src) || is_pattern(src) {
         return open_as(known.unwrap_or(Format::Parquet), src, &opening);
     }
-    let tree = Tree::open(src, &opening.storage_options, opening.read_bytes)?;
+    let tree = Listing::open(src, &opening.storage_options, opening.read_bytes)?;
     let format = known.map_or_else(|| Format::guess(&tree), Ok)?;
     opening.written = super::publish::success(&tree, &options.limits)
         .and_then(|success| types::schema_from_json(success.get("schema")?));
@@ -132,7 +132,7 @@ pub(super) fn open_as(format: Format, src: &str, opening: &Opening) -> Result<Bo
 }
 
 /// Opens `src`, which `tree` is, if somebody looked there before.
-fn open_in(tree: Option<Tree>, format: Format, src: &str, opening: &Opening) -> Result<Box<dyn Source>> {
+fn open_in(tree: Option<Listing>, format: Format, src: &str, opening: &Opening) -> Result<Box<dyn Source>> {
     let open = match format {
         Format::Parquet | Format::Petastorm => return parquet::open(src, opening),
         Format::Arrow => ipc::open,
@@ -145,7 +145,7 @@ fn open_in(tree: Option<Tree>, format: Format, src: &str, opening: &Opening) -> 
         Format::Numpy => numpy::open,
         Format::Datasets => huggingface::open,
     };
-    let tree = tree.map_or_else(|| Tree::open(src, &opening.storage_options, opening.read_bytes), Ok)?;
+    let tree = tree.map_or_else(|| Listing::open(src, &opening.storage_options, opening.read_bytes), Ok)?;
     open(&tree, opening)
 }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::gate::Progress;
+use super::budget::Progress;
 use super::options::ConvertOptions;
 use super::source::Source;
 use crate::error::{Error, Result};

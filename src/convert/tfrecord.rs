@@ -15,17 +15,17 @@ use arrow::datatypes::{Field, Schema, SchemaRef};
 use prost::Message;
 use serde_json::Value;
 
-use super::chain::unexpected;
+use super::budget::Budget;
 use super::example::{self, Column, Encoder, Example, Guess};
 use super::files::{Found, Limits};
 use super::format::Format;
-use super::gate::Gate;
 use super::input::Input;
+use super::job::unexpected;
+use super::listing::Listing;
 use super::options::{ConvertOptions, Packing};
-use super::roll::{Output, Rolling, Rows};
+use super::rolling::{Output, RollingWriter, Rows};
 use super::sink::{Part, Sink, Writer};
 use super::source::{BATCH_BYTES, BATCH_ROWS, Batches, Opening, Shard, Source, shards_of};
-use super::tree::Tree;
 use crate::error::{Error, Place, Result};
 
 /// Records of each file that types are inferred from.
@@ -153,7 +153,7 @@ struct RecordSource {
     limits: Limits,
 }
 
-pub(super) fn open(tree: &Tree, opening: &Opening) -> Result<Box<dyn Source>> {
+pub(super) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>> {
     let files = tree.list(&opening.limits, &of_name)?;
     if files.is_empty() {
         let hint = "names hold .tfrecord, or begin with part-r- as Spark's do".to_owned();
@@ -211,7 +211,7 @@ impl Source for RecordSource {
         &self.shards
     }
 
-    fn read<'a>(&'a self, shard: usize, columns: &[usize], _: &'a Gate) -> Result<Box<dyn Batches + 'a>> {
+    fn read<'a>(&'a self, shard: usize, columns: &[usize], _: &'a Budget) -> Result<Box<dyn Batches + 'a>> {
         let Some(found) = self.files.get(shard) else { return Ok(Box::new(super::source::Nothing)) };
         let reader = RecordReader::of(found, &self.limits)?;
         let schema = Arc::new(self.schema.project(columns).map_err(unexpected)?);
@@ -305,7 +305,7 @@ impl Sink for RecordSink {
         let make = move |path: &Path| -> Result<Box<dyn Rows>> {
             Ok(Box::new(RecordRows { output: Output::create(path, packing)?, sequence, rows: 0 }))
         };
-        Ok(Rolling::writer(directory, &super::csv::ending("tfrecord", self.packing), self.target, Arc::new(make)))
+        Ok(RollingWriter::writer(directory, &super::csv::ending("tfrecord", self.packing), self.target, Arc::new(make)))
     }
 
     fn name(&self, _: &Part, number: usize, _: usize) -> String {

@@ -12,11 +12,11 @@ use arrow::array::{Array, BooleanArray};
 use arrow::compute::kernels::cast_utils::{Parser, string_to_datetime};
 use arrow::datatypes::{DataType, Time64NanosecondType};
 
+use super::budget::{Budget, Progress};
 use super::clock::Instant;
 use super::digest::{self, CLOCK, DECIMAL, Digest, INSTANT, INTEGER, LIST, NULL, STRUCT, Summing};
 use super::files::{Found, Limits};
 use super::format::Format;
-use super::gate::{Gate, Progress};
 use super::options::ConvertOptions;
 use super::raw::{Raw, RawRows};
 use super::sink::{is_text, item};
@@ -133,9 +133,9 @@ fn of_file(
         return Ok(sum);
     };
     // Which rows were selected only the values say; that there are as many rows as the text has is counted.
-    let gate = Gate::new(options.memory_budget);
+    let budget = Budget::new(options.memory_budget);
     for shard in text.shards.clone() {
-        let mut batches = source.read(shard, read, &gate)?;
+        let mut batches = source.read(shard, read, &budget)?;
         while let Some(batch) = batches.next()? {
             let selected: BooleanArray = filter.evaluate(&batch)?;
             for row in 0..batch.num_rows() {

@@ -7,10 +7,10 @@ use arrow::array::RecordBatch;
 use arrow::util::display::{ArrayFormatter, FormatOptions};
 use serde::Serialize;
 
-use super::chain::unexpected;
+use super::budget::{Budget, Progress};
 use super::digest::{Digest, Summing};
 use super::format::Format;
-use super::gate::{Gate, Progress};
+use super::job::unexpected;
 use super::options::ConvertOptions;
 use super::source::drain;
 use super::source::{self, Source};
@@ -130,12 +130,12 @@ pub(super) fn digest<'a>(
 ) -> Result<Digest> {
     let names: Vec<&str> = names.collect();
     let columns = numbers(source, &names);
-    let gate = Gate::new(options.memory_budget);
+    let budget = Budget::new(options.memory_budget);
     let shards: Vec<usize> = (0..source.shards().len()).collect();
     let sum = Mutex::new(Summing::new(names.iter().copied()));
     parallel(options.threads(), &shards, &Progress::default(), |shard| {
         let mut own = Summing::new(names.iter().copied());
-        drain(&mut *source.read(shard, &columns, &gate)?, |batch| own.add(&batch).map(drop))?;
+        drain(&mut *source.read(shard, &columns, &budget)?, |batch| own.add(&batch).map(drop))?;
         sum.lock().unwrap_or_else(PoisonError::into_inner).merge(&own.digest());
         Ok(())
     })?;
@@ -147,13 +147,13 @@ pub(super) fn digest<'a>(
 fn rows(
     source: &dyn Source,
     names: &[&str],
-    gate: &Gate,
+    budget: &Budget,
     mut each: impl FnMut(&RecordBatch, &[u64]) -> Result<()>,
 ) -> Result<()> {
     let columns = numbers(source, names);
     let mut summing = Summing::new(names.iter().copied());
     for shard in 0..source.shards().len() {
-        drain(&mut *source.read(shard, &columns, gate)?, |batch| {
+        drain(&mut *source.read(shard, &columns, budget)?, |batch| {
             let hashes = summing.add(&batch)?;
             each(&batch, &hashes)
         })?;
@@ -168,14 +168,14 @@ fn differences(
     options: &ConvertOptions,
     comparison: &mut Comparison,
 ) -> Result<()> {
-    let gate = Gate::new(options.memory_budget / 2);
+    let budget = Budget::new(options.memory_budget / 2);
     // A hash and its count take some 32 bytes in the map.
     let most = (options.memory_budget / 2 / 32).max(1);
     let every = comparison.rows[0].max(comparison.rows[1]).div_ceil(most).max(1);
     let looked = |hash: u64| hash.is_multiple_of(every);
     let mut counts: HashMap<u64, i64> = HashMap::new();
     for (source, step) in [(first, 1), (second, -1)] {
-        rows(source, names, &gate, |_, hashes| {
+        rows(source, names, &budget, |_, hashes| {
             for hash in hashes.iter().filter(|hash| looked(**hash)) {
                 *counts.entry(*hash).or_default() += step;
             }
@@ -190,7 +190,7 @@ fn differences(
     comparison.looked_at = every;
     for (source, sign) in [(first, 1), (second, -1)] {
         let mut examples = Vec::new();
-        rows(source, names, &gate, |batch, hashes| {
+        rows(source, names, &budget, |batch, hashes| {
             for (row, hash) in hashes.iter().enumerate() {
                 if examples.len() >= SHOWN {
                     break;
@@ -214,7 +214,7 @@ fn text(batch: &RecordBatch, row: usize) -> Result<String> {
     let options = FormatOptions::default().with_null("null");
     let mut cells = BTreeMap::new();
     for (field, column) in batch.schema_ref().fields().iter().zip(batch.columns()) {
-        let column = &super::zone::offset(column)?;
+        let column = &super::timezone::offset(column)?;
         let formatter = ArrayFormatter::try_new(column, &options).map_err(unexpected)?;
         // What cannot be shown, such as a named time zone, is still a row.
         let cell = formatter.value(row).try_to_string().unwrap_or_else(|_| "?".to_owned());

@@ -12,22 +12,22 @@ use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use serde_json::Value;
 
+use super::budget::Budget;
 use super::cells::as_type_of;
-use super::chain::unexpected;
 use super::files::{Found, Limits};
 use super::format::Format;
-use super::gate::Gate;
+use super::job::unexpected;
 use super::jsonl;
+use super::listing::Listing;
 use super::members::Members;
 use super::objects::Values;
 use super::options::{ConvertOptions, Packing};
-use super::roll::{Output, Rolling, Rows};
+use super::rolling::{Output, RollingWriter, Rows};
 use super::sample::is_image;
 use super::scalar::{self, growing, shown};
 use super::sink::{Part, Sink, Writer, is_binary, is_number, is_text, item, refused, refused_value};
 use super::source::{BATCH_BYTES, BATCH_ROWS, Batches, Opening, Shard, Source, shards_of};
 use super::tar;
-use super::tree::Tree;
 use crate::codec::image::probe;
 use crate::error::{Error, Place, Result};
 use crate::schema::cast;
@@ -109,7 +109,7 @@ struct Guess {
     text: bool,
 }
 
-pub(super) fn open(tree: &Tree, opening: &Opening) -> Result<Box<dyn Source>> {
+pub(super) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>> {
     let files = tree.list(&opening.limits, &|name| Format::of_name(name) == Some(Format::Webdataset))?;
     if files.is_empty() {
         return Err(Error::NotFound { what: "a tar file".into(), hint: "names end in .tar, .tar.gz or .tgz".into() });
@@ -183,7 +183,7 @@ impl Source for TarSource {
         &self.shards
     }
 
-    fn read<'a>(&'a self, shard: usize, columns: &[usize], _: &'a Gate) -> Result<Box<dyn Batches + 'a>> {
+    fn read<'a>(&'a self, shard: usize, columns: &[usize], _: &'a Budget) -> Result<Box<dyn Batches + 'a>> {
         let Some(found) = self.files.get(shard) else { return Ok(Box::new(super::source::Nothing)) };
         let members = Members::open(found, &self.limits)?;
         let schema = Arc::new(self.schema.project(columns).map_err(unexpected)?);
@@ -417,7 +417,7 @@ impl Sink for TarSink {
             let output = Output::create(path, packing)?;
             Ok(Box::new(TarRows { output, members: members.clone(), prefix: prefix(path), rows: 0, last: None }))
         };
-        Ok(Rolling::writer(directory, &super::csv::ending("tar", self.packing), self.target, Arc::new(make)))
+        Ok(RollingWriter::writer(directory, &super::csv::ending("tar", self.packing), self.target, Arc::new(make)))
     }
 
     fn name(&self, _: &Part, number: usize, _: usize) -> String {

@@ -20,9 +20,11 @@ use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 use parquet::schema::types::ColumnDescPtr;
 
 use super::footer::guard;
+use super::offsets::Run;
 use super::project::{Leaves, Projection, Source};
 use super::read::{Chunks, Fetched};
-use super::{Chunk, Dataset, Layout, hive, pages, times, unify, unpack};
+use super::run::{self, Framed};
+use super::{Chunk, Dataset, Layout, Selection, hive, pages, times, unify, unpack};
 use crate::error::{Error, Place, Result};
 use crate::manifest::RowGroup;
 use crate::page::{Checked, Lineage, Tally};
@@ -70,8 +72,12 @@ impl Dataset {
             return Ok(array);
         }
         let (row_group, ..) = self.group(fetched.group)?;
-        let selection =
-            self.inner.selections.get(fetched.group).and_then(|selection| selection.to_parquet(row_group.rows));
+        let selection = match self.part(fetched.group) {
+            Some(_) => {
+                Some(self.selection(fetched.group).unwrap_or(&Selection::All).within(&self.range(fetched.group)))
+            }
+            None => self.selection(fetched.group).and_then(|selection| selection.to_parquet(row_group.rows)),
+        };
         let rows = Rows { selection, count: self.decoded_rows(fetched.group) };
         self.decode_rows(fetched, projection, root, None, rows)
     }
@@ -85,7 +91,7 @@ impl Dataset {
         indexed: Option<&ArrowReaderMetadata>,
         rows: Rows,
     ) -> Result<ArrayRef> {
-        let (row_group, file, layout) = self.group(fetched.group)?;
+        let (_, file, layout) = self.group(fetched.group)?;
         let place = self.place(fetched.group);
         let count = usize::try_from(rows.count).map_err(|_| Error::corrupt(place.clone(), "it has too many rows"))?;
         let source = projection.sources.get(file.layout).and_then(|sources| sources.get(root));
@@ -114,10 +120,13 @@ impl Dataset {
             chunks: Arc::new(fetched.chunks.clone()),
             columns: &fetched.columns,
             layout,
-            row_group,
+            // Rows are counted over the row group, of which a unit has some.
+            row_group: self.whole_group(self.number(fetched.group))?.0,
+            runs: leaves.numbers.iter().map(|leaf| fetched.run(*leaf)).collect(),
             leaves: &leaves.numbers,
             lineages: Lineage::of(layout.descriptor(), &leaves.numbers),
             tally: Mutex::new(Arc::new(Tally::new(0))),
+            complete: self.range(fetched.group).end - self.range(fetched.group).start == rows.count,
         };
         let array = match indexed.filter(|_| !fetched.pages.is_empty()) {
             Some(reader) => group.some_pages(reader, leaves, rows, &fetched.pages, &place)?,
@@ -139,6 +148,10 @@ impl Dataset {
         let place = || self.place(fetched.group).column(column.path().string());
         let bytes = |range: &Range<u64>| guard(&place(), "it was not read", || fetched.chunks.range(range));
         let walk = pages::Walk { chunk, column, rows: row_group.rows, limits: &self.inner.limits, place: &place };
+        if let Some(run) = fetched.run(leaf) {
+            let dictionary = run.dictionary.as_ref().map(bytes).transpose()?;
+            return walk.run(dictionary.as_deref(), &bytes(&run.pages)?, run.rows.end - run.rows.start);
+        }
         match fetched.pages.iter().find(|(number, _)| *number == leaf) {
             Some((_, pages)) => walk.some(pages.iter().map(bytes)),
             None => walk.all(&bytes(&chunk.range())?),
@@ -152,11 +165,15 @@ struct Group<'a> {
     columns: &'a [Chunk],
     layout: &'a Layout,
     row_group: &'a RowGroup,
+    /// What was read of each leaf, if it is the pages of a unit.
+    runs: Vec<Option<&'a Run>>,
     /// The leaves of the column, and what their levels have to agree with.
     leaves: &'a [usize],
     lineages: Vec<Lineage>,
     /// What the leaves tell of each other in the reading that goes on.
     tally: Mutex<Arc<Tally>>,
+    /// Whether all rows are read: what lies behind the last one that is wanted is not, and pages of the leaves end at other rows.
+    complete: bool,
 }
 
 impl Group<'_> {
@@ -171,13 +188,17 @@ impl Group<'_> {
         };
         let read = |levels: &FieldLevels| {
             guard(place, "its pages are damaged", || {
-                let size = self.row_group.rows as usize;
+                // Of a unit, room for its rows is enough.
+                let size =
+                    if self.runs.iter().any(Option::is_some) { rows.count } else { self.row_group.rows } as usize;
                 let tally = Arc::new(Tally::new(self.leaves.len()));
                 *self.tally.lock().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&tally);
                 let reader =
                     ParquetRecordBatchReader::try_new_with_row_groups(levels, self, size, rows.selection.clone())?;
                 let array = gathered(reader)?;
-                tally.agree()?;
+                if self.complete {
+                    tally.agree()?;
+                }
                 Ok(array)
             })
         };
@@ -301,9 +322,15 @@ impl RowGroups for Group<'_> {
 
     fn column_chunks(&self, leaf: usize) -> Result<Box<dyn PageIterator>, ParquetError> {
         let (chunk, column) = self.column(leaf)?;
-        let pages = unpack::pages(&self.chunks, chunk, column, self.num_rows())?;
         let (lineage, at) = self.lineage(leaf);
         let tally = Arc::clone(&self.tally.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(run) = self.runs.get(at).copied().flatten() {
+            let pages = run::pages(&self.chunks, chunk, column, run)?;
+            let same = self.runs.iter().all(|other| other.is_some_and(|other| other.rows == run.rows));
+            let checked = Checked::new(pages, column, lineage, same.then_some((tally, at)));
+            return Ok(Box::new(Once(Some(Box::new(Framed::new(checked, run, self.num_rows())?)))));
+        }
+        let pages = unpack::pages(&self.chunks, chunk, column, self.num_rows())?;
         // The walk over its pages stays with sizes; levels are seen where pages are unpacked anyway.
         Ok(Box::new(Once(Some(Box::new(Checked::new(pages, column, lineage, Some((tally, at))))))))
     }

@@ -143,7 +143,7 @@ struct NativeField {
 /// What is known of one column: what its cells hold, or the element type that its numbers are meant to have.
 #[derive(Debug, Clone)]
 pub(super) enum Known {
-    Cells(Stored),
+    RowGroupBlock(Stored),
     Number(DType),
 }
 
@@ -159,13 +159,13 @@ pub(super) fn columns(
         return Ok(native
             .fields
             .into_iter()
-            .filter_map(|field| Some((field.name, Known::Cells(field.stored?))))
+            .filter_map(|field| Some((field.name, Known::RowGroupBlock(field.stored?))))
             .collect());
     }
     let mut columns = BTreeMap::new();
     for field in petastorm.iter().flat_map(|petastorm| &petastorm.unischema.fields) {
         if let Some(stored) = field.stored()? {
-            columns.insert(field.name.clone(), Known::Cells(stored));
+            columns.insert(field.name.clone(), Known::RowGroupBlock(stored));
         } else if let Some(dtype) = field.dtype() {
             columns.insert(field.name.clone(), Known::Number(dtype));
         }
@@ -180,7 +180,7 @@ pub(super) fn apply(schema: &SchemaRef, columns: &BTreeMap<String, Known>) -> Sc
     }
     let described = |field: &Arc<Field>| {
         let (key, value) = match columns.get(field.name()) {
-            Some(Known::Cells(stored)) if is_binary(field.data_type()) => stored.metadata(),
+            Some(Known::RowGroupBlock(stored)) if is_binary(field.data_type()) => stored.metadata(),
             Some(Known::Number(dtype)) if field.data_type().is_integer() || field.data_type().is_floating() => {
                 (DTYPE_KEY.to_owned(), dtype.name().to_owned())
             }

@@ -12,8 +12,8 @@ use parquet::schema::types::ColumnDescPtr;
 
 use super::project::{Projection, Source};
 use super::read::Fetched;
-use super::{Chunk, Dataset, selection::Selection, unpack};
-use crate::page::{Element, Source as Pages, Stretches, width};
+use super::{Chunk, Dataset, pages, run, unpack};
+use crate::page::{Element, PagedRows, Source as Pages, width};
 
 impl Dataset {
     /// The pages of root column number `root`, if it is one flat column of plain numbers of which every row is wanted. Rows that
@@ -21,7 +21,7 @@ impl Dataset {
     pub(crate) fn numbers(&self, fetched: &Fetched, projection: &Projection, root: usize) -> Option<Pages> {
         let width = width(projection.roots().get(root)?.field().data_type())?;
         let chunk = self.whole(fetched.group, &fetched.columns, projection, root)?;
-        self.pages(fetched, &chunk, width)
+        self.flat_pages(fetched, &chunk, width)
     }
 
     /// Root column number `root` as an array, if its pages hold nothing but numbers.
@@ -41,22 +41,23 @@ impl Dataset {
 
     /// The rows of root column number `root` where they lie in its pages, if those hold nothing but lists of numbers, all of one
     /// length in this row group, or binary of one size. No page is read unless rows of so many bytes are `wanted`.
-    pub(crate) fn stretches(
+    pub(crate) fn paged(
         &self,
         fetched: &Fetched,
         projection: &Projection,
         root: usize,
         wanted: &dyn Fn(usize) -> bool,
-    ) -> Option<Stretches> {
+    ) -> Option<PagedRows> {
         let Even { chunk, each, width } = self.even(fetched.group, &fetched.columns, projection, root, wanted)?;
         let holds = |address| fetched.holds(address);
         // Of a chunk that is packed, single pages may be stored as they are: they would keep all that was fetched with them.
         let lent = |address| !chunk.is_plain() && holds(address);
-        let of = self.pages(fetched, &chunk, width)?.stretches(chunk.rows, each, lent)?;
-        Stretches::new(chunk.rows, each * width, of, holds)
+        let cut = self.cut(fetched, &chunk)?;
+        let of = self.pages(fetched, &chunk, width)?.paged(cut.held, each, lent)?;
+        PagedRows::new(cut.held, each * width, of, holds)?.within(cut.skip, cut.rows)
     }
 
-    /// Whether [`stretches`](Self::stretches) may find rows of root column number `root` of row group `group` that are parts of the
+    /// Whether [`paged`](Self::paged) may find rows of root column number `root` of row group `group` that are parts of the
     /// fetched bytes, as far as its metadata tell: its chunks.
     pub(crate) fn in_place(
         &self,
@@ -101,12 +102,13 @@ impl Dataset {
         root: usize,
         data_type: &DataType,
     ) -> Option<ArrayRef> {
-        let whole @ Whole { rows, values, .. } = self.whole(fetched.group, &fetched.columns, projection, root)?;
-        let mut chunk = self.pages(fetched, &whole, size_of::<T>())?.chunk::<T>(None)?;
-        let mut found = Vec::with_capacity(values);
-        chunk.read(values, &mut found)?;
+        let whole = self.whole(fetched.group, &fetched.columns, projection, root)?;
+        let rows = self.cut(fetched, &whole)?.rows;
+        let mut chunk = self.flat_pages(fetched, &whole, size_of::<T>())?.chunk::<T>(None)?;
+        let mut found = Vec::with_capacity(rows);
+        chunk.read(rows, &mut found)?;
         chunk.end()?;
-        (rows == values).then(|| array(data_type, found))?
+        (whole.rows == whole.values).then(|| array(data_type, found))?
     }
 
     fn lists<T: Element + ArrowNativeType>(
@@ -117,8 +119,14 @@ impl Dataset {
         data_type: &DataType,
         item: &DataType,
     ) -> Option<ArrayRef> {
-        let whole @ Whole { rows, values, .. } = self.whole(fetched.group, &fetched.columns, projection, root)?;
-        let found = self.pages(fetched, &whole, size_of::<T>())?.chunk::<T>(None)?.lists(rows, values)?;
+        let whole = self.whole(fetched.group, &fetched.columns, projection, root)?;
+        let cut = self.cut(fetched, &whole)?;
+        let values = match fetched.run(whole.leaf) {
+            Some(run) => pages::values(&fetched.chunks.range(&run.pages).ok()?)?,
+            None => whole.values,
+        };
+        let found = self.pages(fetched, &whole, size_of::<T>())?.chunk::<T>(None)?.lists(cut.held, values)?;
+        let found = found.within(cut.skip, cut.rows)?;
         let items = array(item, found.values)?;
         match data_type {
             DataType::List(field) => {
@@ -144,7 +152,7 @@ impl Dataset {
         root: usize,
     ) -> Option<Whole<'a>> {
         let (row_group, file, layout) = self.group(group).ok()?;
-        let all = self.inner.selections.get(group).is_none_or(|selection| matches!(selection, Selection::All));
+        let all = self.decoded_rows(group) == row_group.rows;
         let wanted = projection.roots().get(root)?;
         let Source::Leaves(leaves) = projection.sources.get(file.layout)?.get(root)? else { return None };
         let &[leaf] = leaves.numbers.as_slice() else { return None };
@@ -156,17 +164,42 @@ impl Dataset {
         if known.nulls.is_some_and(|nulls| nulls > 0) {
             return None;
         }
-        let rows = usize::try_from(row_group.rows).ok()?;
+        let rows = usize::try_from(self.whole_group(self.number(group)).ok()?.0.rows).ok()?;
         let values = usize::try_from(known.values).ok()?;
         Some(Whole { known, column, leaf, rows, values })
     }
 
-    /// All its pages, if they hold values of `width` bytes.
+    /// Which rows of the pages that were read are wanted.
+    fn cut(&self, fetched: &Fetched, chunk: &Whole<'_>) -> Option<Cut> {
+        let Some(run) = fetched.run(chunk.leaf) else {
+            return Some(Cut { held: chunk.rows, skip: 0, rows: chunk.rows });
+        };
+        let (held, wanted) = (&run.rows, self.range(fetched.group));
+        let narrow = |from: u64, to: u64| usize::try_from(to.checked_sub(from)?).ok();
+        let cut = Cut {
+            held: narrow(held.start, held.end)?,
+            skip: narrow(held.start, wanted.start)?,
+            rows: narrow(wanted.start, wanted.end)?,
+        };
+        (cut.skip.checked_add(cut.rows)? <= cut.held).then_some(cut)
+    }
+
+    /// As [`pages`](Self::pages), where each row is one value: of a unit its rows only.
+    fn flat_pages(&self, fetched: &Fetched, chunk: &Whole<'_>, width: usize) -> Option<Pages> {
+        let Cut { held, skip, rows } = self.cut(fetched, chunk)?;
+        Some(self.pages(fetched, chunk, width)?.within(skip, held - skip - rows))
+    }
+
+    /// All its pages that were read, if they hold values of `width` bytes.
     fn pages(&self, fetched: &Fetched, chunk: &Whole<'_>, width: usize) -> Option<Pages> {
         if !fetched.pages.is_empty() {
             return None;
         }
         self.check_pages(fetched, chunk.leaf).ok()?;
+        if let Some(run) = fetched.run(chunk.leaf) {
+            let pages = run::pages(&fetched.chunks, chunk.known, chunk.column, run).ok()?;
+            return Pages::new(Box::new(pages), chunk.column, width);
+        }
         let pages = unpack::pages(&fetched.chunks, chunk.known, chunk.column, chunk.rows).ok()?;
         Pages::new(Box::new(pages), chunk.column, width)
     }
@@ -177,6 +210,7 @@ struct Whole<'a> {
     known: &'a Chunk,
     column: &'a ColumnDescPtr,
     leaf: usize,
+    /// Rows and values of the chunk, of which a unit has some.
     rows: usize,
     values: usize,
 }
@@ -186,6 +220,17 @@ impl Whole<'_> {
     fn is_plain(&self) -> bool {
         self.known.compression() == Compression::UNCOMPRESSED
     }
+}
+
+/// Rows of the pages that were read.
+#[derive(Debug, Clone, Copy)]
+struct Cut {
+    /// All that they hold.
+    held: usize,
+    /// Those before the wanted ones.
+    skip: usize,
+    /// Those that are wanted.
+    rows: usize,
 }
 
 /// A chunk of lists of `each` values of `width` bytes.
@@ -356,8 +401,8 @@ mod tests {
                 if let Some(direct) = direct {
                     prop_assert_eq!(direct.to_data(), written.to_data());
                 }
-                prop_assert!(dataset.stretches(&fetched, &projection, root, &|_| false).is_none());
-                let stretches = dataset.stretches(&fetched, &projection, root, &|_| true);
+                prop_assert!(dataset.paged(&fetched, &projection, root, &|_| false).is_none());
+                let paged = dataset.paged(&fetched, &projection, root, &|_| true);
                 let list = written.as_fixed_size_list_opt().map(|list| list.values().to_data());
                 let one_length = |list: &&ListArray| {
                     let length = list.value_length(0);
@@ -367,23 +412,23 @@ mod tests {
                 let fixed = list.or(even).or_else(|| blob.map(|blob| blob.to_data()));
                 // A null is rare where they may be.
                 let holes = fixed.as_ref().is_some_and(|fixed| fixed.null_count() > 0);
-                prop_assert!(stretches.is_none() || (fixed.is_some() && !holes), "rows of {}", written.data_type());
+                prop_assert!(paged.is_none() || (fixed.is_some() && !holes), "rows of {}", written.data_type());
                 if !made.dictionary && !holes && made.version == WriterVersion::PARQUET_1_0 {
-                    prop_assert_eq!(stretches.is_some(), fixed.is_some(), "rows of {}", written.data_type());
+                    prop_assert_eq!(paged.is_some(), fixed.is_some(), "rows of {}", written.data_type());
                 }
-                if let (Some(stretches), Some(fixed)) = (stretches, fixed) {
+                if let (Some(paged), Some(fixed)) = (paged, fixed) {
                     let mut bytes = Vec::new();
                     while bytes.len() < fixed.buffers()[0].len() {
-                        bytes.extend_from_slice(stretches.from(bytes.len() / stretches.width()));
+                        bytes.extend_from_slice(paged.from(bytes.len() / paged.width()));
                     }
-                    prop_assert_eq!(stretches.rows(), made.rows);
+                    prop_assert_eq!(paged.rows(), made.rows);
                     prop_assert_eq!(&bytes[..], fixed.buffers()[0].as_slice());
-                    let in_place = (0..made.rows).any(|row| fetched.holds(stretches.from(row).as_ptr()));
-                    prop_assert_eq!(stretches.in_place(), in_place);
+                    let in_place = (0..made.rows).any(|row| fetched.holds(paged.from(row).as_ptr()));
+                    prop_assert_eq!(paged.in_place(), in_place);
                     let plain = made.compression == Compression::UNCOMPRESSED;
                     prop_assert!(plain || !in_place, "pages that are stored as they are keep all that was fetched");
                     prop_assert!(!in_place || dataset.in_place(0, &fetched.columns, &projection, root, &|_| true));
-                    prop_assert!(plain || stretches.copied() >= bytes.len());
+                    prop_assert!(plain || paged.copied() >= bytes.len());
                 }
             }
         }

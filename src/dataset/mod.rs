@@ -3,8 +3,9 @@
 //! ```text
 //!   urls ─find─► files ─footers, concurrently─► unified schema ─┬─► Manifest: row groups, rows, pinned versions, fingerprint
 //!            selector, filter, windows ─► selected samples ─────┘
+//!   in_units() ─► the same dataset, large row groups cut into units
 //!   project(columns) ─► Projection ─┬─ cost(group)    numbers, before anything is read
-//!                                   ├─ fetch(group)   bytes of whole column chunks, one request batch (async)
+//!                                   ├─ fetch(group)   bytes of whole column chunks or a unit's pages, one request batch (async)
 //!                                   └─ decode(root)   one Arrow array of the selected rows (CPU)
 //! ```
 //!
@@ -25,6 +26,7 @@ mod layout;
 mod limits;
 mod local;
 mod ngram;
+mod offsets;
 mod open;
 mod outline;
 mod packed;
@@ -32,6 +34,7 @@ mod pages;
 pub mod petastorm;
 mod project;
 mod read;
+mod run;
 mod select;
 mod selection;
 mod selector;
@@ -39,6 +42,9 @@ mod shape;
 mod thrift;
 mod times;
 mod unify;
+#[cfg(test)]
+mod unit_values;
+mod units;
 mod unpack;
 mod write;
 
@@ -74,6 +80,8 @@ use open::within;
 use outline::Sealed;
 use packed::Packed;
 use selection::Selection;
+pub(crate) use units::Sizes;
+use units::Units;
 
 /// An open dataset. It holds footers and numbers, no data and no open files. Clones share everything.
 #[derive(Debug, Clone)]
@@ -81,6 +89,8 @@ pub struct Dataset {
     inner: Arc<Inner>,
     /// The columns that are seen, where some are hidden.
     visible: Option<SchemaRef>,
+    /// What stands for the row groups, if they are cut.
+    units: Option<Arc<Units>>,
 }
 
 #[derive(Debug)]
@@ -144,8 +154,12 @@ pub struct ColumnSize {
 impl Dataset {
     /// Rows of row group `group` that are decoded: those that the filter selects.
     pub fn decoded_rows(&self, group: usize) -> u64 {
-        let rows = self.inner.manifest.groups.get(group).map_or(0, |group| group.rows);
-        self.inner.selections.get(group).map_or(rows, |selection| selection.count(rows))
+        let Some(found) = self.manifest().groups.get(group) else { return 0 };
+        if self.part(group).is_some() {
+            // Windows are not cut, so these are rows.
+            return found.selected;
+        }
+        self.selection(group).map_or(found.rows, |selection| selection.count(found.rows))
     }
 
     /// The decoded row that sample `sample` of row group `group` begins with: itself, or the first row of a window.
@@ -154,9 +168,9 @@ impl Dataset {
         windows.map_or(sample, |windows| windows.get(sample as usize).copied().unwrap_or(u32::MAX))
     }
 
-    /// Files, row groups, pinned versions and the fingerprint.
+    /// Files, row groups or [units](Self::in_units) of them, pinned versions and the fingerprint.
     pub fn manifest(&self) -> &Arc<Manifest> {
-        &self.inner.manifest
+        self.units.as_ref().map_or(&self.inner.manifest, |units| &units.manifest)
     }
 
     /// The columns of all files together, partition columns last. Strings and bytes are views.
@@ -168,7 +182,7 @@ impl Dataset {
     /// something hidden is hidden as a whole.
     #[must_use]
     pub fn without(&self, hidden: &dyn Fn(&str) -> bool) -> Self {
-        Self { inner: Arc::clone(&self.inner), visible: Some(hidden::visible(self.schema(), hidden)) }
+        Self { visible: Some(hidden::visible(self.schema(), hidden)), ..self.clone() }
     }
 
     /// What Petastorm says of the dataset, if it wrote it.
@@ -190,18 +204,21 @@ impl Dataset {
 
     /// The number in the dataset, before any filter and in file order, of the `row`-th selected row of row group `group`.
     pub fn row_id(&self, group: usize, row: u64) -> u64 {
-        let first = self.inner.first_rows.get(group).copied().unwrap_or_default();
+        let first = self.inner.first_rows.get(self.number(group)).copied().unwrap_or_default();
         first.saturating_add(self.stored_row(group, row))
     }
 
     /// The number within row group `group`, before any filter, of its `row`-th selected row, as a [`Place`] has it.
     pub fn stored_row(&self, group: usize, row: u64) -> u64 {
-        self.inner.selections.get(group).map_or(row, |selection| selection.row(row))
+        match self.selection(group) {
+            Some(selection) => selection.row(self.selected_before(group).saturating_add(row)),
+            None => self.range(group).start.saturating_add(row),
+        }
     }
 
     /// File and row group that number `group` of the manifest stands for.
     pub fn place(&self, group: usize) -> Place {
-        let manifest = &self.inner.manifest;
+        let manifest = self.manifest();
         let Some(row_group) = manifest.groups.get(group) else { return Place::default() };
         let file = manifest.files.get(row_group.file as usize).map(|file| Arc::clone(&file.path));
         Place { file, row_group: Some(row_group.ordinal as usize), ..Place::default() }
@@ -276,12 +293,16 @@ impl Dataset {
 
     /// What of file column and directory column stands behind number `group` of the manifest.
     fn group(&self, group: usize) -> Result<(&RowGroup, &DataFile, &Layout)> {
-        let row_group = self.inner.manifest.groups.get(group);
-        let file = row_group.and_then(|group| self.inner.files.get(group.file as usize));
-        let layout = file.and_then(|file| self.inner.layouts.get(file.layout));
-        match (row_group, file, layout) {
-            (Some(row_group), Some(file), Some(layout)) => Ok((row_group, file, layout)),
-            _ => Err(Error::NotFound { what: format!("row group {group} of the dataset"), hint: String::new() }),
-        }
+        let missing = || Error::NotFound { what: format!("row group {group} of the dataset"), hint: String::new() };
+        self.inner.group(self.manifest().groups.get(group)).ok_or_else(missing)
+    }
+}
+
+impl Inner {
+    /// `group` with its file and layout.
+    fn group<'a>(&'a self, group: Option<&'a RowGroup>) -> Option<(&'a RowGroup, &'a DataFile, &'a Layout)> {
+        let row_group = group?;
+        let file = self.files.get(row_group.file as usize)?;
+        Some((row_group, file, self.layouts.get(file.layout)?))
     }
 }

@@ -172,7 +172,7 @@ impl Dataset {
             filter = serde_json::json!({ "filter": filter, "selector": selector }).to_string();
         }
         inner.manifest = Arc::new(manifest(&inner, groups, &digests, &filter));
-        let mut dataset = Self { inner: Arc::new(inner), visible: None };
+        let mut dataset = Self { inner: Arc::new(inner), visible: None, units: None };
         if let Some(expression) = &options.filter {
             let selections = select::evaluate(&dataset, expression, whole, &options).await?;
             let mut groups = dataset.inner.manifest.groups.clone();

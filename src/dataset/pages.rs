@@ -89,11 +89,30 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Checks `stretches`, each of whole pages, the dictionary first if there is one.
-    pub(super) fn some(&self, stretches: impl Iterator<Item = Result<Bytes>>) -> Result<()> {
+    /// Checks `paged`, each of whole pages, the dictionary first if there is one.
+    pub(super) fn some(&self, paged: impl Iterator<Item = Result<Bytes>>) -> Result<()> {
         let mut met = Met::default();
-        for stretch in stretches {
-            self.pages(&stretch?, &mut met)?;
+        for slice in paged {
+            self.pages(&slice?, &mut met)?;
+        }
+        Ok(())
+    }
+
+    /// Checks `bytes`, pages of `rows` rows as the page index says it, and the dictionary before them.
+    pub(super) fn run(&self, dictionary: Option<&[u8]>, bytes: &[u8], rows: u64) -> Result<()> {
+        let mut met = Met::default();
+        if let Some(dictionary) = dictionary {
+            self.pages(dictionary, &mut met)?;
+            if met.data > 0 {
+                return self.corrupt("its page index leaves out pages".to_owned());
+            }
+        }
+        self.pages(bytes, &mut met)?;
+        let said = |found: i64| u64::try_from(found) == Ok(rows);
+        let flat = self.column.max_rep_level() == 0;
+        if (flat && !said(met.values)) || (!met.silent && !said(met.rows)) {
+            let found = if met.silent { met.values } else { met.rows };
+            return self.corrupt(format!("its pages have {found} rows, the page index states {rows}"));
         }
         Ok(())
     }
@@ -230,6 +249,19 @@ fn within(size: u64, packed: u64, number: usize, limits: &Limits, place: &dyn Fn
         return Err(Error::limit(what, ratio, limits.max_ratio, "limits.max_ratio").at(place()));
     }
     Ok(())
+}
+
+/// Values of the pages of data in `bytes`, which were walked over before.
+pub(super) fn values(bytes: &[u8]) -> Option<usize> {
+    let (mut rest, mut values) = (bytes, 0_usize);
+    while !rest.is_empty() {
+        let header = header(rest).ok()?;
+        if matches!(header.kind, DATA | DATA_V2) {
+            values = values.checked_add(usize::try_from(header.values).ok()?)?;
+        }
+        rest = rest.get(header.length.checked_add(usize::try_from(header.compressed).ok()?)?..)?;
+    }
+    Some(values)
 }
 
 /// The header that `bytes` begin with.

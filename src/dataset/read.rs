@@ -11,6 +11,7 @@ use parquet::file::reader::{ChunkReader, Length};
 use parquet::schema::types::ColumnDescriptor;
 
 use super::limits::GROUP_RATIO_FREE;
+use super::offsets::Run;
 use super::project::{Projection, Source};
 use super::{Chunk, Dataset};
 use crate::error::{Error, Result};
@@ -18,6 +19,9 @@ use crate::page::MOST_SPLIT;
 
 /// One request reads at most this much, unless a single column chunk is larger; more requests run at once.
 const REQUEST_BYTES: u64 = 32 << 20;
+
+/// Of the bytes of a unit, one in so many may be read for nothing, to save requests.
+const LEAST_WANTED: u64 = 20;
 
 /// Bytes that reading a row group takes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -48,12 +52,20 @@ pub struct Fetched {
     pub(super) chunks: Chunks,
     /// Leaves of which only some pages were read, with those pages.
     pub(super) pages: Vec<(usize, Vec<Range<u64>>)>,
+    /// Of a unit, what was read of each leaf, ascending.
+    pub(super) runs: Vec<(usize, Run)>,
 }
 
 impl Fetched {
     /// Bytes held.
     pub fn bytes(&self) -> usize {
         self.chunks.parts.iter().map(|(_, bytes)| bytes.len()).sum()
+    }
+
+    /// What was read of `leaf`, if it is not the whole chunk but the pages of a unit.
+    pub(super) fn run(&self, leaf: usize) -> Option<&Run> {
+        let at = self.runs.binary_search_by_key(&leaf, |(leaf, _)| *leaf).ok()?;
+        self.runs.get(at).map(|(_, run)| run)
     }
 
     /// Whether `address` is that of one of these bytes.
@@ -151,14 +163,18 @@ impl Dataset {
         stays: impl Fn(&[Chunk], usize) -> bool,
     ) -> Cost {
         let Ok((row_group, file, layout)) = self.group(group) else { return Cost::default() };
-        let columns = self.chunks(group, projection);
+        let whole = self.chunks(group, projection);
+        let columns: Vec<Chunk> = whole.iter().map(|chunk| self.share_of(group, chunk)).collect();
         let descriptors = layout.descriptor().columns();
         let leaves = projection.leaves(file.layout);
         let chunks = leaves.iter().filter_map(|leaf| columns.get(*leaf));
-        let fetched = coalesce(chunks.map(Chunk::range).collect(), file.object.gap())
-            .iter()
-            .map(|range| range.end - range.start)
-            .sum();
+        let fetched = match self.part(group) {
+            Some(_) => chunks.map(|chunk| chunk.stored).fold(0, u64::saturating_add),
+            None => {
+                let ranges = coalesce(chunks.map(Chunk::range).collect(), file.object.gap());
+                ranges.iter().map(|range| range.end - range.start).sum()
+            }
+        };
         let selected = self.decoded_rows(group);
         let mut decoded = 0_u64;
         let (mut left, mut least) = (0_u64, None);
@@ -180,7 +196,7 @@ impl Dataset {
                 Source::Partition | Source::Missing => selected.saturating_mul(width(root.field().data_type())),
             };
             decoded = decoded.saturating_add(bytes);
-            if stays(&columns, at) {
+            if stays(&whole, at) {
                 left = left.saturating_add(bytes);
                 least = Some(least.map_or(bytes, |least: u64| least.min(bytes)));
             }
@@ -191,7 +207,8 @@ impl Dataset {
         Cost { fetched, decoded, held: held.max(beside) }
     }
 
-    /// Reads the bytes of row group `group` of the manifest: whole column chunks of the projection, all requests at once.
+    /// Reads the bytes of row group `group` of the manifest: whole column chunks of the projection, or of a unit the pages that hold
+    /// its rows; all requests at once.
     ///
     /// # Errors
     /// [`Error::SourceChanged`] if the file is not the one that was opened, [`Error::Limit`], [`Error::Store`].
@@ -200,11 +217,24 @@ impl Dataset {
         self.check_size(group, projection)?;
         let columns: Arc<[Chunk]> = self.chunks(group, projection).into();
         let leaves = projection.leaves(file.layout);
-        let ranges: Vec<Range<u64>> = leaves.iter().filter_map(|leaf| columns.get(*leaf)).map(Chunk::range).collect();
-        let ranges = coalesce(ranges, file.object.gap());
+        let (mut ranges, mut gap, mut runs): (Vec<Range<u64>>, _, _) = (Vec::new(), file.object.gap(), Vec::new());
+        match (&self.units, self.part(group)) {
+            (Some(units), Some(part)) => {
+                runs = self.runs(&units.kept, part.group, self.range(group), (&leaves, &columns)).await?;
+                for (_, run) in &runs {
+                    ranges.extend(run.dictionary.iter().cloned().chain([run.pages.clone()]));
+                }
+                // What lies between is other units', which are read for themselves.
+                let bytes: u64 = ranges.iter().map(|range| range.end - range.start).sum();
+                gap = gap.min(bytes / LEAST_WANTED / (ranges.len() as u64).max(1));
+            }
+            _ => ranges.extend(leaves.iter().filter_map(|leaf| columns.get(*leaf)).map(Chunk::range)),
+        }
+        let ranges = coalesce(ranges, gap);
         let parts = file.object.read(ranges.clone()).await?;
         let parts = ranges.into_iter().map(|range| range.start).zip(parts).collect();
-        Ok(Fetched { group, columns, chunks: Chunks::new(parts, file.object.stamp().size), pages: Vec::new() })
+        let chunks = Chunks::new(parts, file.object.stamp().size);
+        Ok(Fetched { group, columns, chunks, pages: Vec::new(), runs })
     }
 
     /// Refuses encrypted columns before anything of them is read.

@@ -336,5 +336,6 @@ async fn fetch_pages(
     let ranges = coalesce(pages.iter().flat_map(|(_, pages)| pages.iter().cloned()).collect(), file.object.gap());
     let parts = file.object.read(ranges.clone()).await?;
     let parts = ranges.into_iter().map(|range| range.start).zip(parts).collect();
-    Ok(Fetched { group: candidate.group, columns, chunks: Chunks::new(parts, file.object.stamp().size), pages })
+    let chunks = Chunks::new(parts, file.object.stamp().size);
+    Ok(Fetched { group: candidate.group, columns, chunks, pages, runs: Vec::new() })
 }

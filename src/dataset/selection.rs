@@ -1,5 +1,7 @@
 //! Which rows of a row group a filter selected, kept small: runs, or one bit per row, whichever is less.
 
+use std::ops::Range;
+
 use arrow::array::{Array, BooleanArray, BooleanBufferBuilder};
 use arrow::buffer::BooleanBuffer;
 use parquet::arrow::arrow_reader::{RowSelection, RowSelector};
@@ -114,6 +116,55 @@ impl Selection {
         }
     }
 
+    /// Selected rows before row `row`.
+    pub(super) fn before(&self, row: u64) -> u64 {
+        match self {
+            Self::All => row,
+            Self::Runs(runs) => {
+                let after = runs.partition_point(|run| u64::from(run.start) < row);
+                let run = after.checked_sub(1).and_then(|index| runs.get(index));
+                run.map_or(0, |run| u64::from(run.before) + (row - u64::from(run.start)).min(run.length.into()))
+            }
+            Self::Bits(bits, counts) => {
+                let row = usize::try_from(row).unwrap_or(usize::MAX).min(bits.len());
+                let block = (row / BLOCK).min(counts.len().saturating_sub(1));
+                let start = block * BLOCK;
+                let counted = u64::from(counts.get(block).copied().unwrap_or_default());
+                counted + bits.slice(start, row - start).count_set_bits() as u64
+            }
+        }
+    }
+
+    /// The decoder's form of those in `range`.
+    pub(super) fn within(&self, range: &Range<u64>) -> RowSelection {
+        let mut selectors = Vec::new();
+        let mut at = 0;
+        let mut select = |start: u64, end: u64| {
+            let (start, end) = (start.max(range.start), end.min(range.end));
+            if start < end {
+                selectors.push(RowSelector::skip((start - at) as usize));
+                selectors.push(RowSelector::select((end - start) as usize));
+                at = end;
+            }
+        };
+        match self {
+            Self::All => select(range.start, range.end),
+            Self::Runs(runs) => {
+                let end = |run: &Run| u64::from(run.start) + u64::from(run.length);
+                let first = runs.partition_point(|run| end(run) <= range.start);
+                let of = runs.iter().skip(first).take_while(|run| u64::from(run.start) < range.end);
+                of.for_each(|run| select(run.start.into(), end(run)));
+            }
+            Self::Bits(bits, _) => {
+                let narrow = |row: u64| usize::try_from(row).unwrap_or(usize::MAX).min(bits.len());
+                let (start, end) = (narrow(range.start), narrow(range.end));
+                let of = bits.slice(start, end.saturating_sub(start));
+                of.set_slices().for_each(|(from, to)| select((start + from) as u64, (start + to) as u64));
+            }
+        }
+        RowSelection::from(selectors)
+    }
+
     /// The decoder's form; `None` for every row.
     pub(super) fn to_parquet(&self, rows: u64) -> Option<RowSelection> {
         match self {
@@ -151,6 +202,22 @@ mod tests {
             prop_assert_eq!(selection.count(mask.len() as u64), rows.len() as u64);
             for (nth, row) in rows.iter().enumerate() {
                 prop_assert_eq!(selection.row(nth as u64), *row);
+            }
+            let parts = (0..=rows.len().min(9)).map(|at| (mask.len() * at / 7) as u64).collect::<Vec<_>>();
+            for pair in parts.windows(2).filter(|pair| pair[1] <= mask.len() as u64) {
+                let wanted: Vec<u64> = rows.iter().copied().filter(|row| (pair[0]..pair[1]).contains(row)).collect();
+                let before = selection.before(pair[0]);
+                prop_assert_eq!(selection.before(pair[1]) - before, wanted.len() as u64);
+                prop_assert!(wanted.iter().enumerate().all(|(nth, row)| selection.row(before + nth as u64) == *row));
+                let mut found = Vec::new();
+                let mut at = 0;
+                for selector in selection.within(&(pair[0]..pair[1])).iter() {
+                    if !selector.skip {
+                        found.extend(at..at + selector.row_count as u64);
+                    }
+                    at += selector.row_count as u64;
+                }
+                prop_assert_eq!(found, wanted);
             }
             if let Some(parquet) = selection.to_parquet(mask.len() as u64) {
                 prop_assert_eq!(parquet.row_count(), rows.len());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::array::ArrayRef;
 
 use super::lease::{Consumer, Lease};
-use super::port::{Address, Device};
+use super::traits::{Address, Device};
 use crate::error::Result;
 use crate::schema::DType;
 use crate::tensor::Batch;
@@ -162,6 +162,26 @@ impl AnyBatch {
             Self::Host(batch) => (batch.epoch, batch.step),
             Self::Device(batch) => (batch.epoch, batch.step),
         }
+    }
+
+    /// A copy whose tensors are in memory of their own, where the batch is.
+    ///
+    /// # Errors
+    /// [`Error::Limit`](crate::Error::Limit) or [`Error::Device`](crate::Error::Device) if there is not so much memory.
+    pub fn copied(&self) -> Result<Self> {
+        let batch = match self {
+            Self::Host(batch) => return batch.copied().map(Self::Host),
+            Self::Device(batch) => batch,
+        };
+        let column = |(name, value): &(Arc<str>, DeviceValue)| {
+            let value = match value {
+                DeviceValue::Tensor(tensor) => DeviceValue::Tensor(tensor.copied(Consumer::Unordered)?),
+                DeviceValue::Arrow(array) => DeviceValue::Arrow(Arc::clone(array)),
+            };
+            Ok((Arc::clone(name), value))
+        };
+        let columns = batch.columns.iter().map(column).collect::<Result<_>>()?;
+        Ok(Self::Device(DeviceBatch { columns, ..*batch }))
     }
 
     /// The batch, if it is in this process's memory.

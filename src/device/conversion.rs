@@ -8,7 +8,7 @@
 
 use half::{bf16, f16};
 
-use super::port::Address;
+use super::traits::Address;
 use crate::schema::DType;
 
 /// What becomes of the elements of one tensor.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::conversion::Conversion;
 use super::decoding::Decoding;
-use super::port::{Address, DEVICE_ALIGNMENT, Device, Event, Fenced, Kind, Stream, refused};
+use super::traits::{Address, DEVICE_ALIGNMENT, Device, Event, Fenced, Kind, Stream, refused};
 use crate::error::Result;
 use crate::memory::{HostAllocator, SystemAllocator};
 

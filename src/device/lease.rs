@@ -5,8 +5,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::port::{Address, Device, Stream, refused};
-use super::slot::{Board, Core, Slot};
+use super::slot::{Core, Slot, SlotTable};
+use super::traits::{Address, Device, Stream, refused};
 use crate::error::Result;
 
 /// Who reads a batch, as DLPack's `stream` says.
@@ -69,7 +69,7 @@ impl Lease {
     pub(super) fn copy(&self, from: Address, bytes: usize, consumer: Consumer) -> Result<(Arc<Self>, Address)> {
         let on = self.read_on(consumer)?;
         // A slot of the ring like any other, so that its memory too comes back behind its readers, without anybody's waiting.
-        let slot = self.core.change(Board::temporary);
+        let slot = self.core.change(SlotTable::temporary);
         let mut body = slot.body();
         let appended = self.core.prepare(&mut body, bytes).and_then(|()| {
             // SAFETY: this lease keeps the source behind what the stream was told; the slot is nobody else's, and has as many bytes.

@@ -24,12 +24,12 @@ mod decoding;
 mod host;
 mod lease;
 mod placement;
-mod port;
 mod ring;
 pub mod sim;
 mod slot;
 mod spec;
 mod target;
+mod traits;
 mod upload;
 
 pub use batch::{AnyBatch, DeviceBatch, DeviceTensor, DeviceValue};
@@ -38,10 +38,10 @@ pub use decoding::{Decoding, Photo, Photos, View};
 pub use host::Host;
 pub use lease::Consumer;
 pub use placement::{Developing, Normalisation, Padding, Recipes};
-pub use port::{Address, DEVICE_ALIGNMENT, Device, Event, Fenced, Kind, Stream, refused};
 pub use sim::Sim;
 pub use spec::{Fence, Gpu, Place};
 pub use target::{Target, Targets};
+pub use traits::{Address, DEVICE_ALIGNMENT, Device, Event, Fenced, Kind, Stream, refused};
 pub use upload::{DeviceStats, Feeding, Pull, Transfer};
 
 /// The GPU that `which` means.

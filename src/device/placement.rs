@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::conversion::{Conversion, Lists};
 use super::decoding::{Decoding, Photos};
-use super::port::{Address, DEVICE_ALIGNMENT};
+use super::traits::{Address, DEVICE_ALIGNMENT};
 use crate::error::{Error, Result};
 use crate::memory::HostBuffer;
 use crate::schema::{DType, part_name};

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::conversion::Conversion;
 use super::decoding::Decoding;
-use super::port::{Address, DEVICE_ALIGNMENT, Device, Event, Fenced, Kind, Stream, refused};
+use super::traits::{Address, DEVICE_ALIGNMENT, Device, Event, Fenced, Kind, Stream, refused};
 use crate::error::Result;
 use crate::memory::{HostAllocator, SystemAllocator};
 

@@ -5,9 +5,9 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use super::port::{Address, Device, Event, Fenced, Stream};
 use super::ring::{Release, Ring, State};
 use super::spec::Fence;
+use super::traits::{Address, Device, Event, Fenced, Stream};
 use crate::error::{Error, Result};
 use crate::tensor::Batch;
 
@@ -21,14 +21,14 @@ pub(super) struct Core {
     pub(super) fence: Fence,
     /// The process that opened the device: a forked child cannot use it.
     pid: u32,
-    board: Mutex<Board>,
+    board: Mutex<SlotTable>,
     changed: Condvar,
     pub(super) counters: Counters,
 }
 
 /// Whose each slot is, and what the transfer thread is told.
 #[derive(Debug)]
-pub(super) struct Board {
+pub(super) struct SlotTable {
     pub(super) ring: Ring,
     slots: Vec<Arc<Slot>>,
     /// Counts changes, so that none is missed between a look and a wait.
@@ -83,7 +83,7 @@ pub(super) struct Counters {
 impl Core {
     pub(super) fn new(device: Arc<dyn Device>, slots: usize, fence: Fence) -> Arc<Self> {
         let slots: Vec<_> = (0..slots).map(Slot::new).collect();
-        let board = Board {
+        let board = SlotTable {
             ring: Ring::new(slots.len()),
             slots,
             version: 0,
@@ -99,13 +99,13 @@ impl Core {
     }
 
     /// Whose slots are whose. Never held while the device is called.
-    pub(super) fn board(&self) -> MutexGuard<'_, Board> {
+    pub(super) fn board(&self) -> MutexGuard<'_, SlotTable> {
         // Consistent after every statement.
         self.board.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the board and tells everybody.
-    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Board) -> T) -> T {
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut SlotTable) -> T) -> T {
         let mut board = self.board();
         let changed = change(&mut board);
         board.version += 1;
@@ -126,7 +126,7 @@ impl Core {
     }
 
     /// Waits until `done`.
-    pub(super) fn wait_until(&self, done: impl Fn(&Board) -> bool) {
+    pub(super) fn wait_until(&self, done: impl Fn(&SlotTable) -> bool) {
         drop(self.changed.wait_while(self.board(), |board| !done(board)));
     }
 
@@ -331,7 +331,7 @@ impl Core {
     }
 }
 
-impl Board {
+impl SlotTable {
     /// A slot to fill beside the permanent ones, which is given up when nobody reads it any more.
     pub(super) fn temporary(&mut self) -> Arc<Slot> {
         let number = self.ring.overflow();

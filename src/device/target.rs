@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::batch::{DeviceBatch, DeviceValue};
 use super::lease::Consumer;
-use super::port::{Address, Device, Kind};
+use super::traits::{Address, Device, Kind};
 use crate::error::{Error, Result};
 use crate::schema::DType;
 use crate::tensor::{Batch, Value};

@@ -22,10 +22,10 @@ use super::batch::{DeviceBatch, DeviceTensor, DeviceValue};
 use super::decoding::in_column;
 use super::lease::Lease;
 use super::placement::{Part, Placement, Recipes, Work};
-use super::port::{Address, Device, Kind, refused};
 use super::ring::{Counts, State};
-use super::slot::{Board, Body, Core, Slot};
+use super::slot::{Body, Core, Slot, SlotTable};
 use super::spec::Fence;
+use super::traits::{Address, Device, Kind, refused};
 use crate::error::{Error, Result};
 use crate::memory::HostBuffer;
 use crate::tensor::{Batch, Next, Value};
@@ -177,7 +177,7 @@ impl Transfer {
 
     /// What follows an end, an error or a new position is made once it is asked for.
     fn wake(&self) {
-        let asleep = |board: &Board| board.paused.is_some_and(|paused| paused <= board.generation);
+        let asleep = |board: &SlotTable| board.paused.is_some_and(|paused| paused <= board.generation);
         if asleep(&self.core.board()) {
             self.core.change(|board| board.paused = None);
         }

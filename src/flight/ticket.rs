@@ -10,7 +10,7 @@ use hmac::{Hmac, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
-use super::asked::{Asked, MAX_BYTES};
+use super::request::{MAX_BYTES, StreamRequest};
 use crate::error::{Error, Result};
 use crate::manifest::Fingerprint;
 
@@ -22,7 +22,7 @@ const MAC_BYTES: usize = 32;
 #[serde(deny_unknown_fields)]
 pub struct Ticket {
     /// The stream; its rank is there.
-    pub asked: Asked,
+    pub asked: StreamRequest,
     /// The data that the plan is over: another replica must have the same.
     pub fingerprint: Fingerprint,
     /// Whom it was given to.
@@ -111,7 +111,7 @@ mod tests {
         /// One like any other.
         pub(crate) fn sample() -> Self {
             let options = crate::pipeline::LoaderOptions::new("x", 4);
-            let asked = Asked::new("photos", &options, Share::whole()).unwrap();
+            let asked = StreamRequest::new("photos", &options, Share::whole()).unwrap();
             let manifests = [std::sync::Arc::new(crate::manifest::Manifest::imaginary(&[8], 8))];
             let spec = PlanSpec::new(0, 4).resolve(&manifests).unwrap();
             let fingerprint = crate::plan::Plan::new(&manifests, spec, 0).unwrap().fingerprint();

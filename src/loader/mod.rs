@@ -3,6 +3,7 @@
 mod decoding;
 mod device;
 mod open;
+mod passes;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,12 +17,15 @@ use crate::plan::{Share, State};
 use crate::schema::{Dim, Field, Schema};
 use crate::tensor::{Batch, Next};
 
+pub use passes::Epoch;
+
 /// Batches of one rank, epoch after epoch: read here, or by a server (`grpc://host:port/dataset`). Both give the same batches in
 /// the same order, and the same states.
 ///
-/// A loader is at a position: an epoch and the number of steps already yielded of it. Reading starts with the first call of
-/// [`next`](Self::next) and stops at once when the loader is dropped. The blocking calls must not be made from within an async
-/// runtime.
+/// A loader is at a position: an epoch and the number of steps already yielded of it. Every [`iter`](Self::iter) is a pass of its own:
+/// the first one of a loader that was opened or sent somewhere starts there, each later one begins the next epoch, wherever the one before
+/// was left. [`next`](Self::next) knows no passes: it goes on from the position, epoch after epoch. Reading starts with the first batch
+/// that is asked for and stops at once when the loader is dropped. The blocking calls must not be made from within an async runtime.
 ///
 /// With the option `device` batches are delivered on a GPU, copied there ahead of the consumer. Such a loader yields
 /// [`AnyBatch::Device`], from [`next_any`](Self::next_any); positions and states are the same as on the CPU.
@@ -127,7 +131,7 @@ impl Loader {
         self.source.device_stats()
     }
 
-    /// The next batch, or `None` at the end of the epoch; the call after that starts the next epoch.
+    /// The next batch from the position on, or `None` at the end of the epoch; the call after that starts the next epoch.
     ///
     /// # Errors
     /// The first error of any stage, once; [`Error::Timeout`] with the culprit if nothing comes within the time-out;
@@ -162,8 +166,11 @@ impl Loader {
         if let Some(again) = self.cursor.again() {
             return Ok(again);
         }
-        let next = self.source.next(wait)?;
-        self.cursor.pass(&next, AnyBatch::at);
+        let next = match self.cursor.looked_at() {
+            Some(next) => next,
+            None => self.source.next(wait)?,
+        };
+        self.cursor.advance(&next, AnyBatch::at);
         Ok(next)
     }
 
@@ -220,24 +227,10 @@ impl Loader {
         Error::Timeout { stage, culprit, waited }
     }
 
-    /// The rest of the current epoch as an iterator.
-    pub fn iter(&mut self) -> Epoch<'_> {
-        Epoch { loader: self, ended: false }
-    }
-
-    /// Goes to the start of `epoch`; stays where it is if that is the current one, so that a resumed loader keeps its place.
-    ///
-    /// # Errors
-    /// Whatever planning the epoch gives.
-    pub fn set_epoch(&mut self, epoch: u64) -> Result<()> {
-        if epoch != self.epoch() {
-            self.source.seek(epoch, 0)?;
-            self.cursor.seek((epoch, 0));
-        }
-        Ok(())
-    }
-
     /// The position after the last batch yielded: the same on every rank, and independent of how many there are.
+    ///
+    /// After the last batch of an epoch, and before its end was told, that is the end of this epoch: a loader that goes on from there has
+    /// an empty pass before the next epoch, so that `for epoch in saved..n` counts right.
     pub fn state(&self) -> State {
         let (info, (epoch, step)) = (self.source.info(), self.cursor.position());
         State::at(info.fingerprint, info.spec.clone(), epoch, step)
@@ -268,34 +261,5 @@ impl Loader {
     pub fn close(&mut self) {
         self.cursor.close();
         self.source.close();
-    }
-}
-
-/// The rest of one epoch of a [`Loader`].
-#[derive(Debug)]
-pub struct Epoch<'a> {
-    loader: &'a mut Loader,
-    ended: bool,
-}
-
-impl Iterator for Epoch<'_> {
-    type Item = Result<Batch>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        if self.ended {
-            return None;
-        }
-        let next = self.loader.next().transpose();
-        self.ended = !matches!(next, Some(Ok(_)));
-        next
-    }
-}
-
-impl<'a> IntoIterator for &'a mut Loader {
-    type Item = Result<Batch>;
-    type IntoIter = Epoch<'a>;
-
-    fn into_iter(self) -> Epoch<'a> {
-        self.iter()
     }
 }

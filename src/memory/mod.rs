@@ -10,27 +10,27 @@
 //! arrays are held under reservations, tensors under buffers. Waiting for a reservation is the only back-pressure there is.
 
 mod buffer;
+mod caching_allocator;
 #[cfg(target_os = "linux")]
 mod mapping;
 #[cfg(target_os = "linux")]
 mod pages;
 mod pool;
-mod recycler;
 #[cfg(target_os = "linux")]
 mod shared;
 #[cfg(target_os = "linux")]
-mod shelf;
+mod slab_pool;
 
 pub use buffer::{ALIGNMENT, HostAllocator, HostBuffer, SystemAllocator};
+pub use caching_allocator::CachingAllocator;
 #[cfg(target_os = "linux")]
 pub use mapping::Mapping;
 #[cfg(target_os = "linux")]
 pub use pages::Access;
 pub use pool::{Pool, Reservation, buffer_bytes};
-pub use recycler::Recycler;
 #[cfg(all(target_os = "linux", feature = "flight"))]
 pub(crate) use shared::SlabAllocator;
 #[cfg(target_os = "linux")]
 pub use shared::{SharedAllocator, Slab};
 #[cfg(target_os = "linux")]
-pub use shelf::Shelf;
+pub use slab_pool::SlabPool;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::oneshot;
 
 use super::buffer::{HostAllocator, HostBuffer, Raw};
-use super::recycler;
+use super::caching_allocator;
 use crate::error::{Error, Result};
 
 /// Buffers are kept by size rounded up to this, so that batches of nearly one size share them.
@@ -56,7 +56,7 @@ struct Waiter {
 
 impl State {
     fn charge(&mut self, bytes: usize) {
-        recycler::claim(bytes);
+        caching_allocator::claim(bytes);
         self.used += bytes;
         self.peak = self.peak.max(self.used + self.kept_bytes);
     }
@@ -85,7 +85,7 @@ impl State {
 impl Pool {
     /// A pool of `budget` bytes whose buffers come from `allocator`.
     pub fn new(allocator: Arc<dyn HostAllocator>, budget: usize) -> Arc<Self> {
-        recycler::lend(recyclable(budget));
+        caching_allocator::lend(recyclable(budget));
         Arc::new(Self { allocator, budget, state: Mutex::default() })
     }
 
@@ -159,7 +159,7 @@ impl Pool {
         {
             let mut state = self.lock();
             state.used -= bytes;
-            recycler::lend(bytes);
+            caching_allocator::lend(bytes);
             while let Some(waiter) = state.waiting.front() {
                 let bytes = waiter.bytes;
                 if waiter.granted.is_closed() {
@@ -184,7 +184,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         // Reservations hold the pool, so by now all is given back.
-        recycler::withdraw(recyclable(self.budget));
+        caching_allocator::withdraw(recyclable(self.budget));
     }
 }
 

@@ -97,7 +97,7 @@ impl AsFd for Slab {
 
 /// Host memory from sealed memfds: what a [`Pool`](super::Pool) on it hands out can be mapped by another process.
 ///
-/// Every allocation is a slab, which holds one file descriptor until it is freed; of a [`Shelf`](super::Shelf), small ones share slabs.
+/// Every allocation is a slab, which holds one file descriptor until it is freed; of a [`SlabPool`](super::SlabPool), small ones share slabs.
 /// A pool recycles allocations, so that the same slab comes again.
 /// Beyond half of the files that the process may open, what it hands out is ordinary memory, which [`locate`](Self::locate) does not
 /// find: who needs it in another process copies it into a slab.

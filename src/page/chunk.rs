@@ -8,7 +8,7 @@ use parquet::schema::types::ColumnDescriptor;
 
 use super::hybrid::{Numbers, Piece, Runs};
 use super::quiet::quiet;
-use super::stretch::Stretch;
+use super::slice::PageSlice;
 
 /// Bytes that a page may have besides values and as much again: levels of very few values.
 const OTHER: usize = 64;
@@ -33,12 +33,30 @@ pub(crate) struct Lists<T> {
     pub(crate) values: Vec<T>,
 }
 
+impl<T> Lists<T> {
+    /// `rows` lists from number `skip` on, without room for others.
+    pub(crate) fn within(mut self, skip: usize, rows: usize) -> Option<Self> {
+        let offsets = self.offsets.get(skip..=skip.checked_add(rows)?)?;
+        if offsets.len() == self.offsets.len() {
+            return Some(self);
+        }
+        let (first, end) = (*offsets.first()?, *offsets.last()?);
+        self.offsets = offsets.iter().map(|offset| offset - first).collect();
+        self.values.truncate(usize::try_from(end).ok()?);
+        self.values.drain(..usize::try_from(first).ok()?);
+        self.values.shrink_to_fit();
+        Some(self)
+    }
+}
+
 /// Where the pages of a column chunk come from, before any of them is read.
 pub(crate) struct Source {
     pages: Box<dyn PageReader>,
     width: usize,
     max_definition: u8,
     max_repetition: u8,
+    /// Values that are passed over at the beginning and at the end.
+    beside: [usize; 2],
 }
 
 impl std::fmt::Debug for Source {
@@ -59,7 +77,13 @@ impl Source {
         };
         let max_definition = u8::try_from(column.max_def_level()).ok()?;
         let max_repetition = u8::try_from(column.max_rep_level()).ok()?;
-        (stored == width && max_repetition <= 1).then_some(Self { pages, width, max_definition, max_repetition })
+        let made = Self { pages, width, max_definition, max_repetition, beside: [0; 2] };
+        (stored == width && max_repetition <= 1).then_some(made)
+    }
+
+    /// The same without its first and last values, so many of each: what is read of it begins and ends between these.
+    pub(crate) fn within(self, skip: usize, after: usize) -> Self {
+        Self { beside: [skip, after], ..self }
     }
 
     /// Starts reading. Without `convert` the stored bits are wanted, and `T` has their width.
@@ -85,8 +109,8 @@ impl Source {
     /// put together. `None` also where a page is not plain or holds much besides values, where more than one in [`MOST_SPLIT`] rows is
     /// shared, and where other than so many values are in a row, of which the first page mostly tells. Pages that begin where `lent`
     /// says are copied.
-    pub(crate) fn stretches(self, rows: usize, each: usize, lent: impl Fn(*const u8) -> bool) -> Option<Vec<Stretch>> {
-        self.open::<u8>(None).stretches(rows, each, lent)
+    pub(crate) fn paged(self, rows: usize, each: usize, lent: impl Fn(*const u8) -> bool) -> Option<Vec<PageSlice>> {
+        self.open::<u8>(None).paged(rows, each, lent)
     }
 }
 
@@ -128,6 +152,8 @@ impl<T> std::fmt::Debug for Chunk<T> {
 impl<T: Element> Chunk<T> {
     /// Adds the next `count` values to `output`.
     pub(crate) fn read(&mut self, mut count: usize, output: &mut Vec<T>) -> Option<()> {
+        let skip = std::mem::take(&mut self.source.beside[0]);
+        self.pass(skip)?;
         while count > 0 {
             if self.left == 0 {
                 self.turn()?.then_some(())?;
@@ -164,8 +190,34 @@ impl<T: Element> Chunk<T> {
         Some(())
     }
 
-    /// That nothing follows.
+    /// Passes over the next `count` values.
+    fn pass(&mut self, mut count: usize) -> Option<()> {
+        while count > 0 {
+            if self.left == 0 {
+                self.turn()?.then_some(())?;
+                continue;
+            }
+            let most = count.min(self.left);
+            let taken = match &mut self.page {
+                Values::Plain(_, taken) => {
+                    *taken += most * self.source.width;
+                    most
+                }
+                Values::Indices(indices) => match indices.next(most)? {
+                    Piece::Repeated(_, times) => times,
+                    Piece::Numbers(indices) => indices.len(),
+                },
+            };
+            self.left -= taken;
+            count -= taken;
+        }
+        Some(())
+    }
+
+    /// That nothing follows, but for what is passed over at the end.
     pub(crate) fn end(&mut self) -> Option<()> {
+        let after = std::mem::take(&mut self.source.beside[1]);
+        self.pass(after)?;
         (self.left == 0 && !self.turn()?).then_some(())
     }
 
@@ -181,8 +233,8 @@ impl<T: Element> Chunk<T> {
         (offsets.len() == rows + 1 && offsets[0] == 0).then_some(Lists { offsets, values: found })
     }
 
-    /// See [`Source::stretches`].
-    fn stretches(mut self, rows: usize, each: usize, lent: impl Fn(*const u8) -> bool) -> Option<Vec<Stretch>> {
+    /// See [`Source::paged`].
+    fn paged(mut self, rows: usize, each: usize, lent: impl Fn(*const u8) -> bool) -> Option<Vec<PageSlice>> {
         let row = each.checked_mul(self.source.width).filter(|row| *row > 0)?;
         self.offsets.reserve_exact(rows);
         let (mut found, mut first) = (Vec::new(), 0);
@@ -208,14 +260,14 @@ impl<T: Element> Chunk<T> {
                 split.extend_from_slice(&page.split_to(page.len().min(row - split.len())));
                 if split.len() == row {
                     let bytes = Bytes::from(std::mem::take(&mut split).into_boxed_slice());
-                    found.push(Stretch { first, memory: row, bytes });
+                    found.push(PageSlice { first, memory: row, bytes });
                     first += 1;
                 }
             }
             let whole = page.split_to(page.len() - page.len() % row);
             if !whole.is_empty() {
                 let count = whole.len() / row;
-                found.push(Stretch { first, memory, bytes: whole });
+                found.push(PageSlice { first, memory, bytes: whole });
                 first += count;
             }
             if split.is_empty() && !page.is_empty() {
@@ -435,15 +487,14 @@ mod tests {
     #[test]
     fn rows_stay_in_their_pages_and_split_ones_are_put_together() {
         for pages in [&[12][..], &[3, 9], &[4, 8], &[3, 1, 1, 1, 6], &[3, 1, 0, 2, 6], &[11, 1], &[5, 0, 7]] {
-            let found = lists(pages, 3, Encoding::PLAIN)
-                .stretches(4, 3, |_| false)
-                .unwrap_or_else(|| panic!("pages of {pages:?}"));
+            let found =
+                lists(pages, 3, Encoding::PLAIN).paged(4, 3, |_| false).unwrap_or_else(|| panic!("pages of {pages:?}"));
             let mut next = 0;
             let mut values: Vec<u32> = Vec::new();
-            for stretch in &found {
-                assert_eq!((stretch.first, stretch.bytes.len() % 12), (next, 0), "pages of {pages:?}");
-                next += stretch.bytes.len() / 12;
-                values.extend(stretch.bytes.chunks_exact(4).map(bytemuck::pod_read_unaligned::<u32>));
+            for slice in &found {
+                assert_eq!((slice.first, slice.bytes.len() % 12), (next, 0), "pages of {pages:?}");
+                next += slice.bytes.len() / 12;
+                values.extend(slice.bytes.chunks_exact(4).map(bytemuck::pod_read_unaligned::<u32>));
             }
             assert_eq!(values, (0..12).collect::<Vec<_>>(), "pages of {pages:?}");
         }
@@ -453,7 +504,7 @@ mod tests {
     fn what_stays_with_rows_is_known_and_little() {
         // Twelve values and as many levels of each kind.
         let page = 12 * 4 + 2 * 24;
-        let memory = |source: Source, lent| Some(source.stretches(4, 3, |_| lent)?.iter().map(|of| of.memory).sum());
+        let memory = |source: Source, lent| Some(source.paged(4, 3, |_| lent)?.iter().map(|of| of.memory).sum());
         assert_eq!(memory(lists(&[12], 3, Encoding::PLAIN), false), Some(page));
         assert_eq!(memory(lists(&[12], 3, Encoding::PLAIN), true), Some(12 * 4_usize), "a copy");
         assert_eq!(memory(followed(&[12], 3, Encoding::PLAIN, OTHER), false), Some(page + OTHER));
@@ -462,18 +513,15 @@ mod tests {
 
     #[test]
     fn other_lists_and_other_pages_are_not_left() {
-        assert!(lists(&[12], 3, Encoding::PLAIN).stretches(3, 4, |_| false).is_none(), "lists of three, not of four");
-        assert!(lists(&[12], 3, Encoding::PLAIN).stretches(5, 3, |_| false).is_none(), "a row is missing");
+        assert!(lists(&[12], 3, Encoding::PLAIN).paged(3, 4, |_| false).is_none(), "lists of three, not of four");
+        assert!(lists(&[12], 3, Encoding::PLAIN).paged(5, 3, |_| false).is_none(), "a row is missing");
         assert!(
-            lists(&[2; 6], 3, Encoding::PLAIN).stretches(4, 3, |_| false).is_none(),
+            lists(&[2; 6], 3, Encoding::PLAIN).paged(4, 3, |_| false).is_none(),
             "every second row is put together"
         );
-        assert!(lists(&[13], 3, Encoding::PLAIN).stretches(4, 3, |_| false).is_none(), "a value too many");
-        assert!(lists(&[12], 3, Encoding::PLAIN).stretches(4, 0, |_| false).is_none(), "rows without values");
-        assert!(
-            lists(&[12], 3, Encoding::RLE_DICTIONARY).stretches(4, 3, |_| false).is_none(),
-            "indices are no values"
-        );
-        assert!(lists(&[2, 4, 6], 2, Encoding::PLAIN).stretches(4, 3, |_| false).is_none(), "uneven lists");
+        assert!(lists(&[13], 3, Encoding::PLAIN).paged(4, 3, |_| false).is_none(), "a value too many");
+        assert!(lists(&[12], 3, Encoding::PLAIN).paged(4, 0, |_| false).is_none(), "rows without values");
+        assert!(lists(&[12], 3, Encoding::RLE_DICTIONARY).paged(4, 3, |_| false).is_none(), "indices are no values");
+        assert!(lists(&[2, 4, 6], 2, Encoding::PLAIN).paged(4, 3, |_| false).is_none(), "uneven lists");
     }
 }

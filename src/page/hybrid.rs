@@ -12,7 +12,7 @@ pub(super) enum Run {
     Packed(Bytes, usize),
 }
 
-/// The runs of one stretch of bytes.
+/// The runs of one slice of bytes.
 #[derive(Debug)]
 pub(super) struct Runs {
     rest: Bytes,

@@ -17,7 +17,7 @@ mod hybrid;
 mod levels;
 mod plain;
 mod quiet;
-mod stretch;
+mod slice;
 mod unpack;
 
 pub(crate) use checked::Checked;
@@ -26,4 +26,4 @@ pub(crate) use levels::{Lineage, Tally};
 pub(crate) use plain::{PlainChunk, Values, width};
 pub use quiet::quiet;
 pub(crate) use quiet::said;
-pub(crate) use stretch::Stretches;
+pub(crate) use slice::PagedRows;

@@ -7,7 +7,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::groups::Slot;
-use super::reader::{Live, Member, STEPS_AHEAD, Shared, Turn, Window, WindowKey, Work, key};
+use super::reader::{Live, Member, STEPS_AHEAD, Shared, State, Turn, WindowKey, Work, key};
+use super::window::Window;
 use crate::error::{Error, Result};
 use crate::memory::Reservation;
 use crate::plan::{Share, WindowUse};
@@ -157,32 +158,44 @@ impl Ahead {
     }
 
     async fn prepare(&mut self, turn: Turn) -> Result<Work, Stop> {
-        let mut windows = Vec::new();
-        for wanted in self.wanted(turn).await? {
-            let key = key(&wanted);
-            let mut last = wanted.last_step;
-            if turn.share.world > 1 {
-                last = last.max(self.lasts.1.get(&key).copied().unwrap_or(0));
-            }
-            let known = self.shared.lock().windows.get_mut(&key).map(|live| {
-                live.first = live.first.min(turn.step);
-                live.last = live.last.max(last);
-                Arc::clone(&live.window)
-            });
+        let wanted = self.wanted(turn).await?;
+        let known = {
+            // For all of them at once: next to always they are there.
+            let mut state = self.shared.lock();
+            wanted.iter().map(|wanted| self.known(&mut state, turn, wanted)).collect::<Vec<_>>()
+        };
+        let mut windows = Vec::with_capacity(wanted.len());
+        for (wanted, known) in wanted.iter().zip(known) {
+            let known = known.or_else(|| self.known(&mut self.shared.lock(), turn, wanted));
             let window = match known {
                 Some(window) => window,
                 None => {
-                    let mut slots = self.slots_of(turn, &wanted).await?;
+                    let mut slots = self.slots_of(turn, wanted).await?;
                     slots.sort_unstable_by_key(|slot| slot.name());
-                    let window = Arc::new(Window { slots });
+                    let window = Arc::new(Window::new(slots));
+                    let last = self.last_step(turn, wanted);
                     let live = Live { window: Arc::clone(&window), first: turn.step, last };
-                    self.shared.lock().windows.insert(key, live);
+                    self.shared.lock().windows.insert(key(wanted), live);
                     window
                 }
             };
             windows.push(window);
         }
-        Ok(Work { step: turn.step, windows })
+        Ok(Work { step: turn.step, windows: windows.into() })
+    }
+
+    /// The last step that needs the window, on any rank.
+    fn last_step(&self, turn: Turn, wanted: &WindowUse) -> u64 {
+        let others = if turn.share.world > 1 { self.lasts.1.get(&key(wanted)).copied() } else { None };
+        wanted.last_step.max(others.unwrap_or(0))
+    }
+
+    /// The window if it is live, which it then stays as long as this step needs it.
+    fn known(&self, state: &mut State, turn: Turn, wanted: &WindowUse) -> Option<Arc<Window>> {
+        let live = state.windows.get_mut(&key(wanted))?;
+        live.first = live.first.min(turn.step);
+        live.last = live.last.max(self.last_step(turn, wanted));
+        Some(Arc::clone(&live.window))
     }
 
     async fn slots_of(&mut self, turn: Turn, window: &WindowUse) -> Result<Vec<Arc<Slot>>, Stop> {

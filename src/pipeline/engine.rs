@@ -148,6 +148,14 @@ impl Engine {
         self.feed.as_ref().map_or(("read", "the first batch".to_owned()), Feed::culprit)
     }
 
+    /// Stops the feed. The next one takes rows from `sources`, the same data in other row groups perhaps.
+    pub(super) fn follow(&mut self, sources: &Arc<[Source]>) {
+        self.reset();
+        if !Arc::ptr_eq(&self.job.sources, sources) {
+            self.job = Arc::new(self.job.over(Arc::clone(sources)));
+        }
+    }
+
     /// Stops the feed. The next wait starts another.
     pub(super) fn reset(&mut self) {
         self.feed = None;

@@ -103,7 +103,7 @@ impl Feed {
     /// What the next batch waits for: stage and culprit.
     pub(super) fn culprit(&self) -> (&'static str, String) {
         let in_flight = self.in_flight.lock().unwrap_or_else(PoisonError::into_inner);
-        let slots = in_flight.iter().flat_map(|work| &work.windows).flat_map(|window| &window.slots);
+        let slots = in_flight.iter().flat_map(|work| &*work.windows).flat_map(|window| &window.slots);
         slots.map(|slot| slot.pending(&self.job)).find_map(|pending| pending).unwrap_or_else(|| {
             match in_flight.first() {
                 Some(work) => ("batch", format!("the rows of step {} to be decoded", work.step)),
@@ -185,7 +185,7 @@ impl Assembler {
     }
 
     fn start(&self, work: Work, reservation: Reservation) -> Task<Made> {
-        self.lock().push(Work { step: work.step, windows: work.windows.clone() });
+        self.lock().push(Work { step: work.step, windows: Arc::clone(&work.windows) });
         let (job, plan, share, in_flight) =
             (Arc::clone(&self.job), Arc::clone(&self.plan), self.share, Arc::clone(&self.in_flight));
         Task(tokio::spawn(async move {

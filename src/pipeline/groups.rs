@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::job::{Job, closed};
-use crate::codec::Cells;
+use crate::codec::RowGroupBlock;
 use crate::error::{Error, Result};
 use crate::memory::Reservation;
 
@@ -51,7 +51,7 @@ pub(super) struct Slot {
 
 #[derive(Debug)]
 struct Loaded {
-    cells: Arc<Cells>,
+    cells: Arc<RowGroupBlock>,
     /// Held for as long as the cells are.
     reservation: Reservation,
 }
@@ -67,15 +67,22 @@ impl Slot {
         (self.source, self.group)
     }
 
-    /// Waits for the cells; `None` if the row group failed, see [`error`](Self::error).
-    pub(super) async fn cells(&self) -> Option<Arc<Cells>> {
+    /// Waits until it is done; whether there are cells, see [`error`](Self::error).
+    pub(super) async fn is_loaded(&self) -> bool {
         // Most are there when a step asks: with small row groups it asks thousands of them.
         if self.outcome.get().is_none() {
             let mut phase = self.phase.subscribe();
             // The sender lives in `self`, so the channel cannot close before the phase is reached.
-            phase.wait_for(|phase| *phase == Phase::Done).await.ok()?;
+            if phase.wait_for(|phase| *phase == Phase::Done).await.is_err() {
+                return false;
+            }
         }
-        self.outcome.get()?.as_ref().ok().map(|loaded| Arc::clone(&loaded.cells))
+        self.cells().is_some()
+    }
+
+    /// The cells, once they are there.
+    pub(super) fn cells(&self) -> Option<&Arc<RowGroupBlock>> {
+        self.outcome.get()?.as_ref().ok().map(|loaded| &loaded.cells)
     }
 
     /// Why the row group failed: the same for every rank that waited for it.
@@ -103,7 +110,7 @@ impl Slot {
         self.phase.send_replace(phase);
     }
 
-    pub(super) fn finish(&self, result: Result<(Arc<Cells>, Reservation)>) {
+    pub(super) fn finish(&self, result: Result<(Arc<RowGroupBlock>, Reservation)>) {
         let outcome = match result {
             Ok((cells, reservation)) => Ok(Loaded { cells, reservation }),
             Err(error) => Err(Arc::new(error)),
@@ -127,6 +134,8 @@ struct Loading {
     most: usize,
 }
 
+/// Decoded bytes of a row group below which its columns are decoded one after another, on the thread that has it.
+const WORTH_WAKING: u64 = 64 << 10;
 /// Fewer row groups are not worth being looked through.
 const FEW: usize = 64;
 
@@ -168,7 +177,7 @@ async fn read_and_decode(
     job: &Arc<Job>,
     slot: &Arc<Slot>,
     mut reservation: Reservation,
-) -> Result<(Arc<Cells>, Reservation)> {
+) -> Result<(Arc<RowGroupBlock>, Reservation)> {
     let (source, group) = (slot.source as usize, slot.group as usize);
     let asked = Instant::now();
     let permit = job.reads.acquire().await.map_err(|_| closed())?;
@@ -178,6 +187,9 @@ async fn read_and_decode(
     let fetched = job.sources[source].dataset.fetch(group, &job.sources[source].projection).await?;
     let fetched_bytes = fetched.bytes();
     let cost = job.sources[source].dataset.cost(group, &job.sources[source].projection);
+    // Of a unit, its page index says how many bytes these are, which the footer does not know.
+    let beyond = fetched_bytes.saturating_sub(usize::try_from(cost.fetched).unwrap_or(usize::MAX));
+    reservation.grow(reservation.bytes().saturating_add(beyond));
     job.counters.read.done(fetched_bytes as u64, started.elapsed());
     slot.enter(Phase::Decoding);
 
@@ -197,12 +209,11 @@ async fn read_and_decode(
             job.counters.decode.worked(started.elapsed());
             let mut left: Vec<usize> = (0..source.projection.roots().len()).collect();
             left.retain(|root| packs.iter().all(|(_, roots)| !roots.contains(root)));
-            // One column of the whole row group at a time: on all cores when only one row group is wanted.
-            let roots = left.into_par_iter().map(|root| {
+            // One column of the whole row group at a time.
+            let prepare = |root| {
                 let started = Instant::now();
-                let pages = |wanted: &dyn Fn(usize) -> bool| {
-                    source.dataset.stretches(&fetched, &source.projection, root, wanted)
-                };
+                let pages =
+                    |wanted: &dyn Fn(usize) -> bool| source.dataset.paged(&fetched, &source.projection, root, wanted);
                 let prepared = match source.columns.in_pages(root, pages) {
                     Some(prepared) => prepared,
                     None => {
@@ -212,8 +223,13 @@ async fn read_and_decode(
                 };
                 job.counters.decode.worked(started.elapsed());
                 Ok(prepared)
-            });
-            let mut prepared = roots.collect::<Result<Vec<_>>>()?;
+            };
+            // On all cores when only one row group is wanted, unless waking them takes longer than the work.
+            let mut prepared = if cost.decoded < WORTH_WAKING {
+                left.into_iter().map(prepare).collect::<Result<Vec<_>>>()?
+            } else {
+                left.into_par_iter().map(prepare).collect::<Result<Vec<_>>>()?
+            };
             prepared.extend(packs.into_iter().map(|(pack, _)| pack));
             let cells = source.columns.cells(prepared, place)?;
             job.counters.decode.done(cells.memory() as u64, std::time::Duration::ZERO);

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use tokio::sync::{Semaphore, oneshot};
 
@@ -9,7 +10,7 @@ use super::ledger::SharedLedger;
 use super::ngram::Maker;
 use super::stats::{Counters, Memory};
 use crate::codec::{BadRows, Columns};
-use crate::dataset::{Chunk, Cost, Dataset, Projection};
+use crate::dataset::{Chunk, Cost, Dataset, Projection, Sizes};
 use crate::error::{Error, Result};
 use crate::memory::{HostAllocator, Pool, SystemAllocator};
 use crate::page;
@@ -22,7 +23,7 @@ const REMOTE_READS: usize = 16;
 const MEAN_OVER: usize = 1024;
 
 /// One dataset of the job, and what is read of it.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Source {
     pub(super) dataset: Dataset,
     pub(super) projection: Projection,
@@ -34,6 +35,11 @@ pub(super) struct Source {
 }
 
 impl Source {
+    /// The same, with large row groups in units of these sizes.
+    pub(super) async fn in_units(&self, sizes: Sizes, timeout: Duration) -> Result<Self> {
+        Ok(Self { dataset: self.dataset.in_units_of(sizes, timeout).await?, ..self.clone() })
+    }
+
     /// Bytes that row group `group` takes: the dataset's, and what preparing copies.
     pub(super) fn cost(&self, group: usize) -> Cost {
         let stays = |chunks: &[Chunk], root| {
@@ -152,8 +158,8 @@ pub(super) struct Job {
     /// Row groups being fetched at once.
     pub(super) reads: Semaphore,
     pub(super) reads_at_once: usize,
-    pub(super) counters: Counters,
-    pub(super) ledger: SharedLedger,
+    pub(super) counters: Arc<Counters>,
+    pub(super) ledger: Arc<SharedLedger>,
     pub(super) bad_rows: BadRows,
     pub(super) prefetch: usize,
     /// Bytes of one batch, as estimated when the loader was opened.
@@ -176,13 +182,28 @@ impl Job {
             workers,
             reads: Semaphore::new(reads_at_once),
             reads_at_once,
-            counters: Counters::new(),
-            ledger: SharedLedger::default(),
+            counters: Arc::new(Counters::new()),
+            ledger: Arc::default(),
             bad_rows,
             prefetch,
             // It was made of so many batches.
             batch: batches / super::batches_at_once(prefetch),
             stopped: AtomicBool::new(false),
+        }
+    }
+
+    /// The same for other sources: pools, counters and the ledger go on.
+    pub(super) fn over(&self, sources: Arc<[Source]>) -> Self {
+        Self {
+            sources,
+            groups: Arc::clone(&self.groups),
+            batches: Arc::clone(&self.batches),
+            workers: Arc::clone(&self.workers),
+            reads: Semaphore::new(self.reads_at_once),
+            counters: Arc::clone(&self.counters),
+            ledger: Arc::clone(&self.ledger),
+            stopped: AtomicBool::new(self.stopped.load(Ordering::Relaxed)),
+            ..*self
         }
     }
 

@@ -8,13 +8,14 @@ use super::engine::{BatchMemory, Engine, Parts};
 use super::job::closed;
 use super::ledger::Ledger;
 use super::options::LoaderOptions;
-use super::prepared::{MemoryNeed, Prepared};
+use super::prepared::{MemoryNeed, PreparedPlan};
 use super::source::{BatchSource, PlanInfo};
 use super::stats::Stats;
 use crate::dataset::Dataset;
 use crate::device::AnyBatch;
 use crate::error::{Error, Result};
-use crate::plan::{Plan, PlanSpec, Share, State};
+use crate::manifest::Manifest;
+use crate::plan::{OrderVersion, Plan, PlanSpec, Share, State};
 use crate::schema::Schema;
 use crate::tensor::Next;
 
@@ -25,7 +26,7 @@ use crate::tensor::Next;
 #[derive(Debug)]
 pub struct LocalSource {
     engine: Engine,
-    prepared: Prepared,
+    prepared: PreparedPlan,
     limits: Limits,
     need: MemoryNeed,
     /// Of the epoch that is read.
@@ -54,12 +55,13 @@ impl LocalSource {
         let settings = options.settings()?;
         let limits = Limits { share: settings.share, budget: settings.budget, prefetch: settings.prefetch };
         let (engine, (prepared, plan, need)) = Engine::open(&options, &settings, |runtime| {
-            let prepared = runtime.block_on(Prepared::with(&options, &settings))?;
+            let prepared = runtime.block_on(PreparedPlan::with(&options, &settings))?;
             let plan = prepared.plan(0)?;
             plan.check_share(settings.share)?;
             let need = limits.fit(&prepared, &plan).map_err(|error| limits.remedy(error, &prepared, &settings.spec))?;
             // At most the budget, which is a usize.
-            let parts = Parts { sources: Arc::clone(&prepared.sources), batches: need.batches as usize, memory };
+            let sources = Arc::clone(prepared.sources_in(plan.spec().order_version));
+            let parts = Parts { sources, batches: need.batches as usize, memory };
             Ok((parts, (prepared, Arc::new(plan), need)))
         })?;
         let info = PlanInfo::of(&plan, settings.share);
@@ -86,10 +88,37 @@ impl LocalSource {
         self.prepared.need(plan, share, self.limits.prefetch)
     }
 
-    /// Bytes that one row group's selected columns take in the store; 0 for a row group that does not exist.
+    /// Bytes that are fetched for the selected columns of one row group of the plan, or one unit of a row group where they are cut; 0
+    /// for one that does not exist.
     pub fn stored_bytes(&self, source: usize, group: usize) -> u64 {
-        let source = self.prepared.sources.get(source).filter(|source| group < source.dataset.manifest().groups.len());
+        let source = self.prepared.sources_in(self.plan.spec().order_version).get(source);
+        let source = source.filter(|source| group < source.dataset.manifest().groups.len());
         source.map_or(0, |source| source.dataset.cost(group, &source.projection).fetched)
+    }
+
+    /// Row groups of the plan, of all datasets: more than the files have where large ones are cut into units.
+    pub fn units(&self) -> usize {
+        self.manifests().iter().map(|manifest| manifest.groups.len()).sum()
+    }
+
+    /// Row groups of all datasets.
+    pub fn row_groups(&self) -> usize {
+        self.datasets().map(|dataset| dataset.manifest().groups.len()).sum()
+    }
+
+    /// What the plan is made of.
+    pub(super) fn manifests(&self) -> &[Arc<Manifest>] {
+        self.prepared.manifests_in(self.plan.spec().order_version)
+    }
+
+    /// Bytes that are fetched for the selected columns of all whole row groups.
+    pub(super) fn whole_bytes(&self) -> u64 {
+        let sources = self.prepared.sources_in(OrderVersion::V1).iter();
+        let groups = sources.flat_map(|source| {
+            let groups = 0..source.dataset.manifest().groups.len();
+            groups.map(|group| source.dataset.cost(group, &source.projection).fetched)
+        });
+        groups.fold(0, u64::saturating_add)
     }
 
     fn plan_by(&self, spec: &PlanSpec, epoch: u64) -> Result<Arc<Plan>> {
@@ -103,7 +132,7 @@ impl LocalSource {
     }
 
     fn go(&mut self, plan: Arc<Plan>, step: u64) {
-        self.engine.reset();
+        self.engine.follow(self.prepared.sources_in(plan.spec().order_version));
         self.info = PlanInfo::of(&plan, self.limits.share);
         (self.plan, self.step) = (plan, step);
     }
@@ -182,18 +211,18 @@ struct Limits {
 }
 
 impl Limits {
-    fn fit(self, prepared: &Prepared, plan: &Plan) -> Result<MemoryNeed> {
+    fn fit(self, prepared: &PreparedPlan, plan: &Plan) -> Result<MemoryNeed> {
         prepared.fit(plan, self.share, self.prefetch, self.budget)
     }
 
     /// Says with how many lanes the plan of `asked` would fit, where it leaves that open: by default lanes follow the global batch, and
     /// a rank that has all of them may lack the memory of a gang.
-    fn remedy(self, error: Error, prepared: &Prepared, asked: &PlanSpec) -> Error {
+    fn remedy(self, error: Error, prepared: &PreparedPlan, asked: &PlanSpec) -> Error {
         let Error::Limit { place, what, asked: need, limit, option } = error else { return error };
-        let manifests: Vec<_> = prepared.datasets().map(|dataset| Arc::clone(dataset.manifest())).collect();
+        let manifests = prepared.manifests_in(asked.order_version);
         let fits = |lanes: &u32| {
-            let spec = PlanSpec { lanes: Some(*lanes), ..asked.clone() }.resolve(&manifests);
-            let plan = spec.and_then(|spec| Plan::new(&manifests, spec, 0));
+            let spec = PlanSpec { lanes: Some(*lanes), ..asked.clone() }.resolve(manifests);
+            let plan = spec.and_then(|spec| Plan::new(manifests, spec, 0));
             plan.is_ok_and(|plan| prepared.need(&plan, self.share, self.prefetch).total() <= self.budget as u64)
         };
         let open = prepared.spec().lanes.filter(|_| asked.lanes.is_none());

@@ -4,14 +4,15 @@
 //! |---|---|
 //! | [`LoaderOptions`], [`option_table`] | everything that can be said, validated once; each option once |
 //! | [`BatchSource`] | the one trait of everything that gives batches; [`LocalSource`] reads files |
-//! | [`Cursor`] | a position, and what came back |
-//! | [`Prepared`], [`Batches`] | the same without a position, and without threads of its own: for servers |
+//! | [`Cursor`] | a position, what came back, and passes |
+//! | [`PreparedPlan`], [`Batches`] | the same without a position, and without threads of its own: for servers |
 //! | [`RowGroups`] | row groups in any order that is asked for |
 //! | [`Stored`] | rows as they are stored |
-//! | [`Veil`] | what is kept back from whoever asks |
+//! | [`HiddenColumns`] | what is kept back from whoever asks |
 //! | `engine` | what runs for either of them: threads, the feed of the moment |
 //! | `feed` | steps become batches, in order, within the budget |
 //! | `reader` | reads row groups ahead, once for all shares that are delivered together |
+//! | `window` | what a step takes rows from, by name |
 //! | `groups` | row groups on their way from the store to cells |
 //! | [`Stats`], [`Ledger`] | what happened |
 //! | [`Readings`] | what the ranks of a world read and hold, by arithmetic |
@@ -22,6 +23,7 @@ mod cursor;
 mod engine;
 mod feed;
 mod groups;
+mod hidden_columns;
 mod job;
 mod ledger;
 mod local;
@@ -42,13 +44,16 @@ mod source;
 mod stats;
 mod step;
 mod stored;
-mod veil;
+#[cfg(test)]
+mod units;
+mod window;
 
 use crate::dataset::{Dataset, OpenOptions, Petastorm};
 use crate::error::{Error, Result};
 
-pub use cursor::{At, Cursor};
+pub use cursor::{At, Cursor, Pass, Standing};
 pub use engine::BatchMemory;
+pub use hidden_columns::HiddenColumns;
 pub use job::Workers;
 pub use ledger::{Entry, LEDGER_ENTRIES, Ledger};
 pub use local::LocalSource;
@@ -56,14 +61,13 @@ pub use local::LocalSource;
 pub(crate) use option_document::gathered;
 pub use option_kind::{Kind, bytes};
 pub use options::{Filter, LoaderOptions};
-pub use prepared::{Batches, MemoryNeed, Prepared, Run};
+pub use prepared::{Batches, MemoryNeed, PreparedPlan, Run};
 pub use reading::{Reading, Readings};
 pub use row_groups::{Piece, RowGroups};
 pub use shared::SharedReader;
 pub use source::{BatchSource, PlanInfo};
 pub use stats::{Memory, Stage, Stats};
 pub use stored::Stored;
-pub use veil::Veil;
 
 /// What Petastorm says of the dataset that `options` name, without opening it; none if it is no dataset of Petastorm. Must not be
 /// called from within an async runtime.

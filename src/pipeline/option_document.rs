@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 use super::option_kind::{Kind, bytes};
 use super::option_table::{OPTIONS, OptionEntry, is_of_columns, option, unknown};
 use super::options::LoaderOptions;
+use crate::document::words;
 use crate::error::{Error, Result};
-use crate::nearest::nearest;
 
 impl LoaderOptions {
     /// Options from JSON text.
@@ -74,49 +74,11 @@ fn culprit(document: &Map<String, Value>, error: &serde_json::Error) -> Error {
         let parts = value.as_object().into_iter().flatten();
         let part = parts.filter(|_| entry.name != "storage_options").find_map(|(part, value)| {
             let error = alone(name, &json!({part: value}))?;
-            Some(format!("{}: {}", part.chars().take(64).collect::<String>(), plain(&error.to_string())))
+            Some(format!("{}: {}", part.chars().take(64).collect::<String>(), words(&error.to_string())))
         });
-        return Error::config(entry.name, part.unwrap_or_else(|| plain(&error.to_string())));
+        return Error::config(entry.name, part.unwrap_or_else(|| words(&error.to_string())));
     }
-    Error::config("options", plain(&error.to_string()))
-}
-
-/// A message of the JSON reader in the words of people.
-fn plain(message: &str) -> String {
-    let message = message.split(" at line ").next().unwrap_or(message);
-    if let Some((key, known)) = message.strip_prefix("unknown field `").and_then(|rest| rest.split_once('`')) {
-        let known: Vec<&str> = known.split('`').skip(1).step_by(2).collect();
-        return match nearest(key, known.iter().copied()) {
-            Some(meant) => format!("unknown key `{key}`; did you mean `{meant}`?"),
-            None => format!("unknown key `{key}`; there are {}", known.join(", ")),
-        };
-    }
-    let value = message.strip_prefix("invalid type: ").or_else(|| message.strip_prefix("invalid value: "));
-    let Some((value, expected)) = value.and_then(|rest| rest.rsplit_once(", expected ")) else {
-        return message.replace("missing field", "missing key").replace("unknown variant", "unknown word");
-    };
-    let value = ["string ", "integer ", "floating point ", "boolean "]
-        .iter()
-        .find_map(|kind| value.strip_prefix(kind))
-        .unwrap_or(value);
-    let expected = match expected {
-        "u8" | "u16" | "u32" | "u64" | "usize" => "a whole number of 0 or more",
-        "i8" | "i16" | "i32" | "i64" | "isize" => "a whole number",
-        "f32" | "f64" => "a number",
-        "a string" => "a text",
-        "a boolean" => "true or false",
-        "a sequence" => "a list",
-        "a map" => "a mapping",
-        other if other.starts_with("struct ") => "a mapping",
-        other => other,
-    };
-    let value = match value {
-        "map" => "a mapping",
-        "sequence" => "a list",
-        "null" => "nothing",
-        other => other,
-    };
-    format!("{value} is not {expected}").replace('`', "")
+    Error::config("options", words(&error.to_string()))
 }
 
 /// Options with those of columns gathered under `columns`, where the loader looks for them.

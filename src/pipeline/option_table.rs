@@ -3,6 +3,7 @@
 //! Flags, `BOWSTRING_*` variables and their help are made from it, documents are checked against it, and tests hold the fields of
 //! [`LoaderOptions`](super::LoaderOptions), Python's keywords and `docs/options.md` to it.
 
+use super::machine::MAX_THREADS;
 use super::option_kind::Kind;
 use crate::nearest::{distance, nearest};
 use crate::plan::{MAX_GLOBAL_BATCH, MAX_LANES, MAX_WINDOW_ROWS, OrderVersion};
@@ -131,7 +132,7 @@ pub const OPTIONS: &[OptionEntry] = &[
     entry("weights", Numbers, "", Loading, Never, "mix the datasets in these proportions", ""),
     entry("stop", Choice(&["first_exhausted", "all_exhausted"]), "first_exhausted", Loading, Never, "when an epoch of a mixture ends", ""),
     entry("memory_budget", Bytes, "", Loading, Never, "bytes for everything in flight; by default half of the free memory, at most 4 GiB", "2GiB"),
-    entry("threads", whole(1, 1 << 12), "", Loading, Never, "CPU threads for decoding; by default all that this process may use", ""),
+    entry("threads", whole(1, MAX_THREADS as u64), "", Loading, Never, "CPU threads for decoding; by default all that this process may use", ""),
     entry("prefetch", whole(1, 1 << 16), "4", Loading, Own, "batches made ahead of the consumer", ""),
     entry("bad_rows", Choice(&["error", "skip", "zero"]), "error", Loading, Asked, "what to do with a row that cannot be decoded", ""),
     entry("device", Text, "cpu", Loading, Never, "where tensors are delivered: cpu, pinned (page-locked host memory), auto (the GPU of this process if there is one), cuda, cuda:N, cuda:GPU-<uuid> or cuda:MIG-<uuid>", ""),

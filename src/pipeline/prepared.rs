@@ -5,20 +5,21 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures::Stream;
 
 use super::feed::Feed;
+use super::hidden_columns::HiddenColumns;
 use super::job::{Job, Means, Source, Workers, closed};
 use super::ngram::{Frames, Maker};
 use super::options::{LoaderOptions, Settings};
 use super::shared::SharedReader;
 use super::sized::sized;
 use super::stats::Stats;
-use super::veil::Veil;
 use super::{batch_bytes, batches_at_once};
 use crate::codec::{BadRows, Columns, Rows};
-use crate::dataset::Dataset;
+use crate::dataset::{Dataset, Sizes};
 use crate::error::{Error, Result};
 use crate::manifest::{Fingerprint, Manifest};
 use crate::memory::{HostAllocator, Pool, SystemAllocator};
@@ -47,9 +48,10 @@ impl MemoryNeed {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Prepared {
-    pub(super) sources: Arc<[Source]>,
-    manifests: Vec<Arc<Manifest>>,
+pub struct PreparedPlan {
+    /// The datasets in whole row groups, and in units, as some versions of the order have them.
+    whole: View,
+    units: View,
     /// As the options say it, with what they leave open.
     asked: PlanSpec,
     spec: PlanSpec,
@@ -58,7 +60,32 @@ pub struct Prepared {
     pub(super) bad_rows: BadRows,
 }
 
-impl Prepared {
+/// The datasets in row groups or in units.
+#[derive(Debug)]
+struct View {
+    sources: Arc<[Source]>,
+    manifests: Vec<Arc<Manifest>>,
+}
+
+impl View {
+    fn new(sources: Arc<[Source]>) -> Self {
+        let manifests = sources.iter().map(|source| Arc::clone(source.dataset.manifest())).collect();
+        Self { sources, manifests }
+    }
+
+    /// The same in units of these sizes.
+    async fn in_units(&self, sizes: Sizes, timeout: Duration) -> Result<Self> {
+        let units = self.sources.iter().map(|source| source.in_units(sizes, timeout));
+        let units: Vec<_> = futures::future::try_join_all(units).await?;
+        let is_cut =
+            |(units, whole): (&Source, &Source)| !Arc::ptr_eq(units.dataset.manifest(), whole.dataset.manifest());
+        let sources =
+            if units.iter().zip(&*self.sources).any(is_cut) { units.into() } else { Arc::clone(&self.sources) };
+        Ok(Self::new(sources))
+    }
+}
+
+impl PreparedPlan {
     /// Opens the datasets that `options` name and resolves the plan. Rank, memory, threads and time-out of the options mean nothing
     /// here. Reads footers, and the filter's columns if there is a filter.
     ///
@@ -68,23 +95,43 @@ impl Prepared {
         Self::with(options, &options.settings()?).await
     }
 
-    /// As [`open`](Self::open), without what `veil` keeps back.
+    /// As [`open`](Self::open), without what `hidden` keeps back.
     ///
     /// # Errors
     /// As there; what is kept back is not found.
-    pub async fn veiled(options: &LoaderOptions, veil: &Veil) -> Result<Self> {
-        let options = veil.without(options);
+    pub async fn hiding(options: &LoaderOptions, hidden: &HiddenColumns) -> Result<Self> {
+        let options = hidden.without(options);
         let mut settings = options.settings()?;
-        settings.open = veil.over(settings.open)?;
+        settings.open = hidden.over(settings.open)?;
         Self::with(&options, &settings).await
     }
 
     pub(super) async fn with(options: &LoaderOptions, settings: &Settings) -> Result<Self> {
-        let sources = sources(settings, options).await?;
-        let manifests: Vec<_> = sources.iter().map(|source| Arc::clone(source.dataset.manifest())).collect();
-        let spec = settings.spec.resolve(&manifests)?;
+        Self::in_units(options, settings, Sizes::default()).await
+    }
+
+    /// As [`with`](Self::with), in units of these sizes.
+    pub(super) async fn in_units(options: &LoaderOptions, settings: &Settings, sizes: Sizes) -> Result<Self> {
+        let whole = View::new(sources(settings, options).await?);
+        let units = whole.in_units(sizes, settings.open.timeout).await?;
         let (asked, names_version) = (settings.spec.clone(), options.order_version.is_some());
-        Ok(Self { sources, manifests, asked, spec, names_version, bad_rows: options.bad_rows })
+        let mut prepared = Self { whole, units, spec: asked.clone(), asked, names_version, bad_rows: options.bad_rows };
+        prepared.spec = prepared.asked.resolve(prepared.manifests_in(prepared.asked.order_version))?;
+        Ok(prepared)
+    }
+
+    fn view(&self, version: OrderVersion) -> &View {
+        if version.has_units() { &self.units } else { &self.whole }
+    }
+
+    /// What plans of `version` take rows from.
+    pub(super) fn sources_in(&self, version: OrderVersion) -> &Arc<[Source]> {
+        &self.view(version).sources
+    }
+
+    /// The manifests of plans of `version`, of row groups or units of them.
+    pub(super) fn manifests_in(&self, version: OrderVersion) -> &[Arc<Manifest>] {
+        &self.view(version).manifests
     }
 
     /// Whether `options`, those that it was opened with, still lead to the same files: see [`Dataset::is_current`].
@@ -103,12 +150,12 @@ impl Prepared {
 
     /// What comes out: one field per column, before suffixes.
     pub fn schema(&self) -> &Schema {
-        self.sources[0].maker.fields()
+        self.whole.sources[0].maker.fields()
     }
 
-    /// The datasets, in the order of the options.
+    /// The datasets, in the order of the options, in whole row groups.
     pub fn datasets(&self) -> impl Iterator<Item = &Dataset> {
-        self.sources.iter().map(|source| &source.dataset)
+        self.whole.sources.iter().map(|source| &source.dataset)
     }
 
     /// The resolved spec.
@@ -125,7 +172,7 @@ impl Prepared {
         if version == self.spec.order_version || self.names_version {
             return Ok(self.spec.clone());
         }
-        PlanSpec { order_version: version, ..self.asked.clone() }.resolve(&self.manifests)
+        PlanSpec { order_version: version, ..self.asked.clone() }.resolve(self.manifests_in(version))
     }
 
     /// The plan of `epoch`.
@@ -138,7 +185,7 @@ impl Prepared {
 
     /// The plan of `epoch` by a spec of [`spec_in`](Self::spec_in).
     pub(super) fn plan_by(&self, spec: &PlanSpec, epoch: u64) -> Result<Plan> {
-        Plan::new(&self.manifests, spec.clone(), epoch)
+        Plan::new(self.manifests_in(spec.order_version), spec.clone(), epoch)
     }
 
     /// The data's fingerprint.
@@ -153,17 +200,18 @@ impl Prepared {
     pub fn need(&self, plan: &Plan, share: Share, prefetch: usize) -> MemoryNeed {
         let batches = self.batches_need(plan, share, prefetch);
         // What the windows of a step hold, and the largest row group on its way in beside them.
-        let live = plan.live_bytes(share, &|source, group| self.sources[source as usize].cost(group as usize).held);
+        let sources = self.sources_in(plan.spec().order_version);
+        let live = plan.live_bytes(share, &|source, group| sources[source as usize].cost(group as usize).held);
         // The rows of steps that are being made, by name: more than the batch itself where a row is a single byte.
         let listed = plan.batch_rows(share).saturating_mul(LISTED_ROW).saturating_mul(batches_at_once(prefetch) as u64);
-        let row_groups = live.saturating_add(largest_group(&self.sources)).saturating_add(listed);
+        let row_groups = live.saturating_add(largest_group(sources)).saturating_add(listed);
         MemoryNeed { row_groups, batches }
     }
 
     /// Bytes of the batches of one share of `plan`, `prefetch` batches ahead.
     pub(crate) fn batches_need(&self, plan: &Plan, share: Share, prefetch: usize) -> u64 {
         let rows = usize::try_from(plan.batch_rows(share)).unwrap_or(usize::MAX);
-        batch_bytes(&self.sources, rows).saturating_mul(batches_at_once(prefetch)) as u64
+        batch_bytes(&self.whole.sources, rows).saturating_mul(batches_at_once(prefetch)) as u64
     }
 
     /// As [`need`](Self::need), for a stranger's plan: where the batches alone are beyond `budget`, nothing else is asked about.
@@ -183,7 +231,7 @@ impl Prepared {
     /// Bytes of the memory of each batch of one share of `plan`, if all have as many.
     pub fn even_batch(&self, plan: &Plan, share: Share) -> Option<usize> {
         let rows = usize::try_from(plan.batch_rows(share)).ok()?;
-        let mut lengths = self.sources.iter().map(|source| source.maker.even_bytes(rows, plan.masked()));
+        let mut lengths = self.whole.sources.iter().map(|source| source.maker.even_bytes(rows, plan.masked()));
         let first = lengths.next()??;
         lengths.all(|length| length == Some(first)).then_some(first)
     }
@@ -195,14 +243,14 @@ impl Prepared {
 
     /// Bytes of a batch of one row, by estimate.
     pub(crate) fn row_bytes(&self) -> u64 {
-        batch_bytes(&self.sources, 1) as u64
+        batch_bytes(&self.whole.sources, 1) as u64
     }
 
     /// A batch of one row that stands for no data: the columns of all others, in their order.
     ///
     /// # Errors
     /// [`Error::Limit`] if a row is larger than `budget`.
-    pub fn specimen(&self, plan: &Plan, budget: usize) -> Result<Batch> {
+    pub fn empty_batch(&self, plan: &Plan, budget: usize) -> Result<Batch> {
         let none = |_| 0;
         let rows = Rows {
             epoch: plan.epoch(),
@@ -219,7 +267,7 @@ impl Prepared {
         };
         let pool = Pool::new(Arc::new(SystemAllocator), budget);
         let reservation = pool.try_reserve(0).ok_or_else(closed)?;
-        Ok(self.sources[0].maker.assemble(&rows, reservation)?.0)
+        Ok(self.whole.sources[0].maker.assemble(&rows, reservation)?.0)
     }
 
     /// Batches of one share of `plan` from a step on. Must be called within a tokio runtime that has time enabled; reading starts
@@ -242,7 +290,7 @@ impl Prepared {
         within_budget(need, &plan, run.budget)?;
         let (share, from) = (run.share, run.from);
         let means = run.means(need.batches, None, self.bad_rows);
-        let job = Arc::new(Job::new(Arc::clone(&self.sources), means));
+        let job = Arc::new(Job::new(Arc::clone(self.sources_in(plan.spec().order_version)), means));
         let feed = Feed::start(Arc::clone(&job), plan, share, from);
         Ok(Batches { feed, job, shared: None })
     }

@@ -96,12 +96,25 @@ pub fn discover() -> Result<Found> {
 /// # Errors
 /// As [`discover`].
 pub fn discover_in(lookup: impl Fn(&str) -> Option<String>) -> Result<Found> {
+    let alone = || Found { rank: 0, world_size: 1, why: "no launcher's variables are set: one process".to_owned() };
+    Ok(said_in(lookup)?.unwrap_or_else(alone))
+}
+
+/// What a launcher says in this process's environment; none if there is no launcher.
+///
+/// # Errors
+/// As [`discover`].
+pub fn said() -> Result<Option<Found>> {
+    said_in(|name| std::env::var(name).ok())
+}
+
+fn said_in(lookup: impl Fn(&str) -> Option<String>) -> Result<Option<Found>> {
     let lookup = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
     let mut half = None;
     for launcher in &LAUNCHERS {
         match (lookup(launcher.rank), lookup(launcher.world_size)) {
             (None, None) => {}
-            (Some(rank), Some(world_size)) => return launcher.read(&rank, &world_size),
+            (Some(rank), Some(world_size)) => return launcher.read(&rank, &world_size).map(Some),
             (rank, world_size) => {
                 let Some(error) = launcher.half(rank.as_deref(), world_size.as_deref()) else { continue };
                 if launcher.form == Form::Generic {
@@ -117,7 +130,7 @@ pub fn discover_in(lookup: impl Fn(&str) -> Option<String>) -> Result<Found> {
     });
     match half.or(pmix) {
         Some(error) => Err(error),
-        None => Ok(Found { rank: 0, world_size: 1, why: "no launcher's variables are set: one process".to_owned() }),
+        None => Ok(None),
     }
 }
 

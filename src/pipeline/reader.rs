@@ -23,8 +23,9 @@ use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
 use super::ahead::Ahead;
-use super::groups::{Loads, Slot};
+use super::groups::Loads;
 use super::job::{Job, closed};
+use super::window::Window;
 use crate::error::{Error, Result};
 use crate::plan::{Order, Share, WindowUse};
 
@@ -38,17 +39,11 @@ const PATIENCE: [(Duration, u64); 2] = [(Duration::from_secs(10), 64), (Duration
 /// How long memory is left to ranks that have not come yet.
 const GATHERING: Duration = Duration::from_secs(5);
 
-/// The row groups of one window, by name.
-#[derive(Debug)]
-pub(super) struct Window {
-    pub(super) slots: Vec<Arc<Slot>>,
-}
-
 /// A step and everything it takes rows from.
 #[derive(Debug)]
 pub(super) struct Work {
     pub(super) step: u64,
-    pub(super) windows: Vec<Arc<Window>>,
+    pub(super) windows: Arc<[Arc<Window>]>,
 }
 
 /// A window's name: source, epoch of the source, lane, number in the lane.

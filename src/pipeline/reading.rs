@@ -36,7 +36,7 @@ pub struct Reading {
     pub times_read: f64,
     /// Stored bytes that all ranks fetch in an epoch.
     pub bytes: u64,
-    /// Row groups that are read.
+    /// Row groups that are read, or units of them where they are cut.
     pub row_groups: u64,
     /// How many of them more than one rank fetches and decodes.
     pub shared_row_groups: u64,
@@ -51,6 +51,10 @@ pub struct Reading {
 /// What [`LocalSource::readings`] finds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Readings {
+    /// Row groups of the files.
+    pub row_groups: usize,
+    /// What is shuffled, dealt and read: these row groups, or more units where large ones are cut at their pages.
+    pub units: usize,
     /// The world that the options name.
     pub asked: Reading,
     /// Others, with as many rows per rank if the options give `batch_size`, else with the same global batch.
@@ -69,11 +73,15 @@ impl LocalSource {
     /// # Errors
     /// As [`Plan::new`].
     pub fn readings(&self, options: &LoaderOptions) -> Result<Readings> {
-        let stored = self.datasets().enumerate().map(|(source, dataset)| {
-            (0..dataset.manifest().groups.len()).map(|group| self.stored_bytes(source, group)).collect()
+        let manifests = self.manifests();
+        let stored = manifests.iter().enumerate().map(|(source, manifest)| {
+            (0..manifest.groups.len()).map(|group| self.stored_bytes(source, group)).collect()
         });
-        let manifests = self.datasets().map(|dataset| Arc::clone(dataset.manifest())).collect();
-        let reader = Reader { source: self, options, manifests, stored: stored.collect() };
+        let stored: Vec<Vec<u64>> = stored.collect();
+        let fetched = stored.iter().flatten().copied().fold(0, u64::saturating_add);
+        let (whole, is_cut) = (self.whole_bytes(), self.units() > self.row_groups());
+        let more = if is_cut && whole > 0 { (fetched as f64 / whole as f64).max(1.0) } else { 1.0 };
+        let reader = Reader { source: self, options, manifests, stored, more };
         let world = self.info().share.world;
         let (asked, reads) = reader.reading(self.plan(), world, true)?;
         let mut worlds = BTreeSet::from(WORLDS);
@@ -87,7 +95,8 @@ impl LocalSource {
             }
         }
         let advice = if asked.times_read >= TOO_OFTEN { reader.advice(&asked)? } else { Vec::new() };
-        Ok(Readings { asked, worlds: found, advice, reads })
+        let (row_groups, units) = (self.row_groups(), self.units());
+        Ok(Readings { row_groups, units, asked, worlds: found, advice, reads })
     }
 }
 
@@ -95,9 +104,12 @@ impl LocalSource {
 struct Reader<'a> {
     source: &'a LocalSource,
     options: &'a LoaderOptions,
-    manifests: Vec<Arc<Manifest>>,
-    /// Stored bytes of each row group of each dataset.
+    manifests: &'a [Arc<Manifest>],
+    /// Bytes fetched for each row group, or each unit, of each dataset.
     stored: Vec<Vec<u64>>,
+    /// Bytes fetched for all units over those of the row groups that they are cut out of: dictionaries are read for each unit, and pages
+    /// that lie in two units for both.
+    more: f64,
 }
 
 impl Reader<'_> {
@@ -109,9 +121,9 @@ impl Reader<'_> {
             spec.global_batch = global;
         }
         (spec.lanes, spec.window_rows) = (lanes, self.options.window_rows);
-        match spec.resolve(&self.manifests) {
+        match spec.resolve(self.manifests) {
             Ok(spec) if spec.global_batch >= world.into() => {
-                Plan::new(&self.manifests, spec, self.source.plan().epoch()).map(Some)
+                Plan::new(self.manifests, spec, self.source.plan().epoch()).map(Some)
             }
             // A batch beyond all limits, or too small for the lanes.
             Ok(_) | Err(Error::Config { .. }) => Ok(None),
@@ -144,7 +156,7 @@ impl Reader<'_> {
             world_size: world,
             global_batch_size: plan.spec().global_batch,
             lanes: plan.lanes(),
-            times_read: reads.times(),
+            times_read: reads.times() * self.more,
             bytes: reads.bytes(),
             row_groups: reads.groups,
             shared_row_groups: reads.shared,
@@ -159,8 +171,10 @@ impl Reader<'_> {
     fn advice(&self, asked: &Reading) -> Result<Vec<String>> {
         let Reading { world_size: world, times_read, row_groups, shared_row_groups, lanes, .. } = *asked;
         let is_ordered = self.source.plan().spec().shuffle == Shuffle::None;
+        let is_cut = self.source.units() > self.source.row_groups();
+        let groups = if is_cut { "units of row groups" } else { "row groups" };
         let mut advice = vec![format!(
-            "{world} ranks read the data {times_read:.1} times: {shared_row_groups} of {row_groups} row groups are fetched and decoded by \
+            "{world} ranks read the data {times_read:.1} times: {shared_row_groups} of {row_groups} {groups} are fetched and decoded by \
              more than one of them"
         )];
         if lanes != world
@@ -182,8 +196,13 @@ impl Reader<'_> {
         }
         if row_groups < u64::from(world) * GROUPS_PER_RANK {
             let enough = u64::from(world) * GROUPS_PER_RANK;
+            let index = if is_cut {
+                ""
+            } else {
+                "; so are those of a page index, with which large row groups are read in units"
+            };
             advice.push(format!(
-                "{row_groups} row groups are few for {world} ranks: smaller ones, {enough} or more, are seldom cut between two"
+                "{row_groups} {groups} are few for {world} ranks: smaller ones, {enough} or more, are seldom cut between two{index}"
             ));
         }
         advice.push(

@@ -152,7 +152,7 @@ impl RowGroups {
         if let Next::Item(piece) = &next {
             self.engine.job.counters.rows.fetch_add(piece.batch.rows as u64, Ordering::Relaxed);
             // The end is no new epoch here: it is told again and again.
-            self.cursor.pass(&next, |piece| (0, piece.batch.step));
+            self.cursor.advance(&next, |piece| (0, piece.batch.step));
         }
         Ok(next)
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::feed::Feed;
 use super::job::{Job, Means, Workers};
-use super::prepared::{Batches, MemoryNeed, Prepared, Run};
+use super::prepared::{Batches, MemoryNeed, PreparedPlan, Run};
 use super::reader::{Expected, Reader};
 use crate::codec::BadRows;
 use crate::error::Result;
@@ -25,7 +25,7 @@ impl Drop for SharedReader {
     }
 }
 
-impl Prepared {
+impl PreparedPlan {
     /// Reads the row groups of `plan` for `ranks` of its ranks, within `need` bytes and `ahead` more: what [`need`](Self::need) says of
     /// the whole plan. Must be called within a tokio runtime that has time enabled.
     pub fn shared(
@@ -47,7 +47,7 @@ impl Prepared {
             prefetch: 1,
             bad_rows: self.bad_rows,
         };
-        let job = Arc::new(Job::new(Arc::clone(&self.sources), means));
+        let job = Arc::new(Job::new(Arc::clone(self.sources_in(plan.spec().order_version)), means));
         let expected = Expected { ranks: ranks as usize, ahead };
         let reader = Reader::start(job, Arc::clone(&plan) as _, expected);
         Arc::new(SharedReader { reader, plan, bad_rows: self.bad_rows })

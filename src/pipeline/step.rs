@@ -5,14 +5,14 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::feed::{Failure, Made};
-use super::groups::Slot;
 use super::job::{Job, closed};
 use super::ledger::Entry;
 use super::reader::Work;
-use crate::codec::{BadRow, Cells, Rows};
+use super::window::ByName;
+use crate::codec::{BadRow, RowGroupBlock, Rows};
 use crate::error::Result;
 use crate::memory::Reservation;
-use crate::plan::{Order, Share, random};
+use crate::plan::{Order, RowRef, Share, random};
 use crate::tensor::Batch;
 
 pub(super) async fn assemble(
@@ -23,20 +23,13 @@ pub(super) async fn assemble(
     reservation: Reservation,
 ) -> Made {
     let started = Instant::now();
-    // Sorted by name, to find the cells of a row: its position here is their number.
-    let mut slots: Vec<&Arc<Slot>> = work.windows.iter().flat_map(|window| &window.slots).collect();
-    // Each window is sorted, which this sort makes use of.
-    slots.sort_by_key(|slot| slot.name());
-    slots.dedup_by_key(|slot| slot.name());
-    let mut cells = Vec::with_capacity(slots.len());
-    for slot in &slots {
-        cells.push(slot.cells().await.ok_or_else(|| Failure::Group(Arc::clone(slot)))?);
+    for window in &*work.windows {
+        window.ready().await.map_err(Failure::Group)?;
     }
-    let names: Vec<(u32, u32)> = slots.iter().map(|slot| slot.name()).collect();
     job.counters.batch.waited(started.elapsed());
     // `work` moves along: the row groups stay in memory until the batch is made.
     job.on_cpu(move |job| {
-        let batch = gather(job, &*plan, share, work.step, &cells, &names, reservation);
+        let batch = gather(job, &*plan, share, &work, reservation);
         drop(work);
         batch
     })
@@ -44,29 +37,10 @@ pub(super) async fn assemble(
     .map_err(Failure::Step)
 }
 
-fn gather(
-    job: &Job,
-    plan: &dyn Order,
-    share: Share,
-    step: u64,
-    cells: &[Arc<Cells>],
-    names: &[(u32, u32)],
-    reservation: Reservation,
-) -> Result<Batch> {
+fn gather(job: &Job, plan: &dyn Order, share: Share, work: &Work, reservation: Reservation) -> Result<Batch> {
     let started = Instant::now();
-    let step = plan.step(step, share);
-    let mut rows = Vec::with_capacity(step.rows.len());
-    // Rows come in runs of one row group when nothing is shuffled, so the last answer is asked first.
-    let mut last = ((u32::MAX, u32::MAX), 0);
-    for row in &step.rows {
-        let key = (row.source, row.group);
-        if last.0 != key {
-            last = (key, names.binary_search(&key).map_err(|_| closed())? as u32);
-        }
-        let source = &job.sources[row.source as usize];
-        rows.push((last.1, source.dataset.first_row(row.group as usize, row.row)));
-    }
-    let (cells, names) = needed(&mut rows, cells, names);
+    let step = plan.step(work.step, share);
+    let Picked { rows, cells, names } = pick(job, &step.rows, &ByName::new(&work.windows))?;
     let source = |pick: (u32, u32)| {
         let (source, group) = names[pick.0 as usize];
         (&job.sources[source as usize], group as usize, u64::from(pick.1))
@@ -102,20 +76,39 @@ fn gather(
     Ok(batch)
 }
 
-/// The cells that `rows` are taken from, and their names, without the others of the same windows, which may be thousands; rows name
-/// them by their new numbers.
-fn needed(rows: &mut [(u32, u32)], cells: &[Arc<Cells>], names: &[(u32, u32)]) -> (Vec<Arc<Cells>>, Vec<(u32, u32)>) {
+/// Rows, and what they are taken from.
+struct Picked {
+    /// Index into the row groups, and row within.
+    rows: Vec<(u32, u32)>,
+    cells: Vec<Arc<RowGroupBlock>>,
+    names: Vec<(u32, u32)>,
+}
+
+/// Finds `rows` in the row groups of a step's windows. The others of them, which may be thousands, are left out.
+fn pick(job: &Job, rows: &[RowRef], found: &ByName<'_>) -> Result<Picked> {
+    // The new number of each row group, counted from 1, and the old numbers of those that are needed.
+    let (mut numbers, mut needed) = (vec![0_u32; found.len()], Vec::new());
+    let mut picked = Vec::with_capacity(rows.len());
+    for row in rows {
+        let at = found.find((row.source, row.group)).ok_or_else(closed)?;
+        if numbers[at] == 0 {
+            needed.push(at);
+            numbers[at] = needed.len() as u32;
+        }
+        let source = &job.sources[row.source as usize];
+        picked.push((numbers[at] - 1, source.dataset.first_row(row.group as usize, row.row)));
+    }
     if rows.is_empty() {
-        return (cells.to_vec(), names.to_vec());
+        // They still say what the columns are.
+        needed.extend(0..found.len());
     }
-    let mut numbers: Vec<u32> = rows.iter().map(|(cell, _)| *cell).collect();
-    numbers.sort_unstable();
-    numbers.dedup();
-    for (cell, _) in rows {
-        *cell = numbers.binary_search(cell).unwrap_or_default() as u32;
+    let (mut cells, mut names) = (Vec::with_capacity(needed.len()), Vec::with_capacity(needed.len()));
+    for number in needed {
+        let slot = found.slot(number).ok_or_else(closed)?;
+        cells.push(Arc::clone(slot.cells().ok_or_else(closed)?));
+        names.push(slot.name());
     }
-    let kept = || numbers.iter().map(|number| *number as usize);
-    (kept().map(|number| Arc::clone(&cells[number])).collect(), kept().map(|number| names[number]).collect())
+    Ok(Picked { rows: picked, cells, names })
 }
 
 fn entry(batch: &Batch, bad: BadRow) -> Entry {

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
 use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 
+use super::hidden_columns::HiddenColumns;
 use super::job::Workers;
 use super::options::LoaderOptions;
-use super::veil::Veil;
 use crate::codec::{check_excluded, column_is_meant, roots};
 use crate::dataset::{Dataset, Projection};
 use crate::error::{Error, Result};
@@ -31,22 +31,22 @@ impl Stored {
     /// [`Error::Config`] for a mixture; [`Error::NotFound`] for a column that is not there; [`Error::Unsupported`] for a part of a
     /// column; and whatever opening the dataset gives.
     pub async fn open(options: &LoaderOptions) -> Result<Self> {
-        Self::veiled(options, &Veil::default()).await
+        Self::hiding(options, &HiddenColumns::default()).await
     }
 
-    /// As [`open`](Self::open), without what `veil` keeps back.
+    /// As [`open`](Self::open), without what `hidden` keeps back.
     ///
     /// # Errors
     /// As there; what is kept back is not found.
-    pub async fn veiled(options: &LoaderOptions, veil: &Veil) -> Result<Self> {
-        let options = veil.without(options);
+    pub async fn hiding(options: &LoaderOptions, hidden: &HiddenColumns) -> Result<Self> {
+        let options = hidden.without(options);
         if !options.weights.is_empty() {
             return Err(Error::config("weights", "a mixture has no rows of its own; open each dataset"));
         }
         if options.ngram.is_some() {
             return Err(Error::config("ngram", "windows are batches; stored rows are single rows"));
         }
-        let dataset = Dataset::open(&options.urls, veil.over(options.open_options()?)?).await?;
+        let dataset = Dataset::open(&options.urls, hidden.over(options.open_options()?)?).await?;
         let exclude = &options.columns.exclude;
         check_excluded(dataset.schema(), exclude)?;
         let dataset = match exclude.as_slice() {

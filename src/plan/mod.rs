@@ -21,6 +21,9 @@
 //! Without shuffle there is one lane, and a step takes consecutive rows of the file order: every rank reads every row group that is
 //! larger than its part of a step. Where that costs too much, `lanes` are asked for: each is then a part of the file order.
 //!
+//! A row group is here what the manifest lists: of large ones with a page index these are parts, so that they are shuffled, dealt and read
+//! as row groups of their own ([`OrderVersion::V3`]).
+//!
 //! Nothing here holds a row: a plan keeps about 20 bytes per row group and at most 4 MiB of orders of small windows, and any step is
 //! found by binary search. What a shuffle is hangs on the [`OrderVersion`].
 

@@ -361,4 +361,41 @@ mod tests {
             assert_eq!(reads.shared, readers.values().filter(|ranks| ranks.len() > 1).count() as u64, "case {case}");
         }
     }
+
+    /// `groups` row groups of 128 MB in pages of so many rows, which are the units.
+    fn in_pages(groups: u64, page_rows: u64) -> [Arc<Manifest>; 1] {
+        let (rows, count) = (1 << 20, (1 << 20) / page_rows);
+        let unit = move |at| if at + 1 == count { rows - at * page_rows } else { page_rows };
+        let units: Vec<u64> = (0..groups).flat_map(|_| (0..count).map(unit)).collect();
+        [Arc::new(Manifest::imaginary(&units, 128))]
+    }
+
+    #[test]
+    fn few_large_row_groups_feed_many_ranks_in_units() {
+        // 512 rows for each rank.
+        let times = |page_rows, ranks: u32| {
+            let manifests = in_pages(8, page_rows);
+            let spec = PlanSpec::new(3, u64::from(ranks) * 512).resolve(&manifests).unwrap();
+            let plan = Plan::new(&manifests, spec, 0).unwrap();
+            plan.reads(ranks, &|_, group| manifests[0].groups[group as usize].bytes).times()
+        };
+        assert!(times(1 << 20, 64) > 7.9 && times(1 << 20, 256) > 31.9, "whole row groups");
+        assert!(times(8192, 64) <= 1.1 && times(8192, 256) <= 1.25);
+        assert!(times(20_000, 64) <= 1.16 && times(20_000, 256) <= 1.62, "each rank has one and a half of these pages");
+    }
+
+    #[test]
+    fn units_are_mixed_as_well_as_row_groups_in_the_same_memory() {
+        let quality = |page_rows, lanes, window_rows| {
+            let manifests = in_pages(32, page_rows);
+            let spec = PlanSpec { lanes: Some(lanes), window_rows: Some(window_rows), ..PlanSpec::new(3, 512) };
+            Plan::new(&manifests, spec.resolve(&manifests).unwrap(), 0).unwrap().quality()
+        };
+        // 1 GiB in 8 lanes, as version 2 has it, or in 32 of units.
+        let (groups, units) = (quality(1 << 20, 8, 1 << 20), quality(20_000, 32, 1 << 18));
+        assert!(units >= groups, "{units:.3} instead of {groups:.3}");
+        // And in a quarter of it.
+        let fewer = quality(20_000, 32, 1 << 16);
+        assert!(fewer >= groups, "{fewer:.3} instead of {groups:.3}");
+    }
 }

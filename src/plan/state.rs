@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::spec::PlanSpec;
 use super::steps::Plan;
 use super::version::OrderVersion;
+use crate::document::words;
 use crate::error::{Error, Result};
 use crate::manifest::Fingerprint;
 
@@ -71,7 +72,8 @@ impl State {
             let problem = format!("{} bytes; a state has at most {}", json.len(), Self::MAX_BYTES);
             return Err(Error::config("state", problem));
         }
-        let wrong = |error| Error::config("state", format!("not a state: {error}"));
+        let wrong =
+            |error: serde_json::Error| Error::config("state", format!("not a state: {}", words(&error.to_string())));
         let Versioned { version, spec: Named { order_version } } = serde_json::from_slice(json).map_err(wrong)?;
         let hint = "resume with the version of bowstring that wrote it, or start the epoch again";
         let latest = OrderVersion::LATEST;

@@ -39,6 +39,9 @@ pub enum OrderVersion {
     ///
     /// Mixtures draw a row of every lane from one dataset before they go to the next, if a step takes the same number of rows of each
     /// lane, and 32 at least; so ranks keep to their lanes there too. And there may be several lanes in file order.
+    ///
+    /// Large row groups are shuffled in units of about 1 to 4 MiB where files have a page index, see
+    /// `Dataset::in_units`: what this module calls a row group is then one of these.
     V3,
 }
 
@@ -98,6 +101,11 @@ impl OrderVersion {
 
     /// Whether file order may have several lanes.
     pub(super) fn has_lanes_in_file_order(self) -> bool {
+        self >= Self::V3
+    }
+
+    /// Whether row groups that are large are cut into units.
+    pub(crate) fn has_units(self) -> bool {
         self >= Self::V3
     }
 

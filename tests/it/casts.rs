@@ -26,8 +26,10 @@ const WRAPS: &[(&str, &str)] = &[
     ("src/dataset/ngram.rs", "the difference of ascending numbers without a sign"),
     ("src/dataset/packed.rs", "differences of numbers, which the same sums take back"),
     ("src/dataset/times.rs", "nanoseconds that wrapped on the way, which the whole seconds beside them put right"),
+    ("src/dataset/unit_values.rs", "random numbers of a test"),
     ("src/pipeline/cursor.rs", "the number of an epoch"),
     ("src/pipeline/local.rs", "the number of an epoch"),
+    ("src/pipeline/window.rs", "a hash of names"),
 ];
 
 /// The modules that values pass.

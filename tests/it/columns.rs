@@ -14,7 +14,7 @@ use arrow::array::{
 };
 use arrow::buffer::{NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::datatypes::{DataType, Field, Int32Type, Int64Type, IntervalDayTime, Schema, SchemaRef, UInt8Type, i256};
-use bowstring::codec::{BadRow, BadRows, Cells, ColumnOptions, Columns, Rows};
+use bowstring::codec::{BadRow, BadRows, ColumnOptions, Columns, RowGroupBlock, Rows};
 use bowstring::memory::{Pool, SystemAllocator};
 use bowstring::tensor::Batch;
 use bowstring::{Error, Place, Result};
@@ -35,7 +35,7 @@ fn schema_of(columns: &[(&str, ArrayRef)]) -> SchemaRef {
     Arc::new(Schema::new(columns.iter().map(|(name, array)| field_of(name, array)).collect::<Vec<_>>()))
 }
 
-fn cells_of(columns: &Columns, schema: &SchemaRef, group: usize, arrays: &[ArrayRef]) -> Result<Arc<Cells>> {
+fn cells_of(columns: &Columns, schema: &SchemaRef, group: usize, arrays: &[ArrayRef]) -> Result<Arc<RowGroupBlock>> {
     let place = Place::file("f.parquet").row_group(group);
     let read: Vec<&str> = columns.paths().iter().map(|path| path.split('.').next().unwrap()).collect();
     let wanted = schema.fields().iter().zip(arrays).filter(|(field, _)| read.contains(&field.name().as_str()));
@@ -50,7 +50,7 @@ struct Request<'a> {
     bad_rows: BadRows,
 }
 
-fn assemble(columns: &Columns, cells: &[Arc<Cells>], request: &Request<'_>) -> Result<(Batch, Vec<BadRow>)> {
+fn assemble(columns: &Columns, cells: &[Arc<RowGroupBlock>], request: &Request<'_>) -> Result<(Batch, Vec<BadRow>)> {
     let pool = Pool::new(Arc::new(SystemAllocator), 1 << 28);
     let reservation = pool.try_reserve(columns.batch_bytes(request.size, 16).min(1 << 27)).unwrap();
     let rows = Rows {
@@ -141,6 +141,55 @@ fn names(batch: &Batch) -> Vec<String> {
 fn list(rows: &[&[i64]]) -> ArrayRef {
     let rows = rows.iter().map(|row| Some(row.iter().map(|value| Some(*value))));
     array(ListArray::from_iter_primitive::<Int64Type, _, _>(rows))
+}
+
+#[test]
+fn small_columns_of_many_row_groups_are_the_same_side_by_side() {
+    let arrays = |group: usize| -> Vec<(&'static str, ArrayRef)> {
+        let rows = 3 + 40 * (group % 3);
+        let number = move |row: usize| (group * 1000 + row) as i64;
+        let numbers = move || (0..rows).map(number);
+        // Some row groups have no null.
+        let holes = numbers().map(|at| (group.is_multiple_of(2) || at % 3 > 0).then_some(at as i32));
+        vec![
+            ("byte", array(UInt8Array::from_iter_values(numbers().map(|at| at as u8)))),
+            ("half", array(Int16Array::from_iter_values(numbers().map(|at| at as i16)))),
+            ("holes", array(Int32Array::from_iter(holes))),
+            ("word", array(Float64Array::from_iter_values(numbers().map(|at| at as f64)))),
+            (
+                "sixteen",
+                array(FixedSizeListArray::new(
+                    Arc::new(Field::new("item", DataType::Int64, false)),
+                    2,
+                    array(Int64Array::from_iter_values(numbers().flat_map(|at| [at, -at]))),
+                    None,
+                )),
+            ),
+            (
+                "wide",
+                array(FixedSizeListArray::new(
+                    Arc::new(Field::new("item", DataType::Int64, false)),
+                    3,
+                    array(Int64Array::from_iter_values(numbers().flat_map(|at| [at; 3]))),
+                    None,
+                )),
+            ),
+        ]
+    };
+    let schema = schema_of(&arrays(0));
+    let rows: Vec<(u32, u32)> = (0..700_u32).map(|at| (at * 7 % 50, at * 11 % 3)).collect();
+    let request = Request { rows: &rows, size: 710, masked: true, bad_rows: BadRows::Error };
+    let [apart, together] = [false, true].map(|shuffled| {
+        let columns = Columns::new(&schema, &options(r#"{"nulls": "mask"}"#)).unwrap().shuffled(shuffled);
+        let arrays = |group| arrays(group).into_iter().map(|(_, array)| array).collect::<Vec<_>>();
+        let cells: Vec<_> = (0..50).map(|group| cells_of(&columns, &schema, group, &arrays(group)).unwrap()).collect();
+        assemble(&columns, &cells, &request).unwrap().0
+    });
+    let word: Vec<f64> = rows.iter().map(|(group, row)| f64::from(group * 1000 + row)).chain([0.0; 10]).collect();
+    assert_eq!(values::<f64>(&together, "word"), word);
+    for name in ["byte", "half", "holes", "holes__valid", "word", "sixteen", "wide", "_mask"] {
+        assert_eq!(apart.tensor(name).unwrap().bytes(), together.tensor(name).unwrap().bytes(), "{name}");
+    }
 }
 
 // ---- the table of types ---------------------------------------------------------------------------------------------
@@ -1029,7 +1078,7 @@ mod random {
         );
         let schema = schema_of(&arrays(&case.groups[0]));
         let columns = Columns::new(&schema, &options(&json)).unwrap();
-        let cells: Vec<Arc<Cells>> = case
+        let cells: Vec<Arc<RowGroupBlock>> = case
             .groups
             .iter()
             .enumerate()

@@ -1,9 +1,10 @@
 //! The promises of a loader, each kept by every way to its batches.
 //!
-//! A promise is one function in `promises`, `positions` or `ends`; a way is one function in `ways`. The table is written out once, below,
+//! A promise is one function in `promises`, `positions`, `passes` or `ends`; a way is one function in `ways`. The table is written out once, below,
 //! so that each cell is a test by name: `conformance::tcp::a_state_goes_on_at_every_step`.
 
 mod ends;
+mod passes;
 mod positions;
 mod promises;
 mod watched;
@@ -54,7 +55,11 @@ table!(
     positions::a_state_goes_on_in_any_world,
     positions::a_foreign_state_changes_nothing,
     positions::what_came_back_comes_again_in_order,
-    positions::an_epoch_begins_where_it_is_asked_for,
+    passes::every_pass_is_an_epoch_of_its_own,
+    passes::an_epoch_begins_where_it_is_asked_for,
+    passes::a_state_from_the_end_of_an_epoch_has_an_empty_pass,
+    passes::a_pass_has_one_end_and_ends_with_the_next,
+    passes::a_look_moves_nothing,
     ends::an_interrupted_wait_loses_nothing,
     ends::a_wait_that_is_too_long_names_its_culprit,
     ends::a_closed_loader_says_so_and_its_batches_stay,

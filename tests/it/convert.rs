@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arrow::array::RecordBatch;
 use arrow::compute::concat_batches;
-use bowstring::convert::{Comparison, ConvertOptions, Format, Gate, Progress, Report, convert, open, verify};
+use bowstring::convert::{Budget, Comparison, ConvertOptions, Format, Progress, Report, convert, open, verify};
 use bowstring::{Error, Result};
 
 /// Folders of images: their labels, and what is wrong with one image.
@@ -43,10 +43,10 @@ fn run(src: &Path, dst: &Path, options: &ConvertOptions) -> Result<Report> {
 fn rows(path: &Path, options: &ConvertOptions) -> Result<RecordBatch> {
     let source = open(&text(path), options)?;
     let columns: Vec<usize> = (0..source.schema().fields().len()).collect();
-    let gate = Gate::new(1 << 30);
+    let budget = Budget::new(1 << 30);
     let mut batches = Vec::new();
     for shard in 0..source.shards().len() {
-        let mut reader = source.read(shard, &columns, &gate)?;
+        let mut reader = source.read(shard, &columns, &budget)?;
         while let Some(batch) = reader.next()? {
             batches.push(batch);
         }

@@ -161,3 +161,43 @@ fn tenants_share_no_names_but_those_that_are_granted() {
     assert!(matches!(first.check(), Err(Error::Fenced { .. })));
     second.check().unwrap();
 }
+
+/// What `stats` says to one who calls.
+fn sent(caller: &Caller<'_>) -> Value {
+    caller.act("stats", &Value::Null).unwrap()
+}
+
+#[test]
+fn a_tenant_has_limits_of_its_own_and_sees_its_own_counts() {
+    let directory = tempfile::tempdir().unwrap();
+    let lines: String = TENANTS.iter().map(|tenant| format!("{tenant}:{}\n", token(tenant))).collect();
+    let tokens = write(directory.path(), "tokens", &lines);
+    let text = "[server.limits]\ngangs_per_tenant = 2\n[server.spaces]\nanna = [\"carl\"]\n";
+    let config = write(directory.path(), "serve.toml", text);
+    let server = Server::start(&["--put", "memory", "--config", &config, "--tokens", &tokens]);
+    let [anna, bert, carl] = TENANTS.map(|tenant| Caller { server: &server, tenant: Some(tenant) });
+
+    let held = [anna.join("one"), anna.join("two")];
+    for (caller, name) in [(&anna, "three"), (&carl, "four")] {
+        let error = Gang::join(&server.listen, &caller.options(), JoinOptions::new(name, 0, 1)).unwrap_err();
+        assert!(matches!(&error, Error::Limit { option: "gangs_per_tenant", .. }), "{error}");
+    }
+    let berts = [bert.join("one"), bert.join("two")];
+    held[0].leave(None).unwrap();
+    let again = carl.join("three");
+
+    anna.put("train", &[1, 2, 3]).unwrap();
+    assert_eq!(anna.read("train"), Some(vec![1, 2]));
+    for (caller, gangs, streams) in [(&anna, 2, 1), (&carl, 2, 0), (&bert, 2, 0)] {
+        let stats = sent(caller);
+        assert_eq!((&stats["gangs"], &stats["sent"]["streams"]), (&json!(gangs), &json!(streams)), "{stats}");
+        assert_eq!(stats["tenant"], json!(caller.tenant.unwrap()));
+        for others in ["memory", "rows_decoded", "written_bytes"] {
+            assert!(stats.get(others).is_none(), "{others} tells what others do: {stats}");
+        }
+    }
+    let stats = sent(&anna);
+    assert!(stats["sent"]["rows"].as_u64() >= Some(2) && stats["sent"]["bytes"].as_u64() > Some(0), "{stats}");
+    assert_eq!(sent(&bert)["sent"]["bytes"], json!(0));
+    drop((held, berts, again));
+}

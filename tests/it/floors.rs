@@ -22,12 +22,13 @@ const FLOORS: &[(&str, u8)] = &[
     ("schema", 1),
     ("memory", 1),
     ("store", 1),
+    ("document", 1),
     ("error", 0),
     ("nearest", 0),
 ];
 
 /// Modules that decide and never act: no runtime, no I/O, no clock.
-const PURE: &[&str] = &["error", "schema", "manifest", "plan"];
+const PURE: &[&str] = &["document", "error", "schema", "manifest", "plan"];
 
 /// What a pure module does not contain.
 const IMPURE: &[&str] = &["tokio", "object_store", "std::fs", "std::net", "std::thread", "Instant", "SystemTime"];
@@ -49,18 +50,18 @@ const UNSAFE: &[&str] = &[
     "src/device/cuda/visible.rs",
     "src/device/host.rs",
     "src/device/lease.rs",
-    "src/device/port.rs",
+    "src/device/traits.rs",
     "src/device/sim.rs",
     "src/device/slot.rs",
     "src/device/target.rs",
     "src/device/upload.rs",
     "src/flight/shm/fd.rs",
     "src/memory/buffer.rs",
+    "src/memory/caching_allocator.rs",
     "src/memory/mapping.rs",
     "src/memory/pages.rs",
-    "src/memory/recycler.rs",
     "src/memory/shared.rs",
-    "src/memory/shelf.rs",
+    "src/memory/slab_pool.rs",
 ];
 
 /// What never stands in the Python package: data must not run code.

@@ -3,7 +3,7 @@
 
 /// The allocator of the binary and of the Python extension, so that memory is measured as it will be.
 #[global_allocator]
-static ALLOCATOR: bowstring::memory::Recycler = bowstring::memory::Recycler;
+static ALLOCATOR: bowstring::memory::CachingAllocator = bowstring::memory::CachingAllocator;
 
 /// Locked dependencies stay above the advisory floors of `deny.toml`, and no banned crate comes back.
 mod advisories;

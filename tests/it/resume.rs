@@ -2,11 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
-use bowstring::pipeline::{LoaderOptions, RowGroups};
+use arrow::array::{ArrayRef, FixedSizeBinaryArray, Int64Array, RecordBatch};
+use arrow::datatypes::{DataType, Field, Schema};
+use bowstring::pipeline::{LoaderOptions, LocalSource, RowGroups};
 use bowstring::plan::{OrderVersion, State};
 use bowstring::{Error, Loader, Next};
+use parquet::arrow::ArrowWriter;
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::file::properties::WriterProperties;
 
 use crate::flight::{Served, hasty};
 use crate::support::{self, ids, options};
@@ -17,8 +22,38 @@ fn dataset() -> tempfile::TempDir {
     directory
 }
 
+/// Row groups of several MB in small pages: the latest version cuts them into units.
+fn large() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let blob = DataType::FixedSizeBinary(32 << 10);
+    let fields = vec![Field::new("id", DataType::Int64, false), Field::new("blob", blob, false)];
+    let schema = Arc::new(Schema::new(fields));
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        .set_dictionary_enabled(false)
+        .set_data_page_row_count_limit(8)
+        .set_write_batch_size(8)
+        .build();
+    let file = std::fs::File::create(directory.path().join("large.parquet")).unwrap();
+    let mut writer = ArrowWriter::try_new(file, Arc::clone(&schema), Some(properties)).unwrap();
+    for first in [0_i64, 250, 460] {
+        let ids = first..if first == 460 { 600 } else { first + 250 - first / 250 * 40 };
+        let blobs = ids.clone().map(|id| vec![id as u8; 32 << 10]);
+        let columns: Vec<ArrayRef> = vec![
+            Arc::new(Int64Array::from_iter_values(ids)),
+            Arc::new(FixedSizeBinaryArray::try_from_iter(blobs).unwrap()),
+        ];
+        writer.write(&RecordBatch::try_new(Arc::clone(&schema), columns).unwrap()).unwrap();
+        writer.flush().unwrap();
+    }
+    writer.close().unwrap();
+    directory
+}
+
 fn version(directory: &Path, order_version: Option<OrderVersion>) -> LoaderOptions {
-    LoaderOptions { order_version, ..options(directory, 24, 0, 1) }
+    let mut options = LoaderOptions { order_version, ..options(directory, 24, 0, 1) };
+    options.columns.columns = vec!["id".to_owned()];
+    options
 }
 
 fn rest(loader: &mut Loader) -> Vec<Vec<i64>> {
@@ -33,7 +68,36 @@ fn epochs(options: &LoaderOptions) -> [Vec<Vec<i64>>; 2] {
 
 #[test]
 fn a_state_goes_on_in_its_own_version_of_the_order_here_and_over_a_server() {
-    let data = dataset();
+    go_on(&dataset());
+}
+
+#[test]
+fn a_state_goes_on_in_row_groups_or_units_as_its_version_has_them() {
+    let data = large();
+    let opened = |order| LocalSource::open(version(data.path(), order)).unwrap();
+    let (source, old) = (opened(None), opened(Some(OrderVersion::V2)));
+    assert_eq!((old.row_groups(), old.units(), source.row_groups()), (3, 3, 3));
+    assert!(source.units() > 9, "{} units", source.units());
+    go_on(&data);
+    // All of it once for three ranks, by a server that decodes each unit once.
+    let server = Served::start(&[("data", data.path().to_str().unwrap())], &hasty());
+    let ranks = (0..3).map(|rank| {
+        let mut asked = version(data.path(), None);
+        (asked.urls, asked.rank, asked.world_size) = (vec![server.url("data")], Some(rank), Some(3));
+        std::thread::spawn(move || rest(&mut Loader::open(asked).unwrap()).concat())
+    });
+    let ranks: Vec<_> = ranks.collect();
+    let mut all: Vec<i64> = ranks.into_iter().flat_map(|rank| rank.join().unwrap()).collect();
+    all.sort_unstable();
+    assert_eq!(all, (0..600).collect::<Vec<_>>());
+    let stats = crate::flight::stats(&server);
+    assert_eq!(
+        (stats["rows_decoded"].as_u64(), stats["row_groups_decoded"].as_u64()),
+        (Some(600), Some(source.units() as u64))
+    );
+}
+
+fn go_on(data: &tempfile::TempDir) {
     let server = Served::start(&[("data", data.path().to_str().unwrap())], &hasty());
     let mut orders = Vec::new();
     for order in OrderVersion::ALL {

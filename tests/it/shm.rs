@@ -14,7 +14,7 @@ use bowstring::error::Error;
 use bowstring::flight::shm::{
     ConnectOptions, Incoming, Listener, ListenerOptions, Outgoing, Receiver, Refusal, Source, connect,
 };
-use bowstring::memory::{Pool, SharedAllocator, Shelf};
+use bowstring::memory::{Pool, SharedAllocator, SlabPool};
 use bytes::Bytes;
 use futures::StreamExt;
 
@@ -107,7 +107,7 @@ impl Memory {
         let mut pools = self.pools.lock().unwrap();
         let pool = pools.entry(if exclusive { 0 } else { len }).or_insert_with_key(|len| {
             let shared = || Arc::clone(&self.allocator);
-            match Shelf::new(shared(), *len, Shelf::bytes(BUDGET, *len)) {
+            match SlabPool::new(shared(), *len, SlabPool::bytes(BUDGET, *len)) {
                 Some(shelf) => Pool::new(Arc::new(shelf), BUDGET),
                 None => Pool::new(shared(), BUDGET),
             }

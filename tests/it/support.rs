@@ -110,7 +110,7 @@ pub(crate) fn ids(batch: &Batch) -> Vec<i64> {
 
 /// What is left of the epoch, as ids per step.
 pub(crate) fn drain(loader: &mut Loader) -> Vec<Vec<i64>> {
-    loader.iter().map(|batch| ids(&batch.unwrap())).collect()
+    std::iter::from_fn(|| loader.next().unwrap()).map(|batch| ids(&batch)).collect()
 }
 
 /// Starts the ignored test `name` of this binary in a process of its own.

@@ -19,6 +19,7 @@ import pyarrow.flight as flight
 from bowstring.errors import ClosedError, MismatchError, RemoteError, TimeoutError
 from bowstring.flight import Connection
 from bowstring.inference.arrays import joined
+from bowstring.ranges import seconds, whole
 
 __all__ = ["ModelClient"]
 
@@ -72,14 +73,13 @@ class ModelClient:
         self.stream = stream or uuid.uuid4().hex
         self._url = url
         self._storage = dict(storage_options or {})
-        self._window = window
-        self._timeout = timeout
+        self._window = whole("window", window, 1)
+        self._timeout = seconds("timeout", timeout)
         self._changed = threading.Condition()
         self._waiting: deque[_Asked] = deque()
         # Those of them that this connection has not sent.
         self._unsent: deque[_Asked] = deque()
-        self._next = self._sent = first
-        self._used = first
+        self._next = self._sent = self._used = whole("first", first)
         self._early: deque[tuple[int, pa.RecordBatch]] = deque()
         self._rows = 0
         self._heard = time.monotonic()

@@ -11,12 +11,16 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from bowstring.endpoint import Endpoint, answer
-from bowstring.errors import ConfigError, Error, MismatchError
+from bowstring.errors import Error, MismatchError
 from bowstring.inference.arrays import Model, predicted, tensors
 from bowstring.inference.batcher import Batcher
 from bowstring.inference.streams import Stream, Streams
+from bowstring.ranges import LONGEST, seconds, whole
 
 __all__ = ["ModelServer", "serve_model"]
+
+# Most rows of a micro-batch, as of a loader's batch.
+_MOST_ROWS = 1 << 31
 
 
 def serve_model(
@@ -31,6 +35,7 @@ def serve_model(
     token: str | None = None,
     tls_cert: str | None = None,
     tls_key: str | None = None,
+    client_ca: str | None = None,
     insecure: bool = False,
     max_streams: int = 1024,
     remember_rows: int = 65_536,
@@ -57,23 +62,24 @@ def serve_model(
     :param token: what clients must have, 16 characters or more.
     :param tls_cert: certificate, PEM.
     :param tls_key: its private key, PEM.
+    :param client_ca: who may sign clients, PEM: who shows no such certificate is not let in.
     :param insecure: be open to other machines without TLS and a token.
     :param max_streams: streams at once; those without a client give way, the oldest first.
     :param remember_rows: answered rows that each stream remembers.
     :param remember_bytes: bytes of them that are kept for streams without a client.
     """
-    if batch_size < 1:
-        raise ConfigError(f"option batch_size: {batch_size} is less than 1", option="batch_size")
-    if deadline_ms < 0:
-        raise ConfigError(f"option deadline_ms: {deadline_ms} is less than 0", option="deadline_ms")
+    rows = whole("batch_size", batch_size, 1, _MOST_ROWS)
+    deadline = seconds("deadline_ms", deadline_ms, LONGEST, unit="milliseconds", zero=True) / 1000
+    remembered = whole("remember_rows", remember_rows, 1)
+    streams = Streams(whole("max_streams", max_streams, 1), remembered, whole("remember_bytes", remember_bytes))
 
     def model(batch: pa.RecordBatch) -> pa.RecordBatch:
         return predicted(fn(tensors(batch, columns, device)), batch.num_rows, schema)
 
-    door = {"token": token, "tls_cert": tls_cert, "tls_key": tls_key, "insecure": insecure}
-    batcher = Batcher(model, batch_size, deadline_ms / 1000, max(16 * batch_size, remember_rows))
+    door = {"token": token, "tls_cert": tls_cert, "tls_key": tls_key, "client_ca": client_ca, "insecure": insecure}
+    batcher = Batcher(model, rows, deadline, max(16 * rows, remembered))
     try:
-        return ModelServer(batcher, Streams(max_streams, remember_rows, remember_bytes), listen, **door)
+        return ModelServer(batcher, streams, listen, **door)
     except BaseException:
         batcher.close()
         raise

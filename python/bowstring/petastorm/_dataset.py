@@ -69,7 +69,9 @@ def view(schema: Unischema, schema_fields: Any) -> tuple[Unischema, NGram | None
         return schema, None
     found = schema.create_schema_view(fields)
     if not found.fields:
-        raise RuntimeError(f"no field of the dataset matches {schema_fields!r}; it has {', '.join(schema.fields)}")
+        raise RuntimeError(
+            f"No fields matching the criteria {schema_fields!r}: no field of the dataset matches; it has {', '.join(schema.fields)}"
+        )
     return found, None
 
 
@@ -141,5 +143,8 @@ def wanted(
     if cur_shard is not None or shard_count is not None:
         order = sharded(order, total, cur_shard, shard_count, seed)
     if not order:
-        warnings.warn("no row group is left after predicate, selector and shard: the reader is empty", stacklevel=5)
+        warnings.warn(
+            "No matching data is available for loading: predicate, selector and shard leave no row group, and the reader is empty",
+            stacklevel=5,
+        )
     return order, left

@@ -14,8 +14,9 @@ from bowstring.errors import ConfigError
 from bowstring.petastorm._source import Location
 from bowstring.petastorm.ngram import NGram
 from bowstring.petastorm.transform import TransformSpec
+from bowstring.ranges import MOST, whole
 
-__all__ = ["Settings", "check_cache", "location", "normalized", "object_store_options", "renamed"]
+__all__ = ["Settings", "check_cache", "check_numbers", "location", "normalized", "object_store_options", "renamed"]
 
 _POOLS = ("thread", "process", "dummy")
 
@@ -144,7 +145,7 @@ def check_cache(
     if cache_type in (None, "null"):
         return False
     if cache_type != "local-disk":
-        raise ValueError(f"cache_type must be 'null' or 'local-disk', got {cache_type!r}")
+        raise ValueError(f"Unknown cache_type: it must be 'null' or 'local-disk', got {cache_type!r}")
     from bowstring.petastorm.local_disk_cache import check_size
 
     if size_limit is None or row_size is None or location is None:
@@ -158,10 +159,30 @@ def check_cache(
     return True
 
 
+# The most that a part of Petastorm's parameters may be, where more has no meaning.
+_RANGES = {
+    "workers_count": (1, 1 << 12),
+    "results_queue_size": (0, MOST),
+    "shuffle_row_drop_partitions": (1, 1 << 20),
+    "num_epochs": (1, MOST),
+    "shard_count": (1, (1 << 31) - 1),
+    "cur_shard": (0, (1 << 31) - 1),
+    "seed": (0, (1 << 32) - 1),
+    "shard_seed": (0, (1 << 32) - 1),
+}
+
+
+def check_numbers(given: Mapping[str, Any]) -> None:
+    """Refuses a number that a parameter cannot have."""
+    for name, (least, most) in _RANGES.items():
+        if given.get(name) is not None:
+            whole(name, given[name], least, most)
+
+
 def _workers(pool: str, workers_count: int, results_queue_size: int) -> tuple[int, int | None]:
     """Threads for the user's functions, and for decoding."""
     if pool not in _POOLS:
-        raise ValueError(f"reader_pool_type must be one of {', '.join(_POOLS)}, got {pool!r}")
+        raise ValueError(f"Unknown reader_pool_type: it must be one of {', '.join(_POOLS)}, got {pool!r}")
     if pool == "process":
         renamed("reader_pool_type='process'", "bowstring decodes in threads without Python; use 'thread'")
     if results_queue_size != 50:

@@ -18,7 +18,8 @@ def sharded(groups: Sequence[int], total: int, cur_shard: object, shard_count: o
         raise ValueError("cur_shard and shard_count must be integers, and both given")
     if total < shard_count:
         raise NoDataAvailableError(
-            f"the dataset has {total} row groups, fewer than {shard_count} shards: some would be empty"
+            f"Number of row-groups in the dataset must be at least the number of shards: the dataset has {total} row groups, "
+            f"fewer than {shard_count} shards: some would be empty"
         )
     order = list(groups)
     if seed is not None:

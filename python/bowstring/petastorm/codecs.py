@@ -74,7 +74,7 @@ class CompressedImageCodec(_Binary):
     def encode(self, unischema_field: UnischemaField, value: npt.NDArray[Any]) -> bytearray:
         if unischema_field.numpy_dtype != value.dtype:
             raise ValueError(
-                f"{unischema_field.name} holds {_name(unischema_field.numpy_dtype)} images, got {value.dtype}"
+                f"Unexpected type: {unischema_field.name} holds {_name(unischema_field.numpy_dtype)} images, got {value.dtype}"
             )
         _check_shape(unischema_field, value)
         if value.ndim != 2 and (value.ndim != 3 or value.shape[2] != 3):
@@ -125,9 +125,11 @@ class ScalarCodec(DataframeColumnCodec):
     def encode(self, unischema_field: UnischemaField, value: Any) -> Any:
         scalar = not hasattr(value, "__len__") or isinstance(value, str)
         if not scalar and not (isinstance(value, np.ndarray) and value.shape == ()):
-            raise TypeError(f"{unischema_field.name} holds scalars, got a {type(value).__name__}")
+            raise TypeError(f"Expected a scalar: {unischema_field.name} holds scalars, got a {type(value).__name__}")
         if unischema_field.shape:
-            raise ValueError(f"{unischema_field.name}: ScalarCodec needs the shape (), not {unischema_field.shape}")
+            raise ValueError(
+                f"{unischema_field.name}: the shape of a ScalarCodec's field must be an empty tuple, not {unischema_field.shape}"
+            )
         name = type_name(self._spark_type)
         if name in ("ByteType", "ShortType", "IntegerType", "LongType"):
             return int(value)
@@ -169,4 +171,4 @@ def _check_shape(field: UnischemaField, value: npt.NDArray[Any]) -> None:
         not want or not got or want == got for got, want in zip(value.shape, field.shape, strict=True)
     )
     if not fits:
-        raise ValueError(f"{field.name} holds arrays of shape {field.shape}, got {value.shape}")
+        raise ValueError(f"Unexpected dimensions: {field.name} holds arrays of shape {field.shape}, got {value.shape}")

@@ -15,6 +15,7 @@ def check_size(size_limit_bytes: int, expected_row_size_bytes: int, shards: int)
     """Refuses a cache that could hold fewer than five rows per shard, with Petastorm's exception."""
     if size_limit_bytes / shards < 5 * expected_row_size_bytes:
         raise ValueError(
+            "Condition 'size_limit_bytes / shards < 5 * expected_row_size_bytes' needs to hold, otherwise hardly anything is kept: "
             f"a cache of {size_limit_bytes} bytes in {shards} shards holds fewer than 5 rows of "
             f"{expected_row_size_bytes} bytes each: raise the size limit"
         )

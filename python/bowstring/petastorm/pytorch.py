@@ -17,6 +17,7 @@ import torch
 from torch.utils.data.dataloader import default_collate
 
 from bowstring.petastorm._shuffling import BatchQueue, BatchShuffle, ColumnShuffle, RowQueue, RowShuffle
+from bowstring.ranges import MOST, whole
 
 __all__ = ["BatchedDataLoader", "DataLoader", "InMemBatchedDataLoader", "LoaderBase", "decimal_friendly_collate"]
 
@@ -80,7 +81,10 @@ class LoaderBase(ABC):
         if self._error is not None:
             raise RuntimeError(f"the last pass failed with {self._error!r}; make a new reader and loader")
         if self._in_iter:
-            raise RuntimeError("a pass is under way: finish it, or make a new reader and loader")
+            raise RuntimeError(
+                "You must finish a full pass of Petastorm DataLoader before making another pass from the beginning: "
+                "a pass is under way; finish it, or make a new reader and loader"
+            )
         if self._in_iter is not None:
             self.reader.reset()
             _LOG.warning("a new pass over the loader resets its reader; num_epochs of the reader is faster")
@@ -126,9 +130,9 @@ class DataLoader(LoaderBase):
     ) -> None:
         super().__init__()
         self.reader = reader
-        self.batch_size = batch_size
+        self.batch_size = whole("batch_size", batch_size, 1)
         self.collate_fn = collate_fn
-        self.shuffling_queue_capacity = shuffling_queue_capacity
+        self.shuffling_queue_capacity = whole("shuffling_queue_capacity", shuffling_queue_capacity)
 
     def _iter_impl(self) -> Iterator[Any]:
         capacity = self.shuffling_queue_capacity
@@ -204,9 +208,9 @@ class BatchedDataLoader(LoaderBase):
     ) -> None:
         super().__init__()
         self.reader = reader
-        self.batch_size = batch_size
+        self.batch_size = whole("batch_size", batch_size, 1)
         self.transform_fn = transform_fn or torch.as_tensor
-        self.shuffling_queue_capacity = shuffling_queue_capacity
+        self.shuffling_queue_capacity = whole("shuffling_queue_capacity", shuffling_queue_capacity)
 
     def _iter_impl(self) -> Iterator[dict[str, Any]]:
         rows: BatchQueue | BatchShuffle = BatchQueue(self.batch_size)
@@ -276,16 +280,18 @@ class InMemBatchedDataLoader:
         rows_capacity: int = 1024,
         shuffle: bool = False,
     ) -> None:
-        self._batch_size = batch_size
-        self._num_epochs = num_epochs
-        self._seed = seed
+        self._batch_size = whole("batch_size", batch_size, 1)
+        self._num_epochs = whole("num_epochs", num_epochs)
+        self._seed = whole("seed", seed, -MOST - 1, 2 * MOST + 1)
         self._shuffle = shuffle
         self._in_iter = False
-        self._columns = _loaded(reader, transform_fn or torch.as_tensor, rows_capacity)
+        self._columns = _loaded(reader, transform_fn or torch.as_tensor, whole("rows_capacity", rows_capacity, 1))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         if self._in_iter:
-            raise RuntimeError("this loader is iterated over once; give num_epochs for more passes")
+            raise RuntimeError(
+                "InMemBatchedDataLoader couldn't be used multiple times: give num_epochs for more passes over the rows"
+            )
         self._in_iter = True
         rows = len(next(iter(self._columns.values()), ()))
         for epoch in range(self._num_epochs):

@@ -166,6 +166,7 @@ _OF_CACHE = ("cache_type", "cache_location", "cache_size_limit", "cache_row_size
 
 
 def _made(url: Any, given: Mapping[str, Any], *, batched: bool) -> Reader:
+    _options.check_numbers(given)
     place, workers = _options.location(
         url, pool=given["reader_pool_type"], **{name: given[name] for name in _OF_LOCATION}
     )
@@ -265,7 +266,9 @@ class Reader:
         self.schema = transform_schema(stored, settings.transform) if settings.transform else stored
         seed = settings.seed
         if settings.shard_seed:
-            _options.renamed("shard_seed", "it was deprecated in Petastorm; use seed", UserWarning)
+            _options.renamed(
+                "shard_seed was deprecated and will be removed in future versions", "use seed", UserWarning
+            )
             seed = settings.shard_seed
 
         shape: Shape
@@ -361,7 +364,8 @@ class Reader:
     def __next__(self) -> Any:
         if self.stopped:
             raise RuntimeError(
-                "the reader was stopped, perhaps by the end of its with block; nothing more comes from it"
+                "Trying to read a sample after the reader was stopped, perhaps by the end of its with block: "
+                "nothing more comes from it"
             )
         try:
             return self._rows.popleft()

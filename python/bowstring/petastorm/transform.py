@@ -68,4 +68,6 @@ def _edited(field: Any) -> UnischemaField:
 
 def _warn_unknown(option: str, names: set[str]) -> None:
     if names:
-        warnings.warn(f"{option}: {', '.join(sorted(names))} are not in the schema and are ignored", stacklevel=3)
+        warnings.warn(
+            f"{option}: these are not part of the schema, and are ignored: {', '.join(sorted(names))}", stacklevel=3
+        )

@@ -61,7 +61,10 @@ class Unischema:
         self._fields = OrderedDict((field.name, field) for field in fields)
         for field in self._fields.values():
             if hasattr(self, field.name):
-                warnings.warn(f"field {field.name} hides behind a member of Unischema; use fields[]", stacklevel=2)
+                warnings.warn(
+                    f"Can not create dynamic property {field.name}: the field hides behind a member of Unischema; use fields[]",
+                    stacklevel=2,
+                )
             else:
                 setattr(self, field.name, field)
 
@@ -80,7 +83,9 @@ class Unischema:
         patterns = [field for field in fields if isinstance(field, str)]
         exact: list[Any] = [field for field in fields if isinstance(field, tuple)]
         if len(patterns) + len(exact) != len(fields):
-            raise ValueError("fields are named by regular expressions or by UnischemaField objects; got something else")
+            raise ValueError(
+                "a field must be either a string, which is a regular expression, or a UnischemaField; got something else"
+            )
         unknown = sorted({field.name for field in exact} - self._fields.keys())
         if unknown:
             raise ValueError(f"field {', '.join(unknown)} does not belong to the schema {self}")
@@ -192,9 +197,11 @@ def _spark_type(field: UnischemaField) -> Any:
     if field.codec is not None:
         return field.codec.spark_dtype()
     if field.shape != ():
-        raise ValueError(f"field {field.name!r} is an array without a codec; name one, e.g. NdarrayCodec()")
+        raise ValueError(f"field {field.name!r} is an array and has codec set to None; name one, e.g. NdarrayCodec()")
     name = _SPARK.get(field.numpy_dtype)
     if name is None:
         hint = "ScalarCodec(DecimalType(...))" if field.numpy_dtype is Decimal else "a ScalarCodec"
-        raise ValueError(f"field {field.name!r}: {field.numpy_dtype} has no Spark type of its own; give it {hint}")
+        raise ValueError(
+            f"Was not able to map type {field.numpy_dtype} of field {field.name!r}: it has no Spark type of its own; give it {hint}"
+        )
     return getattr(needed("pyspark.sql.types", "a Spark schema"), name)()

@@ -30,7 +30,7 @@ class WeightedSamplingReader:
             if first.batched_output != other.batched_output:
                 raise ValueError("readers of rows and readers of batches (batched_output) cannot be mixed")
             if set(first.schema.fields) != set(other.schema.fields):
-                raise ValueError("all readers must have the same schema, i.e. fields of the same names")
+                raise ValueError("all readers should have the same schema, i.e. fields of the same names")
             if (first.ngram is None) != (other.ngram is None) or (
                 first.ngram is not None and first.ngram != other.ngram
             ):

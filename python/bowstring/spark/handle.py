@@ -22,6 +22,7 @@ from bowstring.endpoint import is_everywhere, is_loopback, split_listen
 from bowstring.errors import ConfigError, Error, RemoteError, TimeoutError
 from bowstring.flight import Connection
 from bowstring.options import Url, plain, size
+from bowstring.ranges import MOST, seconds, whole
 from bowstring.spark.meeting import Meeting, MeetingServer
 from bowstring.spark.store import Store, StoreOptions, own_address
 from bowstring.spark.types import conform, stored_schema
@@ -53,6 +54,9 @@ def serve(
     tls_cert: Url | None = None,
     tls_key: Url | None = None,
     ca: Url | None = None,
+    client_ca: Url | None = None,
+    cert: Url | None = None,
+    key: Url | None = None,
     server_name: str | None = None,
     insecure: bool = False,
     timeout: float = 600.0,
@@ -81,6 +85,10 @@ def serve(
     :param tls_cert: certificate of driver and executors, a file on all of them.
     :param tls_key: its private key.
     :param ca: who signed it, a file on all of them.
+    :param client_ca: who signs clients, a file on all of them: driver and executors then let in who shows such a certificate alone,
+        which ranks give as ``cert`` and ``key`` of their ``storage_options``.
+    :param cert: the certificate that tasks, and ranks of this process, show; a file on all of them.
+    :param key: its private key.
     :param server_name: the name that the certificate is for, where that is not each host's address.
     :param insecure: be open to other machines without TLS.
     :param timeout: seconds for all ranks to come, once the rows are there.
@@ -88,26 +96,41 @@ def serve(
     :param attempts: how often the job is submitted when a task or an executor fails.
     :param loader: other options of the ranks' loaders: ``columns``, ``nulls``, ``tail``, ... They are the same for all ranks.
     """
-    if world_size < 1:
-        raise ConfigError(f"option world_size: {world_size} is less than 1", option="world_size")
+    world_size = whole("world_size", world_size, 1, (1 << 32) - 1)
+    batch_size = whole("batch_size", batch_size, 1, 1 << 31)
+    seed = whole("seed", seed, 0, 2 * MOST + 1)
+    tasks = None if tasks is None else whole("tasks", tasks, 1, (1 << 31) - 1)
+    memory = size(memory, "memory")
+    timeout, patience = seconds("timeout", timeout), seconds("patience", patience)
+    attempts = whole("attempts", attempts, 1, (1 << 31) - 1)
     for name in loader:
         if name in _OWN:
             raise ConfigError(f"option {name}: it is each rank's own, see connect()", option=name)
     options = {"batch_size": batch_size, "seed": seed, "shuffle": shuffle, **loader}
     host, _ = split_listen(listen)
     wide = not is_loopback(host)
-    door = {"token": token, "insecure": insecure, "tls_cert": tls_cert, "tls_key": tls_key}
-    server: dict[str, Any] = {"insecure": insecure, "shared_memory": not wide, "tls_cert": tls_cert, "tls_key": tls_key}
+    _check_shown(client_ca, cert, key)
+    tls = {"tls_cert": tls_cert, "tls_key": tls_key, "client_ca": client_ca}
+    door = {"token": token, "insecure": insecure, **tls}
+    server: dict[str, Any] = {"insecure": insecure, "shared_memory": not wide, **tls}
     if token is not None:
         server["tokens"] = [f"ranks:{token}"]
-    client = {"token": token, "ca": ca, "server_name": server_name}
+    client = {"token": token, "ca": ca, "cert": cert, "key": key, "server_name": server_name}
     storage = {name: str(value) for name, value in client.items() if value is not None}
-    store = StoreOptions(size(memory), spill, "0.0.0.0:0" if wide else "127.0.0.1:0", server, storage)
+    store = StoreOptions(memory, spill, "0.0.0.0:0" if wide else "127.0.0.1:0", server, storage)
     if tasks is not None:
         df = df.repartition(tasks)
     meeting = Meeting(world_size, plain(options), timeout, patience)
     place = MeetingServer(meeting, listen, **door)
     return Handle(df, place, _reached(place.url, df.sparkSession), store, attempts)
+
+
+def _check_shown(client_ca: Url | None, cert: Url | None, key: Url | None) -> None:
+    """Refuses a hand-off whose own tasks would not be let in."""
+    for name, given in (("cert", cert), ("key", key)):
+        if given is None and (client_ca is not None or cert is not None or key is not None):
+            problem = "tasks connect to the driver as clients: client_ca needs cert and key, which go together"
+            raise ConfigError(f"option {name}: {problem}", option=name)
 
 
 def _reached(url: str, session: Any) -> str:

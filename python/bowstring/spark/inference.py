@@ -7,6 +7,7 @@ from typing import Any
 
 from bowstring.errors import ConfigError
 from bowstring.inference.arrays import Model, predicted, rebatched, tensors
+from bowstring.ranges import whole
 from bowstring.spark.types import arrow_schema
 
 __all__ = ["predict"]
@@ -42,15 +43,14 @@ def predict(
     """
     from pyspark.sql.types import StructType
 
-    if batch_size < 1:
-        raise ConfigError(f"option batch_size: {batch_size} is less than 1", option="batch_size")
+    at_once = whole("batch_size", batch_size, 1, 1 << 31)
     added = schema if isinstance(schema, StructType) else StructType.fromDDL(schema)
     if not isinstance(added, StructType):
         raise ConfigError(f"option schema: {schema!r} has no names; write e.g. 'score float'", option="schema")
     for name in added.names:
         if name in df.columns:
             raise ConfigError(f"option schema: the frame has a column {name!r} already", option="schema")
-    whole = StructType([*df.schema.fields, *added.fields])
+    frame = StructType([*df.schema.fields, *added.fields])
     wanted = arrow_schema(added)
     names = None if columns is None else list(columns)
 
@@ -59,13 +59,13 @@ def predict(
 
         model: Model | None = None
         place = _device(device)
-        for batch in rebatched(batches, batch_size):
+        for batch in rebatched(batches, at_once):
             model = model or model_fn()  # not for a partition without rows
             made = predicted(model(tensors(batch, names, place)), batch.num_rows, wanted)
             fields = [*batch.schema, *made.schema]
             yield pa.RecordBatch.from_arrays([*batch.columns, *made.columns], schema=pa.schema(fields))
 
-    return df.mapInArrow(work, whole)
+    return df.mapInArrow(work, frame)
 
 
 def _device(device: str | None) -> str | None:

@@ -9,6 +9,7 @@ from typing import Any
 from bowstring.errors import ConfigError
 from bowstring.flight import is_server
 from bowstring.options import Mode
+from bowstring.ranges import LONGEST, MOST, seconds
 
 __all__ = ["SourceOptions"]
 
@@ -63,10 +64,10 @@ class SourceOptions:
             url=url,
             columns=None if columns is None else tuple(name.strip() for name in columns.split(",") if name.strip()),
             filter=options.get("filter"),
-            parts=_number(options, "parts") if "parts" in options else None,
+            parts=_number(options, "parts", (1 << 31) - 1) if "parts" in options else None,
             if_exists=exists,
             pushdown=options.get("pushdown", "false").lower() == "true",
-            timeout=float(options.get("timeout", "600")),
+            timeout=_seconds(options),
             checkpoints=options.get("checkpointlocation"),
             storage={name: options[name] for name in _OF_STORE if name in options},
             writer=writer,
@@ -82,11 +83,21 @@ class SourceOptions:
         return modes[self.exists(overwrite)]
 
 
-def _number(options: Mapping[str, str], name: str) -> int:
+def _number(options: Mapping[str, str], name: str, most: int = MOST) -> int:
     try:
         number = int(options[name])
     except ValueError:
         number = 0
-    if number < 1:
-        raise ConfigError(f"option {name}: {options[name]!r} is no number above 0", option=name)
+    if not 1 <= number <= most:
+        problem = f"{options[name][:64]!r} is not a whole number from 1 to {most}"
+        raise ConfigError(f"option {name}: {problem}", option=name)
     return number
+
+
+def _seconds(options: Mapping[str, str]) -> float:
+    text = options.get("timeout", "600")
+    try:
+        return seconds("timeout", float(text))
+    except ValueError:  # a ConfigError is one, too
+        problem = f"{text[:64]!r} is not a number of seconds above 0, at most {LONGEST:.0f}"
+        raise ConfigError(f"option timeout: {problem}", option="timeout") from None

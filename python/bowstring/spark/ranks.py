@@ -14,11 +14,12 @@ from typing import Any
 
 import pyarrow.flight as flight
 
-from bowstring import _native
+from bowstring import ranks
 from bowstring.base import BaseLoader
 from bowstring.errors import ClosedError, ConfigError, Error, MismatchError, RemoteError, TimeoutError
 from bowstring.flight import Connection
 from bowstring.loader import Loader
+from bowstring.ranges import seconds, whole
 
 __all__ = ["RankLoader", "connect", "sequence"]
 
@@ -41,9 +42,9 @@ def connect(
     ...     train(batch)
 
     :param url: where the driver listens: ``listen`` of ``serve()``.
-    :param rank: this rank; the default comes from the launcher's environment.
+    :param rank: this rank; the default comes from the process group or the launcher's environment.
     :param loader: whose batches they are: :class:`bowstring.Loader`, ``bowstring.torch.DataLoader``.
-    :param storage_options: ``token`` (or ``BOWSTRING_TOKEN``), ``ca``, ``server_name``.
+    :param storage_options: ``token`` (or ``BOWSTRING_TOKEN``), ``ca``, ``cert``, ``key``, ``server_name``.
     :param timeout: seconds to wait for Spark, at the start and when it computes the rows again.
     :param options: what is this rank's own: ``threads``, ``memory_budget``, ``prefetch``.
     """
@@ -62,7 +63,7 @@ def sequence(seed: int, epoch: int, steps: Sequence[int], shuffle: bool) -> list
 
 
 class RankLoader:
-    """One rank's batches: an iterable over the rest of the current epoch, like :class:`bowstring.Loader`.
+    """One rank's batches: every ``iter()`` is a pass, as of :class:`bowstring.Loader`.
 
     Each batch comes from one executor; from which is the same for all ranks, so all make the same number of steps. It says every
     second that it lives, until it is closed.
@@ -79,12 +80,12 @@ class RankLoader:
     ) -> None:
         self._launched: tuple[int, str] | None = None
         if rank is None:
-            rank, world_size, why = _native.rank()
+            rank, world_size, why = ranks.rank()
             self._launched = (world_size, why)
-        self._rank = rank
+        self._rank = whole("rank", rank, 0, (1 << 32) - 1)
         self._kind = loader
         self._storage = storage
-        self._timeout = timeout
+        self._timeout = seconds("timeout", timeout)
         self._own = {"prefetch": _PREFETCH, **own}
         self._driver = Connection(url, storage, timeout=60)
         self._lock = threading.Condition()
@@ -95,7 +96,8 @@ class RankLoader:
         self._opened = -1
         self._rows_known: list[tuple[int, int]] | None = None
         self._closed = False
-        self._epoch = self._step = 0
+        self._epoch = self._step = self._pass = 0
+        self._taken = False  # whether anything was, of this pass
         self._asked: tuple[int, list[int]] = (-1, [])
         self._beats = threading.Thread(target=self._beat, name="bowstring-beat", daemon=True)
         self._beats.start()
@@ -244,12 +246,25 @@ class RankLoader:
                 self._open()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """The rest of the current epoch; from its start if the last one ended."""
+        """A pass: where the loader stands if nothing was taken since it was opened or sent there, else the next epoch."""
         if self._closed:
             raise ClosedError("the loader was closed")
-        while self._step < len(self._order()):
+        if self._taken:
+            self._go(self._epoch + 1, 0)
+        self._pass += 1
+        return self._batches(self._pass)
+
+    def _batches(self, number: int) -> Iterator[dict[str, Any]]:
+        while True:
+            if number != self._pass:
+                raise ClosedError(
+                    "this iterator ended when its loader began another pass; take batches from the newest iterator"
+                )
+            if self._step >= len(self._order()):
+                break
             batch = self._next()
             self._step += 1
+            self._taken = True
             yield batch
         self._go(self._epoch + 1, 0)
 
@@ -283,12 +298,13 @@ class RankLoader:
         return self._step
 
     def set_epoch(self, epoch: int) -> None:
-        """Goes to the start of ``epoch``; stays in place if that is the current one, so that a resumed loader goes on."""
-        if epoch != self._epoch:
+        """Sets the epoch of the next pass: goes to its first step. A loader that was resumed in this very epoch stays in place."""
+        if whole("epoch", epoch) != self._epoch or self._taken:
             self._go(epoch, 0)
 
     def _go(self, epoch: int, step: int) -> None:
-        self._epoch, self._step, self._streams = epoch, step, []
+        self._pass += self._taken
+        self._epoch, self._step, self._streams, self._taken = epoch, step, [], False
 
     def _fingerprint(self) -> int:
         return zlib.crc32(json.dumps([self._rows_known, self._options, self._world], sort_keys=True).encode())

@@ -200,6 +200,7 @@ assert OnGpu.cuda.cuStreamSynchronize(stream) == 0
 for image, label, mine in reads:
     said.append(image.tobytes() == mine["image"].tobytes() and label.tolist() == mine["label"].tolist())
 # Queued on that stream and nowhere else, and nobody waits for it.
+mine = iter(reference)
 label = static["label"]
 before = label.read().tolist()
 OnGpu.cuda.fakeHold(stream, 1)
@@ -207,10 +208,10 @@ loader.next_into(static, stream=number)
 said.append(label.read().tolist() == before)
 OnGpu.cuda.fakeHold(stream, 0)
 OnGpu.cuda.cuStreamSynchronize(stream)
-said.append(label.read().tolist() == next(iter(reference))["label"].tolist())
+said.append(label.read().tolist() == next(mine)["label"].tolist())
 # Without a stream: done when it returns.
 loader.next_into(static, stream=-1)
-said.append(label.read().tolist() == next(iter(reference))["label"].tolist())
+said.append(label.read().tolist() == next(mine)["label"].tolist())
 print(json.dumps([all(said), len(said)]))
 """,
         fake_driver,

@@ -98,7 +98,7 @@ def test_no_copy_on_the_host(kinds: pathlib.Path) -> None:
 def test_an_iterator_goes_on(kinds: pathlib.Path) -> None:
     loader = Loader(kinds, batch_size=8, columns=["id"])
     first = ids(next(loader))
-    rest = [ids(batch) for batch in loader]
+    rest = [ids(batch) for batch in iter(lambda: next(loader, None), None)]
     assert sorted(sum(rest, first)) == list(range(100))
     assert len(rest) == 12
     state = loader.get_state()

@@ -15,7 +15,8 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     pytest.importorskip("lightning")
     import lightning.pytorch as pl
-    from bowstring.lightning import DataModule, EvaluationLoader, TrainingLoader
+    from bowstring.lightning import DataModule
+    from bowstring.torch import DataLoader
     from lightning.pytorch.callbacks import ModelCheckpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -86,16 +87,31 @@ def test_short_epochs_and_other_loops(kinds: pathlib.Path, tmp_path: pathlib.Pat
     own.teardown()
 
 
-def test_loaders_by_themselves(kinds: pathlib.Path) -> None:
-    want = expected(kinds, 2)
-    with TrainingLoader(kinds, batch_size=8, columns=["id"]) as loader:
-        counted = [batch["id"] for _, batch in zip(range(13), loader, strict=False)]
-        assert len(counted) == 13
-        assert [batch["id"][batch["_mask"]].tolist() for batch in loader] == want[13:]
-    with EvaluationLoader(kinds, batch_size=8, columns=["id"]) as loader:
-        next(iter(loader))
-        for _ in range(2):
-            assert [batch["id"][batch["_mask"]].tolist() for batch in loader] == want[:13]
+def test_plain_loaders(kinds: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    want = expected(kinds)
+    whole = [list(range(step, min(step + 8, 100))) for step in range(0, 100, 8)]
+
+    def loaders() -> tuple[DataLoader, DataLoader]:
+        options: dict[str, Any] = {"batch_size": 8, "columns": ["id", "x"]}
+        return DataLoader(kinds, **options), DataLoader(kinds, **options, shuffle=False)
+
+    # Within epochs, at their last batch, and at their end, where Lightning has not asked for it.
+    steps = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=1, save_top_k=-1)
+    ends = ModelCheckpoint(tmp_path, "end-{epoch}", save_top_k=-1, save_on_train_epoch_end=True)
+    model = Model()
+    trainer(tmp_path, callbacks=[steps, ends]).fit(model, *loaders())
+    assert model.seen == want
+    assert model.validated == [*whole[:2], *whole * 3], "after the sanity check, all of it"
+    for name, step in (("step=5", 5), ("step=13", 13), ("step=20", 20), ("end-epoch=0", 13), ("end-epoch=1", 26)):
+        again = Model()
+        trainer(tmp_path).fit(again, *loaders(), ckpt_path=tmp_path / f"{name}.ckpt")
+        assert again.seen == want[step:], name
+    # One loader for everything: each loop has all of it.
+    one, model = loaders()[1], Model()
+    trainer(tmp_path, max_epochs=1).fit(model, one, loaders()[1])
+    trainer(tmp_path).validate(Model(), one)
+    trainer(tmp_path, max_epochs=1, limit_train_batches=4).fit(model, one, loaders()[1])
+    assert model.seen == [*whole, *whole[:4]]
 
 
 RANKS = """

@@ -134,16 +134,23 @@ def test_epochs_follow_each_other(kinds: pathlib.Path) -> None:
     assert [ids(batch) for _ in range(3) for batch in data] == want
     assert sorted(row for step in want[:13] for row in step) == list(range(100))
     assert [ids(batch) for batch in opened(kinds).repeat(2)] == want[:26]
-    # One that was left has no effect; one that is asked for goes back.
+    # One that was left was a pass; a look is none, and one that is asked for goes back.
     data = opened(kinds)
-    next(iter(data))
-    assert [ids(batch) for batch in data] == want[:13]
+    assert ids(data.peek()) == want[0]
+    assert ids(next(iter(data))) == want[0]
+    assert (data.epoch, data.step) == (0, 1)
+    assert [ids(batch) for batch in data] == want[13:26]
+    assert ids(data.peek()) == want[26]
     data.set_epoch(1)
     data.set_epoch(2)
     assert [ids(batch) for batch in data] == want[26:]
-    # Two at once: each has its own position.
+    data.set_epoch(0)
+    assert [ids(batch) for batch in data.take(5)] == want[:5]
+    assert [ids(batch) for batch in data.take(5)] == want[13:18]
+    # Two at once: each is a pass, and has its own position.
     data = opened(kinds)
-    assert [(ids(a), ids(b)) for a, b in tf.data.Dataset.zip((data, data))] == [(step, step) for step in want[:13]]
+    both = [(ids(a), ids(b)) for a, b in tf.data.Dataset.zip((data, data))]
+    assert both == list(zip(want[:13], want[13:26], strict=True))
 
 
 def test_state_is_what_was_yielded(kinds: pathlib.Path) -> None:
@@ -163,6 +170,7 @@ def test_state_is_what_was_yielded(kinds: pathlib.Path) -> None:
         assert next(iter(loader))["id"].tolist() == want[5]
         data.load_state_dict(loader.state_dict())
         assert ids(next(iter(data))) == want[6]
+        data.load_state_dict(loader.state_dict())
     halves = [opened(kinds, batch_size=4, rank=rank, world_size=2) for rank in range(2)]
     for half in halves:
         half.load_state_dict(state)
@@ -173,9 +181,9 @@ def test_state_is_what_was_yielded(kinds: pathlib.Path) -> None:
     assert [ids(next(ahead)) for _ in range(2)] == want[6:8]
     data.load_state_dict(data.state_at(8))
     assert ids(next(iter(data))) == want[8]
-    # The last step's state begins the next epoch.
+    # After the last step's state nothing is left of its epoch.
     data.load_state_dict(data.state_at(13))
-    assert ids(next(iter(data))) == want[13]
+    assert [[ids(batch) for batch in data] for _ in range(2)] == [[], want[13:26]]
 
 
 def test_checkpoints_of_iterators(kinds: pathlib.Path, tmp_path: pathlib.Path) -> None:

@@ -33,7 +33,7 @@ use bowstring::pipeline::option_table::misspelling;
 use out::{Failure, Out, Outcome};
 
 #[global_allocator]
-static ALLOCATOR: bowstring::memory::Recycler = bowstring::memory::Recycler;
+static ALLOCATOR: bowstring::memory::CachingAllocator = bowstring::memory::CachingAllocator;
 
 /// Parquet to training batches.
 #[derive(Debug, Parser)]

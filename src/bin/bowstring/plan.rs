@@ -36,6 +36,8 @@ struct Report {
     fingerprint: String,
     files: usize,
     row_groups: usize,
+    /// What is shuffled and read: row groups, or units of them.
+    units: usize,
     epoch: u64,
     /// Rows of the epoch over all ranks, and steps of every rank.
     rows: u64,
@@ -110,7 +112,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
 fn examine(source: &LocalSource, options: &LoaderOptions, urls: Vec<String>, budget: u64) -> Result<Report> {
     let (plan, world) = (source.plan(), source.info().share.world);
     let spec = plan.spec();
-    let Readings { asked, worlds, advice, reads } = source.readings(options)?;
+    let Readings { row_groups, units, asked, worlds, advice, reads } = source.readings(options)?;
     let need = source.memory_need();
     let total = need.row_groups.saturating_add(need.batches);
     let last = plan.steps().saturating_sub(1).saturating_mul(spec.global_batch);
@@ -118,7 +120,8 @@ fn examine(source: &LocalSource, options: &LoaderOptions, urls: Vec<String>, bud
         urls,
         fingerprint: plan.fingerprint().to_string(),
         files: source.datasets().map(|dataset| dataset.manifest().files.len()).sum(),
-        row_groups: source.datasets().map(|dataset| dataset.manifest().groups.len()).sum(),
+        row_groups,
+        units,
         epoch: plan.epoch(),
         rows: plan.rows(),
         steps: plan.steps(),
@@ -162,7 +165,11 @@ fn ranks(plan: &Plan, reads: &Reads) -> Result<Vec<Rank>> {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (files, groups) = (plural(self.files as u64, "file"), plural(self.row_groups as u64, "row group"));
-        writeln!(f, "{}, {groups}, {files}; fingerprint {:.12}", plural(self.rows, "row"), self.fingerprint)?;
+        let units = match self.units > self.row_groups {
+            true => format!(" in {}", plural(self.units as u64, "unit")),
+            false => String::new(),
+        };
+        writeln!(f, "{}, {groups}{units}, {files}; fingerprint {:.12}", plural(self.rows, "row"), self.fingerprint)?;
         writeln!(f)?;
         let tail = match (self.tail, self.last_step_rows == self.global_batch_size || self.steps == 0) {
             (_, true) => "no tail".to_owned(),
@@ -200,7 +207,7 @@ impl fmt::Display for Report {
             "  reading   {:.2} x the data by all ranks together; {} of {} by more than one",
             reading.times_read,
             count(reading.shared_row_groups),
-            plural(reading.row_groups, "row group")
+            plural(reading.row_groups, if self.units > self.row_groups { "unit" } else { "row group" })
         )?;
         let first = bytes(reading.first_batch_bytes);
         match self.first_batch_seconds {

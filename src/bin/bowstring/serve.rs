@@ -289,7 +289,7 @@ async fn serve(args: &Args, file: ServeFile, out: &mut Out) -> Outcome {
         }
     });
     let listen = file.server.listen.as_deref().unwrap_or(LISTEN);
-    // Asked before the port is bound: nobody shall connect in between.
+    // StreamRequest before the port is bound: nobody shall connect in between.
     for address in resolve("listen", listen).await? {
         config.check(address)?;
     }

@@ -10,13 +10,14 @@ use std::sync::Arc;
 use arrow::array::{ArrayRef, BinaryViewArray};
 use rayon::prelude::*;
 
-use super::cells::{Cells, Data};
-use super::faults::{self, BadRow};
+use super::block::{Data, RowGroupBlock};
 use super::gather::{self, Picks, Strided, Wide};
 use super::lists::{self, ListCell};
 use super::number::fill;
 use super::options::BadRows;
 use super::output::{Form, Output, Padding};
+use super::row_errors::{self, BadRow};
+use super::rows::{self, AT_ONCE, Blocks, RowLayout, Small};
 use super::shaped::{self, Shapes};
 use super::{MASK, ROW_ID, bytes};
 use crate::error::{Error, Place, Result};
@@ -31,8 +32,6 @@ const PIECE: usize = 128 << 10;
 const ROWS: usize = 2048;
 /// Widest value of which many fit into a cache line.
 const NARROW: usize = 16;
-/// Rows whose small values are taken for all columns at once. Two cache lines of each fit into the nearest cache.
-const TILE: usize = 128;
 
 /// Batches smaller than this are filled by the calling thread alone.
 const SERIAL: usize = 64 << 10;
@@ -44,7 +43,7 @@ pub struct Rows<'a> {
     /// Global step within the epoch.
     pub step: u64,
     /// The row groups that the rows come from.
-    pub cells: &'a [Arc<Cells>],
+    pub cells: &'a [Arc<RowGroupBlock>],
     /// For each row of the batch: index into `cells`, and row within.
     pub rows: &'a [(u32, u32)],
     /// Rows of the batch, padding included: at least the number of `rows`. Padding rows are zero.
@@ -72,6 +71,8 @@ impl fmt::Debug for Rows<'_> {
 /// One output's values in each of the row groups.
 pub(super) enum Table<'a> {
     Fixed(Vec<Strided<'a>>),
+    /// Side by side with others, from this byte of each row on.
+    Small(usize),
     /// As `Fixed`, where the rows of some row group were left in its pages.
     Wide(Vec<Wide<'a>>),
     Lists(Vec<ListCell<'a>>),
@@ -97,30 +98,42 @@ type Job<'a> = (usize, Box<dyn FnOnce() + Send + 'a>);
 
 pub(super) fn assemble(
     outputs: &[Output],
+    small: Option<&Arc<RowLayout>>,
     row_id: bool,
     rows: &Rows<'_>,
     mut reservation: Reservation,
 ) -> Result<(Batch, Vec<BadRow>)> {
     check(rows)?;
-    let tables =
-        outputs.iter().enumerate().map(|(at, output)| table(output, at, rows.cells)).collect::<Result<Vec<_>>>()?;
-    let mut faults = faults::known(outputs, rows);
+    let bytes = small.and_then(|layout| rows::blocks(layout, rows.cells));
+    let small = small.zip(bytes.as_deref()).map(|(layout, bytes)| Blocks { layout, bytes });
+    let table = |(at, output): (usize, &Output)| match small.and_then(|blocks| blocks.layout.offset(at)) {
+        Some(offset) if matches!(output.form, Form::Fixed) => Ok(Table::Small(offset)),
+        _ => table(output, at, rows.cells),
+    };
+    let tables = outputs.iter().enumerate().map(table).collect::<Result<Vec<_>>>()?;
+    let mut row_errors = row_errors::known(outputs, rows);
     // Nothing behind the first fault matters if it ends the batch anyway.
-    let limit = faults.first().filter(|_| rows.bad_rows == BadRows::Error).map_or(rows.rows.len(), |fault| fault.index);
+    let limit =
+        row_errors.first().filter(|_| rows.bad_rows == BadRows::Error).map_or(rows.rows.len(), |fault| fault.index);
     let mut picked = Cow::Borrowed(rows.rows);
-    let shapes = shaped::shapes(outputs, &tables, rows, &picked, limit, Some(&mut faults));
+    let shapes = shaped::shapes(outputs, &tables, rows, &picked, limit, Some(&mut row_errors));
     let mut layout = lay_out(outputs, &tables, &picked, rows, row_id, shapes)?;
     within(&layout, rows)?;
     let spare = reservation.split(0);
     let mut builder = BatchBuilder::with_room(layout.specs.clone(), layout.room, reservation)?;
-    faults::decode(outputs, &tables, rows, limit, &layout, &mut builder, &mut faults);
-    shaped::decode(outputs, &tables, rows, (&picked, limit), &layout, &mut builder, &mut faults);
-    faults.sort_by_key(|fault| (fault.index, fault.output));
+    row_errors::decode(outputs, &tables, rows, limit, &layout, &mut builder, &mut row_errors);
+    shaped::decode(outputs, &tables, rows, (&picked, limit), &layout, &mut builder, &mut row_errors);
+    row_errors.sort_by_key(|fault| (fault.index, fault.output));
 
     let mut is_bad = vec![false; rows.rows.len()];
-    faults.iter().for_each(|fault| is_bad[fault.index] = true);
-    let stand_in = |index: usize| faults::stand_in(outputs, &tables, rows, index, &is_bad, &layout, &mut builder);
-    let bad = if faults.is_empty() { Vec::new() } else { faults::settle(faults, rows, picked.to_mut(), stand_in)? };
+    row_errors.iter().for_each(|fault| is_bad[fault.index] = true);
+    let substitute =
+        |index: usize| row_errors::substitute(outputs, &tables, rows, index, &is_bad, &layout, &mut builder);
+    let bad = if row_errors.is_empty() {
+        Vec::new()
+    } else {
+        row_errors::settle(row_errors, rows, picked.to_mut(), substitute)?
+    };
     if bad.iter().any(|bad| bad.replaced_by.is_some()) {
         let shapes = shaped::shapes(outputs, &tables, rows, &picked, picked.len(), None);
         let decoded = std::mem::replace(&mut layout, lay_out(outputs, &tables, &picked, rows, row_id, shapes)?);
@@ -130,7 +143,7 @@ pub(super) fn assemble(
         shaped::decode(outputs, &tables, rows, all, &layout, &mut builder, &mut Vec::new());
     }
     let picks = Picks::new(&picked, rows.size);
-    fill_tensors(outputs, &tables, &picks, &layout, rows, row_id, &mut builder)?;
+    fill_tensors(outputs, (&tables, small), &picks, &layout, rows, row_id, &mut builder)?;
     let arrow = outputs.par_iter().zip(&tables).filter(|(output, _)| output.is_arrow());
     let arrow = arrow.map(|(output, table)| {
         let array = arrow_column(output, table, &picks);
@@ -173,8 +186,9 @@ fn check(rows: &Rows<'_>) -> Result<()> {
 }
 
 /// The values of output `at` in all row groups, which all have one form.
-fn table<'a>(output: &Output, at: usize, cells: &'a [Arc<Cells>]) -> Result<Table<'a>> {
-    let paged = |cell: &Arc<Cells>| matches!(cell.parts.get(at), Some(part) if matches!(part.data, Data::Pages(_)));
+fn table<'a>(output: &Output, at: usize, cells: &'a [Arc<RowGroupBlock>]) -> Result<Table<'a>> {
+    let paged =
+        |cell: &Arc<RowGroupBlock>| matches!(cell.parts.get(at), Some(part) if matches!(part.data, Data::Pages(_)));
     let mut table = match output.form {
         Form::Fixed if cells.iter().any(paged) => Table::Wide(Vec::new()),
         Form::Fixed | Form::Pack => Table::Fixed(Vec::new()),
@@ -354,7 +368,7 @@ pub(super) fn own_specs(size: usize, row_id: bool, masked: bool, specs: &mut Vec
 /// Fills every tensor but those that were decoded.
 fn fill_tensors(
     outputs: &[Output],
-    tables: &[Table<'_>],
+    (tables, blocks): (&[Table<'_>], Option<Blocks<'_>>),
     picks: &Picks<'_>,
     layout: &Layout,
     rows: &Rows<'_>,
@@ -362,13 +376,14 @@ fn fill_tensors(
     builder: &mut BatchBuilder,
 ) -> Result<()> {
     let mask = |at: usize, output: &Output| {
-        let stride = output.valid.unwrap_or(0);
+        // Row groups may be very many, and most outputs have no mask.
+        let Some(stride) = output.valid else { return Vec::new() };
         let of = rows.cells.iter().map(|cell| cell.parts[at].valid.as_deref().unwrap_or_default());
         of.map(|bytes| Strided { bytes, stride }).collect()
     };
     let masks: Vec<Vec<Strided<'_>>> = outputs.iter().enumerate().map(|(at, output)| mask(at, output)).collect();
     let mut jobs: Vec<Job<'_>> = Vec::new();
-    let mut narrow: Vec<Narrow<'_>> = Vec::new();
+    let (mut narrow, mut small): (Vec<Narrow<'_>>, Vec<Small<'_>>) = (Vec::new(), Vec::new());
     let mut total = 0;
     let mut tensors = builder.tensors().into_iter();
     let mut next = || {
@@ -379,6 +394,7 @@ fn fill_tensors(
     for (at, output) in outputs.iter().enumerate() {
         let width = output.width();
         match (&output.form, &tables[at]) {
+            (Form::Fixed, Table::Small(offset)) => small.push((next(), *offset, width)),
             (Form::Fixed | Form::Pack, Table::Fixed(cells)) if (1..=NARROW).contains(&width) && !picks.runs => {
                 narrow.push((next(), cells, width));
             }
@@ -451,7 +467,12 @@ fn fill_tensors(
         };
         jobs.push((0, Box::new(fill_mask)));
     }
-    tiles(&mut jobs, narrow, picks);
+    tiles(&mut jobs, narrow, picks, move |tile, rows| {
+        tile.into_iter().for_each(|(to, cells, width)| gather::fixed(to, rows, cells, width, false));
+    });
+    if let Some(blocks) = blocks {
+        tiles(&mut jobs, small, picks, move |tile, picked| rows::gather(tile, picked, blocks));
+    }
     // All columns of some rows, then all columns of the next ones.
     jobs.sort_by_key(|(row, _)| *row);
     if total < SERIAL {
@@ -490,23 +511,27 @@ type Narrow<'a> = (&'a mut [u8], &'a [Strided<'a>], usize);
 
 /// Fills tensors of small values from rows that are anywhere. The values of a row lie side by side, so a few rows are taken for all
 /// columns before the next ones: what the first column has brought into the nearest cache the others find there.
-fn tiles<'a>(jobs: &mut Vec<Job<'a>>, narrow: Vec<Narrow<'a>>, picks: &Picks<'a>) {
-    let mut columns = Vec::with_capacity(narrow.len());
-    for (tensor, cells, width) in narrow {
+fn tiles<'a, T: Copy + Send + 'a>(
+    jobs: &mut Vec<Job<'a>>,
+    tensors: Vec<(&'a mut [u8], T, usize)>,
+    picks: &Picks<'a>,
+    work: impl Fn(Vec<(&'a mut [u8], T, usize)>, &[(u32, u32)]) + Copy + Send + 'a,
+) {
+    let mut columns = Vec::with_capacity(tensors.len());
+    for (tensor, from, width) in tensors {
         let (real, padding) = tensor.split_at_mut(picks.rows.len() * width);
         if !padding.is_empty() {
             jobs.push((picks.rows.len(), Box::new(move || padding.fill(0))));
         }
-        columns.push((real.chunks_mut(TILE * width), cells, width));
+        columns.push((real.chunks_mut(AT_ONCE * width), from, width));
     }
     if columns.is_empty() {
         return;
     }
-    for (at, rows) in picks.rows.chunks(TILE).enumerate() {
-        let tile = columns.iter_mut().filter_map(|(chunks, cells, width)| Some((chunks.next()?, *cells, *width)));
-        let tile: Vec<Narrow<'a>> = tile.collect();
-        let work = move || tile.into_iter().for_each(|(to, cells, width)| gather::fixed(to, rows, cells, width, false));
-        jobs.push((at * TILE, Box::new(work)));
+    for (at, rows) in picks.rows.chunks(AT_ONCE).enumerate() {
+        let tile = columns.iter_mut().filter_map(|(chunks, from, width)| Some((chunks.next()?, *from, *width)));
+        let tile: Vec<_> = tile.collect();
+        jobs.push((at * AT_ONCE, Box::new(move || work(tile, rows))));
     }
 }
 

@@ -13,7 +13,7 @@ use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer};
 use arrow::compute::interleave;
 use arrow::datatypes::{DataType, Field};
 
-use super::cells::Offsets;
+use super::block::Offsets;
 use super::gather::Picks;
 use crate::schema::cast;
 

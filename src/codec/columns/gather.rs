@@ -1,6 +1,6 @@
 //! The hot loop: rows from anywhere in many row groups, side by side in a tensor.
 
-use crate::page::Stretches;
+use crate::page::PagedRows;
 
 /// The rows of a batch: cell and row of each, in range, then padding up to `size`.
 #[derive(Debug, Clone, Copy)]
@@ -33,7 +33,7 @@ pub(super) struct Strided<'a> {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Wide<'a> {
     Block(Strided<'a>),
-    Pages(&'a Stretches),
+    Pages(&'a PagedRows),
 }
 
 impl Wide<'_> {

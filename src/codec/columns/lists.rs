@@ -2,11 +2,11 @@
 
 use std::ops::Range;
 
-use super::cells::Offsets;
+use super::block::Offsets;
 use super::number::fill;
 use super::options::Truncate;
 use super::output::{Limit, Padding};
-use crate::page::Stretches;
+use crate::page::PagedRows;
 
 /// The lists of one row group.
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub(super) enum ListCell<'a> {
     /// Of any length, their items one after another.
     Together { offsets: &'a [Offsets], values: &'a [u8] },
     /// One level of lists of `length` items, left in pages.
-    Pages { length: usize, pages: &'a Stretches },
+    Pages { length: usize, pages: &'a PagedRows },
 }
 
 impl ListCell<'_> {

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //!   once per row group and root column (CPU)                     once per batch (CPU)
-//!   array ─ prepare ─► Prepared ─┐
-//!   array ─ prepare ─► Prepared ─┼─ cells ─► Cells ─┐
-//!   array ─ prepare ─► Prepared ─┘  (packs become   ├─ assemble ─► Batch: rows gathered, images decoded in place
-//!                                    row-major)     │
-//!   pages ─ packs ─────► Prepared (row-major)       Cells, Cells ───┘
-//!   pages ─ in_pages ──► Prepared (left where they lie)
+//!   array ─ prepare ─► PreparedColumn ─┐
+//!   array ─ prepare ─► PreparedColumn ─┼─ cells ─► RowGroupBlock ─┐
+//!   array ─ prepare ─► PreparedColumn ─┘  (packs become           ├─ assemble ─► Batch: rows gathered, images decoded in place
+//!                                          row-major)             │
+//!   pages ─ packs ─────► PreparedColumn (row-major)    other row groups' blocks ─┘
+//!   pages ─ in_pages ──► PreparedColumn (left where they lie)
 //! ```
 //!
 //! Preparing settles everything that depends on values alone: nulls, casts, dictionaries, lengths. What is wrong with a row is
@@ -15,9 +15,8 @@
 //! a column have one form, whatever their files looked like, and assembling only copies.
 
 mod assemble;
+mod block;
 mod bytes;
-mod cells;
-mod faults;
 mod gather;
 mod leaf;
 mod lists;
@@ -26,6 +25,7 @@ mod options;
 mod output;
 mod pack;
 mod prepare;
+mod row_errors;
 mod rows;
 mod select;
 mod shaped;
@@ -40,12 +40,13 @@ use arrow::datatypes::SchemaRef;
 use rayon::prelude::*;
 
 pub use self::assemble::Rows;
-pub use self::cells::{Cells, Prepared};
-use self::cells::{Data, Made, Part};
-pub use self::faults::BadRow;
+use self::block::{Data, Made, Part};
+pub use self::block::{PreparedColumn, RowGroupBlock};
 use self::leaf::Leaf;
 pub use self::options::{BadRows, ColumnOptions, Lengths, Lists, Nulls, Pack, Padded, PerColumn, Scalar, Truncate};
 use self::output::{Form, Member, Output};
+pub use self::row_errors::BadRow;
+use self::rows::RowLayout;
 pub use self::select::{check_excluded, means as column_is_meant, roots};
 use crate::error::{Error, Place, Result};
 use crate::page;
@@ -62,7 +63,8 @@ pub struct Columns {
     /// In batch order: tensors, then Arrow columns.
     outputs: Vec<Output>,
     row_id: bool,
-    shuffled: bool,
+    /// Where small columns lie side by side, if they are to.
+    small: Option<Arc<RowLayout>>,
 }
 
 impl Columns {
@@ -111,7 +113,7 @@ impl Columns {
             }
         }
         let roots = by_root.into_iter().map(|(root, of)| (schema.field(root).name().as_str().into(), of)).collect();
-        Ok(Self { fields, paths, roots, members, outputs, row_id: options.row_id, shuffled: false })
+        Ok(Self { fields, paths, roots, members, outputs, row_id: options.row_id, small: None })
     }
 
     /// The outputs that `names` mean, by name, prefix or glob.
@@ -125,7 +127,7 @@ impl Columns {
         Ok((0..all.len()).filter(|at| meant(all[*at])).collect())
     }
 
-    /// The same columns, of which batches hold only these outputs, and row numbers only if `row_id`. Cells serve both.
+    /// The same columns, of which batches hold only these outputs, and row numbers only if `row_id`. RowGroupBlock serve both.
     pub(crate) fn only(&self, outputs: &[usize], row_id: bool) -> Self {
         let mut only = self.clone();
         for (_, output) in only.outputs.iter_mut().enumerate().filter(|(at, _)| !outputs.contains(at)) {
@@ -140,7 +142,7 @@ impl Columns {
     /// pass over it and saves a cache miss per value.
     #[must_use]
     pub fn shuffled(mut self, yes: bool) -> Self {
-        self.shuffled = yes;
+        self.small = yes.then(|| RowLayout::of(&self.outputs)).flatten().map(Arc::new);
         self
     }
 
@@ -160,7 +162,7 @@ impl Columns {
     /// # Errors
     /// [`Error::Corrupt`] if the array is not what the schema promised. Rows that are wrong by their values are remembered, and
     /// reported by [`assemble`](Self::assemble).
-    pub fn prepare(&self, root: usize, array: ArrayRef, place: &Place) -> Result<Prepared> {
+    pub fn prepare(&self, root: usize, array: ArrayRef, place: &Place) -> Result<PreparedColumn> {
         let (name, members) = self
             .roots
             .get(root)
@@ -172,7 +174,7 @@ impl Columns {
                 .map_err(|what| Error::corrupt(place.clone().column(Arc::clone(&member.name)), what))?;
             parts.push((*at, part));
         }
-        Ok(Prepared { name: Arc::clone(name), rows: array.len(), made: Made::Members(parts) })
+        Ok(PreparedColumn { name: Arc::clone(name), rows: array.len(), made: Made::Members(parts) })
     }
 
     /// Packs of `rows` rows straight from pages, which `pages` gives for the number of a root column: those packs for which this
@@ -181,13 +183,13 @@ impl Columns {
         &self,
         rows: usize,
         pages: &(dyn Fn(usize) -> Option<page::Source> + Sync),
-    ) -> Vec<(Prepared, Vec<usize>)> {
+    ) -> Vec<(PreparedColumn, Vec<usize>)> {
         let packs = self.outputs.par_iter().enumerate().filter(|(_, output)| matches!(output.form, Form::Pack));
         let made = packs.filter_map(|(at, output)| {
             let root = |member: &usize| self.roots.iter().position(|(_, of)| of.as_slice() == [*member]);
             let roots = output.members.iter().map(root).collect::<Option<Vec<usize>>>()?;
             let part = pack::from_pages(output, &self.members, rows, &roots, pages)?;
-            Some((Prepared { name: Arc::clone(&output.name), rows, made: Made::Output(at, part) }, roots))
+            Some((PreparedColumn { name: Arc::clone(&output.name), rows, made: Made::Output(at, part) }, roots))
         });
         made.collect()
     }
@@ -197,13 +199,13 @@ impl Columns {
     pub(crate) fn in_pages(
         &self,
         root: usize,
-        pages: impl FnOnce(&dyn Fn(usize) -> bool) -> Option<page::Stretches>,
-    ) -> Option<Prepared> {
+        pages: impl FnOnce(&dyn Fn(usize) -> bool) -> Option<page::PagedRows>,
+    ) -> Option<PreparedColumn> {
         let (name, at, output) = self.stays(root)?;
         let pages = pages(&|row| output.leaves(row))?;
         let (member, rows) = (&self.members[at], pages.rows());
         let part = Part { data: Data::Pages(pages), dtype: member.dtype, valid: None, bad: Vec::new(), root: None };
-        Some(Prepared { name: Arc::clone(name), rows, made: Made::Members(vec![(at, part)]) })
+        Some(PreparedColumn { name: Arc::clone(name), rows, made: Made::Members(vec![(at, part)]) })
     }
 
     /// Whether [`in_pages`](Self::in_pages) may leave rows of this root column among the fetched bytes, where `found` says whether they
@@ -225,8 +227,8 @@ impl Columns {
     ///
     /// # Errors
     /// [`Error::Corrupt`] if the columns differ in length, or one is missing.
-    pub fn cells(&self, prepared: Vec<Prepared>, place: Place) -> Result<Cells> {
-        cells::cells(&self.members, &self.outputs, prepared, self.shuffled, place)
+    pub fn cells(&self, prepared: Vec<PreparedColumn>, place: Place) -> Result<RowGroupBlock> {
+        block::cells(&self.members, &self.outputs, prepared, self.small.as_ref(), place)
     }
 
     /// Gathers the rows of one step into one slab, decodes its images in place, and says which rows were bad.
@@ -239,7 +241,7 @@ impl Columns {
         rows: &Rows<'_>,
         reservation: crate::memory::Reservation,
     ) -> Result<(crate::tensor::Batch, Vec<BadRow>)> {
-        assemble::assemble(&self.outputs, self.row_id, rows, reservation)
+        assemble::assemble(&self.outputs, self.small.as_ref(), self.row_id, rows, reservation)
     }
 
     /// Bytes to reserve for a batch of `rows` rows: exact for fixed shapes, with room for `_mask`. For ragged and Arrow columns
@@ -284,7 +286,7 @@ impl Columns {
 
     /// The outputs whose cells lie side by side: width and number.
     fn moved(&self) -> Vec<(usize, usize)> {
-        if self.shuffled { rows::chosen(&self.outputs) } else { Vec::new() }
+        if self.small.is_some() { rows::chosen(&self.outputs) } else { Vec::new() }
     }
 
     /// How long the lists may be of the output that member `at` alone makes.

@@ -94,7 +94,7 @@ pub(super) enum Form {
     Nested(bool, usize),
     /// Values of any Arrow type, as they are stored.
     Arrow(DataType),
-    /// Prepared, but not in this batch.
+    /// PreparedColumn, but not in this batch.
     Absent,
 }
 
@@ -170,7 +170,7 @@ impl Output {
 }
 
 /// How the cells of a leaf are decoded, if they are.
-enum Cells {
+enum RowGroupBlock {
     Plain,
     Image(ImageDecoder),
     /// Images that a device will decode.
@@ -182,7 +182,7 @@ enum Cells {
     Arrow(DataType),
 }
 
-impl Cells {
+impl RowGroupBlock {
     fn of(leaf: &Leaf, options: &ColumnOptions) -> Result<Self> {
         let wrong = |option, problem: &str| Err(Error::config(option, format!("column {}: {problem}", leaf.name)));
         let image = select::lookup(&options.images, &leaf.name);
@@ -223,9 +223,9 @@ pub(super) fn single(leaf: &Leaf, at: usize, options: &ColumnOptions) -> Result<
     let wrong = |option, problem: String| Err(Error::config(option, format!("column {name}: {problem}")));
     let (cast, cast_named) = select::lookup(&options.cast, &name).map_or((None, false), |(d, named)| (Some(*d), named));
     let cast = cast.or(leaf.meant);
-    let cells = Cells::of(leaf, options)?;
+    let cells = RowGroupBlock::of(leaf, options)?;
     let is_bytes = matches!(leaf.kind, Kind::Text | Kind::Binary);
-    if (is_bytes || !matches!(cells, Cells::Plain)) && cast_named {
+    if (is_bytes || !matches!(cells, RowGroupBlock::Plain)) && cast_named {
         return wrong("cast", "text, binary, images, and arrays in cells are not cast".to_owned());
     }
     let nulls = select::lookup(&options.nulls.0, &name).map_or(Nulls::Error, |(nulls, _)| nulls.clone());
@@ -236,8 +236,10 @@ pub(super) fn single(leaf: &Leaf, at: usize, options: &ColumnOptions) -> Result<
     };
     let text = leaf.kind == Kind::Text;
     let held = match (&cells, &leaf.stored) {
-        (Cells::Strings(text, axes), Some(stored)) => Held::Strings(Arc::new(NpyDecoder::new(stored)?), *axes, *text),
-        (Cells::Arrow(ty), _) => Held::Arrow(ty.clone()),
+        (RowGroupBlock::Strings(text, axes), Some(stored)) => {
+            Held::Strings(Arc::new(NpyDecoder::new(stored)?), *axes, *text)
+        }
+        (RowGroupBlock::Arrow(ty), _) => Held::Arrow(ty.clone()),
         _ => Held::Values,
     };
     let list = select::lookup(&options.lists.0, &name);
@@ -245,41 +247,41 @@ pub(super) fn single(leaf: &Leaf, at: usize, options: &ColumnOptions) -> Result<
     if named && (leaf.levels == 0 || is_bytes) {
         return wrong("lists", "only lists of numbers, of varying length, are padded".to_owned());
     }
-    let null_plan = null_plan(leaf, &name, &nulls, dtype, !matches!(cells, Cells::Plain))?;
+    let null_plan = null_plan(leaf, &name, &nulls, dtype, !matches!(cells, RowGroupBlock::Plain))?;
     let fill = null_plan.text().map(<[u8]>::to_vec);
     let mut dims = leaf.dims.clone();
     let mut unit =
         leaf.unit.as_deref().filter(|_| cast.is_none_or(|dtype| Kind::Number(dtype) == leaf.kind)).map(Arc::from);
     let form = match (cells, leaf.levels, list) {
-        (Cells::Image(decoder), ..) => {
+        (RowGroupBlock::Image(decoder), ..) => {
             dims = decoder.shape().to_vec();
             Form::Decoded(Arc::new(decoder))
         }
-        (Cells::Deferred(photos), ..) => {
+        (RowGroupBlock::Deferred(photos), ..) => {
             dims = vec![photos.row_bytes()];
             Form::Decoded(Arc::new(photos))
         }
-        (Cells::Stored(decoder, shape), ..) => {
+        (RowGroupBlock::Stored(decoder, shape), ..) => {
             unit = decoder.unit().map(Arc::from);
             let (form, fixed) = stored(decoder, &shape);
             dims = fixed;
             form
         }
-        (Cells::Strings(text, axes), ..) => Form::Nested(text, axes),
-        (Cells::Arrow(ty), ..) => Form::Arrow(ty),
-        (Cells::Plain, 0, _) if is_bytes => Form::Bytes(text, fill),
-        (Cells::Plain, levels, _) if is_bytes => Form::Nested(text, levels),
-        (Cells::Plain, 0, _) => Form::Fixed,
-        (Cells::Plain, levels, Some((Lists::Padded(padded), _))) => {
+        (RowGroupBlock::Strings(text, axes), ..) => Form::Nested(text, axes),
+        (RowGroupBlock::Arrow(ty), ..) => Form::Arrow(ty),
+        (RowGroupBlock::Plain, 0, _) if is_bytes => Form::Bytes(text, fill),
+        (RowGroupBlock::Plain, levels, _) if is_bytes => Form::Nested(text, levels),
+        (RowGroupBlock::Plain, 0, _) => Form::Fixed,
+        (RowGroupBlock::Plain, levels, Some((Lists::Padded(padded), _))) => {
             Form::Padded(padding(padded, &name, dtype, levels)?)
         }
-        (Cells::Plain, 1, Some((Lists::Cut(padded), _))) => {
+        (RowGroupBlock::Plain, 1, Some((Lists::Cut(padded), _))) => {
             Form::Ragged(1, Some(padding(padded, &name, dtype, 1)?.limit))
         }
-        (Cells::Plain, _, Some((Lists::Cut(_), _))) => {
+        (RowGroupBlock::Plain, _, Some((Lists::Cut(_), _))) => {
             return wrong("lists", "lists of lists are padded or left as they are, not cut".to_owned());
         }
-        (Cells::Plain, levels, _) => Form::Ragged(levels, None),
+        (RowGroupBlock::Plain, levels, _) => Form::Ragged(levels, None),
     };
     let valid = (null_plan == NullPlan::Mask).then_some(1);
     let output = Output { name: Arc::clone(&name), form, dtype, dims, valid, members: vec![at], unit };

@@ -11,7 +11,7 @@ use arrow::datatypes::ArrowNativeType;
 use bytemuck::Pod;
 use rayon::prelude::*;
 
-use super::cells::{Bad, Cause, Data, Part, RowSet};
+use super::block::{Bad, Cause, Data, Part, RowSet};
 use super::leaf::Kind;
 use super::number::{convert, misfits};
 use super::output::{Member, Output};

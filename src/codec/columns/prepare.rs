@@ -11,8 +11,8 @@ use arrow::buffer::{BooleanBuffer, Buffer, MutableBuffer, NullBuffer, OffsetBuff
 use arrow::compute::take;
 use arrow::datatypes::DataType;
 
+use super::block::{Bad, Cause, Data, Offsets, Part, RowSet};
 use super::bytes;
-use super::cells::{Bad, Cause, Data, Offsets, Part, RowSet};
 use super::leaf::{Kind, Step, kind};
 use super::number::{self, convert, misfits};
 use super::output::{Held, Limit, Member, NullPlan};
@@ -213,7 +213,7 @@ fn long(member: &Member, walk: &Walk, offsets: &[Offsets], limit: &Limit, root: 
     found
 }
 
-/// Cells that are kept as Arrow arrays: of their own type, or lists of the strings that are in them.
+/// RowGroupBlock that are kept as Arrow arrays: of their own type, or lists of the strings that are in them.
 fn held(member: &Member, array: &ArrayRef, nulls: Option<NullBuffer>, root: &ArrayRef) -> Checked<Part> {
     let part = |array, bad| Part { data: Data::Nested(array), dtype: DType::Uint8, valid: None, bad, root: None };
     match &member.held {

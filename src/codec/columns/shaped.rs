@@ -7,8 +7,8 @@ use arrow::array::Array;
 use rayon::prelude::*;
 
 use super::assemble::{Layout, Rows, Table};
-use super::faults::Fault;
 use super::output::{Form, Output};
+use super::row_errors::RowError;
 use crate::codec::DecodeShaped;
 use crate::error::{Error, Place, Result};
 use crate::tensor::BatchBuilder;
@@ -34,7 +34,7 @@ pub(super) struct Shapes {
     pub(super) axes: Vec<usize>,
 }
 
-/// The shapes of the first `limit` of `picked`; the others, nulls and bad rows have no elements. What is bad goes to `faults`, if
+/// The shapes of the first `limit` of `picked`; the others, nulls and bad rows have no elements. What is bad goes to `row_errors`, if
 /// it is asked for.
 pub(super) fn shapes(
     outputs: &[Output],
@@ -42,7 +42,7 @@ pub(super) fn shapes(
     rows: &Rows<'_>,
     picked: &[(u32, u32)],
     limit: usize,
-    mut faults: Option<&mut Vec<Fault>>,
+    mut row_errors: Option<&mut Vec<RowError>>,
 ) -> Vec<Shapes> {
     let mut all = Vec::with_capacity(outputs.len());
     for (at, output) in outputs.iter().enumerate() {
@@ -67,8 +67,8 @@ pub(super) fn shapes(
                     shapes.axes[index * shaped.axes..][..shape.len()].copy_from_slice(&shape);
                 }
                 Err(error) => {
-                    if let Some(faults) = &mut faults {
-                        faults.push(Fault::of(output, at, index, rows, error));
+                    if let Some(row_errors) = &mut row_errors {
+                        row_errors.push(RowError::of(output, at, index, rows, error));
                     }
                 }
             }
@@ -88,7 +88,7 @@ pub(super) fn decode(
     (picked, limit): (&[(u32, u32)], usize),
     layout: &Layout,
     builder: &mut BatchBuilder,
-    faults: &mut Vec<Fault>,
+    row_errors: &mut Vec<RowError>,
 ) {
     for (at, output) in outputs.iter().enumerate() {
         let Form::Shaped(shaped) = &output.form else { continue };
@@ -110,9 +110,9 @@ pub(super) fn decode(
             }
             let error = decoder.decode_into(cell, 0, place).err()?;
             place.fill(0);
-            Some(Fault::of(output, at, index, rows, error))
+            Some(RowError::of(output, at, index, rows, error))
         });
-        faults.extend(failed.collect::<Vec<_>>());
+        row_errors.extend(failed.collect::<Vec<_>>());
     }
 }
 

@@ -23,13 +23,13 @@ use serde_json::json;
 use self::encoding::Encoding;
 use self::shard::Samples;
 use self::take::Taker;
-use super::chain::unexpected;
+use super::budget::Budget;
 use super::files::{Found, Limits};
 use super::format::Format;
-use super::gate::Gate;
+use super::job::unexpected;
+use super::listing::Listing;
 use super::source::drain;
 use super::source::{BATCH_BYTES, BATCH_ROWS, Batches, Opening, Shard, Source};
-use super::tree::Tree;
 use crate::error::{Error, Place, Result};
 
 pub(super) use self::write::sink;
@@ -85,7 +85,7 @@ struct MdsSource {
     limits: Limits,
 }
 
-pub(super) fn open(tree: &Tree, opening: &Opening) -> Result<Box<dyn Source>> {
+pub(super) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>> {
     let above = directory(tree)?;
     let tree = above.as_ref().unwrap_or(tree);
     let place = || Place::file("index.json");
@@ -187,7 +187,7 @@ fn first_name(entries: &[Entry], number: usize) -> Option<&str> {
 }
 
 /// The directory of the index that `tree` is; `None` if it is the directory itself.
-fn directory(tree: &Tree) -> Result<Option<Tree>> {
+fn directory(tree: &Listing) -> Result<Option<Listing>> {
     match tree.file()? {
         None => Ok(None),
         Some(file) if &*file.name == "index.json" => Ok(Some(tree.parent())),
@@ -202,8 +202,8 @@ impl MdsSource {
     /// The cells of the first sample, if there is one.
     fn first(&self) -> Result<Option<Vec<Vec<u8>>>> {
         let Some(number) = self.entries.iter().position(|entry| entry.samples > 0) else { return Ok(None) };
-        let gate = Gate::new(u64::MAX);
-        let mut samples = self.samples(number, &gate)?;
+        let budget = Budget::new(u64::MAX);
+        let mut samples = self.samples(number, &budget)?;
         if !samples.advance()? {
             return Ok(None);
         }
@@ -212,11 +212,11 @@ impl MdsSource {
         ))
     }
 
-    fn samples<'a>(&'a self, shard: usize, gate: &'a Gate) -> Result<Samples<'a>> {
+    fn samples<'a>(&'a self, shard: usize, budget: &'a Budget) -> Result<Samples<'a>> {
         let (Some(entry), Some(found)) = (self.entries.get(shard), self.files.get(shard)) else {
             return Err(Error::NotFound { what: format!("shard {shard}"), hint: String::new() });
         };
-        Samples::open(entry, found, gate, &self.limits)
+        Samples::open(entry, found, budget, &self.limits)
     }
 }
 
@@ -233,8 +233,8 @@ impl Source for MdsSource {
         &self.shards
     }
 
-    fn read<'a>(&'a self, shard: usize, columns: &[usize], gate: &'a Gate) -> Result<Box<dyn Batches + 'a>> {
-        let samples = self.samples(shard, gate)?;
+    fn read<'a>(&'a self, shard: usize, columns: &[usize], budget: &'a Budget) -> Result<Box<dyn Batches + 'a>> {
+        let samples = self.samples(shard, budget)?;
         let schema = Arc::new(self.schema.project(columns).map_err(unexpected)?);
         let columns = columns.iter().filter_map(|number| self.encodings.get(*number).map(|own| (*number, own)));
         let columns = columns
@@ -305,11 +305,11 @@ pub fn fuzz_shard(directory: &Path, shard: &[u8], samples: u64) -> Result<u64> {
         read_bytes: 4 << 20,
         written: None,
     };
-    let source = open(&Tree::local(directory)?, &opening)?;
-    let gate = Gate::new(64 << 20);
+    let source = open(&Listing::local(directory)?, &opening)?;
+    let budget = Budget::new(64 << 20);
     let columns: Vec<usize> = (0..source.schema().fields().len()).collect();
     let mut rows = 0;
-    drain(&mut *source.read(0, &columns, &gate)?, |batch| {
+    drain(&mut *source.read(0, &columns, &budget)?, |batch| {
         rows += batch.num_rows() as u64;
         Ok(())
     })?;

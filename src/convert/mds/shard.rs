@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::super::budget::{Budget, Permit};
 use super::super::files::{Found, Limits};
-use super::super::gate::{Gate, Permit};
 use super::super::hash::Hashing;
 use super::super::input::{Input, Packed};
 use super::{Entry, MAX_CONFIG};
@@ -54,13 +54,13 @@ impl Unpacked {
 }
 
 impl<'a> Samples<'a> {
-    pub(super) fn open(entry: &'a Entry, found: &Found, gate: &'a Gate, limits: &Limits) -> Result<Self> {
+    pub(super) fn open(entry: &'a Entry, found: &Found, budget: &'a Budget, limits: &Limits) -> Result<Self> {
         let raw = entry.raw_data.bytes;
         let offsets = entry.samples.saturating_add(1).saturating_mul(4);
         let packing = entry.compression.as_deref().map(|name| name.split(':').next().unwrap_or(name));
         let snappy = packing == Some("snappy");
         let needed = offsets.saturating_mul(2) + if snappy { raw.saturating_add(found.bytes) } else { 0 };
-        let permit = gate.reserve(needed, || format!("file {}: its offsets", found.name))?;
+        let permit = budget.reserve(needed, || format!("file {}: its offsets", found.name))?;
         let input = match packing {
             None => Unpacked::Stream(Input::open_as(found, Packed::Plain)?),
             Some("zstd") => Unpacked::Stream(Input::open_as(found, Packed::Zstd)?),

@@ -12,7 +12,7 @@ use super::super::format::Format;
 use super::super::hash::Hashing;
 use super::super::input::{Input, Packed};
 use super::super::options::{ConvertOptions, Packing};
-use super::super::roll::{Output, Rolling, Rows};
+use super::super::rolling::{Output, RollingWriter, Rows};
 use super::super::sink::{Part, Sink, Writer, refused_value};
 use super::code::Coder;
 use super::encoding::Encoding;
@@ -58,7 +58,7 @@ impl Sink for MdsSink {
             let (path, columns) = (path.to_owned(), columns.clone());
             Ok(Box::new(MdsRows { path, body, samples, columns, packing, sizes: Vec::new(), rows: 0 }))
         };
-        Ok(Rolling::writer(directory, "mds", self.target.min(MAX_SHARD), Arc::new(make)))
+        Ok(RollingWriter::writer(directory, "mds", self.target.min(MAX_SHARD), Arc::new(make)))
     }
 
     fn name(&self, _: &Part, number: usize, _: usize) -> String {
@@ -85,7 +85,7 @@ impl Sink for MdsSink {
         let index = json!({"version": 2, "shards": shards}).to_string();
         let path = directory.join("index.json");
         super::super::publish::remove(&path)?;
-        super::super::roll::put_file(&path, index.as_bytes())
+        super::super::rolling::put_file(&path, index.as_bytes())
     }
 }
 

@@ -69,7 +69,7 @@ impl Bound {
     }
 }
 
-/// What is known about a column in some stretch of rows.
+/// What is known about a column in some slice of rows.
 #[derive(Debug)]
 enum Known {
     /// Statistics, if there are any.

@@ -14,7 +14,7 @@ use parquet::schema::types::ColumnDescriptor;
 
 use super::literal::{NANOS_PER_DAY, nanos_per};
 
-/// What is known about the values in a stretch of rows. `None` is unknown.
+/// What is known about the values in a slice of rows. `None` is unknown.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Facts {
     pub(super) rows: u64,

@@ -98,7 +98,7 @@ impl WriterOptions {
             ("file_bytes", self.file_bytes == 0),
         ] {
             if zero {
-                return Err(Error::config(option, "must be at least 1"));
+                return Err(Error::config(option, "0 is less than 1"));
             }
         }
         if self.overwrite_foreign && !self.overwrite {
@@ -114,10 +114,11 @@ impl WriterOptions {
             Compression::None => Codec::UNCOMPRESSED,
             Compression::Snappy => Codec::SNAPPY,
             Compression::Lz4 => Codec::LZ4_RAW,
-            Compression::Zstd(level) => Codec::ZSTD(
-                ZstdLevel::try_new(level)
-                    .map_err(|_| Error::config("compression", "the levels of zstd are 1 to 22"))?,
-            ),
+            Compression::Zstd(level) => {
+                let wrong = || Error::config("compression", format!("zstd: {level} is not a level from 1 to 22"));
+                let known = ZstdLevel::try_new(level).ok().filter(|_| (1..=22).contains(&level));
+                Codec::ZSTD(known.ok_or_else(wrong)?)
+            }
         };
         let mut properties = WriterProperties::builder()
             .set_created_by(format!("bowstring version {}", env!("CARGO_PKG_VERSION")))
@@ -142,7 +143,7 @@ impl WriterOptions {
                 return Err(Error::config("schema", problem));
             }
             if binary {
-                // Cells like arrays and images repeat so rarely that a dictionary only costs.
+                // RowGroupBlock like arrays and images repeat so rarely that a dictionary only costs.
                 properties = properties.set_column_dictionary_enabled(path.clone(), false);
             }
             if self.fleeting && is_compared(field.data_type()) {

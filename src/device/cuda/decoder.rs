@@ -19,7 +19,7 @@ use super::nvjpeg::{self, Job, Nvjpeg, State};
 use super::pinned::Pinned;
 use super::{QUIET_EVENT, refused};
 use crate::device::decoding::{Decoding, Photo, View, in_row};
-use crate::device::port::{Address, DEVICE_ALIGNMENT};
+use crate::device::traits::{Address, DEVICE_ALIGNMENT};
 use crate::error::Result;
 use crate::memory::HostAllocator;
 

@@ -15,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::sys;
 
-use crate::device::port::refused;
+use crate::device::traits::refused;
 use crate::error::{Error, Result};
 
 /// A handle of the driver (`CUcontext`, `CUstream`, `CUevent`, `CUmodule`, `CUfunction`): a pointer that is never followed here.

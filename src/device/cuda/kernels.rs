@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::driver::{Bound, Context, Handle};
 use crate::device::conversion::{Conversion, Lists};
 use crate::device::decoding::Decoding;
-use crate::device::port::{Address, refused};
+use crate::device::traits::{Address, refused};
 use crate::error::Result;
 use crate::schema::DType;
 

@@ -29,8 +29,8 @@ use pinned::Pinned;
 
 use super::conversion::Conversion;
 use super::decoding::Decoding;
-use super::port::{Address, Device, Event, Fenced, Kind, Stream, refused};
 use super::spec::Gpu;
+use super::traits::{Address, Device, Event, Fenced, Kind, Stream, refused};
 use crate::error::Result;
 use crate::memory::HostAllocator;
 

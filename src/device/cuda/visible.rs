@@ -19,8 +19,8 @@ use serde_json::Value;
 
 use super::driver::{self, Driver};
 use super::pinned;
-use crate::device::port::refused;
 use crate::device::spec::Gpu;
+use crate::device::traits::refused;
 use crate::error::{Error, Result};
 
 /// Holds what the scheduler gave the task, as JSON or as the path of a file.

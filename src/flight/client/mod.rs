@@ -15,5 +15,5 @@ pub use credentials::{Credentials, Transport};
 pub use gang::{Gang, Joining};
 pub use local::Local;
 pub use pending::Pending;
-pub use receive::Announced;
+pub use receive::StreamInfo;
 pub use remote::RemoteSource;

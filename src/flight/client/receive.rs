@@ -23,8 +23,8 @@ use super::connection::{Connection, Dial, Failure};
 use super::credentials::{Credentials, Transport};
 use super::local::{self, Local};
 use crate::error::{Error, Result};
-use crate::flight::asked::Asked;
-use crate::flight::frames::{Event, Limits, Reader};
+use crate::flight::grpc_codec::{Event, Limits, Reader};
+use crate::flight::request::StreamRequest;
 use crate::flight::wire::{Columns, decode};
 use crate::manifest::Fingerprint;
 use crate::memory::{HostBuffer, Pool};
@@ -39,7 +39,7 @@ const LONGEST: Duration = Duration::from_secs(2);
 
 /// What a server says of a stream, as the `app_metadata` of its FlightInfo.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Announced {
+pub struct StreamInfo {
     /// The data.
     pub fingerprint: Fingerprint,
     /// The resolved plan.
@@ -90,7 +90,7 @@ impl Source {
     }
 
     /// What the servers say of `asked`.
-    pub(super) async fn announced(&self, asked: &Asked) -> Result<(Announced, Columns)> {
+    pub(super) async fn announced(&self, asked: &StreamRequest) -> Result<(StreamInfo, Columns)> {
         let asking = async {
             let mut attempts = Attempts::new(self);
             loop {
@@ -108,9 +108,9 @@ impl Source {
             .unwrap_or_else(|_| Err(Error::Timeout { stage: "receive", culprit: self.culprit(), waited }))
     }
 
-    async fn announced_at(&self, address: &Address, asked: &Asked) -> Result<(Announced, Columns), Failure> {
+    async fn announced_at(&self, address: &Address, asked: &StreamRequest) -> Result<(StreamInfo, Columns), Failure> {
         let connection = self.connect(address).await?;
-        let asked = Asked { dataset: address.dataset.clone(), ..asked.clone() };
+        let asked = StreamRequest { dataset: address.dataset.clone(), ..asked.clone() };
         self.wait_for(format!("{} to open {}", connection.peer(), address.dataset));
         let info = connection.info(FlightDescriptor::new_cmd(asked.to_json()), self.silence()).await?;
         let announced = announced(&info).map_err(Failure::Final)?;
@@ -170,7 +170,7 @@ impl<'a> Attempts<'a> {
     }
 }
 
-fn announced(info: &FlightInfo) -> Result<Announced> {
+fn announced(info: &FlightInfo) -> Result<StreamInfo> {
     serde_json::from_slice(&info.app_metadata).map_err(|error| Error::Mismatch {
         what: "what the server says of the stream".to_owned(),
         expected: "fingerprint, plan, steps and rows".to_owned(),
@@ -193,8 +193,8 @@ fn columns(peer: &str, info: FlightInfo) -> Result<Columns> {
 pub(super) struct Receiver {
     pub(super) source: Arc<Source>,
     /// Its step is the next one to receive.
-    pub(super) asked: Asked,
-    pub(super) announced: Announced,
+    pub(super) asked: StreamRequest,
+    pub(super) announced: StreamInfo,
     pub(super) columns: Columns,
     pub(super) pool: Arc<Pool>,
     /// Whether the last attempt through shared memory brought nothing, so that the next one goes over TCP.

@@ -12,12 +12,12 @@ use super::address::Address;
 use super::connection::Tcp;
 use super::credentials::Credentials;
 use super::gang::Gang;
-use super::receive::{Announced, Receiver, Source};
+use super::receive::{Receiver, Source, StreamInfo};
 use crate::codec::MASK;
 use crate::device::AnyBatch;
 use crate::error::{Error, Result};
-use crate::flight::asked::Asked;
 use crate::flight::gang::{Member, Reading};
+use crate::flight::request::StreamRequest;
 use crate::flight::wire::Columns;
 use crate::manifest::Fingerprint;
 use crate::memory::{HostAllocator, Pool};
@@ -35,8 +35,8 @@ pub struct RemoteSource {
     source: Arc<Source>,
     /// Who must still be a member for this to go on.
     member: Option<Arc<Member>>,
-    asked: Asked,
-    announced: Announced,
+    asked: StreamRequest,
+    announced: StreamInfo,
     info: PlanInfo,
     /// Fingerprint of the plan that the servers announced.
     plan: Fingerprint,
@@ -87,7 +87,7 @@ impl RemoteSource {
         let mut addresses = options.urls.iter().map(|url| Address::parse(url)).collect::<Result<Vec<_>>>()?;
         let Some(first) = addresses.first() else { return Err(Error::config("urls", "no dataset is given")) };
         let share = share(options, gang)?;
-        let mut asked = Asked::new(&first.dataset, options, share)?;
+        let mut asked = StreamRequest::new(&first.dataset, options, share)?;
         asked.gang = gang.map(|gang| gang.caller().clone());
         let (timeout, prefetch) = (options.deadline()?, options.ahead()?);
         let budget = options.memory_budget.unwrap_or_else(machine::default_budget);
@@ -166,7 +166,7 @@ impl BatchSource for RemoteSource {
             None => {
                 let (sender, receiver) = mpsc::channel(self.prefetch);
                 let fingerprint = Some(self.announced.fingerprint);
-                let asked = Asked { epoch: self.epoch, step: self.step, fingerprint, ..self.asked.clone() };
+                let asked = StreamRequest { epoch: self.epoch, step: self.step, fingerprint, ..self.asked.clone() };
                 let work = Receiver {
                     source: Arc::clone(&self.source),
                     asked,
@@ -220,7 +220,7 @@ impl BatchSource for RemoteSource {
         } else {
             let Some(runtime) = &self.runtime else { return Err(closed()) };
             let asked = self.asked.clone().in_version(version);
-            let same = Asked { fingerprint: Some(*fingerprint), ..asked.clone() };
+            let same = StreamRequest { fingerprint: Some(*fingerprint), ..asked.clone() };
             let (announced, columns) = runtime.block_on(self.source.announced(&same))?;
             Some((info(&announced, *share), asked, announced, columns))
         };
@@ -324,8 +324,8 @@ fn share(options: &LoaderOptions, gang: Option<&Gang>) -> Result<Share> {
     Share::new(share.rank, share.of)
 }
 
-fn info(announced: &Announced, share: Share) -> PlanInfo {
-    let Announced { fingerprint, spec, steps, rows, .. } = announced;
+fn info(announced: &StreamInfo, share: Share) -> PlanInfo {
+    let StreamInfo { fingerprint, spec, steps, rows, .. } = announced;
     PlanInfo { fingerprint: *fingerprint, spec: spec.clone(), steps: *steps, rows: *rows, share }
 }
 

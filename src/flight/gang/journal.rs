@@ -38,7 +38,7 @@ const SMALL: u64 = 1 << 20;
 /// A member as the journal keeps it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Seat {
+pub(super) struct MemberRecord {
     pub(super) rank: u32,
     #[serde(with = "hex_u128")]
     pub(super) attempt: u128,
@@ -55,7 +55,7 @@ pub(super) enum Record {
         generation: u64,
         at: Option<Position>,
         acknowledged: Option<Position>,
-        members: Vec<Seat>,
+        members: Vec<MemberRecord>,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reads: Option<Reading>,
     },

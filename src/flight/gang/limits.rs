@@ -11,13 +11,13 @@
 //! | `token` | its checksum, its gang's name, generations below 2^53 | while the rank joins |
 //! | `attempt`, `plan` | 32 and 64 hexadecimal digits | with the rank; with the generation |
 //! | `failure` | its first 512 characters | as the reason of the next generation |
-//! | `message` of an `all_gather` | `max_message`; of one round `max_gathered`; of all gangs `max_held` | until the next round has opened |
+//! | `message` of an `all_gather` | `max_message`; of one round `max_gathered`; of all gangs `max_held`, of one tenant's `held_per_tenant` | until the next round has opened |
 //! | `message` of a barrier | empty | |
 //! | `round` | the next one, or the last one again | a number |
 //! | `position` | not before the last one of the rank | a number |
 //! | `timeout_ms`, `poll_ms` | cut to 30 days and `max_poll` | while the call waits |
-//! | gangs | `max_gangs` | a few words and `members` each |
-//! | ranks of all gangs | `max_members` | 1 KiB at most each |
+//! | gangs | `max_gangs`; of one tenant `gangs_per_tenant` | a few words and `members` each |
+//! | ranks of all gangs | `max_members`; of one tenant `ranks_per_tenant` | 1 KiB at most each |
 //!
 //! Lower-case names are the fields of [`RegistryOptions`](super::RegistryOptions).
 
@@ -42,6 +42,11 @@ pub(super) fn request(action: &str, max_message: u64) -> u64 {
         "gang.all_gather" => max_message.saturating_mul(2).saturating_add(REQUEST),
         _ => REQUEST,
     }
+}
+
+/// The space that stands before the name of a gang; none where there are no tenants, and in the common space.
+pub(super) fn space(name: &str) -> Option<&str> {
+    name.split_once('/').map(|(space, _)| space)
 }
 
 /// That `name` is one for a gang, perhaps in a space of its own: then that stands before it.

@@ -6,11 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::crew::{Crew, Effects, Phase};
+use super::collectives::{Arriving, CollectiveKind};
+use super::group::{Effects, Group, Phase};
 use super::journal::Record;
 use super::limits;
 use super::registry::RegistryOptions;
-use super::rounds::{Arriving, Meeting};
 use super::wire::{
     AckRequest, Acked, Alive, Caller, JoinRequest, Joined, LeaveRequest, MeetRequest, Members, Met, Polled, Reading,
     Refusal, Share, State, from_hex,
@@ -31,7 +31,7 @@ pub(super) struct Happened {
 #[derive(Debug)]
 pub(super) struct Machine {
     options: RegistryOptions,
-    gangs: BTreeMap<String, Crew>,
+    gangs: BTreeMap<String, Group>,
     /// The highest generation of a gang that was forgotten.
     floor: u64,
     happened: Happened,
@@ -71,8 +71,8 @@ impl Machine {
                 | Record::Ended { gang, .. } => gang,
             };
             let (floor, lease) = (machine.floor, machine.options.lease);
-            let crew = machine.gangs.entry(name.clone()).or_insert_with(|| Crew::new(name, floor + 1, lease));
-            crew.replay(record, until);
+            let group = machine.gangs.entry(name.clone()).or_insert_with(|| Group::new(name, floor + 1, lease));
+            group.replay(record, until);
         }
         machine
     }
@@ -80,7 +80,7 @@ impl Machine {
     /// The fewest records that make this machine again.
     pub(super) fn snapshot(&self) -> Vec<Record> {
         let mut records = vec![Record::Floor { generation: self.floor }];
-        records.extend(self.gangs.values().flat_map(Crew::snapshot));
+        records.extend(self.gangs.values().flat_map(Group::snapshot));
         records
     }
 
@@ -100,7 +100,7 @@ impl Machine {
         for name in names {
             let _ = self.with(now, &name, |_, _| Ok(()));
         }
-        self.gangs.values().filter_map(Crew::due).min()
+        self.gangs.values().filter_map(Group::due).min()
     }
 
     /// Runs `act` on a gang at `now`, and gathers what it changed.
@@ -108,20 +108,20 @@ impl Machine {
         &mut self,
         now: Duration,
         name: &str,
-        act: impl FnOnce(&mut Crew, &mut Effects) -> Result<T, Refusal>,
+        act: impl FnOnce(&mut Group, &mut Effects) -> Result<T, Refusal>,
     ) -> Result<T, Refusal> {
         limits::name(name)?;
-        let Some(crew) = self.gangs.get_mut(name) else {
+        let Some(group) = self.gangs.get_mut(name) else {
             return Err(Refusal::NotFound { what: format!("gang {name:?}"), hint: "nobody has joined it".into() });
         };
         #[cfg(test)]
         {
-            crew.unfenced = self.unfenced;
+            group.unfenced = self.unfenced;
         }
         let mut effects = Effects::default();
-        crew.touched = now;
-        crew.tick(now, &mut effects);
-        let answer = act(crew, &mut effects);
+        group.touched = now;
+        group.tick(now, &mut effects);
+        let answer = act(group, &mut effects);
         self.happened.records.append(&mut effects.records);
         if effects.woken {
             self.happened.woken.insert(name.to_owned());
@@ -134,7 +134,7 @@ impl Machine {
         &mut self,
         now: Duration,
         caller: &Caller,
-        act: impl FnOnce(&mut Crew, &mut Effects) -> Result<T, Refusal>,
+        act: impl FnOnce(&mut Group, &mut Effects) -> Result<T, Refusal>,
     ) -> Result<T, Refusal> {
         limits::name(&caller.gang)?;
         if !self.gangs.contains_key(&caller.gang) {
@@ -179,55 +179,72 @@ impl Machine {
                 });
             }
         }
-        if !self.gangs.get(name).is_some_and(|crew| crew.knows(request.rank)) {
+        if !self.gangs.get(name).is_some_and(|group| group.knows(request.rank)) {
             self.make_room_for_one(name)?;
         }
         if !self.gangs.contains_key(name) {
             self.make_room(name)?;
-            self.gangs.insert(name.clone(), Crew::new(name, self.floor + 1, self.options.lease));
+            self.gangs.insert(name.clone(), Group::new(name, self.floor + 1, self.options.lease));
         }
-        self.with(now, name, |crew, effects| crew.join(now, request, effects))
+        self.with(now, name, |group, effects| group.join(now, request, effects))
     }
 
-    /// Makes room for one more gang, `name`.
+    /// The gangs of the space that `name` is in.
+    fn beside<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Group> {
+        self.gangs.iter().filter(move |(it, _)| limits::space(it) == limits::space(name)).map(|(_, group)| group)
+    }
+
+    /// Makes room for one more gang, `name`: in its space, and in all.
     fn make_room(&mut self, name: &str) -> Result<(), Refusal> {
-        if self.gangs.len() < self.options.max_gangs || self.forget_one(name) {
-            return Ok(());
+        let refused = |what: String, asked: usize, limit: usize, option: &str| {
+            Err(Refusal::Limit { what, asked: asked as u64 + 1, limit: limit as u64, option: option.into() })
+        };
+        let (own, limit) = (self.beside(name).count(), self.options.gangs_per_tenant);
+        if limits::space(name).is_some() && own >= limit && !self.forget_one(name, true) {
+            return refused(format!("gang {name}, beside those of the same tenant"), own, limit, "gangs_per_tenant");
         }
-        Err(Refusal::Limit {
-            what: format!("gang {name}"),
-            asked: self.gangs.len() as u64 + 1,
-            limit: self.options.max_gangs as u64,
-            option: "max_gangs".into(),
-        })
+        let (all, limit) = (self.gangs.len(), self.options.max_gangs);
+        if all >= limit && !self.forget_one(name, false) {
+            return refused(format!("gang {name}"), all, limit, "max_gangs");
+        }
+        Ok(())
     }
 
     /// Forgets gangs until one more rank may join `name`.
     fn make_room_for_one(&mut self, name: &str) -> Result<(), Refusal> {
         loop {
-            let ranks: usize = self.gangs.values().map(Crew::ranks).sum();
-            if ranks < self.options.max_members {
+            let own: usize = self.beside(name).map(Group::ranks).sum();
+            let all: usize = self.gangs.values().map(Group::ranks).sum();
+            let (each, most) = (self.options.ranks_per_tenant, self.options.max_members);
+            let own_is_full = limits::space(name).is_some() && own >= each;
+            if !own_is_full && all < most {
                 return Ok(());
             }
-            if !self.forget_one(name) {
+            if !self.forget_one(name, own_is_full) {
+                let (whose, asked, limit, option) = if own_is_full {
+                    ("the same tenant", own, each, "gang_ranks_per_tenant")
+                } else {
+                    ("all gangs", all, most, "max_members")
+                };
                 return Err(Refusal::Limit {
-                    what: format!("another rank of gang {name}, beside those of all gangs"),
-                    asked: ranks as u64 + 1,
-                    limit: self.options.max_members as u64,
-                    option: "max_members".into(),
+                    what: format!("another rank of gang {name}, beside those of {whose}"),
+                    asked: asked as u64 + 1,
+                    limit: limit as u64,
+                    option: option.into(),
                 });
             }
         }
     }
 
-    /// Forgets the gang that matters least, but not `name`; false if somebody is in each.
-    fn forget_one(&mut self, name: &str) -> bool {
+    /// Forgets the gang that matters least, but not `name`, and with `own` one of its space; false if somebody is in each.
+    fn forget_one(&mut self, name: &str, own: bool) -> bool {
         let victim = self
             .gangs
             .iter()
-            .filter(|(it, crew)| crew.is_empty() && *it != name)
-            .min_by_key(|(_, crew)| (!crew.is_spent(), crew.touched))
-            .map(|(victim, crew)| (victim.clone(), crew.generation()));
+            .filter(|(it, group)| group.is_empty() && *it != name)
+            .filter(|(it, _)| !own || limits::space(it) == limits::space(name))
+            .min_by_key(|(_, group)| (!group.is_spent(), group.touched))
+            .map(|(victim, group)| (victim.clone(), group.generation()));
         let Some((victim, generation)) = victim else { return false };
         self.gangs.remove(&victim);
         self.floor = self.floor.max(generation);
@@ -236,36 +253,36 @@ impl Machine {
     }
 
     pub(super) fn heartbeat(&mut self, now: Duration, caller: &Caller) -> Result<Alive, Refusal> {
-        self.with_member(now, caller, |crew, _| crew.heartbeat(now, caller))
+        self.with_member(now, caller, |group, _| group.heartbeat(now, caller))
     }
 
     pub(super) fn members(&mut self, now: Duration, caller: &Caller) -> Result<Members, Refusal> {
-        self.with_member(now, caller, |crew, _| crew.members(caller))
+        self.with_member(now, caller, |group, _| group.members(caller))
     }
 
     pub(super) fn check(&mut self, now: Duration, caller: &Caller) -> Result<(), Refusal> {
-        self.with_member(now, caller, |crew, _| crew.check(caller, false))
+        self.with_member(now, caller, |group, _| group.check(caller, false))
     }
 
     /// The share of the data that a member joined with.
     pub(super) fn share(&mut self, now: Duration, caller: &Caller) -> Result<Share, Refusal> {
-        self.with_member(now, caller, |crew, _| crew.share(caller))
+        self.with_member(now, caller, |group, _| group.share(caller))
     }
 
     /// A member begins to read, which binds its generation if nothing did before.
     pub(super) fn read(&mut self, now: Duration, caller: &Caller, reading: &Reading) -> Result<(), Refusal> {
-        self.with_member(now, caller, |crew, effects| crew.read(caller, reading, effects))
+        self.with_member(now, caller, |group, effects| group.read(caller, reading, effects))
     }
 
     /// What the generation of a member reads, and whether it resumes there.
     pub(super) fn reads(&mut self, now: Duration, caller: &Caller) -> Result<Option<(Reading, bool)>, Refusal> {
-        self.with_member(now, caller, |crew, _| crew.reads(caller))
+        self.with_member(now, caller, |group, _| group.reads(caller))
     }
 
     pub(super) fn meet(
         &mut self,
         now: Duration,
-        meeting: Meeting,
+        meeting: CollectiveKind,
         request: &MeetRequest,
     ) -> Result<Polled<Met>, Refusal> {
         limits::name(&request.caller.gang)?;
@@ -274,63 +291,72 @@ impl Machine {
         if asked > limit {
             return Err(Refusal::Limit { what: what(), asked, limit, option: "max_message".into() });
         }
-        let message = from_hex(&request.message).filter(|it| it.is_empty() || meeting == Meeting::AllGather);
+        let message = from_hex(&request.message).filter(|it| it.is_empty() || meeting == CollectiveKind::AllGather);
         let Some(message) = message else {
             let problem = format!("{}: not hex, or not empty at a barrier", what());
             return Err(Refusal::Config { option: "gang call".into(), problem });
         };
         let adds =
-            self.gangs.get(&request.caller.gang).map_or(0, |crew| crew.adds(&request.caller, request.round, asked));
-        let held = self.gangs.values().map(Crew::held).sum::<u64>() + adds;
-        if adds > 0 && held > self.options.max_held {
-            let (what, limit) = (format!("{}, beside those of all gangs", what()), self.options.max_held);
-            return Err(Refusal::Limit { what, asked: held, limit, option: "max_held".into() });
+            self.gangs.get(&request.caller.gang).map_or(0, |group| group.adds(&request.caller, request.round, asked));
+        let name = &request.caller.gang;
+        let own = limits::space(name).map_or(0, |_| self.beside(name).map(Group::held).sum::<u64>() + adds);
+        let all = self.gangs.values().map(Group::held).sum::<u64>() + adds;
+        for (held, limit, whose, option) in [
+            (own, self.options.held_per_tenant, "the same tenant", "held_per_tenant"),
+            (all, self.options.max_held, "all gangs", "max_held"),
+        ] {
+            if adds > 0 && held > limit {
+                let what = format!("{}, beside those of {whose}", what());
+                return Err(Refusal::Limit { what, asked: held, limit, option: option.into() });
+            }
         }
         let deadline = now + Duration::from_millis(request.timeout_ms);
         let arriving = Arriving { rank: request.caller.rank, round: request.round, meeting, message, deadline };
         let gathered = self.options.max_gathered;
-        self.with_member(now, &request.caller, |crew, effects| {
-            crew.meet(now, &request.caller, gathered, arriving, effects)
+        self.with_member(now, &request.caller, |group, effects| {
+            group.meet(now, &request.caller, gathered, arriving, effects)
         })
     }
 
     pub(super) fn ack(&mut self, now: Duration, request: &AckRequest) -> Result<Acked, Refusal> {
-        self.with_member(now, &request.caller, |crew, effects| {
-            crew.ack(now, &request.caller, request.position, request.plan, effects)
+        self.with_member(now, &request.caller, |group, effects| {
+            group.ack(now, &request.caller, request.position, request.plan, effects)
         })
     }
 
     pub(super) fn leave(&mut self, now: Duration, request: &LeaveRequest) -> Result<(), Refusal> {
         let failure: Option<String> = request.failure.as_ref().map(|text| text.chars().take(limits::FAILURE).collect());
-        self.with_member(now, &request.caller, |crew, effects| crew.leave(&request.caller, failure.as_deref(), effects))
+        self.with_member(now, &request.caller, |group, effects| {
+            group.leave(&request.caller, failure.as_deref(), effects)
+        })
     }
 
     pub(super) fn state(&mut self, now: Duration, gang: &str) -> Result<State, Refusal> {
-        self.with(now, gang, |crew, _| Ok(crew.state()))
+        self.with(now, gang, |group, _| Ok(group.state()))
     }
 
     /// A call starts to wait (`dropped` is `None`), or stops: with an answer, or dropped.
     pub(super) fn hold_join(&mut self, request: &JoinRequest, dropped: Option<bool>) {
-        if let Some(crew) = self.gangs.get_mut(&request.gang) {
+        if let Some(group) = self.gangs.get_mut(&request.gang) {
             match dropped {
-                None => crew.hold_join(request.rank, request.attempt),
-                Some(dropped) => crew.release_join(request.rank, request.attempt, dropped),
+                None => group.hold_join(request.rank, request.attempt),
+                Some(dropped) => group.release_join(request.rank, request.attempt, dropped),
             }
         }
     }
 
     /// As `hold_join`, for a round.
     pub(super) fn hold_round(&mut self, request: &MeetRequest, dropped: Option<bool>) {
-        if let Some(crew) = self.gangs.get_mut(&request.caller.gang) {
+        if let Some(group) = self.gangs.get_mut(&request.caller.gang) {
             match dropped {
-                None => crew.hold_round(&request.caller, request.round),
-                Some(dropped) => crew.release_round(&request.caller, request.round, dropped),
+                None => group.hold_round(&request.caller, request.round),
+                Some(dropped) => group.release_round(&request.caller, request.round, dropped),
             }
         }
     }
 
-    /// How many gangs run now.
-    pub(super) fn running(&self) -> usize {
-        self.gangs.values().filter(|crew| crew.phase() == Phase::Running).count()
+    /// How many gangs with a name of the kind run now.
+    pub(super) fn running(&self, asked: impl Fn(&str) -> bool) -> usize {
+        self.gangs.iter().filter(|(name, group)| asked(name) && group.phase() == Phase::Running).count()
     }
 }

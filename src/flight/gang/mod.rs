@@ -24,7 +24,8 @@
 
 mod bells;
 mod call;
-mod crew;
+mod collectives;
+mod group;
 mod journal;
 mod limits;
 mod machine;
@@ -32,7 +33,6 @@ mod member;
 mod reading;
 mod refusal;
 mod registry;
-mod rounds;
 #[cfg(test)]
 mod tests;
 pub mod wire;

@@ -51,7 +51,7 @@ pub enum Refusal {
     Limit {
         /// What needs it.
         what: String,
-        /// Asked for.
+        /// StreamRequest for.
         asked: u64,
         /// Allowed.
         limit: u64,
@@ -74,7 +74,7 @@ pub enum Refusal {
 
 /// Names that errors carry as `&'static str`; a name from the wire is one of these or the last.
 const STAGES: [&str; 5] = ["gang join", "gang barrier", "gang all_gather", "gang call", "peer"];
-const OPTIONS: [&str; 11] = [
+const OPTIONS: [&str; 14] = [
     "gang",
     "rank",
     "world_size",
@@ -85,6 +85,9 @@ const OPTIONS: [&str; 11] = [
     "max_gangs",
     "max_members",
     "max_held",
+    "gangs_per_tenant",
+    "gang_ranks_per_tenant",
+    "held_per_tenant",
     "gang call",
 ];
 

@@ -9,6 +9,7 @@
 //! The lock is held while the journal is written, and fsynced where a generation begins or ends: no answer may overtake
 //! what it follows from. After a failed write nothing is answered any more; a restart continues from what is on disk.
 
+mod options;
 #[cfg(test)]
 mod tests;
 
@@ -21,10 +22,10 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::bells::Bells;
+use super::collectives::CollectiveKind;
 use super::journal::Journal;
 use super::limits;
 use super::machine::Machine;
-use super::rounds::Meeting;
 use super::wire::{
     ACTIONS, AckRequest, Caller, CallerRequest, JoinRequest, Joined, LeaveRequest, MeetRequest, Met, Polled, Reading,
     Refusal, Share, StateRequest, millis, read, write,
@@ -33,47 +34,10 @@ use crate::error::{Error, Result};
 use crate::manifest::Fingerprint;
 use crate::store::lock::Lock;
 
+pub use options::RegistryOptions;
+
 /// Nobody waits longer than this, whatever is asked for: 30 days.
 const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
-
-/// Limits and times of a [`Registry`].
-#[derive(Debug, Clone)]
-pub struct RegistryOptions {
-    /// A member that was not heard of for so long is lost. Default 10 s.
-    pub lease: Duration,
-    /// How much longer members have after a restart of the server. Default 10 s.
-    pub grace: Duration,
-    /// The longest time that one call is held before it answers "not yet". Default 30 s.
-    pub max_poll: Duration,
-    /// The most ranks of one gang. Default 16,384.
-    pub max_world: u32,
-    /// The most gangs; ended and abandoned ones are forgotten first. Default 1,024.
-    pub max_gangs: usize,
-    /// The largest message of an `all_gather`, in bytes. Default 1 MiB.
-    pub max_message: u64,
-    /// The most bytes of all messages of one `all_gather`. Default 16 MiB.
-    pub max_gathered: u64,
-    /// The most ranks of all gangs together. Default 65,536.
-    pub max_members: usize,
-    /// The most bytes of messages of all gangs together. Default 256 MiB.
-    pub max_held: u64,
-}
-
-impl Default for RegistryOptions {
-    fn default() -> Self {
-        Self {
-            lease: Duration::from_secs(10),
-            grace: Duration::from_secs(10),
-            max_poll: Duration::from_secs(30),
-            max_world: 16_384,
-            max_gangs: 1_024,
-            max_message: 1 << 20,
-            max_gathered: 16 << 20,
-            max_members: 65_536,
-            max_held: 256 << 20,
-        }
-    }
-}
 
 #[derive(Debug)]
 struct Inner {
@@ -290,7 +254,12 @@ impl Registry {
 
     /// How many gangs run now.
     pub fn running(&self) -> usize {
-        self.lock().machine.running()
+        self.lock().machine.running(|_| true)
+    }
+
+    /// How many gangs run now in a space; without a name those that are in none.
+    pub fn running_in(&self, space: Option<&str>) -> usize {
+        self.lock().machine.running(|name| limits::space(name) == space)
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -401,7 +370,7 @@ fn join(machine: &mut Machine, now: Duration, request: &mut JoinRequest, left: u
 
 fn barrier(machine: &mut Machine, now: Duration, request: &mut MeetRequest, left: u64) -> Result<Polled<Met>, Refusal> {
     request.timeout_ms = left;
-    machine.meet(now, Meeting::Barrier, request)
+    machine.meet(now, CollectiveKind::Barrier, request)
 }
 
 fn all_gather(
@@ -411,7 +380,7 @@ fn all_gather(
     left: u64,
 ) -> Result<Polled<Met>, Refusal> {
     request.timeout_ms = left;
-    machine.meet(now, Meeting::AllGather, request)
+    machine.meet(now, CollectiveKind::AllGather, request)
 }
 
 /// A call that waits: when it is dropped, it lets go of what it waited for.

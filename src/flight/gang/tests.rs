@@ -7,9 +7,9 @@ mod plans;
 use std::time::Duration;
 
 use self::ledger::{Entry, Random, violations};
+use super::collectives::CollectiveKind;
 use super::machine::Machine;
 use super::registry::RegistryOptions;
-use super::rounds::Meeting;
 use super::wire::{
     AckRequest, Caller, JoinRequest, Joined, LeaveRequest, MeetRequest, MemberInfo, Met, Polled, Position, Reading,
     Refusal, Share, Token,
@@ -115,7 +115,7 @@ fn an_oversubscribed_gang_fails_at_once() {
 fn a_lost_a_failed_and_a_replaced_member_end_the_generation_for_all() {
     for how in 0..3 {
         let (mut machine, callers) = running(3);
-        let waiting = machine.meet(at(1), Meeting::Barrier, &meeting(&callers[0], 1, "", 60_000)).unwrap();
+        let waiting = machine.meet(at(1), CollectiveKind::Barrier, &meeting(&callers[0], 1, "", 60_000)).unwrap();
         assert!(matches!(waiting, Polled::Waiting { missing_count: 2, .. }));
         let (now, why) = match how {
             0 => {
@@ -139,7 +139,7 @@ fn a_lost_a_failed_and_a_replaced_member_end_the_generation_for_all() {
         };
         let happened = machine.take_happened();
         assert!(happened.woken.contains("g"));
-        let end = text(machine.meet(now, Meeting::Barrier, &meeting(&callers[0], 1, "", 60_000)).unwrap_err());
+        let end = text(machine.meet(now, CollectiveKind::Barrier, &meeting(&callers[0], 1, "", 60_000)).unwrap_err());
         assert!(end.contains(why) && end.contains("generation 1 of gang g"), "{end}");
         let ack = AckRequest { caller: callers[2].clone(), position: Position { epoch: 0, step: 1 }, plan: None };
         assert!(matches!(machine.ack(now, &ack), Err(Refusal::Fenced { .. })));
@@ -160,7 +160,7 @@ fn a_lost_a_failed_and_a_replaced_member_end_the_generation_for_all() {
 fn rounds_open_full_answer_again_and_break_for_all_on_a_mismatch() {
     let (mut machine, callers) = running(3);
     let gather = |machine: &mut Machine, rank: usize, round, message| {
-        machine.meet(at(1), Meeting::AllGather, &meeting(&callers[rank], round, message, 60_000))
+        machine.meet(at(1), CollectiveKind::AllGather, &meeting(&callers[rank], round, message, 60_000))
     };
     assert!(matches!(gather(&mut machine, 2, 1, "02"), Ok(Polled::Waiting { .. })));
     assert!(matches!(gather(&mut machine, 0, 1, "0000"), Ok(Polled::Waiting { missing_count: 1, .. })));
@@ -175,24 +175,24 @@ fn rounds_open_full_answer_again_and_break_for_all_on_a_mismatch() {
     }
     // One rank at a barrier, one at an all_gather: both are told, and everybody after them.
     assert!(matches!(gather(&mut machine, 0, 2, "aa"), Ok(Polled::Waiting { .. })));
-    let end = machine.meet(at(2), Meeting::Barrier, &meeting(&callers[1], 2, "", 60_000)).unwrap_err();
+    let end = machine.meet(at(2), CollectiveKind::Barrier, &meeting(&callers[1], 2, "", 60_000)).unwrap_err();
     assert!(text(end.clone()).contains("expected all_gather (rank 0 wait there), found rank 1 at barrier"));
     assert_eq!(gather(&mut machine, 0, 2, "aa"), Err(end.clone()));
     assert_eq!(gather(&mut machine, 2, 2, "aa"), Err(end));
 
     let (mut machine, callers) = running(2);
-    let ahead = machine.meet(at(1), Meeting::Barrier, &meeting(&callers[1], 2, "", 60_000)).unwrap_err();
+    let ahead = machine.meet(at(1), CollectiveKind::Barrier, &meeting(&callers[1], 2, "", 60_000)).unwrap_err();
     assert!(text(ahead).contains("rank 1 at barrier 2"));
 
     let (mut machine, callers) = running(2);
-    assert!(machine.meet(at(1), Meeting::Barrier, &meeting(&callers[1], 1, "", 5_000)).is_ok());
-    let late = text(machine.meet(at(6), Meeting::Barrier, &meeting(&callers[1], 1, "", 0)).unwrap_err());
+    assert!(machine.meet(at(1), CollectiveKind::Barrier, &meeting(&callers[1], 1, "", 5_000)).is_ok());
+    let late = text(machine.meet(at(6), CollectiveKind::Barrier, &meeting(&callers[1], 1, "", 0)).unwrap_err());
     assert!(late.contains("gang barrier waited 5 s for rank 0 of gang g at round 1"), "{late}");
     // Who gave up has gone; the others do not open without it.
-    let other = machine.meet(at(6), Meeting::Barrier, &meeting(&callers[0], 1, "", 5_000)).unwrap();
+    let other = machine.meet(at(6), CollectiveKind::Barrier, &meeting(&callers[0], 1, "", 5_000)).unwrap();
     assert!(matches!(other, Polled::Waiting { missing_count: 1, .. }));
     let big = "00".repeat((1 << 20) + 1);
-    let big = machine.meet(at(6), Meeting::AllGather, &meeting(&callers[0], 1, &big, 0)).unwrap_err();
+    let big = machine.meet(at(6), CollectiveKind::AllGather, &meeting(&callers[0], 1, &big, 0)).unwrap_err();
     assert!(matches!(big, Refusal::Limit { .. }));
 }
 
@@ -200,10 +200,10 @@ fn rounds_open_full_answer_again_and_break_for_all_on_a_mismatch() {
 fn a_clean_end_ends_the_gang_and_is_no_excuse_for_those_who_wait() {
     let (mut machine, callers) = running(3);
     let leave = |rank: usize| LeaveRequest { caller: callers[rank].clone(), failure: None };
-    let _ = machine.meet(at(1), Meeting::Barrier, &meeting(&callers[0], 1, "", 60_000)).unwrap();
+    let _ = machine.meet(at(1), CollectiveKind::Barrier, &meeting(&callers[0], 1, "", 60_000)).unwrap();
     machine.leave(at(1), &leave(2)).unwrap();
     machine.leave(at(1), &leave(2)).unwrap();
-    let end = text(machine.meet(at(1), Meeting::Barrier, &meeting(&callers[0], 1, "", 60_000)).unwrap_err());
+    let end = text(machine.meet(at(1), CollectiveKind::Barrier, &meeting(&callers[0], 1, "", 60_000)).unwrap_err());
     assert!(end.contains("found rank 2 left cleanly"), "{end}");
     assert!(text(machine.heartbeat(at(1), &callers[2]).unwrap_err()).contains("rank 2 has left"));
     machine.leave(at(1), &leave(0)).unwrap();
@@ -469,7 +469,7 @@ fn meet(
     let until = *process.waits.get_or_insert(now + Duration::from_secs(20));
     let timeout_ms = until.saturating_sub(now).as_millis() as u64;
     entries.push(Entry::Arrives { generation, rank, round });
-    let kind = if round % 3 == 0 { Meeting::AllGather } else { Meeting::Barrier };
+    let kind = if round % 3 == 0 { CollectiveKind::AllGather } else { CollectiveKind::Barrier };
     match machine.meet(now - start, kind, &meeting(&caller, round, "", timeout_ms))? {
         Polled::Waiting { .. } => assert!(timeout_ms > 0, "a round waits after its deadline"),
         Polled::Done(_) => {

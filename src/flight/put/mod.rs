@@ -10,11 +10,11 @@
 //! attempts count. Batches are written through as they come: an attempt holds one row group.
 
 mod attempt;
-mod book;
 mod directory;
 pub(crate) mod ipc;
 mod memory;
 mod staging;
+mod write_ledger;
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! Staging: the calls of a writer, each a few steps over the [`Book`] and the target.
+//! Staging: the calls of a writer, each a few steps over the [`WriteLedger`] and the target.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::attempt::{Attempt, Buffers, Busy, Running};
-use super::book::{Book, Commit};
+use super::write_ledger::{Commit, WriteLedger};
 use super::{Committed, Mode, Staged, Token, WriteId, directory, memory};
 use crate::dataset::WriterOptions;
 use crate::error::{Error, Result};
@@ -60,7 +60,7 @@ pub struct Staging {
 
 #[derive(Debug)]
 pub(super) struct Inner {
-    book: Mutex<Book<Piece>>,
+    book: Mutex<WriteLedger<Piece>>,
     pub(super) target: Target,
     /// One commit at a time: each builds on the version before it. Those that wait for it hold no thread.
     committing: Arc<Semaphore>,
@@ -114,7 +114,7 @@ impl Staging {
     fn new(target: Target, options: &StagingOptions) -> Self {
         // 48 bits of the system's randomness.
         let first = RandomState::new().build_hasher().finish() >> 16;
-        let book = Mutex::new(Book::new(first, options.max_writes, options.max_attempts));
+        let book = Mutex::new(WriteLedger::new(first, options.max_writes, options.max_attempts));
         let inner = Arc::new(Inner {
             book,
             target,
@@ -305,7 +305,7 @@ fn writer_options(options: &StagingOptions) -> Result<WriterOptions> {
 }
 
 impl Inner {
-    pub(super) fn book(&self) -> MutexGuard<'_, Book<Piece>> {
+    pub(super) fn book(&self) -> MutexGuard<'_, WriteLedger<Piece>> {
         // Every call leaves the book consistent.
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }

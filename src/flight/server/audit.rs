@@ -31,7 +31,7 @@ const COMPLAIN: Duration = Duration::from_secs(60);
 
 /// What is said of one call, or of one stream.
 #[derive(Debug, Clone, Default, Serialize)]
-pub(super) struct Line {
+pub(super) struct AuditRecord {
     /// Seconds since 1970.
     time: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,7 +97,7 @@ fn cut(text: &str) -> String {
     text.chars().take(SHOWN).collect()
 }
 
-impl Line {
+impl AuditRecord {
     pub(super) fn of(call: &str, peer: Option<IpAddr>, tenant: Option<&Tenant>) -> Self {
         let peer = peer.map_or_else(|| "local".to_owned(), |peer| peer.to_string());
         Self { peer, call: cut(call), tenant: tenant.map(|tenant| tenant.name().to_owned()), ..Self::default() }
@@ -152,11 +152,11 @@ impl Named {
 #[derive(Debug)]
 pub(super) struct Stream {
     audit: Audit,
-    line: Option<Line>,
+    line: Option<AuditRecord>,
 }
 
 impl Stream {
-    pub(super) fn new(audit: &Audit, line: Line) -> Self {
+    pub(super) fn new(audit: &Audit, line: AuditRecord) -> Self {
         Self { audit: audit.clone(), line: Some(line) }
     }
 
@@ -200,7 +200,7 @@ pub struct Audit(Option<(SyncSender<Queued>, Arc<Shared>)>);
 
 /// What the thread is given.
 enum Queued {
-    Line(Vec<u8>),
+    AuditRecord(Vec<u8>),
     /// To be told when all that came before is written.
     Flush(SyncSender<()>),
 }
@@ -235,11 +235,11 @@ impl Audit {
     }
 
     /// Adds a line, without waiting.
-    pub(super) fn add(&self, line: &Line) {
+    pub(super) fn add(&self, line: &AuditRecord) {
         let Some((sender, shared)) = &self.0 else { return };
         let mut text = serde_json::to_vec(line).unwrap_or_default();
         text.push(b'\n');
-        if sender.try_send(Queued::Line(text)).is_err() {
+        if sender.try_send(Queued::AuditRecord(text)).is_err() {
             shared.lost.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -293,7 +293,7 @@ impl Writer {
         loop {
             // Woken now and then, so that a file that was moved away is let go of though nobody calls.
             let line = match lines.recv_timeout(Duration::from_secs(1)) {
-                Ok(Queued::Line(line)) => Some(line),
+                Ok(Queued::AuditRecord(line)) => Some(line),
                 Ok(Queued::Flush(waiting)) => {
                     // Whoever waited too long is gone.
                     let _ = waiting.send(());
@@ -364,13 +364,13 @@ mod tests {
         let path = directory.path().join("audit");
         let audit = Audit::open(&path).unwrap();
         let ticket = Ticket::sample();
-        let mut stream = Stream::new(&audit, Line::of("DoGet", "10.0.0.7".parse().ok(), None));
+        let mut stream = Stream::new(&audit, AuditRecord::of("DoGet", "10.0.0.7".parse().ok(), None));
         stream.reads(&ticket);
         stream.sent(4, 10);
         stream.sent(5, 3);
         drop(stream);
         let text = "x".repeat(10_000);
-        audit.add(&Line::of(&text, None, None).ended(Some(&Status::unauthenticated(text.clone()))));
+        audit.add(&AuditRecord::of(&text, None, None).ended(Some(&Status::unauthenticated(text.clone()))));
         let found = lines(&path, 2);
         let of = |line: &serde_json::Value, key: &str| line[key].to_string();
         assert_eq!(of(&found[0], "steps"), format!("[{},6]", ticket.asked.step));
@@ -383,7 +383,7 @@ mod tests {
         let moved = directory.path().join("audit.1");
         std::fs::rename(&path, &moved).unwrap();
         audit.reopen();
-        audit.add(&Line::of("new", None, None).ended(None));
+        audit.add(&AuditRecord::of("new", None, None).ended(None));
         audit.flush(Duration::from_secs(20));
         assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 1, "what was flushed is there");
         assert_eq!((lines(&path, 1)[0]["result"].as_str(), lines(&moved, 2).len()), (Some("ok"), 2));
@@ -394,7 +394,7 @@ mod tests {
         let Ok(audit) = Audit::open(Path::new("/dev/full")) else { return };
         let start = Instant::now();
         for _ in 0..100_000 {
-            audit.add(&Line::of("DoGet", None, None).ended(None));
+            audit.add(&AuditRecord::of("DoGet", None, None).ended(None));
         }
         assert!(start.elapsed() < Duration::from_secs(20));
         let lost = || audit.0.as_ref().map_or(0, |(_, shared)| shared.lost.load(Ordering::Relaxed));

@@ -42,7 +42,7 @@ impl Background {
     pub fn start(mut config: Config, listen: &str) -> Result<Self> {
         let refused = |error: std::io::Error| Error::config("listen", format!("{listen}: {error}"));
         let addresses: Vec<SocketAddr> = listen.to_socket_addrs().map_err(refused)?.collect();
-        // Asked before the port is bound: nobody shall connect in between.
+        // StreamRequest before the port is bound: nobody shall connect in between.
         addresses.iter().try_for_each(|address| config.check(*address))?;
         let listener = TcpListener::bind(&*addresses).map_err(refused)?;
         listener.set_nonblocking(true).map_err(refused)?;
@@ -79,6 +79,23 @@ impl Background {
         };
         let thread = std::thread::Builder::new().name("bowstring-serve".to_owned()).spawn(work).map_err(no_threads)?;
         Ok(Self { address, tls, grace, writes, running: Some(Running { stop, ended, thread }) })
+    }
+
+    /// As [`start`](Self::start), once each dataset was opened: a file that is damaged or gone is told to whoever starts the server, and
+    /// not to its first client.
+    ///
+    /// # Errors
+    /// Those of opening, naming the file; those of [`start`](Self::start).
+    pub fn start_checked(config: Config, listen: &str) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| Error::Closed { why: format!("no runtime can be started: {error}") })?;
+        let checked = runtime.block_on(config.catalogue.check());
+        // Dropping a runtime waits for reads in system calls, which may hang.
+        runtime.shutdown_background();
+        checked?;
+        Self::start(config, listen)
     }
 
     /// Where it listens.

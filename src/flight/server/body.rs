@@ -10,7 +10,7 @@ use http::HeaderMap;
 use http_body::{Body, Frame};
 use tonic::Status;
 
-use crate::flight::frames;
+use crate::flight::grpc_codec;
 use crate::flight::status::to_status;
 use crate::flight::wire::Encoded;
 
@@ -38,7 +38,7 @@ impl Message {
             }
             Self::Rows(header, body) => (header, &Bytes::new(), vec![body.clone()], body.len()),
         };
-        let head = frames::head(header, metadata, length).map_err(|error| to_status(&error))?;
+        let head = grpc_codec::head(header, metadata, length).map_err(|error| to_status(&error))?;
         if head.len() + length <= SMALL {
             let mut whole = BytesMut::with_capacity(head.len() + length);
             whole.extend_from_slice(&head);

@@ -8,7 +8,7 @@ use super::entry::{ClientLimits, Entry};
 use super::file::ServeFile;
 use crate::error::{Error, Result};
 use crate::nearest::distance;
-use crate::pipeline::Prepared;
+use crate::pipeline::PreparedPlan;
 
 /// Names told when one is not found.
 const NEAR: usize = 5;
@@ -94,7 +94,7 @@ impl Catalogue {
             (options.filter, options.ngram) = (None, None);
             (options.rank, options.world_size) = (Some(0), Some(1));
             (options.batch_size, options.global_batch_size) = (Some(1), None);
-            let opened = Prepared::open(&options).await;
+            let opened = PreparedPlan::open(&options).await;
             opened.map(drop).inspect_err(|_| tracing::error!(dataset = entry.name(), "a dataset cannot be opened"))
         });
         futures::stream::iter(checks).buffered(OPENED_AT_ONCE).try_collect().await

@@ -210,8 +210,9 @@ impl Config {
         for replica in &options.replicas {
             check_replica(replica)?;
         }
-        if options.threads == Some(0) {
-            return Err(Error::config("threads", "must be at least 1"));
+        if let Some(threads) = options.threads.filter(|threads| !(1..=machine::MAX_THREADS).contains(threads)) {
+            let problem = format!("{threads} is not a whole number from 1 to {}", machine::MAX_THREADS);
+            return Err(Error::config("threads", problem));
         }
         let grace = options.drain_grace.unwrap_or(DRAIN_GRACE);
         if !(0.0..=MAX_GRACE).contains(&grace) {
@@ -364,6 +365,7 @@ mod tests {
             (ServerOptions { gang_lease: Some(f64::NAN), ..none() }, "gang_lease"),
             (ServerOptions { refresh: Some(-1.0), ..none() }, "refresh"),
             (ServerOptions { threads: Some(0), ..none() }, "threads"),
+            (ServerOptions { threads: Some(1 << 32), ..none() }, "4294967296 is not a whole number from 1 to 4096"),
             (ServerOptions { max_streams: Some(0), ..none() }, "max_streams"),
             (ServerOptions { replicas: vec!["10.0.0.2:8815".into()], ..none() }, "replicas"),
             (ServerOptions { replicas: vec!["http://10.0.0.2:8815".into()], ..none() }, "grpc://"),

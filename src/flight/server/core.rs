@@ -16,28 +16,29 @@ use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
 use tonic::{Code, Status};
 
 use self::streaming::{Streaming, draining};
-use super::audit::{self, Line};
+use super::audit::{self, AuditRecord};
 use super::auth::Tenant;
 use super::body::Message;
 use super::config::Config;
+use super::dataset_cache::{DatasetCache, OpenDataset};
 use super::entry::{ClientLimits, Entry};
-use super::hub::{Hub, OUTGOING, Wanted};
 use super::key::TICKET_LIFE;
-use super::opened::{Offer, Opened};
 use super::openings::Openings;
 use super::rows::{self, Sending};
+use super::shared_streams::{OUTGOING, SharedStreams, Wanted};
 use super::space::Space;
+use super::usage::Usage;
 use crate::error::{Error, Result};
-use crate::flight::asked::{Asked, StoredRows};
-use crate::flight::client::{Announced, Local};
+use crate::flight::client::{Local, StreamInfo};
 use crate::flight::gang::wire::Caller;
 use crate::flight::gang::{Reading, Registry};
 use crate::flight::put::Staging;
+use crate::flight::request::{StoredRows, StreamRequest};
 use crate::flight::status::to_status;
 use crate::flight::ticket::Ticket;
 use crate::manifest::Fingerprint;
 use crate::memory::SharedAllocator;
-use crate::pipeline::{LoaderOptions, Stored, Veil, Workers};
+use crate::pipeline::{HiddenColumns, LoaderOptions, Stored, Workers};
 use crate::plan::{OrderVersion, State};
 
 /// Most tickets of one answer, and bytes of what they say; whoever has more ranks asks for each.
@@ -61,11 +62,13 @@ pub(super) struct Core {
     pub(super) staging: Option<Staging>,
     /// The socket for ranks of this host.
     socket: Option<String>,
-    opened: Opened<Offer>,
+    opened: DatasetCache<OpenDataset>,
     /// Datasets that are open for their stored rows.
-    tables: Opened<Stored>,
+    tables: DatasetCache<Stored>,
     openings: Openings,
-    hub: Hub,
+    streams: SharedStreams,
+    /// What each tenant was sent.
+    pub(super) usage: Usage,
     /// True from the moment that the server is to end.
     draining: watch::Receiver<bool>,
 }
@@ -85,19 +88,20 @@ impl Core {
         let Parts { gangs, staging, socket, shared, draining } = parts;
         let workers = Workers::new(config.threads)?;
         let openings = Openings::new(workers.threads());
-        let hub = Hub::new(workers, shared, config.memory_budget, config.share_bytes);
-        let (opened, tables) = (Opened::default(), Opened::default());
-        Ok(Self { config, gangs, staging, socket, opened, tables, openings, hub, draining })
+        let streams = SharedStreams::new(workers, shared, config.memory_budget, config.share_bytes);
+        let (opened, tables) = (DatasetCache::default(), DatasetCache::default());
+        let usage = Usage::default();
+        Ok(Self { config, gangs, staging, socket, opened, tables, openings, streams, usage, draining })
     }
 
     /// Row groups that were decoded for streams of batches since the start, and their rows.
     pub(super) fn decoded(&self) -> (u64, u64) {
-        self.hub.workers().decoded()
+        self.streams.workers().decoded()
     }
 
     /// Bytes of the memory budget that are claimed, and the budget.
     pub(super) fn memory(&self) -> (u64, u64) {
-        (self.hub.claims().used(), self.hub.claims().budget())
+        (self.streams.claims().used(), self.streams.claims().budget())
     }
 
     /// Who sends a request, if he may.
@@ -114,7 +118,7 @@ impl Core {
     }
 
     /// What `asked` means, and what the dataset keeps back.
-    fn options(&self, tenant: &Tenant, asked: &Asked) -> Result<(LoaderOptions, Veil)> {
+    fn options(&self, tenant: &Tenant, asked: &StreamRequest) -> Result<(LoaderOptions, HiddenColumns)> {
         let written;
         let entry = match (self.config.catalogue.get(&asked.dataset), &self.staging) {
             (Ok(entry), _) => entry,
@@ -125,7 +129,7 @@ impl Core {
                 &written
             }
         };
-        let (mut options, veil) = entry.request(&Value::Object(asked.options.clone()))?;
+        let (mut options, hidden) = entry.request(&Value::Object(asked.options.clone()))?;
         // What was written before there were versions of the order goes on in the first one.
         options.order_version.get_or_insert(OrderVersion::V1);
         // One default that people expect of every address: a batch is for one rank.
@@ -141,34 +145,34 @@ impl Core {
         if let Some(global) = options.global_batch_size {
             entry.check_global_batch(global, asked.world_size)?;
         }
-        Ok((options, veil))
+        Ok((options, hidden))
     }
 
-    async fn offer(&self, tenant: &Tenant, asked: &Asked) -> Result<Arc<Offer>> {
-        let (options, veil) = self.options(tenant, asked)?;
-        let claims = self.hub.claims();
+    async fn offer(&self, tenant: &Tenant, asked: &StreamRequest) -> Result<Arc<OpenDataset>> {
+        let (options, hidden) = self.options(tenant, asked)?;
+        let claims = self.streams.claims();
         let open = |options| {
-            let offer = |options| Offer::open(options, veil.clone(), tenant.clone(), Arc::clone(claims));
+            let offer = |options| OpenDataset::open(options, hidden.clone(), tenant.clone(), Arc::clone(claims));
             self.openings.run(tenant, claims, options, offer)
         };
-        self.opened.get((options, &veil), asked.fingerprint, self.config.refresh, open).await
+        self.opened.get((options, &hidden), asked.fingerprint, self.config.refresh, open).await
     }
 
-    async fn stored(&self, tenant: &Tenant, asked: &Asked, rows: &StoredRows) -> Result<Arc<Stored>> {
+    async fn stored(&self, tenant: &Tenant, asked: &StreamRequest, rows: &StoredRows) -> Result<Arc<Stored>> {
         rows::check(rows)?;
-        let (options, veil) = self.options(tenant, asked)?;
+        let (options, hidden) = self.options(tenant, asked)?;
         let open = |options| {
             let stored = |options: LoaderOptions| {
-                let veil = veil.clone();
-                async move { Stored::veiled(&options, &veil).await }
+                let hidden = hidden.clone();
+                async move { Stored::hiding(&options, &hidden).await }
             };
-            self.openings.run(tenant, self.hub.claims(), options, stored)
+            self.openings.run(tenant, self.streams.claims(), options, stored)
         };
-        self.tables.get((options, &veil), asked.fingerprint, self.config.refresh, open).await
+        self.tables.get((options, &hidden), asked.fingerprint, self.config.refresh, open).await
     }
 
     /// What there is for `asked`, with a ticket for the rank, or one for each rank.
-    pub(super) async fn describe(&self, tenant: &Tenant, mut asked: Asked) -> Result<FlightInfo> {
+    pub(super) async fn describe(&self, tenant: &Tenant, mut asked: StreamRequest) -> Result<FlightInfo> {
         if let Some(rows) = asked.rows.take() {
             return self.describe_rows(tenant, asked, rows).await;
         }
@@ -179,7 +183,7 @@ impl Core {
             asked.fingerprint = self.gangs.resumed(&self.caller(tenant, caller)?);
         }
         let offer = self.offer(tenant, &asked).await?;
-        let plan = offer.plan(asked.epoch, self.hub.workers()).await?;
+        let plan = offer.plan(asked.epoch, self.streams.workers()).await?;
         if let Some(caller) = &asked.gang {
             self.gangs.may_read(
                 &self.caller(tenant, caller)?,
@@ -195,12 +199,12 @@ impl Core {
             outgoing: OUTGOING,
         };
         // Nobody waits for a step that another rank can never get.
-        self.hub.check(&wanted).await?;
+        self.streams.check(&wanted).await?;
         let ranks = match asked.rank {
             Some(rank) => rank..rank.saturating_add(1),
             None => all(asked.world_size, &asked, "ranks", "rank")?,
         };
-        let announced = Announced {
+        let announced = StreamInfo {
             fingerprint: offer.fingerprint,
             spec: plan.spec().clone(),
             steps: plan.steps(),
@@ -226,7 +230,7 @@ impl Core {
     }
 
     /// The parts of a dataset's stored rows, with a ticket for each.
-    async fn describe_rows(&self, tenant: &Tenant, mut asked: Asked, rows: StoredRows) -> Result<FlightInfo> {
+    async fn describe_rows(&self, tenant: &Tenant, mut asked: StreamRequest, rows: StoredRows) -> Result<FlightInfo> {
         if asked.gang.is_some() {
             return Err(Error::config("gang", "stored rows belong to no gang"));
         }
@@ -259,7 +263,7 @@ impl Core {
     }
 
     /// Where `asked` is to be had, with a ticket for `tenant`.
-    fn endpoint(&self, tenant: &Tenant, asked: &Asked, fingerprint: Fingerprint) -> FlightEndpoint {
+    fn endpoint(&self, tenant: &Tenant, asked: &StreamRequest, fingerprint: Fingerprint) -> FlightEndpoint {
         let ticket = Ticket {
             asked: asked.clone(),
             fingerprint,
@@ -272,7 +276,7 @@ impl Core {
     }
 
     /// The schema of what there is for `asked`.
-    pub(super) async fn columns(&self, tenant: &Tenant, asked: &Asked) -> Result<SchemaRef> {
+    pub(super) async fn columns(&self, tenant: &Tenant, asked: &StreamRequest) -> Result<SchemaRef> {
         if let Some(rows) = &asked.rows {
             return Ok(Arc::clone(self.stored(tenant, asked, rows).await?.schema()));
         }
@@ -280,9 +284,9 @@ impl Core {
     }
 
     /// The state of a loader at the position of `asked`.
-    pub(super) async fn state(&self, tenant: &Tenant, asked: &Asked) -> Result<State> {
+    pub(super) async fn state(&self, tenant: &Tenant, asked: &StreamRequest) -> Result<State> {
         let offer = self.offer(tenant, asked).await?;
-        let plan = offer.plan(asked.epoch, self.hub.workers()).await?;
+        let plan = offer.plan(asked.epoch, self.streams.workers()).await?;
         let state = State::new(&plan, asked.step);
         state.step_in(&plan)?;
         Ok(state)
@@ -321,20 +325,9 @@ impl Core {
         }
     }
 
-    /// What the server does, as JSON.
-    pub(super) fn stats(&self) -> Value {
-        let (used, budget) = self.memory();
-        let (row_groups, rows) = self.decoded();
-        json!({
-            "version": env!("CARGO_PKG_VERSION"),
-            "datasets": self.config.catalogue.names().collect::<Vec<_>>(),
-            "memory": { "used": used, "budget": budget },
-            "rows_decoded": rows,
-            "row_groups_decoded": row_groups,
-            "gangs": self.gangs.running(),
-            "written_bytes": self.staging.as_ref().map_or(0, |staging| staging.memory_used()),
-            "draining": *self.draining.borrow(),
-        })
+    /// Whether it is to end.
+    pub(super) fn is_draining(&self) -> bool {
+        *self.draining.borrow()
     }
 
     /// The messages of a ticket that came from `peer`.
@@ -348,25 +341,26 @@ impl Core {
             Via::Network(tenant) => Some(tenant),
             Via::Local => None,
         };
-        let mut entry = audit::Stream::new(&self.config.audit, Line::of("DoGet", peer, holder));
+        let mut entry = audit::Stream::new(&self.config.audit, AuditRecord::of("DoGet", peer, holder));
         let opened = self.begin(via, ticket, &mut entry).await;
         let (stream, tenant, dataset) = opened.inspect_err(|status| entry.end(Some(status)))?;
-        let core = Arc::clone(self);
-        Ok(futures::stream::unfold(Some((stream, core, tenant, dataset, entry)), async |streaming| {
-            let (mut stream, core, tenant, dataset, mut entry) = streaming?;
+        let open = OpenStream::new(Arc::clone(self), tenant);
+        Ok(futures::stream::unfold(Some((stream, open, dataset, entry)), async |streaming| {
+            let (mut stream, open, dataset, mut entry) = streaming?;
             match stream.next().await {
                 Ok(Some(message)) => {
+                    open.core.usage.sent(&open.tenant, &message);
                     if let Message::Batch(batch, _) = &message {
                         entry.sent(batch.position.step, batch.position.rows);
                     }
-                    Some((Ok(message), Some((stream, core, tenant, dataset, entry))))
+                    Some((Ok(message), Some((stream, open, dataset, entry))))
                 }
                 Ok(None) => {
                     entry.end(None);
                     None
                 }
                 Err(status) => {
-                    let status = core.ended(&tenant, &dataset, status);
+                    let status = open.core.ended(&open.tenant, &dataset, status);
                     entry.end(Some(&status));
                     Some((Err(status), None))
                 }
@@ -424,8 +418,8 @@ impl Core {
         let stored = self.stored(tenant, &ticket.asked, rows).await?;
         same_data(&ticket, stored.fingerprint())?;
         let means = rows::Means {
-            workers: Arc::clone(self.hub.workers()),
-            claims: Arc::clone(self.hub.claims()),
+            workers: Arc::clone(self.streams.workers()),
+            claims: Arc::clone(self.streams.claims()),
             permit,
             counters: self.config.admin.metrics().stream(&ticket.asked.dataset),
             draining: self.draining.clone(),
@@ -434,9 +428,28 @@ impl Core {
     }
 }
 
+/// A stream of a tenant, counted until it is dropped.
+struct OpenStream {
+    core: Arc<Core>,
+    tenant: Tenant,
+}
+
+impl OpenStream {
+    fn new(core: Arc<Core>, tenant: Tenant) -> Self {
+        core.usage.opened(&tenant);
+        Self { core, tenant }
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.core.usage.closed(&self.tenant);
+    }
+}
+
 impl std::fmt::Debug for Core {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Core").field("hub", &self.hub).finish_non_exhaustive()
+        f.debug_struct("Core").field("streams", &self.streams).finish_non_exhaustive()
     }
 }
 
@@ -454,7 +467,7 @@ fn same_data(ticket: &Ticket, found: Fingerprint) -> Result<()> {
 }
 
 /// Tickets for all of `count` at once, of which each says all that was `asked`.
-fn all(count: u32, asked: &Asked, what: &str, option: &'static str) -> Result<Range<u32>> {
+fn all(count: u32, asked: &StreamRequest, what: &str, option: &'static str) -> Result<Range<u32>> {
     let refused = |what: String, asked: u64, limit: u64| Err(Error::limit(what.clone(), asked, limit, option));
     if count > MAX_ENDPOINTS {
         return refused(format!("tickets for all {what} at once"), count.into(), MAX_ENDPOINTS.into());

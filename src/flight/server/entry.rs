@@ -13,7 +13,7 @@ use super::auth::is_name;
 use super::pictures::limits_for;
 use crate::error::{Error, Result};
 use crate::pipeline::option_table::{About, Scope, in_scope, option};
-use crate::pipeline::{Filter, LoaderOptions, Veil, gathered};
+use crate::pipeline::{Filter, HiddenColumns, LoaderOptions, gathered};
 
 /// The keys of [`ClientLimits`].
 pub(super) const LIMITS: [&str; 3] = ["max_batch_size", "max_global_batch", "allow_options"];
@@ -167,18 +167,18 @@ impl Entry {
     ///
     /// # Errors
     /// As there.
-    pub fn request(&self, asked: &Value) -> Result<(LoaderOptions, Veil)> {
+    pub fn request(&self, asked: &Value) -> Result<(LoaderOptions, HiddenColumns)> {
         let options = self.options(asked)?;
         let own = self.read(&self.options)?;
         let theirs = |option: &str| asked.get(option).filter(|value| !value.is_null());
         let wrong = |error: serde_json::Error| Error::config("filter", error.to_string());
-        let veil = Veil {
+        let hidden = HiddenColumns {
             exclude: own.columns.exclude,
             filter: theirs("filter").map(|filter| serde_json::from_value(filter.clone())).transpose().map_err(wrong)?,
             selector: theirs("selector").is_some(),
             ngram: theirs("ngram").is_some(),
         };
-        Ok((options, veil))
+        Ok((options, hidden))
     }
 
     /// Refuses a step of `rows` rows over `ranks` ranks that is larger than this dataset allows.
@@ -356,10 +356,11 @@ mod tests {
     #[test]
     fn what_a_dataset_leaves_out_is_kept_back_from_what_a_client_asks_with() {
         let entry = entry(json!({"exclude": ["*secret*"], "filter": "secret_a > 1"}), ClientLimits::default()).unwrap();
-        let (options, veil) = entry.request(&json!({"filter": "id > 3", "exclude": ["path"], "ngram": null})).unwrap();
+        let (options, hidden) =
+            entry.request(&json!({"filter": "id > 3", "exclude": ["path"], "ngram": null})).unwrap();
         assert_eq!(options.columns.exclude, ["*secret*", "path"]);
-        assert_eq!(veil.exclude, ["*secret*"]);
-        assert_eq!((veil.filter, veil.selector, veil.ngram), (Some(Filter::Text("id > 3".into())), false, false));
+        assert_eq!(hidden.exclude, ["*secret*"]);
+        assert_eq!((hidden.filter, hidden.selector, hidden.ngram), (Some(Filter::Text("id > 3".into())), false, false));
         assert_eq!(entry.request(&Value::Null).unwrap().1.filter, None);
     }
 

@@ -15,7 +15,7 @@ use tonic::body::Body;
 use super::auth::Tenant;
 use super::limits::Limits;
 use crate::error::{Error, Result};
-use crate::flight::frames::{Event, Head, Limits as FrameLimits, Reader};
+use crate::flight::grpc_codec::{Event, Head, Limits as FrameLimits, Reader};
 use crate::flight::put::ipc::MAX_HEADER;
 use crate::flight::status::from_status;
 
@@ -301,10 +301,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_is_announced_is_paid_for_by_its_tenant() {
         let incoming = incoming(Limits::default());
-        let large = crate::flight::frames::head(b"", b"", 20 << 20).unwrap();
+        let large = crate::flight::grpc_codec::head(b"", b"", 20 << 20).unwrap();
         let write = |name: &str| incoming.enter(&tenant(name), Kind::Write).unwrap().messages(mute(&large));
         let (mut first, mut second, mut small) = (write("a"), write("a"), write("b"));
-        small.body = Body::new(Full::new(crate::flight::frames::head(b"h", b"", 0).unwrap()));
+        small.body = Body::new(Full::new(crate::flight::grpc_codec::head(b"h", b"", 0).unwrap()));
         // Two of 20 MiB do not fit the share of 24 MiB, and leave room for another tenant.
         let waits = futures::future::join(first.next(), second.next());
         tokio::select! {
@@ -315,10 +315,10 @@ mod tests {
         drop((first, second, small));
         assert!(incoming.accounts().is_empty());
         assert_eq!(incoming.whole.available_permits() * UNIT, LEAST as usize);
-        let huge = crate::flight::frames::head(b"", b"", 60 << 20).unwrap();
+        let huge = crate::flight::grpc_codec::head(b"", b"", 60 << 20).unwrap();
         let error = incoming.enter(&tenant("a"), Kind::Write).unwrap().messages(mute(&huge)).next().await.unwrap_err();
         assert!(matches!(error, Error::Limit { option: "memory_budget", .. }), "{error}");
-        let huge = crate::flight::frames::head(b"", b"", 100 << 20).unwrap();
+        let huge = crate::flight::grpc_codec::head(b"", b"", 100 << 20).unwrap();
         let error = incoming.enter(&tenant("a"), Kind::Write).unwrap().messages(mute(&huge)).next().await.unwrap_err();
         assert!(matches!(error, Error::Limit { option: "message_bytes", .. }), "{error}");
     }

@@ -31,6 +31,10 @@ pub struct Limits {
     pub calls_per_tenant: u32,
     /// Attempts that one tenant puts at once.
     pub writes_per_tenant: u32,
+    /// Gangs of one tenant, or of those that share a space; 1,024 in all.
+    pub gangs_per_tenant: u32,
+    /// Ranks of all gangs of one tenant; 65,536 in all.
+    pub gang_ranks_per_tenant: u32,
     /// Calls of one address that are refused a minute, for want of a good token or ticket; further ones are held for a second each.
     pub refused_per_minute: u32,
     /// Headers of one call together, as HTTP/2 counts them.
@@ -76,6 +80,8 @@ impl Default for Limits {
             max_streams: 4096,
             calls_per_tenant: 4096,
             writes_per_tenant: 1024,
+            gangs_per_tenant: 256,
+            gang_ranks_per_tenant: 16_384,
             refused_per_minute: 600,
             header_list_bytes: 16 << 10,
             stream_window_bytes: 4 << 20,
@@ -110,7 +116,7 @@ impl Limits {
     /// # Errors
     /// [`Error::Config`] naming the limit.
     pub fn validate(&self) -> Result<()> {
-        let sizes: [(&'static str, u64); 15] = [
+        let sizes: [(&'static str, u64); 17] = [
             ("refused_per_minute", self.refused_per_minute.into()),
             ("message_bytes", self.message_bytes as u64),
             ("metadata_bytes", self.metadata_bytes as u64),
@@ -120,6 +126,8 @@ impl Limits {
             ("connections_per_peer", self.connections_per_peer as u64),
             ("calls_per_tenant", self.calls_per_tenant.into()),
             ("writes_per_tenant", self.writes_per_tenant.into()),
+            ("gangs_per_tenant", self.gangs_per_tenant.into()),
+            ("gang_ranks_per_tenant", self.gang_ranks_per_tenant.into()),
             ("streams_per_connection", self.streams_per_connection.into()),
             ("max_streams", self.max_streams.into()),
             ("header_list_bytes", self.header_list_bytes.into()),
@@ -129,7 +137,7 @@ impl Limits {
         ];
         for (name, size) in sizes {
             if size == 0 {
-                return Err(Error::config(name, "must be at least 1"));
+                return Err(Error::config(name, "0 is less than 1"));
             }
             if size > u32::MAX.into() {
                 return Err(Error::config(name, format!("{size} is more than {}", u32::MAX)));

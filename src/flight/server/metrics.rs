@@ -97,7 +97,11 @@ impl Metrics {
         registry.register("rows", "Rows sent", inner.rows.clone());
         registry.register_with_unit("sent", "Bytes of batches sent", Unit::Bytes, inner.bytes.clone());
         let [row_groups, rows] = inner.decoded.clone();
-        registry.register("row_groups_decoded", "Row groups decoded, however many ranks took rows of them", row_groups);
+        registry.register(
+            "row_groups_decoded",
+            "Row groups or units of them decoded, however many ranks took rows of them",
+            row_groups,
+        );
         registry.register("rows_decoded", "Rows decoded, however many ranks they were sent to", rows);
         registry.register("errors", "Calls that ended with an error", inner.errors.clone());
         registry.register("auth_refused", "Calls refused for want of a good token", inner.refused.clone());

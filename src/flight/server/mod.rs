@@ -11,48 +11,49 @@
 //! | [`limits`], [`connections`], [`quota`] | what one peer can take from the others: nothing |
 //! | [`admin`](mod@admin), [`metrics`] | what operators see |
 //! | `audit`, `refusals` | what callers did, for those who ask later; how often they may be refused |
-//! | `guard`, `incoming`, `health` | the door: who may call, and what a request may take |
+//! | `auth_layer`, `incoming`, `health` | authentication: who may call, and what a request may take |
 //! | `service`, `body` | the protocol: the calls, batches as messages |
 //! | `local`, `put`, `rows` | batches through shared memory; datasets that are written; rows as they are stored |
 //! | [`Background`], [`Writes`] | a server within a process that does other things, and what that puts into it |
-//! | `core`, `opened`, `openings`, `hub`, `line`, `shared_plan` | what is offered, what is open or on its way there, who shares the decoding of it |
-//! | `claims`, `seat` | in which memory, and whose turn it is |
+//! | `core`, `dataset_cache`, `openings`, `shared_streams`, `shared_stream`, `shared_plan` | what is offered, what is open or on its way there, who shares the decoding of it |
+//! | `budget`, `revocable` | in which memory, and whose turn it is |
 
 pub mod admin;
 mod audit;
 pub mod auth;
+mod auth_layer;
 mod background;
 mod body;
+mod budget;
 pub mod catalogue;
 pub mod certificate;
-mod claims;
 pub mod config;
 pub mod connections;
 mod core;
+mod dataset_cache;
 pub mod entry;
 pub mod file;
-mod guard;
 mod health;
-mod hub;
 mod incoming;
 pub mod key;
 pub mod limits;
-mod line;
 mod local;
 pub mod metrics;
-mod opened;
 mod openings;
 mod pictures;
 mod put;
 pub mod quota;
 mod refusals;
+mod revocable;
 mod rows;
-mod seat;
 pub mod secret;
 mod service;
 mod shared_plan;
+mod shared_stream;
+mod shared_streams;
 pub mod space;
 pub mod tls;
+mod usage;
 mod watched;
 mod writes;
 
@@ -84,8 +85,8 @@ pub use limits::Limits;
 pub use quota::Quotas;
 pub use writes::Writes;
 
+use self::auth_layer::AuthLayer;
 use self::core::{Core, Parts};
-use self::guard::Guard;
 use self::service::Service;
 use super::gang::{Registry, RegistryOptions};
 use crate::error::{Error, Result};
@@ -124,11 +125,17 @@ where
     let (reporter, health) = tonic_health::server::health_reporter();
     let (stop, stopped) = watch::channel(false);
     let (cut, cutting) = watch::channel(false);
-    let times = RegistryOptions { lease: config.gang_lease, grace: config.gang_lease, ..RegistryOptions::default() };
+    let gang_options = RegistryOptions {
+        lease: config.gang_lease,
+        grace: config.gang_lease,
+        gangs_per_tenant: config.limits.gangs_per_tenant as usize,
+        ranks_per_tenant: config.limits.gang_ranks_per_tenant as usize,
+        ..RegistryOptions::default()
+    };
     let mut shutdown = pin!(shutdown);
     let patience = config.lock_patience();
     let opening = async {
-        let gangs = Registry::open_within(config.journal.clone(), times, patience).await?;
+        let gangs = Registry::open_within(config.journal.clone(), gang_options, patience).await?;
         let staging = match &config.put {
             Some(put) => Some(put.open(config.memory_budget, patience).await?),
             None => None,
@@ -172,7 +179,7 @@ where
         }
     });
     let flight = FlightServiceServer::new(Service(Arc::clone(&core))).max_encoding_message_size(limits.message_bytes);
-    let flight = Guard::new(flight.max_decoding_message_size(limits.call_bytes()), core);
+    let flight = AuthLayer::new(flight.max_decoding_message_size(limits.call_bytes()), core);
     let health = health::Health::new(health, limits.handshake());
     let drain = async {
         shutdown.await;

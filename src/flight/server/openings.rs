@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
 use super::auth::Tenant;
-use super::claims::Claims;
+use super::budget::ByteBudget;
 use crate::error::{Error, Result};
 use crate::pipeline::LoaderOptions;
 
@@ -53,7 +53,7 @@ impl Openings {
     pub(super) async fn run<T, F>(
         &self,
         tenant: &Tenant,
-        claims: &Claims,
+        claims: &ByteBudget,
         mut options: LoaderOptions,
         open: impl Fn(LoaderOptions) -> F,
     ) -> Result<T>
@@ -146,7 +146,7 @@ mod tests {
     #[tokio::test(flavor = "multi_thread")]
     async fn few_filters_run_at_once_and_all_within_the_budget() {
         const BUDGET: u64 = 64 << 20;
-        let (openings, claims) = (Openings::new(8), Claims::new(BUDGET));
+        let (openings, claims) = (Openings::new(8), ByteBudget::new(BUDGET));
         let (now, most, memory) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)), AtomicUsize::new(0));
         let run = async |name: &str| {
             let (now, most) = (Arc::clone(&now), Arc::clone(&most));
@@ -173,7 +173,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_filter_over_large_row_groups_gets_what_they_take_or_an_error() {
-        let (openings, claims) = (Openings::new(2), Claims::new(64 << 20));
+        let (openings, claims) = (Openings::new(2), ByteBudget::new(64 << 20));
         let open = |needs: u64| {
             let claims = &claims;
             let openings = &openings;

@@ -11,12 +11,12 @@ use tokio::sync::watch;
 use tonic::Status;
 
 use super::body::Message;
-use super::claims::{Claim, Claims};
+use super::budget::{ByteBudget, Claim};
 use super::metrics::StreamCounters;
 use super::quota::{InFlight, StreamPermit};
-use super::seat::Seat;
+use super::revocable::Revocable;
 use crate::error::{Error, Result};
-use crate::flight::asked::StoredRows;
+use crate::flight::request::StoredRows;
 use crate::flight::status::to_status;
 use crate::pipeline::{Stored, Workers};
 
@@ -62,7 +62,7 @@ fn groups(rows: &[u64], part: u32, parts: u32) -> VecDeque<usize> {
 /// What a stream of stored rows works with.
 pub(super) struct Means {
     pub(super) workers: Arc<Workers>,
-    pub(super) claims: Arc<Claims>,
+    pub(super) claims: Arc<ByteBudget>,
     pub(super) permit: StreamPermit,
     pub(super) counters: StreamCounters,
     /// True from the moment that the server is to end.
@@ -75,7 +75,7 @@ pub(super) struct Sending {
     groups: VecDeque<usize>,
     means: Means,
     /// The first of `groups`, unless it was given up to those who wait for memory: then it is read again.
-    current: Seat<Decoded>,
+    current: Revocable<Decoded>,
     /// The row of it that is sent next.
     row: usize,
     /// The claim on the memory of a message.

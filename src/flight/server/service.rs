@@ -1,4 +1,4 @@
-//! The calls of Arrow Flight. DoGet and DoPut are answered by [`Guard`](super::guard::Guard), which does not copy batches.
+//! The calls of Arrow Flight. DoGet and DoPut are answered by [`AuthLayer`](super::auth_layer::AuthLayer), which does not copy batches.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use super::auth::Tenant;
 use super::core::{Core, json};
 use super::put;
 use crate::error::Error;
-use crate::flight::asked::Asked;
 use crate::flight::gang::wire::ACTIONS;
+use crate::flight::request::StreamRequest;
 use crate::flight::status::to_status;
 
 /// See the module.
@@ -28,12 +28,12 @@ pub(super) struct Service(pub(super) Arc<Core>);
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 impl Service {
-    /// What a descriptor asks for: a path is the name of a dataset, a command the JSON of [`Asked`].
-    fn asked(&self, descriptor: &FlightDescriptor) -> Result<Asked, Status> {
+    /// What a descriptor asks for: a path is the name of a dataset, a command the JSON of [`StreamRequest`].
+    fn asked(&self, descriptor: &FlightDescriptor) -> Result<StreamRequest, Status> {
         self.0.config.limits.admit_ticket(descriptor.cmd.len()).map_err(|error| to_status(&error))?;
         let asked = match (DescriptorType::try_from(descriptor.r#type), descriptor.path.as_slice()) {
-            (Ok(DescriptorType::Cmd), _) => Asked::from_json(&descriptor.cmd),
-            (Ok(DescriptorType::Path), [dataset]) => Ok(Asked::all(dataset)),
+            (Ok(DescriptorType::Cmd), _) => StreamRequest::from_json(&descriptor.cmd),
+            (Ok(DescriptorType::Path), [dataset]) => Ok(StreamRequest::all(dataset)),
             _ => Err(Error::config("descriptor", "give a path of one name, or a command")),
         };
         asked.map_err(|error| to_status(&error))
@@ -80,7 +80,7 @@ impl FlightService for Service {
             async move {
                 let descriptor = FlightDescriptor::new_path(vec![name.clone()]);
                 // One dataset that cannot be opened does not hide the others: it is listed with its error.
-                match core.describe(&tenant, Asked::all(&name)).await {
+                match core.describe(&tenant, StreamRequest::all(&name)).await {
                     Ok(info) => Ok(FlightInfo { endpoint: Vec::new(), ..info.with_descriptor(descriptor) }),
                     Err(error) => Ok(FlightInfo::new()
                         .with_descriptor(descriptor)
@@ -131,8 +131,8 @@ impl FlightService for Service {
         let Action { r#type, body } = request.into_inner();
         self.0.config.limits.admit_action(body.len()).map_err(|error| to_status(&error))?;
         let answer = match r#type.as_str() {
-            "stats" => Ok(json(&self.0.stats())),
-            "state" => match Asked::from_json(&body) {
+            "stats" => Ok(json(&self.0.stats(&tenant))),
+            "state" => match StreamRequest::from_json(&body) {
                 Ok(asked) => self.0.state(&tenant, &asked).await.map(|state| state.to_json().into_bytes()),
                 Err(error) => Err(error),
             },
@@ -150,7 +150,10 @@ impl FlightService for Service {
     }
 
     async fn list_actions(&self, _: Request<Empty>) -> Result<Response<Self::ListActionsStream>, Status> {
-        let own = [("stats", "what the server does, as JSON"), ("state", "a loader's state at a position")];
+        let own = [
+            ("stats", "what the server does and sent to the tenant, as JSON"),
+            ("state", "a loader's state at a position"),
+        ];
         let own = own
             .into_iter()
             .chain(put::ACTIONS)

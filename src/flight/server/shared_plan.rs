@@ -8,14 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::time::Instant;
 
-use super::claims::{Claim, Claims};
-use super::hub::{AHEAD, RING, Wanted};
-use super::opened::PREFETCH;
+use super::budget::{ByteBudget, Claim};
+use super::dataset_cache::PREFETCH;
+use super::shared_streams::{AHEAD, RING, Wanted};
 use crate::error::{Error, Result};
 use crate::pipeline::{SharedReader, Workers};
 use crate::plan::Share;
 
-/// Offer, epoch, world size.
+/// OpenDataset, epoch, world size.
 type Key = (usize, u64, u32);
 
 /// See the module. It lasts for as long as a line of any rank.
@@ -86,7 +86,7 @@ struct Need {
 }
 
 /// What the ranks of the plan of `wanted` need. Asking may be long: it is done where batches are made.
-async fn need(wanted: &Wanted, claims: &Claims, workers: &Workers) -> Result<Need> {
+async fn need(wanted: &Wanted, claims: &ByteBudget, workers: &Workers) -> Result<Need> {
     let world = u64::from(wanted.share.world);
     // The first share is as large as any.
     let wanted = Wanted { share: Share { rank: 0, ..wanted.share }, ..wanted.clone() };
@@ -117,7 +117,7 @@ async fn need(wanted: &Wanted, claims: &Claims, workers: &Workers) -> Result<Nee
 ///
 /// # Errors
 /// [`Error::Limit`] where they need more than the budget.
-pub(super) async fn check(wanted: &Wanted, claims: &Claims, workers: &Workers) -> Result<()> {
+pub(super) async fn check(wanted: &Wanted, claims: &ByteBudget, workers: &Workers) -> Result<()> {
     if wanted.share.world > 1 {
         need(wanted, claims, workers).await?;
     }
@@ -128,11 +128,11 @@ impl SharedPlans {
     /// The plan of which `wanted` is a share. The first to ask makes it; others wait for that.
     ///
     /// # Errors
-    /// [`Error::Limit`] where all ranks together need more than the budget, and as [`Claims::claim`].
+    /// [`Error::Limit`] where all ranks together need more than the budget, and as [`ByteBudget::claim`].
     pub(super) async fn get(
         &self,
         wanted: &Wanted,
-        claims: &Claims,
+        claims: &ByteBudget,
         workers: &Arc<Workers>,
     ) -> Result<Arc<SharedPlan>> {
         let key = (Arc::as_ptr(&wanted.offer) as usize, wanted.plan.epoch(), wanted.share.world);
@@ -167,7 +167,7 @@ impl SharedPlans {
     }
 }
 
-async fn make(wanted: &Wanted, claims: &Claims, workers: &Arc<Workers>) -> Result<SharedPlan> {
+async fn make(wanted: &Wanted, claims: &ByteBudget, workers: &Arc<Workers>) -> Result<SharedPlan> {
     let Wanted { tenant, plan, share, .. } = wanted;
     let Need { row_groups: need, lines, footing } = need(wanted, claims, workers).await?;
     let mut row_groups = claims.claim(tenant, need.saturating_add(lines)).await?;

@@ -14,7 +14,7 @@ use super::link::{Broken, Inbox, Outbox};
 use super::wire::{Body, Frame, MAX_TICKET, VERSION};
 use super::{ConnectOptions, Listener, ListenerOptions, Outgoing, Receiver, Refusal, connect};
 use crate::error::Error;
-use crate::memory::{HostAllocator, Pool, SharedAllocator, Shelf, Slab};
+use crate::memory::{HostAllocator, Pool, SharedAllocator, Slab, SlabPool};
 
 const DEADLINE: Duration = Duration::from_millis(400);
 
@@ -187,7 +187,7 @@ async fn hear(socket: &UnixStream) -> Result<Frame, Broken> {
 #[tokio::test]
 async fn what_lies_in_one_slab_with_others_is_not_to_be_written_to() {
     let allocator = Arc::new(SharedAllocator::new());
-    let shelf = Arc::new(Shelf::new(Arc::clone(&allocator), 100_000, 4 << 20).unwrap());
+    let shelf = Arc::new(SlabPool::new(Arc::clone(&allocator), 100_000, 4 << 20).unwrap());
     let pools = [Pool::new(shelf, 1 << 20), Pool::new(Arc::<SharedAllocator>::clone(&allocator), 1 << 20)];
     let listener = Listener::bind(Arc::clone(&allocator), ListenerOptions::default()).unwrap();
     let name = listener.name().to_owned();

@@ -116,12 +116,12 @@ pub struct Columns {
 }
 
 impl Columns {
-    /// The columns of batches like `specimen`, which has any number of rows, of `schema`.
-    pub fn of(schema: &Schema, specimen: &Batch) -> Self {
+    /// The columns of batches like `empty_batch`, which has any number of rows, of `schema`.
+    pub fn of(schema: &Schema, empty_batch: &Batch) -> Self {
         let owner: HashMap<Arc<str>, &Field> =
             schema.fields().iter().flat_map(|field| field.names().into_iter().map(move |name| (name, field))).collect();
         let (mut columns, mut arrow): (Vec<Column>, Vec<FieldRef>) = (Vec::new(), Vec::new());
-        for (name, value) in specimen.columns() {
+        for (name, value) in empty_batch.columns() {
             let field = owner.get(name).copied();
             let frames = field.and_then(|field| match field.dims.first() {
                 Some(Dim::Fixed(frames)) => Some(*frames),

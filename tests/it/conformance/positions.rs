@@ -110,18 +110,3 @@ pub(super) fn what_came_back_comes_again_in_order(way: &Way) {
     assert_eq!(epoch(&mut loader), first[steps - 1..], "{}", way.name);
     assert_eq!(epoch(&mut loader), second, "{}", way.name);
 }
-
-pub(super) fn an_epoch_begins_where_it_is_asked_for(way: &Way) {
-    let mut whole = way.whole();
-    let epochs: Vec<_> = (0..3).map(|_| epoch(&mut whole)).collect();
-    let mut loader = way.whole();
-    next(&mut loader).unwrap();
-    loader.set_epoch(0).unwrap();
-    assert_eq!(loader.step(), 1, "{}: the current one goes on", way.name);
-    for of in [2, 0, 1] {
-        loader.set_epoch(of).unwrap();
-        let from = loader.step() as usize;
-        assert_eq!((loader.epoch(), from), (of, 0), "{}", way.name);
-        assert_eq!(epoch(&mut loader), epochs[of as usize], "{}", way.name);
-    }
-}

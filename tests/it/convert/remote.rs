@@ -3,7 +3,7 @@ use std::fs;
 use std::path::Path;
 
 use bowstring::Error;
-use bowstring::convert::{ConvertOptions, Format, Gate, Progress, convert, open, verify};
+use bowstring::convert::{Budget, ConvertOptions, Format, Progress, convert, open, verify};
 
 use super::pairs::{FORMATS, held, table};
 use super::{fixture, parquet, run, text, to};
@@ -114,8 +114,8 @@ fn a_source_that_changes_in_a_store_is_no_mixture_of_both() {
         server.put("x.jsonl", content("old"), PINNED);
         let source = open(&server.url("x.jsonl"), &ConvertOptions::default()).unwrap();
         server.put("x.jsonl", content("new"), Marks { etag: Some(etag), modified: None });
-        let gate = Gate::new(1 << 30);
-        let read = source.read(0, &[0], &gate).and_then(|mut batches| {
+        let budget = Budget::new(1 << 30);
+        let read = source.read(0, &[0], &budget).and_then(|mut batches| {
             while batches.next()?.is_some() {}
             Ok(())
         });

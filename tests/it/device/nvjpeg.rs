@@ -53,9 +53,9 @@ fn difference(found: &[u8], expected: &[u8], photos: usize) -> f64 {
 
 /// Rows of `[number of a view, length, JPEG]`.
 #[derive(Debug)]
-struct Shelf(Vec<View>);
+struct PhotoList(Vec<View>);
 
-impl Photos for Shelf {
+impl Photos for PhotoList {
     fn read<'a>(&self, row: &'a [u8]) -> Result<Photo<'a>> {
         let number = |at: usize| u32::from_le_bytes(row[at..at + 4].try_into().unwrap()) as usize;
         Ok(Photo::Jpeg(&row[8..8 + number(4)], self.0[number(0)]))
@@ -135,7 +135,7 @@ fn decode(cuda: &Cuda, photo: &[u8], views: &[View], channels: u8, (height, widt
         row[8..8 + photo.len()].copy_from_slice(photo);
     }
     let what = Decoding {
-        photos: Arc::new(Shelf(views.to_vec())),
+        photos: Arc::new(PhotoList(views.to_vec())),
         rows: views.len(),
         row_bytes,
         height,

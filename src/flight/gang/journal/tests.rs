@@ -7,7 +7,7 @@ fn opened(path: &Path) -> Result<(Journal, Vec<Record>)> {
 }
 
 fn records() -> Vec<Record> {
-    let seat = |rank| Seat {
+    let seat = |rank| MemberRecord {
         rank,
         attempt: u128::MAX - u128::from(rank),
         share: Share { rank, of: 2 },

@@ -22,7 +22,7 @@ fn names_and_texts_are_bounded_and_leave_nothing() {
         let stranger = Caller { gang: name.clone(), ..caller(0, 1, 7) };
         assert!(matches!(machine.heartbeat(at(0), &stranger), Err(Refusal::Config { .. })));
         assert!(matches!(machine.members(at(0), &stranger), Err(Refusal::Config { .. })));
-        let met = machine.meet(at(0), Meeting::AllGather, &meeting(&stranger, 1, "00", 0)).unwrap_err();
+        let met = machine.meet(at(0), CollectiveKind::AllGather, &meeting(&stranger, 1, "00", 0)).unwrap_err();
         assert!(matches!(met, Refusal::Config { .. }), "{met:?}");
         let leave = LeaveRequest { caller: stranger.clone(), failure: None };
         assert!(matches!(machine.leave(at(0), &leave), Err(Refusal::Config { .. })));
@@ -74,7 +74,7 @@ fn ranks_and_messages_of_all_gangs_together_are_bounded() {
     let _ = machine.join(at(0), &ask("b", 0, 1)).expect("whoever is in asks again");
     let member = |rank| Caller { gang: "a".into(), ..caller(rank, 1, 1) };
     let gather = |machine: &mut Machine, rank, round, message: &str| {
-        machine.meet(at(0), Meeting::AllGather, &meeting(&member(rank), round, message, 60_000))
+        machine.meet(at(0), CollectiveKind::AllGather, &meeting(&member(rank), round, message, 60_000))
     };
     let _ = gather(&mut machine, 0, 1, &"00".repeat(6)).unwrap();
     let refusal = gather(&mut machine, 1, 1, &"00".repeat(5)).unwrap_err();
@@ -84,8 +84,9 @@ fn ranks_and_messages_of_all_gangs_together_are_bounded() {
     assert!(matches!(met, Polled::Done(_)));
     // A result is kept for whoever asks again, until the next round; a barrier needs no room.
     assert!(gather(&mut machine, 0, 2, "00").is_err());
-    let barrier =
-        |machine: &mut Machine, rank| machine.meet(at(0), Meeting::Barrier, &meeting(&member(rank), 2, "", 60_000));
+    let barrier = |machine: &mut Machine, rank| {
+        machine.meet(at(0), CollectiveKind::Barrier, &meeting(&member(rank), 2, "", 60_000))
+    };
     let _ = (barrier(&mut machine, 0).unwrap(), barrier(&mut machine, 1).unwrap());
     let _ = gather(&mut machine, 0, 3, "00").unwrap();
     // Gangs that have ended make room.
@@ -95,4 +96,39 @@ fn ranks_and_messages_of_all_gangs_together_are_bounded() {
     let _ = machine.join(at(0), &ask("c", 0, 1)).unwrap();
     assert!(machine.state(at(0), "a").is_err(), "forgotten");
     let _ = machine.join(at(0), &ask("b", 1, 1)).unwrap();
+}
+
+#[test]
+fn one_tenant_cannot_take_what_another_needs() {
+    let options =
+        RegistryOptions { gangs_per_tenant: 2, ranks_per_tenant: 4, held_per_tenant: 10, ..RegistryOptions::default() };
+    let mut machine = Machine::new(options);
+    let of = |gang: &str, rank, world| JoinRequest { gang: gang.into(), ..request(rank, world, 1) };
+    let refused = |outcome: Result<Polled<Joined>, Refusal>| match outcome {
+        Err(Refusal::Limit { option, .. }) => option,
+        other => panic!("{other:?}"),
+    };
+    let _ = done(machine.join(at(0), &of("anna/a", 0, 1)));
+    let _ = machine.join(at(0), &of("anna/b", 0, 4)).unwrap();
+    assert_eq!(refused(machine.join(at(0), &of("anna/c", 0, 1))), "gangs_per_tenant");
+    let _ = machine.join(at(0), &of("anna/b", 1, 4)).unwrap();
+    let _ = machine.join(at(0), &of("anna/b", 2, 4)).unwrap();
+    assert_eq!(refused(machine.join(at(0), &of("anna/b", 3, 4))), "gang_ranks_per_tenant");
+    // Others have their own, and who is in no space has all there are.
+    for gang in ["bert/a", "bert/b", "a", "b", "c"] {
+        let _ = done(machine.join(at(0), &of(gang, 0, 1)));
+    }
+    let said = |gang: &str, bytes: usize| MeetRequest {
+        caller: Caller { gang: gang.into(), ..caller(0, 1, 1) },
+        ..meeting(&caller(0, 1, 1), 1, &"00".repeat(bytes), 1_000)
+    };
+    let refusal = machine.meet(at(0), CollectiveKind::AllGather, &said("anna/a", 11)).unwrap_err();
+    assert!(matches!(&refusal, Refusal::Limit { option, .. } if option == "held_per_tenant"), "{refusal:?}");
+    let _ = machine.meet(at(0), CollectiveKind::AllGather, &said("bert/a", 10)).unwrap();
+    let _ = machine.meet(at(0), CollectiveKind::AllGather, &said("a", 11)).unwrap();
+    // A gang that is over makes room in its own space, and in no other.
+    let over = Caller { gang: "anna/a".into(), ..caller(0, 1, 1) };
+    machine.leave(at(1), &LeaveRequest { caller: over, failure: None }).unwrap();
+    assert_eq!(refused(machine.join(at(1), &of("bert/c", 0, 1))), "gangs_per_tenant");
+    let _ = done(machine.join(at(1), &of("anna/c", 0, 1)));
 }

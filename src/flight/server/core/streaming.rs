@@ -10,12 +10,12 @@ use tonic::{Code, Status};
 
 use super::super::auth::Tenant;
 use super::super::body::Message;
-use super::super::claims::Claim;
-use super::super::hub::{Terms, Wanted};
-use super::super::line::{Found, Subscriber};
+use super::super::budget::Claim;
 use super::super::metrics::StreamCounters;
 use super::super::quota::{InFlight, StreamPermit};
-use super::super::seat::Seat;
+use super::super::revocable::Revocable;
+use super::super::shared_stream::{Found, Subscriber};
+use super::super::shared_streams::{Terms, Wanted};
 use super::{Core, same_data};
 use crate::error::{Error, Result};
 use crate::flight::gang::{Fence, Reading};
@@ -64,16 +64,16 @@ impl Core {
         let asked = &ticket.asked;
         let offer = self.offer(tenant, asked).await?;
         same_data(ticket, offer.fingerprint)?;
-        let plan = offer.plan(asked.epoch, self.hub.workers()).await?;
+        let plan = offer.plan(asked.epoch, self.streams.workers()).await?;
         if let Some(caller) = &asked.gang {
             // Before anything is sent: two ranks of a generation never get rows of two plans.
             self.gangs
                 .read(&self.caller(tenant, caller)?, &Reading::new(&asked.dataset, offer.fingerprint, plan.spec()))?;
         }
         let wanted = Wanted { tenant: tenant.clone(), offer, plan, share: asked.share(0)?, outgoing };
-        let mut subscriber = self.hub.subscribe(&wanted, asked.step, Terms::default()).await?;
+        let mut subscriber = self.streams.subscribe(&wanted, asked.step, Terms::default()).await?;
         let outgoing = subscriber.outgoing();
-        let seat = self.hub.claims().seat(tenant);
+        let seat = self.streams.claims().seat(tenant);
         seat.put(subscriber);
         Ok(Flow {
             core: Arc::clone(self),
@@ -102,7 +102,7 @@ struct Flow {
     wanted: Wanted,
     generation: Option<u64>,
     /// Its place in a line, unless it was given up to those who wait for memory: then it gets another.
-    seat: Seat<Subscriber>,
+    seat: Revocable<Subscriber>,
     /// The claim on batches that are on their way out.
     #[expect(dead_code, reason = "held for its drop")]
     outgoing: Option<Claim>,
@@ -165,7 +165,7 @@ impl Flow {
             let subscriber = match place {
                 Some(subscriber) => subscriber,
                 None => {
-                    let again = self.core.hub.subscribe(&self.wanted, self.step, terms).await;
+                    let again = self.core.streams.subscribe(&self.wanted, self.step, terms).await;
                     place.insert(again.map_err(|error| to_status(&error))?)
                 }
             };

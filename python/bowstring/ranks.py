@@ -1,0 +1,50 @@
+"""Who this process is among the ranks: as its process group has it, else as its launcher's environment says."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from bowstring import _native
+from bowstring.errors import ConfigError
+
+__all__ = ["group", "rank"]
+
+
+def group() -> tuple[int, int] | None:
+    """Rank and world size of ``torch.distributed``'s process group, if this process has initialised one.
+
+    :raises ConfigError: if a launcher's environment says otherwise.
+    """
+    # Whoever has a group has imported it.
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    found = distributed.get_rank(), distributed.get_world_size()
+    try:
+        launched = _native.launched()
+    except ConfigError:
+        # An environment that says half of it, or nonsense, contradicts nobody who knows all of it.
+        return found
+    if launched is not None and launched[:2] != found:
+        problem = (
+            f"torch.distributed's process group has this process as rank {found[0]} of {found[1]}, "
+            f"and its environment as rank {launched[0]} of {launched[1]}: {launched[2]}"
+        )
+        raise ConfigError(f"option rank: {problem}; give rank and world_size, or unset these variables", option="rank")
+    return found
+
+
+def rank() -> tuple[int, int, str]:
+    """Rank, world size, and where both come from."""
+    found = group()
+    return (*found, "torch.distributed's process group") if found is not None else _native.rank()
+
+
+def options(given_rank: object, given_world_size: object) -> dict[str, int]:
+    """``rank`` and ``world_size`` of the process group, where neither options nor ``BOWSTRING_...`` say them."""
+    own = (os.environ.get(name) for name in ("BOWSTRING_RANK", "BOWSTRING_WORLD_SIZE"))
+    if given_rank is not None or given_world_size is not None or any(own):
+        return {}
+    found = group()
+    return {} if found is None else {"rank": found[0], "world_size": found[1]}

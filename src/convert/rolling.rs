@@ -1,0 +1,230 @@
+//! Files of a wanted size, one after another, and the output they are written through.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use serde_json::Value;
+
+use super::options::Packing;
+use super::sink::{Part, Writer};
+use crate::error::Result;
+use crate::store::directory::failed;
+
+/// One file that grows by batches.
+pub(super) trait Rows: Send {
+    /// Adds rows.
+    fn write(&mut self, batch: &RecordBatch) -> Result<()>;
+    /// Bytes so far, as they will be stored, or nearly.
+    fn bytes(&self) -> u64;
+    /// Ends the file: its bytes, and what the index needs.
+    fn finish(self: Box<Self>) -> Result<(u64, Value)>;
+}
+
+/// Makes the file at a path.
+pub(super) type Make = Arc<dyn Fn(&Path) -> Result<Box<dyn Rows>> + Send + Sync>;
+
+/// Files of about `target` bytes in one directory.
+pub(super) struct RollingWriter {
+    make: Make,
+    directory: PathBuf,
+    extension: String,
+    target: u64,
+    open: Option<(String, u64, Box<dyn Rows>)>,
+    parts: Vec<Part>,
+}
+
+impl RollingWriter {
+    pub(super) fn writer(directory: &Path, extension: &str, target: u64, make: Make) -> Box<dyn Writer> {
+        let (directory, extension) = (directory.to_owned(), extension.to_owned());
+        Box::new(Self { make, directory, extension, target, open: None, parts: Vec::new() })
+    }
+
+    fn close(&mut self) -> Result<()> {
+        let Some((name, rows, file)) = self.open.take() else { return Ok(()) };
+        let (bytes, extra) = file.finish()?;
+        self.parts.push(Part { name, rows, bytes, extra });
+        Ok(())
+    }
+}
+
+impl Writer for RollingWriter {
+    fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        if self.open.is_none() {
+            let name = format!("{:05}.{}", self.parts.len(), self.extension);
+            let file = (self.make)(&self.directory.join(&name))?;
+            self.open = Some((name, 0, file));
+        }
+        let Some((_, rows, file)) = &mut self.open else { return Ok(()) };
+        file.write(batch)?;
+        *rows += batch.num_rows() as u64;
+        if file.bytes() >= self.target {
+            self.close()?;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self: Box<Self>) -> Result<Vec<Part>> {
+        self.close()?;
+        Ok(self.parts)
+    }
+}
+
+/// Deals rows to several writers in turn, for an exact number of files.
+pub(super) struct Dealt {
+    pub(super) writers: Vec<Box<dyn Writer>>,
+    pub(super) next: usize,
+}
+
+impl Writer for Dealt {
+    fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        let count = self.writers.len();
+        if count == 0 || batch.num_rows() == 0 {
+            return Ok(());
+        }
+        for (number, writer) in self.writers.iter_mut().enumerate() {
+            let first = (number + count - self.next) % count;
+            let rows: arrow::array::UInt32Array =
+                (first..batch.num_rows()).step_by(count).filter_map(|row| u32::try_from(row).ok()).collect();
+            if !rows.is_empty() {
+                let taken = arrow::compute::take_record_batch(batch, &rows).map_err(super::job::unexpected)?;
+                writer.write(&taken)?;
+            }
+        }
+        self.next = (self.next + batch.num_rows()) % count;
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>) -> Result<Vec<Part>> {
+        let mut parts = Vec::new();
+        for (number, writer) in self.writers.into_iter().enumerate() {
+            for mut part in writer.finish()? {
+                part.name = format!("{number}/{}", part.name);
+                parts.push(part);
+            }
+        }
+        Ok(parts)
+    }
+}
+
+/// A file that is written, with its packing and its count of bytes; failures name it.
+pub(super) struct Output {
+    writer: Packer,
+    path: PathBuf,
+    /// Bytes given in, before packing.
+    given: u64,
+}
+
+enum Packer {
+    Plain(Counting),
+    Gzip(flate2::write::GzEncoder<Counting>),
+    Zstd(zstd::Encoder<'static, Counting>),
+}
+
+struct Counting {
+    file: BufWriter<File>,
+    bytes: u64,
+}
+
+impl Write for Counting {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        let written = self.file.write(buffer)?;
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+impl Output {
+    /// A new file at `path`.
+    pub(super) fn create(path: &Path, packing: Packing) -> Result<Self> {
+        let file = File::create_new(path).map_err(|error| failed("create", path, error))?;
+        let counting = Counting { file: BufWriter::with_capacity(256 << 10, file), bytes: 0 };
+        let writer = match packing {
+            Packing::Gzip => Packer::Gzip(flate2::write::GzEncoder::new(counting, flate2::Compression::default())),
+            Packing::Zstd(level) => {
+                Packer::Zstd(zstd::Encoder::new(counting, level).map_err(|error| failed("create", path, error))?)
+            }
+            _ => Packer::Plain(counting),
+        };
+        Ok(Self { writer, path: path.to_owned(), given: 0 })
+    }
+
+    /// Adds bytes.
+    pub(super) fn put(&mut self, bytes: &[u8]) -> Result<()> {
+        self.given += bytes.len() as u64;
+        let outcome = match &mut self.writer {
+            Packer::Plain(writer) => writer.write_all(bytes),
+            Packer::Gzip(writer) => writer.write_all(bytes),
+            Packer::Zstd(writer) => writer.write_all(bytes),
+        };
+        outcome.map_err(|error| failed("write", &self.path, error))
+    }
+
+    /// Bytes stored so far.
+    pub(super) fn bytes(&self) -> u64 {
+        match &self.writer {
+            Packer::Plain(writer) => writer.bytes,
+            Packer::Gzip(writer) => writer.get_ref().bytes,
+            Packer::Zstd(writer) => writer.get_ref().bytes,
+        }
+    }
+
+    /// Bytes given in so far.
+    pub(super) fn given(&self) -> u64 {
+        self.given
+    }
+
+    /// Ends the file: its bytes. It need not be on the disk.
+    pub(super) fn close(self) -> Result<u64> {
+        self.end(|_| Ok(()))
+    }
+
+    /// Ends the file and brings it to the disk: its bytes.
+    pub(super) fn close_on_disk(self) -> Result<u64> {
+        self.end(|file| file.sync_all())
+    }
+
+    fn end(self, last: impl FnOnce(&File) -> io::Result<()>) -> Result<u64> {
+        let path = self.path;
+        let finish = || -> io::Result<u64> {
+            let counting = match self.writer {
+                Packer::Plain(writer) => writer,
+                Packer::Gzip(writer) => writer.finish()?,
+                Packer::Zstd(writer) => writer.finish()?,
+            };
+            let bytes = counting.bytes;
+            last(&counting.file.into_inner().map_err(|error| error.into_error())?)?;
+            Ok(bytes)
+        };
+        finish().map_err(|error| failed("write", &path, error))
+    }
+}
+
+impl Write for Output {
+    fn write(&mut self, buffer: &[u8]) -> io::Result<usize> {
+        self.given += buffer.len() as u64;
+        match &mut self.writer {
+            Packer::Plain(writer) => writer.write_all(buffer)?,
+            Packer::Gzip(writer) => writer.write_all(buffer)?,
+            Packer::Zstd(writer) => writer.write_all(buffer)?,
+        }
+        Ok(buffer.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Writes a small file whole, and brings it to the disk.
+pub(super) fn put_file(path: &Path, content: &[u8]) -> Result<()> {
+    let mut output = Output::create(path, Packing::None)?;
+    output.put(content)?;
+    output.close_on_disk().map(drop)
+}

@@ -1,0 +1,242 @@
+//! The barriers and all-gathers of one generation: numbered rounds that open when all ranks have arrived, or break for all.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::wire::{Refusal, millis, ranks};
+
+/// What a round is for. All ranks must mean the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum CollectiveKind {
+    Barrier,
+    AllGather,
+}
+
+impl CollectiveKind {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Barrier => "barrier",
+            Self::AllGather => "all_gather",
+        }
+    }
+
+    fn stage(self) -> &'static str {
+        match self {
+            Self::Barrier => "gang barrier",
+            Self::AllGather => "gang all_gather",
+        }
+    }
+}
+
+/// What an arrival came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Arrived {
+    /// Not all are there; these are missing (the first 16, and how many).
+    Waiting(Vec<u32>, usize),
+    /// This arrival was the last: the round opened now.
+    Opened(Arc<Vec<Vec<u8>>>),
+    /// The round had opened before; this is its result again.
+    Before(Arc<Vec<Vec<u8>>>),
+}
+
+#[derive(Debug)]
+struct Arrival {
+    message: Vec<u8>,
+    since: Duration,
+    /// Calls that hold this arrival open now.
+    holders: u32,
+}
+
+/// One rank's arrival, as the caller says it.
+#[derive(Debug)]
+pub(super) struct Arriving {
+    pub(super) rank: u32,
+    pub(super) round: u64,
+    pub(super) meeting: CollectiveKind,
+    pub(super) message: Vec<u8>,
+    /// When the caller's patience ends, on the server's clock.
+    pub(super) deadline: Duration,
+}
+
+/// Round counter, who has arrived at the next round, and the last result for those whose answer was lost.
+///
+/// One result is enough: nobody can be two rounds behind, because round n + 1 opens only with everybody in it.
+#[derive(Debug, Default)]
+pub(super) struct Collectives {
+    opened: u64,
+    result: Arc<Vec<Vec<u8>>>,
+    /// Bytes of the result.
+    kept: u64,
+    meeting: Option<CollectiveKind>,
+    arrived: BTreeMap<u32, Arrival>,
+    bytes: u64,
+    broken: Option<Refusal>,
+}
+
+impl Collectives {
+    /// The last round that opened, with what it was and its messages; for the journal.
+    pub(super) fn last(&self) -> (u64, &Arc<Vec<Vec<u8>>>) {
+        (self.opened, &self.result)
+    }
+
+    /// Takes the state of a round that opened before the server restarted.
+    pub(super) fn restore(&mut self, round: u64, messages: Vec<Vec<u8>>) {
+        let kept = messages.iter().map(|message| message.len() as u64).sum();
+        *self = Self { opened: round, result: Arc::new(messages), kept, ..Self::default() };
+    }
+
+    /// Bytes of messages that are kept: of those who wait, and of the last round.
+    pub(super) fn held(&self) -> u64 {
+        self.bytes + self.kept
+    }
+
+    /// Whether the arrival of `rank` at `round` would be one more.
+    pub(super) fn is_new(&self, rank: u32, round: u64) -> bool {
+        round == self.opened + 1 && !self.arrived.contains_key(&rank)
+    }
+
+    /// Whether anybody waits.
+    pub(super) fn waited_for(&self) -> bool {
+        !self.arrived.is_empty()
+    }
+
+    /// Who waits, in words.
+    pub(super) fn waiting(&self) -> String {
+        let waiting: Vec<u32> = self.arrived.keys().copied().collect();
+        ranks(&waiting, waiting.len())
+    }
+
+    /// Ends this and every later round of the generation with `refusal`, and returns it.
+    pub(super) fn break_with(&mut self, refusal: Refusal) -> Refusal {
+        self.arrived.clear();
+        self.bytes = 0;
+        self.broken.get_or_insert(refusal).clone()
+    }
+
+    /// Rank `arriving.rank` is at a round: opens it if it was the last one missing.
+    ///
+    /// A mismatch of kind or number breaks the rounds for everybody: the program of the ranks has come apart, and waiting
+    /// would be for ever.
+    pub(super) fn arrive(
+        &mut self,
+        now: Duration,
+        gang: &str,
+        world: u32,
+        limit: u64,
+        arriving: Arriving,
+    ) -> Result<Arrived, Refusal> {
+        let Arriving { rank, round, meeting, message, deadline } = arriving;
+        if let Some(broken) = &self.broken {
+            return Err(broken.clone());
+        }
+        if round == self.opened && round > 0 {
+            return Ok(Arrived::Before(Arc::clone(&self.result)));
+        }
+        let next = self.opened + 1;
+        if round != next {
+            return Err(self.break_with(apart(
+                format!("rounds of gang {gang}"),
+                format!("round {next} (opened so far: {})", self.opened),
+                format!("rank {rank} at {} {round}", meeting.name()),
+            )));
+        }
+        let other = self.meeting.filter(|other| *other != meeting && self.arrived.keys().any(|there| *there != rank));
+        if let Some(other) = other {
+            return Err(self.break_with(apart(
+                format!("round {round} of gang {gang}"),
+                format!("{} ({} wait there)", other.name(), self.waiting()),
+                format!("rank {rank} at {}", meeting.name()),
+            )));
+        }
+        self.meeting = Some(meeting);
+        if let Some(there) = self.arrived.get(&rank) {
+            if there.message != message {
+                return Err(apart(
+                    format!("message of rank {rank} in round {round} of gang {gang}"),
+                    "the message it arrived with".into(),
+                    "another one; a cancelled all_gather is repeated with the same bytes".into(),
+                ));
+            }
+        } else {
+            let asked = self.bytes + message.len() as u64;
+            if asked > limit {
+                return Err(self.break_with(Refusal::Limit {
+                    what: format!("round {round} of gang {gang}, at rank {rank}"),
+                    asked,
+                    limit,
+                    option: "max_gathered".into(),
+                }));
+            }
+            self.bytes = asked;
+            self.arrived.insert(rank, Arrival { message, since: now, holders: 0 });
+        }
+        if self.arrived.len() == world as usize {
+            let all = std::mem::take(&mut self.arrived);
+            let messages = match meeting {
+                CollectiveKind::Barrier => Vec::new(),
+                CollectiveKind::AllGather => all.into_values().map(|arrival| arrival.message).collect(),
+            };
+            self.restore(round, messages);
+            return Ok(Arrived::Opened(Arc::clone(&self.result)));
+        }
+        let (missing, count) = self.missing(world);
+        if now >= deadline {
+            let since = self.withdraw(rank, round).unwrap_or(now);
+            return Err(Refusal::Timeout {
+                stage: meeting.stage().into(),
+                culprit: format!("{} of gang {gang} at round {round}", ranks(&missing, count)),
+                waited_ms: millis(now.saturating_sub(since)),
+            });
+        }
+        Ok(Arrived::Waiting(missing, count))
+    }
+
+    /// Takes an arrival back, unless its round has opened. Returns since when it was there.
+    pub(super) fn withdraw(&mut self, rank: u32, round: u64) -> Option<Duration> {
+        if round != self.opened + 1 {
+            return None;
+        }
+        let arrival = self.arrived.remove(&rank)?;
+        self.bytes -= arrival.message.len() as u64;
+        if self.arrived.is_empty() {
+            self.meeting = None;
+        }
+        Some(arrival.since)
+    }
+
+    /// One more call holds the arrival of `rank`.
+    pub(super) fn hold(&mut self, rank: u32, round: u64) {
+        if round == self.opened + 1
+            && let Some(arrival) = self.arrived.get_mut(&rank)
+        {
+            arrival.holders += 1;
+        }
+    }
+
+    /// A call no longer holds it; a call that was `dropped` takes the arrival with it, if it was the last that held it.
+    pub(super) fn release(&mut self, rank: u32, round: u64, dropped: bool) {
+        if round != self.opened + 1 {
+            return;
+        }
+        if let Some(arrival) = self.arrived.get_mut(&rank) {
+            arrival.holders = arrival.holders.saturating_sub(1);
+            if dropped && arrival.holders == 0 {
+                self.withdraw(rank, round);
+            }
+        }
+    }
+
+    fn missing(&self, world: u32) -> (Vec<u32>, usize) {
+        let missing = (0..world).filter(|rank| !self.arrived.contains_key(rank)).take(16).collect();
+        (missing, (world as usize).saturating_sub(self.arrived.len()))
+    }
+}
+
+fn apart(what: String, expected: String, found: String) -> Refusal {
+    let hint = "all ranks must run the same barriers and all_gathers in the same order".into();
+    Refusal::Mismatch { what, expected, found, hint }
+}

@@ -1,0 +1,463 @@
+//! One gang: who waits, who is in, which generation, what is acknowledged. Pure: time comes in as a number.
+//!
+//! ```text
+//!  Forming(g) ── all N joined ──► Running(g) ── a member lost, or failed, or replaced ──► Forming(g + 1)
+//!                                     └──────── all left cleanly ──► Ended ── a join ──► Forming(g + 1)
+//! ```
+
+mod joining;
+mod plan;
+mod restart;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::collectives::{Arrived, Arriving, CollectiveKind, Collectives};
+use super::journal::{MemberRecord, Record};
+use super::wire::{
+    Acked, Alive, Caller, JoinRequest, MemberEntry, Members, Met, Polled, Position, Reading, Refusal, Share, State,
+    Token, millis, ranks, to_hex,
+};
+use crate::manifest::Fingerprint;
+
+/// How many ended processes per rank are remembered, so that a late repetition of their call is told its end again.
+const REMEMBERED: usize = 8;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    Forming,
+    Running,
+    Ended,
+}
+
+#[derive(Debug)]
+struct Member {
+    seat: MemberRecord,
+    /// When its lease runs out.
+    until: Duration,
+    left: bool,
+    acked: Option<Position>,
+}
+
+#[derive(Debug)]
+struct Joiner {
+    request: JoinRequest,
+    since: Duration,
+    deadline: Duration,
+    /// When it is forgotten if its process asks no more.
+    until: Duration,
+    holders: u32,
+}
+
+/// What a call changed beside its answer.
+#[derive(Debug, Default)]
+pub(super) struct Effects {
+    /// To be on disk before any answer that follows from them.
+    pub(super) records: Vec<Record>,
+    /// Whether those who wait for this gang must look again.
+    pub(super) woken: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Group {
+    name: String,
+    phase: Phase,
+    generation: u64,
+    /// What ended the generation before.
+    why: String,
+    world: u32,
+    members: BTreeMap<u32, Member>,
+    joiners: BTreeMap<u32, Joiner>,
+    retired: BTreeMap<u32, VecDeque<(u128, Arc<Refusal>)>>,
+    /// The position at which this generation began; no rank acknowledges it, or what is before it, again.
+    base: Option<Position>,
+    acknowledged: Option<Position>,
+    /// The plan that these positions are of, and the only one that this generation reads. Nothing is settled before the first stream.
+    reads: Option<Reading>,
+    rounds: Collectives,
+    lease: Duration,
+    /// Nothing is due before this; it may be earlier than what is, never later.
+    quiet_until: Duration,
+    /// When somebody last called.
+    pub(super) touched: Duration,
+    /// Negative control: a machine that fences nobody, which the checkers must notice.
+    #[cfg(test)]
+    pub(super) unfenced: bool,
+}
+
+impl Group {
+    pub(super) fn new(name: &str, generation: u64, lease: Duration) -> Self {
+        Self {
+            name: name.to_owned(),
+            phase: Phase::Forming,
+            generation,
+            why: String::new(),
+            world: 0,
+            members: BTreeMap::new(),
+            joiners: BTreeMap::new(),
+            retired: BTreeMap::new(),
+            base: None,
+            acknowledged: None,
+            reads: None,
+            rounds: Collectives::default(),
+            lease,
+            quiet_until: Duration::ZERO,
+            touched: Duration::ZERO,
+            #[cfg(test)]
+            unfenced: false,
+        }
+    }
+
+    pub(super) fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Whether forgetting it loses nothing but a name: it has ended, or never began.
+    pub(super) fn is_spent(&self) -> bool {
+        self.joiners.is_empty() && (self.phase == Phase::Ended || (self.phase == Phase::Forming && self.why.is_empty()))
+    }
+
+    /// How many ranks it keeps something of.
+    pub(super) fn ranks(&self) -> usize {
+        self.members.len() + self.joiners.len()
+    }
+
+    /// Whether the rank has a place in it, though perhaps another process holds it.
+    pub(super) fn knows(&self, rank: u32) -> bool {
+        self.joiners.contains_key(&rank) || self.members.contains_key(&rank)
+    }
+
+    /// Bytes of messages that it keeps.
+    pub(super) fn held(&self) -> u64 {
+        self.rounds.held()
+    }
+
+    /// How many more a message of `bytes` makes of them.
+    pub(super) fn adds(&self, caller: &Caller, round: u64, bytes: u64) -> u64 {
+        if self.check(caller, false).is_ok() && self.rounds.is_new(caller.rank, round) { bytes } else { 0 }
+    }
+
+    /// Whether nobody is in it or waits for it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.joiners.is_empty() && self.phase != Phase::Running
+    }
+
+    // ---- time -------------------------------------------------------------------------------------------------------
+
+    /// Lets everything happen that is due at `now`: leases run out, the join deadline passes.
+    pub(super) fn tick(&mut self, now: Duration, effects: &mut Effects) {
+        // Leases only grow, so that a whole look at all members is seldom needed.
+        if now < self.quiet_until {
+            return;
+        }
+        if self.phase == Phase::Running {
+            let lost: Vec<u32> =
+                self.members.iter().filter(|(_, it)| !it.left && it.until <= now).map(|(rank, _)| *rank).collect();
+            if !lost.is_empty() {
+                let lease = self.lease.as_secs_f64();
+                let who = ranks(&lost, lost.len());
+                self.raise(format!("{who} lost: no heartbeat within the lease of {lease} s"), effects);
+            }
+        }
+        if self.phase == Phase::Forming {
+            self.joiners.retain(|_, joiner| joiner.until > now);
+            let due = self.joiners.values().map(|joiner| joiner.deadline).min().is_some_and(|deadline| deadline <= now);
+            if due {
+                let since = self.joiners.values().map(|joiner| joiner.since).min().unwrap_or(now);
+                let (missing, count) = self.missing_joiners();
+                let who = ranks(&missing, count);
+                let culprit = format!("{who} of gang {}, {} of {} joined", self.name, self.joiners.len(), self.world);
+                let waited_ms = millis(now.saturating_sub(since));
+                self.fail_joins(&Refusal::Timeout { stage: "gang join".into(), culprit, waited_ms }, effects);
+            }
+        }
+        self.quiet_until = self.due().unwrap_or(Duration::MAX);
+    }
+
+    /// When the next thing is due, if nobody calls before.
+    pub(super) fn due(&self) -> Option<Duration> {
+        match self.phase {
+            Phase::Running => self.members.values().filter(|it| !it.left).map(|it| it.until).min(),
+            Phase::Forming => self.joiners.values().map(|joiner| joiner.deadline.min(joiner.until)).min(),
+            Phase::Ended => None,
+        }
+    }
+
+    // ---- members ----------------------------------------------------------------------------------------------------
+
+    /// Whether `caller` is a member of the running generation. `departed`: also one that has left cleanly.
+    pub(super) fn check(&self, caller: &Caller, departed: bool) -> Result<(), Refusal> {
+        #[cfg(test)]
+        if self.unfenced && self.phase == Phase::Running {
+            return Ok(());
+        }
+        let fenced = |why: String| Err(Refusal::Fenced { gang: self.name.clone(), generation: caller.generation, why });
+        if caller.generation != self.generation {
+            return if caller.generation.checked_add(1) == Some(self.generation) && !self.why.is_empty() {
+                fenced(self.why.clone())
+            } else {
+                fenced(format!("the gang is at generation {} now", self.generation))
+            };
+        }
+        let member = self.members.get(&caller.rank).filter(|it| it.seat.attempt == caller.attempt);
+        match (self.phase, member) {
+            (Phase::Running, Some(member)) if !member.left || departed => Ok(()),
+            (Phase::Ended, Some(_)) if departed => Ok(()),
+            (Phase::Running | Phase::Ended, Some(_)) => fenced(format!("rank {} has left", caller.rank)),
+            (Phase::Ended, None) => fenced("all ranks have left".into()),
+            (Phase::Running, None) => fenced(format!("another process is rank {} in it", caller.rank)),
+            (Phase::Forming, _) => fenced("it has not begun".into()),
+        }
+    }
+
+    /// The share of the data that `caller` joined with.
+    pub(super) fn share(&self, caller: &Caller) -> Result<Share, Refusal> {
+        self.check(caller, false)?;
+        let whole = Share { rank: caller.rank, of: self.world };
+        Ok(self.members.get(&caller.rank).map_or(whole, |member| member.seat.share))
+    }
+
+    fn renew(&mut self, now: Duration, rank: u32) {
+        let lease = self.lease;
+        if let Some(member) = self.members.get_mut(&rank) {
+            member.until = member.until.max(now + lease);
+        }
+    }
+
+    pub(super) fn heartbeat(&mut self, now: Duration, caller: &Caller) -> Result<Alive, Refusal> {
+        self.check(caller, false)?;
+        self.renew(now, caller.rank);
+        Ok(Alive { lease_ms: millis(self.lease), acknowledged: self.acknowledged })
+    }
+
+    pub(super) fn members(&self, caller: &Caller) -> Result<Members, Refusal> {
+        self.check(caller, false)?;
+        Ok(Members { generation: self.generation, members: self.entries() })
+    }
+
+    fn entries(&self) -> Vec<MemberEntry> {
+        let entry = |rank, share, info| MemberEntry { rank, share, info };
+        if self.phase == Phase::Running {
+            self.members.values().map(|it| entry(it.seat.rank, it.seat.share, it.seat.info.clone())).collect()
+        } else {
+            self.joiners
+                .values()
+                .map(|it| entry(it.request.rank, share(&it.request), it.request.info.clone()))
+                .collect()
+        }
+    }
+
+    /// Ends the running generation: whoever waits or streams in it is told `why`.
+    fn raise(&mut self, why: String, effects: &mut Effects) {
+        let end = Refusal::Fenced { gang: self.name.clone(), generation: self.generation, why: why.clone() };
+        let end = Arc::new(end);
+        for (rank, member) in std::mem::take(&mut self.members) {
+            self.retire(rank, member.seat.attempt, Arc::clone(&end));
+        }
+        self.phase = Phase::Forming;
+        self.generation += 1;
+        self.rounds = Collectives::default();
+        if self.acknowledged.is_none() {
+            // All start anew, with whatever is there then.
+            self.reads = None;
+        }
+        effects.records.push(Record::Raised {
+            gang: self.name.clone(),
+            generation: self.generation,
+            acknowledged: self.acknowledged,
+            why: why.clone(),
+            reads: self.reads.clone(),
+        });
+        self.why = why;
+        effects.woken = true;
+    }
+
+    pub(super) fn leave(
+        &mut self,
+        caller: &Caller,
+        failure: Option<&str>,
+        effects: &mut Effects,
+    ) -> Result<(), Refusal> {
+        self.check(caller, true)?;
+        if let Some(failure) = failure {
+            if self.phase == Phase::Running {
+                self.raise(format!("rank {} failed: {failure}", caller.rank), effects);
+            }
+            return Ok(());
+        }
+        match self.members.get_mut(&caller.rank) {
+            Some(member) if !member.left => member.left = true,
+            _ => return Ok(()),
+        }
+        effects.records.push(Record::Left { gang: self.name.clone(), generation: self.generation, rank: caller.rank });
+        if self.rounds.waited_for() {
+            self.rounds.break_with(self.gone(caller.rank));
+        }
+        if self.members.values().all(|member| member.left) {
+            self.phase = Phase::Ended;
+            self.rounds = Collectives::default();
+            effects.records.push(Record::Ended { gang: self.name.clone(), generation: self.generation });
+        }
+        effects.woken = true;
+        Ok(())
+    }
+
+    fn gone(&self, rank: u32) -> Refusal {
+        Refusal::Mismatch {
+            what: format!("barrier of gang {} ({} wait there)", self.name, self.rounds.waiting()),
+            expected: format!("all {} ranks", self.world),
+            found: format!("rank {rank} left cleanly"),
+            hint: "leave after the last barrier".into(),
+        }
+    }
+
+    // ---- rounds and acknowledgements --------------------------------------------------------------------------------
+
+    pub(super) fn meet(
+        &mut self,
+        now: Duration,
+        caller: &Caller,
+        limit: u64,
+        arriving: Arriving,
+        effects: &mut Effects,
+    ) -> Result<Polled<Met>, Refusal> {
+        self.check(caller, false)?;
+        self.renew(now, caller.rank);
+        let (rank, round, meeting) = (caller.rank, arriving.round, arriving.meeting);
+        // Whom nobody can meet any more; a round that has opened is still answered.
+        let gone = self.members.values().find(|it| it.left).map(|it| it.seat.rank);
+        if let Some(gone) = gone.filter(|_| round > self.rounds.last().0) {
+            return Err(self.gone(gone));
+        }
+        let arrived = self.rounds.arrive(now, &self.name, self.world, limit, Arriving { rank, ..arriving });
+        let messages = match arrived {
+            Err(refusal) => {
+                // A broken round concerns everybody in it.
+                effects.woken = true;
+                return Err(refusal);
+            }
+            Ok(Arrived::Waiting(missing, count)) => {
+                let missing_count = count as u64;
+                return Ok(Polled::Waiting { missing, missing_count, lease_ms: millis(self.lease) });
+            }
+            Ok(Arrived::Before(messages)) => messages,
+            Ok(Arrived::Opened(messages)) => {
+                effects.woken = true;
+                effects.records.push(Record::Opened {
+                    gang: self.name.clone(),
+                    generation: self.generation,
+                    round,
+                    messages: messages.iter().map(|message| to_hex(message)).collect(),
+                });
+                messages
+            }
+        };
+        // The kind may differ from what opened only for a caller that is behind by a whole round, and it says which it wants.
+        let messages =
+            if meeting == CollectiveKind::Barrier { Vec::new() } else { messages.iter().map(|m| to_hex(m)).collect() };
+        Ok(Polled::Done(Met { messages }))
+    }
+
+    pub(super) fn hold_round(&mut self, caller: &Caller, round: u64) {
+        if self.check(caller, false).is_ok() {
+            self.rounds.hold(caller.rank, round);
+        }
+    }
+
+    pub(super) fn release_round(&mut self, caller: &Caller, round: u64, dropped: bool) {
+        if self.check(caller, false).is_ok() {
+            self.rounds.release(caller.rank, round, dropped);
+        }
+    }
+
+    pub(super) fn ack(
+        &mut self,
+        now: Duration,
+        caller: &Caller,
+        position: Position,
+        plan: Option<Fingerprint>,
+        effects: &mut Effects,
+    ) -> Result<Acked, Refusal> {
+        self.check(caller, false)?;
+        self.renew(now, caller.rank);
+        if let Some(plan) = plan {
+            self.read(caller, &Reading::named(plan), effects)?;
+        }
+        let (rank, base) = (caller.rank, self.base);
+        let Some(member) = self.members.get_mut(&rank) else {
+            return self.check(caller, false).and(Err(self.nobody(rank)));
+        };
+        let behind = member.acked.map_or(base >= Some(position), |acked| position < acked);
+        #[cfg(test)]
+        let behind = behind && !self.unfenced;
+        if behind {
+            let at = member.acked.or(base);
+            return Err(Refusal::Mismatch {
+                what: format!("acknowledgement of rank {rank} of gang {}", self.name),
+                expected: format!("a position after {}", at.map_or("the start".into(), |at| at.to_string())),
+                found: position.to_string(),
+                hint: "continue after the position that join gave".into(),
+            });
+        }
+        if member.acked != Some(position) {
+            member.acked = Some(position);
+            effects.records.push(Record::Acked {
+                gang: self.name.clone(),
+                generation: self.generation,
+                rank,
+                position,
+            });
+            self.recount();
+        }
+        let plan = self.reads.as_ref().map(|reads| reads.plan);
+        let token = Token::new(self.name.clone(), self.generation, position).of_plan(plan);
+        Ok(Acked { token, acknowledged: self.acknowledged })
+    }
+
+    fn nobody(&self, rank: u32) -> Refusal {
+        config("rank", format!("gang {} has no rank {rank}", self.name))
+    }
+
+    /// The acknowledged position is the least of all ranks, once each has acknowledged one in this generation.
+    fn recount(&mut self) {
+        if let Some(least) = self.members.values().map(|member| member.acked).min().flatten() {
+            self.acknowledged = self.acknowledged.max(Some(least));
+        }
+    }
+
+    pub(super) fn state(&self) -> State {
+        let (missing, _) = match self.phase {
+            Phase::Forming => self.missing_joiners(),
+            _ => (self.members.values().filter(|it| it.left).map(|it| it.seat.rank).take(16).collect(), 0),
+        };
+        let phase = match self.phase {
+            Phase::Forming => "forming",
+            Phase::Running => "running",
+            Phase::Ended => "ended",
+        };
+        State {
+            gang: self.name.clone(),
+            phase: phase.into(),
+            generation: self.generation,
+            world_size: self.world,
+            present: self.entries(),
+            missing,
+            acknowledged: self.acknowledged,
+            why: self.why.clone(),
+            reads: self.reads.clone(),
+        }
+    }
+}
+
+fn share(request: &JoinRequest) -> Share {
+    request.share.unwrap_or(Share { rank: request.rank, of: request.world_size })
+}
+
+fn config(option: &str, problem: String) -> Refusal {
+    Refusal::Config { option: option.into(), problem }
+}

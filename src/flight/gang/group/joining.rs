@@ -1,0 +1,239 @@
+//! How a gang comes together: who may join, who is missing, whether all mean the same, and where they start.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::collectives::Collectives;
+use super::super::journal::{MemberRecord, Record};
+use super::super::wire::{JoinRequest, Joined, Polled, Position, Reading, Refusal, millis, ranks};
+use super::{Effects, Group, Joiner, Member, Phase, REMEMBERED, config, share};
+use crate::manifest::Fingerprint;
+
+/// Where a generation begins: after which position, and of which plan that is.
+pub(super) type Start = (Option<Position>, Option<Reading>);
+
+impl Group {
+    /// One poll of a join whose form the machine has checked.
+    pub(in super::super) fn join(
+        &mut self,
+        now: Duration,
+        request: &JoinRequest,
+        effects: &mut Effects,
+    ) -> Result<Polled<Joined>, Refusal> {
+        let rank = request.rank;
+        if let Some(end) = self.retired.get(&rank).and_then(|all| all.iter().find(|(it, _)| *it == request.attempt)) {
+            return Err((*end.1).clone());
+        }
+        if let Some(member) = self.members.get(&rank).filter(|it| it.left && it.seat.attempt == request.attempt) {
+            let (gang, generation) = (self.name.clone(), self.generation);
+            return Err(Refusal::Fenced { gang, generation, why: format!("rank {} has left", member.seat.rank) });
+        }
+        if self.phase == Phase::Ended {
+            // A new run under an old name: it starts from the beginning, or where its checkpoint says.
+            self.phase = Phase::Forming;
+            self.generation += 1;
+            self.why = "the run before this one has ended".into();
+            self.members.clear();
+            (self.base, self.acknowledged, self.reads) = (None, None, None);
+        }
+        if self.phase == Phase::Running {
+            if let Some(member) = self.members.get_mut(&rank).filter(|it| it.seat.attempt == request.attempt) {
+                member.until = member.until.max(now + self.lease);
+                return Ok(Polled::Done(self.joined()));
+            }
+            self.agrees(request, self.world, self.members.values().next().map(|it| it.seat.share.of))?;
+            self.raise(format!("rank {rank} joined again: a new process is in its place"), effects);
+        }
+        let first = self.joiners.values().find(|it| it.request.rank != rank);
+        let (world, shares) = first.map_or((request.world_size, None), |it| (self.world, Some(share(&it.request).of)));
+        self.agrees(request, world, shares)?;
+        if let Some(there) = self.joiners.get(&rank).filter(|it| it.request.attempt != request.attempt) {
+            return Err(config(
+                "rank",
+                format!(
+                    "rank {rank} of gang {} is taken by a process at {:?} that waits to join; each rank joins once",
+                    self.name, there.request.info.address
+                ),
+            ));
+        }
+        self.world = world;
+        let deadline = now + Duration::from_millis(request.timeout_ms);
+        let until = now + Duration::from_millis(request.poll_ms) + self.lease;
+        let joiner = self.joiners.entry(rank).or_insert_with(|| Joiner {
+            request: request.clone(),
+            since: now,
+            deadline,
+            until,
+            holders: 0,
+        });
+        joiner.deadline = joiner.deadline.min(deadline);
+        joiner.until = joiner.until.max(until);
+        self.quiet_until = self.quiet_until.min(joiner.deadline).min(joiner.until);
+        if self.joiners.len() == self.world as usize {
+            return self.form(now, effects).map(Polled::Done);
+        }
+        // A deadline that is over already is over for everybody who waits.
+        self.tick(now, effects);
+        if let Some(end) = self.retired.get(&rank).and_then(|all| all.iter().find(|(it, _)| *it == request.attempt)) {
+            return Err((*end.1).clone());
+        }
+        let (missing, count) = self.missing_joiners();
+        Ok(Polled::Waiting { missing, missing_count: count as u64, lease_ms: millis(self.lease) })
+    }
+
+    /// Whether `request` fits a gang of `world` ranks and `shares` shares.
+    fn agrees(&self, request: &JoinRequest, world: u32, shares: Option<u32>) -> Result<(), Refusal> {
+        let (name, rank) = (&self.name, request.rank);
+        if request.world_size != world {
+            let problem = format!("rank {rank} says {}, gang {name} has {world} ranks", request.world_size);
+            return Err(config("world_size", problem));
+        }
+        if rank >= world {
+            let problem = format!("rank {rank} is outside of gang {name}, which has ranks 0 to {}", world - 1);
+            return Err(config("rank", problem));
+        }
+        let share = share(request);
+        if share.rank >= share.of || shares.is_some_and(|of| of != share.of) {
+            let problem = match shares {
+                Some(of) if of != share.of => format!("rank {rank} says {} shares, the others {of}", share.of),
+                _ => format!("rank {rank} has share {} of {}", share.rank, share.of),
+            };
+            return Err(config("share", format!("{problem}, in gang {name}")));
+        }
+        Ok(())
+    }
+
+    fn form(&mut self, now: Duration, effects: &mut Effects) -> Result<Joined, Refusal> {
+        let (at, reads) = match self.agreed_start() {
+            Ok(start) => start,
+            Err(refusal) => {
+                self.fail_joins(&refusal, effects);
+                return Err(refusal);
+            }
+        };
+        let newest = self.joiners.values().filter_map(|it| it.request.token.as_ref()).map(|it| it.generation).max();
+        // A token may be from before this server's memory began.
+        self.generation = self.generation.max(newest.map_or(0, |generation| generation.saturating_add(1)));
+        let seats: Vec<MemberRecord> = self
+            .joiners
+            .values()
+            .map(|it| MemberRecord {
+                rank: it.request.rank,
+                attempt: it.request.attempt,
+                share: share(&it.request),
+                info: it.request.info.clone(),
+            })
+            .collect();
+        effects.records.push(Record::Formed {
+            gang: self.name.clone(),
+            generation: self.generation,
+            at,
+            acknowledged: at,
+            members: seats.clone(),
+            reads: reads.clone(),
+        });
+        effects.woken = true;
+        self.seat(seats, self.generation, (at, reads), now + self.lease);
+        Ok(self.joined())
+    }
+
+    /// The position at which the joiners start, and of which plan it is: what their tokens say, if all say the same, else the
+    /// acknowledged one.
+    fn agreed_start(&self) -> Result<Start, Refusal> {
+        let shares = self.joiners.values().next().map_or(0, |it| share(&it.request).of);
+        let held: BTreeSet<u32> = self.joiners.values().map(|it| share(&it.request).rank).collect();
+        if held.len() != shares as usize {
+            let missing: Vec<u32> = (0..shares).filter(|share| !held.contains(share)).take(16).collect();
+            return Err(Refusal::Mismatch {
+                what: format!("shares of gang {}", self.name),
+                expected: format!("each of the {shares} shares at one rank or more"),
+                found: format!("nobody with share {missing:?}"),
+                hint: "give each rank the number of its data-parallel group".into(),
+            });
+        }
+        let acknowledged = || (self.acknowledged, self.reads.clone().filter(|_| self.acknowledged.is_some()));
+        let token = |it: &Joiner| it.request.token.as_ref().map(|token| (token.generation, token.position, token.plan));
+        let Some((first, joiner)) = self.joiners.iter().next() else { return Ok(acknowledged()) };
+        let expected = token(joiner);
+        let other: Vec<u32> = self.joiners.iter().filter(|(_, it)| token(it) != expected).map(|(r, _)| *r).collect();
+        let Some(differs) = other.first().and_then(|rank| self.joiners.get(rank)) else {
+            let Some((_, position, plan)) = expected else { return Ok(acknowledged()) };
+            // Of a plan that is known here, more than the token's fingerprint may be known.
+            let known = self.reads.clone().filter(|reads| Some(reads.plan) == plan);
+            return Ok((Some(position), known.or_else(|| plan.map(Reading::named))));
+        };
+        let say = |it: Option<(u64, Position, Option<Fingerprint>)>| {
+            it.map_or("no token".into(), |(generation, at, plan)| {
+                let plan = plan.map(|plan| format!(", plan {plan}")).unwrap_or_default();
+                format!("{at} of generation {generation}{plan}")
+            })
+        };
+        Err(Refusal::Mismatch {
+            what: format!("tokens of gang {}", self.name),
+            expected: format!("the token of rank {first} ({}) at all ranks", say(expected)),
+            found: format!("{} at {}", say(token(differs)), ranks(&other, other.len())),
+            hint: "load the same checkpoint at all ranks".into(),
+        })
+    }
+
+    pub(super) fn seat(&mut self, seats: Vec<MemberRecord>, generation: u64, (at, reads): Start, until: Duration) {
+        self.phase = Phase::Running;
+        self.quiet_until = until;
+        self.generation = generation;
+        self.world = u32::try_from(seats.len()).unwrap_or(u32::MAX);
+        self.members =
+            seats.into_iter().map(|seat| (seat.rank, Member { seat, until, left: false, acked: None })).collect();
+        self.joiners.clear();
+        self.rounds = Collectives::default();
+        (self.base, self.acknowledged, self.reads) = (at, at, reads);
+    }
+
+    fn joined(&self) -> Joined {
+        Joined {
+            generation: self.generation,
+            lease_ms: millis(self.lease),
+            resume: self.base,
+            reads: self.reads.clone(),
+            plans: true,
+        }
+    }
+
+    pub(super) fn fail_joins(&mut self, refusal: &Refusal, effects: &mut Effects) {
+        let end = Arc::new(refusal.clone());
+        for (rank, joiner) in std::mem::take(&mut self.joiners) {
+            self.retire(rank, joiner.request.attempt, Arc::clone(&end));
+        }
+        effects.woken = true;
+    }
+
+    pub(super) fn missing_joiners(&self) -> (Vec<u32>, usize) {
+        let missing = (0..self.world).filter(|rank| !self.joiners.contains_key(rank)).take(16).collect();
+        (missing, (self.world as usize).saturating_sub(self.joiners.len()))
+    }
+
+    pub(super) fn retire(&mut self, rank: u32, attempt: u128, end: Arc<Refusal>) {
+        let all = self.retired.entry(rank).or_default();
+        if all.len() >= REMEMBERED {
+            all.pop_front();
+        }
+        all.push_back((attempt, end));
+    }
+
+    /// One more call waits for the join of this process.
+    pub(in super::super) fn hold_join(&mut self, rank: u32, attempt: u128) {
+        if let Some(joiner) = self.joiners.get_mut(&rank).filter(|it| it.request.attempt == attempt) {
+            joiner.holders += 1;
+        }
+    }
+
+    /// A call no longer waits; one that was `dropped` takes the join back, if it was the last.
+    pub(in super::super) fn release_join(&mut self, rank: u32, attempt: u128, dropped: bool) {
+        if let Some(joiner) = self.joiners.get_mut(&rank).filter(|it| it.request.attempt == attempt) {
+            joiner.holders = joiner.holders.saturating_sub(1);
+            if dropped && joiner.holders == 0 {
+                self.joiners.remove(&rank);
+            }
+        }
+    }
+}

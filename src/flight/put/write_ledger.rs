@@ -1,0 +1,311 @@
+//! Which attempts of which writes are staged, and what may be done with them: pure decisions, with the clock as an argument.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Committed, Staged, Token, WriteId};
+use crate::error::{Error, Result};
+
+/// All writes. `P` is what was staged; dropping it removes it.
+#[derive(Debug)]
+pub(super) struct WriteLedger<P> {
+    writes: HashMap<WriteId, Write<P>>,
+    numbers: u64,
+    max_writes: usize,
+    max_attempts: usize,
+}
+
+#[derive(Debug)]
+struct Write<P> {
+    attempts: BTreeMap<Token, (Staged, P)>,
+    /// Attempts that are being written.
+    busy: usize,
+    touched: Instant,
+    phase: Phase,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Phase {
+    Open,
+    Committing,
+    Committed(Committed),
+    Aborted,
+}
+
+/// What a commit has to do.
+#[derive(Debug)]
+pub(super) enum Commit<P> {
+    /// It was made before: this was the answer.
+    Done(Committed),
+    /// To be published, in the order of tasks.
+    Publish(Vec<(Staged, P)>),
+}
+
+impl<P: Clone> WriteLedger<P> {
+    /// A book whose tokens count from `first`: tokens of another life must not be known here.
+    pub(super) fn new(first: u64, max_writes: usize, max_attempts: usize) -> Self {
+        Self { writes: HashMap::new(), numbers: first, max_writes, max_attempts }
+    }
+
+    /// An attempt begins: its token.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] if the write is over; [`Error::Limit`] for too many writes or attempts.
+    pub(super) fn begin(&mut self, write: &WriteId, task: u32, attempt: u32, now: Instant) -> Result<Token> {
+        if !self.writes.contains_key(write) && self.writes.len() >= self.max_writes {
+            return Err(limit("the number of writes", self.max_writes, "max_writes"));
+        }
+        let known = self.writes.entry(write.clone()).or_insert_with(|| Write {
+            attempts: BTreeMap::new(),
+            busy: 0,
+            touched: now,
+            phase: Phase::Open,
+        });
+        open(write, known.phase)?;
+        if known.attempts.len() + known.busy >= self.max_attempts {
+            return Err(limit("the number of attempts of a write", self.max_attempts, "max_attempts"));
+        }
+        known.busy += 1;
+        known.touched = now;
+        self.numbers += 1;
+        Ok(Token { task, attempt, number: self.numbers })
+    }
+
+    /// An attempt ends: with what it staged, or without. Each [`begin`](Self::begin) has one.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] if the write was ended meanwhile: the attempt does not count.
+    pub(super) fn end(&mut self, write: &WriteId, staged: Option<(Staged, P)>, now: Instant) -> Result<()> {
+        let Some(known) = self.writes.get_mut(write) else { return Err(over(write, "gone")) };
+        known.busy = known.busy.saturating_sub(1);
+        known.touched = now;
+        open(write, known.phase)?;
+        if let Some(staged) = staged {
+            known.attempts.insert(staged.0.token, staged);
+        }
+        Ok(())
+    }
+
+    /// A commit begins. Until its end, nothing else may be done with the write.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] names a token that is not staged; [`Error::Mismatch`] two attempts of one task; [`Error::Closed`] if the
+    /// write was aborted, or is being committed by another call.
+    pub(super) fn begin_commit(&mut self, write: &WriteId, tokens: &[Token], now: Instant) -> Result<Commit<P>> {
+        let missing = |token: &Token| Error::NotFound {
+            what: format!("attempt {} of task {} of write {:?}", token.attempt, token.task, write.id()),
+            hint: "it was not staged here, or its time was over; stage the write again".to_owned(),
+        };
+        let Some(known) = self.writes.get_mut(write) else {
+            return match tokens.first() {
+                Some(token) => Err(missing(token)),
+                None => Err(over(write, "unknown, and a commit needs an attempt")),
+            };
+        };
+        if let Phase::Committed(committed) = known.phase {
+            return Ok(Commit::Done(committed));
+        }
+        open(write, known.phase)?;
+        let mut chosen = BTreeMap::new();
+        for token in tokens {
+            let staged = known.attempts.get(token).ok_or_else(|| missing(token))?;
+            if let Some((other, _)) = chosen.insert(token.task, staged.clone())
+                && other.token != *token
+            {
+                return Err(Error::Mismatch {
+                    what: format!("attempts of task {} of write {:?}", token.task, write.id()),
+                    expected: "one".to_owned(),
+                    found: format!("attempts {} and {}", other.token.attempt, token.attempt),
+                    hint: "commit the attempt that the task's result came from".to_owned(),
+                });
+            }
+        }
+        if chosen.is_empty() {
+            return Err(over(write, "not to be committed without an attempt: one without rows will do"));
+        }
+        known.phase = Phase::Committing;
+        known.touched = now;
+        Ok(Commit::Publish(chosen.into_values().collect()))
+    }
+
+    /// A commit ends: `committed` if it was made. Returns what nobody needs any more.
+    pub(super) fn end_commit(&mut self, write: &WriteId, committed: Option<Committed>, now: Instant) -> Vec<P> {
+        let Some(known) = self.writes.get_mut(write) else { return Vec::new() };
+        known.touched = now;
+        match committed {
+            None => {
+                known.phase = Phase::Open;
+                Vec::new()
+            }
+            Some(committed) => {
+                known.phase = Phase::Committed(committed);
+                std::mem::take(&mut known.attempts).into_values().map(|(_, piece)| piece).collect()
+            }
+        }
+    }
+
+    /// Ends a write. Returns what nobody needs any more. One that is unknown is remembered as aborted, so that its stragglers are
+    /// refused.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] if it is committed, or is being committed.
+    pub(super) fn abort(&mut self, write: &WriteId, now: Instant) -> Result<Vec<P>> {
+        if !self.writes.contains_key(write) && self.writes.len() >= self.max_writes {
+            return Ok(Vec::new());
+        }
+        let known = self.writes.entry(write.clone()).or_insert_with(|| Write {
+            attempts: BTreeMap::new(),
+            busy: 0,
+            touched: now,
+            phase: Phase::Aborted,
+        });
+        match known.phase {
+            Phase::Committed(_) => return Err(over(write, "committed")),
+            Phase::Committing => return Err(over(write, "being committed")),
+            Phase::Open | Phase::Aborted => known.phase = Phase::Aborted,
+        }
+        known.touched = now;
+        Ok(std::mem::take(&mut known.attempts).into_values().map(|(_, piece)| piece).collect())
+    }
+
+    /// Ends all writes to `dataset` that are open and whose ids begin with `prefix`: those that are known, so that ones with ids not
+    /// seen before can begin. Returns how many, and what nobody needs any more.
+    pub(super) fn abort_all(&mut self, dataset: &str, prefix: &str, now: Instant) -> (usize, Vec<P>) {
+        let (mut count, mut gone) = (0, Vec::new());
+        for (write, known) in &mut self.writes {
+            if write.dataset() == dataset && write.id().starts_with(prefix) && matches!(known.phase, Phase::Open) {
+                known.phase = Phase::Aborted;
+                known.touched = now;
+                count += 1;
+                gone.extend(std::mem::take(&mut known.attempts).into_values().map(|(_, piece)| piece));
+            }
+        }
+        (count, gone)
+    }
+
+    /// Forgets writes that nothing was done with for `ttl`. Returns what nobody needs any more.
+    pub(super) fn expire(&mut self, ttl: Duration, now: Instant) -> Vec<P> {
+        let mut gone = Vec::new();
+        self.writes.retain(|_, write| {
+            let working = write.busy > 0 || matches!(write.phase, Phase::Committing);
+            let keep = working || now.saturating_duration_since(write.touched) < ttl;
+            if !keep {
+                gone.extend(std::mem::take(&mut write.attempts).into_values().map(|(_, piece)| piece));
+            }
+            keep
+        });
+        gone
+    }
+
+    /// Writes that are remembered.
+    #[cfg(test)]
+    fn len(&self) -> usize {
+        self.writes.len()
+    }
+}
+
+fn open(write: &WriteId, phase: Phase) -> Result<()> {
+    match phase {
+        Phase::Open => Ok(()),
+        Phase::Committing => Err(over(write, "being committed")),
+        Phase::Committed(_) => Err(over(write, "committed")),
+        Phase::Aborted => Err(over(write, "aborted")),
+    }
+}
+
+fn over(write: &WriteId, how: &str) -> Error {
+    Error::Closed { why: format!("write {:?} of dataset {:?} is {how}", write.id(), write.dataset()) }
+}
+
+fn limit(what: &str, limit: usize, option: &'static str) -> Error {
+    Error::limit(what.to_owned(), limit as u64 + 1, limit as u64, option)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn staged(token: Token) -> (Staged, u64) {
+        (Staged { token, rows: 1, bytes: 1 }, token.number)
+    }
+
+    fn stage(book: &mut WriteLedger<u64>, write: &WriteId, task: u32, attempt: u32, now: Instant) -> Token {
+        let token = book.begin(write, task, attempt, now).unwrap();
+        book.end(write, Some(staged(token)), now).unwrap();
+        token
+    }
+
+    #[test]
+    fn a_write_goes_through_its_phases() {
+        let now = Instant::now();
+        let mut book = WriteLedger::new(0, 10, 10);
+        let write = WriteId::new("d", "w").unwrap();
+        let first = stage(&mut book, &write, 1, 0, now);
+        let again = stage(&mut book, &write, 1, 0, now);
+        let other = stage(&mut book, &write, 0, 3, now);
+        assert_ne!(first, again, "a repeated call has a token of its own");
+        let unknown = Token { number: 99, ..first };
+        assert!(matches!(book.begin_commit(&write, &[unknown], now), Err(Error::NotFound { .. })));
+        assert!(matches!(book.begin_commit(&write, &[first, again], now), Err(Error::Mismatch { .. })));
+        let Commit::Publish(chosen) = book.begin_commit(&write, &[again, other], now).unwrap() else { panic!() };
+        assert_eq!(chosen.iter().map(|(_, piece)| *piece).collect::<Vec<_>>(), [other.number, again.number]);
+        assert!(book.begin_commit(&write, &[again], now).is_err(), "one commit at a time");
+        assert!(book.begin(&write, 5, 0, now).is_err() && book.abort(&write, now).is_err());
+        assert!(book.end_commit(&write, None, now).is_empty(), "what failed may be tried again");
+        assert!(matches!(book.begin_commit(&write, &[again], now), Ok(Commit::Publish(_))));
+        let committed = Committed { rows: 1, bytes: 1, files: 1 };
+        assert_eq!(book.end_commit(&write, Some(committed), now).len(), 3);
+        let Ok(Commit::Done(answer)) = book.begin_commit(&write, &[unknown], now) else { panic!() };
+        assert_eq!(answer, committed);
+        assert!(book.abort(&write, now).is_err() && book.begin(&write, 0, 0, now).is_err());
+    }
+
+    #[test]
+    fn all_tries_of_a_name_are_ended_and_the_next_may_begin() {
+        let now = Instant::now();
+        let mut book = WriteLedger::new(0, 10, 10);
+        let write = |dataset: &str, id: &str| WriteId::new(dataset, id).unwrap();
+        let first = stage(&mut book, &write("d", "q-1-a"), 0, 0, now);
+        let straggler = book.begin(&write("d", "q-1-a"), 1, 0, now).unwrap();
+        let second = stage(&mut book, &write("d", "q-1-b"), 0, 0, now);
+        let done = stage(&mut book, &write("d", "q-1-c"), 0, 0, now);
+        book.begin_commit(&write("d", "q-1-c"), &[done], now).unwrap();
+        stage(&mut book, &write("d", "q-10"), 0, 0, now);
+        stage(&mut book, &write("e", "q-1-a"), 0, 0, now);
+        let (count, mut gone) = book.abort_all("d", "q-1-", now);
+        gone.sort_unstable();
+        assert_eq!((count, gone), (2, vec![first.number, second.number]));
+        assert!(book.end(&write("d", "q-1-a"), Some(staged(straggler)), now).is_err(), "its attempt does not count");
+        assert!(book.begin(&write("d", "q-1-b"), 1, 0, now).is_err());
+        assert_eq!(book.abort_all("d", "q-1-", now), (0, Vec::new()));
+        for (dataset, id) in [("d", "q-1-d"), ("d", "q-10"), ("e", "q-1-a")] {
+            stage(&mut book, &write(dataset, id), 1, 0, now);
+        }
+        let committed = Committed { rows: 1, bytes: 1, files: 1 };
+        assert_eq!(book.end_commit(&write("d", "q-1-c"), Some(committed), now), [done.number]);
+    }
+
+    #[test]
+    fn aborted_and_forgotten_writes_take_nothing() {
+        let start = Instant::now();
+        let ttl = Duration::from_secs(10);
+        let mut book = WriteLedger::new(0, 2, 2);
+        let (a, b) = (WriteId::new("d", "a").unwrap(), WriteId::new("d", "b").unwrap());
+        let token = stage(&mut book, &a, 0, 0, start);
+        let straggler = book.begin(&a, 1, 0, start).unwrap();
+        assert!(matches!(book.begin(&a, 2, 0, start), Err(Error::Limit { .. })));
+        assert_eq!(book.abort(&a, start).unwrap(), [token.number]);
+        assert!(book.end(&a, Some(staged(straggler)), start).is_err(), "its attempt does not count");
+        assert!(book.begin(&a, 0, 1, start).is_err() && book.begin_commit(&a, &[token], start).is_err());
+        let kept = stage(&mut book, &b, 0, 0, start);
+        assert!(matches!(book.begin(&WriteId::new("d", "c").unwrap(), 0, 0, start), Err(Error::Limit { .. })));
+        let busy = book.begin(&b, 1, 0, start).unwrap();
+        assert!(book.expire(ttl, start + ttl).is_empty(), "b is being written");
+        assert_eq!(book.len(), 1);
+        book.end(&b, Some(staged(busy)), start + ttl).unwrap();
+        assert_eq!(book.expire(ttl, start + ttl * 2), [kept.number, busy.number]);
+        assert_eq!(book.len(), 0);
+    }
+}

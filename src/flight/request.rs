@@ -1,0 +1,217 @@
+//! What a client asks for: the command of a descriptor, and what a ticket says.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::gang::wire::Caller;
+use crate::codec::ImageOptions;
+use crate::error::{Error, Result};
+use crate::manifest::Fingerprint;
+use crate::pipeline::LoaderOptions;
+use crate::pipeline::option_table::{Scope, option};
+use crate::plan::{OrderVersion, Share};
+
+/// Most bytes of a descriptor's command or a ticket.
+pub const MAX_BYTES: usize = 64 << 10;
+
+/// Options of the order that [`StreamRequest`] says by itself, as rows of all ranks together.
+const BATCH: [&str; 2] = ["batch_size", "global_batch_size"];
+
+/// The option that is always said, since servers are older or newer than their clients.
+const ORDER_VERSION: &str = "order_version";
+
+/// A stream of batches: which dataset, what of it, and from where.
+///
+/// On the wire it is JSON, the command of a Flight descriptor:
+/// `{"dataset": "photos", "options": {"batch_size": 32, "seed": 1}, "rank": 0, "world_size": 4}`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StreamRequest {
+    /// Name in the server's catalogue.
+    pub dataset: String,
+    /// Options of a [`LoaderOptions`], by their names; what is not there is as the catalogue says. Only for `order_version` that is the
+    /// first one if the catalogue says nothing: a descriptor with a step is a position, and one that was written before there were
+    /// versions goes on in its own.
+    #[serde(default)]
+    pub options: Map<String, Value>,
+    /// The epoch.
+    #[serde(default)]
+    pub epoch: u64,
+    /// The first step.
+    #[serde(default)]
+    pub step: u64,
+    /// The rank; without, all ranks of the world are offered, one endpoint each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rank: Option<u32>,
+    /// How many ranks there are.
+    #[serde(default = "one")]
+    pub world_size: u32,
+    /// What the data were when the stream was first described, in hexadecimal: whoever goes on says it, and gets these files although
+    /// there may be others by now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fingerprint: Option<Fingerprint>,
+    /// The gang that the stream belongs to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gang: Option<Caller>,
+    /// Rows as they are stored, in place of batches: of `options`, those that say which rows and columns count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rows: Option<StoredRows>,
+}
+
+/// Which of a dataset's stored rows: part `part` of `parts`, which are cut at row groups.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StoredRows {
+    /// From 0; without, all parts are offered, one endpoint each.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<u32>,
+    /// How many there are; some have no rows where there are fewer row groups.
+    #[serde(default = "one")]
+    pub parts: u32,
+}
+
+fn one() -> u32 {
+    1
+}
+
+impl StreamRequest {
+    /// What a loader with `options` asks of the dataset `dataset`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for options that mean nothing to a server.
+    pub fn new(dataset: &str, options: &LoaderOptions, share: Share) -> Result<Self> {
+        if !options.weights.is_empty() {
+            return Err(Error::config("weights", "a mixture is opened by the server: give it a name in its catalogue"));
+        }
+        let mut asked = object(options)?;
+        let usual = object(&LoaderOptions::default())?;
+        // What is as usual is left to the catalogue.
+        asked.retain(|key, _| {
+            let asked = key == "columns" || option(key).is_some_and(|entry| entry.scope == Scope::Asked);
+            asked && !BATCH.contains(&key.as_str())
+        });
+        unusual(&mut asked, &usual);
+        if let Some(Value::Object(columns)) = asked.get_mut("columns")
+            && let Some(Value::Object(usual)) = usual.get("columns")
+        {
+            unusual(columns, usual);
+            if let Some(Value::Object(images)) = columns.get_mut("images") {
+                let usual = object(&ImageOptions::default())?;
+                for image in images.values_mut().filter_map(Value::as_object_mut) {
+                    unusual(image, &usual);
+                }
+            }
+        }
+        let global = match (options.batch_size, options.global_batch_size) {
+            (None, None) => None,
+            (Some(batch), _) => Some(
+                batch
+                    .checked_mul(u64::from(share.world))
+                    .ok_or_else(|| Error::config("batch_size", "batch_size times world_size overflows"))?,
+            ),
+            (None, global) => global,
+        };
+        if let (Some(global), Some(given)) = (global, options.global_batch_size)
+            && global != given
+        {
+            return Err(Error::config("global_batch_size", "it is not batch_size times world_size; give one"));
+        }
+        asked.extend(global.map(|global| ("global_batch_size".to_owned(), global.into())));
+        let version = options.order_version.unwrap_or(OrderVersion::LATEST);
+        asked.insert(ORDER_VERSION.to_owned(), version.number().into());
+        Ok(Self {
+            dataset: dataset.to_owned(),
+            options: asked,
+            epoch: 0,
+            step: 0,
+            rank: Some(share.rank),
+            world_size: share.world,
+            fingerprint: None,
+            gang: None,
+            rows: None,
+        })
+    }
+
+    /// All of `dataset`, as the catalogue says.
+    pub fn all(dataset: &str) -> Self {
+        let dataset = dataset.to_owned();
+        Self {
+            dataset,
+            options: Map::new(),
+            epoch: 0,
+            step: 0,
+            rank: None,
+            world_size: 1,
+            fingerprint: None,
+            gang: None,
+            rows: None,
+        }
+    }
+
+    /// The same in another version of the order.
+    pub(super) fn in_version(mut self, version: OrderVersion) -> Self {
+        self.options.insert(ORDER_VERSION.to_owned(), version.number().into());
+        self
+    }
+
+    /// Reads the command of a descriptor.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if it is too long or no such JSON.
+    pub fn from_json(json: &[u8]) -> Result<Self> {
+        if json.len() > MAX_BYTES {
+            return Err(Error::config("descriptor", format!("{} bytes; at most {MAX_BYTES}", json.len())));
+        }
+        serde_json::from_slice(json).map_err(|error| {
+            let example = r#"{"dataset": "name", "options": {"batch_size": 32}, "rank": 0, "world_size": 1}"#;
+            Error::config("descriptor", format!("{error}; it should look like {example}"))
+        })
+    }
+
+    /// As JSON.
+    pub fn to_json(&self) -> Vec<u8> {
+        // Strings, numbers and JSON values: nothing can fail.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+
+    /// The share of rank `rank`, or of the rank that was asked for.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a rank that the world has not.
+    pub fn share(&self, rank: u32) -> Result<Share> {
+        Share::new(self.rank.unwrap_or(rank), self.world_size)
+    }
+}
+
+/// Leaves only what differs from `usual`.
+fn unusual(map: &mut Map<String, Value>, usual: &Map<String, Value>) {
+    map.retain(|key, value| usual.get(key) != Some(value));
+}
+
+fn object(options: &impl Serialize) -> Result<Map<String, Value>> {
+    match serde_json::to_value(options) {
+        Ok(Value::Object(map)) => Ok(map),
+        Ok(_) => Ok(Map::new()),
+        Err(error) => Err(Error::config("options", error.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_differs_is_asked_for() {
+        let mut options = LoaderOptions::new("grpc://x/photos", 8);
+        options.seed = 7;
+        options.threads = Some(3);
+        options.columns.columns = vec!["label".to_owned()];
+        let asked = StreamRequest::new("photos", &options, Share::new(1, 4).unwrap()).unwrap();
+        let keys: Vec<&str> = asked.options.keys().map(String::as_str).collect();
+        assert_eq!(keys, ["columns", "global_batch_size", "order_version", "seed"]);
+        assert_eq!(asked.options["global_batch_size"], 32);
+        assert_eq!(asked.options["columns"], serde_json::json!({ "columns": ["label"] }));
+        assert_eq!(StreamRequest::from_json(&asked.to_json()).unwrap(), asked);
+        assert!(StreamRequest::from_json(br#"{"dataset": "x", "sudo": 1}"#).unwrap_err().to_string().contains("sudo"));
+    }
+}

@@ -1,0 +1,142 @@
+//! Passes: what one iterator of a loader goes through, and looks that move nothing.
+
+use std::time::{Duration, Instant};
+
+use super::Loader;
+use crate::device::AnyBatch;
+use crate::error::{Error, Result};
+use crate::pipeline::{At, Pass, Standing};
+use crate::tensor::{Batch, Next};
+
+impl Loader {
+    /// A pass as an iterator, which begins with the first batch that is taken: where the loader stands if nothing was taken since it was
+    /// opened or sent there, else with the first step of the next epoch. It ends with the epoch.
+    pub fn iter(&mut self) -> Epoch<'_> {
+        Epoch { loader: self, state: Progress::Ahead }
+    }
+
+    /// Begins a pass, as [`iter`](Self::iter) does, for iterators that cannot borrow the loader, and ends the one before. What was made
+    /// ahead for that is dropped, and nobody waits for it.
+    ///
+    /// # Errors
+    /// Whatever planning the epoch gives; the pass before then goes on.
+    pub fn begin(&mut self) -> Result<Pass> {
+        self.send(self.cursor.beginning())?;
+        Ok(self.cursor.pass())
+    }
+
+    /// As [`next_within`](Self::next_within), of `pass` alone: after its end comes its end.
+    ///
+    /// # Errors
+    /// As [`next_within`](Self::next_within), and [`Error::Closed`] if another pass began, or the loader was sent elsewhere after something
+    /// was taken.
+    pub fn next_in(&mut self, pass: Pass, wait: Duration) -> Result<Next<AnyBatch>> {
+        self.source.check()?;
+        match self.cursor.standing(pass) {
+            Standing::Open => self.next_within(wait),
+            Standing::Over => Ok(Next::End),
+            Standing::Superseded => Err(Error::Closed { why: SUPERSEDED.to_owned() }),
+        }
+    }
+
+    /// As [`put_back`](Self::put_back), unless another pass than `pass` is under way.
+    pub fn put_back_in(&mut self, pass: Pass, batch: AnyBatch) {
+        if self.cursor.standing(pass) != Standing::Superseded {
+            self.put_back(batch);
+        }
+    }
+
+    /// A copy of the batch that comes next, and of the next epoch's first one where this one has no more. Nothing moves: not the
+    /// position, and no pass begins or ends. `None` where an epoch has no steps.
+    ///
+    /// # Errors
+    /// As [`next_any`](Self::next_any).
+    pub fn peek(&mut self) -> Result<Option<AnyBatch>> {
+        let started = Instant::now();
+        self.peek_within(self.timeout())?.or_error(|| self.timed_out(started.elapsed()))
+    }
+
+    /// As [`peek`](Self::peek), but gives up with [`Next::Pending`] after `wait`.
+    ///
+    /// # Errors
+    /// As [`peek`](Self::peek), except for the time-out.
+    pub fn peek_within(&mut self, wait: Duration) -> Result<Next<AnyBatch>> {
+        self.source.check()?;
+        if self.steps() == 0 {
+            return Ok(Next::End);
+        }
+        let started = Instant::now();
+        loop {
+            if let Some(batch) = self.cursor.peek() {
+                return batch.copied().map(Next::Item);
+            }
+            match self.source.next(wait.saturating_sub(started.elapsed()))? {
+                Next::Pending => return Ok(Next::Pending),
+                found => self.cursor.look(found),
+            }
+        }
+    }
+
+    /// Sets the epoch of the next pass: goes to its first step, and ends a pass that is under way; one of which
+    /// nothing was taken goes along. Only a loader of which nothing was
+    /// taken since it was opened or sent into this very epoch stays where it is, so that a resumed loader keeps its place.
+    ///
+    /// # Errors
+    /// Whatever planning the epoch gives.
+    pub fn set_epoch(&mut self, epoch: u64) -> Result<()> {
+        if self.cursor.is_fresh() && epoch == self.epoch() {
+            return Ok(());
+        }
+        self.send((epoch, 0))
+    }
+
+    /// Goes to `at`, where a pass may begin.
+    fn send(&mut self, at: At) -> Result<()> {
+        if !self.cursor.begin(at) {
+            self.source.seek(at.0, at.1)?;
+            self.cursor.seek(at);
+        }
+        Ok(())
+    }
+}
+
+const SUPERSEDED: &str = "this iterator ended when its loader began another pass: with a newer iterator, set_epoch or a state that was \
+                          loaded; take batches from the newest iterator, and keep one to go on with it";
+
+/// One pass of a [`Loader`]: an epoch, or the rest of the one that it was sent into.
+#[derive(Debug)]
+pub struct Epoch<'a> {
+    loader: &'a mut Loader,
+    state: Progress,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Progress {
+    Ahead,
+    Within,
+    Over,
+}
+
+impl Iterator for Epoch<'_> {
+    type Item = Result<Batch>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let begun = match self.state {
+            Progress::Ahead => self.loader.begin().map(|_| ()),
+            Progress::Within => Ok(()),
+            Progress::Over => return None,
+        };
+        let next = begun.and_then(|()| self.loader.next()).transpose();
+        self.state = if matches!(next, Some(Ok(_))) { Progress::Within } else { Progress::Over };
+        next
+    }
+}
+
+impl<'a> IntoIterator for &'a mut Loader {
+    type Item = Result<Batch>;
+    type IntoIter = Epoch<'a>;
+
+    fn into_iter(self) -> Epoch<'a> {
+        self.iter()
+    }
+}
