@@ -16,6 +16,7 @@ from bowstring.errors import ConfigError, Error, NotFoundError, UnsupportedError
 from bowstring.gang import Gang
 from bowstring.options import NAMES, Filter, Url, document, plain
 from bowstring.ranges import whole
+from bowstring.tails import settled
 from bowstring.words import refuse
 
 A = TypeVar("A", covariant=True)
@@ -93,7 +94,12 @@ class BaseLoader(ABC, Generic[A]):
         or a ``pyarrow.compute.Expression`` of comparisons, ``isin``, ``is_null``, ``is_valid``, ``&``, ``|`` and ``~``.
     :param shuffle: shuffle rows (``True``); ``False`` is file order: a step of all ranks together has consecutive rows.
     :param seed: seed of the order and of random augmentation (0).
-    :param tail: what to do with the last, incomplete step: ``pad`` (with ``_mask``), ``repeat`` or ``drop``.
+    :param tail: what to do with the last, incomplete step. ``short``, the default of all loaders but JAX's: every rank has as many
+        of the rows left, ceil(rows / ranks), so that one rank gets exactly these; where they do not divide, at most one row a rank
+        comes twice. ``even``: no row comes twice, ranks differ by one row at most, and no batch is empty; collectives that need
+        equal shapes, such as a plain ``all_gather``, do not take the last batches. ``pad``: batches keep their size, and ``_mask``
+        is false on what fills them. ``repeat``: rows from the start of the epoch fill them. ``drop``: the step is left out.
+    :param drop_last: torch's word: ``True`` is ``tail="drop"``, ``False`` any other.
     :param nulls: ``error``, ``mask`` (``<column>__valid``) or :class:`Fill`; for all, or a mapping by column.
     :param lists: ``ragged`` (``<column>__values``, ``<column>__offsets``) or :class:`Padded`; for all, or a mapping by column.
     :param pack: name -> columns (or :class:`Pack`): groups of columns delivered as one matrix each.
@@ -147,7 +153,8 @@ class BaseLoader(ABC, Generic[A]):
         filter: Filter | None = None,
         shuffle: bool | None = None,
         seed: int | None = None,
-        tail: Literal["pad", "repeat", "drop"] | None = None,
+        tail: Literal["short", "even", "pad", "repeat", "drop"] | None = None,
+        drop_last: bool | None = None,
         nulls: Literal["error", "mask"] | Fill | Mapping[str, Literal["error", "mask"] | Fill] | None = None,
         lists: Literal["ragged"] | Padded | Mapping[str, Literal["ragged"] | Padded] | None = None,
         pack: Mapping[str, Sequence[str] | Pack] | None = None,
@@ -183,7 +190,7 @@ class BaseLoader(ABC, Generic[A]):
     ) -> None:
         refuse(unknown)
         values = locals()
-        given = {name: values[name] for name in NAMES}
+        given = {name: values[name] for name in NAMES} | {"tail": settled(tail, drop_last)}
         made = bytes(index) if isinstance(index, (bytes, bytearray, memoryview)) else None
         if made is not None:
             given["index"] = "auto"
@@ -283,7 +290,7 @@ class BaseLoader(ABC, Generic[A]):
 
     @property
     def batch_size(self) -> int:
-        """Rows of a step on this rank."""
+        """Rows of a step on this rank; the last one of an epoch may have fewer."""
         each, more = divmod(int(self._native.state()["spec"]["global_batch"]), self.world_size)
         return each + (self.rank < more)
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import jax
 import numpy
 
-from bowstring import _native
+from bowstring import _native, tails
 from bowstring.accelerator import placed, wanted
 from bowstring.arrays import columns_of, numpy_array
 from bowstring.base import BaseLoader, arrow
@@ -38,6 +38,8 @@ class Loader(BaseLoader[Any]):
 
     Where JAX has no 64-bit types (``jax_enable_x64`` is off), integers become 32-bit ones after a check that every value fits, and
     ``float64`` is rounded to ``float32``; for a GPU on the host, so that only 32 bits cross the bus.
+
+    Batches are padded by default (``tail="pad"``, with ``_mask``): a step that is compiled is compiled again for another shape.
 
     In a program that called ``jax.distributed.initialize``, rank and world size are JAX's process index and count.
 
@@ -71,6 +73,8 @@ class Loader(BaseLoader[Any]):
             raise ConfigError(f"option device: {problem}", option="device")
         if sharding is None and to == "device":
             options = placed(options, "JAX", lambda: bool(_gpus()))
+        if tails.told(options) is None:
+            options["tail"] = "pad"
         super().__init__(url, **options)
         self._on_gpu = self.device != "cpu"
         if self._on_gpu:

@@ -31,6 +31,7 @@ from bowstring.errors import ConfigError, LimitError, NotFoundError, Unsupported
 from bowstring.following import callback
 from bowstring.options import Url
 from bowstring.ranges import whole
+from bowstring.tails import told
 
 __all__ = ["Dataset", "Loader", "dataset"]
 
@@ -47,7 +48,7 @@ def dataset(
     url: Url | Sequence[Url],
     *,
     targets: str | Sequence[str] | None = None,
-    weights_from_mask: bool = True,
+    weights_from_mask: bool = False,
     **options: Any,
 ) -> Dataset:
     """The batches of ``url`` as a ``tf.data.Dataset`` of whole batches; its ``element_spec`` comes from the schema.
@@ -64,8 +65,8 @@ def dataset(
 
     :param url: as for :class:`bowstring.Loader`.
     :param targets: columns that become the second part of ``(inputs, targets)``; one by name is a tensor, several are a dictionary.
-    :param weights_from_mask: with ``targets``, and batches that carry ``_mask``: a third part, ``1.0`` for rows and ``0.0`` for
-        padding, which Keras takes as weights; ``_mask`` itself is then left out.
+    :param weights_from_mask: with ``targets``: a third part, ``1.0`` for rows and ``0.0`` for padding, which Keras takes as
+        weights of the losses, not of ``metrics=``; ``_mask`` itself is then left out. It is of ``tail="pad"``, and asks for it.
     :param options: those of :class:`bowstring.Loader`.
     """
     device = wanted(options)
@@ -74,6 +75,12 @@ def dataset(
     elif device.startswith("cuda"):
         problem = f"{device!r}: a tf.data.Dataset is on the host; take bowstring.tensorflow.Loader for batches on a GPU"
         raise ConfigError(f"option device: {problem}", option="device")
+    if weights_from_mask:
+        tail = told(options)
+        if tail not in (None, "pad"):
+            problem = f"tail={tail!r} pads nothing, and every row of a batch weighs the same; leave out one of the two"
+            raise ConfigError(f"option weights_from_mask: {problem}", option="weights_from_mask")
+        options["tail"] = "pad"
     loader = _Loader(url, **options)
     return Dataset(loader, columns_of(loader._native, packs(url, options)), targets, weights_from_mask)
 
@@ -172,8 +179,8 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
 
     def state_at(self, step: int, epoch: int | None = None) -> dict[str, Any]:
         """The position after ``step`` batches of ``epoch``, by default of the current one."""
-        at = {"epoch": self._consumed[0] if epoch is None else whole("epoch", epoch), "step": whole("step", step)}
-        return {**self._loader.state_dict(), **at}
+        epoch = self._consumed[0] if epoch is None else whole("epoch", epoch)
+        return self._loader._native.state_at(epoch, whole("step", step))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Makes the next iterator begin at a position that ``state_dict`` of any loader gave, on any rank of any world size."""
@@ -273,7 +280,7 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
 
     def _seek(self, epoch: int, step: int) -> None:
         native = self._loader._native
-        native.load_state({**native.state(), "epoch": epoch, "step": step})
+        native.load_state(native.state_at(epoch, step))
 
     def _end(self, epoch: Any) -> Any:
         """The end of ``epoch`` is asked for: it is told, as a loader tells it."""
@@ -319,7 +326,7 @@ def _wires(column: Column) -> list[tuple[Any, list[int | None]]]:
     """Type and shape of every array that crosses for a column, in the order of :meth:`Dataset._arrays`."""
     splits: list[tuple[Any, list[int | None]]] = [(tf.int64, [None])] * column.ragged
     if column.ragged:
-        splits[0] = (tf.int64, [column.rows + 1])
+        splits[0] = (tf.int64, [None if column.rows is None else column.rows + 1])
     if column.is_text:
         wires: list[tuple[Any, list[int | None]]] = [(tf.string, []), *splits]
     elif column.ragged:
@@ -345,7 +352,7 @@ def _assembled(column: Column, arrays: Any) -> dict[str, Any]:
         values = tf.io.parse_tensor(values, tf.string)
         values.set_shape([None] if column.ragged else [column.rows])
         if not column.ragged and len(column.leading) > 1:
-            values = tf.reshape(values, column.leading)
+            values = tf.reshape(values, [-1 if axis is None else axis for axis in column.leading])
     if column.ragged:
         splits = [next(arrays) for _ in range(column.ragged)]
         values = tf.RaggedTensor.from_nested_row_splits(values, splits, validate=False)

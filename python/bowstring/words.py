@@ -17,7 +17,6 @@ _MADE = "batches are made whole in Rust: nulls=, lists=, pack=, cast= and images
 
 _WORDS = {
     # torch.utils.data.DataLoader
-    "drop_last": "tail='drop' leaves the incomplete last step out; without it, tail= says how it is filled",
     "num_workers": _THREADS,
     "persistent_workers": "threads live as long as the loader",
     "worker_init_fn": _THREADS,

@@ -253,6 +253,11 @@ impl PyLoader {
         self.0.document(py, |loader| Ok(loader.state().to_json()))
     }
 
+    /// The state after `step` steps of `epoch`.
+    fn state_at<'py>(&self, py: Python<'py>, epoch: u64, step: u64) -> PyResult<Bound<'py, PyAny>> {
+        self.0.document(py, |loader| Ok(loader.state_at(epoch, step).to_json()))
+    }
+
     fn load_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
         let json: String = py.import("json")?.call_method1("dumps", (state,))?.extract()?;
         self.0.with(py, |loader| loader.load_state(&State::from_json(json)?))

@@ -110,6 +110,7 @@ def serve(spark: Any, world_size: int = 4, **options: Any) -> Any:
         "lists": {"pair": bowstring.Padded(2)},
         "timeout": WAIT,
         "patience": WAIT,
+        "tail": "pad",
         **options,
     }
     df = given.pop("df", None)

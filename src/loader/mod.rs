@@ -232,18 +232,25 @@ impl Loader {
     /// After the last batch of an epoch, and before its end was told, that is the end of this epoch: a loader that goes on from there has
     /// an empty pass before the next epoch, so that `for epoch in saved..n` counts right.
     pub fn state(&self) -> State {
-        let (info, (epoch, step)) = (self.source.info(), self.cursor.position());
-        State::at(info.fingerprint, info.spec.clone(), epoch, step)
+        let (epoch, step) = self.cursor.position();
+        self.state_at(epoch, step)
+    }
+
+    /// The position after `step` steps of `epoch`.
+    pub fn state_at(&self, epoch: u64, step: u64) -> State {
+        self.source.info().state(epoch, step)
     }
 
     /// Goes to a position that [`state`](Self::state) gave, here or on any other rank of any world size. Unless the options name the
     /// version of the order, the state's is followed from here on, in later epochs too.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] if the state belongs to another dataset or plan; the loader then stays where it is.
+    /// [`Error::Mismatch`] if the state belongs to another dataset or plan; [`Error::Config`] for the last rows of an epoch under
+    /// [`Tail::Even`](crate::plan::Tail::Even) if they are fewer than the ranks. The loader then stays where it is.
     pub fn load_state(&mut self, state: &State) -> Result<()> {
         self.source.resume(state)?;
-        self.cursor.seek((state.epoch, state.step));
+        let step = self.source.info().step_of(state)?;
+        self.cursor.seek((state.epoch, step));
         Ok(())
     }
 

@@ -56,7 +56,7 @@ impl LocalSource {
         let limits = Limits { share: settings.share, budget: settings.budget, prefetch: settings.prefetch };
         let (engine, (prepared, plan, need)) = Engine::open(&options, &settings, |runtime| {
             let prepared = runtime.block_on(PreparedPlan::with(&options, &settings))?;
-            let plan = prepared.plan(0)?;
+            let plan = prepared.plan(0)?.for_world(settings.share.world);
             plan.check_share(settings.share)?;
             let need = limits.fit(&prepared, &plan).map_err(|error| limits.remedy(error, &prepared, &settings.spec))?;
             // At most the budget, which is a usize.
@@ -125,7 +125,7 @@ impl LocalSource {
         if epoch == self.plan.epoch() && spec == self.plan.spec() {
             return Ok(Arc::clone(&self.plan));
         }
-        let plan = self.prepared.plan_by(spec, epoch)?;
+        let plan = self.prepared.plan_by(spec, epoch)?.for_world(self.limits.share.world);
         // Another epoch puts other row groups side by side: it is refused here, not in the middle of it.
         self.limits.fit(&self.prepared, &plan)?;
         Ok(Arc::new(plan))

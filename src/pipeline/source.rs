@@ -34,6 +34,21 @@ impl PlanInfo {
         let (fingerprint, spec) = (plan.fingerprint(), plan.spec().clone());
         Self { fingerprint, spec, steps: plan.steps(), rows: plan.rows(), share }
     }
+
+    /// The position before `step` of `epoch`, as any world has it.
+    pub fn state(&self, epoch: u64, step: u64) -> State {
+        let step = if step == self.steps { self.spec.steps(self.rows) } else { step };
+        State::at(self.fingerprint, self.spec.clone(), epoch, step)
+    }
+
+    /// The first step that this world yields after `state`.
+    ///
+    /// # Errors
+    /// As [`State::check`] and [`State::step_of`].
+    pub fn step_of(&self, state: &State) -> Result<u64> {
+        state.check(&self.fingerprint, &self.spec)?;
+        state.step_of(self.rows, self.share.world)
+    }
 }
 
 /// Batches of one rank, in plan order, epoch after epoch: from files, from a server, on a device. Whatever is done to batches on the way

@@ -27,6 +27,7 @@
 //! Nothing here holds a row: a plan keeps about 20 bytes per row group and at most 4 MiB of orders of small windows, and any step is
 //! found by binary search. What a shuffle is hangs on the [`OrderVersion`].
 
+mod cuts;
 mod defaults;
 mod feistel;
 mod interleave;

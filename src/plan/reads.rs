@@ -122,7 +122,7 @@ impl Count {
 
 impl Plan {
     /// What the ranks of a world of `world` ranks read of this epoch, where `cost` gives the bytes of a row group (source, index into the
-    /// manifest's groups). Repeated rows of [`Tail::Repeat`](super::Tail) are left out. Takes time in proportion to the row groups, the
+    /// manifest's groups). Repeated rows are left out. Takes time in proportion to the row groups, the
     /// lanes and the ranks.
     ///
     /// It is exact where the global batch is a multiple of the lanes and nothing is mixed; otherwise a rank may be missed that takes a single row of a window
@@ -189,7 +189,7 @@ impl Plan {
         let step = |row: u64| {
             let draw = pass * layout.rows() + (row - before) * self.lanes + lane;
             // It lies within the epoch, so it has a position.
-            self.interleave.position(source, draw).unwrap_or(u64::MAX) / self.spec().global_batch
+            self.cuts.step_of(self.interleave.position(source, draw).unwrap_or(u64::MAX))
         };
         let (first, last) = (step(rows.start), step(rows.end - 1));
         let span = last - first;

@@ -48,6 +48,7 @@ table!(
     promises::the_order_is_the_same_for_every_loader_of_a_plan,
     promises::every_world_has_the_same_steps_and_global_batches,
     promises::tails_are_padded_repeated_or_dropped,
+    promises::tails_are_short_or_even_on_any_ranks,
     promises::a_filter_leaves_exactly_its_rows,
     promises::bad_rows_are_errors_or_replaced_and_steps_stay_equal,
     promises::tensors_of_the_consumer_are_filled_or_the_batch_stays,

@@ -390,7 +390,7 @@ fn random_plans_are_the_same_by_every_way() {
         let mut options = support::options(directory.path(), per_rank * u64::from(world), 0, world);
         options.seed = random.next();
         options.shuffle = random.below(4) > 0;
-        options.tail = [Tail::Pad, Tail::Repeat, Tail::Drop][random.below(3) as usize];
+        options.tail = Some([Tail::Short, Tail::Even, Tail::Pad, Tail::Repeat, Tail::Drop][random.below(5) as usize]);
         options.columns.row_id = random.below(2) > 0;
         if random.below(3) == 0 {
             options.filter = Some(Filter::Text(format!("id != {}", random.below(50))));
@@ -415,6 +415,33 @@ fn random_plans_are_the_same_by_every_way() {
     let cuts: usize = cutters.iter().map(|cutter| cutter.cuts.load(Ordering::Relaxed)).sum();
     println!("{plans} plans, {cuts} connections cut");
     assert!(cuts > plans / 4, "the cutters cut only {cuts} connections");
+}
+
+#[test]
+fn a_descriptor_that_names_no_tail_is_padded_and_a_new_loader_is_not() {
+    let directory = tempfile::tempdir().unwrap();
+    support::write(directory.path(), &[vec![20, 7]], 1);
+    let served = Served::start(&[("d", directory.path().to_str().unwrap())], &hasty());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let tail = |options: &str| {
+        let command = format!(r#"{{"dataset": "d", "options": {options}}}"#);
+        runtime.block_on(async {
+            let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", served.address())).unwrap();
+            let channel = endpoint.connect_timeout(Duration::from_secs(5)).connect().await.unwrap();
+            let mut client = arrow_flight::flight_service_client::FlightServiceClient::new(channel);
+            let descriptor = arrow_flight::FlightDescriptor::new_cmd(command);
+            let info = client.get_flight_info(descriptor).await.unwrap().into_inner();
+            let announced: serde_json::Value = serde_json::from_slice(&info.app_metadata).unwrap();
+            announced["spec"]["tail"].as_str().unwrap().to_owned()
+        })
+    };
+    assert_eq!(tail(r#"{"batch_size": 8}"#), "pad");
+    assert_eq!(tail(r#"{"batch_size": 8, "tail": null}"#), "short");
+    assert_eq!(tail(r#"{"batch_size": 8, "tail": "even"}"#), "even");
+    let mut loader = Loader::open(LoaderOptions::new(served.url("d"), 8)).unwrap();
+    assert_eq!(loader.state().spec.tail, Tail::Short);
+    let rows: Vec<usize> = loader.iter().map(|batch| batch.unwrap().rows).collect();
+    assert_eq!(rows, [8, 8, 8, 3]);
 }
 
 /// What the server says of itself.

@@ -160,6 +160,7 @@ fn shape() -> LoaderOptions {
         memory_budget: Some(64 << 20),
         prefetch: 4,
         threads: Some(1),
+        tail: Some(bowstring::plan::Tail::Pad),
         ..LoaderOptions::default()
     }
 }

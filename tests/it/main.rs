@@ -105,6 +105,8 @@ mod shm;
 mod stored;
 /// Synthetic datasets and child processes.
 mod support;
+/// The tails `short` and `even`, of plans and of loaders.
+mod tails;
 /// Wide rows, which stay in their pages until a batch takes them: as they are elsewhere.
 mod wide;
 /// What is written is read, and is there whole or not at all.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float32Array, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema};
+use bowstring::plan::Tail;
 use bowstring::tensor::Batch;
 use bowstring::{Loader, LoaderOptions};
 use parquet::arrow::ArrowWriter;
@@ -86,7 +87,7 @@ pub(crate) fn write(directory: &Path, files: &[Vec<usize>], floats: usize) {
     }
 }
 
-/// Options over `directory` for rank `rank` of `world`, with a global batch that stays the same for every world.
+/// Options over `directory` for rank `rank` of `world`, with a global batch that stays the same for every world; padded.
 pub(crate) fn options(directory: &Path, global: u64, rank: u32, world: u32) -> LoaderOptions {
     LoaderOptions {
         urls: vec![directory.to_str().unwrap().to_owned()],
@@ -95,6 +96,8 @@ pub(crate) fn options(directory: &Path, global: u64, rank: u32, world: u32) -> L
         world_size: Some(world),
         memory_budget: Some(256 << 20),
         threads: Some(2),
+        // `_mask` tells the rows that count.
+        tail: Some(Tail::Pad),
         ..LoaderOptions::default()
     }
 }

@@ -14,7 +14,13 @@ import torch
 from bowstring import Padded
 from test_device import run
 
-OPTIONS: dict[str, Any] = {"batch_size": 16, "columns": ["id", "x", "name"], "shuffle": True, "seed": 3}
+OPTIONS: dict[str, Any] = {
+    "batch_size": 16,
+    "columns": ["id", "x", "name"],
+    "shuffle": True,
+    "seed": 3,
+    "tail": "pad",
+}
 LOADERS = [bowstring.Loader, bowstring.torch.DataLoader]
 
 
@@ -55,7 +61,7 @@ def test_one_batch_and_the_end_of_the_epoch(numbers: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "float16", "bfloat16", "float64"])
 def test_every_type_and_views_of_larger_tensors(dtype: str, numbers: pathlib.Path) -> None:
-    options: dict[str, Any] = {"batch_size": 16, "columns": "id"}
+    options: dict[str, Any] = {"batch_size": 16, "columns": "id", "tail": "pad"}
     # The mask is the column of type bool.
     name = "_mask" if dtype == "bool" else "id"
     if dtype != "bool":

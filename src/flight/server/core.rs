@@ -33,13 +33,13 @@ use crate::flight::client::{Local, StreamInfo};
 use crate::flight::gang::wire::Caller;
 use crate::flight::gang::{Reading, Registry};
 use crate::flight::put::Staging;
-use crate::flight::request::{StoredRows, StreamRequest};
+use crate::flight::request::{StoredRows, StreamRequest, TAIL};
 use crate::flight::status::to_status;
 use crate::flight::ticket::Ticket;
 use crate::manifest::Fingerprint;
 use crate::memory::SharedAllocator;
 use crate::pipeline::{HiddenColumns, LoaderOptions, Stored, Workers};
-use crate::plan::{OrderVersion, State};
+use crate::plan::{OrderVersion, State, Tail};
 
 /// Most tickets of one answer, and bytes of what they say; whoever has more ranks asks for each.
 const MAX_ENDPOINTS: u32 = 1024;
@@ -130,8 +130,11 @@ impl Core {
             }
         };
         let (mut options, hidden) = entry.request(&Value::Object(asked.options.clone()))?;
-        // What was written before there were versions of the order goes on in the first one.
+        // What was written before there were versions of the order goes on in the first one, and what knows of no other tail is padded.
         options.order_version.get_or_insert(OrderVersion::V1);
+        if !asked.options.contains_key(TAIL) {
+            options.tail.get_or_insert(Tail::Pad);
+        }
         // One default that people expect of every address: a batch is for one rank.
         if let Some(batch) = options.batch_size.take() {
             let global = batch
@@ -183,14 +186,15 @@ impl Core {
             asked.fingerprint = self.gangs.resumed(&self.caller(tenant, caller)?);
         }
         let offer = self.offer(tenant, &asked).await?;
-        let plan = offer.plan(asked.epoch, self.streams.workers()).await?;
+        let plan = offer.plan(asked.epoch, asked.world_size, self.streams.workers()).await?;
         if let Some(caller) = &asked.gang {
             self.gangs.may_read(
                 &self.caller(tenant, caller)?,
                 &Reading::new(&asked.dataset, offer.fingerprint, plan.spec()),
             )?;
         }
-        State::at(offer.fingerprint, plan.spec().clone(), asked.epoch, asked.step).check_step(plan.steps())?;
+        let state = State::at(offer.fingerprint, plan.spec().clone(), asked.epoch, asked.step);
+        asked.step = state.step_of(plan.rows(), asked.world_size)?;
         let wanted = Wanted {
             tenant: tenant.clone(),
             offer: Arc::clone(&offer),
@@ -286,8 +290,8 @@ impl Core {
     /// The state of a loader at the position of `asked`.
     pub(super) async fn state(&self, tenant: &Tenant, asked: &StreamRequest) -> Result<State> {
         let offer = self.offer(tenant, asked).await?;
-        let plan = offer.plan(asked.epoch, self.streams.workers()).await?;
-        let state = State::new(&plan, asked.step);
+        let plan = offer.plan(asked.epoch, asked.world_size, self.streams.workers()).await?;
+        let state = State::at(offer.fingerprint, plan.spec().clone(), asked.epoch, asked.step);
         state.step_in(&plan)?;
         Ok(state)
     }

@@ -36,11 +36,11 @@ pub(super) const PREFETCH: usize = 4;
 pub(super) struct OpenDataset {
     pub(super) prepared: PreparedPlan,
     pub(super) columns: Columns,
-    /// The plan of epoch 0.
+    /// The plan of epoch 0 for one rank.
     pub(super) plan: Arc<Plan>,
     pub(super) fingerprint: Fingerprint,
-    /// Bytes of row groups that all ranks of an epoch need together, for the epoch that was asked about last.
-    whole: Mutex<Option<(u64, u64)>>,
+    /// Bytes of row groups that all ranks of an epoch need together, for the epoch and the world that were asked about last.
+    whole: Mutex<Option<((u64, u32), u64)>>,
 }
 
 impl OpenDataset {
@@ -67,22 +67,24 @@ impl OpenDataset {
     /// # Errors
     /// [`Error::Limit`] where their batches alone are beyond `budget`.
     pub(super) fn whole(&self, plan: &Plan, budget: u64) -> Result<u64> {
+        let asked = (plan.epoch(), plan.world());
         let last = || self.whole.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, bytes)) = last().filter(|(epoch, _)| *epoch == plan.epoch()) {
+        if let Some((_, bytes)) = last().filter(|(of, _)| *of == asked) {
             return Ok(bytes);
         }
         let bytes = self.prepared.need_within(plan, Share::whole(), 1, budget)?.row_groups;
-        *last() = Some((plan.epoch(), bytes));
+        *last() = Some((asked, bytes));
         Ok(bytes)
     }
 
-    /// The plan of `epoch`, which takes time in proportion to row groups and lanes.
-    pub(super) async fn plan(self: &Arc<Self>, epoch: u64, workers: &Workers) -> Result<Arc<Plan>> {
+    /// The plan of `epoch` for `world` ranks, which takes time in proportion to row groups and lanes.
+    pub(super) async fn plan(self: &Arc<Self>, epoch: u64, world: u32, workers: &Workers) -> Result<Arc<Plan>> {
         if epoch == self.plan.epoch() {
-            return Ok(Arc::clone(&self.plan));
+            let plan = self.plan.for_world(world);
+            return Ok(if plan.world() == self.plan.world() { Arc::clone(&self.plan) } else { Arc::new(plan) });
         }
         let offer = Arc::clone(self);
-        workers.run(move || offer.prepared.plan(epoch).map(Arc::new)).await
+        workers.run(move || offer.prepared.plan(epoch).map(|plan| Arc::new(plan.for_world(world)))).await
     }
 }
 

@@ -357,7 +357,8 @@ mod tests {
     }
 
     async fn offer(path: &std::path::Path, tail: Tail) -> Arc<OpenDataset> {
-        let options = LoaderOptions { shuffle: false, tail, ..LoaderOptions::new(path.to_str().unwrap(), 25) };
+        let options =
+            LoaderOptions { shuffle: false, tail: Some(tail), ..LoaderOptions::new(path.to_str().unwrap(), 25) };
         let claims = Arc::new(ByteBudget::new(1 << 30));
         Arc::new(OpenDataset::open(options, HiddenColumns::default(), Tenant::anonymous(), claims).await.unwrap())
     }

@@ -237,7 +237,7 @@ fn loader() {
         let floats = ImageOptions { dtype, layout, normalize, ..training.clone() };
         let options = |image: &ImageOptions| LoaderOptions {
             global_batch_size: Some(9),
-            tail: Tail::Pad,
+            tail: Some(Tail::Pad),
             ..dataset(folder.path(), &photos[..13], image.clone())
         };
         let found = epoch(&mut Loader::open(on_gpu(&options(&floats))).unwrap());

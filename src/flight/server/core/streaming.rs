@@ -64,7 +64,7 @@ impl Core {
         let asked = &ticket.asked;
         let offer = self.offer(tenant, asked).await?;
         same_data(ticket, offer.fingerprint)?;
-        let plan = offer.plan(asked.epoch, self.streams.workers()).await?;
+        let plan = offer.plan(asked.epoch, asked.world_size, self.streams.workers()).await?;
         if let Some(caller) = &asked.gang {
             // Before anything is sent: two ranks of a generation never get rows of two plans.
             self.gangs
