@@ -115,7 +115,7 @@ def test_lists_are_filled_when_they_are_padded(numbers: pathlib.Path) -> None:
     for name in ("tags__values", "tags__offsets"):
         with pytest.raises(bowstring.UnsupportedError, match="pad the lists"):
             ragged.next_into({name: np.zeros(17, np.int64)})
-    options: dict[str, Any] = {"batch_size": 16, "columns": ["tags"], "lists": {"tags": Padded(3)}}
+    options: dict[str, Any] = {"batch_size": 16, "columns": ["tags"], "lists": {"tags": Padded(3)}, "tail": "pad"}
     padded = bowstring.Loader(numbers, **options)
     filled = bowstring.Loader(numbers, **options).into({"tags": tags, "tags__lengths": lengths})
     for mine, _ in zip(padded, filled, strict=True):
