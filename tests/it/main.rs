@@ -11,6 +11,8 @@ mod advisories;
 mod casts;
 /// Sources that change while they are read.
 mod changed;
+/// No file imports one that imports it.
+mod circles;
 /// The command line: output, JSON, exit codes, pipes.
 #[cfg(feature = "cli")]
 mod cli;

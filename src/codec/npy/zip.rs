@@ -8,7 +8,7 @@ use std::cell::Cell;
 use crc32fast::Hasher;
 use flate2::{Decompress, FlushDecompress, Status};
 
-use super::Limits;
+use super::limits::Limits;
 use crate::error::{Error, Place, Result};
 
 /// Deflate gives at most 258 bytes for 2 bits.
