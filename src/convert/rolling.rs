@@ -239,10 +239,3 @@ impl Write for Output {
         Ok(())
     }
 }
-
-/// Writes a small file whole, and brings it to the disk.
-pub(crate) fn put_file(path: &Path, content: &[u8]) -> Result<()> {
-    let mut output = Output::create(path, Packing::None)?;
-    output.put(content)?;
-    output.close_on_disk().map(drop)
-}

@@ -13,10 +13,12 @@ use crate::convert::format::Format;
 use crate::convert::formats::ipc;
 use crate::convert::options::ConvertOptions;
 use crate::convert::read::listing::Listing;
-use crate::convert::rolling::{RollingWriter, put_file};
+use crate::convert::rolling::RollingWriter;
 use crate::convert::sink::{Part, Sink, Writer};
 use crate::convert::source::{Opening, Source};
 use crate::error::{Error, Place, Result};
+use crate::store::directory::remove;
+use crate::store::publish::put_file;
 
 pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>> {
     if matches!(tree.small("dataset_dict.json", opening.limits.max_index_bytes), Ok(_) | Err(Error::Limit { .. })) {
@@ -100,7 +102,7 @@ impl Sink for DatasetsSink {
         let info = json!({"citation": "", "description": "", "features": null, "homepage": "", "license": ""});
         for (name, content) in [("state.json", state), ("dataset_info.json", info)] {
             let path = directory.join(name);
-            crate::store::directory::remove(&path)?;
+            remove(&path)?;
             put_file(&path, serde_json::to_string_pretty(&content).unwrap_or_default().as_bytes())?;
         }
         Ok(())

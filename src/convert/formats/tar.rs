@@ -1,7 +1,8 @@
 //! Tar files, read from their start to their end: nothing is extracted, no name becomes a path.
 //!
 //! Only files are members. Links, devices and sparse files are refused, as are names that lead elsewhere, and long names and
-//! extended headers of more than a megabyte.
+//! extended headers of more than a megabyte. The crate `tar` holds a long name and extended headers whole before anybody can refuse them,
+//! and its errors have no offset.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -20,12 +20,14 @@ use serde_json::Value;
 use super::contents;
 use super::journal::{Done, Found, Journal};
 use crate::convert::limits::Limits;
-use crate::convert::rolling::put_file;
 use crate::convert::sink::Part;
 use crate::error::{Error, Result};
-
 use crate::store::directory::{Destination, Replace, SUCCESS, failed, flush, remove};
 use crate::store::lock::{self, Attempt, Lock};
+use crate::store::publish::{Publication, put_file, recover};
+
+/// What was at the destination, for a moment.
+const OLD: &str = "old";
 
 /// How often the hidden directory is tried to be removed, and how long is waited between.
 const REMOVALS: usize = 20;
@@ -59,11 +61,8 @@ impl Staging {
         let lock = Lock::take(&lock::beside(&directory), &format!("convert to {}", destination.path.display()))?;
         // An error leaves the lock's file as little as the lock.
         let mut lock = Removed(Some(lock));
-        let (old, path) = (directory.join("old"), &destination.path);
-        if old.exists() && !path.exists() {
-            // Killed between two renames: the old dataset goes back to its place.
-            fs::rename(&old, path).map_err(|error| failed("restore", path, error))?;
-        }
+        // Killed between two renames: the old dataset goes back to its place.
+        recover(&destination.path, &directory.join(OLD))?;
         destination.vacant(replace)?;
         let path = directory.join("journal");
         let found = match resume || !replace.overwrite {
@@ -167,20 +166,12 @@ impl Staging {
         let mut text = serde_json::to_vec_pretty(&success).map_err(|error| failed("write", &path, error))?;
         text.push(b'\n');
         put_file(&path, &text)?;
-        flush(&data)?;
         self.destination.vacant(self.replace)?;
-        let (destination, old) = (&self.destination.path, self.directory.join("old"));
+        let old = self.directory.join(OLD);
         remove(&old)?;
-        if self.replace.overwrite && fs::symlink_metadata(destination).is_ok() {
-            fs::rename(destination, &old).map_err(|error| failed("replace", destination, error))?;
-        }
-        if let Err(error) = fs::rename(&data, destination) {
-            if old.exists() {
-                fs::rename(&old, destination).map_err(|error| failed("restore", &old, error))?;
-            }
-            return Err(failed("publish", destination, error));
-        }
-        flush(&self.destination.parent)
+        // No exchange: what is in `data` is what a resumed conversion goes on with.
+        let publication = Publication { new: &data, path: &self.destination.path, aside: &old, exchange: false };
+        publication.publish(self.replace.overwrite)
     }
 
     /// Removes the hidden directory, and the lock after it. Whoever still works in it may be making a file just now; what stays is hidden, and removed by the

@@ -21,9 +21,10 @@ use serde::{Deserialize, Serialize};
 use crate::convert::errors::unexpected;
 use crate::convert::formats::ipc::broken;
 use crate::convert::options::Packing;
-use crate::convert::rolling::{Output, put_file};
+use crate::convert::rolling::Output;
 use crate::error::{Error, Place, Result};
 use crate::store::directory::{failed, flush};
+use crate::store::publish::put_file;
 
 /// The draws that there are.
 pub(crate) const ALL: Range<u128> = 0..1 << 64;

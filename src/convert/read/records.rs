@@ -1,4 +1,6 @@
-//! Records of comma-separated values, one at a time, as RFC 4180 has them: cells may stand in quotes, and hold line ends there.
+//! Records of comma-separated values, one at a time, as RFC 4180 has them: cells may stand in quotes, and hold line ends there. `csv-core`
+//! takes any bytes for cells: what is told here with its place (a quote within a cell, a lone carriage return, a text that ends in quotes)
+//! it passes as data, and it does not say which cells were quoted, which is what tells an empty text from a null.
 
 use std::sync::Arc;
 

@@ -16,9 +16,11 @@ use crate::convert::format::Format;
 use crate::convert::options::{ConvertOptions, Packing};
 use crate::convert::read::files::Found;
 use crate::convert::read::input::{Input, Packed};
-use crate::convert::rolling::{Output, RollingWriter, Rows, put_file};
+use crate::convert::rolling::{Output, RollingWriter, Rows};
 use crate::convert::sink::{Part, Sink, Writer};
 use crate::error::{Error, Result};
+use crate::store::directory::remove;
+use crate::store::publish::put_file;
 
 #[derive(Debug)]
 struct MdsSink {
@@ -85,7 +87,7 @@ impl Sink for MdsSink {
         }
         let index = json!({"version": 2, "shards": shards}).to_string();
         let path = directory.join("index.json");
-        crate::store::directory::remove(&path)?;
+        remove(&path)?;
         put_file(&path, index.as_bytes())
     }
 }
@@ -199,7 +201,7 @@ impl Rows for MdsRows {
             }
             output.close()?
         };
-        crate::store::directory::remove(&body)?;
+        remove(&body)?;
         let raw_data = json!({"basename": "", "bytes": raw, "hashes": {"xxh64": hashing.finish()}});
         let zip_data = match compression {
             Some(_) => json!({"basename": "", "bytes": bytes, "hashes": {}}),
