@@ -5,7 +5,8 @@
 //! ```
 //!
 //! Too many streams are refused, and so is a message that could never fit; everything else waits, which is back-pressure. A wait
-//! ends with the stream: dropping the future gives back what it had taken.
+//! ends with the stream: dropping the future gives back what it had taken. `governor` limits rates alone;
+//! streams and bytes in flight are most of this file.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
