@@ -10,7 +10,8 @@ use arrow::datatypes::{Field, Fields, Schema, SchemaRef, TimeUnit};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::schema::types::SchemaDescriptor;
 
-use super::footer::{Footer, guard};
+use super::footer::Footer;
+use super::guard::guard;
 use super::head::Head;
 use super::packed::Packed;
 use super::{DataFile, Inner, Limits, hive, times, unify};

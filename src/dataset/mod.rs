@@ -18,6 +18,7 @@ mod direct;
 mod files;
 pub mod filter;
 mod footer;
+mod guard;
 mod head;
 mod hidden;
 mod hive;

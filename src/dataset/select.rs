@@ -23,7 +23,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::decode::Rows;
 use super::filter::{Bound, Expr};
-use super::footer::{self, guard};
+use super::footer;
+use super::guard::guard;
 use super::project::Projection;
 use super::read::{Chunks, Fetched, coalesce};
 use super::selection::Selection;

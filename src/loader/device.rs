@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::decoding;
-use super::open::is_remote;
+use super::remote::is_remote;
 use crate::codec::{BadRows, Lists};
 use crate::device::{AnyBatch, Device, DeviceStats, Feeding, Normalisation, Padding, Recipes, Transfer, refused};
 use crate::error::Result;

@@ -4,6 +4,7 @@ mod decoding;
 mod device;
 mod open;
 mod passes;
+mod remote;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -18,6 +18,7 @@ mod known;
 pub(crate) mod lock;
 mod object;
 mod place;
+pub(crate) mod publish;
 mod stamp;
 mod table;
 #[cfg(feature = "convert")]

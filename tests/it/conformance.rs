@@ -68,8 +68,8 @@ table!(
 );
 
 #[cfg(all(target_os = "linux", feature = "cuda"))]
-mod on_a_fake_gpu {
-    use crate::device::fake::{build, child, is_child};
+pub(crate) mod on_a_fake_gpu {
+    use crate::device::fake::{build, child};
 
     #[test]
     fn pinned_batches_keep_every_promise() {
@@ -81,19 +81,11 @@ mod on_a_fake_gpu {
         println!("{}", child("conformance::on_a_fake_gpu::gpu", Some(&build(13_000)), &[]));
     }
 
-    #[test]
-    #[ignore = "a child"]
-    fn pinned() {
-        if is_child() {
-            super::every_promise(&super::ways::at_device("pinned"));
-        }
+    pub(crate) fn pinned() {
+        super::every_promise(&super::ways::at_device("pinned"));
     }
 
-    #[test]
-    #[ignore = "a child"]
-    fn gpu() {
-        if is_child() {
-            super::every_promise(&super::ways::at_device("cuda"));
-        }
+    pub(crate) fn gpu() {
+        super::every_promise(&super::ways::at_device("cuda"));
     }
 }

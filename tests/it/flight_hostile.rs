@@ -29,7 +29,7 @@ use tonic::body::Body;
 use tonic::server::NamedService;
 use tower_service::Service;
 
-use crate::{flight, support};
+use crate::{child, flight, support};
 
 /// What the client may take for batches in flight.
 const BUDGET: u64 = 64 << 20;
@@ -282,16 +282,14 @@ fn whatever_a_server_sends_is_an_error_with_a_type_and_costs_no_memory() {
     let seed = std::env::var("BOWSTRING_SEED").ok().and_then(|seed| seed.parse::<u64>().ok());
     let seed = seed.unwrap_or_else(|| UNIX_EPOCH.elapsed().map_or(1, |time| time.as_nanos() as u64));
     let variables = [("HOSTILE_SEED", seed.to_string())];
-    let output = support::child("flight_hostile::hostile_server", &variables).wait_with_output().unwrap();
+    let output = child::start("flight_hostile::hostile_server", &variables).wait_with_output().unwrap();
     let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     println!("again: BOWSTRING_SEED={seed} cargo test --test it flight_hostile::\n{text}");
     assert!(output.status.success() && text.contains("1 passed"), "the child failed");
 }
 
-#[test]
-#[ignore = "run by the test above in a process of its own"]
-fn hostile_server() {
-    let Some(seed) = support::variable("HOSTILE_SEED") else { return };
+pub(crate) fn hostile_server() {
+    let seed = support::variable("HOSTILE_SEED").unwrap();
     let (info, messages, _) = record();
     assert!(messages.len() > 4);
     let honest = script(&info, &messages);

@@ -11,6 +11,10 @@ mod advisories;
 mod casts;
 /// Sources that change while they are read.
 mod changed;
+/// Children of this binary, and the roles that they play.
+mod child;
+/// No file imports one that imports it.
+mod circles;
 /// The command line: output, JSON, exit codes, pipes.
 #[cfg(feature = "cli")]
 mod cli;
@@ -25,6 +29,9 @@ mod contradict;
 mod convert;
 /// Damaged and hostile Parquet files.
 mod corrupt;
+/// What a crash leaves, of everything that makes files visible at once.
+#[cfg(target_os = "linux")]
+mod crash;
 /// Datasets on written files: values, layouts, addresses, schemas, filters, the network.
 mod dataset;
 /// Batches in the memory of a device: reuse, fences, capture, failures, the loader on top.

@@ -1,4 +1,5 @@
 //! Text for people: tables, histograms, numbers. Its look does not depend on the terminal, so that it can be tested and piped.
+//! `comfy-table` lets through what steers a terminal, and has no histograms.
 //!
 //! Names come from files that others made: [`plain`] takes what could steer a terminal out of them.
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::wire::{Refusal, millis, ranks};
+use super::refusal::millis;
+use super::wire::{Refusal, ranks};
 
 /// What a round is for. All ranks must mean the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

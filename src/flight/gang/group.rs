@@ -15,9 +15,10 @@ use std::time::Duration;
 
 use super::collectives::{Arrived, Arriving, CollectiveKind, Collectives};
 use super::journal::{MemberRecord, Record};
+use super::refusal::millis;
 use super::wire::{
     Acked, Alive, Caller, JoinRequest, MemberEntry, Members, Met, Polled, Position, Reading, Refusal, Share, State,
-    Token, millis, ranks, to_hex,
+    Token, ranks, to_hex,
 };
 use crate::manifest::Fingerprint;
 

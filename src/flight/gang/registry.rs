@@ -26,9 +26,10 @@ use super::collectives::CollectiveKind;
 use super::journal::Journal;
 use super::limits;
 use super::machine::Machine;
+use super::refusal::millis;
 use super::wire::{
     ACTIONS, AckRequest, Caller, CallerRequest, JoinRequest, Joined, LeaveRequest, MeetRequest, Met, Polled, Reading,
-    Refusal, Share, StateRequest, millis, read, write,
+    Refusal, Share, StateRequest, read, write,
 };
 use crate::error::{Error, Result};
 use crate::manifest::Fingerprint;

@@ -2,8 +2,6 @@
 //!
 //! Requests refuse unknown fields, so that a misspelled one is an error and not a default. Process ids and messages are hex.
 
-use std::time::Duration;
-
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -333,11 +331,6 @@ pub struct State {
     /// The plan that the generation reads, if that is settled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reads: Option<Reading>,
-}
-
-/// Milliseconds of a duration, as far as they fit.
-pub(crate) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// `rank 3`, or `ranks 1, 2, 3 and 40 more`.

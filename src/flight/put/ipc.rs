@@ -17,6 +17,7 @@ use arrow::ipc::reader::{read_dictionary, read_record_batch};
 use arrow::ipc::{Message, MessageHeader, MetadataVersion, root_as_message_with_opts};
 use flatbuffers::VerifierOptions;
 
+use self::bounds::malformed;
 use crate::error::{Error, Result};
 
 /// Longest header of a message: some ten thousand columns.
@@ -173,16 +174,6 @@ fn sizes(values: &ArrayRef) -> Box<dyn Fn(usize) -> u64 + '_> {
         DataType::BinaryView => Box::new(|at| u64::from(values.as_binary_view().views()[at] as u32)),
         DataType::FixedSizeBinary(bytes) => Box::new(|_| bytes.unsigned_abs().into()),
         _ => Box::new(move |_| width),
-    }
-}
-
-/// What a message should have been, and what it is.
-fn malformed(expected: &str, found: impl std::fmt::Display) -> Error {
-    Error::Mismatch {
-        what: "an Arrow message that is put".to_owned(),
-        expected: expected.to_owned(),
-        found: found.to_string(),
-        hint: "the writer does not speak Arrow IPC".to_owned(),
     }
 }
 

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::super::collectives::Collectives;
 use super::super::journal::{MemberRecord, Record};
-use super::super::wire::{JoinRequest, Joined, Polled, Position, Reading, Refusal, millis, ranks};
+use super::super::refusal::millis;
+use super::super::wire::{JoinRequest, Joined, Polled, Position, Reading, Refusal, ranks};
 use super::{Effects, Group, Joiner, Member, Phase, REMEMBERED, config, share};
 use crate::manifest::Fingerprint;
 
