@@ -214,6 +214,11 @@ impl Batch {
         }
     }
 
+    /// Puts the first `count` columns behind all others.
+    pub(crate) fn move_behind(&mut self, count: usize) {
+        self.columns.rotate_left(count.min(self.columns.len()));
+    }
+
     /// Takes the batch off the byte budget: it is the consumer's now.
     pub fn deliver(&self) {
         for (_, value) in &self.columns {
@@ -314,15 +319,21 @@ impl BatchBuilder {
         tensors
     }
 
-    /// Freezes the slab into a batch whose columns are the tensors in order, then `arrow`.
-    pub fn finish(self, epoch: u64, step: u64, rows: usize, arrow: Vec<(Arc<str>, ArrayRef)>) -> Batch {
+    /// Freezes the slab into a batch whose columns are the tensors in order, and among them each of `arrow` before the tensor whose number
+    /// it comes with; these ascend.
+    pub fn finish(self, epoch: u64, step: u64, rows: usize, arrow: Vec<(usize, (Arc<str>, ArrayRef))>) -> Batch {
         let slab = Arc::new(self.slab);
-        let tensors = self.specs.into_iter().zip(&self.layout.places).map(|(spec, (offset, len))| {
+        let mut columns = Vec::with_capacity(self.specs.len() + arrow.len());
+        let mut arrow = arrow.into_iter().peekable();
+        for (at, (spec, (offset, len))) in self.specs.into_iter().zip(&self.layout.places).enumerate() {
+            while let Some((_, (name, array))) = arrow.next_if(|(before, _)| *before <= at) {
+                columns.push((name, Value::Arrow(array)));
+            }
             let tensor =
                 Tensor { dtype: spec.dtype, shape: spec.shape, slab: Arc::clone(&slab), offset: *offset, len: *len };
-            (spec.name, Value::Tensor(tensor))
-        });
-        let columns = tensors.chain(arrow.into_iter().map(|(name, array)| (name, Value::Arrow(array)))).collect();
+            columns.push((spec.name, Value::Tensor(tensor)));
+        }
+        columns.extend(arrow.map(|(_, (name, array))| (name, Value::Arrow(array))));
         Batch { epoch, step, rows, columns }
     }
 }

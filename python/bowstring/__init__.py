@@ -12,7 +12,7 @@
 from typing import TYPE_CHECKING, Any
 
 from bowstring._native import ArrowArray, Tensor, __version__, doctor
-from bowstring.columns import Fill, Image, NGram, Pack, Padded
+from bowstring.columns import Fill, Image, NGram, Pack, Padded, Vector
 from bowstring.convert import convert, verify
 from bowstring.errors import (
     ClosedError,
@@ -24,12 +24,15 @@ from bowstring.errors import (
     LimitError,
     MismatchError,
     NotFoundError,
+    NullsError,
     RemoteError,
+    ShardingError,
     SourceChangedError,
     StoreError,
     TimeoutError,
     UnknownOptionError,
     UnsupportedError,
+    WideIntegersError,
 )
 from bowstring.gang import Gang, Member
 from bowstring.index import index, write_index
@@ -60,10 +63,12 @@ __all__ = [
     "ModelClient",
     "NGram",
     "NotFoundError",
+    "NullsError",
     "Pack",
     "Padded",
     "RemoteError",
     "Server",
+    "ShardingError",
     "SourceChangedError",
     "StoreError",
     "Stored",
@@ -71,6 +76,8 @@ __all__ = [
     "TimeoutError",
     "UnknownOptionError",
     "UnsupportedError",
+    "Vector",
+    "WideIntegersError",
     "__version__",
     "convert",
     "doctor",

@@ -17,10 +17,25 @@ from bowstring import _native
 from bowstring.errors import UnsupportedError
 from bowstring.options import NAMES, Url, document
 
-__all__ = ["Column", "Text", "columns_of", "numpy_array", "packs"]
+__all__ = ["Column", "Text", "columns_of", "is_text", "numpy_array", "objects", "packs"]
 
+_NUMPY = importlib.util.find_spec("numpy") is not None
 # Arrow types as Rust writes them.
 _TEXT = re.compile(r"(LargeList\()*Large(Utf8|Binary)\)*")
+
+
+def is_text(kind: str | None) -> bool:
+    """Whether this Arrow type is text or binary, or lists of it: what no option need ask for."""
+    return kind is not None and _TEXT.fullmatch(kind) is not None
+
+
+def objects(values: list[Any]) -> Any:
+    """``values`` as a NumPy array of Python's objects; as they are where NumPy is not installed."""
+    if not _NUMPY:
+        return values
+    import numpy
+
+    return numpy.fromiter(values, dtype=object, count=len(values))
 
 
 @dataclass(frozen=True)
@@ -50,7 +65,7 @@ class Column:
     @property
     def is_text(self) -> bool:
         """Whether it is text or binary, in as many lists as :attr:`ragged` says."""
-        return self.arrow is not None and _TEXT.fullmatch(self.arrow) is not None
+        return is_text(self.arrow)
 
     @property
     def is_plain(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 from abc import ABC, abstractmethod
@@ -11,7 +12,8 @@ from types import TracebackType
 from typing import Any, Generic, Literal, NoReturn, TypeVar
 
 from bowstring import _native, ranks
-from bowstring.columns import Fill, Image, NGram, Pack, Padded
+from bowstring.arrays import is_text, objects
+from bowstring.columns import Fill, Image, NGram, Pack, Padded, Vector
 from bowstring.errors import ConfigError, Error, NotFoundError, UnsupportedError
 from bowstring.gang import Gang
 from bowstring.options import NAMES, Filter, Url, document, plain
@@ -52,6 +54,11 @@ class Epochs:
 
     def __init__(self, native: _native.Loader) -> None:
         self._native = native
+
+    @property
+    def classes(self) -> dict[str, list[str]]:
+        """The names of the classes that a column's integers number, of columns that are Hugging Face's ``ClassLabel``."""
+        return {field["name"]: field["classes"] for field in self._native.fields if field["classes"] is not None}
 
     def set_epoch(self, epoch: int) -> None:
         """As the loader's."""
@@ -102,9 +109,12 @@ class BaseLoader(ABC, Generic[A]):
     :param drop_last: torch's word: ``True`` is ``tail="drop"``, ``False`` any other.
     :param nulls: ``error``, ``mask`` (``<column>__valid``) or :class:`Fill`; for all, or a mapping by column.
     :param lists: ``ragged`` (``<column>__values``, ``<column>__offsets``) or :class:`Padded`; for all, or a mapping by column.
+        Vectors of Spark are a matrix, of a length that :class:`Vector` may say, or with ``csr`` the rows of a sparse one
+        (``<column>__values``, ``<column>__indices``, ``<column>__offsets``).
     :param pack: name -> columns (or :class:`Pack`): groups of columns delivered as one matrix each.
-    :param images: column -> :class:`Image`.
-    :param arrow: columns delivered as Arrow arrays of their own type, as they are stored: decimals, dates.
+    :param images: column -> :class:`Image`; a column with the members ``bytes`` and ``path``, as Hugging Face has them, by name.
+    :param arrow: columns delivered as Arrow arrays, not as the framework's strings: text and binary, without a copy; and of their
+        own type, as they are stored: decimals, dates.
     :param cast: column -> element type.
     :param row_id: deliver ``_row_id``, the row's number in the dataset.
     :param selector: row groups to read: ``{"index": name, "values": [...]}`` by an index that Petastorm stored,
@@ -156,7 +166,10 @@ class BaseLoader(ABC, Generic[A]):
         tail: Literal["short", "even", "pad", "repeat", "drop"] | None = None,
         drop_last: bool | None = None,
         nulls: Literal["error", "mask"] | Fill | Mapping[str, Literal["error", "mask"] | Fill] | None = None,
-        lists: Literal["ragged"] | Padded | Mapping[str, Literal["ragged"] | Padded] | None = None,
+        lists: Literal["ragged", "csr"]
+        | Padded
+        | Mapping[str, Literal["ragged", "csr"] | Padded | Vector]
+        | None = None,
         pack: Mapping[str, Sequence[str] | Pack] | None = None,
         images: Mapping[str, Image] | None = None,
         arrow: str | Sequence[str] | None = None,
@@ -197,17 +210,34 @@ class BaseLoader(ABC, Generic[A]):
         if gang is None:
             given |= ranks.options(rank, world_size)
         self._urls = [os.fspath(one) for one in ([url] if isinstance(url, (str, os.PathLike)) else url)]
-        self._native = _native.Loader(document(url, given), None if gang is None else gang._native, made)
+        options = document(url, given)
+        self._native = _native.Loader(options, None if gang is None else gang._native, made)
+        asked = json.loads(options)["columns"].get("arrow", ())
+        self._kept_arrow = frozenset(
+            field["name"]
+            for field in self._native.fields
+            if field["arrow"] is not None
+            and (
+                not is_text(field["arrow"]) or any(_native.column_is_meant(pattern, field["name"]) for pattern in asked)
+            )
+        )
 
     @abstractmethod
     def _array(self, tensor: _native.Tensor) -> A:
         """``tensor`` as the framework's array, over the same memory."""
 
+    def _text(self, name: str, array: _native.ArrowArray) -> Any:
+        """Text or binary, or lists of it, of which the options do not say that it stays Arrow."""
+        return objects(array.to_pylist())
+
     def _batch(self, columns: dict[str, _native.Tensor | _native.ArrowArray]) -> dict[str, A]:
         return {
-            name: self._array(value) if isinstance(value, _native.Tensor) else arrow(value)
+            name: self._array(value) if isinstance(value, _native.Tensor) else self._other(name, value)
             for name, value in columns.items()
         }
+
+    def _other(self, name: str, array: _native.ArrowArray) -> Any:
+        return arrow(array) if name in self._kept_arrow else self._text(name, array)
 
     def __iter__(self) -> Iterator[dict[str, A]]:
         """A pass: where the loader stands if nothing was taken since it was opened or sent there, else the next epoch.

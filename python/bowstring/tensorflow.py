@@ -17,6 +17,7 @@ to save exactly what was consumed:
 
 from __future__ import annotations
 
+import difflib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -65,6 +66,7 @@ def dataset(
 
     :param url: as for :class:`bowstring.Loader`.
     :param targets: columns that become the second part of ``(inputs, targets)``; one by name is a tensor, several are a dictionary.
+        The inputs are a dictionary of all other columns, or the matrix itself if one pack is all that there is.
     :param weights_from_mask: with ``targets``: a third part, ``1.0`` for rows and ``0.0`` for padding, which Keras takes as
         weights of the losses, not of ``metrics=``; ``_mask`` itself is then left out. It is of ``tail="pad"``, and asks for it.
     :param options: those of :class:`bowstring.Loader`.
@@ -92,7 +94,8 @@ class Loader(BaseLoader[Any]):
     used again behind all that the GPU was told (``device_fence="context"``). Let TensorFlow leave room for it: it takes nearly all
     of a GPU's memory unless ``tf.config.experimental.set_memory_growth`` says otherwise.
 
-    Lists are ``x__values`` and ``x__offsets``; text and binary are ``pyarrow.Array``. For ``model.fit`` see :func:`dataset`.
+    Lists are ``x__values`` and ``x__offsets``; text and binary are ``tf.string``, nulls in them empty.
+    For ``model.fit`` see :func:`dataset`.
     """
 
     def __init__(self, url: Url | Sequence[Url], **options: Any) -> None:
@@ -105,6 +108,11 @@ class Loader(BaseLoader[Any]):
         # Whoever asks for the address gets it when the tensor is there: from_dlpack waits for nothing.
         _ = tensor.data_ptr
         return tf.experimental.dlpack.from_dlpack(capsule)
+
+    def _text(self, name: str, array: _native.ArrowArray) -> Any:
+        text, splits = Text.of(array)
+        values = tf.io.parse_tensor(_string_tensor(text, name), tf.string)
+        return tf.RaggedTensor.from_nested_row_splits(values, splits, validate=False) if splits else values
 
 
 class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
@@ -340,6 +348,8 @@ def _wires(column: Column) -> list[tuple[Any, list[int | None]]]:
             wires.append((tf.bool, [*column.leading, *column.inner] if column.packed else [*column.leading]))
         elif extra == "__shape":
             wires.append((tf.int64, [*column.leading, None]))
+        elif extra == "__indices":
+            wires.append((tf.int32, [None]))
         elif extra.startswith("__lengths"):
             level = int(extra.removeprefix("__lengths").removeprefix("_") or 0)
             wires.append((tf.int64, [*column.leading, *column.inner[:level]]))
@@ -358,8 +368,12 @@ def _assembled(column: Column, arrays: Any) -> dict[str, Any]:
         values = tf.RaggedTensor.from_nested_row_splits(values, splits, validate=False)
     found = {column.name: values}
     for part in column.parts:
-        if part.removeprefix(column.name).startswith(("__valid", "__shape", "__lengths")):
+        extra = part.removeprefix(column.name)
+        if extra.startswith(("__valid", "__shape", "__lengths")):
             found[part] = next(arrays)
+        elif extra == "__indices":
+            # Of the same rows as the values.
+            found[part] = tf.RaggedTensor.from_nested_row_splits(next(arrays), splits, validate=False)
     return found
 
 
@@ -370,16 +384,22 @@ def _arrangement(
     if targets is None:
         return dict
     names = [targets] if isinstance(targets, str) else list(targets)
-    known = [name for column in columns for name in (column.name, *column.parts)]
+    known = list(dict.fromkeys(name for column in columns for name in (column.name, *column.parts)))
     for name in names:
         if name not in known:
-            raise ConfigError(f"option targets: there is no column {name!r} among {', '.join(known)}", option="targets")
+            near = difflib.get_close_matches(name, known, 1)
+            meant = f"did you mean {near[0]!r}? " if near else ""
+            problem = f"there is no column {name!r}; {meant}there are {', '.join(known)}"
+            raise ConfigError(f"option targets: {problem}", option="targets")
+    packed = {column.name for column in columns if column.packed}
 
     def arrange(batch: Mapping[str, Any]) -> Any:
         inputs = dict(batch)
         mask = inputs.pop("_mask", None) if weights else None
         wanted = {name: inputs.pop(name) for name in names}
-        parts = (inputs, wanted[targets] if isinstance(targets, str) else wanted)
+        # A model of layers in a row takes a matrix, and no dictionary of one.
+        alone = next(iter(inputs.values())) if len(inputs) == 1 and packed.issuperset(inputs) else inputs
+        parts = (alone, wanted[targets] if isinstance(targets, str) else wanted)
         return parts if mask is None else (*parts, tf.cast(mask, tf.float32))
 
     return arrange

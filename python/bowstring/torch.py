@@ -22,7 +22,7 @@ __all__ = ["DataLoader", "Dataset", "shared_index"]
 
 
 class DataLoader(BaseLoader[Any]):
-    """Yields ``dict[str, torch.Tensor]``, on ``device``; strings and binary are ``pyarrow.Array``.
+    """Yields ``dict[str, torch.Tensor]``, on ``device``; text is ``list[str]``, binary ``list[bytes]``, lists of them too.
 
     It takes the place of ``torch.utils.data.DataLoader``: batches are made by threads in Rust, so there are no worker processes.
     """
@@ -33,6 +33,9 @@ class DataLoader(BaseLoader[Any]):
             return from_dlpack(tensor)
         # The capsule itself: torch asks an object three more questions, which for small tensors take as long as the answer.
         return from_dlpack(tensor.__dlpack__())
+
+    def _text(self, name: str, array: _native.ArrowArray) -> Any:
+        return array.to_pylist()
 
     def _stream(self) -> Any:
         device = self.device

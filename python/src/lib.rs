@@ -55,7 +55,7 @@ mod _native {
     #[pymodule_export]
     use super::loader::{PyLoader, PyPass};
     #[pymodule_export]
-    use super::options::{misspelt_variable, option_from_text, option_table};
+    use super::options::{column_is_meant, misspelt_variable, option_from_text, option_table};
     #[pymodule_export]
     use super::petastorm::{petastorm_metadata, unischema_metadata};
     #[pymodule_export]

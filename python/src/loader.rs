@@ -245,6 +245,12 @@ impl PyLoader {
         self.0.document(py, |loader| Ok(field::documents(loader.schema()).to_string()))
     }
 
+    /// Integers that are delivered in 64 bits and need more than 32: column, value, and the place as text.
+    fn wide_integers(&self, py: Python<'_>) -> PyResult<Vec<(String, i128, String)>> {
+        let found = self.0.with(py, |loader| loader.wide_integers())?;
+        Ok(found.into_iter().map(|wide| (wide.column.to_string(), wide.value, wide.place.to_string())).collect())
+    }
+
     fn set_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
         self.0.with(py, |loader| loader.set_epoch(epoch))
     }

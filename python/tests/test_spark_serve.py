@@ -89,7 +89,7 @@ def epochs(loader: Any, count: int, pause: float = 0.0) -> list[list[list[int]]]
             numbers = batch["id"][batch["_mask"]].tolist()
             steps.append(numbers)
             assert (batch["x"] * 2 == batch["id"]).all()
-            assert batch["word"].to_pylist()[: len(numbers)] == [f"row {number}" for number in numbers]
+            assert list(batch["word"])[: len(numbers)] == [f"row {number}" for number in numbers]
             time.sleep(pause)
         assert len(steps) == len(loader)
         found.append(steps)

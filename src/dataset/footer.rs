@@ -12,10 +12,11 @@ use parquet::file::metadata::{
 use parquet::schema::types::SchemaDescPtr;
 use sha2::{Digest, Sha256};
 
+use super::features;
 use super::guard::guard;
 use super::head::{ARROW_SCHEMA, Head, Heads};
 use super::limits::Limits;
-use super::outline::{Outline, Sealed};
+use super::outline::{Outline, Sealed, Wide};
 use super::packed::Packed;
 use super::write::SCHEMA_KEY;
 use crate::error::{Error, Place, Result};
@@ -39,8 +40,12 @@ pub(super) struct Footer {
     pub(super) groups: Packed,
     /// Column chunks that are encrypted.
     pub(super) sealed: Sealed,
+    /// Columns of wide integers, where the footer itself was read.
+    pub(super) wide: Vec<Wide>,
     /// What bowstring's writer says of its cells.
     pub(super) cells: Option<String>,
+    /// Spark's schema, where it says more than Parquet's.
+    pub(super) spark: Option<String>,
     /// Its bytes, for whoever needs more of it.
     pub(super) bytes: Option<Bytes>,
 }
@@ -98,7 +103,9 @@ impl Footers {
         }
         groups.shrink();
         let cells = said(SCHEMA_KEY).map(str::to_owned);
-        Ok(Footer { object, digest, head, groups, sealed: outline.sealed, cells, bytes: self.keep(bytes) })
+        let spark = said(features::SPARK_ROW).filter(|row| features::tells(row)).map(str::to_owned);
+        let Outline { sealed, wide, .. } = outline;
+        Ok(Footer { object, digest, head, groups, sealed, wide, cells, spark, bytes: self.keep(bytes) })
     }
 }
 

@@ -11,7 +11,7 @@ use super::remote::is_remote;
 use crate::codec::{BadRows, Lists};
 use crate::device::{AnyBatch, Device, DeviceStats, Feeding, Normalisation, Padding, Recipes, Transfer, refused};
 use crate::error::Result;
-use crate::pipeline::{BatchSource, Ledger, LoaderOptions, PlanInfo, Stats};
+use crate::pipeline::{BatchSource, Ledger, LoaderOptions, PlanInfo, Stats, WideInteger};
 use crate::plan::State;
 use crate::schema::{DType, Dim, Field, Schema, Type};
 use crate::tensor::{Batch, Next};
@@ -149,6 +149,10 @@ impl BatchSource for DeviceSource {
     /// The transfer says itself that it is closed; and what its source may not make any more, it does not get.
     fn check(&self) -> Result<()> {
         Ok(())
+    }
+
+    fn wide_integers(&self) -> Result<Vec<WideInteger>> {
+        self.ahead.lock().source.wide_integers()
     }
 
     /// What was made ahead counts as consumed.

@@ -13,7 +13,7 @@ use crate::device::{AnyBatch, Consumer, Device, DeviceStats, Targets};
 use crate::error::{Error, Result};
 #[cfg(feature = "flight")]
 use crate::flight::client::Gang;
-use crate::pipeline::{BatchSource, Cursor, Ledger, LoaderOptions, Stats};
+use crate::pipeline::{BatchSource, Cursor, Ledger, LoaderOptions, Stats, WideInteger};
 use crate::plan::{Share, State};
 use crate::schema::{Dim, Field, Schema};
 use crate::tensor::{Batch, Next};
@@ -57,8 +57,8 @@ impl Loader {
     /// Opens the dataset that `options.urls` name.
     ///
     /// # Errors
-    /// [`Error::Config`] for options that contradict each other, [`Error::Limit`] for a budget that can never hold a step, whatever
-    /// opening the dataset gives, and what a server says; [`Error::Device`] if `options.device` names a GPU that this process cannot
+    /// [`Error::Config`] for options that contradict each other, [`Error::Limit`] for a budget that can never hold a step,
+    /// [`Error::Nulls`] for columns with nulls of which the options say nothing, as far as footers tell, whatever opening the dataset gives, and what a server says; [`Error::Device`] if `options.device` names a GPU that this process cannot
     /// use.
     pub fn open(options: LoaderOptions) -> Result<Self> {
         Ok(Self::of(open::at_place(&options, open::any)?))
@@ -198,8 +198,9 @@ impl Loader {
     /// [`Error::Device`] if a device refuses.
     pub fn fill(&self, batch: &AnyBatch, targets: &Targets, consumer: Consumer) -> Result<()> {
         for column in targets.iter().map(|target| target.column()) {
-            let varies =
-                |field: &&Field| field.dims.iter().any(|dim| matches!(dim, Dim::Ragged | Dim::Cut(_) | Dim::Any));
+            let varies = |field: &&Field| {
+                field.dims.iter().any(|dim| matches!(dim, Dim::Ragged | Dim::Cut(_) | Dim::Any | Dim::Sparse))
+            };
             let part = |field: &&Field| field.names().iter().any(|name| &**name == column);
             if let Some(field) = self.schema().fields().iter().filter(varies).find(part) {
                 let what = format!("filling a tensor with {column}, whose length varies from batch to batch,");
@@ -253,6 +254,15 @@ impl Loader {
         let step = self.source.info().step_of(state)?;
         self.cursor.seek((state.epoch, step));
         Ok(())
+    }
+
+    /// Integers that are delivered in 64 bits and need more than 32: the first one of each column, as far as footers tell where to look.
+    /// For consumers that have 32 bits only. Of a server's data nothing is known.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] after [`close`](Self::close).
+    pub fn wide_integers(&self) -> Result<Vec<WideInteger>> {
+        self.source.wide_integers()
     }
 
     /// Counters since the loader was opened. With a device, what was made ahead for it counts as consumed.

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::engine::{BatchMemory, Engine, Parts};
+use super::foretold::WideInteger;
 use super::job::closed;
 use super::ledger::Ledger;
 use super::options::LoaderOptions;
@@ -27,6 +28,7 @@ use crate::tensor::Next;
 pub struct LocalSource {
     engine: Engine,
     prepared: PreparedPlan,
+    options: LoaderOptions,
     limits: Limits,
     need: MemoryNeed,
     /// Of the epoch that is read.
@@ -37,25 +39,34 @@ pub struct LocalSource {
 }
 
 impl LocalSource {
-    /// Opens the dataset, makes the plan and checks that it fits the budget. Reads footers, and the filter's columns if there
-    /// is a filter, but no row group of the plan yet.
+    /// Opens the dataset, makes the plan and checks that it fits the budget: for what it says of these. Reads footers, and the filter's
+    /// columns if there is a filter, but no row group of the plan yet.
     ///
     /// # Errors
     /// [`Error::Config`] for options that contradict each other, [`Error::Limit`] for a budget that can never hold a step, and
     /// whatever opening the dataset gives.
     pub fn open(options: LoaderOptions) -> Result<Self> {
-        Self::open_in(options, BatchMemory::default())
+        Self::opened(options, BatchMemory::default(), false)
     }
 
-    /// As [`open`](Self::open), with batches built in `memory`.
+    /// As [`open`](Self::open), to take batches, which are built in `memory`. Where footers tell of nulls that would be errors, one is
+    /// looked for.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and [`Error::Device`] if there is no such memory.
+    /// As [`open`](Self::open); [`Error::Nulls`] for all columns in which the rows have nulls that no option says anything about, as far
+    /// as footers tell; and [`Error::Device`] if there is no such memory.
     pub fn open_in(options: LoaderOptions, memory: BatchMemory) -> Result<Self> {
+        Self::opened(options, memory, true)
+    }
+
+    fn opened(options: LoaderOptions, memory: BatchMemory, for_batches: bool) -> Result<Self> {
         let settings = options.settings()?;
         let limits = Limits { share: settings.share, budget: settings.budget, prefetch: settings.prefetch };
         let (engine, (prepared, plan, need)) = Engine::open(&options, &settings, |runtime| {
             let prepared = runtime.block_on(PreparedPlan::with(&options, &settings))?;
+            if for_batches {
+                runtime.block_on(prepared.check_nulls(&options))?;
+            }
             let plan = prepared.plan(0)?.for_world(settings.share.world);
             plan.check_share(settings.share)?;
             let need = limits.fit(&prepared, &plan).map_err(|error| limits.remedy(error, &prepared, &settings.spec))?;
@@ -65,7 +76,7 @@ impl LocalSource {
             Ok((parts, (prepared, Arc::new(plan), need)))
         })?;
         let info = PlanInfo::of(&plan, settings.share);
-        Ok(Self { engine, prepared, limits, need, plan, info, step: 0 })
+        Ok(Self { engine, prepared, options, limits, need, plan, info, step: 0 })
     }
 
     /// The plan of the epoch of the next batch.
@@ -187,6 +198,10 @@ impl BatchSource for LocalSource {
 
     fn check(&self) -> Result<()> {
         if self.engine.is_closed() { Err(closed()) } else { Ok(()) }
+    }
+
+    fn wide_integers(&self) -> Result<Vec<WideInteger>> {
+        self.engine.block_on(self.prepared.wide_integers(&self.options))
     }
 
     fn stats(&self) -> Stats {

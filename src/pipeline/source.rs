@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::foretold::WideInteger;
 use super::ledger::Ledger;
 use super::stats::Stats;
 use crate::device::{AnyBatch, Device, DeviceStats};
@@ -96,6 +97,15 @@ pub trait BatchSource: Debug + Send {
     /// [`Error::Closed`](crate::Error::Closed) after [`close`](Self::close); [`Error::Fenced`](crate::Error::Fenced) where the gang went
     /// on without this rank.
     fn check(&self) -> Result<()>;
+
+    /// Integers that are delivered in 64 bits and need more than 32: the first one of each column, as far as that is known before rows are
+    /// read. Nothing is known of what a server reads.
+    ///
+    /// # Errors
+    /// [`Error::Closed`](crate::Error::Closed) after [`close`](Self::close).
+    fn wide_integers(&self) -> Result<Vec<WideInteger>> {
+        Ok(Vec::new())
+    }
 
     /// Counters since the source was opened.
     fn stats(&self) -> Stats;

@@ -114,6 +114,28 @@ fn assert_equal(served: &Served, dataset: &str, options: &LoaderOptions) -> usiz
 }
 
 #[test]
+fn columns_of_other_libraries_are_the_same_from_a_server() {
+    let served = Served::start(
+        &[("vectors", "fixtures/features/vectors_null.parquet"), ("photos", "fixtures/features/huggingface.parquet")],
+        &hasty(),
+    );
+    let asked = |url: &str, columns: &str| {
+        let mut options = LoaderOptions::new(format!("fixtures/features/{url}.parquet"), 4);
+        options.columns = serde_json::from_str(columns).unwrap();
+        options
+    };
+    let mut batches = assert_equal(&served, "vectors", &asked("vectors_null", r#"{"nulls": "mask"}"#));
+    let csr = asked("vectors_null", r#"{"nulls": "mask", "lists": {"features": "csr"}, "row_id": true}"#);
+    batches += assert_equal(&served, "vectors", &csr);
+    let photos = asked("huggingface", r#"{"columns": ["text", "image", "label"], "images": {"image": {}}}"#);
+    batches += assert_equal(&served, "photos", &photos);
+    assert_eq!(batches, 15);
+    // A server says at open what a file would: of nulls too.
+    let error = Loader::open(LoaderOptions::new(served.url("vectors"), 4)).unwrap_err();
+    assert!(matches!(error, Error::Nulls { .. }) && error.place().is_some(), "{error}");
+}
+
+#[test]
 fn photos_and_numbers_are_the_same_from_a_server() {
     let directory = tempfile::tempdir().unwrap();
     support::write(directory.path(), &[vec![90, 33, 70], vec![64; 5], vec![7]], 3);

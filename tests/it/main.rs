@@ -36,6 +36,8 @@ mod crash;
 mod dataset;
 /// Batches in the memory of a device: reuse, fences, capture, failures, the loader on top.
 mod device;
+/// Columns that Spark and Hugging Face have types of their own for.
+mod features;
 /// Filters on written files.
 mod filter;
 /// The server and its client.
@@ -75,6 +77,8 @@ mod flight_spaces;
 mod flight_wait;
 /// The floors of the house: which module may name which, what stays pure, where `unsafe` lives.
 mod floors;
+/// Nulls and wide integers that are known when a loader is opened.
+mod foretold;
 /// The gang: ranks that start, meet and restart together, on a network that fails.
 #[cfg(feature = "flight")]
 mod gang;

@@ -72,8 +72,8 @@ def test_every_kind_is_as_torch_has_it(kinds: pathlib.Path) -> None:
                     elif part.startswith("offsets"):
                         level = int(part.removeprefix("offsets").removeprefix("_") or 0)
                         assert ours[column].nested_row_splits[level].numpy().tolist() == value.tolist()
-                    elif isinstance(value, pa.Array):
-                        text = [b if isinstance(b, list) else b or "" for b in value.to_pylist()]
+                    elif isinstance(value, list):
+                        text = [b if isinstance(b, list) else b or "" for b in value]
                         got = ours[name].to_list() if isinstance(ours[name], tf.RaggedTensor) else ours[name].numpy()
                         assert [one(b) for b in got] == [one(b) for b in text]
                     else:
@@ -308,7 +308,7 @@ def test_fit_on_two_devices(kinds: pathlib.Path) -> None:
     data = opened(kinds, columns=["p", "half"], pack={"p": ["x"]}, targets="half")
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     with strategy.scope():
-        model = keras.Sequential([keras.layers.Lambda(lambda inputs: inputs["p"]), keras.layers.Dense(1)])
+        model = keras.Sequential([keras.layers.Dense(1)])
         model.compile(optimizer="sgd", loss="mse")
     data.load_state_dict(data.state_at(9))
     # Keras reads a batch to build the model, and devices read ahead: neither moves the position.
@@ -425,3 +425,42 @@ def test_two_workers_share_the_rows(kinds: pathlib.Path, ranks: Callable[..., li
     want = expected(kinds, epochs=2)
     assert [a + b for a, b in zip(found[0]["seen"], found[1]["seen"], strict=True)] == want
     assert found[0]["totals"] == found[1]["totals"] == [len(step) for step in want]
+
+
+def test_a_model_of_layers_takes_a_packed_matrix(kinds: pathlib.Path) -> None:
+    data = opened(kinds, columns=["p", "flag"], pack={"p": ["x", "half"]}, targets="flag")
+    assert data.element_spec[0].shape[1:] == [2]
+    model = keras.Sequential([keras.layers.Dense(4, activation="relu"), keras.layers.Dense(1)])
+    model.compile(optimizer="sgd", loss="mse")
+    model.fit(data, verbose=0)
+    assert model.predict(data.map(lambda inputs, *_: inputs), verbose=0).shape[1] == 1
+    several = opened(kinds, columns=["p", "id", "flag"], pack={"p": ["x", "half"]}, targets="flag")
+    assert set(several.element_spec[0]) == {"p", "id"}
+
+
+def test_a_misspelt_target_is_told_once(kinds: pathlib.Path) -> None:
+    columns = ["id", "x", "flag", "tags"]
+    with pytest.raises(bowstring.ConfigError, match="did you mean 'flag'") as caught:
+        opened(kinds, columns=columns, targets="flga")
+    names = str(caught.value).partition("there are ")[2].split(", ")
+    assert len(names) == len(set(names))
+    assert set(columns) <= set(names)
+
+
+def test_eager_text_is_a_tensor(kinds: pathlib.Path) -> None:
+    with bowstring.tensorflow.Loader(
+        kinds, batch_size=8, shuffle=False, nulls="mask", columns=["name", "words"]
+    ) as loader:
+        batch = next(iter(loader))
+    assert batch["name"].dtype == tf.string
+    assert batch["name"].numpy()[:2].tolist() == [b"", "row 1 ä".encode()]
+    assert batch["words"].to_list()[:3] == [[], [b"word 0"], [b"word 0", b"word 1"]]
+
+
+def test_rows_of_a_sparse_matrix_are_ragged() -> None:
+    url = pathlib.Path(__file__).resolve().parents[3] / "fixtures" / "features" / "vectors_sparse.parquet"
+    data = dataset(url, batch_size=10, shuffle=False, lists={"features": "csr"})
+    batch = next(iter(data))
+    assert tf.nest.map_structure(tf.type_spec_from_value, batch) == data.element_spec
+    assert batch["features__indices"].to_list()[:2] == [[0, 500], [1, 501]]
+    assert batch["features"].to_list()[4] == [1.0, 1.0]
