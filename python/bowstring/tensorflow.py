@@ -133,10 +133,6 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
         """Types and shapes of what one batch holds."""
         return self._inner.element_spec
 
-    def cardinality(self) -> Any:
-        """Steps of one epoch."""
-        return tf.constant(self._steps, tf.int64)
-
     def __len__(self) -> int:
         """Steps of one epoch: exact, and the same on every rank."""
         return self._steps
@@ -219,7 +215,12 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
     # ---- the graph, and what it calls -----------------------------------------------------------------------------------
 
     def _graph(self) -> Any:
-        """begin ─► (epoch, step), (epoch, step + 1), ... ─► take(epoch, step) ─► the batch; and end."""
+        """begin ─► (epoch, step), (epoch, step + 1), ... ─► take(epoch, step) ─► the batch; and end.
+
+        Stages behind this one ask TensorFlow for the number of elements. It takes a choice among datasets for endless where one of
+        them is, and the shortest of a zip for the zip: so a choice that never takes the endless one, beside a range, has its
+        length, and ends earlier where a pass begins in the middle.
+        """
         numbers = tf.data.Dataset.range
         wires = [wire for column in self._columns for wire in _wires(column)]
 
@@ -248,7 +249,14 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
         # What Python holds is no part of an iterator's state: every batch is asked for by its number.
         settings.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
         start = tf.data.Dataset.from_tensors(0).map(lambda _: tuple(begin(_)))
-        return start.flat_map(position).map(batch).with_options(settings)
+        zero = tf.constant(0, tf.int64)
+        endless = tf.data.Dataset.from_tensors((zero, zero)).repeat()
+        first = tf.data.Dataset.from_tensors(zero).repeat()
+        positions = tf.data.Dataset.choose_from_datasets(
+            [start.flat_map(position), endless], first, stop_on_empty_dataset=True
+        )
+        counted = tf.data.Dataset.zip(positions, numbers(self._steps))
+        return counted.map(lambda at, _: batch(*at)).with_options(settings)
 
     def _structured(self, arrays: Sequence[Any]) -> Any:
         rest = iter(arrays)
@@ -363,7 +371,7 @@ def _arrangement(
     if targets is None:
         return dict
     names = [targets] if isinstance(targets, str) else list(targets)
-    known = [name for column in columns for name in (column.name, *column.parts)]
+    known = list(dict.fromkeys(name for column in columns for name in (column.name, *column.parts)))
     for name in names:
         if name not in known:
             raise ConfigError(f"option targets: there is no column {name!r} among {', '.join(known)}", option="targets")
