@@ -47,6 +47,7 @@ def dataset(
     url: Url | Sequence[Url],
     *,
     targets: str | Sequence[str] | None = None,
+    inputs: str | Sequence[str] | None = None,
     weights_from_mask: bool = True,
     **options: Any,
 ) -> Dataset:
@@ -64,6 +65,8 @@ def dataset(
 
     :param url: as for :class:`bowstring.Loader`.
     :param targets: columns that become the second part of ``(inputs, targets)``; one by name is a tensor, several are a dictionary.
+    :param inputs: the columns of the first part, in the same way; all that are no targets by default, as a dictionary. A model that
+        takes one tensor, such as ``keras.Sequential``, needs one by name.
     :param weights_from_mask: with ``targets``, and batches that carry ``_mask``: a third part, ``1.0`` for rows and ``0.0`` for
         padding, which Keras takes as weights; ``_mask`` itself is then left out.
     :param options: those of :class:`bowstring.Loader`.
@@ -75,7 +78,7 @@ def dataset(
         problem = f"{device!r}: a tf.data.Dataset is on the host; take bowstring.tensorflow.Loader for batches on a GPU"
         raise ConfigError(f"option device: {problem}", option="device")
     loader = _Loader(url, **options)
-    return Dataset(loader, columns_of(loader._native, packs(url, options)), targets, weights_from_mask)
+    return Dataset(loader, columns_of(loader._native, packs(url, options)), targets, inputs, weights_from_mask)
 
 
 class Loader(BaseLoader[Any]):
@@ -104,7 +107,12 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
     """What :func:`dataset` gives: a ``tf.data.Dataset`` that knows its position."""
 
     def __init__(
-        self, loader: _Loader, columns: Sequence[Column], targets: str | Sequence[str] | None, weights_from_mask: bool
+        self,
+        loader: _Loader,
+        columns: Sequence[Column],
+        targets: str | Sequence[str] | None,
+        inputs: str | Sequence[str] | None,
+        weights_from_mask: bool,
     ) -> None:
         self._loader = loader
         self._columns = columns
@@ -119,7 +127,7 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
         self._consumed = (loader.epoch, loader.step)
         self._start: tuple[int, int] | None = None
         self._followed = False
-        self._arrange = _arrangement(self._columns, targets, weights_from_mask)
+        self._arrange = _arrangement(self._columns, targets, inputs, weights_from_mask)
         self._inner = self._graph()
         super().__init__(self._inner._variant_tensor)
 
@@ -365,23 +373,30 @@ def _assembled(column: Column, arrays: Any) -> dict[str, Any]:
 
 
 def _arrangement(
-    columns: Sequence[Column], targets: str | Sequence[str] | None, weights: bool
+    columns: Sequence[Column],
+    targets: str | Sequence[str] | None,
+    inputs: str | Sequence[str] | None,
+    weights: bool,
 ) -> Callable[[Mapping[str, Any]], Any]:
     """How a batch is laid out: as a dictionary, or as Keras wants it."""
-    if targets is None:
-        return dict
-    names = [targets] if isinstance(targets, str) else list(targets)
     known = list(dict.fromkeys(name for column in columns for name in (column.name, *column.parts)))
-    for name in names:
-        if name not in known:
-            raise ConfigError(f"option targets: there is no column {name!r} among {', '.join(known)}", option="targets")
+    for option, given in (("targets", targets), ("inputs", inputs)):
+        for name in [given] if isinstance(given, str) else given or ():
+            if name not in known:
+                problem = f"there is no column {name!r} among {', '.join(known)}"
+                raise ConfigError(f"option {option}: {problem}", option=option)
+
+    def part(batch: dict[str, Any], wanted: str | Sequence[str]) -> Any:
+        return batch.pop(wanted) if isinstance(wanted, str) else {name: batch.pop(name) for name in wanted}
 
     def arrange(batch: Mapping[str, Any]) -> Any:
-        inputs = dict(batch)
-        mask = inputs.pop("_mask", None) if weights else None
-        wanted = {name: inputs.pop(name) for name in names}
-        parts = (inputs, wanted[targets] if isinstance(targets, str) else wanted)
-        return parts if mask is None else (*parts, tf.cast(mask, tf.float32))
+        rest = dict(batch)
+        mask = rest.pop("_mask", None) if weights and targets is not None else None
+        second = None if targets is None else part(rest, targets)
+        first = rest if inputs is None else part(rest, inputs)
+        parts = (first,) if targets is None else (first, second)
+        parts = parts if mask is None else (*parts, tf.cast(mask, tf.float32))
+        return parts if len(parts) > 1 else first
 
     return arrange
 

@@ -67,11 +67,12 @@ class DataLoader(BaseLoader[Any]):
     def remainder(self) -> int:
         """Rows of the incomplete last step over all ranks, by Accelerate's name: the first of what ``gather_for_metrics`` gathers.
 
-        0 without one. -1 where a cut would take the wrong rows, since each rank's batch is filled up: ``_mask`` tells them.
+        0 without one. -1 where a cut would take the wrong rows, since ranks fill up their batches: ``_mask`` tells them.
         """
-        spec = self._native.state()["spec"]
+        spec, world = self._native.state()["spec"], self.world_size
         rest = self.rows % int(spec["global_batch"])
-        return rest if rest == 0 or (self.world_size == 1 and spec["tail"] != "drop") else -1
+        filled = spec["tail"] not in ("short", "even") or rest % world > 0
+        return rest if rest == 0 or (spec["tail"] != "drop" and (world == 1 or not filled)) else -1
 
     def _array(self, tensor: _native.Tensor) -> Any:
         if tensor.device != "cpu":

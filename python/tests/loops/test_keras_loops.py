@@ -10,9 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from habits import BATCH, ROWS
+from habits import BATCH
 
 pytest.importorskip("tensorflow")
+
+# Steps of Keras outside of a graph are slow: six of them make an epoch.
+ROWS = 6 * BATCH
 
 # Every loop over every kind of data: JSON of what came out, and of how many batches there were.
 PROGRAM = """
@@ -85,16 +88,16 @@ def plain(value):
 def fit_traced(open, count):
     made = model()
     made.compile("sgd", "mse", metrics=["mae"])
-    return plain(made.fit(open(), epochs=3, verbose=0, callbacks=[count]).history)
+    return plain(made.fit(open(), epochs=2, verbose=0, callbacks=[count]).history)
 
 
 def fit(open, count):
-    return plain(model().fit(open(), epochs=3, verbose=0, callbacks=[count]).history)
+    return plain(model().fit(open(), epochs=2, verbose=0, callbacks=[count]).history)
 
 
 def fit_twice(open, count):
     made, data = model(), open()
-    return [plain(made.fit(data, epochs=2, verbose=0, callbacks=[count]).history) for _ in range(2)]
+    return [plain(made.fit(data, epochs=1, verbose=0, callbacks=[count]).history) for _ in range(2)]
 
 
 def fit_with_validation(open, count):
@@ -103,21 +106,21 @@ def fit_with_validation(open, count):
 
 
 def validate_now_and_then(open, count):
-    options = {"epochs": 4, "validation_data": open(), "validation_freq": 2, "validation_steps": 3}
+    options = {"epochs": 2, "validation_data": open(), "validation_freq": 2, "validation_steps": 3}
     return plain(model().fit(open(), **options, verbose=0, callbacks=[count]).history)
 
 
 def fit_some_steps(open, count):
-    return plain(model().fit(open(), epochs=2, steps_per_epoch=5, verbose=0, callbacks=[count]).history)
+    return plain(model().fit(open(), epochs=2, steps_per_epoch=4, verbose=0, callbacks=[count]).history)
 
 
 def stop_early(open, count):
     stop = keras.callbacks.EarlyStopping("loss", min_delta=1e9, patience=1)
-    return plain(model().fit(open(), epochs=5, verbose=0, callbacks=[count, stop]).history)
+    return plain(model().fit(open(), epochs=4, verbose=0, callbacks=[count, stop]).history)
 
 
 def go_on_at_an_epoch(open, count):
-    return plain(model().fit(open(), initial_epoch=2, epochs=4, verbose=0, callbacks=[count]).history)
+    return plain(model().fit(open(), initial_epoch=2, epochs=3, verbose=0, callbacks=[count]).history)
 
 
 def evaluate(open, count):
@@ -149,7 +152,7 @@ LOOPS += [go_on_at_an_epoch, evaluate, evaluate_some_steps, predict, train_on_ba
 STAGES = {
     "plain": lambda data: data,
     "mapped": lambda data: data.map(lambda inputs, target, *rest: ({"x": inputs["x"] * 1}, target, *rest)).prefetch(2),
-    "taken": lambda data: data.take(6),
+    "taken": lambda data: data.take(4),
 }
 BEHIND = [fit, evaluate, predict]
 # A tf.data.Dataset is no loader for torch's training step by hand, nor the other way round.

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 import bowstring
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from habits import BATCH, ROWS, write
 
@@ -156,7 +158,10 @@ def test_two_ranks_of_accelerate_see_what_they_see_with_its_own_loader(
     tmp_path: pathlib.Path, ranks: Callable[..., list[Any]]
 ) -> None:
     pytest.importorskip("accelerate")
-    write(tmp_path)
+    for rows in (104, 32):
+        pq.write_table(
+            pa.table({"id": pa.array(range(rows), pa.int64())}), tmp_path / f"{rows}.parquet", row_group_size=30
+        )
     for one in ranks(ACCELERATED, tmp_path):
         assert one["kind"] == "gloo"
         assert one["ours"] == one["theirs"]
