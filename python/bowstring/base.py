@@ -245,7 +245,11 @@ class BaseLoader(ABC, Generic[A]):
         A ``for`` loop that Ctrl-C ends has got every batch up to :attr:`step`, and its iterator goes on with the one after it. Only
         a bare ``next()`` may be interrupted when it has the batch and before the batch is assigned.
         """
-        return self._native.begin(self._batch)
+        return self._pass(self._native.begin(self._batch))
+
+    def _pass(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """The iterator over ``batches`` that a loop gets."""
+        return batches
 
     def peek(self) -> dict[str, A]:
         """A copy of the batch that comes next, for a look or to build a model by; of the next epoch's first where this one is over.
@@ -277,7 +281,7 @@ class BaseLoader(ABC, Generic[A]):
             then nobody may use the tensors. The default is the legacy default stream, for torch the current one.
         """
         targets, on, filled = self._into(buffers, stream)
-        return self._native.begin(filled, targets, on)
+        return self._pass(self._native.begin(filled, targets, on))
 
     def _into(
         self, buffers: Mapping[str, Any], stream: Any
@@ -335,7 +339,7 @@ class BaseLoader(ABC, Generic[A]):
         return Epochs(self._native)
 
     @property
-    def batch_sampler(self) -> None:
+    def batch_sampler(self) -> Any:
         """``None``: ranks, order and position are the loader's own."""
         return None
 

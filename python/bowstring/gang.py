@@ -39,7 +39,7 @@ class Gang:
     data are read without the gang, with ``rank=gang.share[0], world_size=gang.share[1]``.
 
     >>> with Gang("grpc://data:8815", "run-7") as gang:  # doctest: +SKIP
-    ...     loader = bowstring.torch.Loader("grpc://data:8815/photos", batch_size=32, gang=gang)
+    ...     loader = bowstring.torch.DataLoader("grpc://data:8815/photos", batch_size=32, gang=gang)
     ...     for step, batch in enumerate(loader):
     ...         ...
     ...         gang.ack(loader.epoch, step)

@@ -49,6 +49,7 @@ def dataset(
     url: Url | Sequence[Url],
     *,
     targets: str | Sequence[str] | None = None,
+    inputs: str | Sequence[str] | None = None,
     weights_from_mask: bool = False,
     **options: Any,
 ) -> Dataset:
@@ -66,7 +67,9 @@ def dataset(
 
     :param url: as for :class:`bowstring.Loader`.
     :param targets: columns that become the second part of ``(inputs, targets)``; one by name is a tensor, several are a dictionary.
-        The inputs are a dictionary of all other columns, or the matrix itself if one pack is all that there is.
+    :param inputs: the columns of the first part, in the same way; all that are no targets by default, as a dictionary, or the matrix
+        itself if one pack is all that there is. A model that takes one tensor, such as ``keras.Sequential``, needs one by
+        name.
     :param weights_from_mask: with ``targets``: a third part, ``1.0`` for rows and ``0.0`` for padding, which Keras takes as
         weights of the losses, not of ``metrics=``; ``_mask`` itself is then left out. It is of ``tail="pad"``, and asks for it.
     :param options: those of :class:`bowstring.Loader`.
@@ -84,7 +87,7 @@ def dataset(
             raise ConfigError(f"option weights_from_mask: {problem}", option="weights_from_mask")
         options["tail"] = "pad"
     loader = _Loader(url, **options)
-    return Dataset(loader, columns_of(loader._native, packs(url, options)), targets, weights_from_mask)
+    return Dataset(loader, columns_of(loader._native, packs(url, options)), targets, inputs, weights_from_mask)
 
 
 class Loader(BaseLoader[Any]):
@@ -119,7 +122,12 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
     """What :func:`dataset` gives: a ``tf.data.Dataset`` that knows its position."""
 
     def __init__(
-        self, loader: _Loader, columns: Sequence[Column], targets: str | Sequence[str] | None, weights_from_mask: bool
+        self,
+        loader: _Loader,
+        columns: Sequence[Column],
+        targets: str | Sequence[str] | None,
+        inputs: str | Sequence[str] | None,
+        weights_from_mask: bool,
     ) -> None:
         self._loader = loader
         self._columns = columns
@@ -134,7 +142,7 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
         self._consumed = (loader.epoch, loader.step)
         self._start: tuple[int, int] | None = None
         self._followed = False
-        self._arrange = _arrangement(self._columns, targets, weights_from_mask)
+        self._arrange = _arrangement(self._columns, targets, inputs, weights_from_mask)
         self._inner = self._graph()
         super().__init__(self._inner._variant_tensor)
 
@@ -147,10 +155,6 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
     def element_spec(self) -> Any:
         """Types and shapes of what one batch holds."""
         return self._inner.element_spec
-
-    def cardinality(self) -> Any:
-        """Steps of one epoch."""
-        return tf.constant(self._steps, tf.int64)
 
     def __len__(self) -> int:
         """Steps of one epoch: exact, and the same on every rank."""
@@ -234,7 +238,12 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
     # ---- the graph, and what it calls -----------------------------------------------------------------------------------
 
     def _graph(self) -> Any:
-        """begin ─► (epoch, step), (epoch, step + 1), ... ─► take(epoch, step) ─► the batch; and end."""
+        """begin ─► (epoch, step), (epoch, step + 1), ... ─► take(epoch, step) ─► the batch; and end.
+
+        Stages behind this one ask TensorFlow for the number of elements. It takes a choice among datasets for endless where one of
+        them is, and the shortest of a zip for the zip: so a choice that never takes the endless one, beside a range, has its
+        length, and ends earlier where a pass begins in the middle.
+        """
         numbers = tf.data.Dataset.range
         wires = [wire for column in self._columns for wire in _wires(column)]
 
@@ -263,7 +272,14 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
         # What Python holds is no part of an iterator's state: every batch is asked for by its number.
         settings.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
         start = tf.data.Dataset.from_tensors(0).map(lambda _: tuple(begin(_)))
-        return start.flat_map(position).map(batch).with_options(settings)
+        zero = tf.constant(0, tf.int64)
+        endless = tf.data.Dataset.from_tensors((zero, zero)).repeat()
+        first = tf.data.Dataset.from_tensors(zero).repeat()
+        positions = tf.data.Dataset.choose_from_datasets(
+            [start.flat_map(position), endless], first, stop_on_empty_dataset=True
+        )
+        counted = tf.data.Dataset.zip(positions, numbers(self._steps))
+        return counted.map(lambda at, _: batch(*at)).with_options(settings)
 
     def _structured(self, arrays: Sequence[Any]) -> Any:
         rest = iter(arrays)
@@ -378,29 +394,39 @@ def _assembled(column: Column, arrays: Any) -> dict[str, Any]:
 
 
 def _arrangement(
-    columns: Sequence[Column], targets: str | Sequence[str] | None, weights: bool
+    columns: Sequence[Column],
+    targets: str | Sequence[str] | None,
+    inputs: str | Sequence[str] | None,
+    weights: bool,
 ) -> Callable[[Mapping[str, Any]], Any]:
     """How a batch is laid out: as a dictionary, or as Keras wants it."""
-    if targets is None:
-        return dict
-    names = [targets] if isinstance(targets, str) else list(targets)
     known = list(dict.fromkeys(name for column in columns for name in (column.name, *column.parts)))
-    for name in names:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            meant = f"did you mean {near[0]!r}? " if near else ""
-            problem = f"there is no column {name!r}; {meant}there are {', '.join(known)}"
-            raise ConfigError(f"option targets: {problem}", option="targets")
+    for option, given in (("targets", targets), ("inputs", inputs)):
+        for name in [given] if isinstance(given, str) else given or ():
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                meant = f"did you mean {near[0]!r}? " if near else ""
+                problem = f"there is no column {name!r}; {meant}there are {', '.join(known)}"
+                raise ConfigError(f"option {option}: {problem}", option=option)
     packed = {column.name for column in columns if column.packed}
 
+    def part(batch: dict[str, Any], wanted: str | Sequence[str]) -> Any:
+        return batch.pop(wanted) if isinstance(wanted, str) else {name: batch.pop(name) for name in wanted}
+
     def arrange(batch: Mapping[str, Any]) -> Any:
-        inputs = dict(batch)
-        mask = inputs.pop("_mask", None) if weights else None
-        wanted = {name: inputs.pop(name) for name in names}
-        # A model of layers in a row takes a matrix, and no dictionary of one.
-        alone = next(iter(inputs.values())) if len(inputs) == 1 and packed.issuperset(inputs) else inputs
-        parts = (alone, wanted[targets] if isinstance(targets, str) else wanted)
-        return parts if mask is None else (*parts, tf.cast(mask, tf.float32))
+        rest = dict(batch)
+        mask = rest.pop("_mask", None) if weights and targets is not None else None
+        second = None if targets is None else part(rest, targets)
+        if inputs is not None:
+            first = part(rest, inputs)
+        elif targets is not None and len(rest) == 1 and packed.issuperset(rest):
+            # A model of layers in a row takes a matrix, and no dictionary of one.
+            first = next(iter(rest.values()))
+        else:
+            first = rest
+        parts = (first,) if targets is None else (first, second)
+        parts = parts if mask is None else (*parts, tf.cast(mask, tf.float32))
+        return parts if len(parts) > 1 else first
 
     return arrange
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from bowstring import base
+from bowstring import base, words
 from bowstring.options import NAMES, TABLE
 
 ROWS = 50
@@ -77,6 +77,16 @@ def test_a_word_of_another_library_is_an_error_that_says_what_does_its_job(
         bowstring.Loader(data, batch_size=4, **given)  # type: ignore[arg-type]
     assert isinstance(caught.value, bowstring.ConfigError)
     assert caught.value.option == next(iter(given))
+
+
+@pytest.mark.parametrize("word", words._WORDS)
+def test_words_say_options_that_there_are(data: str, word: str) -> None:
+    with pytest.raises(bowstring.UnknownOptionError) as caught:
+        bowstring.Loader(data, batch_size=4, **{word: None})  # type: ignore[arg-type]
+    told = str(caught.value)
+    assert told.startswith(f"{word} is no option of bowstring's loaders; ")
+    assert "\n" not in told
+    assert set(re.findall(r"(\w+)=", told)) <= set(NAMES)
 
 
 @pytest.mark.parametrize(

@@ -129,6 +129,15 @@ def parts(handle: Any, generation: int = 0, **storage: str) -> list[dict[str, An
     raise AssertionError("Spark does not serve")
 
 
+def test_what_spark_refuses_is_told_once(spark: Any) -> None:
+    """No barrier stage can follow coalesce(), however often it is submitted."""
+    with bowstring.spark.serve(frame(spark, 4).coalesce(1), 1, batch_size=10) as handle:
+        with pytest.raises(bowstring.RemoteError, match=r"Spark refuses the job: .*coalesce\(\).*tasks=") as caught:
+            handle.wait(WAIT)
+        assert "submitted" not in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
 def test_every_row_once_in_equal_steps(spark: Any) -> None:
     with serve(spark) as handle:
 

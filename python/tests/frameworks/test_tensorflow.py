@@ -367,9 +367,41 @@ def test_keras_gets_every_row_once(tmp_path: pathlib.Path) -> None:
     assert sorted(int(x) for data in ranks for batch in data for x in batch["x"]) == rows.tolist()
 
 
+def test_a_model_of_one_tensor_takes_one_input_by_name(kinds: pathlib.Path) -> None:
+    data = opened(kinds, columns=["p", "id"], pack={"p": ["x", "half"]}, inputs="p", targets="id")
+    assert data.element_spec[0] == tf.TensorSpec([8, 2], tf.float32)
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(optimizer="sgd", loss="mse")
+    assert len(model.fit(data, epochs=2, verbose=0).history["loss"]) == 2
+    assert opened(kinds, columns=["x", "id"], inputs="x").element_spec == tf.TensorSpec([8], tf.float32)
+    named = opened(kinds, columns=["x", "id", "half"], inputs=["half", "x"], targets="id").element_spec
+    assert list(named[0]) == ["half", "x"]
+
+
+def test_the_number_of_steps_is_known_behind_stages(kinds: pathlib.Path) -> None:
+    data = opened(kinds)
+    for stage, steps in (
+        (data, 13),
+        (data.map(lambda batch: batch["id"]).prefetch(2), 13),
+        (data.take(5), 5),
+        (data.skip(5), 8),
+        (data.enumerate().cache(), 13),
+        (tf.data.Dataset.zip(data, data.take(7)), 7),
+        (data.repeat(3), 39),
+        (data.concatenate(data), 26),
+    ):
+        assert int(stage.cardinality()) == len(stage) == steps
+    # A pass that begins in the middle has fewer, and ends.
+    data.load_state_dict(data.state_at(9))
+    assert [ids(batch) for batch in data.prefetch(2)] == expected(kinds)[9:13]
+    assert len(list(data.map(lambda batch: batch["id"]))) == 13
+
+
 def test_mistakes_are_told(kinds: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    with pytest.raises(bowstring.ConfigError, match="there is no column 'label'"):
+    with pytest.raises(bowstring.ConfigError, match=r"targets: there is no column 'label' among id, _mask$"):
         opened(kinds, targets="label")
+    with pytest.raises(bowstring.ConfigError, match="inputs: there is no column 'labels'"):
+        opened(kinds, inputs=["id", "labels"])
     pq.write_table(pa.table({"price": pa.array([1, 2], pa.decimal128(9, 2))}), tmp_path / "price.parquet")
     with pytest.raises(bowstring.ConfigError, match=r"'price' is Decimal128\(9, 2\)"):
         dataset(tmp_path / "price.parquet", batch_size=1, arrow="price")
