@@ -12,6 +12,7 @@
 from typing import TYPE_CHECKING, Any
 
 from bowstring._native import ArrowArray, Tensor, __version__, doctor
+from bowstring.certificates import audit
 from bowstring.columns import Fill, Image, NGram, Pack, Padded, Vector
 from bowstring.convert import convert, verify
 from bowstring.errors import (
@@ -79,6 +80,7 @@ __all__ = [
     "Vector",
     "WideIntegersError",
     "__version__",
+    "audit",
     "convert",
     "doctor",
     "index",

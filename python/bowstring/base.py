@@ -414,6 +414,16 @@ class BaseLoader(ABC, Generic[A]):
         """The bad rows met so far: counts, and an entry for each."""
         return self._native.ledger()
 
+    def certificate(self, key: bytes | None = None) -> dict[str, Any]:
+        """What this loader consumed since it was opened: a small JSON document for :func:`bowstring.audit`.
+
+        It names the dataset, the plan, the rank and the positions that the loader went through; batches that were given back do not
+        count. Save it with each checkpoint and at the end of a run, one file for each rank and each start.
+
+        :param key: signs the document with HMAC-SHA-256; at least 16 bytes.
+        """
+        return self._native.certificate(key)
+
     def close(self) -> None:
         """Stops everything at once. Batches already yielded stay valid."""
         self._native.close()

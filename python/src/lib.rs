@@ -4,6 +4,7 @@
 //! the GIL.
 
 mod arrow;
+mod audit;
 mod buffers;
 #[cfg(feature = "convert")]
 mod convert;
@@ -41,6 +42,8 @@ mod _native {
 
     #[pymodule_export]
     use super::arrow::ArrowArray;
+    #[pymodule_export]
+    use super::audit::audit;
     #[pymodule_export]
     use super::buffers::PyBuffers;
     #[cfg(feature = "convert")]

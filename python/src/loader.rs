@@ -296,6 +296,17 @@ impl PyLoader {
         self.0.document(py, |loader| serde_json::to_string(&loader.ledger()))
     }
 
+    /// What was consumed since the loader was opened, signed if a key is given.
+    #[pyo3(signature = (key=None))]
+    fn certificate<'py>(&self, py: Python<'py>, key: Option<Vec<u8>>) -> PyResult<Bound<'py, PyAny>> {
+        let certificate = self.0.with(py, |loader| {
+            let mut certificate = loader.certificate();
+            key.as_deref().map_or(Ok(()), |key| certificate.sign(key))?;
+            Ok(certificate)
+        })?;
+        py.import("json")?.call_method1("loads", (certificate.to_json(),))
+    }
+
     /// Stops everything at once; in a forked child there is nothing to stop.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.0.close(py, Loader::close)

@@ -64,6 +64,8 @@ pub(super) struct DeviceSource {
     /// As the other source has it, which is often busy.
     info: PlanInfo,
     timeout: Duration,
+    /// Of the gang.
+    member_of: Option<u64>,
 }
 
 impl DeviceSource {
@@ -95,10 +97,11 @@ impl DeviceSource {
             overflow: options.device_overflow,
             recipes,
         };
+        let member_of = source.generation();
         let ahead = Arc::new(Ahead { turn: Mutex::default(), made: Mutex::new(Made { source, generation: 0 }) });
         let pull = Arc::clone(&ahead);
         let transfer = Transfer::start(device, feeding, Box::new(move |wait| pull.pull(wait)))?;
-        Ok(Self { transfer, ahead, schema, info, timeout })
+        Ok(Self { transfer, ahead, schema, info, timeout, member_of })
     }
 
     /// Moves the source that runs ahead. Where that fails, it goes on as before, and so does what it made.
@@ -162,6 +165,10 @@ impl BatchSource for DeviceSource {
 
     fn ledger(&self) -> Ledger {
         self.ahead.lock().source.ledger()
+    }
+
+    fn generation(&self) -> Option<u64> {
+        self.member_of
     }
 
     fn device(&self) -> Option<&Arc<dyn Device>> {

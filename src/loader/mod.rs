@@ -1,5 +1,6 @@
 //! The loader that people use: batches of a dataset, wherever it is, delivered where they are wanted.
 
+mod consumed;
 mod decoding;
 mod device;
 mod open;
@@ -14,9 +15,11 @@ use crate::error::{Error, Result};
 #[cfg(feature = "flight")]
 use crate::flight::client::Gang;
 use crate::pipeline::{BatchSource, Cursor, Ledger, LoaderOptions, Stats, WideInteger};
-use crate::plan::{Share, State};
+use crate::plan::{BadRows, Certificate, Share, State};
 use crate::schema::{Dim, Field, Schema};
 use crate::tensor::{Batch, Next};
+
+use consumed::Consumed;
 
 pub use passes::Epoch;
 
@@ -51,6 +54,7 @@ pub use passes::Epoch;
 pub struct Loader {
     source: Box<dyn BatchSource>,
     cursor: Cursor<AnyBatch>,
+    consumed: Consumed,
 }
 
 impl Loader {
@@ -84,7 +88,7 @@ impl Loader {
 
     /// The batches of `source`, which was sent nowhere yet.
     pub fn of(source: Box<dyn BatchSource>) -> Self {
-        Self { source, cursor: Cursor::default() }
+        Self { source, cursor: Cursor::default(), consumed: Consumed::default() }
     }
 
     /// Steps of one epoch: the same on every rank, exact.
@@ -252,6 +256,7 @@ impl Loader {
     pub fn load_state(&mut self, state: &State) -> Result<()> {
         self.source.resume(state)?;
         let step = self.source.info().step_of(state)?;
+        self.consumed.resume(self.cursor.position(), (state.epoch, step));
         self.cursor.seek((state.epoch, step));
         Ok(())
     }
@@ -263,6 +268,30 @@ impl Loader {
     /// [`Error::Closed`] after [`close`](Self::close).
     pub fn wide_integers(&self) -> Result<Vec<WideInteger>> {
         self.source.wide_integers()
+    }
+
+    /// What this loader consumed since it was opened, to be joined with the certificates of the other ranks, and of those before a restart:
+    /// [`audit`](crate::plan::audit). Batches that were given back do not count.
+    pub fn certificate(&self) -> Certificate {
+        let (info, Ledger { skipped, zeroed, .. }) = (self.source.info(), self.source.ledger());
+        let (consumed, dropped) = self.consumed.spans(self.cursor.position());
+        Certificate {
+            version: Certificate::VERSION,
+            loader: self.consumed.name().to_owned(),
+            opened: self.consumed.opened(),
+            written: consumed::now(),
+            fingerprint: info.fingerprint,
+            spec: info.spec.clone(),
+            rows: info.rows,
+            steps: info.steps,
+            rank: info.share.rank,
+            world_size: info.share.world,
+            generation: self.source.generation(),
+            consumed,
+            dropped,
+            bad_rows: BadRows { skipped, zeroed },
+            signature: None,
+        }
     }
 
     /// Counters since the loader was opened. With a device, what was made ahead for it counts as consumed.

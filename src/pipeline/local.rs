@@ -14,9 +14,9 @@ use super::source::{BatchSource, PlanInfo};
 use super::stats::Stats;
 use crate::dataset::Dataset;
 use crate::device::AnyBatch;
-use crate::error::{Error, Result};
+use crate::error::{Error, Place, Result};
 use crate::manifest::Manifest;
-use crate::plan::{OrderVersion, Plan, PlanSpec, Share, State};
+use crate::plan::{OrderVersion, Plan, PlanSpec, RowRef, Share, State};
 use crate::schema::Schema;
 use crate::tensor::Next;
 
@@ -105,6 +105,14 @@ impl LocalSource {
         let source = self.prepared.sources_in(self.plan.spec().order_version).get(source);
         let source = source.filter(|source| group < source.dataset.manifest().groups.len());
         source.map_or(0, |source| source.dataset.cost(group, &source.projection).fetched)
+    }
+
+    /// File, row group and row of a row of the plan, and its row id; nothing for one that does not exist.
+    pub fn place(&self, row: RowRef) -> Option<(Place, u64)> {
+        let source = self.prepared.sources_in(self.plan.spec().order_version).get(row.source as usize)?;
+        let (dataset, group) = (&source.dataset, row.group as usize);
+        let place = Place { row: Some(dataset.stored_row(group, row.row.into())), ..dataset.place(group) };
+        place.row_group.map(|_| (place, source.row_base + dataset.row_id(group, row.row.into())))
     }
 
     /// Row groups of the plan, of all datasets: more than the files have where large ones are cut into units.

@@ -123,6 +123,11 @@ pub trait BatchSource: Debug + Send {
         None
     }
 
+    /// The generation of the gang whose member this is; none without one.
+    fn generation(&self) -> Option<u64> {
+        None
+    }
+
     /// Stops everything at once. Batches already yielded stay valid.
     fn close(&mut self);
 }

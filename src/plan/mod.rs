@@ -33,6 +33,9 @@
 //! Nothing here holds a row: a plan keeps about 20 bytes per row group and at most 4 MiB of orders of small windows, and any step is
 //! found by binary search. What a shuffle is hangs on the [`OrderVersion`].
 
+mod audit;
+mod census;
+mod certificate;
 mod cuts;
 mod defaults;
 mod feistel;
@@ -51,6 +54,9 @@ mod state;
 mod steps;
 mod version;
 
+pub use audit::{Audit, Fault, Finding, audit};
+pub use census::Census;
+pub use certificate::{BadRows, Certificate, Span};
 pub use order::{Listed, Order};
 pub use permute::random;
 pub use reads::{Read, Reads};

@@ -2,7 +2,9 @@
 
 mod advice;
 mod args;
+mod audit;
 mod bench;
+mod certify;
 mod completions;
 #[cfg(feature = "convert")]
 mod convert;
@@ -59,6 +61,10 @@ enum Verb {
     Index(index::Args),
     /// Show the plan: steps and bytes per rank, memory, shuffle quality
     Plan(plan::Args),
+    /// Walk the order of an epoch: whether each row comes once, and a digest that other machines can compare
+    Certify(certify::Args),
+    /// Join the certificates of a run: whether each step was consumed once, and which rows were not
+    Audit(audit::Args),
     /// Measure throughput stage by stage and name the bottleneck
     Bench(bench::Args),
     /// Move a dataset between formats: Parquet, TFRecord, WebDataset, MDS, CSV, ...
@@ -90,6 +96,8 @@ fn main() -> ExitCode {
         Verb::Inspect(args) => inspect::run(args, &mut out),
         Verb::Index(args) => index::run(args, &mut out),
         Verb::Plan(args) => plan::run(args, &mut out),
+        Verb::Certify(args) => certify::run(args, &mut out),
+        Verb::Audit(args) => audit::run(args, &mut out),
         Verb::Bench(args) => bench::run(args, &mut out),
         #[cfg(feature = "convert")]
         Verb::Convert(args) => convert::run(args, &mut out),

@@ -290,6 +290,10 @@ impl BatchSource for RemoteSource {
         Ledger::default()
     }
 
+    fn generation(&self) -> Option<u64> {
+        self.asked.gang.as_ref().map(|caller| caller.generation)
+    }
+
     fn close(&mut self) {
         self.receiving = None;
         if let Some(runtime) = self.runtime.take() {
