@@ -216,7 +216,8 @@ impl Batch {
 
     /// Puts the first `count` columns behind all others.
     pub(crate) fn move_behind(&mut self, count: usize) {
-        self.columns.rotate_left(count.min(self.columns.len()));
+        let count = count.min(self.columns.len());
+        self.columns.rotate_left(count);
     }
 
     /// Takes the batch off the byte budget: it is the consumer's now.

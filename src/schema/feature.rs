@@ -110,7 +110,7 @@ mod tests {
         };
         let marked = |ty: DataType, feature: Feature| {
             let mark = [(FEATURE_KEY.to_owned(), feature.text())];
-            Feature::of(&Field::new("x", ty, true).with_metadata(mark.into()))
+            Feature::of(&Field::new("x", ty, true).with_metadata(mark))
         };
         for feature in [Feature::Vector(None), Feature::Vector(Some(7))] {
             assert_eq!(marked(members(DataType::Int32), feature), Some(feature));

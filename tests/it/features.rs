@@ -1,5 +1,6 @@
 //! Columns that other libraries have types of their own for, as Spark 4.3 and `datasets` write them: `fixtures/features`.
 
+use arrow::array::Array;
 use bowstring::codec::ColumnOptions;
 use bowstring::tensor::{Batch, Value};
 use bowstring::{Error, Loader, LoaderOptions};
