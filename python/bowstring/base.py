@@ -55,11 +55,6 @@ class Epochs:
     def __init__(self, native: _native.Loader) -> None:
         self._native = native
 
-    @property
-    def classes(self) -> dict[str, list[str]]:
-        """The names of the classes that a column's integers number, of columns that are Hugging Face's ``ClassLabel``."""
-        return {field["name"]: field["classes"] for field in self._native.fields if field["classes"] is not None}
-
     def set_epoch(self, epoch: int) -> None:
         """As the loader's."""
         self._native.set_epoch(whole("epoch", epoch))
@@ -382,6 +377,11 @@ class BaseLoader(ABC, Generic[A]):
     def schema(self) -> str:
         """What comes out, as text: one field per column."""
         return self._native.schema
+
+    @property
+    def classes(self) -> dict[str, list[str]]:
+        """The names of the classes that a column's integers number, of columns that are Hugging Face's ``ClassLabel``."""
+        return {field["name"]: field["classes"] for field in self._native.fields if field["classes"] is not None}
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch of the next pass: goes to its first step.

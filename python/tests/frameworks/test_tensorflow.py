@@ -405,8 +405,10 @@ def test_mistakes_are_told(kinds: pathlib.Path, tmp_path: pathlib.Path) -> None:
     pq.write_table(pa.table({"price": pa.array([1, 2], pa.decimal128(9, 2))}), tmp_path / "price.parquet")
     with pytest.raises(bowstring.ConfigError, match=r"'price' is Decimal128\(9, 2\)"):
         dataset(tmp_path / "price.parquet", batch_size=1, arrow="price")
-    with pytest.raises(tf.errors.OpError, match="maybe"):
-        list(opened(kinds, columns=["maybe"]))
+    with pytest.raises(bowstring.NullsError, match="maybe"):
+        opened(kinds, columns=["maybe"])
+    with pytest.raises(tf.errors.OpError, match="tags"):
+        list(opened(kinds, columns=["tags"], lists=bowstring.Padded(1)))
     closed = opened(kinds)
     closed.close()
     with pytest.raises(tf.errors.OpError, match="closed"):
