@@ -388,6 +388,26 @@ mod tests {
     }
 
     #[test]
+    fn ranks_read_as_few_pages_as_whole_ones_allow() {
+        // Ranks have as many rows as each other, and read whole pages. Draw a line from each rank to each page that it reads: where k ranks and
+        // m pages hang together there are k + m - 1 lines at least, and only so many ranks can be apart from the others as have the rows of
+        // whole pages.
+        let (groups, rows) = (8_u64, 1_000_000_u64);
+        for (page_rows, ranks) in [(20_000_u64, 64_u64), (20_000, 256), (8000, 64), (8000, 256), (5000, 256)] {
+            let (pages, each) = (groups * rows / page_rows, groups * rows / ranks);
+            let apart = (1..=ranks).find(|ranks| (ranks * each).is_multiple_of(page_rows)).unwrap();
+            let least = (pages + ranks - ranks / apart) as f64 / pages as f64;
+            let manifests = [Arc::new(Manifest::imaginary(&vec![page_rows; pages as usize], 90))];
+            let spec = PlanSpec::new(3, ranks * 512).resolve(&manifests).unwrap();
+            let plan = Plan::new(&manifests, spec, 0).unwrap();
+            let times = plan.reads(ranks as u32, &|_, _| 1).times();
+            println!("{ranks} ranks, pages of {page_rows} rows: {times:.3} x, {least:.3} x at least");
+            // The last, incomplete step is shared out evenly.
+            assert!((least - 0.001..least * 1.02).contains(&times), "{ranks} ranks, pages of {page_rows}: {times} x");
+        }
+    }
+
+    #[test]
     fn units_are_mixed_as_well_as_row_groups_in_the_same_memory() {
         let quality = |page_rows, lanes, window_rows| {
             let manifests = in_pages(32, page_rows);

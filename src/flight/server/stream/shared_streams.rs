@@ -25,7 +25,8 @@ use crate::plan::{Plan, Share};
 /// Batches that a line remembers at least, and at most if nothing is said.
 pub(crate) const RING: std::ops::RangeInclusive<u64> = 4..=256;
 
-/// Bytes of batches that a line remembers where they are many, if nothing is said: enough for jobs that begin a moment apart.
+/// Bytes of batches that the lines of a plan remember together where they are many, if nothing is said: enough for jobs that begin a moment
+/// apart. Memory that is touched for the first time costs more than what is written there.
 const RING_BYTES: u64 = 64 << 20;
 
 /// Most batches that a line remembers where it was said how many bytes.
@@ -74,8 +75,8 @@ pub(crate) struct SharedStreams {
     /// Where batches are built; none for memory that no other process sees.
     shared: Option<Arc<SharedAllocator>>,
     claims: Arc<ByteBudget>,
-    /// Bytes of batches that a line remembers, and how many batches at most.
-    ring: (u64, u64),
+    /// Bytes of batches that each line remembers, if somebody said it.
+    share: Option<u64>,
 }
 
 impl SharedStreams {
@@ -92,7 +93,7 @@ impl SharedStreams {
             workers,
             shared,
             claims: Arc::new(ByteBudget::new(budget)),
-            ring: share.map_or((RING_BYTES, *RING.end()), |bytes| (bytes, MAX_RING)),
+            share,
         }
     }
 
@@ -210,7 +211,11 @@ impl SharedStreams {
     fn place(&self, wanted: &Wanted, need: MemoryNeed, footing: Footing, memory: &mut Claim) -> Place {
         // Each takes what it can get, the ring first.
         let batch = need.batches / (footing.prefetch as u64 + 2);
-        let ((bytes, most), least) = (self.ring, footing.ring);
+        let least = footing.ring;
+        let (bytes, most) = match self.share {
+            Some(bytes) => (bytes, MAX_RING),
+            None => (RING_BYTES / u64::from(wanted.share.world.max(1)), *RING.end()),
+        };
         let mut ring = (bytes.min(self.spare()) / batch.max(1)).clamp(least, most);
         while ring > least {
             if let Some(more) = self.claims.try_spare(&wanted.tenant, (ring - least).saturating_mul(batch)) {
@@ -357,8 +362,12 @@ mod tests {
     }
 
     async fn offer(path: &std::path::Path, tail: Tail) -> Arc<OpenDataset> {
+        offer_of(path, 25, tail).await
+    }
+
+    async fn offer_of(path: &std::path::Path, batch: u64, tail: Tail) -> Arc<OpenDataset> {
         let options =
-            LoaderOptions { shuffle: false, tail: Some(tail), ..LoaderOptions::new(path.to_str().unwrap(), 25) };
+            LoaderOptions { shuffle: false, tail: Some(tail), ..LoaderOptions::new(path.to_str().unwrap(), batch) };
         let claims = Arc::new(ByteBudget::new(1 << 30));
         Arc::new(OpenDataset::open(options, HiddenColumns::default(), Tenant::anonymous(), claims).await.unwrap())
     }
@@ -426,6 +435,30 @@ mod tests {
         }
         assert_eq!(batches, 40);
         (most, divided)
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn ranks_of_a_plan_remember_so_many_bytes_together() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("data.parquet");
+        write(&path);
+        // Steps of 1 MB.
+        let offer = offer_of(&path, 250, Tail::Pad).await;
+        for (world, share, least) in [(1, None, 50), (5, None, 50), (50, None, 50), (5, Some(8 << 20), 35)] {
+            let streams = SharedStreams::new(Workers::new(2).unwrap(), None, 8 << 30, share);
+            let mut remembered = 0;
+            for rank in 0..world {
+                let wanted = Wanted { share: Share { rank, world }, ..wanted("anna", &offer) };
+                let stream = streams.subscribe(&wanted, 0, Terms::default()).await.unwrap();
+                let lines = streams.lock();
+                let line = lines[&wanted.key()][0].upgrade().unwrap();
+                remembered += line.lock().most as u64 * (1 << 20) / u64::from(world);
+                drop((lines, stream));
+            }
+            let steps = remembered >> 20;
+            // A step is a little less than 1 MiB.
+            assert!((least..=66).contains(&steps), "{world} ranks remember {steps} steps");
+        }
     }
 
     #[tokio::test(flavor = "multi_thread")]
