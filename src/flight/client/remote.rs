@@ -229,6 +229,7 @@ impl BatchSource for RemoteSource {
         state.check_step(followed.steps)?;
         if let Some(other) = other {
             (self.info, self.asked, self.announced, self.columns) = other;
+            self.plan = Reading::fingerprint(self.announced.fingerprint, &self.announced.spec);
         }
         self.seek(state.epoch, state.step)
     }
