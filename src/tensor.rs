@@ -144,12 +144,23 @@ pub struct Batch {
     /// Rows, padding included: the length of the batch axis.
     pub rows: usize,
     columns: Vec<(Arc<str>, Value)>,
+    foreign: bool,
 }
 
 impl Batch {
-    /// A batch of these columns, which came from elsewhere.
-    pub(crate) fn of(epoch: u64, step: u64, rows: usize, columns: Vec<(Arc<str>, Value)>) -> Self {
-        Self { epoch, step, rows, columns }
+    /// A batch of these columns, which came from elsewhere and lie in `slab`.
+    pub(crate) fn of(
+        (epoch, step): (u64, u64),
+        rows: usize,
+        columns: Vec<(Arc<str>, Value)>,
+        slab: &HostBuffer,
+    ) -> Self {
+        Self { epoch, step, rows, columns, foreign: slab.is_foreign() }
+    }
+
+    /// Whether columns lie in memory of another process: [`HostBuffer::is_foreign`].
+    pub fn is_foreign(&self) -> bool {
+        self.foreign
     }
 
     /// The columns in their fixed order.
@@ -193,7 +204,7 @@ impl Batch {
         let copy = builder.finish(self.epoch, self.step, self.rows, Vec::new());
         copy.deliver();
         let column = |(name, value): &(Arc<str>, Value)| (Arc::clone(name), copy.get(name).unwrap_or(value).clone());
-        Ok(Self { columns: self.columns.iter().map(column).collect(), ..copy })
+        Ok(Self { columns: self.columns.iter().map(column).collect(), foreign: self.foreign, ..copy })
     }
 
     /// Adds the columns of `frames`, whose rows are windows of `length` rows, time-major: `[length * B, ...]` becomes
@@ -335,7 +346,7 @@ impl BatchBuilder {
             columns.push((spec.name, Value::Tensor(tensor)));
         }
         columns.extend(arrow.map(|(_, (name, array))| (name, Value::Arrow(array))));
-        Batch { epoch, step, rows, columns }
+        Batch { epoch, step, rows, columns, foreign: false }
     }
 }
 

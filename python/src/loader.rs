@@ -100,7 +100,7 @@ pub(crate) fn columns<'py>(py: Python<'py>, batch: &Batch) -> PyResult<Bound<'py
     for (name, value) in batch.columns() {
         match value {
             Value::Tensor(tensor) => columns.set_item(&**name, PyTensor::new(tensor.clone()))?,
-            Value::Arrow(array) => columns.set_item(&**name, ArrowArray::new(Arc::clone(array)))?,
+            Value::Arrow(array) => columns.set_item(&**name, ArrowArray::of(batch, array))?,
         }
     }
     Ok(columns)

@@ -235,6 +235,7 @@ impl BatchSource for RemoteSource {
         let step = followed.step_of(state)?;
         if let Some(other) = other {
             (self.info, self.asked, self.announced, self.columns) = other;
+            self.plan = Reading::fingerprint(self.announced.fingerprint, &self.announced.spec);
         }
         self.seek(state.epoch, step)
     }

@@ -111,7 +111,7 @@ where
     };
     let (admin, grace, limits) = (Arc::clone(&config.admin), config.drain_grace, config.limits.clone());
     let audit = config.audit.clone();
-    let allocator = Arc::new(SharedAllocator::new());
+    let allocator = Arc::new(SharedAllocator::new().for_many());
     let listener = if config.shared_memory { rpc::local::listen(&allocator) } else { None };
     let parts = Parts {
         gangs,

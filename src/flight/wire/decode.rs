@@ -65,7 +65,8 @@ pub fn decode(columns: &Columns, header: &[u8], metadata: &[u8], body: &Arc<Host
             found[*at] = Some(vec![(Arc::clone(&column.name), Value::Arrow(array))]);
         }
     }
-    Ok(Batch::of(position.epoch, position.step, rows, found.into_iter().flatten().flatten().collect()))
+    let found = found.into_iter().flatten().flatten().collect();
+    Ok(Batch::of((position.epoch, position.step), rows, found, body))
 }
 
 /// A column of a batch.

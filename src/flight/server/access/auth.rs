@@ -205,6 +205,11 @@ fn parse(text: &str, origin: &str) -> Result<Vec<Known>> {
             line.split_once(':').ok_or_else(|| wrong("neither tenant:token nor tenant:sha256:<hex>"))?;
         let tenant = Tenant::new(tenant.trim())
             .map_err(|_| wrong("a tenant's name is 1 to 128 letters, digits, `-`, `_` and `.`"))?;
+        if tenant == Tenant::anonymous() {
+            return Err(wrong(
+                "anonymous is whoever calls a server without tokens, who sees all tenants: take another name",
+            ));
+        }
         let token = token.trim();
         let digest = match token.strip_prefix("sha256:") {
             Some(hex) => from_hex(hex).ok_or_else(|| wrong("a SHA-256 has 64 hexadecimal digits"))?,

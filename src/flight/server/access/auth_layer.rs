@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use bytes::{Buf, Bytes};
 use http::{HeaderValue, Request, Response, header};
+use http_body::Body as _;
 use http_body_util::{BodyExt, Full, Limited};
 use prost::Message as _;
 use tonic::body::Body;
@@ -23,7 +24,7 @@ use super::auth::Tenant;
 use super::refusals::{HELD, Refusals};
 use crate::flight::server::rpc::body::Messages;
 use crate::flight::server::rpc::core::{Core, Via};
-use crate::flight::server::rpc::incoming::{Incoming, Kind};
+use crate::flight::server::rpc::incoming::{Claim, Incoming, Kind, Place};
 use crate::flight::server::rpc::put;
 use crate::flight::status::to_status;
 
@@ -122,20 +123,11 @@ where
                 return Box::pin(async move { Ok(door.refuse(line, peer, status).await.into_http()) });
             }
         };
-        if parts.uri.path() == DO_GET {
-            let door = self.door.clone();
-            return Box::pin(async move {
-                match get(&door.core, (&tenant, peer), body).await {
-                    Ok(answer) => Ok(answer),
-                    // Its line is written.
-                    Err(status) if status.code() == Code::PermissionDenied => {
-                        Ok(door.hold(peer, status).await.0.into_http())
-                    }
-                    Err(status) => Ok(status.into_http()),
-                }
-            });
-        }
-        let kind = if parts.uri.path() == DO_PUT { Kind::Write } else { Kind::Call };
+        let kind = match parts.uri.path() {
+            DO_GET => Kind::Ticket,
+            DO_PUT => Kind::Write,
+            _ => Kind::Call,
+        };
         let place = match self.incoming.enter(&tenant, kind) {
             Ok(place) => place,
             Err(error) => {
@@ -145,6 +137,19 @@ where
                 return Box::pin(std::future::ready(Ok(status.into_http())));
             }
         };
+        if kind == Kind::Ticket {
+            let door = self.door.clone();
+            return Box::pin(async move {
+                match get(&door.core, (&tenant, peer), body, place).await {
+                    Ok(answer) => Ok(answer),
+                    // Its line is written.
+                    Err(status) if status.code() == Code::PermissionDenied => {
+                        Ok(door.hold(peer, status).await.0.into_http())
+                    }
+                    Err(status) => Ok(status.into_http()),
+                }
+            });
+        }
         if kind == Kind::Write {
             let core = Arc::clone(&self.core);
             return Box::pin(async move {
@@ -157,9 +162,10 @@ where
         }
         let mut inner = self.inner.clone();
         let core = Arc::clone(&self.core);
+        let place = Arc::new(place);
         Box::pin(async move {
             let mut line = AuditRecord::of(&call, peer, Some(&tenant));
-            let (body, _claim) = if UNREAD.contains(&parts.uri.path()) {
+            let (body, claim) = if UNREAD.contains(&parts.uri.path()) {
                 (Body::empty(), None)
             } else {
                 match place.request(body).await {
@@ -176,15 +182,32 @@ where
                 }
             };
             parts.extensions.insert(tenant);
+            parts.extensions.insert(Arc::clone(&place));
             let answer = inner.call(Request::from_parts(parts, body)).await;
             let status = answer.as_ref().ok().and_then(|answer| Status::from_header_map(answer.headers()));
             // Each rank says every few seconds that it is there.
             if line.call != "gang.heartbeat" || status.is_some() {
                 core.config.audit.add(&line.ended(status.as_ref()));
             }
-            answer
+            Ok(held(answer?, place, claim))
         })
     }
+}
+
+/// `answer` with the place of its call and what was claimed for it, which are free when it was read: it is in memory until then.
+fn held(answer: Response<Body>, place: Arc<Place>, claim: Option<Claim>) -> Response<Body> {
+    let (mut parts, body) = answer.into_parts();
+    if body.is_end_stream() {
+        return Response::from_parts(parts, body);
+    }
+    let mut held = Some((place, claim, parts.extensions.remove::<Arc<Claim>>()));
+    let body = body.map_frame(move |frame| {
+        if frame.is_trailers() {
+            drop(held.take());
+        }
+        frame
+    });
+    Response::from_parts(parts, Body::new(body))
 }
 
 /// Where a call came from.
@@ -198,6 +221,7 @@ async fn get(
     core: &Arc<Core>,
     (tenant, peer): (&Tenant, Option<IpAddr>),
     body: Body,
+    place: Place,
 ) -> Result<Response<Body>, Status> {
     let limit = core.config.limits.ticket_bytes.saturating_add(FRAMING);
     let reading = Limited::new(body, limit).collect();
@@ -207,6 +231,7 @@ async fn get(
         .map_err(|_| Status::invalid_argument("the ticket is too long, or was cut off"))?
         .to_bytes();
     let ticket = ticket(body)?;
+    drop(place);
     let messages = core.open(Via::Network(tenant), peer, &ticket.ticket).await?;
     let mut response = Response::new(Body::new(Messages::new(messages)));
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
@@ -224,4 +249,38 @@ fn ticket(mut body: Bytes) -> Result<arrow_flight::Ticket, Status> {
         return Err(malformed());
     }
     arrow_flight::Ticket::decode(body).map_err(|_| malformed())
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body::Frame;
+    use http_body_util::StreamBody;
+
+    use super::*;
+    use crate::flight::server::limits::Limits;
+
+    #[tokio::test]
+    async fn an_answer_keeps_its_place_until_it_is_read() {
+        let incoming = Incoming::new(Limits { calls_per_tenant: 1, ..Limits::default() }, 0);
+        let tenant = Tenant::new("anna").unwrap();
+        let enter = || incoming.enter(&tenant, Kind::Call);
+        let place = Arc::new(enter().unwrap());
+        let frames = [Frame::data(Bytes::from_static(b"long")), Frame::trailers(http::HeaderMap::new())];
+        let body = StreamBody::new(futures::stream::iter(frames.map(Ok::<_, Status>)));
+        let mut answer = Response::new(Body::new(body));
+        answer.extensions_mut().insert(Arc::new(place.answer(96 << 20).await.unwrap()));
+        let mut body = held(answer, place, None).into_body();
+        assert!(body.frame().await.unwrap().unwrap().is_data());
+        assert!(enter().is_err(), "it is not read yet");
+        assert!(body.frame().await.unwrap().unwrap().is_trailers());
+        let place = Arc::new(enter().unwrap());
+        place.answer(96 << 20).await.unwrap();
+        // What nobody reads is free when its stream ends, and a refusal takes nothing.
+        let unread = held(Response::new(Body::new(Full::new(Bytes::from_static(b"x")))), Arc::clone(&place), None);
+        drop(place);
+        assert!(enter().is_err());
+        drop(unread);
+        let refusal = held(Status::internal("x").into_http(), Arc::new(enter().unwrap()), None);
+        assert!(enter().is_ok(), "{refusal:?}");
+    }
 }

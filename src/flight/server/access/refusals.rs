@@ -7,6 +7,8 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::connections::host;
+
 /// Most peers that are remembered; those that were refused longest ago are forgotten.
 const PEERS: usize = 16_384;
 /// How long a refusal beyond the rate is held.
@@ -37,6 +39,7 @@ impl Refusals {
 
     /// Counts a refusal of `peer` at `now`: those that were held since the last one, or `None` if this one is to be held too.
     pub(crate) fn count(&self, peer: IpAddr, now: Instant) -> Option<u64> {
+        let peer = host(peer);
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
         if peers.len() >= PEERS && !peers.contains_key(&peer) {
             // What has all of its refusals left is as if it had never been here.
@@ -75,6 +78,9 @@ mod tests {
         assert_eq!(refusals.count(address(2), start), Some(0));
         assert_eq!(refusals.count(address(1), start + Duration::from_secs(1)), Some(10), "one a second comes again");
         assert_eq!(refusals.count(address(1), start + Duration::from_secs(1)), None);
+        let of_one_host = |at: u16| IpAddr::from([0x2001, 0xdb8, 0, 0, 0, 0, 0, at]);
+        assert!((0..60).all(|at| refusals.count(of_one_host(at), start).is_some()));
+        assert_eq!(refusals.count(of_one_host(60), start), None, "another address of the same host");
         // As many peers as there are addresses cost no more memory than the limit says.
         for at in 0..100_000 {
             refusals.count(address(at), start);

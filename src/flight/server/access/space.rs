@@ -17,6 +17,8 @@ const COMMON: &str = "common";
 const OF_GANG: char = '/';
 /// Longest name of a gang within its space, in bytes.
 const MAX_GANG: usize = 128;
+/// Longest name of a dataset with its space, in bytes: names of files have 255, and some beside it.
+const MAX_DATASET: usize = 240;
 
 /// Tenants that are in another space than their own.
 #[derive(Debug, Clone, Default)]
@@ -101,13 +103,18 @@ impl Space {
     /// The write `id` to the dataset that is called `dataset` here.
     ///
     /// # Errors
-    /// As [`WriteId::new`].
+    /// As [`WriteId::new`]; [`Error::Config`] for a name that is too long with its space.
     pub(crate) fn write(&self, dataset: &str, id: &str) -> Result<WriteId> {
         let write = WriteId::new(dataset, id)?;
-        Ok(match self {
-            Self::Own(space) => write.within(space),
-            Self::Whole | Self::Common => write,
-        })
+        let Self::Own(space) = self else { return Ok(write) };
+        let write = write.within(space);
+        let length = write.dataset().len();
+        if length > MAX_DATASET {
+            let problem =
+                format!("a name that has {length} bytes with its space {space:?} before it: at most {MAX_DATASET}");
+            return Err(Error::config("dataset", problem));
+        }
+        Ok(write)
     }
 
     /// Where the dataset that is called `dataset` here was written to.
@@ -144,6 +151,8 @@ mod tests {
         let names = ["anna", "certificate:zoe"].map(|name| of(name).write("x", "w").unwrap().dataset().to_owned());
         assert_eq!(names, ["lab@x", "certificate@zoe@x"]);
         assert!(of("anna").write("dora@x", "w").is_err() && of("carl").write("lab@x", "w").is_err());
+        let long = of(&format!("certificate:{}", "x".repeat(128)));
+        assert!(long.write(&"y".repeat(99), "w").is_ok() && long.write(&"y".repeat(100), "w").is_err());
         let all = Spaces::new(&members(r#"{"common": ["*"], "dora": ["dora"]}"#)).unwrap();
         assert_eq!(all.of(&Tenant::of_ticket("anna")), Space::Common);
         assert_eq!(all.of(&Tenant::of_ticket("dora")), Space::Own("dora".into()));

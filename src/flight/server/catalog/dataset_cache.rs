@@ -248,12 +248,16 @@ fn used<T>(entries: &mut VecDeque<Arc<Entry<T>>>, at: usize) -> Option<Arc<Entry
     Some(entry)
 }
 
-/// Adds `entry` at the end; the one that was not used for longest makes room.
+/// Adds `entry` at the end; of those that nobody reads, the one that was not used for longest makes room. What is read is open all the
+/// same, and whoever asks for it again must find it.
 fn add<T>(entries: &mut VecDeque<Arc<Entry<T>>>, entry: Entry<T>) -> Arc<Entry<T>> {
     let entry = Arc::new(entry);
     entries.push_back(Arc::clone(&entry));
-    while entries.len() > KEPT {
-        entries.pop_front();
+    let idle = |entry: &Arc<Entry<T>>| entry.cell.get().is_none_or(|found| Arc::strong_count(found) == 1);
+    while entries.len() > KEPT
+        && let Some(at) = entries.iter().take(entries.len() - 1).position(idle)
+    {
+        entries.remove(at);
     }
     entry
 }
@@ -365,6 +369,19 @@ mod tests {
         assert_eq!(get(&opened, &files, Some(7)).await.1, 1, "but not more often than each second");
         opened.forget(&reading);
         assert_eq!(opened.lock().len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_others_read_stays_open_whatever_is_asked_for() {
+        let (opened, files) = (DatasetCache::default(), Arc::new(Files::default()));
+        let (reading, _) = get(&opened, &files, None).await;
+        for seed in 0..2 * KEPT as u64 {
+            let open = async |_| Ok(Data(Arc::clone(&files), 0));
+            let asked = (LoaderOptions { seed, ..LoaderOptions::default() }, &HiddenColumns::default());
+            opened.get(asked, None, MINUTE, open).await.unwrap();
+        }
+        assert_eq!(opened.lock().len(), KEPT);
+        assert!(Arc::ptr_eq(&get(&opened, &files, None).await.0, &reading), "the same for those who read with it");
     }
 
     #[tokio::test(start_paused = true)]

@@ -7,7 +7,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::future::Future as _;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -72,10 +72,18 @@ impl Patience {
     }
 }
 
-/// Connections by the address that they come from.
+/// Whom an address is counted for: one host has as many of IPv6 as it likes, all in one network of 64 bits.
+pub(super) fn host(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
+        address => address,
+    }
+}
+
+/// Connections by the host that they come from.
 type Peers = Arc<Mutex<HashMap<IpAddr, usize>>>;
 
-/// One connection of an address.
+/// One connection of a host.
 struct Peer {
     peers: Peers,
     address: IpAddr,
@@ -86,7 +94,7 @@ impl Peer {
     fn of<IO: Connected<ConnectInfo: 'static>>(io: &IO, peers: &Peers, most: usize) -> Result<Option<Self>, ()> {
         let info: Box<dyn Any> = Box::new(io.connect_info());
         let address = info.downcast_ref::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr);
-        let Some(address) = address.map(|address| address.ip().to_canonical()) else { return Ok(None) };
+        let Some(address) = address.map(|address| host(address.ip())) else { return Ok(None) };
         let mut counts = peers.lock().unwrap_or_else(PoisonError::into_inner);
         let count = counts.entry(address).or_default();
         if *count >= most {
@@ -272,6 +280,8 @@ impl<IO: Connected> Connected for Admitted<IO> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::SocketAddr;
+
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
     fn limits() -> Limits {
@@ -325,6 +335,32 @@ mod tests {
         assert!(error.contains("age") && elapsed() == 310 + 12 * 3600 + 300, "{error} after {} s", elapsed());
         drop(far);
         writing.await.unwrap();
+    }
+
+    /// A connection from an address.
+    struct From(SocketAddr);
+
+    impl Connected for From {
+        type ConnectInfo = TcpConnectInfo;
+
+        fn connect_info(&self) -> TcpConnectInfo {
+            TcpConnectInfo { local_addr: None, remote_addr: Some(self.0) }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_host_is_one_peer_however_many_addresses_it_has() {
+        let limits = Limits { connections: 100, connections_per_peer: 2, ..Limits::default() };
+        let of =
+            |addresses: &[&str]| addresses.iter().map(|ip| SocketAddr::new(ip.parse().unwrap(), 1)).collect::<Vec<_>>();
+        for (addresses, let_in) in [
+            (of(&["2001:db8::1", "2001:db8::2", "2001:db8::ffff:0:0:3", "2001:db8:0:1::1", "2001:db8:0:1::2"]), 4),
+            (of(&["10.0.0.1", "10.0.0.2", "::ffff:10.0.0.2", "10.0.0.2", "10.0.0.3"]), 4),
+        ] {
+            let incoming = futures::stream::iter(addresses.into_iter().map(|address| Ok(From(address))));
+            let admitted: Vec<_> = admit(incoming, &limits, Metrics::new(), uncut()).collect().await;
+            assert_eq!(admitted.len(), let_in);
+        }
     }
 
     #[tokio::test]

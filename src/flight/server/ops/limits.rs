@@ -21,7 +21,7 @@ pub struct Limits {
     pub action_bytes: usize,
     /// Connections at once; more are closed as soon as they are accepted.
     pub connections: usize,
-    /// Connections at once from one address.
+    /// Connections at once from one address; of IPv6 from one network of 64 bits, which is one host's.
     pub connections_per_peer: usize,
     /// Streams at once on one connection.
     pub streams_per_connection: u32,
@@ -35,7 +35,7 @@ pub struct Limits {
     pub gangs_per_tenant: u32,
     /// Ranks of all gangs of one tenant; 65,536 in all.
     pub gang_ranks_per_tenant: u32,
-    /// Calls of one address that are refused a minute, for want of a good token or ticket; further ones are held for a second each.
+    /// Calls of one address, or network as above, that are refused a minute, for want of a good token or ticket; further ones are held for a second each.
     pub refused_per_minute: u32,
     /// Headers of one call together, as HTTP/2 counts them.
     pub header_list_bytes: u32,

@@ -44,9 +44,14 @@ use crate::plan::{OrderVersion, State, Tail};
 /// Batches that one rank may hold before it gives some back.
 pub(crate) const WINDOW: u16 = 8;
 
+/// What metrics call all datasets in tenants' own spaces.
+const PRIVATE: &str = "(private)";
+
 /// Most tickets of one answer, and bytes of what they say; whoever has more ranks asks for each.
 const MAX_ENDPOINTS: u32 = 1024;
 const MAX_ENDPOINTS_BYTES: u64 = 4 << 20;
+/// Bytes of a ticket beside what was asked.
+const TICKET: u64 = 512;
 
 /// How a ticket came in.
 #[derive(Debug)]
@@ -152,6 +157,15 @@ impl Core {
             entry.check_global_batch(global, asked.world_size)?;
         }
         Ok((options, hidden))
+    }
+
+    /// What metrics call a dataset that `tenant` reads: by its name, unless that is its tenants' own affair.
+    fn label<'a>(&self, tenant: &Tenant, dataset: &'a str) -> &'a str {
+        let space = self.config.spaces.of(tenant);
+        let own = |staging| matches!(space, Space::Own(_)) && space.own(staging, dataset).is_some();
+        let private =
+            !self.config.catalogue.names().any(|name| name == dataset) && self.staging.as_ref().is_some_and(own);
+        if private { PRIVATE } else { dataset }
     }
 
     async fn offer(&self, tenant: &Tenant, asked: &StreamRequest) -> Result<Arc<OpenDataset>> {
@@ -428,7 +442,7 @@ impl Core {
             workers: Arc::clone(self.streams.workers()),
             claims: Arc::clone(self.streams.claims()),
             permit,
-            counters: self.config.admin.metrics().stream(&ticket.asked.dataset),
+            counters: self.config.admin.metrics().stream(self.label(tenant, &ticket.asked.dataset)),
             draining: self.draining.clone(),
         };
         Ok(Sending::new(stored, rows.part.unwrap_or(0), rows.parts, means))
@@ -471,6 +485,18 @@ fn same_data(ticket: &Ticket, found: Fingerprint) -> Result<()> {
         found: format!("fingerprint {found}"),
         hint: "replicas must serve the same files, and files must not change during an epoch".to_owned(),
     })
+}
+
+/// Bytes that the tickets for `asked` take, about: those of all ranks or parts, where none is named.
+pub(super) fn endpoints_bytes(asked: &StreamRequest) -> usize {
+    let count = match (&asked.rows, asked.rank) {
+        (Some(StoredRows { part: Some(_), .. }), _) | (None, Some(_)) => 1,
+        (Some(rows), _) => rows.parts,
+        (None, None) => asked.world_size,
+    };
+    // Beside what was asked, a ticket has its tenant, its time and its signature, and an endpoint its replicas.
+    let bytes = u64::from(count.min(MAX_ENDPOINTS)).saturating_mul(2 * asked.to_json().len() as u64 + TICKET);
+    usize::try_from(bytes.min(2 * MAX_ENDPOINTS_BYTES)).unwrap_or(usize::MAX)
 }
 
 /// Tickets for all of `count` at once, of which each says all that was `asked`.

@@ -23,6 +23,8 @@ use crate::flight::status::from_status;
 const UNIT: usize = 4096;
 /// Least bytes of all messages that are on their way in.
 const LEAST: u64 = 32 << 20;
+/// Least bytes of all answers that are on their way out: some of the longest.
+const LEAST_OUT: u64 = 128 << 20;
 /// A request of more bytes is paid for; of smaller ones there are as many as calls.
 const SMALL: usize = 64 << 10;
 /// Longest wait for room that other messages take.
@@ -33,6 +35,8 @@ const LONGEST: Duration = Duration::from_secs(300);
 pub(crate) enum Kind {
     /// A call with one request.
     Call,
+    /// A stream of batches, until its ticket is here.
+    Ticket,
     /// An attempt that is put.
     Write,
 }
@@ -40,27 +44,35 @@ pub(crate) enum Kind {
 #[derive(Debug)]
 struct Account {
     calls: u32,
+    tickets: u32,
     writes: u32,
     room: Arc<Semaphore>,
+    answers: Arc<Semaphore>,
 }
 
-/// All that is on its way in.
+/// All that is on its way in, and answers that are not read yet.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     limits: Limits,
     whole: Arc<Semaphore>,
     /// Units that one tenant may have of the whole, so that it cannot keep the others out.
     share: usize,
+    /// Apart from the requests: those that hold memory for one wait for no other.
+    answers: Arc<Semaphore>,
+    share_of_answers: usize,
     accounts: Mutex<HashMap<Tenant, Account>>,
 }
 
 impl Incoming {
-    /// A quarter of the memory budget is for what comes in.
+    /// A quarter of the memory budget is for what comes in, and as much for answers to calls.
     pub(crate) fn new(limits: Limits, memory_budget: u64) -> Arc<Self> {
-        let bytes = usize::try_from((memory_budget / 4).max(LEAST)).unwrap_or(usize::MAX);
-        let units = (bytes / UNIT).min(1 << 28);
-        let (whole, share) = (Arc::new(Semaphore::new(units)), units - units / 4);
-        Arc::new(Self { limits, whole, share, accounts: Mutex::default() })
+        let room = |least: u64| {
+            let bytes = usize::try_from((memory_budget / 4).max(least)).unwrap_or(usize::MAX);
+            let units = (bytes / UNIT).min(1 << 28);
+            (Arc::new(Semaphore::new(units)), units - units / 4)
+        };
+        let ((whole, share), (answers, share_of_answers)) = (room(LEAST), room(LEAST_OUT));
+        Arc::new(Self { limits, whole, share, answers, share_of_answers, accounts: Mutex::default() })
     }
 
     fn accounts(&self) -> MutexGuard<'_, HashMap<Tenant, Account>> {
@@ -76,11 +88,14 @@ impl Incoming {
         let mut accounts = self.accounts();
         let account = accounts.entry(tenant.clone()).or_insert_with(|| Account {
             calls: 0,
+            tickets: 0,
             writes: 0,
             room: Arc::new(Semaphore::new(self.share)),
+            answers: Arc::new(Semaphore::new(self.share_of_answers)),
         });
         let (count, most, what, option) = match kind {
             Kind::Call => (&mut account.calls, self.limits.calls_per_tenant, "call", "calls_per_tenant"),
+            Kind::Ticket => (&mut account.tickets, self.limits.calls_per_tenant, "ticket", "calls_per_tenant"),
             Kind::Write => (&mut account.writes, self.limits.writes_per_tenant, "write", "writes_per_tenant"),
         };
         if *count >= most {
@@ -88,8 +103,8 @@ impl Incoming {
             return Err(Error::limit(what, asked, most.into(), option));
         }
         *count += 1;
-        let room = Arc::clone(&account.room);
-        Ok(Place { incoming: Arc::clone(self), tenant: tenant.clone(), kind, room })
+        let (room, answers) = (Arc::clone(&account.room), Arc::clone(&account.answers));
+        Ok(Place { incoming: Arc::clone(self), tenant: tenant.clone(), kind, room, answers })
     }
 }
 
@@ -100,6 +115,7 @@ pub(crate) struct Place {
     tenant: Tenant,
     kind: Kind,
     room: Arc<Semaphore>,
+    answers: Arc<Semaphore>,
 }
 
 impl Drop for Place {
@@ -108,13 +124,31 @@ impl Drop for Place {
         if let Some(account) = accounts.get_mut(&self.tenant) {
             match self.kind {
                 Kind::Call => account.calls -= 1,
+                Kind::Ticket => account.tickets -= 1,
                 Kind::Write => account.writes -= 1,
             }
-            if account.calls == 0 && account.writes == 0 {
+            if account.calls == 0 && account.tickets == 0 && account.writes == 0 {
                 accounts.remove(&self.tenant);
             }
         }
     }
+}
+
+/// So many units of a tenant's share, and of the whole.
+async fn acquire(
+    (share, whole): (&Arc<Semaphore>, &Arc<Semaphore>),
+    units: usize,
+    culprit: &'static str,
+) -> Result<Claim> {
+    let units = u32::try_from(units).unwrap_or(u32::MAX);
+    let acquire = async {
+        let share = Arc::clone(share).acquire_many_owned(units).await;
+        let whole = Arc::clone(whole).acquire_many_owned(units).await;
+        share.and_then(|share| Ok(Claim { _share: share, _whole: whole? }))
+    };
+    let late = |_| Error::Timeout { stage: "receive", culprit: culprit.to_owned(), waited: LONGEST };
+    // The semaphores are never closed.
+    timeout(LONGEST, acquire).await.map_err(late)?.map_err(|error| Error::Closed { why: error.to_string() })
 }
 
 /// Memory for a message; given back on drop.
@@ -139,19 +173,17 @@ impl Place {
                 "memory_budget",
             ));
         }
-        let units = u32::try_from(units).unwrap_or(u32::MAX);
-        let acquire = async {
-            let share = Arc::clone(&self.room).acquire_many_owned(units).await;
-            let whole = Arc::clone(&self.incoming.whole).acquire_many_owned(units).await;
-            share.and_then(|share| Ok(Claim { _share: share, _whole: whole? }))
-        };
-        let late = |_| Error::Timeout {
-            stage: "receive",
-            culprit: "room for a message: others are on their way in".to_owned(),
-            waited: LONGEST,
-        };
-        // The semaphores are never closed.
-        timeout(LONGEST, acquire).await.map_err(late)?.map_err(|error| Error::Closed { why: error.to_string() })
+        acquire((&self.room, &self.incoming.whole), units, "room for a message: others are on their way in").await
+    }
+
+    /// Memory for an answer of `bytes` bytes, once there is so much; the longest have all that one tenant may.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`].
+    pub(super) async fn answer(&self, bytes: usize) -> Result<Claim> {
+        let units = bytes.div_ceil(UNIT).min(self.incoming.share_of_answers);
+        let others = "room for an answer: others are not read yet";
+        acquire((&self.answers, &self.incoming.answers), units, others).await
     }
 
     /// The body of a call with one request, and what it is paid with.
@@ -171,7 +203,9 @@ impl Place {
                 return Err(Status::out_of_range(format!("a request has at most {limit} bytes")));
             }
             if length > SMALL && claim.is_none() {
-                claim = Some(self.claim(limit).await.map_err(|error| crate::flight::status::to_status(&error))?);
+                let room = timeout_at(deadline, self.claim(limit)).await;
+                let room = room.map_err(|_| Status::unavailable("there is no room for the request; try again"))?;
+                claim = Some(room.map_err(|error| crate::flight::status::to_status(&error))?);
             }
             whole.extend_from_slice(&data);
         }
@@ -323,11 +357,29 @@ mod tests {
         assert!(matches!(error, Error::Limit { option: "message_bytes", .. }), "{error}");
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn answers_that_nobody_reads_are_a_tenants_own_affair() {
+        let incoming = incoming(Limits::default());
+        let enter = |name: &str| incoming.enter(&tenant(name), Kind::Call).unwrap();
+        let (first, second) = (enter("a"), enter("a"));
+        let unread = first.answer(90 << 20).await.unwrap();
+        let error = second.answer(10 << 20).await.unwrap_err();
+        assert!(matches!(&error, Error::Timeout { culprit, .. } if culprit.contains("not read")), "{error}");
+        second.claim(20 << 20).await.unwrap();
+        enter("b").answer(20 << 20).await.unwrap();
+        drop(unread);
+        second.answer(1 << 30).await.unwrap();
+        assert_eq!(incoming.answers.available_permits() * UNIT, LEAST_OUT as usize);
+    }
+
     #[tokio::test]
     async fn calls_and_writes_of_a_tenant_are_counted_apart() {
         let incoming = incoming(Limits { calls_per_tenant: 2, writes_per_tenant: 1, ..Limits::default() });
-        let held = [Kind::Call, Kind::Call, Kind::Write].map(|kind| incoming.enter(&tenant("a"), kind).unwrap());
-        for (kind, name) in [(Kind::Call, "calls_per_tenant"), (Kind::Write, "writes_per_tenant")] {
+        let kinds = [Kind::Call, Kind::Call, Kind::Ticket, Kind::Ticket, Kind::Write];
+        let held = kinds.map(|kind| incoming.enter(&tenant("a"), kind).unwrap());
+        for (kind, name) in
+            [(Kind::Call, "calls_per_tenant"), (Kind::Ticket, "calls_per_tenant"), (Kind::Write, "writes_per_tenant")]
+        {
             let error = incoming.enter(&tenant("a"), kind).unwrap_err();
             assert!(error.to_string().contains(name), "{error}");
             incoming.enter(&tenant("b"), kind).unwrap();

@@ -1,7 +1,7 @@
 //! The calls of Arrow Flight. DoGet and DoPut are answered by [`AuthLayer`](crate::flight::server::access::auth_layer::AuthLayer), which does not copy batches.
 
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::ipc::writer::IpcWriteOptions;
 use arrow_flight::flight_descriptor::DescriptorType;
@@ -10,10 +10,12 @@ use arrow_flight::{
     Action, ActionType, Criteria, Empty, FlightData, FlightDescriptor, FlightInfo, HandshakeRequest, HandshakeResponse,
     IpcMessage, PollInfo, PutResult, SchemaAsIpc, SchemaResult, Ticket,
 };
+use futures::future::BoxFuture;
 use futures::{Stream, StreamExt};
 use tonic::{Request, Response, Status, Streaming};
 
-use super::core::{Core, json};
+use super::core::{Core, endpoints_bytes, json};
+use super::incoming::{Claim, Place};
 use super::put;
 use crate::error::Error;
 use crate::flight::gang::wire::ACTIONS;
@@ -24,6 +26,9 @@ use crate::flight::status::to_status;
 /// See the module.
 #[derive(Debug, Clone)]
 pub(crate) struct Service(pub(crate) Arc<Core>);
+
+/// Bytes of an answer that is not paid for: of such there are as many as calls.
+const SHORT: usize = 64 << 10;
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
@@ -48,6 +53,20 @@ impl Service {
 /// The sender of the request, as the guard found it.
 fn tenant<T>(request: &Request<T>) -> Result<Tenant, Status> {
     request.extensions().get::<Tenant>().cloned().ok_or_else(|| Status::unauthenticated("nobody sent this"))
+}
+
+/// Room for answers to `request`, which its client may never read: what was claimed is the answer's.
+fn room<T>(request: &Request<T>) -> Result<Arc<Place>, Status> {
+    request.extensions().get::<Arc<Place>>().cloned().ok_or_else(|| Status::internal("a call without a place"))
+}
+
+/// `answer`, and what it is paid with.
+fn paid<T>(answer: T, claim: Option<Claim>) -> Response<T> {
+    let mut response = Response::new(answer);
+    if let Some(claim) = claim {
+        response.extensions_mut().insert(Arc::new(claim));
+    }
+    response
 }
 
 fn unimplemented(what: &str) -> Status {
@@ -96,8 +115,13 @@ impl FlightService for Service {
     async fn get_flight_info(&self, request: Request<FlightDescriptor>) -> Result<Response<FlightInfo>, Status> {
         let tenant = tenant(&request)?;
         let asked = self.asked(request.get_ref())?;
-        let info = self.0.describe(&tenant, asked).await.map_err(|error| self.failed(&error))?;
-        Ok(Response::new(info))
+        let (place, bytes) = (room(&request)?, endpoints_bytes(&asked));
+        let described = async {
+            let claim = if bytes > SHORT { Some(place.answer(bytes).await?) } else { None };
+            Ok::<_, Error>((self.0.describe(&tenant, asked).await?, claim))
+        };
+        let (info, claim) = described.await.map_err(|error| self.failed(&error))?;
+        Ok(paid(info, claim))
     }
 
     async fn poll_flight_info(&self, _: Request<FlightDescriptor>) -> Result<Response<PollInfo>, Status> {
@@ -127,9 +151,18 @@ impl FlightService for Service {
     }
 
     async fn do_action(&self, request: Request<Action>) -> Result<Response<Self::DoActionStream>, Status> {
-        let tenant = tenant(&request)?;
+        let (tenant, place) = (tenant(&request)?, room(&request)?);
         let Action { r#type, body } = request.into_inner();
         self.0.config.limits.admit_action(body.len()).map_err(|error| to_status(&error))?;
+        let claim = Mutex::default();
+        let claimed = |bytes| -> BoxFuture<'_, Result<(), Error>> {
+            let (place, claim) = (&place, &claim);
+            Box::pin(async move {
+                let room = place.answer(bytes).await?;
+                *claim.lock().unwrap_or_else(PoisonError::into_inner) = Some(room);
+                Ok(())
+            })
+        };
         let answer = match r#type.as_str() {
             "stats" => Ok(json(&self.0.stats(&tenant))),
             "state" => match StreamRequest::from_json(&body) {
@@ -141,12 +174,13 @@ impl FlightService for Service {
             }
             gang => {
                 let space = self.0.config.spaces.of(&tenant);
-                self.0.gangs.call_as(gang, &body, |name| space.gang(name)).await
+                self.0.gangs.call_as(gang, &body, |name| space.gang(name), &claimed).await
             }
         };
         let answer = answer.map_err(|error| self.failed(&error))?;
         let answer = arrow_flight::Result::new(answer);
-        Ok(Response::new(Box::pin(futures::stream::iter([Ok(answer)]))))
+        let claim = claim.into_inner().unwrap_or_else(PoisonError::into_inner);
+        Ok(paid(Box::pin(futures::stream::iter([Ok(answer)])), claim))
     }
 
     async fn list_actions(&self, _: Request<Empty>) -> Result<Response<Self::ListActionsStream>, Status> {

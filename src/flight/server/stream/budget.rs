@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::revocable::{Held, Revocable};
 use crate::error::{Error, Result};
 use crate::flight::server::access::auth::Tenant;
+use crate::manifest::Fingerprint;
 use crate::memory::{Pool, SlabPool};
 
 /// Unit of the memory budget, in bytes: permits are 32 bits wide.
@@ -54,11 +55,12 @@ struct Kept {
     waiting: usize,
 }
 
-/// A pool that nobody uses. It goes to streams of the same tenant only: whoever received its batches through shared memory can read
-/// what lies there next.
+/// A pool that nobody uses. It goes to streams of the same tenant and the same data only: whoever received its batches through shared
+/// memory can read what lies there next, and whoever reads the next line with this tenant what lies there still.
 #[derive(Debug)]
 struct Idle {
     pool: Arc<Pool>,
+    data: Fingerprint,
     /// Bytes of each of its batches, where they share slabs; else 0.
     together: usize,
     claim: Claim,
@@ -214,13 +216,14 @@ impl ByteBudget {
                 // To be tried again: others will end, and another replica may have room.
                 Err(_) => {
                     let own = self.accounts.all().get(tenant).copied().unwrap_or(0) as u64 * UNIT;
+                    // How much others hold is the operator's to know.
+                    let (used, budget) = (self.used(), self.budget);
+                    tracing::warn!(waits = %tenant, bytes, own, used, budget, "no memory for another stream");
                     return Err(Error::Remote {
                         peer: "the server".to_owned(),
                         what: format!(
-                            "has no memory for another stream: {bytes} bytes beside {} that are held of a memory_budget of {}, {own} \
-                             of them by this tenant; nobody gave any back within {} s",
-                            self.used(),
-                            self.budget,
+                            "has no memory for another stream: {bytes} bytes beside {own} that this tenant holds of its \
+                             memory_budget; nobody gave any back within {} s",
                             PATIENCE.as_secs()
                         ),
                         source: None,
@@ -285,7 +288,7 @@ impl ByteBudget {
     /// Keeps the pool of a line that ended, with as much of the line's claim as it holds at most; the rest of it is free at once.
     /// `together` are the bytes of each of its batches, where they share slabs. Nothing is kept that the claim does not pay for, or
     /// while somebody waits for memory.
-    pub(crate) fn keep(&self, pool: Arc<Pool>, mut claim: Claim, together: usize) {
+    pub(crate) fn keep(&self, pool: Arc<Pool>, data: Fingerprint, mut claim: Claim, together: usize) {
         // The rest was for reading.
         let paid = claim.split(SlabPool::bytes(pool.budget(), together) as u64);
         let mut kept = self.kept();
@@ -296,17 +299,22 @@ impl ByteBudget {
             drop(claim);
             return;
         };
-        kept.pools.push_back(Idle { pool, together, claim: part });
+        kept.pools.push_back(Idle { pool, data, together, claim: part });
         let given_up = if kept.pools.len() > IDLE { kept.pools.pop_front() } else { None };
         drop(kept);
         drop(given_up);
     }
 
-    /// The pool of an ended line of `tenant` whose batches were alike.
-    pub(crate) fn reuse(&self, tenant: &Tenant, budget: usize, together: usize) -> Option<Arc<Pool>> {
+    /// The pool of an ended line of `tenant` over the same `data` whose batches were alike.
+    pub(crate) fn reuse(
+        &self,
+        (tenant, data): (&Tenant, Fingerprint),
+        budget: usize,
+        together: usize,
+    ) -> Option<Arc<Pool>> {
         let mut kept = self.kept();
-        let alike =
-            |idle: &Idle| idle.claim.tenant == *tenant && idle.pool.budget() == budget && idle.together == together;
+        let own = |idle: &Idle| idle.claim.tenant == *tenant && idle.data == data;
+        let alike = |idle: &Idle| own(idle) && idle.pool.budget() == budget && idle.together == together;
         let at = kept.pools.iter().rposition(alike)?;
         let found = kept.pools.remove(at);
         drop(kept);
@@ -323,6 +331,8 @@ impl ByteBudget {
 mod tests {
     use super::*;
     use crate::memory::SystemAllocator;
+
+    const DATA: Fingerprint = Fingerprint::from_bytes([0; 32]);
 
     fn pool(budget: u64) -> Arc<Pool> {
         Pool::new(Arc::new(SystemAllocator), budget as usize)
@@ -341,18 +351,20 @@ mod tests {
         let waits = claims.claim(&anna, 90 * UNIT);
         let ends = async {
             tokio::task::yield_now().await;
-            claims.keep(pool(UNIT), line, 0);
+            claims.keep(pool(UNIT), DATA, line, 0);
         };
         let (claimed, ()) =
             tokio::time::timeout(Duration::from_secs(10), async { tokio::join!(waits, ends) }).await.unwrap();
         drop(claimed.unwrap());
         // Kept where nobody waits, used again, and given up for whoever needs it.
-        claims.keep(pool(60 * UNIT), claims.claim(&anna, 60 * UNIT).await.unwrap(), 0);
+        claims.keep(pool(60 * UNIT), DATA, claims.claim(&anna, 60 * UNIT).await.unwrap(), 0);
         assert_eq!(claims.used(), 0);
         assert!(claims.try_spare(&anna, 50 * UNIT).is_none(), "what is nice to have takes nothing from what is kept");
-        assert!(claims.reuse(&anna, 60 * 4096, 100_000).is_none(), "a pool for batches of another length");
-        assert!(claims.reuse(&anna, 60 * 4096, 0).is_some() && claims.reuse(&anna, 60 * 4096, 0).is_none());
-        claims.keep(pool(60 * UNIT), claims.claim(&anna, 60 * UNIT).await.unwrap(), 0);
+        assert!(claims.reuse((&anna, DATA), 60 * 4096, 100_000).is_none(), "a pool for batches of another length");
+        assert!(
+            claims.reuse((&anna, DATA), 60 * 4096, 0).is_some() && claims.reuse((&anna, DATA), 60 * 4096, 0).is_none()
+        );
+        claims.keep(pool(60 * UNIT), DATA, claims.claim(&anna, 60 * UNIT).await.unwrap(), 0);
         let mut all = claims.claim(&anna, 100 * UNIT).await.unwrap();
         let part = all.split(40 * UNIT).unwrap();
         drop(all);
@@ -361,17 +373,17 @@ mod tests {
         // Of a line that read far ahead only the pool's own part is kept, so that the next one can read ahead too.
         let claims = ByteBudget::new(1000 * UNIT);
         for _ in 0..3 {
-            claims.keep(pool(256 * UNIT), claims.claim(&anna, 900 * UNIT).await.unwrap(), 0);
+            claims.keep(pool(256 * UNIT), DATA, claims.claim(&anna, 900 * UNIT).await.unwrap(), 0);
             assert_eq!(claims.free.available_permits(), 744);
-            claims.reuse(&anna, 1 << 20, 0).unwrap();
+            claims.reuse((&anna, DATA), 1 << 20, 0).unwrap();
         }
         // What its slabs hold beyond the pool's budget is paid for too.
-        claims.keep(pool(256 * UNIT), claims.claim(&anna, 900 * UNIT).await.unwrap(), 100_000);
+        claims.keep(pool(256 * UNIT), DATA, claims.claim(&anna, 900 * UNIT).await.unwrap(), 100_000);
         assert_eq!(claims.free.available_permits(), 1000 - 512);
-        claims.reuse(&anna, 1 << 20, 100_000).unwrap();
+        claims.reuse((&anna, DATA), 1 << 20, 100_000).unwrap();
         // A line that has not paid for all of it keeps nothing.
-        claims.keep(pool(256 * UNIT), claims.claim(&anna, 500 * UNIT).await.unwrap(), 100_000);
-        assert!(claims.free.available_permits() == 1000 && claims.reuse(&anna, 1 << 20, 100_000).is_none());
+        claims.keep(pool(256 * UNIT), DATA, claims.claim(&anna, 500 * UNIT).await.unwrap(), 100_000);
+        assert!(claims.free.available_permits() == 1000 && claims.reuse((&anna, DATA), 1 << 20, 100_000).is_none());
         assert!(matches!(claims.claim(&anna, 1001 * UNIT).await, Err(Error::Limit { .. })));
     }
 
@@ -395,6 +407,8 @@ mod tests {
         let error = claims.claim(&anna, 90 * UNIT).await.unwrap_err().to_string();
         assert!(error.contains("no memory for another stream") && error.contains("within 30 s"), "{error}");
         assert!(!error.contains("bert"), "{error}");
+        let others = (80 * UNIT).to_string();
+        assert!(!error.contains(&others), "what others hold is not told: {error}");
         assert_eq!(start.elapsed(), PATIENCE);
         drop(claimed);
         unread.put(claims.claim(&anna, 90 * UNIT).await.unwrap());
@@ -458,8 +472,13 @@ mod tests {
     #[tokio::test]
     async fn memory_of_one_tenant_is_never_the_next_ones() {
         let (anna, bert, claims) = (tenant("anna"), tenant("bert"), ByteBudget::new(100 * UNIT));
-        claims.keep(pool(60 * UNIT), claims.claim(&anna, 60 * UNIT).await.unwrap(), 0);
-        assert!(claims.reuse(&bert, 60 * 4096, 0).is_none());
-        assert!(claims.reuse(&anna, 60 * 4096, 0).is_some());
+        claims.keep(pool(60 * UNIT), DATA, claims.claim(&anna, 60 * UNIT).await.unwrap(), 0);
+        assert!(claims.reuse((&bert, DATA), 60 * 4096, 0).is_none());
+        let other = Fingerprint::from_bytes([1; 32]);
+        assert!(
+            claims.reuse((&anna, other), 60 * 4096, 0).is_none(),
+            "others may read these data with anna, and not those"
+        );
+        assert!(claims.reuse((&anna, DATA), 60 * 4096, 0).is_some());
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use arrow::array::RecordBatch;
+use arrow::array::{Array as _, ArrayRef, RecordBatch};
 use arrow::datatypes::Schema;
 use arrow::ipc::writer::{DictionaryTracker, IpcDataGenerator, IpcWriteContext, IpcWriteOptions};
 use bytes::Bytes;
@@ -80,6 +80,8 @@ pub(crate) struct Sending {
     row: usize,
     /// The claim on the memory of a message.
     message: Option<Claim>,
+    /// That on what the message that is on its way out takes beyond it, and its bytes.
+    beyond: Option<(u64, Claim)>,
     /// The claim of the message that is on its way out.
     in_flight: Option<InFlight>,
     begun: bool,
@@ -97,7 +99,7 @@ impl Sending {
         let rows: Vec<u64> = (0..stored.groups()).map(|group| stored.rows(group)).collect();
         let groups = groups(&rows, part, parts);
         let current = means.claims.seat(means.permit.tenant());
-        Self { stored, groups, means, current, row: 0, message: None, in_flight: None, begun: false }
+        Self { stored, groups, means, current, row: 0, message: None, beyond: None, in_flight: None, begun: false }
     }
 
     /// Where the rows are.
@@ -111,7 +113,7 @@ impl Sending {
             self.begun = true;
             return Ok(Some(Message::Schema(schema_message(self.stored.schema()))));
         }
-        self.in_flight = None;
+        (self.in_flight, self.beyond) = (None, None);
         let mut draining = self.means.draining.clone();
         tokio::select! {
             biased;
@@ -137,7 +139,18 @@ impl Sending {
             }
             let each = (batch.get_array_memory_size() / batch.num_rows()).max(1);
             let rows = (MESSAGE_BYTES / each).clamp(1, MESSAGE_ROWS).min(batch.num_rows() - next);
-            let (header, body) = encode(&batch.slice(next, rows))?;
+            let piece = batch.slice(next, rows);
+            let beyond = bytes(&piece).saturating_sub(MESSAGE_BYTES) as u64;
+            if beyond > self.beyond.as_ref().map_or(0, |(paid, _)| *paid) {
+                // One row may be far longer than the others. Who waits for memory meanwhile may have the group's.
+                drop(piece);
+                self.current.put(decoded);
+                self.beyond = None;
+                let claim = self.means.claims.claim(self.means.permit.tenant(), beyond).await?;
+                self.beyond = Some((beyond, claim));
+                continue;
+            }
+            let (header, body) = encode(&piece)?;
             self.row = next + rows;
             self.in_flight = Some(self.means.permit.acquire(body.len() as u64).await?);
             self.means.counters.sent(rows as u64, body.len() as u64);
@@ -157,6 +170,13 @@ impl Sending {
         let rows = self.stored.read(group, &self.means.workers).await?;
         Ok(Decoded { rows, _memory: memory })
     }
+}
+
+/// Bytes of the rows of `batch` and no others, as a message holds them.
+fn bytes(batch: &RecordBatch) -> usize {
+    let column = |column: &ArrayRef| column.to_data().get_slice_memory_size();
+    // What has no size is refused when it is encoded.
+    batch.columns().iter().map(|array| column(array).unwrap_or(0)).fold(0, usize::saturating_add)
 }
 
 fn schema_message(schema: &Schema) -> Bytes {

@@ -44,7 +44,7 @@ impl Drop for SharedStream {
                 drop(pool);
                 drop(memory);
             } else {
-                self.claims.keep(pool, memory, self.together);
+                self.claims.keep(pool, self.offer.fingerprint, memory, self.together);
             }
         }
     }

@@ -228,7 +228,7 @@ impl SharedStreams {
         let keep = usize::try_from(kept).unwrap_or(usize::MAX);
         let batches = usize::try_from(need.batches).unwrap_or(usize::MAX).saturating_add(keep);
         let even = wanted.offer.prepared.even_batch(&wanted.plan, wanted.share).unwrap_or(0);
-        Place { home: self.home(&wanted.tenant, batches, even, memory), ring, keep, prefetch: footing.prefetch }
+        Place { home: self.home(wanted, batches, even, memory), ring, keep, prefetch: footing.prefetch }
     }
 
     /// A line of `batches` from `step` on, for all streams that ask for the same.
@@ -268,11 +268,12 @@ impl SharedStreams {
         line
     }
 
-    /// Where a line of `tenant` builds batches, `bytes` of them at once, all of `len` bytes if that is not 0. What slabs that several batches share
+    /// Where a line for `wanted` builds batches, `bytes` of them at once, all of `len` bytes if that is not 0. What slabs that several batches share
     /// take beyond is added to `memory`; where the budget has no room for it, each batch has a slab of its own.
-    fn home(&self, tenant: &Tenant, bytes: usize, len: usize, memory: &mut Claim) -> BatchArena {
+    fn home(&self, wanted: &Wanted, bytes: usize, len: usize, memory: &mut Claim) -> BatchArena {
+        let (tenant, whose) = (&wanted.tenant, (&wanted.tenant, wanted.offer.fingerprint));
         let home =
-            |allocator, together| BatchArena { allocator, pool: self.claims.reuse(tenant, bytes, together), together };
+            |allocator, together| BatchArena { allocator, pool: self.claims.reuse(whose, bytes, together), together };
         let Some(shared) = &self.shared else { return home(Arc::new(SystemAllocator), 0) };
         let alone = || home(Arc::<SharedAllocator>::clone(shared), 0);
         let held = SlabPool::bytes(bytes, len);

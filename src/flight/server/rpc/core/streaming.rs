@@ -81,7 +81,7 @@ impl Core {
             generation: asked.gang.as_ref().map(|caller| caller.generation),
             seat,
             outgoing,
-            counters: self.config.admin.metrics().stream(&asked.dataset),
+            counters: self.config.admin.metrics().stream(self.label(tenant, &asked.dataset)),
             permit,
             in_flight: None,
             step: asked.step,
