@@ -32,6 +32,8 @@ class SourceOptions:
     """Tasks to read with."""
     if_exists: str | None
     """What a write does with a dataset that is there: ``append``, ``replace``, ``error`` or ``ignore``."""
+    overwrite_foreign: bool
+    """Whether ``replace`` may delete a directory that is no dataset of bowstring's."""
     pushdown: bool
     """Whether Spark's own filters are pushed down."""
     timeout: float
@@ -66,6 +68,7 @@ class SourceOptions:
             filter=options.get("filter"),
             parts=_number(options, "parts", (1 << 31) - 1) if "parts" in options else None,
             if_exists=exists,
+            overwrite_foreign=options.get("overwrite_foreign", "false").lower() == "true",
             pushdown=options.get("pushdown", "false").lower() == "true",
             timeout=_seconds(options),
             checkpoints=options.get("checkpointlocation"),
