@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::format::Format;
+use crate::convert::format::Format;
 use crate::error::{Error, Result};
 
 /// Endings of compressed files, and what they are without.
