@@ -31,6 +31,7 @@ from bowstring.errors import ConfigError, LimitError, NotFoundError, Unsupported
 from bowstring.following import callback
 from bowstring.options import Url
 from bowstring.ranges import whole
+from bowstring.stats import Stats
 
 __all__ = ["Dataset", "Loader", "dataset"]
 
@@ -208,7 +209,7 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
         """
         return callback(self)
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Stats:
         """As :meth:`bowstring.Loader.stats`."""
         return self._loader.stats()
 
