@@ -33,10 +33,7 @@
 //! # }
 //! ```
 
-#![cfg_attr(
-    not(feature = "flight"),
-    allow(dead_code, reason = "some items are used by servers and clients only")
-)]
+#![cfg_attr(not(feature = "flight"), allow(dead_code, reason = "some items are used by servers and clients only"))]
 
 pub mod codec;
 #[cfg(feature = "convert")]
