@@ -117,7 +117,7 @@ lint: $(VENV)/turbo $(VENV)/ready ## rustfmt, clippy, rustdoc, ruff, mypy, stubt
 	$(MAKE) build
 	mypy --config-file python/pyproject.toml --strict python/bowstring
 	$(PY) -m mypy.stubtest --mypy-config-file python/pyproject.toml bowstring._native
-	cargo test $(WORLD) --test it -- floors:: advisories::
+	cargo test $(WORLD) --test it -- floors:: circles:: advisories::
 
 .PHONY: wheel
 wheel: $(VENV)/turbo $(VENV)/ready ## a release wheel in dist/

@@ -100,6 +100,16 @@ pub enum Error {
         /// The decoder's own error, if it gave one.
         source: Option<Source>,
     },
+    /// Nulls where the options allow none: say what becomes of them, or leave their rows out. The data are not damaged.
+    #[error("{}{what}{}", before(.place), advice(.hint))]
+    Nulls {
+        /// Where: the first one. Set with [`Error::at`].
+        place: Option<Box<Place>>,
+        /// Which columns have nulls, and how many.
+        what: String,
+        /// The ways out.
+        hint: String,
+    },
     /// A source file is not the one the manifest was made from: reopen the dataset.
     #[error(
         "file {file} changed during the run: it was {was}, now it is {now}; reopen the dataset to plan over the new data"
@@ -228,7 +238,7 @@ fn advice(hint: &str) -> String {
 pub enum Kind {
     /// A wrong argument or option, or a name that does not exist.
     Usage,
-    /// Damaged or unsupported data, or data over a limit.
+    /// Damaged or unsupported data, data over a limit, or nulls that the options do not allow.
     Data,
     /// The store refused or failed.
     Store,
@@ -269,7 +279,7 @@ impl Error {
     pub fn kind(&self) -> Kind {
         match self {
             Self::NotFound { .. } | Self::Config { .. } | Self::Mismatch { .. } => Kind::Usage,
-            Self::Corrupt { .. } | Self::Unsupported { .. } | Self::Limit { .. } => Kind::Data,
+            Self::Corrupt { .. } | Self::Nulls { .. } | Self::Unsupported { .. } | Self::Limit { .. } => Kind::Data,
             Self::SourceChanged { .. } => Kind::Changed,
             Self::Store { .. } => Kind::Store,
             Self::Timeout { .. } => Kind::Timeout,
@@ -290,6 +300,11 @@ impl Error {
         Self::Corrupt { place, what: what.into(), source: Some(source.into()) }
     }
 
+    /// Nulls that the options do not allow, at no place yet: see [`at`](Self::at).
+    pub fn nulls(what: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Nulls { place: None, what: what.into(), hint: hint.into() }
+    }
+
     /// Valid data that nothing here reads, at no place yet: see [`at`](Self::at).
     pub fn unsupported(what: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::Unsupported { place: None, what: what.into(), hint: hint.into() }
@@ -307,7 +322,9 @@ impl Error {
         if at != Place::default() {
             match &mut self {
                 Self::Corrupt { place, .. } => *place = at,
-                Self::Unsupported { place, .. } | Self::Limit { place, .. } => *place = Some(Box::new(at)),
+                Self::Nulls { place, .. } | Self::Unsupported { place, .. } | Self::Limit { place, .. } => {
+                    *place = Some(Box::new(at));
+                }
                 _ => {}
             }
         }
@@ -318,7 +335,7 @@ impl Error {
     pub fn place(&self) -> Option<&Place> {
         match self {
             Self::Corrupt { place, .. } => Some(place),
-            Self::Unsupported { place, .. } | Self::Limit { place, .. } => place.as_deref(),
+            Self::Nulls { place, .. } | Self::Unsupported { place, .. } | Self::Limit { place, .. } => place.as_deref(),
             _ => None,
         }
     }
@@ -347,6 +364,9 @@ impl Error {
                 found: found.clone(),
                 hint: hint.clone(),
             },
+            Self::Nulls { place, what, hint } => {
+                Self::Nulls { place: place.clone(), what: what.clone(), hint: hint.clone() }
+            }
             Self::Unsupported { place, what, hint } => {
                 Self::Unsupported { place: place.clone(), what: what.clone(), hint: hint.clone() }
             }
@@ -433,6 +453,10 @@ mod tests {
         assert_eq!(odd.to_string(), "file a.parquet, row group 3: a column is not supported; leave it out");
         assert_eq!(odd.at(Place::default()).place(), Some(&place));
         assert_eq!(Error::corrupt(Place::default(), "bad").at(place.clone()).place(), Some(&place));
+        let nulls = Error::nulls("2 nulls", "fill them").at(place.clone());
+        assert_eq!((nulls.place(), nulls.kind()), (Some(&place), Kind::Data));
+        assert_eq!(nulls.to_string(), "file a.parquet, row group 3: 2 nulls; fill them");
+        assert_eq!(Error::again(&Arc::new(nulls)).place(), Some(&place));
         assert_eq!(Error::config("seed", "no").at(place).place(), None);
     }
 }

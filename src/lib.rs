@@ -28,7 +28,7 @@
 //! for batch in &mut loader {
 //!     labels += batch?.tensor("label").map_or(0, |label| label.shape()[0]);
 //! }
-//! assert_eq!(labels, 48, "40 rows in 3 steps of 16, the last one padded");
+//! assert_eq!(labels, 40, "two steps of 16 rows and one of 8");
 //! # Ok(())
 //! # }
 //! ```

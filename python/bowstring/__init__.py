@@ -11,7 +11,8 @@ gangs, :mod:`bowstring.inference` serves models.
 """
 
 from bowstring._native import ArrowArray, Tensor, __version__, doctor
-from bowstring.columns import Fill, Image, NGram, Pack, Padded
+from bowstring.certificates import audit
+from bowstring.columns import Fill, Image, NGram, Pack, Padded, Vector
 from bowstring.convert import convert, verify
 from bowstring.errors import (
     ClosedError,
@@ -23,12 +24,15 @@ from bowstring.errors import (
     LimitError,
     MismatchError,
     NotFoundError,
+    NullsError,
     RemoteError,
+    ShardingError,
     SourceChangedError,
     StoreError,
     TimeoutError,
     UnknownOptionError,
     UnsupportedError,
+    WideIntegersError,
 )
 from bowstring.index import index, write_index
 from bowstring.loader import Loader
@@ -53,10 +57,12 @@ __all__ = [
     "MismatchError",
     "NGram",
     "NotFoundError",
+    "NullsError",
     "Pack",
     "Padded",
     "RemoteError",
     "Schema",
+    "ShardingError",
     "SourceChangedError",
     "StoreError",
     "Stored",
@@ -64,7 +70,10 @@ __all__ = [
     "TimeoutError",
     "UnknownOptionError",
     "UnsupportedError",
+    "Vector",
+    "WideIntegersError",
     "__version__",
+    "audit",
     "convert",
     "doctor",
     "index",

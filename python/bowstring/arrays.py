@@ -16,7 +16,18 @@ from bowstring import _native
 from bowstring.errors import UnsupportedError
 from bowstring.options import NAMES, Url, document
 
-__all__ = ["Column", "Text", "columns_of", "numpy_array", "packs"]
+__all__ = ["Column", "Text", "columns_of", "numpy_array", "objects", "packs"]
+
+_NUMPY = importlib.util.find_spec("numpy") is not None
+
+
+def objects(values: list[Any]) -> Any:
+    """``values`` as a NumPy array of Python's objects; as they are where NumPy is not installed."""
+    if not _NUMPY:
+        return values
+    import numpy
+
+    return numpy.fromiter(values, dtype=object, count=len(values))
 
 
 @dataclass(frozen=True)
@@ -28,10 +39,10 @@ class Column:
     """Element type of a tensor by NumPy's name; ``None`` for Arrow columns."""
     arrow: str | None
     """Type of an Arrow column."""
-    rows: int
-    """Rows of the batch, with padding; of windows, rows of all their offsets."""
-    leading: tuple[int, ...]
-    """The axes up to and with the batch's: ``(B,)``, for windows ``(T, B)``."""
+    rows: int | None
+    """Rows of the batch, with padding; of windows, rows of all their offsets. ``None`` where the last batches have others."""
+    leading: tuple[int | None, ...]
+    """The axes up to and with the batch's: ``(B,)``, for windows ``(T, B)``; ``None`` for the batch's where it varies."""
     inner: tuple[int, ...]
     """The fixed axes of one value."""
     ragged: int
@@ -61,21 +72,21 @@ def columns_of(native: _native.Loader, packs: Collection[str] = ()) -> list[Colu
     """The columns of each batch of the loader, ``_mask`` last if there is one."""
     spec = native.state()["spec"]
     each, more = divmod(int(spec["global_batch"]), native.world_size)
-    batch = each + (native.rank < more)
+    batch = None if spec["tail"] in ("short", "even") else each + (native.rank < more)
     found = [replace(_column(field, batch), packed=field["name"] in packs) for field in native.fields]
     if spec["tail"] == "pad":
         found.append(Column("_mask", "bool", None, batch, (batch,), (), 0, False, ("_mask",)))
     return found
 
 
-def _column(field: Mapping[str, Any], batch: int) -> Column:
+def _column(field: Mapping[str, Any], batch: int | None) -> Column:
     dims: list[Any] = field["dims"]
     at = dims.index("batch")
     leading = (*dims[:at], batch)
     rest = dims[at + 1 :]
-    rows = 1
-    for axis in leading:
-        rows *= axis
+    rows = batch
+    for axis in dims[:at]:
+        rows = None if rows is None else rows * axis
     inner = tuple(axis["padded"] if isinstance(axis, dict) else axis for axis in rest if axis not in ("ragged", "any"))
     shaped = "any" in rest
     return Column(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["Fill", "Image", "NGram", "Pack", "Padded"]
+__all__ = ["Fill", "Image", "NGram", "Pack", "Padded", "Vector"]
 
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
@@ -99,6 +99,21 @@ class Padded:
         """The options as the library reads them."""
         length = list(self.length) if isinstance(self.length, Iterable) else self.length
         return {"padded": {"length": length, "fill": self.fill, "truncate": self.truncate, "left": self.left}}
+
+
+@dataclass(frozen=True)
+class Vector:
+    """Vectors of Spark (``VectorUDT``), dense or sparse, as one matrix ``[B, length]``.
+
+    It need not be said: without, the length is what Spark says of the column, or that of its first vector.
+    """
+
+    length: int
+    """The length of all vectors."""
+
+    def options(self) -> dict[str, Any]:
+        """The options as the library reads them."""
+        return {"vector": self.length}
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from bowstring import _native
 from bowstring.options import NAMES, document
 from bowstring.ranges import fraction
+from bowstring.tails import settled
 from bowstring.words import refuse
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def plan(url: Url | Sequence[Url], *, rate: float | None = None, **options: Any)
     :param options: those of :class:`Loader`.
     """
     options.pop("gang", None)
+    options["tail"] = settled(options.get("tail"), options.pop("drop_last", None))
     refuse(name for name in sorted(options) if name not in NAMES)
     found: Reading = json.loads(_native.plan(document(url, {**dict.fromkeys(NAMES), **options})))
     if rate is not None:

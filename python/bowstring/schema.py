@@ -19,11 +19,13 @@ class Field:
     dtype: str | None
     """Element type of a tensor by NumPy's name; ``None`` for Arrow columns."""
     arrow: str | None
-    """Arrow type of a column that stays Arrow: text, binary, lists of them. ``None`` for tensors."""
+    """Arrow type of text, binary, lists of them, and columns named in ``arrow``. ``None`` for tensors."""
     dims: tuple[str | int | tuple[str, int], ...]
     """Axes: ``"batch"``, a length, ``"ragged"``, ``"any"``, or ``("padded", length)``."""
     unit: str | None
     """Unit of dates, times and durations, with the time zone if there is one: ``"us, UTC"``."""
+    classes: tuple[str, ...] | None
+    """Names of the classes that its integers number, if the dataset has them (Hugging Face's ``ClassLabel``)."""
     valid: bool
     """A mask ``<name>__valid`` comes with it."""
     names: tuple[str, ...]
@@ -71,6 +73,7 @@ def _field(document: Mapping[str, Any]) -> Field:
         arrow=document["arrow"],
         dims=dims,
         unit=document["unit"],
+        classes=None if document["classes"] is None else tuple(document["classes"]),
         valid=document["valid"],
         names=tuple(document["names"]),
     )

@@ -87,7 +87,7 @@ class DatasetWriter:
 
             options["petastorm"] = document(petastorm)
         said = {name: one.options() for name, one in (stored or {}).items()}
-        self._native = _native.DatasetWriter(path, schema, json.dumps(said), dumped(options))
+        self._native = _native.DatasetWriter(os.path.expanduser(path), schema, json.dumps(said), dumped(options))
 
     def write(self, data: Any) -> None:
         """Adds the rows of ``data``: a record batch, a table, a stream; anything with the Arrow PyCapsule protocol."""

@@ -17,7 +17,7 @@ fn document(field: &Field) -> Value {
     let dim = |dim: &Dim| match dim {
         Dim::Batch => json!("batch"),
         Dim::Fixed(n) => json!(n),
-        Dim::Ragged | Dim::Cut(_) => json!("ragged"),
+        Dim::Ragged | Dim::Cut(_) | Dim::Sparse => json!("ragged"),
         Dim::Any => json!("any"),
         Dim::Padded(n) => json!({ "padded": n }),
     };
@@ -30,6 +30,7 @@ fn document(field: &Field) -> Value {
         "dims": dims,
         "unit": field.unit.as_deref(),
         "valid": field.valid,
+        "classes": field.classes.as_ref().map(|names| names.iter().map(|name| name.to_string()).collect::<Vec<_>>()),
         "names": field.names().iter().map(|name| name.to_string()).collect::<Vec<_>>(),
     })
 }

@@ -46,7 +46,7 @@ import bowstring
 import numpy as np
 from bowstring import Image
 IMAGES = {"image": Image(32, dtype="float32", normalize=([0.5, 0.4, 0.3], [0.2, 0.3, 0.4]))}
-OPTIONS = dict(batch_size=16, columns=["image", "label"], images=IMAGES, shuffle=True, seed=5)
+OPTIONS = dict(batch_size=16, columns=["image", "label"], images=IMAGES, shuffle=True, seed=5, tail="pad")
 
 def rows(batch):
     found = {}

@@ -214,6 +214,14 @@ def test_only_what_was_written_can_be_dropped(numbers: Path) -> None:
         connection.drop("n")
 
 
+def test_every_error_of_the_library_is_a_kind_of_the_wire() -> None:
+    from bowstring import errors
+    from bowstring.flight import connection
+
+    of_python = {"Error", "ShardingError", "UnknownOptionError", "WideIntegersError"}
+    assert {kind.__name__ for kind in connection._KINDS.values()} == set(errors.__all__) - of_python
+
+
 def test_the_kind_of_an_error_crosses_the_wire_and_not_its_words(numbers: Path) -> None:
     from bowstring.flight import Connection
 

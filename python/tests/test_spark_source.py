@@ -326,6 +326,22 @@ def test_a_stream_writes_each_micro_batch_once(spark: Any, place: str, tmp_path:
         assert ids(read(spark, place)) == [*range(20)]
 
 
+def test_a_partition_of_dates_is_a_date_as_spark_has_it(spark: Any, tmp_path: pathlib.Path) -> None:
+    path = str(tmp_path / "days")
+    columns = ("id", "date'2024-02-28' + cast(id % 3 as int) day", "concat('2024-02-', id % 2 + 29) code")
+    frame = spark.range(6).selectExpr(*columns, "if(id = 5, null, date'2024-01-01') hole")
+    # 2024-02-30 is no date, so that column is text.
+    frame.write.partitionBy("day", "code", "hole").parquet(path)
+    theirs, ours = spark.read.parquet(path), read(spark, path)
+    assert dict(ours.dtypes) == dict(theirs.dtypes) == {"id": "bigint", "day": "date", "code": "string", "hole": "date"}
+    names = ["id", "day", "code", "hole"]
+    assert ours.select(names).sort("id").collect() == theirs.select(names).sort("id").collect()
+    # Read by bowstring, for the filter's sake.
+    some = read(spark, path, filter="id >= 4").select(names).sort("id")
+    assert dict(some.dtypes)["day"] == "date"
+    assert some.collect() == theirs.select(names).filter("id >= 4").sort("id").collect()
+
+
 def test_what_cannot_be_is_said(spark: Any, tmp_path: pathlib.Path) -> None:
     for url, options, word in [
         ("grpc://127.0.0.1:1", {}, "names no dataset"),

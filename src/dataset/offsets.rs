@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use parquet::errors::ParquetError;
 use tokio::sync::OnceCell;
 
-use super::footer::guard;
+use super::guard::guard;
 use super::read::{Chunks, coalesce};
 use super::thrift::{Broken, Reader, kind};
 use super::{Chunk, Dataset};

@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::cuts::Cuts;
 use super::spec::PlanSpec;
-use super::steps::Plan;
+use super::steps::{Plan, length};
 use super::version::OrderVersion;
 use crate::document::words;
 use crate::error::{Error, Result};
@@ -23,7 +24,8 @@ pub struct State {
     pub spec: PlanSpec,
     /// The epoch.
     pub epoch: u64,
-    /// Steps already yielded, from 0 to [`Plan::steps`]: the first step to yield after resuming.
+    /// Steps already yielded, from 0 to [`Plan::steps`]: the first step to yield after resuming. The end of an epoch is the same number
+    /// for all worlds, that of the world of one rank, where one [has a step fewer](super::Tail::Even).
     pub step: u64,
 }
 
@@ -47,10 +49,12 @@ impl State {
 
     /// The position before `step` of `plan`.
     pub fn new(plan: &Plan, step: u64) -> Self {
+        let step = if step == plan.steps() { plan.spec().steps(plan.rows()) } else { step };
         Self::at(plan.fingerprint(), plan.spec().clone(), plan.epoch(), step)
     }
 
-    /// The position before `step` of `epoch` of the plan that `spec` resolved to over the data of `fingerprint`.
+    /// The position before `step`, counted as in a world of one rank, of `epoch` of the plan that `spec` resolved to over the data of
+    /// `fingerprint`.
     pub fn at(fingerprint: Fingerprint, spec: PlanSpec, epoch: u64, step: u64) -> Self {
         Self { version: spec.order_version.of_state(), fingerprint, spec, epoch, step }
     }
@@ -131,27 +135,38 @@ impl State {
     /// The first step to yield, if the state is a position in `plan`.
     ///
     /// # Errors
-    /// As [`check`](Self::check), and [`Error::Mismatch`] for another epoch or a step beyond the end. The end itself is a
-    /// position: nothing of the epoch remains.
+    /// As [`check`](Self::check) and [`step_of`](Self::step_of), and [`Error::Mismatch`] for another epoch. The end itself is
+    /// a position: nothing of the epoch remains.
     pub fn step_in(&self, plan: &Plan) -> Result<u64> {
         self.check(&plan.fingerprint(), plan.spec())?;
         if self.epoch != plan.epoch() {
             return Err(mismatch("epoch", plan.epoch(), self.epoch, "make the plan for the state's epoch"));
         }
-        self.check_step(plan.steps())?;
-        Ok(self.step)
+        self.step_of(plan.rows(), plan.world())
     }
 
-    /// That the step is one of `steps`, or their end.
+    /// The first step that `world` ranks yield, if the state is a position in an epoch of `rows` rows.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] for a step beyond the end.
-    pub fn check_step(&self, steps: u64) -> Result<()> {
-        if self.step <= steps {
-            return Ok(());
+    /// [`Error::Mismatch`] for a step beyond the end; [`Error::Config`] for a position of fewer ranks whose last rows are too few for
+    /// these, see [`Tail::Even`](super::Tail::Even).
+    pub fn step_of(&self, rows: u64, world: u32) -> Result<u64> {
+        let one = Cuts::new(self.spec.tail, self.spec.global_batch.max(1), rows, 1);
+        let (end, steps) = (one.steps(), one.of_world(world).steps());
+        if self.step > end {
+            let hint = "the state was not made by this plan; start the epoch again";
+            return Err(mismatch("step", format!("at most {end}"), self.step, hint));
         }
-        let hint = "the state was not made by this plan; start the epoch again";
-        Err(mismatch("step", format!("at most {steps}"), self.step, hint))
+        if self.step < end && self.step >= steps {
+            let left = length(&one.positions(self.step));
+            let problem = format!(
+                "even: {left} rows are left of epoch {} for {world} ranks, of which some would get none; end the epoch on at most {left} \
+                 ranks, or begin the next one",
+                self.epoch
+            );
+            return Err(Error::config("tail", problem));
+        }
+        Ok(if self.step == end { steps } else { self.step })
     }
 }
 
@@ -190,7 +205,8 @@ mod tests {
     fn states_of_the_first_version_are_what_they_were() {
         // As the first release wrote it.
         let json = r#"{"version":1,"fingerprint":"FINGERPRINT","spec":{"seed":1,"shuffle":"windows","global_batch":8,"lanes":2,"window_rows":16777216,"tail":"pad","mix":null},"epoch":4,"step":3}"#;
-        let old = plan(first(&PlanSpec::new(1, 8)));
+        let padded = PlanSpec { tail: Tail::Pad, ..PlanSpec::new(1, 8) };
+        let old = plan(first(&padded));
         let json = json.replace("FINGERPRINT", &old.fingerprint().to_string());
         assert_eq!(State::new(&old, 3).to_json(), json);
         assert_eq!(State::from_json(&json).unwrap().step_in(&old).unwrap(), 3);

@@ -7,6 +7,7 @@ use futures::StreamExt;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore};
 
+use super::walk::Walk;
 use crate::error::{Error, Result};
 
 /// A store, and how its objects are addressed in messages.
@@ -41,13 +42,23 @@ impl Place {
         most: usize,
         accept: impl Fn(&str) -> bool,
     ) -> Result<Vec<ObjectMeta>> {
-        let mut listing = self.store.list(Some(base).filter(|base| !base.as_ref().is_empty()));
         let mut found = Vec::new();
-        while let Some(next) = listing.next().await {
-            let meta = next.map_err(|error| self.failed("list", base, error))?;
+        let mut take = |meta: ObjectMeta| -> Result<()> {
             if accept(below(base, &meta.location)) {
                 found.push(meta);
                 check_count(found.len(), most)?;
+            }
+            Ok(())
+        };
+        if self.local {
+            let mut walk = Walk::below(base);
+            while let Some(some) = walk.next().await? {
+                some.into_iter().try_for_each(&mut take)?;
+            }
+        } else {
+            let mut listing = self.store.list(Some(base).filter(|base| !base.as_ref().is_empty()));
+            while let Some(next) = listing.next().await {
+                take(next.map_err(|error| self.failed("list", base, error))?)?;
             }
         }
         // Some tools mark a directory by an empty object of its name.

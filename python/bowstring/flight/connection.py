@@ -30,6 +30,7 @@ from bowstring.errors import (
     LimitError,
     MismatchError,
     NotFoundError,
+    NullsError,
     RemoteError,
     SourceChangedError,
     StoreError,
@@ -57,6 +58,7 @@ _KINDS: dict[str, type[Error]] = {
     "limit": LimitError,
     "mismatch": MismatchError,
     "not_found": NotFoundError,
+    "nulls": NullsError,
     "remote": RemoteError,
     "source_changed": SourceChangedError,
     "store": StoreError,
@@ -168,7 +170,9 @@ def _reported(server: str, what: str, refusals: _Refusals) -> Iterator[None]:
             raise _by_code(error)(message) from error
         place = detail.get("at") or detail
         about = {name: place.get(name) for name in ("file", "row_group", "column", "row")}
-        raise _KINDS[detail["kind"]](message, **about, option=detail.get("option")) from error
+        kind = detail["kind"]
+        option = "nulls" if kind == "nulls" else detail.get("option")
+        raise _KINDS[kind](message, **about, option=option) from error
 
 
 def _by_code(error: Exception) -> type[Error]:

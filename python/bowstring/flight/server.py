@@ -188,8 +188,8 @@ def check_tls(tls_cert: Url | None, tls_key: Url | None, client_ca: Url | None) 
 
 
 def _path(path: Url | None) -> str | None:
-    return None if path is None else os.fspath(path)
+    return None if path is None else os.path.expanduser(path)
 
 
 def _urls(urls: Url | Sequence[Url]) -> list[str]:
-    return [os.fspath(urls)] if isinstance(urls, (str, os.PathLike)) else [os.fspath(url) for url in urls]
+    return [os.path.expanduser(url) for url in ([urls] if isinstance(urls, (str, os.PathLike)) else urls)]

@@ -215,6 +215,10 @@ class Handle:
                 try:
                     self._df.mapInArrow(work, "parts int", barrier=True).collect()
                 except Exception as error:
+                    never = _refused(error)
+                    if never is not None:
+                        self._meeting.fail(never)
+                        return
                     why = f"Spark's job failed: {_shortened(error)}"
                 else:
                     why = "Spark's tasks ended before the ranks"
@@ -226,6 +230,22 @@ class Handle:
             raise
         finally:
             self._job_ended.set()
+
+
+# By the numbers that Spark has for what a barrier stage cannot have, which another try does not change.
+_REFUSALS = {
+    "SPARK-24820": "a barrier stage cannot follow coalesce(), union(), limit() or whatever else changes the number of partitions "
+    "without a shuffle; give serve(tasks=...), which repartitions the frame",
+    "SPARK-24819": "the frame has more partitions than the cluster has slots, and all are served at once; give serve(tasks=...) "
+    "with at most so many, or the cluster more cores",
+    "SPARK-24815": "barrier stages need a fixed number of executors: set spark.dynamicAllocation.enabled to false",
+}
+
+
+def _refused(error: Exception) -> str | None:
+    """What to do about a job that Spark refuses to run as a barrier stage; ``None`` where another try may help."""
+    text = str(error)
+    return next((f"Spark refuses the job: {told}" for number, told in _REFUSALS.items() if number in text), None)
 
 
 def _shortened(error: Exception) -> str:

@@ -220,7 +220,7 @@ class RankLoader:
         for part in order[: self._step]:
             taken[part] += 1
         for loader, step in zip(self._loaders, taken, strict=True):
-            loader.load_state_dict({**loader.state_dict(), "epoch": self._epoch, "step": step})
+            loader.load_state_dict(loader._native.state_at(self._epoch, step))
         self._streams = [iter(loader) for loader in self._loaders]
 
     def _order(self) -> list[int]:

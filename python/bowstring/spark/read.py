@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -130,9 +131,39 @@ def _files(url: str) -> Any:
     # A store's URL is pyarrow's to open: s3://, gs://, hdfs://.
     place = url if "://" in url and not url.startswith("file:") else str(local(url))
     try:
-        return ds.dataset(place, format="parquet", partitioning="hive")
+        found = ds.dataset(place, format="parquet", partitioning="hive")
     except FileNotFoundError as error:
         raise NotFoundError(f"{url} not found") from error
+    typed = _with_dates(found)
+    return found if typed is None else ds.dataset(place, format="parquet", partitioning=typed)
+
+
+def _with_dates(found: Any) -> Any:
+    """The partitioning of ``found`` with dates where all directories of a key are dates, as in Spark; ``None`` where none is."""
+    import pyarrow.dataset as ds
+
+    fields = {field.name: field.type for field in found.partitioning.schema}
+    dates = {name for name, kind in fields.items() if pa.types.is_string(kind)}
+    seen = set()
+    for file in found.get_fragments() if dates else ():
+        for name, value in ds.get_partition_keys(file.partition_expression).items():
+            if name in dates and value is not None:
+                seen.add(name)
+                if not _is_date(value):
+                    dates.discard(name)
+    dates &= seen
+    if not dates:
+        return None
+    return ds.partitioning(
+        pa.schema([(name, pa.date32() if name in dates else kind) for name, kind in fields.items()]), flavor="hive"
+    )
+
+
+def _is_date(text: str) -> bool:
+    try:
+        return datetime.date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
 
 
 class FilesReader(_Reader):

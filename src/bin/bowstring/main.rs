@@ -2,7 +2,9 @@
 
 mod advice;
 mod args;
+mod audit;
 mod bench;
+mod certify;
 mod completions;
 #[cfg(feature = "convert")]
 mod convert;
@@ -49,7 +51,7 @@ struct Cli {
     verbose: u8,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 done, 1 stopped, 2 usage, 3 data, 4 store, 5 a source changed during the run, 6 timeout, 7 a peer, 8 fenced, 9 a device.";
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 stopped, 2 usage, 3 data, 4 store, 5 a source changed during the run, 6 timeout, 7 a peer, 8 fenced, 9 a device, 130 Ctrl-C.";
 
 #[derive(Debug, Subcommand)]
 enum Verb {
@@ -59,6 +61,10 @@ enum Verb {
     Index(index::Args),
     /// Show the plan: steps and bytes per rank, memory, shuffle quality
     Plan(plan::Args),
+    /// Walk the order of an epoch: check that each row comes once, and print a digest to compare with other machines
+    Certify(certify::Args),
+    /// Join the certificates of a run: check that each step was consumed once, and name the rows that were not
+    Audit(audit::Args),
     /// Measure throughput stage by stage and name the bottleneck
     Bench(bench::Args),
     /// Convert a dataset between formats: Parquet, TFRecord, WebDataset, MDS, CSV, ...
@@ -90,6 +96,8 @@ fn main() -> ExitCode {
         Verb::Inspect(args) => inspect::run(args, &mut out),
         Verb::Index(args) => index::run(args, &mut out),
         Verb::Plan(args) => plan::run(args, &mut out),
+        Verb::Certify(args) => certify::run(args, &mut out),
+        Verb::Audit(args) => audit::run(args, &mut out),
         Verb::Bench(args) => bench::run(args, &mut out),
         #[cfg(feature = "convert")]
         Verb::Convert(args) => convert::run(args, &mut out),

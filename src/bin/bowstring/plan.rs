@@ -115,7 +115,6 @@ fn examine(source: &LocalSource, options: &LoaderOptions, urls: Vec<String>, bud
     let Readings { row_groups, units, asked, worlds, advice, reads } = source.readings(options)?;
     let need = source.memory_need();
     let total = need.row_groups.saturating_add(need.batches);
-    let last = plan.steps().saturating_sub(1).saturating_mul(spec.global_batch);
     Ok(Report {
         urls,
         fingerprint: plan.fingerprint().to_string(),
@@ -127,7 +126,7 @@ fn examine(source: &LocalSource, options: &LoaderOptions, urls: Vec<String>, bud
         steps: plan.steps(),
         world_size: world,
         global_batch_size: spec.global_batch,
-        last_step_rows: plan.rows().saturating_sub(last),
+        last_step_rows: plan.real_rows(plan.steps().saturating_sub(1), Share::whole()),
         tail: spec.tail,
         shuffle: spec.shuffle,
         order_version: spec.order_version,
@@ -155,8 +154,7 @@ fn ranks(plan: &Plan, reads: &Reads) -> Result<Vec<Rank>> {
     let world = reads.ranks.len() as u32;
     let rank = |(rank, read): (u32, &bowstring::plan::Read)| {
         let share = Share::new(rank, world)?;
-        let full = plan.steps().saturating_sub(1);
-        let rows = plan.real_rows(0, share).saturating_mul(full) + plan.real_rows(full, share);
+        let rows = plan.share_rows(share);
         Ok(Rank { rank, batch_size: plan.batch_rows(share), rows, row_groups: read.groups, bytes: read.bytes })
     };
     (0..).zip(&reads.ranks).map(rank).collect()
@@ -171,8 +169,12 @@ impl fmt::Display for Report {
         };
         writeln!(f, "{}, {groups}{units}, {files}; fingerprint {:.12}", plural(self.rows, "row"), self.fingerprint)?;
         writeln!(f)?;
+        let last = count(self.last_step_rows);
+        let each = count(self.last_step_rows.div_ceil(self.world_size.into()));
         let tail = match (self.tail, self.last_step_rows == self.global_batch_size || self.steps == 0) {
             (_, true) => "no tail".to_owned(),
+            (Tail::Short, _) => format!("the last has {last}, {each} on every rank"),
+            (Tail::Even, _) => format!("the last has {last}, none of them repeated"),
             (Tail::Pad, _) => format!("the last has {} rows and is padded", count(self.last_step_rows)),
             (Tail::Repeat, _) => {
                 format!("the last has {} rows and is filled with repeated ones", count(self.last_step_rows))

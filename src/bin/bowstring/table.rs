@@ -1,4 +1,5 @@
 //! Text for people: tables, histograms, numbers. It does not depend on the terminal, so that it can be tested and piped.
+//! `comfy-table` lets control sequences of a terminal through, and has no histograms.
 //!
 //! Names come from files that others made: [`plain`] removes control characters.
 

@@ -189,11 +189,12 @@ impl Connection {
         }
     }
 
-    /// The next piece of a body; `None` when it ended well.
+    /// The next piece of a body; `None` when it ended well. Nothing is no piece: who sends it says nothing.
     pub(super) async fn piece(&self, body: &mut Body) -> Result<Option<Bytes>, Failure> {
         loop {
             match body.frame().await {
                 Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) if data.is_empty() => continue,
                     Ok(data) => return Ok(Some(data)),
                     Err(frame) => {
                         let status = frame.trailers_ref().and_then(Status::from_header_map);
