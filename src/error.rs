@@ -177,7 +177,7 @@ pub enum Error {
         source: Source,
     },
     /// A wait passed its deadline: the culprit names the peer or stage that did not answer.
-    #[error("stage {stage} waited {} s for {culprit}", .waited.as_secs())]
+    #[error("stage {stage} waited {} s for {culprit}", seconds(.waited))]
     Timeout {
         /// The stage that waited.
         stage: &'static str,
@@ -226,6 +226,16 @@ pub enum Error {
 
 fn before(place: &Option<Box<Place>>) -> String {
     place.as_ref().map_or_else(String::new, |place| format!("{place}: "))
+}
+
+/// Seconds for people: to a tenth where that says something.
+fn seconds(waited: &Duration) -> String {
+    let seconds = waited.as_secs_f64();
+    if seconds >= 9.95 {
+        return format!("{seconds:.0}");
+    }
+    let tenths = format!("{seconds:.1}");
+    tenths.strip_suffix(".0").unwrap_or(&tenths).to_owned()
 }
 
 fn advice(hint: &str) -> String {
@@ -439,6 +449,15 @@ mod tests {
         let error = Arc::new(error);
         let again = Error::again(&error);
         assert_eq!((again.chain(), again.kind()), (error.chain(), error.kind()));
+    }
+
+    #[test]
+    fn waits_are_told_as_they_were_set() {
+        for (millis, told) in [(4_999, "5"), (5_020, "5"), (500, "0.5"), (12_400, "12"), (600_004, "600")] {
+            let waited = Duration::from_millis(millis);
+            let error = Error::Timeout { stage: "receive", culprit: "x".to_owned(), waited };
+            assert_eq!(error.to_string(), format!("stage receive waited {told} s for x"));
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::cuts::Cuts;
-use super::spec::PlanSpec;
+use super::spec::{PlanSpec, Shuffle};
 use super::steps::{Plan, length};
 use super::version::OrderVersion;
 use crate::document::words;
@@ -112,8 +112,24 @@ impl State {
             return Err(mismatch("fingerprint", fingerprint, self.fingerprint, hint));
         }
         let PlanSpec { seed, shuffle, global_batch, lanes, window_rows, tail, mix, order_version } = &self.spec;
-        let option = |name, differs, ours: String, theirs: String| {
-            if differs { Err(mismatch(name, ours, theirs, "set the option to the state's value")) } else { Ok(()) }
+        // By the names and the values that whoever opens a loader gives.
+        let option = |name: &'static str, differs: bool, ours: String, theirs: String| {
+            if !differs {
+                return Ok(());
+            }
+            let given = match name {
+                "global_batch_size" => {
+                    format!("global_batch_size={theirs}, or a batch_size that makes it over all ranks")
+                }
+                "weights" => "the weights and stop that it was made with".to_owned(),
+                _ => format!("{name}={theirs}"),
+            };
+            Err(Error::Mismatch {
+                what: format!("option {name}, of this loader and of the state"),
+                expected: ours,
+                found: format!("{theirs} in the state"),
+                hint: format!("open the loader with {given}"),
+            })
         };
         macro_rules! same {
             ($name:literal, $field:ident) => {
@@ -123,12 +139,13 @@ impl State {
         // Before what it decides where it is left open.
         same!("order_version", order_version);
         same!("seed", seed);
-        same!("shuffle", shuffle);
-        same!("global_batch", global_batch);
+        let shuffled = |shuffle: &Shuffle| show(&(*shuffle != Shuffle::None));
+        option("shuffle", spec.shuffle != *shuffle, shuffled(&spec.shuffle), shuffled(shuffle))?;
+        same!("global_batch_size", global_batch);
         same!("lanes", lanes);
         same!("window_rows", window_rows);
         same!("tail", tail);
-        same!("mix", mix);
+        same!("weights", mix);
         Ok(())
     }
 
@@ -179,8 +196,13 @@ fn mismatch(field: &str, expected: impl ToString, found: impl ToString, hint: &s
     }
 }
 
+/// A value as it is written in options: words without quotes.
 fn show(value: &impl Serialize) -> String {
-    serde_json::to_string(value).unwrap_or_default()
+    let text = serde_json::to_string(value).unwrap_or_default();
+    match text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) {
+        Some(word) => word.to_owned(),
+        None => text.replace("null", "none"),
+    }
 }
 
 #[cfg(test)]
@@ -249,7 +271,10 @@ mod tests {
             let mut other = state.clone();
             change(&mut other);
             match other.step_in(&plan) {
-                Err(Error::Mismatch { what, .. }) => what.split(' ').next().unwrap_or_default().to_owned(),
+                Err(Error::Mismatch { what, .. }) => {
+                    let what = what.strip_prefix("option ").unwrap_or(&what);
+                    what.split([' ', ',']).next().unwrap_or_default().to_owned()
+                }
                 other => format!("{other:?}"),
             }
         };
@@ -258,11 +283,11 @@ mod tests {
         assert_eq!(field(&|state| state.fingerprint = Fingerprint::from_bytes([1; 32])), "fingerprint");
         assert_eq!(field(&|state| state.spec.seed = 2), "seed");
         assert_eq!(field(&|state| state.spec.shuffle = crate::plan::Shuffle::None), "shuffle");
-        assert_eq!(field(&|state| state.spec.global_batch = 9), "global_batch");
+        assert_eq!(field(&|state| state.spec.global_batch = 9), "global_batch_size");
         assert_eq!(field(&|state| state.spec.lanes = None), "lanes");
         assert_eq!(field(&|state| state.spec.window_rows = Some(9)), "window_rows");
         assert_eq!(field(&|state| state.spec.tail = Tail::Drop), "tail");
-        assert_eq!(field(&|state| state.spec.mix = Some(Mix { weights: vec![1], stop: Stop::default() })), "mix");
+        assert_eq!(field(&|state| state.spec.mix = Some(Mix { weights: vec![1], stop: Stop::default() })), "weights");
         assert_eq!(field(&|state| state.epoch = 5), "epoch");
         assert_eq!(field(&|state| state.step = plan.steps() + 1), "step");
         assert_eq!(field(&|state| state.step = plan.steps()), format!("{:?}", Ok::<_, Error>(plan.steps())));

@@ -1,6 +1,7 @@
 //! A store under its address, and what it lists.
 
 use std::collections::BTreeSet;
+use std::error::Error as StdError;
 use std::sync::Arc;
 
 use futures::StreamExt;
@@ -21,6 +22,16 @@ pub(super) struct Place {
     pub(super) lists: bool,
 }
 
+/// The address of a server of bowstring, where `error` is that it greeted a request to the web at `url` in HTTP/2, its only language.
+fn meant(url: &str, error: &(dyn StdError + 'static)) -> Option<String> {
+    let at = url.strip_prefix("http://")?;
+    let greeted = |error: &(dyn StdError + 'static)| {
+        let text = error.to_string();
+        text.contains("invalid HTTP version") || text.contains("received unexpected message from connection")
+    };
+    std::iter::successors(Some(error), |error| (**error).source()).any(greeted).then(|| format!("grpc://{at}"))
+}
+
 impl Place {
     /// The full address of `path`, without credentials.
     pub(super) fn url(&self, path: &Path) -> String {
@@ -29,7 +40,12 @@ impl Place {
 
     /// What the store said when it was to `operation` what is at `path`.
     pub(super) fn failed(&self, operation: &str, path: &Path, error: object_store::Error) -> Error {
-        Error::Store { operation: operation.to_owned(), url: self.url(path), source: error.into() }
+        let url = self.url(path);
+        if let Some(meant) = meant(&url, &error) {
+            let problem = format!("{url}: no web server answers there; did you mean {meant}?");
+            return Error::config("url", problem);
+        }
+        Error::Store { operation: operation.to_owned(), url, source: error.into() }
     }
 
     /// The objects at any depth below `base` whose names relative to it `accept` takes, at most `most` of them, in no order.

@@ -3,12 +3,24 @@
 use std::fs;
 use std::path::Path;
 
+use super::format::Format;
 use crate::error::{Error, Result};
 
 /// Endings of compressed files, and what they are without.
-const PACKED: [(&str, &str); 5] = [(".gz", ""), (".zst", ""), (".bz2", ""), (".xz", ""), (".tgz", ".tar")];
-/// Endings of formats whose files may be compressed as a whole.
-const PLAIN: [&str; 6] = [".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".tar"];
+const PACKED: [(&str, &str); 12] = [
+    (".gz", ""),
+    (".gzip", ""),
+    (".bgz", ""),
+    (".zst", ""),
+    (".zstd", ""),
+    (".bz2", ""),
+    (".xz", ""),
+    (".lz4", ""),
+    (".br", ""),
+    (".zz", ""),
+    (".snappy", ""),
+    (".tgz", ".tar"),
+];
 
 /// Refuses a source or a destination that a conversion cannot have, before anything is opened.
 ///
@@ -16,16 +28,19 @@ const PLAIN: [&str; 6] = [".csv", ".tsv", ".jsonl", ".ndjson", ".json", ".tar"];
 /// [`Error::Config`] saying what to write instead.
 pub(crate) fn check(src: &str, dst: &Path) -> Result<()> {
     if src == "-" {
+        let problem = "standard input is read by the command line alone; name a file";
+        return Err(Error::config("src", problem));
+    }
+    // What a pipe had is gone once it was read; its length is 0.
+    if fs::metadata(src).is_ok_and(|found| !found.is_dir() && !found.is_file()) {
         let problem =
-            "standard input is not read, since formats look at their files more than once; write it to a file first";
+            format!("{src} is no file and no directory; give a file, or - on the command line for standard input");
         return Err(Error::config("src", problem));
     }
     let wrong = |problem: String| Err(Error::config("dst", problem));
     let shown = dst.display();
     if dst == Path::new("-") {
-        return wrong(
-            "the destination is a directory of files, which standard output cannot take; name a directory".to_owned(),
-        );
+        return wrong("standard output is written by the command line alone; name a directory".to_owned());
     }
     if fs::metadata(dst).is_ok_and(|found| !found.is_dir()) {
         return wrong(format!(
@@ -34,7 +49,7 @@ pub(crate) fn check(src: &str, dst: &Path) -> Result<()> {
     }
     let name = dst.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     let plain = PACKED.iter().find_map(|(ending, plain)| Some(format!("{}{plain}", name.strip_suffix(ending)?)));
-    if let Some(plain) = plain.filter(|plain| PLAIN.iter().any(|format| plain.ends_with(format))) {
+    if let Some(plain) = plain.filter(|plain| Format::of_destination(Path::new(plain)).is_some()) {
         return wrong(format!(
             "{shown} is the name of one compressed file, and the destination is a directory of files; name it {plain}, and ask for \
              compressed files by `compression`"
@@ -54,16 +69,19 @@ mod tests {
         fs::write(&file, "x").unwrap();
         let error = |src: &str, dst: &Path| check(src, dst).err().map(|error| error.to_string()).unwrap_or_default();
         for (src, dst, what) in [
-            ("-", "out", "standard input is not read"),
-            ("x.csv", "-", "standard output cannot take"),
+            ("-", "out", "the command line alone; name a file"),
+            ("x.csv", "-", "the command line alone; name a directory"),
             ("x.csv", "a/out.csv.gz", "name it out.csv"),
             ("x.csv", "OUT.JSONL.ZST", "name it out.jsonl"),
             ("x.csv", "out.jsonl.xz", "name it out.jsonl"),
             ("x", "out.tar.gz", "name it out.tar"),
             ("x", "out.tgz", "name it out.tar"),
+            ("x", "out.tfrecord.gz", "name it out.tfrecord"),
+            ("x", "out.parquet.zstd", "name it out.parquet"),
         ] {
             assert!(error(src, Path::new(dst)).contains(what), "{src} {dst}: {}", error(src, Path::new(dst)));
         }
+        assert!(error("/dev/null", Path::new("out")).contains("no file and no directory"));
         assert!(error("x", &file).contains("there.csv is a file"));
         for dst in ["out.csv", "out.tar", "shards.gz", "./-", "out"] {
             assert_eq!(error("./-", Path::new(dst)), "");

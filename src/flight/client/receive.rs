@@ -154,18 +154,19 @@ impl<'a> Attempts<'a> {
             (self.since, self.progress, self.pause) = (Instant::now(), progress, SHORTEST);
         }
         let waited = self.since.elapsed();
-        if waited + self.pause >= self.source.timeout {
+        // The whole time is waited, with a last attempt at its end.
+        let left = self.source.timeout.saturating_sub(waited);
+        if left.is_zero() {
             let culprit = format!("{address}: {}", error.chain());
             return Err(Error::Timeout { stage: "receive", culprit, waited });
         }
         if self.progress == progress && self.pause == SHORTEST {
-            let left = self.source.timeout.saturating_sub(waited).as_secs();
-            tracing::warn!(error = %error.chain(), "{address} failed; trying for {left} s more");
+            tracing::warn!(error = %error.chain(), "{address} failed; trying for {} s more", left.as_secs());
         } else {
             tracing::debug!(error = %error.chain(), pause = ?self.pause, "another attempt");
         }
         self.source.wait_for(format!("{address}, which failed ({})", error.chain()));
-        tokio::time::sleep(self.pause).await;
+        tokio::time::sleep(self.pause.min(left)).await;
         self.pause = (self.pause * 2).min(LONGEST);
         Ok(())
     }

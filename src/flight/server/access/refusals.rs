@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::connections::host;
+use crate::flight::server::ops::connections::host;
 
 /// Most peers that are remembered; those that were refused longest ago are forgotten.
 const PEERS: usize = 16_384;

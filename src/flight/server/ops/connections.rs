@@ -73,7 +73,7 @@ impl Patience {
 }
 
 /// Whom an address is counted for: one host has as many of IPv6 as it likes, all in one network of 64 bits.
-pub(super) fn host(address: IpAddr) -> IpAddr {
+pub(crate) fn host(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
         address => address,

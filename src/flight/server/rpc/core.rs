@@ -488,7 +488,7 @@ fn same_data(ticket: &Ticket, found: Fingerprint) -> Result<()> {
 }
 
 /// Bytes that the tickets for `asked` take, about: those of all ranks or parts, where none is named.
-pub(super) fn endpoints_bytes(asked: &StreamRequest) -> usize {
+pub(crate) fn endpoints_bytes(asked: &StreamRequest) -> usize {
     let count = match (&asked.rows, asked.rank) {
         (Some(StoredRows { part: Some(_), .. }), _) | (None, Some(_)) => 1,
         (Some(rows), _) => rows.parts,

@@ -180,7 +180,7 @@ impl Place {
     ///
     /// # Errors
     /// [`Error::Timeout`].
-    pub(super) async fn answer(&self, bytes: usize) -> Result<Claim> {
+    pub(crate) async fn answer(&self, bytes: usize) -> Result<Claim> {
         let units = bytes.div_ceil(UNIT).min(self.incoming.share_of_answers);
         let others = "room for an answer: others are not read yet";
         acquire((&self.answers, &self.incoming.answers), units, others).await
