@@ -10,13 +10,17 @@ import sys
 from typing import Any
 
 import pytest
-from bowstring.errors import ClosedError, StoreError
+from bowstring.errors import ClosedError, ConfigError, StoreError
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
-from bowstring.spark import lock, swap
-from bowstring.spark.directory import Place
+import pyarrow as pa
+import pyarrow.parquet as pq
+from bowstring.spark import lock, read, swap
+from bowstring.spark.directory import DirectoryStreamWriter, DirectoryWriter, Place, local
+from bowstring.spark.options import SourceOptions
+from pyspark.sql.types import LongType, StructField, StructType
 
 # Replaces the dataset `old` by `new`; what the test changes first comes before it.
 PROGRAM = """
@@ -188,3 +192,65 @@ def test_one_driver_at_a_time_commits(old: pathlib.Path, monkeypatch: pytest.Mon
     assert place.publish([attempt], replace=True, create=False)
     assert holds(old) == {"new"}
     assert [found.name for found in old.parent.iterdir()] == [old.name]
+
+
+LONG = StructType([StructField("id", LongType())])
+
+
+def test_what_is_not_ours_is_replaced_only_where_that_is_said(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "thesis"
+    path.mkdir()
+    (path / "_SUCCESS").touch()  # as Spark's own parquet leaves it
+    (path / "chapter").touch()
+    given = {"path": str(path)}
+    for kind in (DirectoryWriter, DirectoryStreamWriter):
+        with pytest.raises(ConfigError, match="overwrite_foreign to true"):
+            kind(SourceOptions.read(given), LONG, True)
+    place, attempt = begun(path, "new")
+    with pytest.raises(ConfigError, match="overwrite_foreign"):
+        place.publish([attempt], replace=True, create=False)
+    assert (path / "chapter").exists()
+    writer = DirectoryWriter(SourceOptions.read({**given, "overwrite_foreign": "True"}), LONG, True)
+    writer.abort([])
+    assert place.publish([attempt], replace=True, create=False, foreign=True)
+    assert sorted(file.name for file in path.iterdir()) == ["_SUCCESS", "write-new"]
+    # Now it is.
+    place, attempt = begun(path, "next")
+    assert place.publish([attempt], replace=True, create=False)
+
+
+def test_an_empty_directory_is_replaced(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "empty"
+    path.mkdir()
+    place, attempt = begun(path, "new")
+    assert place.publish([attempt], replace=True, create=False)
+
+
+def test_a_url_never_names_the_directory_before_a_mark(tmp_path: pathlib.Path) -> None:
+    for end in ("#2", "?x=1", "#", "?"):
+        with pytest.raises(ConfigError, match="%23"):
+            local(f"file://{tmp_path}/train{end}")
+    assert local(f"file://{tmp_path}/train%232%20a") == tmp_path / "train#2 a"
+    assert local(f"{tmp_path}/train#2") == tmp_path / "train#2"
+    with pytest.raises(ConfigError) as raised:
+        local("s3://key:secret@bucket/a?sig=secret")
+    assert "secret" not in str(raised.value)
+    assert "bucket/a" in str(raised.value)
+
+
+def rows_of(url: str) -> list[dict[str, Any]]:
+    options = SourceOptions.read({"path": url})
+    reader = read.reader(options, read.schema(options))
+    return sorted(
+        (row for part in reader.partitions() for batch in reader.read(part) for row in batch.to_pylist()), key=str
+    )
+
+
+def test_files_with_other_columns_are_read_as_the_loader_reads_them(tmp_path: pathlib.Path) -> None:
+    pq.write_table(pa.table({"a": pa.array([1], pa.int32()), "b": [1]}), tmp_path / "0.parquet")
+    pq.write_table(pa.table({"a": pa.array([1 << 40], pa.int64()), "c": ["x"]}), tmp_path / "1.parquet")
+    assert read.schema(SourceOptions.read({"path": str(tmp_path)})).names == ["a", "b", "c"]
+    wanted = [{"a": 1, "b": 1, "c": None}, {"a": 1 << 40, "b": None, "c": "x"}]
+    assert rows_of(str(tmp_path)) == wanted
+    (tmp_path / "1.parquet").unlink()
+    assert rows_of(str(tmp_path)) == [{"a": 1, "b": 1}]

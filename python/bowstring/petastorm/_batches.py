@@ -12,7 +12,7 @@ import numpy.typing as npt
 from bowstring import _native
 from bowstring.petastorm._source import Columns
 from bowstring.petastorm._times import dates, in_unit
-from bowstring.petastorm._values import listed
+from bowstring.petastorm._values import binaries, is_fixed_binary, listed, timed
 from bowstring.petastorm.unischema import UnischemaField
 
 __all__ = ["Array", "as_text", "column_of", "objects", "stacked"]
@@ -42,10 +42,12 @@ def column_of(field: UnischemaField, columns: Columns, unit: str | None, *, fram
     valid: Array | None = None if mask is None or mask.numpy().all() else mask.numpy()
     column: Any = columns.get(name)
     if column is None:
-        return _lists(name, columns, valid, frame)
+        return _lists(field, columns, valid, unit, frame)
     if isinstance(column, _native.ArrowArray):
         return _arrow(field, listed(column), frame)
     array: Array = column.numpy()
+    if is_fixed_binary(field, array):
+        return _nulled(objects(binaries(array)), valid)
     if array.ndim > 1:
         if valid is not None:
             raise _null_list(name)
@@ -86,11 +88,16 @@ def _arrow(field: UnischemaField, values: list[Any], frame: bool) -> Array:
     return as_text(values) if field.numpy_dtype in (np.str_, str) and not frame else objects(values)
 
 
-def _lists(name: str, columns: Columns, valid: Array | None, frame: bool) -> Array:
+def _lists(field: UnischemaField, columns: Columns, valid: Array | None, unit: str | None, frame: bool) -> Array:
+    name = field.name
     flat: Any = columns[f"{name}__values"]
     ends: Any = columns[f"{name}__offsets"]
     values: Array = objects(listed(flat)) if isinstance(flat, _native.ArrowArray) else flat.numpy()
     bounds: Array = ends.numpy()
+    if is_fixed_binary(field, values):
+        values = objects(binaries(values))
+    elif unit is not None and field.numpy_dtype is np.datetime64:
+        values = timed(field, values, bounds, unit, "ns")
     if not frame:
         if valid is not None:
             raise _null_list(name)

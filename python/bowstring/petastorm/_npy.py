@@ -6,9 +6,12 @@ The header is matched as text and never evaluated; object arrays are refused; no
 from __future__ import annotations
 
 import io
+import lzma
 import math
 import re
+import struct
 import zipfile
+import zlib
 from typing import Any
 
 import numpy as np
@@ -24,11 +27,37 @@ _MAX_HEADER = 10_000
 _MAX_RATIO = 1100
 _DESCR = re.compile(r"'descr'\s*:\s*'([<>|=][?biufcSUmM]\d*(?:\[\w+\])?)'")
 _ORDER = re.compile(r"'fortran_order'\s*:\s*(True|False)")
-_SHAPE = re.compile(r"'shape'\s*:\s*\(((?:\s*\d+L?\s*,?)*)\)")
+# Only its characters: an expression that knows axes too can be made to try for ever.
+_SHAPE = re.compile(r"'shape'\s*:\s*\(([\d\sL,]{0,1000})\)", re.ASCII)
+_AXIS = re.compile(r"\d{1,20}L?", re.ASCII)
+# Elements of an array without bytes: `<U0`, or one that has an axis of length 0 beside others.
+_MAX_EMPTY = 1 << 20
+# What `zipfile` raises for damage; an encrypted entry is a RuntimeError.
+_BROKEN = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    OSError,
+    EOFError,
+    ValueError,
+    LookupError,
+    RuntimeError,
+    struct.error,
+)
 
 
 def read(data: bytes) -> npt.NDArray[Any]:
-    """The array in an ``.npy`` file, as a copy that may be written to."""
+    """The array in an ``.npy`` file, as a copy that may be written to.
+
+    :raises DecodeFieldError: for whatever is wrong with it.
+    """
+    try:
+        return _read(data)
+    except (ValueError, TypeError, ArithmeticError) as error:  # what NumPy says of types and shapes that it has not
+        raise DecodeFieldError(f".npy: {error}") from error
+
+
+def _read(data: bytes) -> npt.NDArray[Any]:
     if data[:6] != b"\x93NUMPY" or len(data) < 12:
         raise DecodeFieldError("this is no .npy file: its first bytes are not NumPy's")
     wide = data[6] >= 2
@@ -42,12 +71,18 @@ def read(data: bytes) -> npt.NDArray[Any]:
         raise DecodeFieldError(f".npy: header {header[:200]!r} is no array of plain elements")
     descr, order, shape_text = (match[1] for match in found if match)
     dtype = np.dtype(descr)
-    shape = tuple(int(axis.strip(" L")) for axis in shape_text.split(",") if axis.strip())
+    axes = [axis.strip() for axis in shape_text.split(",") if axis.strip()]
+    if not all(map(_AXIS.fullmatch, axes)):
+        raise DecodeFieldError(f".npy: the shape ({shape_text[:200]}) is none")
+    shape = tuple(int(axis.rstrip("L")) for axis in axes)
     size = math.prod(shape) * dtype.itemsize
     body = memoryview(data)[start + length :]
     if len(body) < size:
         raise DecodeFieldError(f".npy: {dtype}{list(shape)} needs {size} bytes, the file has {len(body)}")
-    if dtype.itemsize == 0 or size == 0:
+    if size == 0:
+        # NumPy gives elements of no bytes one byte or letter each.
+        if math.prod(shape) > _MAX_EMPTY:
+            raise DecodeFieldError(f".npy: {list(shape)} elements of no bytes are more than {_MAX_EMPTY}")
         return np.zeros(shape, dtype)
     flat: npt.NDArray[Any] = np.frombuffer(body[:size], dtype)
     made: npt.NDArray[Any] = flat.reshape(shape, order="F" if order == "True" else "C").copy(order="K")
@@ -63,7 +98,9 @@ def read_zipped(data: bytes, name: str = "arr") -> npt.NDArray[Any]:
                 raise DecodeFieldError(f".npz: {entry.file_size} bytes from {len(data)} cannot be")
             with archive.open(entry) as file:
                 return read(file.read(entry.file_size))
-    except (zipfile.BadZipFile, KeyError, NotImplementedError) as error:
+    except DecodeFieldError:
+        raise
+    except _BROKEN as error:
         raise DecodeFieldError(f".npz: {error}") from error
 
 

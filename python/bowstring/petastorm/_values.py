@@ -17,12 +17,12 @@ from bowstring import _native
 from bowstring.base import arrow
 from bowstring.petastorm import _npy
 from bowstring.petastorm._source import Columns
-from bowstring.petastorm._times import in_unit
+from bowstring.petastorm._times import dates, in_unit
 from bowstring.petastorm.codecs import CompressedNdarrayCodec, ScalarCodec
 from bowstring.petastorm.errors import DecodeFieldError, TimeRangeError
 from bowstring.petastorm.unischema import UnischemaField
 
-__all__ = ["listed", "values_of"]
+__all__ = ["binaries", "is_fixed_binary", "listed", "timed", "values_of"]
 
 Array = npt.NDArray[Any]
 
@@ -43,10 +43,12 @@ def values_of(field: UnischemaField, columns: Columns, unit: str | None) -> list
         valid = _valid(name, columns)
         column: Any = columns.get(name)
         if column is None:
-            return _nulled(_ragged(field, columns), valid)
+            return _nulled(_ragged(field, columns, unit), valid)
         if isinstance(column, _native.ArrowArray):
             return _stored(field, listed(column))
         array = column.numpy()
+        if is_fixed_binary(field, array):
+            return _nulled(binaries(array), valid)
         if array.ndim > 1 or field.shape:
             return _nulled(_rows(_typed(array, field.numpy_dtype)), valid)
         return _scalars(field, array, valid, unit)
@@ -72,9 +74,38 @@ def _nulled(values: list[Any], valid: Array | None) -> list[Any]:
 
 
 def _typed(array: Array, dtype: Any) -> Array:
-    """As the schema has it, without a copy where it is so already."""
-    is_class = isinstance(dtype, type) and issubclass(dtype, (np.number, np.bool_))
-    return array.astype(dtype, copy=False) if is_class else array
+    """As the schema has it, without a copy where it is so already. Integers that do not fit are an error."""
+    if not (isinstance(dtype, type) and issubclass(dtype, (np.number, np.bool_))):
+        return array
+    made: Array = array.astype(dtype, copy=False)
+    if array.dtype.kind in "iu" and made.dtype.kind in "iu" and not np.can_cast(array.dtype, made.dtype):
+        # Signs are looked at too: int64's -1 and uint64's last number compare as equal bits.
+        wrong = (made != array) | ((made < 0) != (array < 0))
+        if wrong.any():
+            raise ValueError(f"{array[wrong][0]} does not fit in {made.dtype}")
+    return made
+
+
+def is_fixed_binary(field: UnischemaField, array: Array) -> bool:
+    """Whether bytes of one length, which bowstring delivers as rows of numbers, are bytes in the schema."""
+    is_plain = field.codec is None or isinstance(field.codec, ScalarCodec)
+    return is_plain and field.numpy_dtype in (np.bytes_, bytes) and array.dtype == np.uint8 and array.ndim == 2
+
+
+def binaries(array: Array) -> list[Any]:
+    """``[R, length]`` as R values of bytes."""
+    return [row.tobytes() for row in array]
+
+
+def timed(field: UnischemaField, flat: Array, ends: Array, unit: str, target: str) -> Array:
+    """Times within lists that begin and end at ``ends``: days as Python's dates, others in ``target``."""
+    stored = flat.astype(np.int64)
+    try:
+        if unit == "D":
+            return dates(stored, field.name)
+        return in_unit(stored.astype(f"M8[{unit}]"), target, field.name)
+    except TimeRangeError as error:
+        raise error.of_lists(ends.tolist()) from None
 
 
 def _rows(array: Array) -> list[Any]:
@@ -129,11 +160,17 @@ def _array_of(field: UnischemaField, value: Sequence[Any]) -> Array:
     return np.array(value, dtype=kind if kind in (np.str_, np.bytes_) else object)
 
 
-def _ragged(field: UnischemaField, columns: Columns) -> list[Any]:
+def _ragged(field: UnischemaField, columns: Columns, unit: str | None) -> list[Any]:
     name = field.name
     flat, ends = _flat(name, columns)
+    if not isinstance(flat, list) and is_fixed_binary(field, flat):
+        # NumPy's own bytes lose the zeros at their end.
+        values = binaries(flat)
+        return [np.array(values[start:end], dtype=object) for start, end in itertools.pairwise(ends.tolist())]
     if isinstance(flat, list):
         flat = np.array(flat, dtype=object)
+    elif unit is not None and field.codec is None and field.numpy_dtype is np.datetime64:
+        flat = timed(field, flat, ends, unit, "us")
     flat = _typed(flat, field.numpy_dtype)
     shape: Any = columns.get(f"{name}__shape")
     bounds = ends.tolist()

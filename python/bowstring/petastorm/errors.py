@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import bisect
+from collections.abc import Sequence
+
 from bowstring.errors import UnsupportedError
 
 __all__ = [
@@ -42,6 +45,11 @@ class TimeRangeError(UnsupportedError, ValueError):
     def __init__(self, column: str, row: int | None, problem: str) -> None:
         self.problem = problem
         super().__init__(f"column {column}, row {row}: {problem}", column=column, row=row)
+
+    def of_lists(self, ends: Sequence[int]) -> TimeRangeError:
+        """The same where the items of lists were looked at, which begin and end at ``ends``: the row is the list's."""
+        row = None if self.row is None else bisect.bisect_right(ends, self.row) - 1
+        return TimeRangeError(str(self.column), row, self.problem)
 
     def at(self, file: str, row_group: int, first: int) -> TimeRangeError:
         """The same with its place: ``first`` is where the rows begin in their row group."""

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -30,13 +30,14 @@ from pyspark.sql.types import StructType
 
 from bowstring._native import __version__
 from bowstring.errors import ClosedError, ConfigError, StoreError
+from bowstring.paths import local_path, shown
 from bowstring.spark import lock, swap
 from bowstring.spark.options import SourceOptions
 from bowstring.spark.task import Attempt, new_write, tries
 from bowstring.spark.types import conform, stored_schema
 from bowstring.writer import DatasetWriter
 
-__all__ = ["DirectoryStreamWriter", "DirectoryWriter", "Place", "local"]
+__all__ = ["DirectoryStreamWriter", "DirectoryWriter", "Place", "local", "replaceable"]
 
 _OPEN = "_open"
 _REMOVALS = 20
@@ -44,15 +45,13 @@ _REMOVALS = 20
 
 def local(url: str) -> Path:
     """The directory of a path or a ``file:`` URL."""
-    parsed = urlsplit(url)
-    if parsed.scheme == "file":
-        return Path(unquote(parsed.path))
-    if "://" in url:
+    path = local_path(url)
+    if path is None:
         problem = (
             "give a server, or a directory that all executors see; convert() and Spark's own formats write to stores"
         )
-        raise ConfigError(f"option path: {url}: {problem}", option="path")
-    return Path(os.path.abspath(url))
+        raise ConfigError(f"option path: {shown(url)}: {problem}", option="path")
+    return Path(unquote(path) if url.startswith("file:") else os.path.abspath(path))
 
 
 @dataclass
@@ -124,9 +123,14 @@ class Place:
         if over:
             raise ClosedError(f"the write to {self.path} was ended while this attempt wrote")
 
-    def publish(self, attempts: Sequence[Path], replace: bool, create: bool) -> bool:
-        """Makes the files of ``attempts`` visible at once. ``False`` if they must not be, since the dataset is there."""
+    def publish(self, attempts: Sequence[Path], replace: bool, create: bool, foreign: bool = False) -> bool:
+        """Makes the files of ``attempts`` visible at once. ``False`` if they must not be, since the dataset is there.
+
+        :raises ConfigError: if what is to be replaced is no dataset of bowstring's, and may not be ``foreign``.
+        """
         with lock.held(self.path):
+            if replace:
+                replaceable(self.path, foreign)
             return self._publish(attempts, replace, create)
 
     def _publish(self, attempts: Sequence[Path], replace: bool, create: bool) -> bool:
@@ -182,6 +186,31 @@ class Place:
             if not self.hidden.exists():
                 return
             time.sleep(0.05)
+
+
+def replaceable(path: Path, foreign: bool) -> None:
+    """That a dataset may take the place of what is at ``path``: nothing, one of ours, or anything if it may be ``foreign``.
+
+    :raises ConfigError: naming the option that allows it.
+    """
+    if foreign or not path.exists() or _is_ours(path):
+        return
+    problem = (
+        f"{path} has no _SUCCESS of bowstring, so overwrite does not replace it; "
+        "set overwrite_foreign to true to delete what is there"
+    )
+    raise ConfigError(f"option overwrite_foreign: {problem}", option="overwrite_foreign")
+
+
+def _is_ours(path: Path) -> bool:
+    mark = path / "_SUCCESS"
+    try:
+        if path.is_dir() and not any(path.iterdir()):
+            return True
+        # Opening what is no file, such as a pipe, may wait for ever.
+        return mark.is_file() and "bowstring" in json.loads(mark.read_bytes())
+    except (OSError, ValueError, TypeError):
+        return False
 
 
 def _hidden(path: Path) -> str:
@@ -252,6 +281,8 @@ class DirectoryWriter(DataSourceArrowWriter):
         there = self.target.path.exists()
         if there and self.exists == "error":
             raise ConfigError(f"option if_exists: {self.target.path} exists", option="if_exists")
+        if self.exists == "replace":
+            replaceable(self.target.path, options.overwrite_foreign)
         self.skip = there and self.exists == "ignore"
         if not self.skip:
             Place(self.target.path, self.write_id).open()
@@ -268,7 +299,10 @@ class DirectoryWriter(DataSourceArrowWriter):
             return
         place = Place(self.target.path, self.write_id)
         published = place.publish(
-            _attempts(messages), replace=self.exists == "replace", create=self.exists in ("error", "ignore")
+            _attempts(messages),
+            replace=self.exists == "replace",
+            create=self.exists in ("error", "ignore"),
+            foreign=self.target.options.overwrite_foreign,
         )
         if not published:
             place.remove()
@@ -294,6 +328,8 @@ class DirectoryStreamWriter(DataSourceStreamArrowWriter):
         self.write_id = new_write(options.checkpoints)
         self.replace = options.exists(overwrite) == "replace"
         Place.recover(self.target.path)
+        if self.replace:
+            replaceable(self.target.path, options.overwrite_foreign)
         # By the driver before there are tasks, so that none of them begins the write again after its end. Spark makes a writer
         # of its own for `commit` and `abort`, which remove what that one opens here.
         Place(self.target.path, self.write_id).open()
@@ -310,7 +346,8 @@ class DirectoryStreamWriter(DataSourceStreamArrowWriter):
         """Makes the micro-batch visible, unless it is already."""
         for write, once in _tried(messages):
             place = Place(self.target.path, write, once)
-            place.publish(_attempts(messages), replace=self.replace, create=False)
+            foreign = self.target.options.overwrite_foreign
+            place.publish(_attempts(messages), replace=self.replace, create=False, foreign=foreign)
         self._end(messages)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:

@@ -32,6 +32,8 @@ class SourceOptions:
     """Tasks to read with."""
     if_exists: str | None
     """Treatment of an existing dataset: ``append``, ``replace``, ``error`` or ``ignore``."""
+    overwrite_foreign: bool
+    """True if ``replace`` may delete a directory that is not a dataset of bowstring's."""
     pushdown: bool
     """Push down Spark's own filters."""
     timeout: float
@@ -66,6 +68,7 @@ class SourceOptions:
             filter=options.get("filter"),
             parts=_number(options, "parts", (1 << 31) - 1) if "parts" in options else None,
             if_exists=exists,
+            overwrite_foreign=options.get("overwrite_foreign", "false").lower() == "true",
             pushdown=options.get("pushdown", "false").lower() == "true",
             timeout=_seconds(options),
             checkpoints=options.get("checkpointlocation"),

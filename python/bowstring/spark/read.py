@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
@@ -15,6 +16,7 @@ from pyspark.sql.types import StructType
 from bowstring.errors import NotFoundError, SourceChangedError
 from bowstring.flight import Address, Connection, is_server
 from bowstring.flight.server import Server
+from bowstring.paths import shown
 from bowstring.spark import filters
 from bowstring.spark.directory import local
 from bowstring.spark.options import SourceOptions
@@ -52,14 +54,19 @@ def schema(options: SourceOptions) -> StructType:
         with _rows(options) as (connection, dataset):
             found = connection.rows(dataset).schema
     else:
-        found = _files(options.url).schema
+        dataset = _files(options.url)
+        if _uniform(dataset):
+            found = dataset.schema
+        else:
+            with _rows(options) as (connection, name):
+                found = connection.rows(name).schema
     return _chosen(spark_schema(found), options.columns)
 
 
 def reader(options: SourceOptions, wanted: StructType) -> DataSourceReader:
     """A reader of the columns ``wanted``."""
     # A filter's text is bowstring's own, so files are then read by bowstring.
-    served = is_server(options.url) or options.filter is not None
+    served = is_server(options.url) or options.filter is not None or not _uniform(_files(options.url))
     kind = _KINDS[served, options.pushdown]
     return kind(options, wanted)
 
@@ -120,7 +127,7 @@ class ServerReader(_Reader):
         with _rows(self.options) as (connection, dataset):
             rows = connection.rows(dataset, part=part, parts=parts, columns=self.wanted.names, filter=self.filter())
             if rows.fingerprint != partition.fingerprint:
-                raise SourceChangedError(f"{self.options.url} was written anew while it was read; read it again")
+                raise SourceChangedError(f"{shown(self.options.url)} was written anew while it was read; read it again")
             for batch in rows:
                 yield conform(batch, target)
 
@@ -133,7 +140,7 @@ def _files(url: str) -> Any:
     try:
         found = ds.dataset(place, format="parquet", partitioning="hive")
     except FileNotFoundError as error:
-        raise NotFoundError(f"{url} not found") from error
+        raise NotFoundError(f"{shown(url)} not found") from error
     typed = _with_dates(found)
     return found if typed is None else ds.dataset(place, format="parquet", partitioning=typed)
 
@@ -164,6 +171,15 @@ def _is_date(text: str) -> bool:
         return datetime.date.fromisoformat(text).isoformat() == text
     except ValueError:
         return False
+
+
+def _uniform(dataset: Any) -> bool:
+    """Whether all files have the same columns. pyarrow takes the first file's: others' columns would be missing, without a word."""
+    fragments = list(dataset.get_fragments())
+    with ThreadPoolExecutor(16) as pool:
+        schemas = pool.map(lambda fragment: fragment.physical_schema, fragments)
+        first = next(schemas, None)
+        return first is None or all(first.equals(schema, check_metadata=False) for schema in schemas)
 
 
 class FilesReader(_Reader):

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
+from bowstring import paths
 from bowstring.errors import UnsupportedError
 from bowstring.petastorm._lazy import needed
 from bowstring.petastorm.spark import _served
@@ -21,14 +22,14 @@ __all__ = ["cached", "forget", "local_path", "register_delete_dir_handler"]
 
 _LOG = logging.getLogger(__name__)
 _lock = threading.Lock()
-# What the frame and the settings are -> the directory that holds them.
-_known: dict[tuple[Any, ...], str] = {}
+# What the settings and the hash of the frame are -> frames of that hash, each with the directory that holds it.
+_known: dict[tuple[Any, ...], list[tuple[Any, str]]] = {}
 
 
 def local_path(url: str) -> str | None:
     """The path of a ``file:`` URL."""
-    parsed = urllib.parse.urlparse(url)
-    return urllib.parse.unquote(parsed.path) if parsed.scheme == "file" else None
+    path = paths.local_path(url) if url.startswith("file:") else None
+    return None if path is None else urllib.parse.unquote(path)
 
 
 def _delete(url: str) -> None:
@@ -60,7 +61,7 @@ def register_delete_dir_handler(handler: Callable[[str], None] | None) -> None:
 
 
 def _delete_at_exit(url: str) -> None:
-    if url not in _known.values():
+    if all(url != known for held in _known.values() for _, known in held):
         return  # deleted before
     try:
         _handler(url)
@@ -71,26 +72,31 @@ def _delete_at_exit(url: str) -> None:
 def cached(frame: Any, parent: str, row_group_bytes: int, codec: str, dtype: str | None) -> str:
     """URL of the directory that holds ``frame``; it is written unless it was before, and deleted at exit."""
     with _lock:
-        # Equal plans have equal hashes; the frame itself is not kept.
+        # Equal plans have equal hashes, and so may others.
         parent = parent.rstrip("/")
         key = (frame.semanticHash(), parent, row_group_bytes, codec, dtype)
-        if key not in _known:
-            _known[key] = _written(_in_precision(_without_vectors(frame, dtype), dtype), parent, row_group_bytes, codec)
-        return _known[key]
+        for known, url in _known.get(key, ()):
+            if known.sparkSession is frame.sparkSession and frame.sameSemantics(known):
+                return url
+        url = _written(_in_precision(_without_vectors(frame, dtype), dtype), parent, row_group_bytes, codec)
+        _known.setdefault(key, []).append((frame, url))
+        return url
 
 
 def forget(url: str) -> None:
     """Deletes a directory."""
     with _lock:
-        for key in [key for key, known in _known.items() if known == url]:
-            del _known[key]
+        for key, held in list(_known.items()):
+            held[:] = [(frame, known) for frame, known in held if known != url]
+            if not held:
+                del _known[key]
     _handler(url)
 
 
 def _written(frame: Any, parent: str, row_group_bytes: int, codec: str) -> str:
-    parsed = urllib.parse.urlparse(parent)
-    if not parsed.scheme:
+    if not urllib.parse.urlparse(parent).scheme:
         raise ValueError(f"cache directory {parent!r} has no scheme: write file://{parent} for a local one")
+    local_path(parent)  # refuses what would be another directory when it is deleted
     application = getattr(getattr(frame.sparkSession, "sparkContext", None), "applicationId", "connect")
     stamp = datetime.datetime.now().strftime("%Y%m%d%H%M%S")
     # As Petastorm names them, so that directories left behind show whose they are.

@@ -1,0 +1,39 @@
+"""Addresses as users write them: the local path that one names, and what of one may be shown."""
+
+from __future__ import annotations
+
+import re
+
+from bowstring.errors import ConfigError
+
+__all__ = ["local_path", "shown"]
+
+
+def local_path(address: str, option: str = "path") -> str | None:
+    """The path of a ``file:`` URL as it stands, with ``%20`` and the like; a plain path itself; ``None`` for other URLs.
+
+    :raises ConfigError: for a URL with ``#`` or ``?``. Its path ends there, and may be that of another directory.
+    """
+    if not address.startswith("file:"):
+        return None if "://" in address else address
+    if "#" in address or "?" in address:
+        raise ConfigError(
+            f"option {option}: {address} has a # or ? in it, where the path of a URL ends; give the plain path, write %23 and %3F "
+            "where bowstring's own readers and Spark's format decode them, or rename the directory",
+            option=option,
+        )
+    path = address.removeprefix("file:")
+    # Behind two slashes there is a host, which is this one.
+    return "/" + path[2:].partition("/")[2] if path.startswith("//") else path
+
+
+def shown(address: str) -> str:
+    """An address for messages: a URL without user, password, query and fragment."""
+    if "://" not in address:
+        return address
+    scheme, _, rest = address.partition("://")
+    place = re.split("[?#]", rest, maxsplit=1)[0]
+    # Azure's form has the container before the @, which is no credential unless there is a password.
+    user, at, host = place.rpartition("@")
+    is_container = scheme.startswith("abfs") and at and not set(user) & set(":/@")
+    return f"{scheme}://{place if is_container else host}"
