@@ -17,7 +17,8 @@ import sys
 
 import torch
 import torch.distributed as dist
-from bowstring import Gang, Image
+from bowstring import Image
+from bowstring.flight import Gang
 from bowstring.torch import DataLoader
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent

@@ -1,6 +1,6 @@
-"""What frameworks' adapters share: every column's type and axes before the first batch, and its bytes as arrays.
+"""Shared by the adapters of frameworks: every column's type and axes before the first batch, and its bytes as arrays.
 
-An adapter asks :func:`columns_of` what will come, and makes arrays of what comes with :func:`numpy_array` and :class:`Text`.
+An adapter gets the columns from :func:`columns_of`, and makes arrays with :func:`numpy_array` and :class:`Text`.
 Nothing here copies a tensor or looks at single rows.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,16 +16,9 @@ from bowstring import _native
 from bowstring.errors import UnsupportedError
 from bowstring.options import NAMES, Url, document
 
-__all__ = ["Column", "Text", "columns_of", "is_text", "numpy_array", "objects", "packs"]
+__all__ = ["Column", "Text", "columns_of", "numpy_array", "objects", "packs"]
 
 _NUMPY = importlib.util.find_spec("numpy") is not None
-# Arrow types as Rust writes them.
-_TEXT = re.compile(r"(LargeList\()*Large(Utf8|Binary)\)*")
-
-
-def is_text(kind: str | None) -> bool:
-    """Whether this Arrow type is text or binary, or lists of it: what no option need ask for."""
-    return kind is not None and _TEXT.fullmatch(kind) is not None
 
 
 def objects(values: list[Any]) -> Any:
@@ -56,20 +48,17 @@ class Column:
     ragged: int
     """How many axes vary in length: so many arrays of offsets there are."""
     shaped: bool
-    """Whether ``<name>__shape`` tells the axes of each value, which comes flat."""
+    """True if values come flat, with their axes in ``<name>__shape``."""
     parts: tuple[str, ...]
     """The names of its arrays in a batch, in order."""
+    is_text: bool = False
+    """True for text or binary, within :attr:`ragged` lists."""
     packed: bool = False
-    """Whether it is a pack, whose validity has the shape of its values."""
-
-    @property
-    def is_text(self) -> bool:
-        """Whether it is text or binary, in as many lists as :attr:`ragged` says."""
-        return is_text(self.arrow)
+    """True for a pack, whose validity has the shape of its values."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is one tensor with the rows first, which can be a part of a global array."""
+        """True for one tensor with the rows first, which can be a part of a global array."""
         return self.dtype is not None and not self.ragged and not self.shaped
 
 
@@ -80,7 +69,7 @@ def packs(url: Url | Sequence[Url], options: Mapping[str, Any]) -> frozenset[str
 
 
 def columns_of(native: _native.Loader, packs: Collection[str] = ()) -> list[Column]:
-    """What each batch of the loader will hold, ``_mask`` last if there is one."""
+    """The columns of each batch of the loader, ``_mask`` last if there is one."""
     spec = native.state()["spec"]
     each, more = divmod(int(spec["global_batch"]), native.world_size)
     batch = None if spec["tail"] in ("short", "even") else each + (native.rank < more)
@@ -110,6 +99,7 @@ def _column(field: Mapping[str, Any], batch: int | None) -> Column:
         ragged=1 if shaped else rest.count("ragged"),
         shaped=shaped,
         parts=tuple(field["names"]),
+        is_text=field["text"],
     )
 
 

@@ -12,12 +12,14 @@ from types import TracebackType
 from typing import Any, Generic, Literal, NoReturn, TypeVar
 
 from bowstring import _native, ranks
-from bowstring.arrays import is_text, objects
+from bowstring.arrays import objects
 from bowstring.columns import Fill, Image, NGram, Pack, Padded, Vector
 from bowstring.errors import ConfigError, Error, NotFoundError, UnsupportedError
-from bowstring.gang import Gang
+from bowstring.flight.gang import Gang
 from bowstring.options import NAMES, Filter, Url, document, plain
 from bowstring.ranges import whole
+from bowstring.schema import Schema
+from bowstring.stats import Stats
 from bowstring.tails import settled
 from bowstring.words import refuse
 
@@ -212,9 +214,7 @@ class BaseLoader(ABC, Generic[A]):
             field["name"]
             for field in self._native.fields
             if field["arrow"] is not None
-            and (
-                not is_text(field["arrow"]) or any(_native.column_is_meant(pattern, field["name"]) for pattern in asked)
-            )
+            and (not field["text"] or any(_native.column_is_meant(pattern, field["name"]) for pattern in asked))
         )
 
     @abstractmethod
@@ -374,9 +374,9 @@ class BaseLoader(ABC, Generic[A]):
         return self._native.device
 
     @property
-    def schema(self) -> str:
-        """What comes out, as text: one field per column."""
-        return self._native.schema
+    def schema(self) -> Schema:
+        """The columns of each batch: a mapping from names to fields, and an Arrow schema by ``__arrow_c_schema__``."""
+        return Schema(self._native)
 
     @property
     def classes(self) -> dict[str, list[str]]:
@@ -403,12 +403,13 @@ class BaseLoader(ABC, Generic[A]):
         """Goes to a position that :meth:`state_dict` gave, on any rank of any world size."""
         self._native.load_state(plain(state_dict))
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Stats:
         """Counters of every stage since the loader was opened, memory, and the ``bottleneck``.
 
         ``waiting`` is the part of the consumer's time, from 0 to 1, that it waited for batches.
         """
-        return self._native.stats()
+        found: Stats = self._native.stats()  # type: ignore[assignment]  # a document of that shape; a test compares the keys
+        return found
 
     def ledger(self) -> dict[str, Any]:
         """The bad rows met so far: counts, and an entry for each."""

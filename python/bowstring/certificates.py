@@ -48,9 +48,7 @@ Audit = TypedDict(
 Audit.__doc__ = "The result of :func:`audit`; positions are ``[epoch, step]``."
 
 
-def audit(
-    certificates: Iterable[Mapping[str, Any] | str | os.PathLike[str]], *, key: bytes | None = None
-) -> Audit:
+def audit(certificates: Iterable[Mapping[str, Any] | str | os.PathLike[str]], *, key: bytes | None = None) -> Audit:
     """Joins the certificates of all ranks of a run, and of those before each restart.
 
     A loader that resumed replaces what earlier ones consumed from its state on. ``exact`` tells whether every step from ``from`` up

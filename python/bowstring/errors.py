@@ -1,4 +1,4 @@
-"""What can go wrong, one class for each thing to do next.
+"""Errors, one class for each remedy.
 
 Each error carries its place in the dataset where it is known: ``file``, ``row_group``, ``column`` and ``row`` (counted from zero;
 the row within its row group), and ``option``, the option to change.

@@ -144,7 +144,9 @@ class Loader(BaseLoader[Any]):
         refused: dict[str, list[str]] = {}
         for column in columns:
             try:
-                sharding.shard_shape((*column.leading[:-1], rows, *column.inner))
+                # Of the leading axes only the batch's varies.
+                before = (axis for axis in column.leading[:-1] if axis is not None)
+                sharding.shard_shape((*before, rows, *column.inner))
             except ValueError as error:
                 refused.setdefault(str(error), []).append(column.name)
         if refused:

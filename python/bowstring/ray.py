@@ -95,7 +95,7 @@ class _Loader(BaseLoader[Any]):
 
 
 def _blocks(url: Any, options: Mapping[str, Any], state: Mapping[str, Any]) -> Iterator[Any]:
-    """What a read task does."""
+    """The body of a read task."""
     with _Loader(url, **options) as loader:
         # Says so if this is not the plan of the other tasks.
         loader.load_state_dict(state)
@@ -107,7 +107,7 @@ def _blocks(url: Any, options: Mapping[str, Any], state: Mapping[str, Any]) -> I
 
 
 def _table(columns: Iterable[Column], batch: Mapping[str, Any]) -> Any:
-    """The batch without its padding, which stands at its end."""
+    """The batch without the padding at its end."""
     import pyarrow
 
     rows = int(batch["_mask"].sum())

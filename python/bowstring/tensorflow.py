@@ -32,6 +32,7 @@ from bowstring.errors import ConfigError, LimitError, NotFoundError, Unsupported
 from bowstring.following import callback
 from bowstring.options import Url
 from bowstring.ranges import whole
+from bowstring.stats import Stats
 from bowstring.tails import told
 
 __all__ = ["Dataset", "Loader", "dataset"]
@@ -67,9 +68,8 @@ def dataset(
 
     :param url: as for :class:`bowstring.Loader`.
     :param targets: columns that become the second part of ``(inputs, targets)``; one by name is a tensor, several are a dictionary.
-    :param inputs: the columns of the first part, in the same way; all that are no targets by default, as a dictionary, or the matrix
-        itself if one pack is all that there is. A model that takes one tensor, such as ``keras.Sequential``, needs one by
-        name.
+    :param inputs: the columns of the first part, in the same way; by default all that are no targets, as a dictionary, or the
+        matrix itself if one pack is the only one. A model that takes one tensor, such as ``keras.Sequential``, needs one by name.
     :param weights_from_mask: with ``targets``: a third part, ``1.0`` for rows and ``0.0`` for padding, which Keras takes as
         weights of the losses, not of ``metrics=``; ``_mask`` itself is then left out. It is of ``tail="pad"``, and asks for it.
     :param options: those of :class:`bowstring.Loader`.
@@ -227,7 +227,7 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
         """
         return callback(self)
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Stats:
         """As :meth:`bowstring.Loader.stats`."""
         return self._loader.stats()
 

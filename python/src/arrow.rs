@@ -101,6 +101,12 @@ fn schema_capsule<'py>(py: Python<'py>, field: &Field) -> PyResult<Bound<'py, Py
     PyCapsule::new_with_value(py, schema, c"arrow_schema")
 }
 
+/// The capsule of the columns of a record batch.
+pub(crate) fn whole_schema_capsule<'py>(py: Python<'py>, schema: &Schema) -> PyResult<Bound<'py, PyCapsule>> {
+    let schema = FFI_ArrowSchema::try_from(schema).map_err(|error| refuse(py, &"this schema", &error.to_string()))?;
+    PyCapsule::new_with_value(py, schema, c"arrow_schema")
+}
+
 /// The pair that `__arrow_c_array__` returns. A consumer moves the structs out and marks them released; otherwise the capsules
 /// release them.
 pub(crate) fn array_capsules<'py>(py: Python<'py>, data: &ArrayData, field: &Field) -> PyResult<Bound<'py, PyTuple>> {

@@ -6,15 +6,16 @@ use std::time::Duration;
 
 use bowstring::dataset::Index;
 use bowstring::device::{Consumer, DeviceValue};
+use bowstring::flight::wire::arrow_schema;
 use bowstring::pipeline::Pass;
 use bowstring::plan::State;
 use bowstring::tensor::Value;
 use bowstring::{AnyBatch, Batch, Error, Loader, Next};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyCapsule, PyDict};
 
-use crate::arrow::ArrowArray;
+use crate::arrow::{ArrowArray, whole_schema_capsule};
 use crate::buffers::PyBuffers;
 use crate::field;
 use crate::gang::PyGang;
@@ -231,6 +232,12 @@ impl PyLoader {
     #[getter]
     fn schema(&self, py: Python<'_>) -> PyResult<String> {
         self.0.get(py, |loader| loader.schema().to_string())
+    }
+
+    /// The schema as an `arrow_schema` capsule.
+    fn arrow_schema<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
+        let schema = self.0.get(py, |loader| arrow_schema(loader.schema()))?;
+        whole_schema_capsule(py, &schema)
     }
 
     /// Where batches are delivered: `cpu`, `cuda:0`.

@@ -59,7 +59,7 @@ def table(rows: range) -> Any:
     return pa.table({"id": pa.array(rows, pa.int64())})
 
 
-def put(server: bowstring.Server) -> None:
+def put(server: bowstring.flight.Server) -> None:
     """Puts the rows in two tasks, as Spark's do."""
     with Connection(f"{server.url}/rows") as connection:
         tokens = []
@@ -88,11 +88,11 @@ def way(request: pytest.FixtureRequest, tmp_path: pathlib.Path, loader: type[Any
                 pq.write_table(table(rows), part, row_group_size=13)
             yield Way(loader, parts, {"weights": [1, 1]})
         elif kind == "put":
-            server = stack.enter_context(bowstring.Server({}, put=tmp_path / "put"))
+            server = stack.enter_context(bowstring.flight.Server({}, put=tmp_path / "put"))
             put(server)
             yield Way(loader, f"{server.url}/rows", {})
         else:
-            server = stack.enter_context(bowstring.Server({"rows": path}))
+            server = stack.enter_context(bowstring.flight.Server({"rows": path}))
             yield Way(loader, f"{server.url}/rows", {"storage_options": {"transport": kind}})
 
 

@@ -229,7 +229,9 @@ def test_a_gang_meets_and_restarts(server: Server) -> None:
     seen: dict[int, list[Any]] = {rank: [] for rank in range(3)}
 
     def run(rank: int) -> None:
-        with bowstring.Gang(server.url(), "tests", rank=rank, world_size=3, device=f"cpu:{rank}", timeout=20) as gang:
+        with bowstring.flight.Gang(
+            server.url(), "tests", rank=rank, world_size=3, device=f"cpu:{rank}", timeout=20
+        ) as gang:
             loader = bowstring.Loader(
                 server.url("photos"), batch_size=3, tail="even", columns=["label"], row_id=True, gang=gang
             )
@@ -250,10 +252,10 @@ def test_a_gang_meets_and_restarts(server: Server) -> None:
 
 
 def test_a_lost_member_ends_the_others_streams(server: Server) -> None:
-    members: dict[int, bowstring.Gang] = {}
+    members: dict[int, bowstring.flight.Gang] = {}
 
     def join(rank: int) -> None:
-        members[rank] = bowstring.Gang(server.url(), "lost", rank=rank, world_size=2, timeout=20)
+        members[rank] = bowstring.flight.Gang(server.url(), "lost", rank=rank, world_size=2, timeout=20)
 
     threads = [threading.Thread(target=join, args=(rank,)) for rank in range(2)]
     for thread in threads:

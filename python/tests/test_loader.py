@@ -6,6 +6,7 @@ import inspect
 import json
 import pathlib
 import shutil
+import typing
 from typing import Any
 
 import bowstring
@@ -16,6 +17,8 @@ import pytest
 from bowstring import Fill, Image, Loader, Pack, Padded
 from bowstring.base import BaseLoader
 from bowstring.options import document, size
+from bowstring.stats import Stats
+from conftest import EVERY_KIND
 
 
 def ids(loader: Loader) -> list[list[int]]:
@@ -421,6 +424,29 @@ def test_a_bad_row_is_an_error_with_its_place_or_an_entry(
         assert zeroing.ledger()["zeroed"] == 1
 
 
+def test_a_schema_is_a_mapping_and_an_arrow_schema(kinds: pathlib.Path) -> None:
+    with Loader(kinds, **EVERY_KIND, arrow=["name", "bytes", "words"]) as loader:
+        schema = loader.schema
+        batch = next(iter(loader))
+    assert sorted(name for field in schema.values() for name in field.names) == sorted(batch.keys() - {"_mask"})
+    assert str(schema).splitlines()[0].startswith(next(iter(schema)))
+    assert (schema["maybe"].dtype, schema["maybe"].valid, schema["name"].arrow) == ("int32", True, "LargeUtf8")
+    assert schema["padded"].dims == ("batch", ("padded", 3))
+    found = pa.schema(schema)
+    assert found.names == list(schema)
+    for field in found:
+        if schema[field.name].arrow is not None:
+            assert field.type == batch[field.name].type, field
+        elif schema[field.name].names == (field.name,):
+            array = batch[field.name]
+            shape = field.type.shape if isinstance(field.type, pa.FixedShapeTensorType) else []
+            assert list(array.shape[1:]) == list(shape), field
+    assert found.field("tags").type == pa.large_list(pa.int32())
+    assert found.field("fixed").type == pa.fixed_shape_tensor(pa.int16(), [3])
+    assert found.field("maybe").nullable
+    assert not found.field("id").nullable
+
+
 def test_stats_and_close(numbers: pathlib.Path) -> None:
     loader = Loader(numbers, batch_size=10)
     kept = list(loader)
@@ -428,7 +454,10 @@ def test_stats_and_close(numbers: pathlib.Path) -> None:
     assert stats["rows"] == 100
     assert stats["consumer"]["items"] == 10
     assert stats["bottleneck"] in ("consumer", "read", "decode", "batch")
-    assert "id" in loader.schema
+    declared = typing.get_type_hints(Stats)
+    assert declared.keys() - {"device"} == stats.keys(), "the type says what there is"
+    for name in ("read", "memory"):
+        assert typing.get_type_hints(declared[name]).keys() == stats[name].keys(), name  # type: ignore[literal-required]
     loader.close()
     loader.close()
     with pytest.raises(bowstring.ClosedError):

@@ -1,4 +1,4 @@
-"""Reading: the rows of a server's dataset, or of a directory of Parquet, as they are stored."""
+"""Reading: the stored rows of a server's dataset, or of a directory of Parquet."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pyspark.sql.types import StructType
 
 from bowstring.errors import NotFoundError, SourceChangedError
 from bowstring.flight import Address, Connection, is_server
+from bowstring.flight.server import Server
 from bowstring.paths import shown
-from bowstring.server import Server
 from bowstring.spark import filters
 from bowstring.spark.directory import local
 from bowstring.spark.options import SourceOptions
@@ -25,12 +25,12 @@ from bowstring.spark.types import arrow_schema, conform, spark_schema
 __all__ = ["reader", "schema"]
 
 _ROWS_PER_BATCH = 10_000
-# Tasks of a read from a server, where nobody says how many: as many as row groups, but no more than this.
+# Tasks of a read from a server without `parts`: as many as row groups, but no more than this.
 _PARTS = 32
 
 
 class _Part(InputPartition):
-    """What one task reads."""
+    """The part of one task."""
 
     def __init__(self, value: Any, fingerprint: str = "") -> None:
         super().__init__(value)

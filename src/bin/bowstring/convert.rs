@@ -25,10 +25,10 @@ pub(crate) struct Args {
     /// The dataset: a file, a directory, or an address in a store; for Parquet also a glob
     #[arg(value_name = "SRC")]
     src: String,
-    /// The directory to be made; its name may tell the format: out.tfrecord, photos-mds
+    /// The directory to create; its name may give the format: out.tfrecord, photos-mds
     #[arg(value_name = "DST")]
     dst: PathBuf,
-    /// Format of the source, where its names do not tell it
+    /// Format of the source, if its names do not give it
     #[arg(long, value_name = "FORMAT", value_parser = format)]
     from: Option<Format>,
     /// Format of the destination: parquet, petastorm, arrow, csv, jsonl, tfrecord, webdataset, mds, images, numpy, datasets
@@ -43,16 +43,16 @@ pub(crate) struct Args {
     /// Rows to take, e.g. "label >= 3 and country in ('de', 'us')"
     #[arg(long, value_name = "EXPR")]
     filter: Option<String>,
-    /// Rows of a Parquet row group at most
+    /// Maximum rows of a Parquet row group
     #[arg(long, value_name = "ROWS")]
     rows_per_group: Option<usize>,
     /// Size at which an output file ends, e.g. 512MiB [default: 256MiB; of MDS 64MiB]
     #[arg(long, value_name = "BYTES", value_parser = crate::args::bytes)]
     target_file_size: Option<u64>,
-    /// none, snappy, lz4, zstd, zstd:LEVEL or gzip, as far as the format has it
+    /// none, snappy, lz4, zstd, zstd:LEVEL or gzip, if the format supports it
     #[arg(long, value_name = "NAME")]
     compression: Option<String>,
-    /// Encode images again as JPEG of this quality, from 1 to 100
+    /// Re-encode images as JPEG of this quality, from 1 to 100
     #[arg(long, value_name = "QUALITY")]
     image_quality: Option<u8>,
     /// Scale images down to this length of the shorter side
@@ -70,22 +70,22 @@ pub(crate) struct Args {
     /// Memory for everything in flight [default: 512MiB]
     #[arg(long, env = "BOWSTRING_MEMORY_BUDGET", value_name = "BYTES", value_parser = crate::args::bytes, hide_env_values = true)]
     memory_budget: Option<u64>,
-    /// Options of the store that the source is in, e.g. aws_region=eu-central-1; separated by commas
+    /// Options of the source's store, e.g. aws_region=eu-central-1; separated by commas
     #[arg(long, env = "BOWSTRING_STORAGE_OPTIONS", value_name = "KEY=VALUE", value_delimiter = ',', value_parser = crate::args::pair, hide_env_values = true)]
     storage_options: Vec<(String, String)>,
-    /// Go on with an interrupted conversion to the same place
+    /// Continue an interrupted conversion to the same place
     #[arg(long)]
     resume: bool,
-    /// Make the dataset at the destination again and replace it, if bowstring made it
+    /// Replace the dataset at the destination, if bowstring made it
     #[arg(long)]
     overwrite: bool,
-    /// With --overwrite: delete what is at the destination even if bowstring did not make it
+    /// With --overwrite: delete the destination even if bowstring did not make it
     #[arg(long, requires = "overwrite")]
     overwrite_foreign: bool,
-    /// Count the rows of the source by another way, read what was written, and compare, before anything appears
+    /// Count the rows of the source by other means, read the written files, and compare, before anything appears
     #[arg(long)]
     verify: bool,
-    /// Say what would be done: formats, columns, the first rows; write nothing
+    /// Print the plan (formats, columns, the first rows) and write nothing
     #[arg(long)]
     dry_run: bool,
 }
@@ -95,7 +95,7 @@ pub(crate) fn format(text: &str) -> Result<Format, String> {
     Format::parse(text).map_err(|error| error.to_string())
 }
 
-/// Types as they were typed, or as they are in a file.
+/// Types from the command line or from a file.
 pub(crate) fn types(text: &str) -> Result<serde_json::Value> {
     let text = match text.strip_prefix('@') {
         Some(path) => std::fs::read_to_string(path)

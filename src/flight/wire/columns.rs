@@ -215,6 +215,15 @@ impl Columns {
     }
 }
 
+/// One Arrow field for each delivered column of `schema`, as it is in a stream; nullable where a mask comes with it.
+pub fn arrow_schema(schema: &Schema) -> ArrowSchema {
+    let field = |field: &Field| {
+        let nullable = field.valid || matches!(field.ty, Type::Arrow(_));
+        arrow_field(&Column::of(field), Some(field)).with_nullable(nullable)
+    };
+    ArrowSchema::new(schema.fields().iter().map(field).collect::<Vec<_>>())
+}
+
 /// The Arrow field of a column; `field` is what it is of, unless it is a part of one.
 fn arrow_field(column: &Column, field: Option<&Field>) -> ArrowField {
     let mut metadata = HashMap::new();
@@ -259,6 +268,30 @@ fn arrow_field(column: &Column, field: Option<&Field>) -> ArrowField {
 }
 
 impl Column {
+    /// The values of a delivered column, without its lengths, shapes, indices and mask.
+    fn of(field: &Field) -> Self {
+        let (before, axes) = match field.dims.iter().position(|dim| *dim == Dim::Batch) {
+            Some(at) => (&field.dims[..at], &field.dims[at + 1..]),
+            None => (&[][..], &field.dims[..]),
+        };
+        let frames = match before {
+            [Dim::Fixed(frames), ..] => Some(*frames),
+            _ => None,
+        };
+        let fixed = axes.iter().filter_map(|dim| match dim {
+            Dim::Fixed(n) | Dim::Padded(n) => Some(*n),
+            Dim::Batch | Dim::Ragged | Dim::Cut(_) | Dim::Any | Dim::Sparse => None,
+        });
+        let lists = axes.iter().filter(|dim| matches!(dim, Dim::Ragged | Dim::Cut(_) | Dim::Sparse)).count();
+        let kind = match &field.ty {
+            Type::Arrow(ty) => Kind::Arrow(ty.clone()),
+            Type::Tensor(dtype) if axes.contains(&Dim::Any) => Kind::Ragged(*dtype, Vec::new(), 1),
+            Type::Tensor(dtype) if lists > 0 => Kind::Ragged(*dtype, fixed.collect(), lists),
+            Type::Tensor(dtype) => Kind::Tensor(*dtype, fixed.collect()),
+        };
+        Self { name: Arc::clone(&field.name), kind, frames, offsets_of: None }
+    }
+
     fn from_arrow(field: &ArrowField) -> Result<Self> {
         let metadata = field.metadata();
         let wrong = |found: String| foreign(field.name(), &found);

@@ -26,7 +26,7 @@ def generate_petastorm_metadata(
     use_summary_metadata: bool = False,
     hdfs_driver: str = "libhdfs3",
 ) -> None:
-    """Writes ``_common_metadata`` anew: schema and row groups; indexes and whatever else is in it stay.
+    """Writes ``_common_metadata`` anew: schema and row groups; indexes and other entries stay.
 
     :param spark: without effect; may be ``None``. It is not stopped, as Petastorm does.
     :param dataset_url: URL of the dataset.

@@ -1,17 +1,18 @@
-"""A server's writes and stored rows, over plain ``pyarrow.flight``: what Spark's executors speak.
+"""A server's writes and stored rows, over plain ``pyarrow.flight``. Spark's executors use this.
 
-Batches for training come by :class:`bowstring.Loader`, which reads Flight by itself. This module is for the calls around that:
-staging attempts of a write, committing them, and reading rows back as they are stored. The wire is in ``docs/protocol.md``.
+Batches for training come from :class:`bowstring.Loader`, which reads Flight by itself. This module has the other calls:
+staging attempts of a write, committing them, and reading stored rows. The wire is in ``docs/protocol.md``.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -22,11 +23,17 @@ import pyarrow.flight as flight
 from bowstring.errors import (
     ClosedError,
     ConfigError,
+    CorruptError,
+    DeviceError,
     Error,
+    FencedError,
     LimitError,
     MismatchError,
     NotFoundError,
+    NullsError,
     RemoteError,
+    SourceChangedError,
+    StoreError,
     TimeoutError,
     UnsupportedError,
 )
@@ -40,10 +47,28 @@ _SCHEMES = {"grpc": "grpc+tcp", "grpc+tcp": "grpc+tcp", "grpc+tls": "grpc+tls"}
 # Messages stay well below the server's limit of 80 MiB.
 _MESSAGE_BYTES = 16 << 20
 _COMMIT_TRIES = 4
+# The trailer that holds an error as the server knows it, and the class of each kind.
+_DETAIL = "bowstring-error-bin"
+_KINDS: dict[str, type[Error]] = {
+    "closed": ClosedError,
+    "config": ConfigError,
+    "corrupt": CorruptError,
+    "device": DeviceError,
+    "fenced": FencedError,
+    "limit": LimitError,
+    "mismatch": MismatchError,
+    "not_found": NotFoundError,
+    "nulls": NullsError,
+    "remote": RemoteError,
+    "source_changed": SourceChangedError,
+    "store": StoreError,
+    "timeout": TimeoutError,
+    "unsupported": UnsupportedError,
+}
 
 
 def is_server(url: str) -> bool:
-    """Whether ``url`` names a server rather than a place in a store."""
+    """True if ``url`` names a server rather than a place in a store."""
     return url.partition("://")[0] in _SCHEMES and "://" in url
 
 
@@ -97,8 +122,42 @@ def _token(options: Mapping[str, str]) -> str | None:
         return file.read().strip()
 
 
+class _Refusals(flight.ClientMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
+    """Keeps the error that a call of this thread ended with, as the server sent it among the trailers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._thread = threading.local()
+
+    def start_call(self, info: flight.CallInfo) -> flight.ClientMiddleware:
+        """Called by Flight as a call begins."""
+        self._thread.error = None
+        return _Trailers(self)
+
+    def arrived(self, error: bytes) -> None:
+        """Takes the error of a call, as JSON."""
+        self._thread.error = json.loads(error)
+
+    def taken(self) -> dict[str, Any] | None:
+        """The error of this thread's last call, once, if the server described one."""
+        found: dict[str, Any] | None = getattr(self._thread, "error", None)
+        self._thread.error = None
+        return found
+
+
+class _Trailers(flight.ClientMiddleware):  # type: ignore[misc]  # pyarrow has no types
+    def __init__(self, refusals: _Refusals) -> None:
+        super().__init__()
+        self._refusals = refusals
+
+    def received_headers(self, headers: Mapping[str, list[str | bytes]]) -> None:
+        """Called by Flight with headers, and at the end with trailers."""
+        for value in headers.get(_DETAIL, ()):
+            self._refusals.arrived(value if isinstance(value, bytes) else value.encode())
+
+
 @contextmanager
-def _reported(server: str, what: str) -> Iterator[None]:
+def _reported(server: str, what: str, refusals: _Refusals) -> Iterator[None]:
     """Flight's errors as bowstring's."""
     try:
         yield
@@ -106,23 +165,26 @@ def _reported(server: str, what: str) -> Iterator[None]:
         text = str(error).partition(" gRPC client debug context:")[0]
         text = text.partition("with message: ")[2] or text
         message = f"{what} at {server}: {text}"
-        raise _named(error, text)(message) from error
+        detail = refusals.taken()
+        if detail is None or detail.get("kind") not in _KINDS:
+            raise _by_code(error)(message) from error
+        place = detail.get("at") or detail
+        about = {name: place.get(name) for name in ("file", "row_group", "column", "row")}
+        kind = detail["kind"]
+        option = "nulls" if kind == "nulls" else detail.get("option")
+        raise _KINDS[kind](message, **about, option=option) from error
 
 
-# Flight's codes do not tell all of our errors apart; their words do.
-def _named(error: Exception, text: str) -> type[Error]:
+def _by_code(error: Exception) -> type[Error]:
+    """The class for an error without a description: of the transport, or one too long for the trailers."""
     if isinstance(error, flight.FlightTimedOutError):
         return TimeoutError
-    if isinstance(error, flight.FlightUnavailableError):
-        return ClosedError if text.startswith("closed:") else LimitError if "the limit is" in text else RemoteError
     if isinstance(error, pa.ArrowKeyError):
         return NotFoundError
     if isinstance(error, pa.ArrowNotImplementedError):
         return UnsupportedError
-    if "the limit is" in text:
-        return LimitError
     if isinstance(error, pa.ArrowInvalid):
-        return ConfigError if text.startswith("option ") else MismatchError
+        return MismatchError
     return RemoteError
 
 
@@ -148,7 +210,11 @@ class Connection:
         if "server_name" in options:
             more["override_hostname"] = options["server_name"]
         scheme, _, rest = self.server.partition("://")
-        self._client = flight.FlightClient(f"{_SCHEMES[scheme]}://{rest}", **more)
+        self._refusals = _Refusals()
+        self._client = flight.FlightClient(f"{_SCHEMES[scheme]}://{rest}", middleware=[self._refusals], **more)
+
+    def _reported(self, what: str) -> AbstractContextManager[None]:
+        return _reported(self.server, what, self._refusals)
 
     def options(self, timeout: float | None = None) -> flight.FlightCallOptions:
         """Options of one call: its deadline in seconds, and the token."""
@@ -158,16 +224,16 @@ class Connection:
 
     def action(self, name: str, body: Mapping[str, Any], timeout: float | None = None) -> dict[str, Any]:
         """The answer of an action, JSON on both sides."""
-        with _reported(self.server, name):
+        with self._reported(name):
             [answer] = self._client.do_action((name, json.dumps(body).encode()), self.options(timeout))
         found: dict[str, Any] = json.loads(answer.body.to_pybytes())
         return found
 
     def exists(self, dataset: str) -> bool:
-        """Whether the server has a dataset of that name."""
+        """True if the server has a dataset of that name."""
         command = json.dumps({"dataset": dataset, "options": {"batch_size": 1}})
         try:
-            with _reported(self.server, "GetSchema"):
+            with self._reported("GetSchema"):
                 self._client.get_schema(flight.FlightDescriptor.for_command(command), self.options())
         except NotFoundError:
             return False
@@ -180,36 +246,35 @@ class Connection:
 
         :param command: see :func:`attempt_of`.
         """
-        with _reported(self.server, "DoPut"):
+        with self._reported("DoPut"):
             descriptor = flight.FlightDescriptor.for_command(command)
             writer, reader = self._client.do_put(descriptor, schema, self.options())
         # An exception of `batches` ends the call before its last message: the server then keeps nothing.
         try:
             for batch in batches:
                 for piece in pieces(batch):
-                    with _reported(self.server, "DoPut"):
+                    with self._reported("DoPut"):
                         writer.write_batch(piece)
-            with _reported(self.server, "DoPut"):
+            with self._reported("DoPut"):
                 writer.done_writing()
                 answer = reader.read()
                 found = None if answer is None else json.loads(answer.to_pybytes())
         except BaseException as error:
             self._give_up(writer, error)
-        with _reported(self.server, "DoPut"):
+        with self._reported("DoPut"):
             writer.close()
         if found is None:
-            raise RemoteError(f"{self.server} took what was put without a word")
+            raise RemoteError(f"{self.server} accepted the rows but sent no answer")
         return dict(found)
 
-    @staticmethod
-    def _give_up(writer: Any, error: BaseException) -> None:
-        # A write that fails mostly fails since the server has refused; closing says why. `close` on a good stream would finish
-        # the attempt, which nobody commits, so it does no harm.
+    def _give_up(self, writer: Any, error: BaseException) -> None:
+        # A failed write mostly means that the server has refused; closing raises the reason. `close` on a good stream finishes
+        # an attempt that is never committed, which is harmless.
         if isinstance(error, Error):
             try:
                 writer.close()
             except pa.ArrowException as refusal:
-                with _reported("the server", "DoPut"):
+                with self._reported("DoPut"):
                     raise refusal
         raise error
 
@@ -222,10 +287,10 @@ class Connection:
         *,
         once: str | None = None,
     ) -> dict[str, int]:
-        """Makes the attempts visible, all at once. Repeating it changes nothing, so a lost answer is asked for again.
+        """Makes the attempts visible, all at once. Repeating it changes nothing, so a lost answer is requested again.
 
-        :param once: the name that the commit is remembered by; the write's own without. Of several writes with one, tries at the
-            same thing, the first to be committed counts: what the others staged is removed.
+        :param once: the name by which the commit is remembered; by default the write's own. Of several writes with one name,
+            the first commit counts, and the staged rows of the others are removed.
         """
         body = {"dataset": dataset, "write": write, "mode": mode, "tokens": [dict(token) for token in tokens]}
         if once is not None:
@@ -240,18 +305,18 @@ class Connection:
         raise AssertionError
 
     def abort(self, dataset: str, write: str) -> None:
-        """Ends a write: what was staged vanishes, and later attempts are refused."""
+        """Ends a write: removes staged rows and refuses later attempts."""
         self.action("put.abort", {"dataset": dataset, "write": write})
 
     def abort_all(self, dataset: str, prefix: str) -> int:
-        """Ends all open writes whose ids begin so, and says how many: for who does not know what was begun."""
+        """Ends all open writes whose ids begin with ``prefix`` and returns their number."""
         return int(self.action("put.abort", {"dataset": dataset, "prefix": prefix})["aborted"])
 
     def drop(self, dataset: str) -> bool:
-        """Removes a dataset that was written to the server, with all that it takes. ``False`` if there is none.
+        """Removes a written dataset from the server. ``False`` if there is none.
 
-        Who reads it gets what is already on its way, then a :class:`bowstring.NotFoundError`. Writes under way go on: the next
-        commit makes the dataset anew.
+        Readers get the batches already on their way, then a :class:`bowstring.NotFoundError`. Open writes continue: the next
+        commit creates the dataset again.
         """
         return bool(self.action("put.drop", {"dataset": dataset})["dropped"])
 
@@ -264,10 +329,10 @@ class Connection:
         columns: Sequence[str] | None = None,
         filter: str | None = None,
     ) -> Rows:
-        """The rows of a dataset as they are stored.
+        """The stored rows of a dataset.
 
-        :param parts: into how many parts they are cut, at row groups.
-        :param part: which part, from 0; all without.
+        :param parts: number of parts, cut at row groups.
+        :param part: the part, from 0; all by default.
         :param columns: whole columns, in this order.
         :param filter: rows to select.
         """
@@ -276,7 +341,7 @@ class Connection:
             options["columns"] = {"columns": list(columns)}
         wanted = {"parts": parts} if part is None else {"parts": parts, "part": part}
         command = json.dumps({"dataset": dataset, "options": options, "rows": wanted})
-        with _reported(self.server, "GetFlightInfo"):
+        with self._reported("GetFlightInfo"):
             info = self._client.get_flight_info(flight.FlightDescriptor.for_command(command), self.options())
         return Rows(self, info)
 
@@ -308,10 +373,10 @@ class Rows:
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         connection = self._connection
         for endpoint in self._info.endpoints:
-            with _reported(connection.server, "DoGet"):
+            with connection._reported("DoGet"):
                 stream = connection._client.do_get(endpoint.ticket, connection.options())
             while True:
-                with _reported(connection.server, "DoGet"):
+                with connection._reported("DoGet"):
                     try:
                         chunk = stream.read_chunk()
                     except StopIteration:
@@ -320,7 +385,7 @@ class Rows:
 
 
 def pieces(batch: pa.RecordBatch, most: int = _MESSAGE_BYTES) -> Iterator[pa.RecordBatch]:
-    """``batch`` in slices of about ``most`` bytes; as it is where it has no more, which fits into a message."""
+    """``batch`` in slices of about ``most`` bytes, each of which fits into a message."""
     parts = max(1, -(-batch.nbytes // most))
     step = max(1, -(-batch.num_rows // parts))
     for first in range(0, max(batch.num_rows, 1), step):

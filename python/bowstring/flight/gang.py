@@ -1,4 +1,4 @@
-"""Ranks that start together, meet at barriers, and restart together: Spark's barrier execution mode, for training."""
+"""Ranks that start together, meet at barriers, and restart together: like Spark's barrier execution mode, for training."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["Gang", "Member"]
 
 @dataclass(frozen=True)
 class Member:
-    """One rank of a gang, as it described itself."""
+    """One rank of a gang, by its own description."""
 
     rank: int
     share: tuple[int, int]
-    """Which share of the data it gets, and how many shares there are."""
+    """Its share of the data, and the number of shares."""
     address: str
     device: str
     host: str
@@ -32,11 +32,11 @@ class Member:
 class Gang:
     """A rank's membership in a gang, which a server holds.
 
-    Making one waits until all ranks have joined, or says who is missing. From then on all belong to one *generation*: when a rank
-    is lost, everybody's barriers and loaders end at once with :class:`bowstring.FencedError`, and all join again.
+    The constructor waits until all ranks have joined, or names the missing ones. From then on all belong to one *generation*: when
+    a rank is lost, all barriers and loaders end at once with :class:`bowstring.FencedError`, and all ranks join again.
 
-    A generation reads one plan: a loader over other files or with other options is a :class:`bowstring.MismatchError`. Validation
-    data are read without the gang, with ``rank=gang.share[0], world_size=gang.share[1]``.
+    A generation reads one plan: a loader over other files or with other options is a :class:`bowstring.MismatchError`. Read
+    validation data without the gang, with ``rank=gang.share[0], world_size=gang.share[1]``.
 
     >>> with Gang("grpc://data:8815", "run-7") as gang:  # doctest: +SKIP
     ...     loader = bowstring.torch.DataLoader("grpc://data:8815/photos", batch_size=32, gang=gang)
@@ -49,9 +49,9 @@ class Gang:
     :param rank: this rank; the default comes from the process group or the launcher's environment, as for a loader.
     :param world_size: number of ranks.
     :param share: ``(share, shares)`` where ranks are groups that get the same batches (tensor, pipeline or context parallel).
-    :param address: where other ranks reach this one, for :meth:`members`.
+    :param address: this rank's address for other ranks, for :meth:`members`.
     :param device: this rank's device, for :meth:`members`.
-    :param token: what :meth:`ack` gave for the checkpoint that was loaded; all ranks give the same, or none does.
+    :param token: the result of :meth:`ack` in the loaded checkpoint; all ranks give the same one, or none.
     :param timeout: seconds to wait for the other ranks.
     :param storage_options: ``token``, ``token_file``, ``ca``, ``cert``, ``key``, ``server_name``, as for a loader.
     """
@@ -102,12 +102,12 @@ class Gang:
 
     @property
     def share(self) -> tuple[int, int]:
-        """Which share of the data this rank gets, and how many there are."""
+        """This rank's share of the data, and the number of shares."""
         return self._native.share
 
     @property
     def generation(self) -> int:
-        """The generation: one more each time that the gang starts anew."""
+        """The generation: one more for each start of the gang."""
         return self._native.generation
 
     @property
@@ -120,7 +120,7 @@ class Gang:
         self._native.check()
 
     def barrier(self, timeout: float = 600.0) -> None:
-        """Waits until all ranks are here."""
+        """Waits until all ranks have called it."""
         self._native.barrier(seconds("timeout", timeout))
 
     def all_gather(self, message: bytes, timeout: float = 600.0) -> list[bytes]:
@@ -128,16 +128,16 @@ class Gang:
         return self._native.all_gather(message, seconds("timeout", timeout))
 
     def members(self) -> list[Member]:
-        """Everybody, in rank order."""
+        """All members, in rank order."""
         found = json.loads(self._native.members())["members"]
         return [Member(m["rank"], (m["share"]["rank"], m["share"]["of"]), **m["info"]) for m in found]
 
     def ack(self, epoch: int, step: int) -> str:
-        """This rank is done with ``step`` of ``epoch`` and all before it. The answer goes into the checkpoint, as ``token``."""
+        """Acknowledges ``step`` of ``epoch`` and all before it. The result goes into the checkpoint, as ``token``."""
         return self._native.ack(whole("epoch", epoch), whole("step", step))
 
     def leave(self) -> None:
-        """The work is done. Leaving by an exception, or without a word, tells the others to start again."""
+        """Leaves after the work is done. Leaving by an exception, or disappearing, makes the others start again."""
         self._native.leave()
 
     def __enter__(self) -> Gang:
@@ -149,6 +149,6 @@ class Gang:
         if kind is None:
             self._native.leave()
         else:
-            # What is on its way out says more than that the others could not be told; the lease tells them.
+            # The exception says more than a failed call would; the others learn by the lease.
             with contextlib.suppress(Error):
                 self._native.leave(f"{kind.__name__}: {error}"[:200])

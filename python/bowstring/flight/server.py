@@ -20,27 +20,27 @@ _DAY = 86_400.0
 
 
 class Server:
-    """Serves datasets to loaders, and takes written ones, on threads of its own until it is closed.
+    """Serves datasets to loaders and accepts written ones, on threads of its own, until it is closed.
 
     >>> with Server({"photos": "photos/*.parquet"}) as server:  # doctest: +SKIP
     ...     loader = bowstring.Loader(f"{server.url}/photos", batch_size=32)
 
     :param datasets: name -> file, directory, glob or URL, or a list of them.
-    :param listen: address and port; port 0 is any that is free.
-    :param put: where datasets that clients write go: ``"memory"``, or a directory. Without, clients cannot write.
+    :param listen: address and port; port 0 is any free one.
+    :param put: the place of datasets that clients write: ``"memory"``, or a directory. By default clients cannot write.
     :param memory_budget: bytes for everything in flight, or text such as ``"2GiB"``.
     :param threads: CPU threads for decoding; all that this process may use.
-    :param tokens: who may come in: ``"tenant:token"`` each.
+    :param tokens: tokens of clients, each ``"tenant:token"``.
     :param tls_cert: certificate in PEM, a file.
     :param tls_key: its private key, a file.
-    :param client_ca: certificates of those who may sign clients, PEM, a file: every client then shows a certificate (``cert`` and
-        ``key`` of its ``storage_options``), whose name is the tenant's where there are no tokens.
-    :param insecure: serve everybody who can reach the address; needed beyond loopback without TLS and tokens, or ``client_ca``.
-    :param drain_grace: seconds that streams have to end when the server is closed (1).
-    :param audit_log: a file that a line of JSON is added to for each call and each end of a stream.
-    :param spaces: name of a space -> tenants whose gangs and written datasets are in it together (a grant); others have a space
-        of their own each.
-    :param check: open each dataset before anybody is let in, so that a file that is damaged or gone is an error here.
+    :param client_ca: CA of client certificates, PEM, a file: every client then shows a certificate (``cert`` and
+        ``key`` of its ``storage_options``), whose name is the tenant where there are no tokens.
+    :param insecure: serve everyone who can reach the address; needed beyond loopback without TLS and tokens, or ``client_ca``.
+    :param drain_grace: seconds for streams to end when the server is closed (1).
+    :param audit_log: a file that gets a line of JSON for each call and each end of a stream.
+    :param spaces: name of a space -> tenants that share its gangs and written datasets (a grant); every other tenant has a space
+        of its own.
+    :param check: open each dataset before the first client, so that a damaged or missing file is an error here.
     :param options: other options of the table ``[server]`` of ``bowstring serve``'s configuration.
     """
 
@@ -94,11 +94,11 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where it listens, e.g. ``grpc://127.0.0.1:41234``; datasets are below it."""
+        """Its address, e.g. ``grpc://127.0.0.1:41234``; datasets are below it."""
         return self._native.url
 
     def put(self, name: str, data: Any, *, mode: Mode = "create") -> dict[str, int]:
-        """Puts rows of this process into the server, without a connection: they appear at once or not at all.
+        """Writes rows of this process to the server, without a connection: they appear at once or not at all.
 
         >>> with Server(put="memory") as server:  # doctest: +SKIP
         ...     server.put("train", pyarrow.table({"x": [1.0, 2.0]}))
@@ -108,7 +108,7 @@ class Server:
 
         :param name: the dataset.
         :param data: anything with ``__arrow_c_stream__`` or ``__arrow_c_array__``: a table, a reader, a frame of polars.
-        :param mode: if the dataset is there, it is an error (``create``), its rows go (``replace``) or stay (``append``).
+        :param mode: an existing dataset is an error (``create``), replaced (``replace``) or extended (``append``).
         :returns: ``rows``, ``bytes`` as stored, and ``files``.
         """
         with self.write(name, mode) as write:
@@ -116,7 +116,7 @@ class Server:
         return write.committed
 
     def write(self, name: str, mode: Mode = "create") -> Write:
-        """Rows in several parts, for a ``with`` statement: they appear together at its end, or not at all if it ends with an error.
+        """Writes rows in parts, in a ``with`` statement: they appear together at its end, or not at all if it ends with an error.
 
         >>> with server.write("train") as write:  # doctest: +SKIP
         ...     for table in tables:
@@ -128,7 +128,7 @@ class Server:
         return Write(self._native, name, mode)
 
     def close(self) -> None:
-        """Drains and ends. Closing again does nothing."""
+        """Drains and stops. Closing again does nothing."""
         self._native.close()
 
     def __enter__(self) -> Server:
@@ -150,18 +150,18 @@ class Write:
         self._id = uuid.uuid4().hex
         self._tokens: list[dict[str, int]] = []
         self.rows = 0
-        """Rows that were staged."""
+        """Staged rows."""
         self.committed: dict[str, int] = {}
-        """``rows``, ``bytes`` as stored, and ``files``, once they are there."""
+        """``rows``, ``bytes`` as stored, and ``files``, after the commit."""
 
     def stage(self, data: Any) -> None:
-        """Takes the rows of ``data``, or none of them: see :meth:`Server.put`."""
+        """Stages the rows of ``data``, all or none: see :meth:`Server.put`."""
         staged = json.loads(self._native.stage(self._dataset, self._id, len(self._tokens), data))
         self._tokens.append(staged["token"])
         self.rows += staged["rows"]
 
     def commit(self) -> None:
-        """Makes what was staged visible; the end of the ``with`` statement does it."""
+        """Makes the staged rows visible; the end of the ``with`` statement does it."""
         tokens, mode = json.dumps(self._tokens), json.dumps(self._mode)
         self.committed = json.loads(self._native.commit(self._dataset, self._id, mode, tokens))
 
@@ -178,7 +178,7 @@ class Write:
 
 
 def check_tls(tls_cert: Url | None, tls_key: Url | None, client_ca: Url | None) -> None:
-    """Refuses a part of what TLS needs."""
+    """Refuses incomplete TLS options."""
     if (tls_cert is None) != (tls_key is None):
         lacking = "tls_key" if tls_key is None else "tls_cert"
         raise ConfigError(f"option {lacking}: TLS needs tls_cert and tls_key", option=lacking)
