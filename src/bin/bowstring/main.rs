@@ -18,6 +18,8 @@ mod out;
 mod plan;
 #[cfg(feature = "flight")]
 mod serve;
+#[cfg(feature = "convert")]
+mod streams;
 mod table;
 #[cfg(feature = "convert")]
 mod verify;
@@ -49,7 +51,7 @@ struct Cli {
     verbose: u8,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 done, 1 stopped, 2 usage, 3 data, 4 store, 5 a source changed during the run, 6 timeout, 7 a peer, 8 fenced, 9 a device.";
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 stopped, 2 usage, 3 data, 4 store, 5 a source changed during the run, 6 timeout, 7 a peer, 8 fenced, 9 a device, 130 Ctrl-C.";
 
 #[derive(Debug, Subcommand)]
 enum Verb {
