@@ -150,7 +150,7 @@ long-run: build-release $(VENV)/demo ## epochs without end, local and served: me
 # ---- supply chain -----------------------------------------------------------------------------------------------------
 
 .PHONY: sbom
-sbom: $(VENV)/made ## what the wheel and the binary are made of, as CycloneDX in dist/, the same bytes each time; no network
+sbom: $(VENV)/made ## what the wheel and the binary are made of, as CycloneDX in dist/, the same bytes each time
 	@mkdir -p dist
 	$(PY) scripts/sbom.py --output dist/bowstring.cdx.json
 

@@ -27,6 +27,9 @@ mod conformance;
 #[cfg(feature = "convert")]
 mod contradict;
 mod convert;
+/// `convert` on the command line: standard streams, Ctrl-C.
+#[cfg(all(feature = "cli", feature = "convert", unix))]
+mod convert_cli;
 /// Damaged and hostile Parquet files.
 mod corrupt;
 /// What a crash leaves, of everything that makes files visible at once.

@@ -20,6 +20,8 @@ mod out;
 mod plan;
 #[cfg(feature = "flight")]
 mod serve;
+#[cfg(feature = "convert")]
+mod streams;
 mod table;
 #[cfg(feature = "convert")]
 mod verify;

@@ -1,5 +1,6 @@
 //! `bowstring serve [NAME=]URL...`: serves datasets to ranks until a signal ends it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Read as _;
@@ -39,7 +40,7 @@ pub(crate) struct Args {
     /// TOML file of datasets and server options; flags and environment override it
     #[arg(long, env = "BOWSTRING_CONFIG", value_name = "FILE", hide_env_values = true)]
     config: Option<PathBuf>,
-    /// Address and port for Flight [default: 127.0.0.1:8815]
+    /// Address and port for Flight; `:8815` is every interface [default: 127.0.0.1:8815]
     #[arg(long, env = "BOWSTRING_LISTEN", value_name = "ADDR", hide_env_values = true)]
     listen: Option<String>,
     /// Address and port for /metrics, /livez and /readyz
@@ -408,8 +409,18 @@ impl Signals {
     }
 }
 
+/// `:8815` is every interface of this host, as in other servers; whether that is allowed is asked of the addresses.
+fn every_interface(address: &str) -> Cow<'_, str> {
+    if address.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok()) {
+        format!("0.0.0.0{address}").into()
+    } else {
+        address.into()
+    }
+}
+
 async fn resolve(option: &'static str, address: &str) -> Result<Vec<SocketAddr>> {
-    let found = tokio::net::lookup_host(address).await;
+    let typed = every_interface(address);
+    let found = tokio::net::lookup_host(&*typed).await;
     let found = found.map_err(|error| Error::config(option, format!("{address:?} is no address and port: {error}")))?;
     Ok(found.collect())
 }
@@ -451,6 +462,13 @@ mod tests {
         assert_eq!(urls, ["a", "b"]);
         assert!(add(&mut catalogue, &typed(&["y=z"])).is_err());
         assert!(add(&mut Catalogue::default(), &typed(&["/a/x.parquet", "/b/x.parquet"])).is_err());
+    }
+
+    #[test]
+    fn a_port_alone_is_every_interface() {
+        for (typed, meant) in [(":8815", "0.0.0.0:8815"), (":0", "0.0.0.0:0"), ("[::1]:1", "[::1]:1"), (":x", ":x")] {
+            assert_eq!(every_interface(typed), meant);
+        }
     }
 
     #[test]
