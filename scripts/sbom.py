@@ -2,8 +2,8 @@
 
     python scripts/sbom.py --output dist/bowstring.cdx.json
 
-It asks `cargo metadata --locked` and Cargo.lock, and the network only for crates of other systems that were never fetched. The document
-has no time and no place in it: the same Cargo.lock makes the same bytes, on every machine.
+It asks `cargo metadata --locked` and Cargo.lock, and the network only for crates of other systems that were never fetched. The
+document has no time and no place in it: the same Cargo.lock makes the same bytes, on every machine.
 """
 
 from __future__ import annotations
