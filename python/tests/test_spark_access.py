@@ -89,7 +89,7 @@ def test_beyond_loopback_rows_are_encrypted_and_need_the_token(spark: Any, tmp_p
             assert url.startswith("grpc+tls://")
             refused(url, trusting, "token", bowstring.RemoteError)
             refused(url, {**trusting, "token": "another-token-of-tests"}, "token", bowstring.RemoteError)
-        # To one that does not know the authority there is no connection, so it waits; a loader without TLS is told so at once.
+        # To one that does not know the authority there is no connection, so it waits; a loader that speaks no TLS is told so.
         unknown = (bowstring.RemoteError, bowstring.TimeoutError)
         refused(url, {"token": TOKEN}, "127.0.0.1", *unknown)
         refused(url.replace("grpc+tls", "grpc"), {"token": TOKEN}, "127.0.0.1", bowstring.ConfigError, *unknown)

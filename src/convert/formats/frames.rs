@@ -5,6 +5,7 @@
 //! mark, its footer, or batches that the footer lists, was cut short. A stream may end with a mark or, as the format allows it,
 //! after any message.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
@@ -30,8 +31,9 @@ pub(crate) struct Frames {
     decoder: StreamDecoder,
     size: u64,
     packed: bool,
-    /// A batch that came when the schema was asked for: Arrow ends a message without a body only when the next one begins.
-    pub(crate) early: Option<RecordBatch>,
+    /// Batches that came and were not taken. Arrow ends a message without a body, such as an empty batch, only when the next one
+    /// begins: two may come of one message, and one when the schema was asked for.
+    pub(crate) came: VecDeque<RecordBatch>,
     pub(crate) ended: bool,
     /// Whether it is a file, not a stream.
     file: bool,
@@ -102,7 +104,7 @@ impl Frames {
             _ => {}
         }
         let (decoder, size) = (StreamDecoder::new(), found.bytes);
-        Ok(Self { input, decoder, size, packed, early: None, ended: false, file, batches: 0 })
+        Ok(Self { input, decoder, size, packed, came: VecDeque::new(), ended: false, file, batches: 0 })
     }
 
     /// The schema, which is the first message.
@@ -111,17 +113,16 @@ impl Frames {
             if let Some(schema) = self.decoder.schema() {
                 return Ok(schema);
             }
-            let batch = match self.header()? {
+            match self.header()? {
                 Some((header, _)) => self.message(header)?,
                 None if self.ended => return Err(self.input.corrupt(0, "it has no schema")),
                 None => self.end()?,
-            };
-            self.early = batch;
+            }
         }
     }
 
     /// Tells the decoder that there is nothing more, which ends a message without a body.
-    pub(crate) fn end(&mut self) -> Result<Option<RecordBatch>> {
+    pub(crate) fn end(&mut self) -> Result<()> {
         self.ended = true;
         let at = self.input.offset();
         self.decode(Buffer::from_vec(vec![0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0]), at)
@@ -209,7 +210,7 @@ impl Frames {
     }
 
     /// Reads the rest of a message and decodes it.
-    pub(crate) fn message(&mut self, header: Header) -> Result<Option<RecordBatch>> {
+    pub(crate) fn message(&mut self, header: Header) -> Result<()> {
         let Header { mut bytes, body, at } = header;
         let metadata = bytes.len();
         if self.input.append(body as u64, &mut bytes)? < body as u64 {
@@ -227,19 +228,18 @@ impl Frames {
         self.decode(Buffer::from_vec(bytes), at)
     }
 
-    fn decode(&mut self, mut buffer: Buffer, at: u64) -> Result<Option<RecordBatch>> {
-        let decoder = &mut self.decoder;
+    fn decode(&mut self, mut buffer: Buffer, at: u64) -> Result<()> {
+        let (decoder, came) = (&mut self.decoder, &mut self.came);
         // Arrow checks what it reads, but has panicked on damaged files before.
         let decoded = crate::page::quiet(|| {
-            let mut batch = None;
-            while !buffer.is_empty() && batch.is_none() {
-                batch = decoder.decode(&mut buffer)?;
+            while !buffer.is_empty() {
+                came.extend(decoder.decode(&mut buffer)?);
             }
-            Ok::<_, ArrowError>(batch)
+            Ok::<_, ArrowError>(())
         });
         let place = Place::file(Arc::clone(self.input.name()));
         match decoded {
-            Ok(Ok(batch)) => Ok(batch),
+            Ok(Ok(())) => Ok(()),
             Ok(Err(error)) => Err(Error::corrupt_by(place, format!("byte {at}: a message is damaged"), error)),
             Err(_) => Err(Error::corrupt(place, format!("byte {at}: a message is damaged so that Arrow gives up"))),
         }

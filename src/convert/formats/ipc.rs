@@ -112,23 +112,23 @@ impl Batches for Reader<'_> {
             if let Some(batch) = self.ready.pop() {
                 return Ok(Some(batch));
             }
-            self.permit = None;
-            let batch = match self.frames.early.take() {
-                Some(batch) => Some(batch),
-                None if self.frames.ended => return Ok(None),
-                None => match self.frames.header()? {
-                    Some((header, body)) => {
-                        let name = || format!("file {}: a batch", self.frames.input.name());
-                        self.permit = Some(self.budget.reserve(body, name)?);
-                        self.frames.message(header)?
-                    }
-                    None => self.frames.end()?,
-                },
-            };
-            if let Some(batch) = batch {
+            if let Some(batch) = self.frames.came.pop_front() {
                 let batch = batch.project(&self.columns).map_err(unexpected)?;
                 self.ready = slices(&batch).collect();
                 self.ready.reverse();
+                continue;
+            }
+            self.permit = None;
+            if self.frames.ended {
+                return Ok(None);
+            }
+            match self.frames.header()? {
+                Some((header, body)) => {
+                    let name = || format!("file {}: a batch", self.frames.input.name());
+                    self.permit = Some(self.budget.reserve(body, name)?);
+                    self.frames.message(header)?;
+                }
+                None => self.frames.end()?,
             }
         }
     }
