@@ -399,7 +399,7 @@ pub(super) async fn sources(settings: &Settings, options: &LoaderOptions) -> Res
             // Packs are asked for by their own names, like columns.
             asked.columns = ngram.columns();
         }
-        let asked = sized(&dataset, asked).await?;
+        let asked = sized(&dataset, asked, options.budget()).await?;
         let columns = Arc::new(Columns::new(dataset.schema(), &asked)?.shuffled(shuffled));
         let maker = match &options.ngram {
             Some(ngram) => Maker::Frames(Arc::new(Frames::new(ngram, &columns, options.bad_rows)?)),

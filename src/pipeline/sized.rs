@@ -15,8 +15,9 @@ const LOOKED_INTO: usize = 8;
 /// [`ImageOptions::sized_as`](crate::codec::ImageOptions::sized_as) says. Reads the column in one row group.
 ///
 /// # Errors
-/// [`Error::Config`] for a column without an image, and what reading it gives.
-pub(super) async fn sized(dataset: &Dataset, mut options: ColumnOptions) -> Result<ColumnOptions> {
+/// [`Error::Config`] for a column without an image, [`Error::Limit`] where reading it takes more than the `budget`, and what reading it
+/// gives.
+pub(super) async fn sized(dataset: &Dataset, mut options: ColumnOptions, budget: u64) -> Result<ColumnOptions> {
     // Of other types there is an error that says so, whatever the size.
     let binary = |field: &&FieldRef| {
         matches!(field.data_type(), DataType::Binary | DataType::LargeBinary | DataType::BinaryView)
@@ -25,17 +26,24 @@ pub(super) async fn sized(dataset: &Dataset, mut options: ColumnOptions) -> Resu
     let names: Vec<String> = fields.map(|field| field.name().clone()).collect();
     for name in names {
         let Some(image) = options.image_without_size(&name).cloned() else { continue };
-        let info = first(dataset, &name).await?;
+        let info = first(dataset, &name, budget).await?;
         options.images.insert(name, image.sized_as(&info));
     }
     Ok(options)
 }
 
 /// What the header of the first image of `column` says.
-async fn first(dataset: &Dataset, column: &str) -> Result<Info> {
+async fn first(dataset: &Dataset, column: &str, budget: u64) -> Result<Info> {
     let projection = dataset.project(&[column.to_owned()])?;
     let groups = dataset.manifest().groups.iter().enumerate().filter(|(_, group)| group.selected > 0);
     for (group, _) in groups.take(LOOKED_INTO) {
+        // Nothing else is read yet, so that all of the budget is there.
+        let asked = dataset.cost(group, &projection).total();
+        if asked > budget {
+            let what =
+                "one row group of the column, of which the first image is looked at; give its size, or".to_owned();
+            return Err(Error::limit(what, asked, budget, "memory_budget").at(dataset.place(group).column(column)));
+        }
         let fetched = dataset.fetch(group, &projection).await?;
         let (dataset, projection, place) = (dataset.clone(), projection.clone(), dataset.place(group).column(column));
         let looked = tokio::task::spawn_blocking(move || {
