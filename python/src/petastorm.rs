@@ -27,18 +27,17 @@ pub(crate) fn unischema_metadata(py: Python<'_>, unischema: &str) -> PyResult<Ve
     unischema.to_pickle().map_err(|error| raise(py, &error))
 }
 
-/// An index with its values as JSON has them.
+/// An index with its values as JSON has them; what JSON has not is an object that says what it is.
 fn index(index: &RowGroupIndex) -> Value {
     let value = |value: &IndexValue| match value {
         IndexValue::Null => Value::Null,
         IndexValue::Bool(value) => json!(value),
         IndexValue::Int(value) => json!(value),
         IndexValue::Uint(value) => json!(value),
-        // JSON has no other numbers.
-        IndexValue::Float(value) if !value.is_finite() => json!(value.to_string()),
+        IndexValue::Float(value) if !value.is_finite() => json!({ "float": value.to_string() }),
         IndexValue::Float(value) => json!(value),
         IndexValue::Text(value) => json!(value),
-        IndexValue::Bytes(value) => json!(value.iter().map(|byte| char::from(*byte)).collect::<String>()),
+        IndexValue::Bytes(value) => json!({ "bytes": value }),
     };
     let (kind, values): (&str, Vec<(Value, &[u32])>) = match &index.kind {
         IndexKind::SingleField { values } => {

@@ -1,5 +1,6 @@
 //! `bowstring._native.RowGroups`: row groups in an order that Python decides, behind a lock, waited for in slices.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bowstring::Error;
@@ -45,6 +46,12 @@ impl PyRowGroups {
             let group = manifest.groups.iter();
             group.map(|of| (path(of.file).unwrap_or_default(), of.ordinal, of.selected)).collect()
         })
+    }
+
+    /// Row groups of each file, those without rows included.
+    #[getter]
+    fn row_group_counts(&self, py: Python<'_>) -> PyResult<BTreeMap<String, usize>> {
+        self.0.get(py, |groups| groups.dataset().row_group_counts())
     }
 
     #[getter]

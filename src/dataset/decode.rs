@@ -22,7 +22,7 @@ use parquet::schema::types::ColumnDescPtr;
 use super::guard::guard;
 use super::offsets::Run;
 use super::project::{Leaves, Projection, Source};
-use super::read::{Chunks, Fetched};
+use super::read::{Chunks, Fetched, Paged};
 use super::run::{self, Framed};
 use super::{Chunk, Dataset, Layout, Selection, hive, pages, times, unify, unpack};
 use crate::error::{Error, Place, Result};
@@ -153,7 +153,7 @@ impl Dataset {
             return walk.run(dictionary.as_deref(), &bytes(&run.pages)?, run.rows.end - run.rows.start);
         }
         match fetched.pages.iter().find(|(number, _)| *number == leaf) {
-            Some((_, pages)) => walk.some(pages.iter().map(bytes)),
+            Some((_, pages)) => walk.some(pages.iter().map(|(range, rows)| Ok((bytes(range)?, *rows)))),
             None => walk.all(&bytes(&chunk.range())?),
         }
     }
@@ -224,11 +224,11 @@ impl Group<'_> {
     }
 
     /// Looks at the levels of `some` pages; Arrow's reader, which has its own way to chosen pages, unpacks them again.
-    fn check_levels(&self, leaves: &Leaves, some: &[(usize, Vec<Range<u64>>)]) -> Result<(), ParquetError> {
+    fn check_levels(&self, leaves: &Leaves, some: &[(usize, Vec<Paged>)]) -> Result<(), ParquetError> {
         for (leaf, ranges) in some.iter().filter(|(leaf, _)| leaves.numbers.contains(leaf)) {
             let (chunk, column) = self.column(*leaf)?;
             let (lineage, _) = self.lineage(*leaf);
-            for range in ranges {
+            for (range, _) in ranges {
                 // A chunk that is nothing but these pages.
                 let stored = range.end - range.start;
                 let part = Chunk { start: range.start, data: range.start, stored, dictionary: false, ..*chunk };
@@ -245,7 +245,7 @@ impl Group<'_> {
         reader: &ArrowReaderMetadata,
         leaves: &Leaves,
         rows: Rows,
-        some: &[(usize, Vec<Range<u64>>)],
+        some: &[(usize, Vec<Paged>)],
         place: &Place,
     ) -> Result<ArrayRef> {
         let ordinal = self.row_group.ordinal as usize;
@@ -327,7 +327,8 @@ impl RowGroups for Group<'_> {
         if let Some(run) = self.runs.get(at).copied().flatten() {
             let pages = run::pages(&self.chunks, chunk, column, run)?;
             let same = self.runs.iter().all(|other| other.is_some_and(|other| other.rows == run.rows));
-            let checked = Checked::new(pages, column, lineage, same.then_some((tally, at)));
+            let rows = usize::try_from(run.rows.end - run.rows.start)?;
+            let checked = Checked::new(pages, column, lineage, same.then_some((tally, at))).of_rows(rows);
             return Ok(Box::new(Once(Some(Box::new(Framed::new(checked, run, self.num_rows())?)))));
         }
         let pages = unpack::pages(&self.chunks, chunk, column, self.num_rows())?;

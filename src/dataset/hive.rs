@@ -52,7 +52,8 @@ fn unescape(text: &str) -> Arc<str> {
     String::from_utf8(bytes).map_or_else(|_| text.into(), Into::into)
 }
 
-/// The partition columns of all files: every key once, in the order met, `int64` if all its values are integers.
+/// The partition columns of all files: every key once, in the order met, `int64` if all its values are integers. As in Spark `07` is one,
+/// which months are, and `zip=01234` is 1234.
 pub(super) fn fields<'a>(files: impl Iterator<Item = &'a Values> + Clone) -> Vec<Field> {
     let mut keys: Vec<&Arc<str>> = Vec::new();
     let mut seen = BTreeSet::new();
@@ -121,6 +122,12 @@ mod tests {
         let fields = fields(files.iter());
         assert_eq!(fields[0], Field::new("year", DataType::Int64, false));
         assert_eq!(fields[1], Field::new("c", DataType::Utf8View, true));
+        let padded: Vec<Values> = ["k=01234/x", "k=-0/x"].map(values).to_vec();
+        assert_eq!(super::fields(padded.iter())[0].data_type(), &DataType::Int64);
+        for other in ["1_0", " 5", "+5", ""] {
+            let files = [values(&format!("k={other}/x"))];
+            assert_eq!(super::fields(files.iter())[0].data_type(), &DataType::Utf8View, "{other:?}");
+        }
         let missing: Vec<Values> = ["a=1/x", "y"].map(values).to_vec();
         assert_eq!(super::fields(missing.iter()), [Field::new("a", DataType::Int64, true)]);
     }

@@ -169,6 +169,9 @@ impl Dataset {
                 .await
                 .unwrap_or_else(|error| Err(Error::Closed { why: format!("indexes were not read: {error}") }))?;
             let indexes = options.hidden.iter().fold(indexes, |indexes, hidden| hidden.indexes(indexes));
+            if asked {
+                counted_as_stored(&inner)?;
+            }
             deselect(&mut inner, &mut groups, selector, &indexes)?;
             filter = serde_json::json!({ "filter": filter, "selector": selector }).to_string();
         }
@@ -248,6 +251,37 @@ fn row_groups(inner: &Inner) -> (Vec<RowGroup>, Vec<u64>) {
         }
     }
     (groups, first_rows)
+}
+
+/// That the files have the row groups that Petastorm counted: the numbers in its indexes mean those.
+fn counted_as_stored(inner: &Inner) -> Result<()> {
+    let Some(stored) = inner.petastorm.as_ref().and_then(|petastorm| petastorm.row_group_counts.as_ref()) else {
+        return Ok(());
+    };
+    let found = row_group_counts(inner);
+    if *stored == found {
+        return Ok(());
+    }
+    let row_groups = |counts: &BTreeMap<String, usize>| {
+        format!("{} row groups in {} files", counts.values().sum::<usize>(), counts.len())
+    };
+    Err(Error::Mismatch {
+        what: "the row-group index, which was made when the dataset had other files".to_owned(),
+        expected: row_groups(stored),
+        found: row_groups(&found),
+        hint: "build it anew, for example with build_rowgroup_index".to_owned(),
+    })
+}
+
+fn row_group_counts(inner: &Inner) -> BTreeMap<String, usize> {
+    inner.files.iter().map(|file| (file.object.name().to_string(), file.groups)).collect()
+}
+
+impl Dataset {
+    /// Row groups of each file by its path in the dataset, those without rows included, as the files' footers have them.
+    pub fn row_group_counts(&self) -> BTreeMap<String, usize> {
+        row_group_counts(&self.inner)
+    }
 }
 
 /// Leaves out the row groups that `selector` does not select.

@@ -89,11 +89,16 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Checks `paged`, each of whole pages, the dictionary first if there is one.
-    pub(super) fn some(&self, paged: impl Iterator<Item = Result<Bytes>>) -> Result<()> {
+    /// Checks `paged`, each of whole pages with the rows that the page index says they have, the dictionary first if there is one.
+    pub(super) fn some(&self, paged: impl Iterator<Item = Result<(Bytes, Option<u64>)>>) -> Result<()> {
         let mut met = Met::default();
         for slice in paged {
-            self.pages(&slice?, &mut met)?;
+            let (bytes, rows) = slice?;
+            let before = (met.values, met.rows);
+            self.pages(&bytes, &mut met)?;
+            if let Some(rows) = rows {
+                self.indexed(met.values - before.0, (!met.silent).then_some(met.rows - before.1), rows)?;
+            }
         }
         Ok(())
     }
@@ -108,10 +113,16 @@ impl Walk<'_> {
             }
         }
         self.pages(bytes, &mut met)?;
+        self.indexed(met.values, (!met.silent).then_some(met.rows), rows)
+    }
+
+    /// Holds pages of so many values, and of as many rows as `stated`, against the `rows` of the page index. Lists whose pages state
+    /// nothing are counted when their levels are unpacked.
+    fn indexed(&self, values: i64, stated: Option<i64>, rows: u64) -> Result<()> {
         let said = |found: i64| u64::try_from(found) == Ok(rows);
         let flat = self.column.max_rep_level() == 0;
-        if (flat && !said(met.values)) || (!met.silent && !said(met.rows)) {
-            let found = if met.silent { met.values } else { met.rows };
+        if (flat && !said(values)) || !stated.is_none_or(said) {
+            let found = stated.unwrap_or(values);
             return self.corrupt(format!("its pages have {found} rows, the page index states {rows}"));
         }
         Ok(())

@@ -43,6 +43,9 @@ impl Cost {
     }
 }
 
+/// Where a page is and the rows that the page index says it has; none for a dictionary.
+pub(super) type Paged = (Range<u64>, Option<u64>);
+
 /// The bytes of a row group's projected columns. Arrays that are decoded from them may share them.
 #[derive(Debug, Clone)]
 pub struct Fetched {
@@ -51,7 +54,7 @@ pub struct Fetched {
     pub(super) columns: Arc<[Chunk]>,
     pub(super) chunks: Chunks,
     /// Leaves of which only some pages were read, with those pages.
-    pub(super) pages: Vec<(usize, Vec<Range<u64>>)>,
+    pub(super) pages: Vec<(usize, Vec<Paged>)>,
     /// Of a unit, what was read of each leaf, ascending.
     pub(super) runs: Vec<(usize, Run)>,
 }

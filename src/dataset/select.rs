@@ -325,16 +325,26 @@ async fn fetch_pages(
             }
             if wanted.is_empty() && end == chunk.start && start > chunk.start {
                 // What lies before the first page is the dictionary.
-                wanted.push(chunk.start..start);
+                wanted.push((chunk.start..start, None));
             }
             end = start + length;
         }
-        wanted.extend(guard(&place(), "its page index is damaged", || {
-            Ok::<_, ParquetError>(selection.scan_ranges(locations))
-        })?);
+        let ranges =
+            guard(&place(), "its page index is damaged", || Ok::<_, ParquetError>(selection.scan_ranges(locations)))?;
+        let total = i64::try_from(row_group.rows).unwrap_or(i64::MAX);
+        for range in ranges {
+            // They ascend, as was looked at above.
+            let at = locations.partition_point(|location| location.offset.cast_unsigned() < range.start);
+            let row = |at: usize| locations.get(at).map_or(total, |location| location.first_row_index);
+            let rows = u64::try_from(row(at + 1).saturating_sub(row(at))).map_err(|_| damaged())?;
+            wanted.push((range, Some(rows)));
+        }
         pages.push((leaf, wanted));
     }
-    let ranges = coalesce(pages.iter().flat_map(|(_, pages)| pages.iter().cloned()).collect(), file.object.gap());
+    let ranges = coalesce(
+        pages.iter().flat_map(|(_, pages)| pages.iter().map(|(range, _)| range.clone())).collect(),
+        file.object.gap(),
+    );
     let parts = file.object.read(ranges.clone()).await?;
     let parts = ranges.into_iter().map(|range| range.start).zip(parts).collect();
     let chunks = Chunks::new(parts, file.object.stamp().size);

@@ -42,7 +42,7 @@ impl Selector {
     ///
     /// # Errors
     /// [`Error::NotFound`] for an index that is not there, with those that are; [`Error::Config`] for a row group beyond the last,
-    /// and for an index of values that is asked for none.
+    /// and for an index of values that is asked for none; [`Error::Mismatch`] for an index that knows row groups beyond the last.
     pub(super) fn row_groups(&self, indexes: &[RowGroupIndex], count: u32) -> Result<BTreeSet<u32>> {
         match self {
             Self::RowGroups { row_groups } => match row_groups.iter().find(|group| **group >= count) {
@@ -58,6 +58,14 @@ impl Selector {
                     };
                     return Err(Error::NotFound { what: format!("row-group index {index:?}"), hint });
                 };
+                if let Some(beyond) = found.row_groups().find(|group| *group >= count) {
+                    return Err(Error::Mismatch {
+                        what: format!("row-group index {index:?}, which was made when the dataset had other files"),
+                        expected: format!("{count} row groups"),
+                        found: format!("row group {beyond}"),
+                        hint: "build it anew, for example with build_rowgroup_index".to_owned(),
+                    });
+                }
                 match &found.kind {
                     IndexKind::FieldNotNull { row_groups } => Ok(row_groups.iter().copied().collect()),
                     IndexKind::SingleField { .. } if values.is_empty() => {

@@ -257,6 +257,117 @@ fn damage_is_an_error_or_nothing() {
     }
 }
 
+/// The numbers of a thrift field of 64 bits with this value: zigzag, seven bits a byte.
+fn varint(value: i64) -> Vec<u8> {
+    let (mut rest, mut bytes) = ((value << 1).cast_unsigned(), Vec::new());
+    while rest > 0x7f {
+        bytes.push(rest as u8 | 0x80);
+        rest >>= 7;
+    }
+    bytes.push(rest as u8);
+    bytes
+}
+
+/// Moves the first row of page `page` of column `leaf` of the only row group by one, in the offset index.
+fn off_by_one(path: &Path, leaf: usize, page: usize) {
+    use parquet::file::metadata::{PageIndexPolicy, ParquetMetaDataReader};
+    let mut file = std::fs::read(path).unwrap();
+    let input = bytes::Bytes::from(file.clone());
+    let metadata = ParquetMetaDataReader::new()
+        .with_page_index_policy(PageIndexPolicy::Required)
+        .parse_and_finish(&input)
+        .unwrap();
+    let locations = metadata.page_index().unwrap().offset_index(0, leaf).unwrap().page_locations().clone();
+    let chunk = metadata.row_group(0).column(leaf);
+    let start = chunk.offset_index_offset().unwrap() as usize;
+    let index = &mut file[start..][..chunk.offset_index_length().unwrap() as usize];
+    // The three fields of one location: where it begins, its bytes and its first row.
+    let of = |row: i64| {
+        let location = &locations[page];
+        let parts = [location.offset, location.compressed_page_size.into(), row].map(varint);
+        [&[0x16][..], &parts[0], &[0x15], &parts[1], &[0x16], &parts[2]].concat()
+    };
+    let row = locations[page].first_row_index;
+    let (old, new) = (of(row), of(row + 1));
+    assert_eq!(old.len(), new.len());
+    let at = index.windows(old.len()).position(|found| found == old).unwrap();
+    index[at..at + new.len()].copy_from_slice(&new);
+    std::fs::write(path, file).unwrap();
+}
+
+/// 1200 rows in pages of 100 without statistics of rows.
+fn silent_pages(path: &Path) {
+    let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(0..1200));
+    let items: ArrayRef = Arc::new(Int64Array::from_iter_values(0..1200));
+    let item = Arc::new(Field::new("item", DataType::Int64, true));
+    // Lists of one item, so that their pages begin at the same rows.
+    let lengths = OffsetBuffer::from_lengths(std::iter::repeat_n(1, 1200));
+    let lists: ArrayRef = Arc::new(ListArray::new(item, lengths, items, None));
+    let batch = RecordBatch::try_from_iter([("n", numbers), ("list", lists)]).unwrap();
+    let properties = WriterProperties::builder()
+        .set_writer_version(WriterVersion::PARQUET_1_0)
+        .set_dictionary_enabled(false)
+        .set_data_page_row_count_limit(100)
+        .set_write_batch_size(100)
+        .build();
+    let file = std::fs::File::create(path).unwrap();
+    let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap();
+    writer.write(&batch).unwrap();
+    writer.close().unwrap();
+}
+
+#[test]
+fn a_page_index_that_counts_other_rows_than_the_pages_of_lists_is_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("data.parquet");
+    for page in 1..12 {
+        silent_pages(&path);
+        off_by_one(&path, 1, page);
+        let (runtime, whole) = open(&path, None);
+        let units = runtime.block_on(whole.in_units_of(SMALL, MINUTE)).unwrap();
+        assert!(units.manifest().groups.len() > 1);
+        let projection = units.project(&["n".to_owned(), "list".to_owned()]).unwrap();
+        let (mut first, mut errors) = (0, 0);
+        for unit in 0..units.manifest().groups.len() {
+            let rows = units.decoded_rows(unit) as i64;
+            let part = runtime.block_on(units.fetch(unit, &projection)).unwrap();
+            match units.decode(&part, &projection, 1) {
+                Ok(lists) => {
+                    use arrow::array::AsArray;
+                    for (row, list) in (first..first + rows).zip(lists.as_list::<i32>().iter()) {
+                        let list = list.unwrap();
+                        let found = list.as_primitive::<arrow::datatypes::Int64Type>().values().to_vec();
+                        assert_eq!(found, [row], "page {page}, row {row}");
+                    }
+                }
+                Err(error) => {
+                    let text = error.chain();
+                    assert!(text.contains("rows") && text.contains("page index"), "{text}");
+                    errors += 1;
+                }
+            }
+            first += rows;
+        }
+        assert!(errors > 0, "page {page}: no error");
+    }
+}
+
+#[test]
+fn a_filter_holds_the_page_index_against_the_pages_that_it_reads() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("data.parquet");
+    silent_pages(&path);
+    off_by_one(&path, 0, 5);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let options =
+        |text: &str| OpenOptions { filter: Some(filter::Expr::parse(text).unwrap()), ..OpenOptions::default() };
+    let open = |text| runtime.block_on(Dataset::open(&[path.to_str().unwrap().to_owned()], options(text)));
+    let error = open("n between 520 and 530").unwrap_err().chain();
+    assert!(error.contains("its pages have 100 rows, the page index states 99"), "{error}");
+    // Of other pages it is right.
+    assert_eq!(open("n between 720 and 730").unwrap().manifest().rows(), 11);
+}
+
 #[test]
 fn units_of_other_writers_are_the_rows_of_their_row_groups() {
     // All have the same rows.

@@ -161,6 +161,23 @@ fn dictionary(chunk: &Chunk) -> u64 {
     if chunk.dictionary { chunk.data.saturating_sub(chunk.start).min(chunk.stored) } else { 0 }
 }
 
+/// The first row group that is to be cut.
+#[derive(Debug)]
+struct Sample {
+    /// Bytes that units of all row groups should have.
+    bytes: u64,
+    /// Its number.
+    number: usize,
+    /// About how many rows its units have.
+    rows: u64,
+}
+
+/// Runs `work`, which takes a while, beside what waits for stores.
+async fn on_cpu<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.unwrap_or_else(|error| Err(Error::Closed { why: format!("row groups were not cut into units: {error}") }))
+}
+
 impl Dataset {
     /// The same dataset, its large row groups cut into units where their files say where pages begin: each unit counts as a row
     /// group then, of the same file and number. The fingerprint stays, since units follow from the data. Reads the page
@@ -174,6 +191,42 @@ impl Dataset {
 
     /// As [`in_units`](Self::in_units), of other sizes.
     pub(crate) async fn in_units_of(&self, sizes: Sizes, timeout: Duration) -> Result<Self> {
+        // Footers may name as many columns and row groups as their limits let them: no work for a thread that others wait on.
+        let dataset = self.clone();
+        let Some(Sample { bytes, number, rows }) = on_cpu(move || Ok(dataset.sample(&sizes))).await? else {
+            return Ok(self.clone());
+        };
+        let (_, _, layout) = self.whole_group(number)?;
+        let leaves: Vec<usize> = (0..layout.descriptor().num_columns()).collect();
+        let culprit = format!("the page index of {}", self.whole_place(number));
+        let pages = within(timeout, culprit, self.locations(number, &leaves)).await?;
+        let dataset = self.clone();
+        on_cpu(move || {
+            let total = dataset.whole_group(number)?.0.rows;
+            match Grid::of(&pages, total, rows, sizes.whole) {
+                Some(grid) => Ok(dataset.divided(&sizes, bytes, &grid)),
+                None => Ok(dataset),
+            }
+        })
+        .await
+    }
+
+    /// About how many rows a unit of row group `number` has, where its units should have about `bytes` bytes; `None` if it is not to be
+    /// cut.
+    fn wanted(&self, number: usize, bytes: u64, sizes: &Sizes) -> Option<u64> {
+        let groups = &self.inner.manifest.groups;
+        let group = groups.get(number).filter(|group| group.selected > 0 && group.bytes / 2 >= bytes)?;
+        let (_, file, layout) = self.whole_group(number).ok()?;
+        let columns = layout.descriptor().num_columns();
+        let chunks = self.inner.packed.chunks(file.first + group.ordinal as usize, columns);
+        file.sealed.is_empty().then(|| wanted(group, &chunks, bytes, sizes)).flatten()
+    }
+
+    /// The row group whose page index tells how all are cut.
+    fn sample(&self, sizes: &Sizes) -> Option<Sample> {
+        if self.inner.windows.is_some() {
+            return None;
+        }
         let whole = &self.inner.manifest;
         let used = || whole.groups.iter().filter(|group| group.selected > 0);
         let total = used().map(|group| group.bytes).fold(0, u64::saturating_add);
@@ -182,24 +235,17 @@ impl Dataset {
         while used().map(|group| (group.bytes / bytes).min(MOST_PARTS)).fold(0, u64::saturating_add) > MOST_UNITS {
             bytes = bytes.saturating_mul(2);
         }
-        let wanted = |number: usize| {
-            let group = whole.groups.get(number).filter(|group| group.selected > 0 && group.bytes / 2 >= bytes)?;
-            let (_, file, layout) = self.whole_group(number).ok()?;
-            let columns = layout.descriptor().num_columns();
-            let chunks = self.inner.packed.chunks(file.first + group.ordinal as usize, columns);
-            file.sealed.is_empty().then(|| wanted(group, &chunks, bytes, &sizes)).flatten()
-        };
-        let first = (0..whole.groups.len()).find_map(|number| Some((number, wanted(number)?)));
-        let Some((number, rows)) = first.filter(|_| self.inner.windows.is_none()) else { return Ok(self.clone()) };
-        let (group, _, layout) = self.whole_group(number)?;
-        let leaves: Vec<usize> = (0..layout.descriptor().num_columns()).collect();
-        let culprit = format!("the page index of {}", self.whole_place(number));
-        let pages = within(timeout, culprit, self.locations(number, &leaves)).await?;
-        let Some(grid) = Grid::of(&pages, group.rows, rows, sizes.whole) else { return Ok(self.clone()) };
+        (0..whole.groups.len())
+            .find_map(|number| Some(Sample { bytes, number, rows: self.wanted(number, bytes, sizes)? }))
+    }
+
+    /// The same dataset, its row groups cut along `grid` into units of about `bytes` bytes.
+    fn divided(&self, sizes: &Sizes, bytes: u64, grid: &Grid) -> Self {
+        let whole = &self.inner.manifest;
         let mut parts_of = Vec::with_capacity(whole.groups.len());
         let mut groups = Vec::with_capacity(whole.groups.len());
         for (number, group) in whole.groups.iter().enumerate() {
-            let each = wanted(number).map_or(group.rows, |rows| grid.each(rows));
+            let each = self.wanted(number, bytes, sizes).map_or(group.rows, |rows| grid.each(rows));
             let before = |row: u64| match self.inner.selections.get(number) {
                 Some(selection) => selection.before(row),
                 None => row,
@@ -226,11 +272,11 @@ impl Dataset {
         parts_of.shrink_to_fit();
         groups.shrink_to_fit();
         if groups.len() == whole.groups.len() {
-            return Ok(self.clone());
+            return self.clone();
         }
         let manifest = Arc::new(whole.in_parts(groups));
         let units = Units { manifest, parts: parts_of, straddled: grid.straddled, kept: Kept::default() };
-        Ok(Self { units: Some(Arc::new(units)), ..self.clone() })
+        Self { units: Some(Arc::new(units)), ..self.clone() }
     }
 
     /// Where row group `group` begins in its file's, if it is a part of it.

@@ -28,6 +28,8 @@ pub(crate) struct Checked<P> {
     tally: Option<(Arc<Tally>, usize)>,
     /// The definition level of the last value; 0 before the first, which goes on with nothing.
     last: Option<u8>,
+    /// Rows that the pages are to have together, where somebody said so, and those that they had so far.
+    rows: Option<(usize, usize)>,
 }
 
 impl<P> std::fmt::Debug for Checked<P> {
@@ -52,7 +54,23 @@ impl<P: PageReader> Checked<P> {
             _ => 0,
         };
         let last = tally.is_some().then_some(0);
-        Self { pages, most: most.map(|level| u8::try_from(level).unwrap_or(u8::MAX)), width, lineage, tally, last }
+        Self {
+            pages,
+            most: most.map(|level| u8::try_from(level).unwrap_or(u8::MAX)),
+            width,
+            lineage,
+            tally,
+            last,
+            rows: None,
+        }
+    }
+
+    /// The same, of pages that hold `rows` rows as a page index says it. A page of version 1 does not say how many it has, and an index
+    /// that is wrong moves lists into other rows.
+    pub(crate) fn of_rows(self, rows: usize) -> Self {
+        // Pages without lists have as many rows as values, which are counted before.
+        let rows = (self.most[0] > 0).then_some((rows, 0));
+        Self { rows, ..self }
     }
 
     fn check(&mut self, page: &Page) -> Result<()> {
@@ -128,6 +146,12 @@ impl<P: PageReader> Checked<P> {
             return Err(broken("go on with a list that is empty or null"));
         }
         self.last = definitions.last().copied().or(self.last);
+        if let Some((_, rows)) = &mut self.rows {
+            if *rows == 0 && repetitions.first().is_some_and(|level| *level > 0) {
+                return Err(broken("begin within a row"));
+            }
+            *rows += repetitions.iter().filter(|level| **level == 0).count();
+        }
         if let Some((tally, at)) = &self.tally {
             tally.note(*at, &self.lineage, Some([&repetitions, &definitions]));
         }
@@ -153,6 +177,7 @@ impl<P: PageReader> Checked<P> {
     /// A page goes by that nobody looks at.
     fn pass(&mut self) {
         self.last = None;
+        self.rows = None;
         if let Some((tally, at)) = &self.tally {
             tally.note(*at, &self.lineage, None);
         }
@@ -200,6 +225,20 @@ fn broken(what: &str) -> ParquetError {
     ParquetError::General(format!("the levels of a page {what}"))
 }
 
+impl<P: PageReader> Checked<P> {
+    /// Holds the rows so far against those that were announced. No page is without a row.
+    fn count(&mut self) -> Result<()> {
+        let Some((announced, rows)) = self.rows else { return Ok(()) };
+        let ends = self.pages.peek_next_page()?.is_none();
+        let fits = if ends { rows == announced } else { rows < announced };
+        if fits {
+            return Ok(());
+        }
+        let more = if ends { "" } else { " and more" };
+        Err(ParquetError::General(format!("they have {rows} rows{more}, the page index states {announced}")))
+    }
+}
+
 impl<P: PageReader> Iterator for Checked<P> {
     type Item = Result<Page>;
 
@@ -213,6 +252,9 @@ impl<P: PageReader> PageReader for Checked<P> {
         let page = self.pages.get_next_page()?;
         if let Some(page) = &page {
             self.check(page)?;
+            if page.is_data_page() {
+                self.count()?;
+            }
         }
         Ok(page)
     }

@@ -225,7 +225,7 @@ impl LoaderOptions {
         Place::parse(&self.device)
     }
 
-    fn budget(&self) -> u64 {
+    pub(super) fn budget(&self) -> u64 {
         self.memory_budget.unwrap_or_else(machine::default_budget)
     }
 

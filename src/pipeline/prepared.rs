@@ -427,7 +427,7 @@ pub(super) async fn sources(settings: &Settings, options: &LoaderOptions, marked
             asked.columns = ngram.columns();
         }
         let schema = if marked { dataset.marked_schema() } else { Arc::clone(dataset.schema()) };
-        let asked = sized(&dataset, &schema, asked).await?;
+        let asked = sized(&dataset, &schema, asked, options.budget()).await?;
         let columns = Arc::new(Columns::new(&schema, &asked)?.shuffled(shuffled));
         let maker = match &options.ngram {
             Some(ngram) => Maker::Frames(Arc::new(Frames::new(ngram, &columns, options.bad_rows)?)),

@@ -19,8 +19,14 @@ const LOOKED_INTO: usize = 8;
 /// its marks.
 ///
 /// # Errors
-/// [`Error::Config`] for a column without an image or a vector, and what reading it gives.
-pub(super) async fn sized(dataset: &Dataset, schema: &SchemaRef, mut options: ColumnOptions) -> Result<ColumnOptions> {
+/// [`Error::Config`] for a column without an image or a vector, [`Error::Limit`] if reading it takes more than the `budget`, and what reading
+/// it gives.
+pub(super) async fn sized(
+    dataset: &Dataset,
+    schema: &SchemaRef,
+    mut options: ColumnOptions,
+    budget: u64,
+) -> Result<ColumnOptions> {
     for field in schema.fields() {
         let name = field.name();
         if let Some(path) = image_path(field)
@@ -28,12 +34,14 @@ pub(super) async fn sized(dataset: &Dataset, schema: &SchemaRef, mut options: Co
         {
             let problem = "no image in its first row groups says what size they have; give size";
             let info =
-                first(dataset, name, &path, "size", problem, |array, place| info(bytes_in(array)?, place)).await?;
+                first(dataset, name, &path, "size", problem, budget, |array, place| info(bytes_in(array)?, place))
+                    .await?;
             options.images.insert(name.clone(), image.sized_as(&info));
         }
         if Feature::of(field) == Some(Feature::Vector(None)) && options.vector_without_size(name) {
             let problem = "no vector in its first row groups says how long they are; give it: {\"vector\": n}";
-            let length = first(dataset, name, name, "lists", problem, |array, _| vector_length(array).map(Ok)).await?;
+            let length =
+                first(dataset, name, name, "lists", problem, budget, |array, _| vector_length(array).map(Ok)).await?;
             options.lists.0.insert(name.clone(), Lists::Vector(length));
         }
     }
@@ -56,11 +64,18 @@ async fn first<T: Send + 'static>(
     path: &str,
     option: &'static str,
     problem: &str,
+    budget: u64,
     look: impl Fn(&ArrayRef, &Place) -> Option<Result<T>> + Copy + Send + 'static,
 ) -> Result<T> {
     let projection = dataset.project(&[path.to_owned()])?;
     let groups = dataset.manifest().groups.iter().enumerate().filter(|(_, group)| group.selected > 0);
     for (group, _) in groups.take(LOOKED_INTO) {
+        // Nothing else is read yet, so that all of the budget is there.
+        let asked = dataset.cost(group, &projection).total();
+        if asked > budget {
+            let what = format!("one row group of the column, whose first cell says what it holds; give {option}, or");
+            return Err(Error::limit(what, asked, budget, "memory_budget").at(dataset.place(group).column(column)));
+        }
         let fetched = dataset.fetch(group, &projection).await?;
         let (dataset, projection, place) = (dataset.clone(), projection.clone(), dataset.place(group).column(column));
         let looked = tokio::task::spawn_blocking(move || {

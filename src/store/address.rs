@@ -32,6 +32,12 @@ impl Address {
             return Ok(Self::Remote(text.to_owned()));
         }
         let url = Url::parse(text).map_err(|error| bad_url(text, error))?;
+        if url.query().is_some() || url.fragment().is_some() {
+            // The path would end there, and be another one that may exist as well.
+            let problem =
+                format!("{text} has a ? or # in it: write %3F and %23 in a file: URL, or give the plain path");
+            return Err(Error::config("urls", problem));
+        }
         let path =
             url.to_file_path().map_err(|()| Error::config("urls", format!("{text} is no absolute local path")))?;
         Ok(Self::Local(path))
@@ -176,15 +182,18 @@ pub(crate) fn display(text: &str) -> String {
     }
     match Url::parse(text) {
         Ok(url) => shown(&url),
-        // Up to the last `@` there may be a password.
-        Err(_) => text.rsplit_once('@').map_or(text, |(_, after)| after).to_owned(),
+        Err(_) => unparsed(text).to_owned(),
     }
 }
 
-fn bad_url(text: &str, error: url::ParseError) -> Error {
-    // Up to the first `@` there may be a password.
+/// What may be shown of a text that is no URL: up to the last `@` there may be a password, and a signature behind `?` or `#`.
+fn unparsed(text: &str) -> &str {
     let shown = text.rsplit_once('@').map_or(text, |(_, after)| after);
-    Error::config("urls", format!("{shown} is no address: {error}"))
+    shown.split(['?', '#']).next().unwrap_or_default()
+}
+
+fn bad_url(text: &str, error: url::ParseError) -> Error {
+    Error::config("urls", format!("{} is no address: {error}", unparsed(text)))
 }
 
 #[cfg(test)]
@@ -197,13 +206,30 @@ mod tests {
         assert_eq!(shown(&url), "https://host:8443/a b/c.parquet");
         let options = BTreeMap::new();
         let mut stores = Stores::new(&options).unwrap();
-        for text in ["s3://user:secret@[bad/x", "https://user:secret@h/x?y=1", "nope://user:secret@h/x"] {
+        for text in [
+            "s3://user:secret@[bad/x",
+            "https://user:secret@h/x?y=1",
+            "nope://user:secret@h/x",
+            "https://h:bad/x?sig=secret",
+            "https://h:bad/x#secret",
+        ] {
             let error = stores.remote(text).unwrap_err();
             assert!(!error.chain().contains("secret"), "{}", error.chain());
             assert!(!display(text).contains("secret"), "{}", display(text));
         }
         assert_eq!(display("s3://bucket/a/*.parquet"), "s3://bucket/a/*.parquet");
         assert_eq!(display("/data/a@b"), "/data/a@b");
+    }
+
+    #[test]
+    fn a_file_url_names_all_of_its_path_or_nothing() {
+        for text in ["file:///data/train#2", "file:///data/train?", "file:///data/train?x=1", "file:///a#/*.parquet"] {
+            let error = Address::parse(text).unwrap_err().to_string();
+            assert!(error.contains("%23"), "{error}");
+        }
+        let Address::Local(path) = Address::parse("file:///data/train%232%3F").unwrap() else { panic!("not local") };
+        assert_eq!(path, PathBuf::from("/data/train#2?"));
+        assert!(matches!(Address::parse("/data/train#2").unwrap(), Address::Local(_)));
     }
 
     #[cfg(feature = "cloud")]

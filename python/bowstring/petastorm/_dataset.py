@@ -8,7 +8,7 @@ from typing import Any
 
 from bowstring.petastorm import _metadata
 from bowstring.petastorm._plan import sharded
-from bowstring.petastorm._source import Location, partition_values
+from bowstring.petastorm._source import Location, numbered, partition_values
 from bowstring.petastorm.etl import RowGroupIndexerBase
 from bowstring.petastorm.ngram import NGram
 from bowstring.petastorm.predicates import PredicateBase
@@ -91,8 +91,10 @@ def _by_partition(groups: list[tuple[str, int, int]], predicate: PredicateBase, 
     return [group for group, value in enumerate(values) if known[value]]
 
 
-def _selected(dataset: Dataset, selector: Any, groups: list[tuple[str, int, int]]) -> set[int]:
-    """The row groups that a selector chooses, by their numbers in ``groups``."""
+def _selected(
+    dataset: Dataset, selector: Any, groups: list[tuple[str, int, int]], counts: Mapping[str, int]
+) -> set[int]:
+    """The row groups that a selector chooses, by their numbers in ``groups``; ``counts`` are those of the files' footers."""
     if not isinstance(selector, RowGroupSelectorBase):
         raise ValueError("rowgroup_selector must be derived from RowGroupSelectorBase")
     indexes = dataset.indexes()
@@ -100,20 +102,22 @@ def _selected(dataset: Dataset, selector: Any, groups: list[tuple[str, int, int]
     if missing:
         raise ValueError(f"the dataset has no index {', '.join(sorted(missing))}; it has {', '.join(indexes)}")
     ordinals = set(selector.select_row_groups(indexes))
-    counts = dataset.metadata.row_group_counts if dataset.metadata is not None else None
-    if counts is None:
-        return ordinals
-    # The index counts over all files; a filter may have left some out here.
-    first, numbers = 0, {}
-    for path in sorted(counts):
-        numbers[path] = first
-        first += counts[path]
-    return {at for at, (path, ordinal, _) in enumerate(groups) if numbers.get(path, -(1 << 40)) + ordinal in ordinals}
+    stored = dataset.metadata.row_group_counts if dataset.metadata is not None else None
+    total = sum(counts.values())
+    if (stored is not None and stored != counts) or any(number >= total for number in ordinals):
+        raise ValueError(
+            "the index of row groups was made when the dataset had other files: its numbers mean other row groups now; "
+            "build it anew with build_rowgroup_index"
+        )
+    # The index counts row groups without rows too.
+    first = numbered(counts)
+    return {at for at, (path, ordinal, _) in enumerate(groups) if first[path] + ordinal in ordinals}
 
 
 def wanted(
     dataset: Dataset,
     groups: list[tuple[str, int, int]],
+    counts: Mapping[str, int],
     *,
     predicate: Any,
     selector: Any,
@@ -121,7 +125,10 @@ def wanted(
     shard_count: Any,
     seed: int | None,
 ) -> tuple[list[int], PredicateBase | None]:
-    """The row groups to read, by their numbers in ``groups``, and the predicate if it still has to look at rows."""
+    """The row groups to read, by their numbers in ``groups``, and the predicate if it still has to look at rows.
+
+    ``counts`` says how many row groups each file has.
+    """
     order = (
         [group for group, (_, _, rows) in enumerate(groups) if rows]
         if dataset.location.options.get("filter")
@@ -138,7 +145,7 @@ def wanted(
             kept, left = set(by_partition), None
             order = [group for group in order if group in kept]
     if selector:
-        kept = _selected(dataset, selector, groups)
+        kept = _selected(dataset, selector, groups, counts)
         order = [group for group in order if group in kept]
     if cur_shard is not None or shard_count is not None:
         order = sharded(order, total, cur_shard, shard_count, seed)

@@ -63,12 +63,19 @@ def _codec(codec: Any) -> codecs.DataframeColumnCodec | None:
     return codecs.CompressedImageCodec(image["format"].removeprefix("."), quality)
 
 
+def _value(value: Any) -> Any:
+    """A value of an index: what JSON has not is tagged with what it is."""
+    if not isinstance(value, dict):
+        return value
+    return bytes(value["bytes"]) if "bytes" in value else float(value["float"])
+
+
 def _index(index: Mapping[str, Any]) -> RowGroupIndexerBase:
     column = index["columns"][0]
     if index["kind"] == "single_field":
         single = SingleFieldIndexer(index["name"], column)
         for value, groups in index["values"]:
-            single._index_data[value].update(groups)
+            single._index_data[_value(value)].update(groups)
         return single
     not_null = FieldNotNullIndexer(index["name"], column)
     for _, groups in index["values"]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bowstring.errors import ConfigError
+from bowstring.paths import local_path
 from bowstring.petastorm._source import Location
 from bowstring.petastorm.ngram import NGram
 from bowstring.petastorm.transform import TransformSpec
@@ -75,7 +76,7 @@ def normalized(url_or_urls: Any) -> str | list[str]:
     if parts[0].scheme not in ("file", "hdfs") and not parts[0].netloc:
         raise ValueError(f"{urls[0]!r} must have the form {parts[0].scheme}://bucket/path")
     if parts[0].scheme == "file":
-        urls = [part.path for part in parts]  # as it stands, without decoding %20 and the like
+        urls = [local_path(url, "dataset_url") for url in urls]  # as it stands, without decoding %20 and the like
     trimmed = [url.rstrip("/") for url in urls]
     return trimmed if isinstance(url_or_urls, list) else trimmed[0]
 

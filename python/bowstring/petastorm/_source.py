@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import urllib.parse
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
@@ -17,7 +18,7 @@ from bowstring.petastorm.codecs import ScalarCodec
 from bowstring.petastorm.errors import DecodeFieldError, TimeRangeError
 from bowstring.petastorm.unischema import Unischema, UnischemaField
 
-__all__ = ["Columns", "Location", "Source", "partition_values"]
+__all__ = ["Columns", "Location", "Source", "numbered", "partition_values"]
 
 T = TypeVar("T")
 Columns: TypeAlias = "Mapping[str, _native.Tensor | _native.ArrowArray]"
@@ -48,7 +49,9 @@ class Location:
         partitions = partition_values(opened.groups)
         columns = opened.stored
         opened.close()
-        kinds = ((name, _partition_class(values)) for name, values in partitions.items())
+        # Integers if all values are, else text, as the columns have been opened.
+        types = {name: arrow_type for name, arrow_type, _ in columns}
+        kinds = ((name, np.int64 if types.get(name) == "Int64" else np.str_) for name in partitions)
         return _infer.from_types((column for column in columns if column[0] not in partitions), kinds)
 
 
@@ -70,14 +73,11 @@ def _keys(path: str) -> dict[str, str | None]:
     return found
 
 
-def _partition_class(values: Iterable[str | None]) -> Any:
-    """Integers if all values are, as pyarrow has it; else text."""
-    try:
-        for value in values:
-            int(value or "0")
-    except ValueError:
-        return np.str_
-    return np.int64
+def numbered(counts: Mapping[str, int]) -> dict[str, int]:
+    """The number of the first row group of each file, as indexes of row groups count them."""
+    paths = sorted(counts)
+    firsts = itertools.accumulate((counts[path] for path in paths), initial=0)
+    return dict(zip(paths, firsts, strict=False))
 
 
 class Source:
@@ -90,6 +90,8 @@ class Source:
         self.fields = list(fields)
         self._native = location.open(names, [f.name for f in fields if _as_stored(f, stored)], max_rows)
         self.groups = self._native.groups
+        self.row_group_counts = self._native.row_group_counts
+        """Of each file, row groups without rows included, which ``groups`` leaves out."""
         self.units = {field["name"]: _unit(field["unit"]) for field in self._native.fields}
         self._entries: Sequence[tuple[int, int]] = ()
         self._at = -1

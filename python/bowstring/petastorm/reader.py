@@ -283,6 +283,7 @@ class Reader:
             chosen, predicate = wanted(
                 dataset,
                 [source.groups[group] for group in listed],
+                source.row_group_counts,
                 predicate=settings.predicate,
                 selector=settings.selector,
                 cur_shard=settings.cur_shard,

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from bowstring.petastorm import _document, make_reader
+from bowstring.petastorm import _document, make_batch_reader, make_reader
 from bowstring.petastorm._spark_types import SparkType, parsed
 from bowstring.petastorm.codecs import CompressedNdarrayCodec, NdarrayCodec, ScalarCodec
 from bowstring.petastorm.errors import DecodeFieldError, PetastormMetadataError
@@ -71,8 +71,7 @@ def url(tmp_path: pathlib.Path) -> str:
     columns = {name: pa.array([row[name] for row in encoded], types.get(name, pa.binary())) for name in SCHEMA.fields}
     pq.write_table(pa.table(columns), tmp_path / "part-0.parquet", row_group_size=5)
     folder = Folder(f"file://{tmp_path}")
-    folder.add({SCHEMA_KEY: _document.metadata(SCHEMA)})
-    folder.add_row_groups()
+    folder.describe({SCHEMA_KEY: _document.metadata(SCHEMA)})
     return f"file://{tmp_path}"
 
 
@@ -211,3 +210,127 @@ def test_schema_by_hand() -> None:
         Unischema("Clash", [UnischemaField("fields", np.int8, ())])
     assert parsed("DecimalType(10, 9)") == SparkType("DecimalType", (10, 9))
     assert "UnischemaField('id', int64, (), ScalarCodec(LongType()), False)" in str(SCHEMA)
+
+
+X = Unischema("X", [UnischemaField("x", np.int64, (), None, False)])
+
+
+def one_row(path: pathlib.Path, *values: int) -> None:
+    pq.write_table(pa.table({"x": pa.array(values, pa.int64())}, pa.schema([pa.field("x", pa.int64(), False)])), path)
+
+
+@pytest.fixture
+def holed(tmp_path: pathlib.Path) -> str:
+    """Rows 1 to 4 in files of a row group each, and a row group without rows after the first."""
+    for number, values in enumerate([(1,), (), (2,), (3,), (4,)]):
+        one_row(tmp_path / f"part-{number}.parquet", *values)
+    assert pq.read_metadata(tmp_path / "part-1.parquet").num_row_groups == 1
+    Folder(f"file://{tmp_path}").describe({SCHEMA_KEY: _document.metadata(X)})
+    return f"file://{tmp_path}"
+
+
+def selected(url: str, value: Any) -> list[int]:
+    with make_reader(url, rowgroup_selector=SingleIndexSelector("by_x", [value]), num_epochs=1) as reader:
+        rows = [int(row.x) for row in reader]
+    native = bowstring.Loader(
+        url, batch_size=1, shuffle=False, tail="pad", selector={"index": "by_x", "values": [value]}
+    )
+    assert [row for batch in native for row in batch["x"].tolist()] == rows
+    return rows
+
+
+def test_an_index_counts_row_groups_without_rows(holed: str) -> None:
+    build_rowgroup_index(holed, None, [SingleFieldIndexer("by_x", "x")])
+    stored = get_row_group_indexes(holed)["by_x"]
+    assert {value: stored.get_row_group_indexes(value) for value in (1, 2, 3, 4)} == {1: {0}, 2: {2}, 3: {3}, 4: {4}}
+    assert [selected(holed, value) for value in (1, 2, 3, 4)] == [[1], [2], [3], [4]]
+
+
+def test_an_index_without_stored_counts(holed: str, tmp_path: pathlib.Path) -> None:
+    build_rowgroup_index(holed, None, [SingleFieldIndexer("by_x", "x")])
+    schema = pq.read_schema(tmp_path / "_common_metadata")
+    kept = {key: value for key, value in schema.metadata.items() if b"num_row_groups" not in key}
+    pq.write_metadata(schema.with_metadata(kept), tmp_path / "_common_metadata")
+    assert [selected(holed, value) for value in (1, 2, 3, 4)] == [[1], [2], [3], [4]]
+
+
+def test_an_index_of_other_files_is_refused_and_dropped(holed: str, tmp_path: pathlib.Path) -> None:
+    build_rowgroup_index(holed, None, [SingleFieldIndexer("by_x", "x")])
+    one_row(tmp_path / "part-00.parquet", 9)
+    with pytest.raises(ValueError, match="build_rowgroup_index"):
+        make_reader(holed, rowgroup_selector=SingleIndexSelector("by_x", [2]), num_epochs=1)
+    with pytest.raises(bowstring.MismatchError, match="build_rowgroup_index"):
+        bowstring.Loader(holed, batch_size=1, selector={"index": "by_x", "values": [2]})
+    with pytest.warns(UserWarning, match="index of row groups is dropped"):
+        Folder(holed).describe({SCHEMA_KEY: _document.metadata(X)})
+    with pytest.raises(ValueError, match="no index"):
+        get_row_group_indexes(holed)
+    build_rowgroup_index(holed, None, [SingleFieldIndexer("by_x", "x")])
+    assert [selected(holed, value) for value in (9, 2)] == [[9], [2]]
+    # The same files: nothing is lost.
+    Folder(holed).describe({SCHEMA_KEY: _document.metadata(X)})
+    assert selected(holed, 3) == [3]
+
+
+def test_metadata_are_written_as_a_whole_or_not(
+    url: str, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (tmp_path / "_common_metadata").read_bytes()
+
+    def killed(_: Any, file: Any) -> None:
+        file.write(b"PAR1")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(pq, "write_metadata", killed)
+        with pytest.raises(KeyboardInterrupt):
+            Folder(url).add({b"key": b"value"})
+    assert (tmp_path / "_common_metadata").read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["_common_metadata", "part-0.parquet"]
+    Folder(url).add({b"key": b"value"})
+    assert pq.read_schema(tmp_path / "_common_metadata").metadata[b"key"] == b"value"
+
+
+def test_indexed_bytes_and_numbers_that_json_has_not(tmp_path: pathlib.Path) -> None:
+    table = pa.table({"b": pa.array([b"x", b"\xff\0"]), "f": pa.array([float("inf"), 1.5]), "t": ["x", "y"]})
+    pq.write_table(table, tmp_path / "part.parquet", row_group_size=1)
+    fields = [
+        UnischemaField("b", np.bytes_, (), None, False),
+        UnischemaField("f", np.float64, (), None, False),
+        UnischemaField("t", np.str_, (), None, False),
+    ]
+    url = f"file://{tmp_path}"
+    Folder(url).describe({SCHEMA_KEY: _document.metadata(Unischema("Values", fields))})
+    build_rowgroup_index(url, None, [SingleFieldIndexer(f"by_{name}", name) for name in "bft"])
+    found = get_row_group_indexes(url)
+    assert set(found["by_b"].indexed_values) == {b"x", b"\xff\0"}
+    assert set(found["by_f"].indexed_values) == {float("inf"), 1.5}
+    assert set(found["by_t"].indexed_values) == {"x", "y"}
+    with make_reader(url, rowgroup_selector=SingleIndexSelector("by_b", [b"\xff\0"]), num_epochs=1) as reader:
+        assert [row.t for row in reader] == ["y"]
+
+
+def test_a_mark_in_a_file_url_is_refused(tmp_path: pathlib.Path) -> None:
+    for name, value in (("train", 1), ("train#2", 7)):
+        (tmp_path / name).mkdir()
+        one_row(tmp_path / name / "part.parquet", value)
+    for end in ("#2", "?", "?x"):
+        for use in (make_reader, Folder, lambda url: bowstring.Loader(url, batch_size=1)):
+            with pytest.raises(ValueError, match="%23"):
+                use(f"file://{tmp_path}/train{end}")
+    # A plain path is what it says.
+    Folder(f"{tmp_path}/train#2").describe({SCHEMA_KEY: _document.metadata(X)})
+    assert (tmp_path / "train#2" / "_common_metadata").exists()
+
+
+def test_the_type_of_a_partition_is_the_loaders(tmp_path: pathlib.Path) -> None:
+    for value in ("1_0", "07", "-3"):
+        (tmp_path / "text" / f"k={value}").mkdir(parents=True)
+        one_row(tmp_path / "text" / f"k={value}" / "part.parquet", 1)
+        if value != "1_0":
+            (tmp_path / "numbers" / f"k={value}").mkdir(parents=True)
+            one_row(tmp_path / "numbers" / f"k={value}" / "part.parquet", 1)
+    for name, dtype, wanted in (("text", np.str_, ["-3", "07", "1_0"]), ("numbers", np.int64, [-3, 7])):
+        with make_batch_reader(f"file://{tmp_path}/{name}", num_epochs=1, shuffle_row_groups=False) as reader:
+            assert reader.schema.fields["k"].numpy_dtype is dtype
+            assert [value for batch in reader for value in batch.k.tolist()] == wanted

@@ -9,7 +9,7 @@ use arrow::util::display::{ArrayFormatter, FormatOptions};
 
 use super::output::{Form, Member, Output};
 use super::rows::RowLayout;
-use super::{bytes, pack, rows};
+use super::{bytes, pack, rows, strings};
 use crate::codec::npy::NpyDecoder;
 use crate::error::{Error, Place, Result};
 use crate::page::PagedRows;
@@ -145,7 +145,8 @@ impl Bad {
                 let read = cell.filter(|cells| row < cells.len()).map(|cells| decoder.strings(cells.value(row)));
                 match read {
                     Some(Err(error)) => error.to_string(),
-                    _ => "an array of strings that cannot be read".to_owned(),
+                    // It decodes by itself, so that it was too much beside the others.
+                    _ => strings::TOO_MANY.to_owned(),
                 }
             }
             Cause::Long(length) => {

@@ -197,16 +197,28 @@ impl NpyDecoder {
     /// # Errors
     /// As of [`decode_into`](Self::decode_into), and `Corrupt` for what is not Unicode; `Config` if the elements are not strings.
     pub fn strings(&self, cell: &[u8]) -> Result<Strings> {
+        self.strings_within(cell, usize::MAX)
+    }
+
+    /// The bytes of a cell, times `packed` where they unpack to more.
+    pub(crate) fn packed_by(&self, cell: &[u8], packed: usize) -> usize {
+        cell.len().saturating_mul(if self.zipped { packed } else { 1 })
+    }
+
+    /// As [`strings`](Self::strings), but an error, before anything is made of them, where they are more than `most`.
+    pub(crate) fn strings_within(&self, cell: &[u8], most: usize) -> Result<Strings> {
         if !matches!(self.element, Element::Text | Element::Bytes) {
             return Err(Error::config("stored.element", "numbers are not strings"));
         }
         if !self.zipped {
             let header = self.header(cell)?;
             let array = cell.get(header.data.clone()).unwrap_or_default();
+            at_most(&header, most)?;
             return self.split(&header, array);
         }
         let (header, mut unpack) = self.open(cell)?;
         self.check(&header)?;
+        at_most(&header, most)?;
         let mut array = vec![0; header.data.len()];
         unpack.fill(&mut array)?;
         unpack.finish()?;
@@ -335,6 +347,13 @@ fn text(element: &[u8], big: bool, out: &mut Vec<u8>) -> Result<()> {
         out.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes());
     }
     Ok(())
+}
+
+fn at_most(header: &Header, most: usize) -> Result<()> {
+    if header.count() <= most {
+        return Ok(());
+    }
+    Err(corrupt(format!("an array of {} strings, of which {most} may still come", header.count())))
 }
 
 fn fits(header: &Header, row: &[u8]) -> Result<()> {

@@ -5,6 +5,9 @@ use std::borrow::Cow;
 
 use super::globals::Global;
 
+/// Bytes of the longest name of an attribute or a dtype.
+const LONGEST_NAME: u32 = 256;
+
 /// The number of a cell.
 pub(super) type Id = u32;
 
@@ -96,6 +99,15 @@ impl<'a> Arena<'a> {
         }
     }
 
+    /// As [`text`](Self::text), but nothing for what is longer than any name: whoever looks at a value again and again decodes no more
+    /// than a few bytes each time.
+    pub(super) fn name(&self, id: Id) -> Option<Cow<'_, str>> {
+        match self.cell(id) {
+            Cell::Text(span) | Cell::Str2(span) if span.length > LONGEST_NAME => None,
+            _ => self.text(id),
+        }
+    }
+
     /// Bytes, or a `str` of Python 2.
     pub(super) fn bytes(&self, id: Id) -> Option<&[u8]> {
         match self.cell(id) {
@@ -137,7 +149,7 @@ impl<'a> Arena<'a> {
     /// The value of attribute `name` of `object`.
     pub(super) fn attribute(&self, object: Object, name: &str) -> Option<Id> {
         let mut pairs = self.pairs(object.state?)?;
-        pairs.rfind(|&(key, _)| self.text(key).is_some_and(|key| key == name)).map(|(_, value)| value)
+        pairs.rfind(|&(key, _)| self.name(key).is_some_and(|key| key == name)).map(|(_, value)| value)
     }
 
     /// What a message calls this value; short, whatever it is.

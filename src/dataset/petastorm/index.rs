@@ -20,6 +20,17 @@ pub struct RowGroupIndex {
     pub kind: IndexKind,
 }
 
+impl RowGroupIndex {
+    /// All row groups that it names, some several times.
+    pub(in crate::dataset) fn row_groups(&self) -> impl Iterator<Item = u32> {
+        let (values, not_null) = match &self.kind {
+            IndexKind::SingleField { values } => (values.as_slice(), &[][..]),
+            IndexKind::FieldNotNull { row_groups } => (&[][..], row_groups.as_slice()),
+        };
+        values.iter().flat_map(|(_, row_groups)| row_groups).chain(not_null).copied()
+    }
+}
+
 /// What an index knows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -104,8 +115,8 @@ fn index(pickle: &mut Pickle<'_>, name: String, indexer: Id) -> Result<RowGroupI
     let short: String = name.chars().take(60).collect();
     let damaged = |pickle: &Pickle<'_>, what: &str| pickle.budget.corrupt(format_args!("index {short:?}: {what}"));
     let object = pickle.arena.object(indexer).ok_or_else(|| damaged(pickle, "it is no indexer"))?;
-    let attribute = |pickle: &Pickle<'_>, object: Object, name: &str| {
-        pickle.arena.attribute(object, name).ok_or_else(|| damaged(pickle, &format!("it has no {name}")))
+    let attribute = |pickle: &mut Pickle<'_>, object: Object, name: &str| {
+        pickle.attribute(object, name)?.ok_or_else(|| damaged(pickle, &format!("it has no {name}")))
     };
     let column = attribute(pickle, object, "_column_name")?;
     let data = attribute(pickle, object, "_index_data")?;
@@ -168,4 +179,34 @@ fn ordinals(pickle: &mut Pickle<'_>, set: Id, index: &str) -> Result<Vec<u32>> {
 
 fn owned(pickle: &mut Pickle<'_>, id: Id, what: &str) -> Result<String> {
     pickle.text(id)?.ok_or_else(|| pickle.budget.corrupt(format_args!("{what} is {}", pickle.arena.describe(id))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+
+    #[test]
+    fn one_state_of_many_indexes_is_looked_through_from_the_budget() {
+        // A dict of 1000 pairs, and 300 indexes that all have it as their state.
+        let mut input = b"\x80\x02}(".to_vec();
+        for _ in 0..1000 {
+            input.extend(b"K\x01K\x01");
+        }
+        input.extend(b"X\x0c\0\0\0_column_nameX\x01\0\0\0xX\x0b\0\0\0_index_data");
+        input.extend(b"c__builtin__\nset\n]\x85Ruq\x000}(");
+        for number in 0..300 {
+            input.extend(b"X\x03\0\0\0");
+            input.extend(format!("{number:03}").as_bytes());
+            input.extend(b"cpetastorm.etl.rowgroup_indexers\nFieldNotNullIndexer\n)\x81h\0b");
+        }
+        input.extend(b"u.");
+        let read = |bytes| {
+            let limits = Limits { max_pickle_bytes: bytes, ..Limits::default() };
+            indexes(&input, &limits, &Place::file("x"))
+        };
+        let error = read(400_000).unwrap_err();
+        assert!(matches!(error, Error::Limit { asked, .. } if asked >= 400_000), "{error}");
+        assert_eq!(read(64 << 20).unwrap().len(), 300);
+    }
 }

@@ -59,7 +59,7 @@ impl Pickle<'_> {
 
     fn spec(&self, arguments: Id, state: Option<Id>) -> Result<Spec> {
         let text =
-            self.arena.tuple(arguments).and_then(|arguments| arguments.first()).and_then(|&id| self.arena.text(id));
+            self.arena.tuple(arguments).and_then(|arguments| arguments.first()).and_then(|&id| self.arena.name(id));
         let text = text.ok_or_else(|| self.budget.corrupt("a dtype has no type string"))?;
         let rest = text.trim_start_matches(['<', '>', '|', '=']);
         let parsed = rest.chars().next().and_then(|kind| {
@@ -75,7 +75,7 @@ impl Pickle<'_> {
         let (kind, size) = parsed.ok_or_else(|| self.budget.corrupt(format_args!("there is no dtype {short:?}")))?;
         // The state is (version, byte order, subtype, names, fields, ...).
         let state = state.and_then(|state| self.arena.tuple(state)).unwrap_or_default();
-        let order = state.get(1).and_then(|&id| self.arena.text(id));
+        let order = state.get(1).and_then(|&id| self.arena.name(id));
         if state.get(2..5).is_some_and(|parts| parts.iter().any(|&id| !matches!(self.arena.cell(id), Cell::None))) {
             return Err(self.budget.unsupported("a dtype with fields or a shape", ""));
         }

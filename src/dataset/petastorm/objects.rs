@@ -57,13 +57,13 @@ impl Machine<'_> {
                 }
             }
             (Global::Restore, &[name, fields, values]) => {
-                let named = self.arena.text(name).is_some_and(|name| name == "UnischemaField");
+                let named = self.arena.name(name).is_some_and(|name| name == "UnischemaField");
                 let fields = self.arena.tuple(fields).filter(|fields| fields.len() == FIELD_NAMES.len());
                 let same = fields.is_some_and(|fields| {
                     fields
                         .iter()
                         .zip(FIELD_NAMES)
-                        .all(|(&id, name)| self.arena.text(id).is_some_and(|text| text == name))
+                        .all(|(&id, name)| self.arena.name(id).is_some_and(|text| text == name))
                 });
                 let values_fit = self.arena.tuple(values).is_some_and(|values| values.len() == FIELD_NAMES.len());
                 if !(named && same && values_fit) {
@@ -72,7 +72,7 @@ impl Machine<'_> {
                 self.object(Global::UnischemaField, values)
             }
             (Global::Encode, &[text, encoding]) => {
-                if !self.arena.text(encoding).is_some_and(|name| matches!(&*name, "latin1" | "latin-1")) {
+                if !self.arena.name(encoding).is_some_and(|name| matches!(&*name, "latin1" | "latin-1")) {
                     return Err(refused());
                 }
                 let text = self.arena.text(text).ok_or_else(refused)?;
@@ -115,7 +115,7 @@ impl Machine<'_> {
                 let elements = elements.to_vec();
                 self.list_of(Cell::Set, elements)
             }
-            (Global::Dtype, &[spec] | &[spec, _, _]) if self.arena.text(spec).is_some() => {
+            (Global::Dtype, &[spec] | &[spec, _, _]) if self.arena.name(spec).is_some() => {
                 self.object(class, arguments)
             }
             (Global::NumpyScalar, &[dtype, _])

@@ -572,6 +572,14 @@ mod tests {
     }
 
     #[test]
+    fn a_dtype_has_a_short_name_whatever_is_looked_at() {
+        // Each of the calls would decode it.
+        let long = [&b"\x80\x02T\x2c\x01\0\0"[..], &[0xff; 300][..], b"q\x000cnumpy\ndtype\nh\0\x85R."].concat();
+        let error = built(&long).unwrap_err().to_string();
+        assert!(error.contains("REDUCE"), "{error}");
+    }
+
+    #[test]
     fn what_is_refused_is_named_with_its_byte() {
         let error = built(b"(S'x'\ncos\nsystem\n.").unwrap_err();
         assert!(matches!(error, Error::Unsupported { .. }));

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use super::arena::{Cell, Id};
+use super::arena::{Cell, Id, Object};
 use super::globals::Global;
 use super::numpy::Plain;
 use super::pickle::{self, Pickle};
@@ -123,6 +123,13 @@ impl Pickle<'_> {
         })
     }
 
+    /// The value of attribute `name` of `object`, whose state may be that of many others and is looked through each time: from the budget.
+    pub(super) fn attribute(&mut self, object: Object, name: &str) -> Result<Option<Id>> {
+        let pairs = object.state.and_then(|state| self.arena.pairs(state)).map_or(0, |pairs| pairs.len());
+        self.budget.charge(pairs as u64)?;
+        Ok(self.arena.attribute(object, name))
+    }
+
     fn field(&mut self, key: &str, id: Id) -> Result<UnischemaField> {
         let object = self.arena.object(id).filter(|object| object.class == Global::UnischemaField);
         let values = object.and_then(|object| self.arena.tuple(object.arguments)).map(<[Id]>::to_vec);
@@ -188,8 +195,8 @@ impl Pickle<'_> {
         };
         let codec = match object.class {
             Global::ScalarCodec => {
-                let spark = self.arena.attribute(object, "_spark_type");
-                match spark.map(|spark| self.spark_type(spark)) {
+                let spark = self.attribute(object, "_spark_type")?;
+                match spark.map(|spark| self.spark_type(spark)).transpose()? {
                     Some(Some(spark_type)) => FieldCodec::Scalar { spark_type },
                     _ => return Ok(Err("its codec has no Spark type".to_owned())),
                 }
@@ -197,12 +204,12 @@ impl Pickle<'_> {
             Global::NdarrayCodec => FieldCodec::Ndarray,
             Global::CompressedNdarrayCodec => FieldCodec::CompressedNdarray,
             Global::CompressedImageCodec => {
-                let format = match self.arena.attribute(object, "_image_codec") {
+                let format = match self.attribute(object, "_image_codec")? {
                     Some(format) => self.text(format)?.filter(|format| format.len() <= 20),
                     None => None,
                 };
                 let Some(format) = format else { return Ok(Err("its codec has no image format".to_owned())) };
-                let quality = match self.arena.attribute(object, "_quality") {
+                let quality = match self.attribute(object, "_quality")? {
                     Some(quality) => self.plain(quality)?,
                     None => Some(Plain::Null),
                 };
@@ -218,20 +225,23 @@ impl Pickle<'_> {
         Ok(Ok(Some(codec)))
     }
 
-    fn spark_type(&self, id: Id) -> Option<SparkType> {
-        let object = self.arena.object(id)?;
-        match object.class {
+    fn spark_type(&mut self, id: Id) -> Result<Option<SparkType>> {
+        let Some(object) = self.arena.object(id) else { return Ok(None) };
+        Ok(match object.class {
             Global::Spark(SparkType::Decimal { .. }) if object.state.is_some() => {
-                let number = |name: &str| match self.arena.cell(self.arena.attribute(object, name)?) {
-                    Cell::Int(value) => Some(value),
-                    _ => None,
+                let mut number = |name: &str| -> Result<Option<i64>> {
+                    Ok(match self.attribute(object, name)?.map(|id| self.arena.cell(id)) {
+                        Some(Cell::Int(value)) => Some(value),
+                        _ => None,
+                    })
                 };
-                let precision = u8::try_from(number("precision")?).ok()?;
-                Some(SparkType::Decimal { precision, scale: i8::try_from(number("scale")?).ok()? })
+                let precision = number("precision")?.and_then(|precision| u8::try_from(precision).ok());
+                let scale = number("scale")?.and_then(|scale| i8::try_from(scale).ok());
+                precision.zip(scale).map(|(precision, scale)| SparkType::Decimal { precision, scale })
             }
             Global::Spark(spark) => Some(spark),
             _ => None,
-        }
+        })
     }
 }
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import urllib.parse
-from collections.abc import Callable, Mapping
+import uuid
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from typing import Any
 
+from bowstring.paths import local_path
 from bowstring.petastorm._lazy import needed
 
 __all__ = ["INDEX_KEY", "ROW_GROUPS_KEY", "SCHEMA_KEY", "Folder"]
@@ -24,13 +29,15 @@ class Folder:
     def __init__(self, url: str, filesystem_factory: Callable[[], Any] | None = None) -> None:
         fs = needed("pyarrow.fs", _WHY)
         parsed = urllib.parse.urlparse(url)
-        self.path = (
-            parsed.path.rstrip("/") if parsed.scheme in ("", "file", "hdfs") else f"{parsed.netloc}{parsed.path}"
-        )
+        local = local_path(url)
+        if local is not None:
+            self.path = local.rstrip("/")
+        else:
+            self.path = parsed.path.rstrip("/") if parsed.scheme == "hdfs" else f"{parsed.netloc}{parsed.path}"
         if filesystem_factory is not None:
             given = filesystem_factory()
             self._fs = given if isinstance(given, fs.FileSystem) else fs.PyFileSystem(fs.FSSpecHandler(given))
-        elif parsed.scheme in ("", "file"):
+        elif local is not None:
             self._fs = fs.LocalFileSystem()
         else:
             self._fs, self.path = fs.FileSystem.from_uri(url)
@@ -55,18 +62,50 @@ class Folder:
             return dict(zip(files, pool.map(lambda path: self.footer(path).num_row_groups, files), strict=True))
 
     def add(self, values: Mapping[bytes, bytes]) -> None:
-        """Puts values into ``_common_metadata``, beside those that are there."""
+        """Puts values into ``_common_metadata``, beside those that are there.
+
+        An index of row groups goes where others are counted than it was made of: its numbers would mean other rows.
+        """
         parquet = needed("pyarrow.parquet", _WHY)
         names = {info.base_name for info in self._fs.get_file_info(self._beside()) if info.is_file}
         source = next((name for name in ("_common_metadata", "_metadata") if name in names), None) or self._any_file()
         schema = self.footer(source).schema.to_arrow_schema()
-        schema = schema.with_metadata({**(schema.metadata or {}), **values})
-        with self._fs.open_output_stream(f"{self.path}/_common_metadata") as file:
-            parquet.write_metadata(schema, file)
-        # Hadoop's checksum of the file that was there before.
+        before = schema.metadata or {}
+        after = {**before, **values}
+        if INDEX_KEY in before and INDEX_KEY not in values and _counts(before) != _counts(after):
+            del after[INDEX_KEY]
+            warnings.warn(
+                "the index of row groups is dropped: it was made when the dataset had other files; build it anew with "
+                "build_rowgroup_index",
+                stacklevel=3,
+            )
+        schema = schema.with_metadata(after)
+        # Hadoop's checksum of the file that is there: it would refuse the next one.
         crc = f"{self.path}/._common_metadata.crc"
         if self._fs.get_file_info([crc])[0].is_file:
             self._fs.delete_file(crc)
+        with self._written("_common_metadata") as file:
+            parquet.write_metadata(schema, file)
+
+    @contextmanager
+    def _written(self, name: str) -> Iterator[Any]:
+        """A file to write to, which takes its place as a whole. A store's objects do that by themselves."""
+        path = f"{self.path}/{name}"
+        if not isinstance(self._fs, needed("pyarrow.fs", _WHY).LocalFileSystem):
+            with self._fs.open_output_stream(path) as file:
+                yield file
+            return
+        beside = f"{self.path}/.{name}-{uuid.uuid4().hex}"
+        try:
+            with open(beside, "xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(beside, path)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(beside)
+            raise
 
     def _beside(self) -> Any:
         return needed("pyarrow.fs", _WHY).FileSelector(self.path)
@@ -77,6 +116,11 @@ class Folder:
             raise FileNotFoundError(f"{self.path} holds no Parquet file")
         return files[0]
 
-    def add_row_groups(self) -> None:
-        """Counts row groups and stores the counts."""
-        self.add({ROW_GROUPS_KEY: json.dumps(self.row_groups()).encode()})
+    def describe(self, values: Mapping[bytes, bytes]) -> None:
+        """Stores values, and with them how many row groups each file has."""
+        self.add({**values, ROW_GROUPS_KEY: json.dumps(self.row_groups()).encode()})
+
+
+def _counts(metadata: Mapping[bytes, bytes]) -> Any:
+    stored = metadata.get(ROW_GROUPS_KEY)
+    return None if stored is None else json.loads(stored)

@@ -92,6 +92,8 @@ class _Writer:
 
 
 def _item(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return bytes(value)  # NumPy's `item` takes zeros at the end for padding
     return value.item() if isinstance(value, np.generic) else value
 
 

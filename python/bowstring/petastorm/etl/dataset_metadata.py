@@ -67,10 +67,9 @@ def materialize_dataset(
     try:
         yield
         folder = Folder(dataset_url, filesystem_factory)
-        folder.add({SCHEMA_KEY: _document.metadata(schema)})
-        folder.add_row_groups()
-        if not folder.row_groups():
+        if not folder.files():
             raise PetastormMetadataGenerationError(f"nothing was written to {dataset_url}")
+        folder.describe({SCHEMA_KEY: _document.metadata(schema)})
     finally:
         for name, value in before.items():
             if value is None:

@@ -26,7 +26,7 @@ def generate_petastorm_metadata(
     use_summary_metadata: bool = False,
     hdfs_driver: str = "libhdfs3",
 ) -> None:
-    """Writes ``_common_metadata`` anew: schema and row groups; indexes and other entries stay.
+    """Writes ``_common_metadata`` anew: schema and row groups; other entries stay, and so do indexes of row groups unless the files differ.
 
     :param spark: without effect; may be ``None``. It is not stopped, as Petastorm does.
     :param dataset_url: URL of the dataset.
@@ -37,9 +37,7 @@ def generate_petastorm_metadata(
     if use_summary_metadata:
         _options.renamed("use_summary_metadata", "row groups are counted in the files' footers; leave it out")
     schema = _located(unischema_class) if unischema_class else _stored(dataset_url, hdfs_driver)
-    folder = Folder(dataset_url)
-    folder.add({SCHEMA_KEY: _document.metadata(schema)})
-    folder.add_row_groups()
+    Folder(dataset_url).describe({SCHEMA_KEY: _document.metadata(schema)})
 
 
 def _located(name: str) -> Unischema:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from bowstring.petastorm import _metadata, _options
-from bowstring.petastorm._source import Source
+from bowstring.petastorm._source import Source, numbered
 from bowstring.petastorm._values import values_of
 from bowstring.petastorm.errors import PetastormMetadataError
 from bowstring.petastorm.etl import RowGroupIndexerBase, _pickled
-from bowstring.petastorm.etl._footer import INDEX_KEY, Folder
+from bowstring.petastorm.etl._footer import INDEX_KEY, ROW_GROUPS_KEY, Folder
 from bowstring.petastorm.etl.dataset_metadata import _url_of
 
 __all__ = ["PieceInfo", "build_rowgroup_index", "get_row_group_indexes"]
@@ -44,6 +45,9 @@ def build_rowgroup_index(
     fields = [metadata.schema.fields[name] for name in names]
     source = Source(place, fields, stored=False)
     try:
+        # As Petastorm numbers them: over all files, row groups without rows included.
+        counts = source.row_group_counts
+        first = numbered(counts)
         source.start([(group, 0) for group in range(len(source.groups))])
         while True:
             found = source.next(
@@ -52,12 +56,15 @@ def build_rowgroup_index(
             if found is None:
                 break
             (group, _), _, lists = found
+            path, ordinal, _ = source.groups[group]
             rows = [dict(zip(names, row, strict=True)) for row in zip(*lists, strict=True)]
             for indexer in indexers:
-                indexer.build_index(rows, group)
+                indexer.build_index(rows, first[path] + ordinal)
     finally:
         source.close()
-    Folder(url).add({INDEX_KEY: _pickled.indexes({indexer.index_name: indexer for indexer in indexers})})
+    # With what the numbers count, so that they are not taken for others when files come later.
+    index = _pickled.indexes({indexer.index_name: indexer for indexer in indexers})
+    Folder(url).add({INDEX_KEY: index, ROW_GROUPS_KEY: json.dumps(counts).encode()})
 
 
 def get_row_group_indexes(dataset: Any) -> dict[str, RowGroupIndexerBase]:
