@@ -16,7 +16,7 @@ fn main() -> bowstring::Result<()> {
     let mut loader = Loader::open(options)?;
     println!("{} rows in {} steps", loader.rows(), loader.steps());
 
-    let mut labels = Vec::new();
+    let mut labels: Vec<i64> = Vec::new();
     for batch in &mut loader {
         let batch = batch?;
         println!("step {}", batch.step);
