@@ -355,10 +355,11 @@ mod tests {
         let straggler = book.begin(&a, 1, 0, start).unwrap();
         assert!(matches!(book.begin(&a, 2, 0, start), Err(Error::Limit { .. })));
         assert_eq!(book.abort(&a, start).unwrap(), [token.number]);
+        let kept = stage(&mut book, &b, 0, 0, start);
+        let third = book.begin(&WriteId::new("d", "c").unwrap(), 0, 0, start);
+        assert!(matches!(third, Err(Error::Limit { .. })), "a is still being written");
         assert!(book.end(&a, Some(staged(straggler)), start).is_err(), "its attempt does not count");
         assert!(book.begin(&a, 0, 1, start).is_err() && book.begin_commit(&a, &[token], start).is_err());
-        let kept = stage(&mut book, &b, 0, 0, start);
-        assert!(matches!(book.begin(&WriteId::new("d", "c").unwrap(), 0, 0, start), Err(Error::Limit { .. })));
         let busy = book.begin(&b, 1, 0, start).unwrap();
         assert!(book.expire(ttl, start + ttl).is_empty(), "b is being written");
         assert_eq!(book.len(), 1);

@@ -28,7 +28,14 @@ struct Peer {
 #[derive(Debug)]
 pub(crate) struct Refusals {
     per_minute: f64,
-    peers: Mutex<HashMap<IpAddr, Peer>>,
+    peers: Mutex<Peers>,
+}
+
+#[derive(Debug, Default)]
+struct Peers {
+    known: HashMap<IpAddr, Peer>,
+    /// When nobody could be forgotten: looking at all of them for each refusal would cost more than a refusal is worth.
+    full: Option<Instant>,
 }
 
 impl Refusals {
@@ -41,14 +48,18 @@ impl Refusals {
     pub(crate) fn count(&self, peer: IpAddr, now: Instant) -> Option<u64> {
         let peer = host(peer);
         let mut peers = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
-        if peers.len() >= PEERS && !peers.contains_key(&peer) {
+        if peers.known.len() >= PEERS && !peers.known.contains_key(&peer) {
+            if peers.full.is_some_and(|full| now.saturating_duration_since(full) < HELD) {
+                return None;
+            }
             // What has all of its refusals left is as if it had never been here.
-            peers.retain(|_, peer| self.left(*peer, now) < self.per_minute);
-            if peers.len() >= PEERS {
+            peers.known.retain(|_, peer| self.left(*peer, now) < self.per_minute);
+            peers.full = (peers.known.len() >= PEERS).then_some(now);
+            if peers.full.is_some() {
                 return None;
             }
         }
-        let known = peers.entry(peer).or_insert(Peer { left: self.per_minute, at: now, held: 0 });
+        let known = peers.known.entry(peer).or_insert(Peer { left: self.per_minute, at: now, held: 0 });
         let left = self.left(*known, now);
         (known.left, known.at) = (left, now);
         if left < 1.0 {
@@ -85,7 +96,7 @@ mod tests {
         for at in 0..100_000 {
             refusals.count(address(at), start);
         }
-        assert!(refusals.peers.lock().unwrap().len() <= PEERS);
+        assert!(refusals.peers.lock().unwrap().known.len() <= PEERS);
         assert_eq!(refusals.count(address(200_000), start + Duration::from_secs(120)), Some(0), "forgotten in time");
     }
 }
