@@ -21,9 +21,8 @@
 
 use std::ops::Range;
 
-use super::share::Share;
+use super::share::{Share, length};
 use super::spec::Tail;
-use super::steps::length;
 use crate::error::{Error, Result};
 
 /// See the module.

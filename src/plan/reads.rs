@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::layout::Window;
-use super::steps::{Plan, length};
+use super::share::length;
+use super::steps::Plan;
 
 /// Steps of a window that are looked at where lanes move to and fro in the list, if windows are few.
 const LOOKS: u64 = 64;

@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::cuts::Cuts;
+use super::share::length;
 use super::spec::{PlanSpec, Shuffle};
-use super::steps::{Plan, length};
+use super::steps::Plan;
 use super::version::OrderVersion;
 use crate::document::words;
 use crate::error::{Error, Result};

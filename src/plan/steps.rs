@@ -13,7 +13,7 @@ use super::interleave::Interleave;
 use super::layout::{Layout, Window, layouts};
 use super::mixture::{fingerprint, mixed_rows};
 use super::recent::Recent;
-use super::share::Share;
+use super::share::{Share, length};
 use super::spec::{PlanSpec, Tail};
 use crate::error::{Error, Result};
 use crate::manifest::{Fingerprint, Manifest};
@@ -457,9 +457,4 @@ impl Plan {
         };
         draws.iter().enumerate().map(of).sum()
     }
-}
-
-/// Length of a range that is not reversed.
-pub(super) fn length(range: &Range<u64>) -> u64 {
-    range.end - range.start
 }

@@ -29,7 +29,7 @@ fn floats(batch: &Batch, name: &str) -> Vec<f64> {
 fn vectors_of_spark_are_a_matrix() {
     for name in ["vectors_dense.parquet", "vectors_assembled.parquet"] {
         let batch = first(name, "{}").unwrap();
-        assert_eq!(names(&batch), ["id", "features", "_mask"], "{name}");
+        assert_eq!(names(&batch), ["id", "features"], "{name}");
         assert_eq!(batch.tensor("features").unwrap().shape(), [10, 3]);
         let expected: Vec<f64> =
             (0..10).flat_map(|row| [f64::from(row), f64::from(row) / 2.0, -f64::from(row)]).collect();
@@ -53,7 +53,7 @@ fn vectors_of_spark_are_a_matrix() {
 fn vectors_of_spark_are_rows_of_a_sparse_matrix_when_asked_for() {
     let csr = r#"{"lists": {"features": "csr"}}"#;
     let batch = first("vectors_sparse.parquet", csr).unwrap();
-    assert_eq!(names(&batch), ["id", "features__values", "features__offsets", "features__indices", "_mask"]);
+    assert_eq!(names(&batch), ["id", "features__values", "features__offsets", "features__indices"]);
     let numbers = |name: &str| batch.tensor(name).unwrap().as_slice::<i64>().unwrap().to_vec();
     assert_eq!(numbers("features__offsets"), (0..=10).map(|row| row * 2).collect::<Vec<i64>>());
     let indices = batch.tensor("features__indices").unwrap().as_slice::<i32>().unwrap().to_vec();
@@ -93,7 +93,7 @@ fn what_is_wrong_with_a_vector_is_told_with_its_row() {
 #[test]
 fn members_that_are_named_are_what_is_stored() {
     let batch = first("vectors_dense.parquet", r#"{"columns": ["features.values", "id"]}"#).unwrap();
-    assert_eq!(names(&batch), ["features.values__values", "features.values__offsets", "id", "_mask"]);
+    assert_eq!(names(&batch), ["features.values__values", "features.values__offsets", "id"]);
     let mut raw = options("vectors_dense.parquet", r#"{"nulls": "mask"}"#);
     raw.decode = false;
     assert_eq!(Loader::open(raw).unwrap().schema().fields().len(), 5);
@@ -114,7 +114,7 @@ fn what_is_not_supported_is_called_by_its_name() {
 fn features_of_hugging_face_are_understood() {
     let batch =
         first("huggingface.parquet", r#"{"images": {"image": {}}, "columns": ["image", "label", "text"]}"#).unwrap();
-    assert_eq!(names(&batch), ["image", "label", "text", "_mask"]);
+    assert_eq!(names(&batch), ["image", "label", "text"]);
     let pixels = batch.tensor("image").unwrap();
     assert_eq!(pixels.shape(), [10, 3, 5, 4]);
     assert!(
@@ -139,7 +139,7 @@ fn columns_come_in_the_order_in_which_they_are_asked_for() {
     let columns =
         r#"{"columns": ["text", "label", "image"], "row_id": true, "nulls": "mask", "images": {"image": {}}}"#;
     let batch = first("huggingface.parquet", columns).unwrap();
-    let expected = ["text", "text__valid", "label", "label__valid", "image", "image__valid", "_row_id", "_mask"];
+    let expected = ["text", "text__valid", "label", "label__valid", "image", "image__valid", "_row_id"];
     assert_eq!(names(&batch), expected);
     let fields = Loader::open(options("huggingface.parquet", columns)).unwrap().schema().fields().to_vec();
     assert_eq!(

@@ -82,7 +82,7 @@ def test_short_epochs_and_other_loops(kinds: pathlib.Path, tmp_path: pathlib.Pat
     assert DataModule(kinds, batch_size=8).val_dataloader() == []
     with pytest.raises(bowstring.ConfigError, match="test: this DataModule"):
         data.test_dataloader()
-    own = DataModule(None, {"url": kinds, "batch_size": 5, "shuffle": True}, batch_size=8, shuffle=True)
+    own = DataModule(None, {"url": kinds, "batch_size": 5, "shuffle": True}, batch_size=8, shuffle=True, columns=["id"])
     assert (len(own.val_dataloader()), own.val_dataloader().state_dict()["spec"]["shuffle"]) == (20, "windows")
     own.teardown()
 

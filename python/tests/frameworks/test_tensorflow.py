@@ -369,7 +369,7 @@ def test_keras_gets_every_row_once(tmp_path: pathlib.Path) -> None:
 
 def test_a_model_of_one_tensor_takes_one_input_by_name(kinds: pathlib.Path) -> None:
     data = opened(kinds, columns=["p", "id"], pack={"p": ["x", "half"]}, inputs="p", targets="id")
-    assert data.element_spec[0] == tf.TensorSpec([8, 2], tf.float32)
+    assert data.element_spec[0] == tf.TensorSpec([None, 2], tf.float32)
     model = keras.Sequential([keras.layers.Dense(1)])
     model.compile(optimizer="sgd", loss="mse")
     assert len(model.fit(data, epochs=2, verbose=0).history["loss"]) == 2
@@ -398,7 +398,7 @@ def test_the_number_of_steps_is_known_behind_stages(kinds: pathlib.Path) -> None
 
 
 def test_mistakes_are_told(kinds: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    with pytest.raises(bowstring.ConfigError, match=r"targets: there is no column 'label' among id, _mask$"):
+    with pytest.raises(bowstring.ConfigError, match=r"targets: there is no column 'label'; there are id$"):
         opened(kinds, targets="label")
     with pytest.raises(bowstring.ConfigError, match="inputs: there is no column 'labels'"):
         opened(kinds, inputs=["id", "labels"])
@@ -493,7 +493,7 @@ def test_eager_text_is_a_tensor(kinds: pathlib.Path) -> None:
 
 def test_rows_of_a_sparse_matrix_are_ragged() -> None:
     url = pathlib.Path(__file__).resolve().parents[3] / "fixtures" / "features" / "vectors_sparse.parquet"
-    data = dataset(url, batch_size=10, shuffle=False, lists={"features": "csr"})
+    data = dataset(url, batch_size=10, shuffle=False, lists={"features": "csr"}, tail="drop")
     batch = next(iter(data))
     assert tf.nest.map_structure(tf.type_spec_from_value, batch) == data.element_spec
     assert batch["features__indices"].to_list()[:2] == [[0, 500], [1, 501]]

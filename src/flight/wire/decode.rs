@@ -278,9 +278,9 @@ mod tests {
         let ty = Type::Arrow(DataType::LargeUtf8);
         let schema = Schema::new(vec![
             Field::tensor("m", DType::Float32, vec![Dim::Batch, Dim::Fixed(3)]),
+            Field { name: "t".into(), ty, dims: vec![Dim::Batch], unit: None, valid: false, classes: None },
             Field::tensor("r", DType::Int64, vec![Dim::Batch, Dim::Ragged]),
             Field::tensor("c", DType::Uint8, vec![Dim::Batch, Dim::Cut(2), Dim::Fixed(2)]),
-            Field { name: "t".into(), ty, dims: vec![Dim::Batch], unit: None, valid: false, classes: None },
         ]);
         let columns = Columns::of(&schema, &batch);
         let encoded = encode(&batch, &columns, Some(3)).unwrap();
