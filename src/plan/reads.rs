@@ -402,7 +402,6 @@ mod tests {
             let spec = PlanSpec::new(3, ranks * 512).resolve(&manifests).unwrap();
             let plan = Plan::new(&manifests, spec, 0).unwrap();
             let times = plan.reads(ranks as u32, &|_, _| 1).times();
-            println!("{ranks} ranks, pages of {page_rows} rows: {times:.3} x, {least:.3} x at least");
             // The last, incomplete step is shared out evenly.
             assert!((least - 0.001..least * 1.02).contains(&times), "{ranks} ranks, pages of {page_rows}: {times} x");
         }

@@ -72,12 +72,9 @@ const TO_UNTIE: &[&[&str]] = &[
         "src/plan/cuts.rs",
         "src/plan/defaults.rs",
         "src/plan/feistel.rs",
-        "src/plan/layout.rs",
-        "src/plan/mixture.rs",
         "src/plan/permute.rs",
         "src/plan/recent.rs",
         "src/plan/spec.rs",
-        "src/plan/steps.rs",
         "src/plan/version.rs",
     ],
 ];

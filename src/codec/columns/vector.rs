@@ -42,7 +42,7 @@ impl<'a> Vectors<'a> {
         let of = array.as_struct_opt().ok_or("no struct, where the schema promises a vector of Spark")?;
         let column = |name: &str| of.column_by_name(name).ok_or_else(|| format!("the vector has no member {name}"));
         let wrong = |name: &str| format!("the vector's member {name} is of another type");
-        let list = |name: &str| prepare::items(column(name)?).map(|(offsets, items)| (offsets, items));
+        let list = |name: &str| prepare::items(column(name)?);
         let kinds = column("type")?.as_primitive_opt::<Int8Type>().ok_or_else(|| wrong("type"))?;
         let sizes = column("size")?.as_primitive_opt::<Int32Type>().ok_or_else(|| wrong("size"))?;
         let (indices, values) = (list("indices")?, list("values")?);
