@@ -271,7 +271,7 @@ impl Loader {
     }
 
     /// What this loader consumed since it was opened, to be joined with the certificates of the other ranks, and of those before a restart:
-    /// [`audit`](crate::plan::audit). Batches that were given back do not count.
+    /// [`audit`](crate::plan::audit()). Batches that were given back do not count.
     pub fn certificate(&self) -> Certificate {
         let (info, Ledger { skipped, zeroed, .. }) = (self.source.info(), self.source.ledger());
         let (consumed, dropped) = self.consumed.spans(self.cursor.position());

@@ -1,7 +1,7 @@
 //! The audit of a run: joins the certificates of all its loaders and says which steps of which rank were consumed exactly once.
 //!
 //! It is arithmetic over spans of positions, and touches no row: a run over 10^9 rows takes as long as one over a thousand. That the
-//! steps of an epoch hold each row once is the plan's own promise, which [`census`](super::census) counts.
+//! steps of an epoch hold each row once is the plan's own promise, which [`Plan::census`](super::Plan::census) counts.
 //!
 //! ```text
 //!   position ──►  0      40      60            100        140

@@ -1,7 +1,7 @@
 //! Certificates: what one rank of a run consumed, as a small document that can be signed.
 //!
 //! A certificate says which plan a loader followed and which positions it went through. It holds no row: the plan says which rows
-//! those are. [`audit`](super::audit) joins the certificates of all ranks and restarts of a run.
+//! those are. [`audit`](super::audit()) joins the certificates of all ranks and restarts of a run.
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use serde::{Deserialize, Serialize};
