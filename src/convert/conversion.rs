@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::budget::Progress;
-use super::commit::flush;
+use super::commit::{flush, flush_all};
 use super::contents;
 use super::destination;
 use super::format::Format;
@@ -122,6 +122,8 @@ pub fn work(
     let done = job.work(task, directory, &job.budget(), progress)?;
     if job.sink.flushes() {
         flush(directory, &done.parts)?;
+    } else {
+        flush_all(directory, &done.parts)?;
     }
     serde_json::to_string(&done).map_err(|error| failed("describe", directory, std::io::Error::from(error)))
 }

@@ -112,7 +112,8 @@ impl Frames {
                 return Ok(schema);
             }
             let batch = match self.header()? {
-                Some((header, _)) => self.message(header)?,
+                // The schema, and dictionaries before it of which there are none.
+                Some((header, _)) => self.message(header, |_| Ok(()))?,
                 None if self.ended => return Err(self.input.corrupt(0, "it has no schema")),
                 None => self.end()?,
             };
@@ -208,8 +209,12 @@ impl Frames {
         }
     }
 
-    /// Reads the rest of a message and decodes it.
-    pub(super) fn message(&mut self, header: Header) -> Result<Option<RecordBatch>> {
+    /// Reads the rest of a message and decodes it. `reserve` is told to how many bytes it is about to be unpacked, beside its own.
+    pub(super) fn message(
+        &mut self,
+        header: Header,
+        reserve: impl FnOnce(u64) -> Result<()>,
+    ) -> Result<Option<RecordBatch>> {
         let Header { mut bytes, body, at } = header;
         let metadata = bytes.len();
         if self.input.append(body as u64, &mut bytes)? < body as u64 {
@@ -223,6 +228,9 @@ impl Frames {
             let what = format!("byte {at}: unpacking a batch of {body} bytes");
             return Err(Error::limit(what, unpacked, most.min(8 << 30), "limits.max_record_bytes")
                 .at(Place::file(Arc::clone(self.input.name()))));
+        }
+        if unpacked > 0 {
+            reserve(unpacked)?;
         }
         self.decode(Buffer::from_vec(bytes), at)
     }
