@@ -30,8 +30,8 @@ pub(super) struct Frames {
     decoder: StreamDecoder,
     size: u64,
     packed: bool,
-    /// A batch that came when the schema was asked for: Arrow ends a message without a body only when the next one begins.
-    pub(super) early: Option<RecordBatch>,
+    /// What was read when the schema was asked for: Arrow ends a message without a body only when the next one begins.
+    next: Option<(Header, u64)>,
     pub(super) ended: bool,
     /// Whether it is a file, not a stream.
     file: bool,
@@ -59,9 +59,14 @@ pub(super) fn count(found: &Found) -> Result<u64> {
     Ok(rows)
 }
 
+/// Bytes that a message begins with, whatever it is.
+const MARK: usize = 4;
+
 /// The start of a message: prefix and metadata, and how many bytes follow.
 pub(super) struct Header {
     bytes: Vec<u8>,
+    /// How many of them the decoder has.
+    given: usize,
     body: usize,
     at: u64,
 }
@@ -102,23 +107,27 @@ impl Frames {
             _ => {}
         }
         let (decoder, size) = (StreamDecoder::new(), found.bytes);
-        Ok(Self { input, decoder, size, packed, early: None, ended: false, file, batches: 0 })
+        Ok(Self { input, decoder, size, packed, next: None, ended: false, file, batches: 0 })
     }
 
     /// The schema, which is the first message.
     pub(super) fn schema(&mut self) -> Result<SchemaRef> {
-        loop {
-            if let Some(schema) = self.decoder.schema() {
-                return Ok(schema);
+        if let Some((header, _)) = self.header()? {
+            self.message(header, |_| Ok(()))?;
+            if self.decoder.schema().is_none() {
+                // The decoder ends a message without a body when it sees what follows. Its mark is enough: the rest is for whoever has room.
+                match self.header()? {
+                    Some((header, body)) => {
+                        let mark: Vec<u8> = header.bytes.iter().take(MARK).copied().collect();
+                        let (given, at) = (mark.len(), header.at);
+                        self.decode(Buffer::from_vec(mark), at)?;
+                        self.next = Some((Header { given, ..header }, body));
+                    }
+                    None => drop(self.end()?),
+                }
             }
-            let batch = match self.header()? {
-                // The schema, and dictionaries before it of which there are none.
-                Some((header, _)) => self.message(header, |_| Ok(()))?,
-                None if self.ended => return Err(self.input.corrupt(0, "it has no schema")),
-                None => self.end()?,
-            };
-            self.early = batch;
         }
+        self.decoder.schema().ok_or_else(|| self.input.corrupt(0, "it has no schema"))
     }
 
     /// Tells the decoder that there is nothing more, which ends a message without a body.
@@ -130,6 +139,9 @@ impl Frames {
 
     /// The next message's start, and the bytes that it will take in memory.
     pub(super) fn header(&mut self) -> Result<Option<(Header, u64)>> {
+        if let Some(next) = self.next.take() {
+            return Ok(Some(next));
+        }
         let at = self.input.offset();
         let mut prefix = [0; 4];
         let read = self.input.fill(&mut prefix)?;
@@ -174,7 +186,7 @@ impl Frames {
         let Some(body) = body else {
             return Err(self.input.corrupt(at, format!("a message claims {claimed} bytes, {left} are left")));
         };
-        Ok(Some((Header { bytes, body, at }, body as u64)))
+        Ok(Some((Header { bytes, given: 0, body, at }, body as u64)))
     }
 
     /// What follows the end mark: nothing in a stream; in a file the footer, which lists as many batches as there were.
@@ -215,7 +227,7 @@ impl Frames {
         header: Header,
         reserve: impl FnOnce(u64) -> Result<()>,
     ) -> Result<Option<RecordBatch>> {
-        let Header { mut bytes, body, at } = header;
+        let Header { mut bytes, given, body, at } = header;
         let metadata = bytes.len();
         if self.input.append(body as u64, &mut bytes)? < body as u64 {
             return Err(self.input.corrupt(at, "it ends within a message"));
@@ -232,7 +244,7 @@ impl Frames {
         if unpacked > 0 {
             reserve(unpacked)?;
         }
-        self.decode(Buffer::from_vec(bytes), at)
+        self.decode(Buffer::from_vec(bytes).slice(given), at)
     }
 
     fn decode(&mut self, mut buffer: Buffer, at: u64) -> Result<Option<RecordBatch>> {

@@ -113,25 +113,24 @@ impl Batches for Reader<'_> {
                 return Ok(Some(batch));
             }
             self.permit = None;
-            let batch = match self.frames.early.take() {
-                Some(batch) => Some(batch),
-                None if self.frames.ended => return Ok(None),
-                None => match self.frames.header()? {
-                    Some((header, body)) => {
-                        let name = || format!("file {}: a batch", self.frames.input.name());
-                        self.permit = Some(self.budget.reserve(body, name)?);
-                        let (budget, permit) = (self.budget, &mut self.permit);
-                        let file = std::sync::Arc::clone(self.frames.input.name());
-                        self.frames.message(header, |unpacked| {
-                            // One permit at a time, so that nobody waits for himself.
-                            *permit = None;
-                            let whole = body.saturating_add(unpacked);
-                            *permit = Some(budget.reserve(whole, || format!("file {file}: a batch, unpacked,"))?);
-                            Ok(())
-                        })?
-                    }
-                    None => self.frames.end()?,
-                },
+            if self.frames.ended {
+                return Ok(None);
+            }
+            let batch = match self.frames.header()? {
+                Some((header, body)) => {
+                    let name = || format!("file {}: a batch", self.frames.input.name());
+                    self.permit = Some(self.budget.reserve(body, name)?);
+                    let (budget, permit) = (self.budget, &mut self.permit);
+                    let file = Arc::clone(self.frames.input.name());
+                    self.frames.message(header, |unpacked| {
+                        // One permit at a time, so that nobody waits for himself.
+                        *permit = None;
+                        let whole = body.saturating_add(unpacked);
+                        *permit = Some(budget.reserve(whole, || format!("file {file}: a batch, unpacked,"))?);
+                        Ok(())
+                    })?
+                }
+                None => self.frames.end()?,
             };
             if let Some(batch) = batch {
                 let batch = batch.project(&self.columns).map_err(unexpected)?;
