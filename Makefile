@@ -117,7 +117,7 @@ lint: $(VENV)/turbo $(VENV)/ready ## rustfmt, clippy, rustdoc, ruff, mypy, stubt
 	$(MAKE) build
 	mypy --config-file python/pyproject.toml --strict python/bowstring
 	$(PY) -m mypy.stubtest --mypy-config-file python/pyproject.toml bowstring._native
-	cargo test $(WORLD) --test it -- floors:: advisories::
+	cargo test $(WORLD) --test it -- floors:: circles:: advisories::
 
 .PHONY: wheel
 wheel: $(VENV)/turbo $(VENV)/ready ## a release wheel in dist/
@@ -150,7 +150,7 @@ long-run: build-release $(VENV)/demo ## epochs without end, local and served: me
 # ---- supply chain -----------------------------------------------------------------------------------------------------
 
 .PHONY: sbom
-sbom: $(VENV)/made ## what the wheel and the binary are made of, as CycloneDX in dist/, the same bytes each time; no network
+sbom: $(VENV)/made ## what the wheel and the binary are made of, as CycloneDX in dist/, the same bytes each time
 	@mkdir -p dist
 	$(PY) scripts/sbom.py --output dist/bowstring.cdx.json
 

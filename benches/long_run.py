@@ -156,7 +156,7 @@ def main() -> None:
         options = {"batch_size": given.batch_size, "columns": ["id", "x"], "seed": 7}
         if rows % given.batch_size:
             parser.error(f"--rows {rows} must be a multiple of --batch-size {given.batch_size}")
-        with bowstring.Server({"data": data}, memory_budget="256MiB") as server:
+        with bowstring.flight.Server({"data": data}, memory_budget="256MiB") as server:
             sources = {
                 "local": {"url": data, "memory_budget": "256MiB", **options},
                 "served": {"url": f"{server.url}/data", "memory_budget": "256MiB", **options},

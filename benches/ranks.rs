@@ -15,7 +15,7 @@ use std::time::Instant;
 use arrow::array::{ArrayRef, Float32Array, Float64Array, Int64Array, RecordBatch};
 use arrow::datatypes::{Field, Schema};
 use bowstring::pipeline::LocalSource;
-use bowstring::plan::OrderVersion;
+use bowstring::plan::{OrderVersion, State};
 use bowstring::{Loader, LoaderOptions};
 use parquet::arrow::ArrowWriter;
 use parquet::basic::{Compression, ZstdLevel};
@@ -96,13 +96,24 @@ fn write(directory: &Path, shape: Shape) {
     }
 }
 
+/// Seconds to the first batch of a rank that goes on in the middle of an epoch.
+fn seconds_in_the_middle(options: LoaderOptions) -> f64 {
+    let source = LocalSource::open(options).expect("a dataset");
+    let state = State::new(source.plan(), source.plan().steps() / 2);
+    let mut loader = Loader::of(Box::new(source));
+    loader.load_state(&state).expect("a state of this plan");
+    let started = Instant::now();
+    loader.next().expect("a batch");
+    started.elapsed().as_secs_f64()
+}
+
 fn main() {
     let (rows, columns) = (variable("RANKS_ROWS", 20_000), variable("RANKS_COLUMNS", 20));
     let batch = variable("RANKS_BATCH", 512_u64);
     let lanes: u32 = variable("RANKS_LANES", 0);
     println!("{rows} rows of {columns} columns in a row group, {batch} rows per rank and step");
     println!(
-        "row groups  ranks  lanes  read by all  rows per CPU s  row groups of a rank  first batch  peak of its memory"
+        "row groups  ranks  lanes  read by all  rows per CPU s  row groups of a rank  first batch  in the middle  peak of its memory"
     );
     for groups in list("RANKS_GROUPS", "8,64,1000") {
         let directory = tempfile::tempdir().expect("a directory can be made");
@@ -118,7 +129,9 @@ fn main() {
                 order_version: OrderVersion::try_from(variable("RANKS_VERSION", OrderVersion::LATEST.number())).ok(),
                 ..LoaderOptions::new(directory.path().to_string_lossy(), batch)
             };
-            let (mut delivered, mut spent, mut read, mut first, mut peak) = (0_u64, 0.0, Vec::new(), 0.0_f64, 0);
+            let (mut delivered, mut spent, mut read, mut peak) = (0_u64, 0.0, Vec::new(), 0);
+            // Seconds to the first batch of an epoch, and of a resume in its middle.
+            let (mut first, mut resumed) = (0.0_f64, 0.0_f64);
             let mut plan = None;
             let mut ranks = vec![0, world / 3, world - 1];
             ranks.dedup();
@@ -148,14 +161,17 @@ fn main() {
                 read.push(expected);
                 first = first.max(waited.unwrap_or(0.0));
                 peak = peak.max(stats.memory.peak);
+                drop(loader);
+                resumed = resumed.max(seconds_in_the_middle(options(rank)));
             }
             let Some((lanes, reads)) = plan else { continue };
             let speed = delivered as f64 / spent.max(0.01) / 1e6;
             println!(
-                "{groups:>10}  {world:>5}  {lanes:>5}  {:>9.2} x  {speed:>12.2} M  {:>20}  {:>8.0} ms  {:>14} MiB",
+                "{groups:>10}  {world:>5}  {lanes:>5}  {:>9.2} x  {speed:>12.2} M  {:>20}  {:>8.0} ms  {:>10.0} ms  {:>14} MiB",
                 reads.times(),
                 format!("{read:?}"),
                 first * 1e3,
+                resumed * 1e3,
                 peak >> 20
             );
         }

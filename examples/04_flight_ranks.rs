@@ -48,15 +48,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// The rows of one epoch, padding left out.
+/// The rows of one epoch.
 fn rows(options: LoaderOptions) -> bowstring::Result<Vec<i64>> {
     let mut loader = Loader::open(options)?;
     let mut rows = Vec::new();
     for batch in &mut loader {
         let batch = batch?;
-        let ids = batch.tensor("_row_id").and_then(|ids| ids.as_slice::<i64>()).unwrap_or_default();
-        let real = batch.tensor("_mask").map_or(&[][..], |mask| mask.bytes());
-        rows.extend(ids.iter().zip(real).filter(|(_, real)| **real != 0).map(|(id, _)| *id));
+        rows.extend(batch.tensor("_row_id").and_then(|ids| ids.as_slice::<i64>()).unwrap_or_default());
     }
     Ok(rows)
 }

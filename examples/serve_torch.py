@@ -17,7 +17,8 @@ import sys
 
 import torch
 import torch.distributed as dist
-from bowstring import Gang, Image
+from bowstring import Image
+from bowstring.flight import Gang
 from bowstring.torch import DataLoader
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -40,7 +41,7 @@ def train(server: str) -> None:
     with Gang(server, "serve_torch", device="cpu", timeout=60) as gang:
         image = Image(64, crop="random_resized", flip=True, dtype="float32", normalize="imagenet")
         loader = DataLoader(
-            f"{server}/photos", batch_size=6, images={"image": image}, row_id=True, gang=gang, timeout=60
+            f"{server}/photos", batch_size=6, tail="even", images={"image": image}, row_id=True, gang=gang, timeout=60
         )
         rows: list[int] = []
         for step, batch in enumerate(loader):
@@ -48,7 +49,7 @@ def train(server: str) -> None:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            rows += batch["_row_id"][batch["_mask"]].tolist()
+            rows += batch["_row_id"].tolist()
             gang.ack(0, step)
         everybody = gang.all_gather(",".join(map(str, rows)).encode())
         union = sorted(int(row) for message in everybody for row in message.decode().split(",") if row)

@@ -27,7 +27,7 @@ SIDE = 64
 
 
 def open_data() -> bowstring.tensorflow.Dataset:
-    """Whole batches as Keras wants them: inputs, targets, and weights that leave padding out."""
+    """Whole batches as Keras wants them: inputs and targets."""
     image = Image(SIDE, crop="random_resized", scale=(0.35, 1.0), flip=True, layout="hwc", dtype="float32")
     options: dict[str, Any] = {"columns": ["image", "label"], "images": {"image": image}, "seed": 7}
     return bowstring.tensorflow.dataset(PHOTOS, batch_size=8, targets="label", **options)

@@ -2,8 +2,8 @@
 
     python scripts/sbom.py --output dist/bowstring.cdx.json
 
-It asks `cargo metadata --locked --offline` and Cargo.lock, and no network. The document has no time and no place in it: the same
-Cargo.lock makes the same bytes, on every machine.
+It asks `cargo metadata --locked` and Cargo.lock, and the network only for crates of other systems that were never fetched. The
+document has no time and no place in it: the same Cargo.lock makes the same bytes, on every machine.
 """
 
 from __future__ import annotations
@@ -34,8 +34,12 @@ def checksums(lock: str) -> dict[tuple[str, str], str]:
 def metadata(features: list[str]) -> dict[str, Any]:
     """What cargo says of all packages and of how they depend on each other."""
     chosen = ["--features", ",".join(features)] if features else ["--all-features"]
-    command = ["cargo", "metadata", "--format-version", "1", "--locked", "--offline", *chosen]
-    found: dict[str, Any] = json.loads(subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout)
+    command = ["cargo", "metadata", "--format-version", "1", "--locked", *chosen]
+    done = subprocess.run([*command, "--offline"], cwd=ROOT, check=False, capture_output=True)
+    if done.returncode:
+        # Crates of other systems are not there until somebody fetches them: a build takes those of its own alone.
+        done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE)
+    found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 

@@ -1,7 +1,7 @@
-//! One error type for the whole crate, with variants named for what the caller does next.
+//! One error type for the whole crate, with one variant for each action of the caller.
 //!
-//! `Display` says where and what in one line; the cause is kept as `source()`, never pasted into the text. A `hint` says
-//! what to change. Bindings and the command line map [`Error::kind`] to exception classes and exit codes.
+//! `Display` gives place and problem in one line; the cause stays the `source()`, outside the text. A `hint` names the
+//! remedy. Bindings and the command line map [`Error::kind`] to exception classes and exit codes.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -14,7 +14,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// A boxed cause.
 pub type Source = Box<dyn StdError + Send + Sync + 'static>;
 
-/// Where in a dataset something happened; every part is optional and counts from zero.
+/// A place in a dataset; every part is optional and counts from zero.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct Place {
     /// File, relative to the dataset root, or a URL.
@@ -78,27 +78,37 @@ impl fmt::Display for Place {
     }
 }
 
-/// What went wrong, named for what the caller does next.
+/// An error, named for the caller's next action.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A path, column or dataset does not exist: correct the name.
     #[error("{what} not found{}", advice(.hint))]
     NotFound {
-        /// What was looked for, e.g. `file /data/x.parquet` or `column "lable"`.
+        /// The missing thing, e.g. `file /data/x.parquet` or `column "lable"`.
         what: String,
-        /// What to do, e.g. the nearest existing names. May be empty.
+        /// The remedy, e.g. the nearest existing names. May be empty.
         hint: String,
     },
     /// The bytes are damaged or hostile: replace the file, or set a bad-row policy.
     #[error("{place}: {what}")]
     Corrupt {
-        /// Where.
+        /// The place.
         place: Place,
-        /// What is wrong with the bytes.
+        /// The problem with the bytes.
         what: String,
         /// The decoder's own error, if it gave one.
         source: Option<Source>,
+    },
+    /// Nulls where the options allow none: say what becomes of them, or leave their rows out. The data are not damaged.
+    #[error("{}{what}{}", before(.place), advice(.hint))]
+    Nulls {
+        /// Where: the first one. Set with [`Error::at`].
+        place: Option<Box<Place>>,
+        /// Which columns have nulls, and how many.
+        what: String,
+        /// The ways out.
+        hint: String,
     },
     /// A source file is not the one the manifest was made from: reopen the dataset.
     #[error(
@@ -115,35 +125,35 @@ pub enum Error {
     /// Two things that must agree do not: schemas of two files, a state and a plan.
     #[error("{what}: expected {expected}, found {found}{}", advice(.hint))]
     Mismatch {
-        /// What was compared, naming both sides.
+        /// The comparison, naming both sides.
         what: String,
         /// The expected side.
         expected: String,
         /// The side found.
         found: String,
-        /// What to do. May be empty.
+        /// The remedy. May be empty.
         hint: String,
     },
     /// The data is valid but nothing here reads it.
     #[error("{}{what} is not supported{}", before(.place), advice(.hint))]
     Unsupported {
-        /// Where, if it is in a file. Set with [`Error::at`].
+        /// The place, if it is in a file. Set with [`Error::at`].
         place: Option<Box<Place>>,
-        /// What.
+        /// The unsupported thing.
         what: String,
-        /// What to do instead. May be empty.
+        /// An alternative. May be empty.
         hint: String,
     },
     /// A limit was reached before anything was allocated: raise the named option if the data is trusted.
     #[error("{}{what} needs {asked}, the limit is {limit}; raise {option} if this is intended", before(.place))]
     Limit {
-        /// Where, if it is in a file. Set with [`Error::at`].
+        /// The place, if it is in a file. Set with [`Error::at`].
         place: Option<Box<Place>>,
-        /// What needs it.
+        /// The consumer.
         what: String,
-        /// Amount asked for.
+        /// Requested amount.
         asked: u64,
-        /// Amount allowed.
+        /// Permitted amount.
         limit: u64,
         /// The option that sets the limit.
         option: &'static str,
@@ -153,35 +163,35 @@ pub enum Error {
     Config {
         /// The option's name.
         option: &'static str,
-        /// What is wrong and what would be right.
+        /// The problem, and a correct value.
         problem: String,
     },
     /// The store failed: check network, credentials, permissions, disk.
     #[error("store: {operation} of {url} failed")]
     Store {
-        /// What was being done, e.g. `list`, `read bytes 0..8`.
+        /// The operation, e.g. `list`, `read bytes 0..8`.
         operation: String,
         /// The object's address, without credentials.
         url: String,
         /// The store's error.
         source: Source,
     },
-    /// A wait passed its deadline: the culprit says who did not answer.
-    #[error("stage {stage} waited {} s for {culprit}", .waited.as_secs())]
+    /// A wait passed its deadline: the culprit names the peer or stage that did not answer.
+    #[error("stage {stage} waited {} s for {culprit}", seconds(.waited))]
     Timeout {
         /// The stage that waited.
         stage: &'static str,
-        /// Whom or what it waited for.
+        /// The peer or stage it waited for.
         culprit: String,
-        /// How long.
+        /// The time waited.
         waited: Duration,
     },
-    /// A peer refused or failed: what it said, and who it is. Check the address, the token, and the peer's log.
+    /// A peer refused or failed: check its address, the token, and its log.
     #[error("{peer}: {what}")]
     Remote {
         /// The peer, e.g. `grpc://10.0.0.2:8815`.
         peer: String,
-        /// What it said or did not do.
+        /// Its message or failure.
         what: String,
         /// The transport's error, if it gave one.
         source: Option<Source>,
@@ -193,7 +203,7 @@ pub enum Error {
         gang: String,
         /// The generation that this process belonged to.
         generation: u64,
-        /// What ended it, naming the rank.
+        /// The reason, naming the rank.
         why: String,
     },
     /// A device is missing, refused or failed: check the driver, its memory, and which devices this process may see.
@@ -201,21 +211,31 @@ pub enum Error {
     Device {
         /// The device, e.g. `cuda:0`.
         device: String,
-        /// What could not be done.
+        /// The failed operation.
         what: String,
-        /// Why, and what to do where that is known.
+        /// The reason, and the remedy where it is known.
         why: String,
     },
     /// The loader was closed, or the process forked after it started.
     #[error("closed: {why}")]
     Closed {
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
 
 fn before(place: &Option<Box<Place>>) -> String {
     place.as_ref().map_or_else(String::new, |place| format!("{place}: "))
+}
+
+/// Seconds for people: to a tenth where that says something.
+fn seconds(waited: &Duration) -> String {
+    let seconds = waited.as_secs_f64();
+    if seconds >= 9.95 {
+        return format!("{seconds:.0}");
+    }
+    let tenths = format!("{seconds:.1}");
+    tenths.strip_suffix(".0").unwrap_or(&tenths).to_owned()
 }
 
 fn advice(hint: &str) -> String {
@@ -228,7 +248,7 @@ fn advice(hint: &str) -> String {
 pub enum Kind {
     /// A wrong argument or option, or a name that does not exist.
     Usage,
-    /// Damaged or unsupported data, or data over a limit.
+    /// Damaged or unsupported data, data over a limit, or nulls that the options do not allow.
     Data,
     /// The store refused or failed.
     Store,
@@ -269,7 +289,7 @@ impl Error {
     pub fn kind(&self) -> Kind {
         match self {
             Self::NotFound { .. } | Self::Config { .. } | Self::Mismatch { .. } => Kind::Usage,
-            Self::Corrupt { .. } | Self::Unsupported { .. } | Self::Limit { .. } => Kind::Data,
+            Self::Corrupt { .. } | Self::Nulls { .. } | Self::Unsupported { .. } | Self::Limit { .. } => Kind::Data,
             Self::SourceChanged { .. } => Kind::Changed,
             Self::Store { .. } => Kind::Store,
             Self::Timeout { .. } => Kind::Timeout,
@@ -290,6 +310,11 @@ impl Error {
         Self::Corrupt { place, what: what.into(), source: Some(source.into()) }
     }
 
+    /// Nulls that the options do not allow, at no place yet: see [`at`](Self::at).
+    pub fn nulls(what: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Nulls { place: None, what: what.into(), hint: hint.into() }
+    }
+
     /// Valid data that nothing here reads, at no place yet: see [`at`](Self::at).
     pub fn unsupported(what: impl Into<String>, hint: impl Into<String>) -> Self {
         Self::Unsupported { place: None, what: what.into(), hint: hint.into() }
@@ -307,7 +332,9 @@ impl Error {
         if at != Place::default() {
             match &mut self {
                 Self::Corrupt { place, .. } => *place = at,
-                Self::Unsupported { place, .. } | Self::Limit { place, .. } => *place = Some(Box::new(at)),
+                Self::Nulls { place, .. } | Self::Unsupported { place, .. } | Self::Limit { place, .. } => {
+                    *place = Some(Box::new(at));
+                }
                 _ => {}
             }
         }
@@ -318,7 +345,7 @@ impl Error {
     pub fn place(&self) -> Option<&Place> {
         match self {
             Self::Corrupt { place, .. } => Some(place),
-            Self::Unsupported { place, .. } | Self::Limit { place, .. } => place.as_deref(),
+            Self::Nulls { place, .. } | Self::Unsupported { place, .. } | Self::Limit { place, .. } => place.as_deref(),
             _ => None,
         }
     }
@@ -347,6 +374,9 @@ impl Error {
                 found: found.clone(),
                 hint: hint.clone(),
             },
+            Self::Nulls { place, what, hint } => {
+                Self::Nulls { place: place.clone(), what: what.clone(), hint: hint.clone() }
+            }
             Self::Unsupported { place, what, hint } => {
                 Self::Unsupported { place: place.clone(), what: what.clone(), hint: hint.clone() }
             }
@@ -422,6 +452,15 @@ mod tests {
     }
 
     #[test]
+    fn waits_are_told_as_they_were_set() {
+        for (millis, told) in [(4_999, "5"), (5_020, "5"), (500, "0.5"), (12_400, "12"), (600_004, "600")] {
+            let waited = Duration::from_millis(millis);
+            let error = Error::Timeout { stage: "receive", culprit: "x".to_owned(), waited };
+            assert_eq!(error.to_string(), format!("stage receive waited {told} s for x"));
+        }
+    }
+
+    #[test]
     fn errors_about_data_take_their_place_later() {
         let place = Place::file("a.parquet").row_group(3);
         let limit = Error::limit("the page", 5, 4, "limits.max_page_bytes");
@@ -433,6 +472,10 @@ mod tests {
         assert_eq!(odd.to_string(), "file a.parquet, row group 3: a column is not supported; leave it out");
         assert_eq!(odd.at(Place::default()).place(), Some(&place));
         assert_eq!(Error::corrupt(Place::default(), "bad").at(place.clone()).place(), Some(&place));
+        let nulls = Error::nulls("2 nulls", "fill them").at(place.clone());
+        assert_eq!((nulls.place(), nulls.kind()), (Some(&place), Kind::Data));
+        assert_eq!(nulls.to_string(), "file a.parquet, row group 3: 2 nulls; fill them");
+        assert_eq!(Error::again(&Arc::new(nulls)).place(), Some(&place));
         assert_eq!(Error::config("seed", "no").at(place).place(), None);
     }
 }

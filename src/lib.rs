@@ -4,20 +4,20 @@
 //!  Manifest ─► Plan::step(n) ──────┐                                     numbers
 //!                                  ▼
 //!  store ─► dataset: row group ─► cells ─► gather, decode images ═► Batch ─► DLPack, Arrow
-//!  bytes    tokio                 CPU      into one aligned slab     yours for ever
+//!  bytes    tokio                 CPU      into one aligned slab     yours to keep
 //! ```
 //!
-//! | floor | modules | what they know |
+//! | floor | modules | content |
 //! |---|---|---|
-//! | 6 | [`Loader`] | the same batches from here or from a server, on the host or on a GPU |
+//! | 6 | [`Loader`] | the same batches, local or from a server, on the host or on a GPU |
 //! | 5 | [`flight`], [`convert`] | batches to and from other hosts; foreign formats |
-//! | 4 | [`pipeline`] | everything: the wiring, the budget, [`BatchSource`] |
-//! | 3 | [`plan`], [`dataset`], [`codec`], [`device`] | which rows; reading them; what becomes of their columns; a GPU's memory |
-//! | 2 | [`manifest`], `page`, [`tensor`] | what there is; numbers from pages; what comes out |
+//! | 4 | [`pipeline`] | the wiring, the budget, [`BatchSource`] |
+//! | 3 | [`plan`], [`dataset`], [`codec`], [`device`] | the order of rows; reading; columns and their decoders; a GPU's memory |
+//! | 2 | [`manifest`], `page`, [`tensor`] | files and row groups; numbers from pages; batches |
 //! | 1 | [`schema`], [`memory`], [`store`] | types; bytes within a budget; bytes of one version |
-//! | 0 | [`error`], `nearest` | what went wrong, where, and what to do; what a misspelt name means |
+//! | 0 | [`error`], `nearest` | errors with place and remedy; the meaning of a misspelt name |
 //!
-//! A module names only modules on floors below its own; a test holds it to that.
+//! A module names only modules on floors below its own; a test checks this.
 //!
 //! ```
 //! use bowstring::{Loader, LoaderOptions};
@@ -28,15 +28,12 @@
 //! for batch in &mut loader {
 //!     labels += batch?.tensor("label").map_or(0, |label| label.shape()[0]);
 //! }
-//! assert_eq!(labels, 48, "40 rows in 3 steps of 16, the last one padded");
+//! assert_eq!(labels, 40, "two steps of 16 rows and one of 8");
 //! # Ok(())
 //! # }
 //! ```
 
-#![cfg_attr(
-    not(feature = "flight"),
-    allow(dead_code, reason = "some of what servers and clients use is used by them alone")
-)]
+#![cfg_attr(not(feature = "flight"), allow(dead_code, reason = "some items are used by servers and clients only"))]
 
 pub mod codec;
 #[cfg(feature = "convert")]
@@ -69,3 +66,8 @@ pub use pipeline::{BatchSource, LoaderOptions};
 pub use plan::State;
 pub use schema::Schema;
 pub use tensor::{Batch, Next, Tensor};
+
+/// The README's Rust, as a documentation test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -19,7 +19,7 @@ pub struct Fingerprint([u8; 32]);
 
 impl Fingerprint {
     /// A fingerprint from its bytes.
-    pub fn from_bytes(bytes: [u8; 32]) -> Self {
+    pub const fn from_bytes(bytes: [u8; 32]) -> Self {
         Self(bytes)
     }
 

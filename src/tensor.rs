@@ -144,12 +144,23 @@ pub struct Batch {
     /// Rows, padding included: the length of the batch axis.
     pub rows: usize,
     columns: Vec<(Arc<str>, Value)>,
+    foreign: bool,
 }
 
 impl Batch {
-    /// A batch of these columns, which came from elsewhere.
-    pub(crate) fn of(epoch: u64, step: u64, rows: usize, columns: Vec<(Arc<str>, Value)>) -> Self {
-        Self { epoch, step, rows, columns }
+    /// A batch of these columns, which came from elsewhere and lie in `slab`.
+    pub(crate) fn of(
+        (epoch, step): (u64, u64),
+        rows: usize,
+        columns: Vec<(Arc<str>, Value)>,
+        slab: &HostBuffer,
+    ) -> Self {
+        Self { epoch, step, rows, columns, foreign: slab.is_foreign() }
+    }
+
+    /// Whether columns lie in memory of another process: [`HostBuffer::is_foreign`].
+    pub fn is_foreign(&self) -> bool {
+        self.foreign
     }
 
     /// The columns in their fixed order.
@@ -193,7 +204,7 @@ impl Batch {
         let copy = builder.finish(self.epoch, self.step, self.rows, Vec::new());
         copy.deliver();
         let column = |(name, value): &(Arc<str>, Value)| (Arc::clone(name), copy.get(name).unwrap_or(value).clone());
-        Ok(Self { columns: self.columns.iter().map(column).collect(), ..copy })
+        Ok(Self { columns: self.columns.iter().map(column).collect(), foreign: self.foreign, ..copy })
     }
 
     /// Adds the columns of `frames`, whose rows are windows of `length` rows, time-major: `[length * B, ...]` becomes
@@ -212,6 +223,12 @@ impl Batch {
             };
             self.columns.push((name, value));
         }
+    }
+
+    /// Puts the first `count` columns behind all others.
+    pub(crate) fn move_behind(&mut self, count: usize) {
+        let count = count.min(self.columns.len());
+        self.columns.rotate_left(count);
     }
 
     /// Takes the batch off the byte budget: it is the consumer's now.
@@ -314,16 +331,22 @@ impl BatchBuilder {
         tensors
     }
 
-    /// Freezes the slab into a batch whose columns are the tensors in order, then `arrow`.
-    pub fn finish(self, epoch: u64, step: u64, rows: usize, arrow: Vec<(Arc<str>, ArrayRef)>) -> Batch {
+    /// Freezes the slab into a batch whose columns are the tensors in order, and among them each of `arrow` before the tensor whose number
+    /// it comes with; these ascend.
+    pub fn finish(self, epoch: u64, step: u64, rows: usize, arrow: Vec<(usize, (Arc<str>, ArrayRef))>) -> Batch {
         let slab = Arc::new(self.slab);
-        let tensors = self.specs.into_iter().zip(&self.layout.places).map(|(spec, (offset, len))| {
+        let mut columns = Vec::with_capacity(self.specs.len() + arrow.len());
+        let mut arrow = arrow.into_iter().peekable();
+        for (at, (spec, (offset, len))) in self.specs.into_iter().zip(&self.layout.places).enumerate() {
+            while let Some((_, (name, array))) = arrow.next_if(|(before, _)| *before <= at) {
+                columns.push((name, Value::Arrow(array)));
+            }
             let tensor =
                 Tensor { dtype: spec.dtype, shape: spec.shape, slab: Arc::clone(&slab), offset: *offset, len: *len };
-            (spec.name, Value::Tensor(tensor))
-        });
-        let columns = tensors.chain(arrow.into_iter().map(|(name, array)| (name, Value::Arrow(array)))).collect();
-        Batch { epoch, step, rows, columns }
+            columns.push((spec.name, Value::Tensor(tensor)));
+        }
+        columns.extend(arrow.map(|(_, (name, array))| (name, Value::Arrow(array))));
+        Batch { epoch, step, rows, columns, foreign: false }
     }
 }
 

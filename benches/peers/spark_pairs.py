@@ -63,7 +63,8 @@ def handed(frame: Any, batch: int) -> dict[str, float]:
     import bowstring.spark
 
     lists = {"x": bowstring.Padded(WIDTH)}
-    with bowstring.spark.serve(frame, RANKS, batch_size=batch, memory="4GiB", lists=lists) as handle:
+    options = {"batch_size": batch, "tail": "pad", "lists": lists}
+    with bowstring.spark.serve(frame, RANKS, memory="4GiB", **options) as handle:
 
         def rank(number: int) -> tuple[float, int]:
             first, rows = 0.0, 0

@@ -1,6 +1,6 @@
-"""What frameworks' adapters share: every column's type and axes before the first batch, and its bytes as arrays.
+"""Shared by the adapters of frameworks: every column's type and axes before the first batch, and its bytes as arrays.
 
-An adapter asks :func:`columns_of` what will come, and makes arrays of what comes with :func:`numpy_array` and :class:`Text`.
+An adapter gets the columns from :func:`columns_of`, and makes arrays with :func:`numpy_array` and :class:`Text`.
 Nothing here copies a tensor or looks at single rows.
 """
 
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,10 +16,18 @@ from bowstring import _native
 from bowstring.errors import UnsupportedError
 from bowstring.options import NAMES, Url, document
 
-__all__ = ["Column", "Text", "columns_of", "numpy_array", "packs"]
+__all__ = ["Column", "Text", "columns_of", "numpy_array", "objects", "packs"]
 
-# Arrow types as Rust writes them.
-_TEXT = re.compile(r"(LargeList\()*Large(Utf8|Binary)\)*")
+_NUMPY = importlib.util.find_spec("numpy") is not None
+
+
+def objects(values: list[Any]) -> Any:
+    """``values`` as a NumPy array of Python's objects; as they are where NumPy is not installed."""
+    if not _NUMPY:
+        return values
+    import numpy
+
+    return numpy.fromiter(values, dtype=object, count=len(values))
 
 
 @dataclass(frozen=True)
@@ -32,29 +39,26 @@ class Column:
     """Element type of a tensor by NumPy's name; ``None`` for Arrow columns."""
     arrow: str | None
     """Type of an Arrow column."""
-    rows: int
-    """Rows of the batch, with padding; of windows, rows of all their offsets."""
-    leading: tuple[int, ...]
-    """The axes up to and with the batch's: ``(B,)``, for windows ``(T, B)``."""
+    rows: int | None
+    """Rows of the batch, with padding; of windows, rows of all their offsets. ``None`` where the last batches have others."""
+    leading: tuple[int | None, ...]
+    """The axes up to and with the batch's: ``(B,)``, for windows ``(T, B)``; ``None`` for the batch's where it varies."""
     inner: tuple[int, ...]
     """The fixed axes of one value."""
     ragged: int
     """How many axes vary in length: so many arrays of offsets there are."""
     shaped: bool
-    """Whether ``<name>__shape`` tells the axes of each value, which comes flat."""
+    """True if values come flat, with their axes in ``<name>__shape``."""
     parts: tuple[str, ...]
     """The names of its arrays in a batch, in order."""
+    is_text: bool = False
+    """True for text or binary, within :attr:`ragged` lists."""
     packed: bool = False
-    """Whether it is a pack, whose validity has the shape of its values."""
-
-    @property
-    def is_text(self) -> bool:
-        """Whether it is text or binary, in as many lists as :attr:`ragged` says."""
-        return self.arrow is not None and _TEXT.fullmatch(self.arrow) is not None
+    """True for a pack, whose validity has the shape of its values."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is one tensor with the rows first, which can be a part of a global array."""
+        """True for one tensor with the rows first, which can be a part of a global array."""
         return self.dtype is not None and not self.ragged and not self.shaped
 
 
@@ -65,24 +69,24 @@ def packs(url: Url | Sequence[Url], options: Mapping[str, Any]) -> frozenset[str
 
 
 def columns_of(native: _native.Loader, packs: Collection[str] = ()) -> list[Column]:
-    """What each batch of the loader will hold, ``_mask`` last if there is one."""
+    """The columns of each batch of the loader, ``_mask`` last if there is one."""
     spec = native.state()["spec"]
     each, more = divmod(int(spec["global_batch"]), native.world_size)
-    batch = each + (native.rank < more)
+    batch = None if spec["tail"] in ("short", "even") else each + (native.rank < more)
     found = [replace(_column(field, batch), packed=field["name"] in packs) for field in native.fields]
     if spec["tail"] == "pad":
         found.append(Column("_mask", "bool", None, batch, (batch,), (), 0, False, ("_mask",)))
     return found
 
 
-def _column(field: Mapping[str, Any], batch: int) -> Column:
+def _column(field: Mapping[str, Any], batch: int | None) -> Column:
     dims: list[Any] = field["dims"]
     at = dims.index("batch")
     leading = (*dims[:at], batch)
     rest = dims[at + 1 :]
-    rows = 1
-    for axis in leading:
-        rows *= axis
+    rows = batch
+    for axis in dims[:at]:
+        rows = None if rows is None else rows * axis
     inner = tuple(axis["padded"] if isinstance(axis, dict) else axis for axis in rest if axis not in ("ragged", "any"))
     shaped = "any" in rest
     return Column(
@@ -95,6 +99,7 @@ def _column(field: Mapping[str, Any], batch: int) -> Column:
         ragged=1 if shaped else rest.count("ragged"),
         shaped=shaped,
         parts=tuple(field["names"]),
+        is_text=field["text"],
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 from abc import ABC, abstractmethod
@@ -11,11 +12,15 @@ from types import TracebackType
 from typing import Any, Generic, Literal, NoReturn, TypeVar
 
 from bowstring import _native, ranks
-from bowstring.columns import Fill, Image, NGram, Pack, Padded
+from bowstring.arrays import objects
+from bowstring.columns import Fill, Image, NGram, Pack, Padded, Vector
 from bowstring.errors import ConfigError, Error, NotFoundError, UnsupportedError
-from bowstring.gang import Gang
+from bowstring.flight.gang import Gang
 from bowstring.options import NAMES, Filter, Url, document, plain
 from bowstring.ranges import whole
+from bowstring.schema import Schema
+from bowstring.stats import Stats
+from bowstring.tails import settled
 from bowstring.words import refuse
 
 A = TypeVar("A", covariant=True)
@@ -93,12 +98,20 @@ class BaseLoader(ABC, Generic[A]):
         or a ``pyarrow.compute.Expression`` of comparisons, ``isin``, ``is_null``, ``is_valid``, ``&``, ``|`` and ``~``.
     :param shuffle: shuffle rows (``True``); ``False`` is file order: a step of all ranks together has consecutive rows.
     :param seed: seed of the order and of random augmentation (0).
-    :param tail: what to do with the last, incomplete step: ``pad`` (with ``_mask``), ``repeat`` or ``drop``.
+    :param tail: what to do with the last, incomplete step. ``short``, the default of all loaders but JAX's: every rank has as many
+        of the rows left, ceil(rows / ranks), so that one rank gets exactly these; where they do not divide, at most one row a rank
+        comes twice. ``even``: no row comes twice, ranks differ by one row at most, and no batch is empty; collectives that need
+        equal shapes, such as a plain ``all_gather``, do not take the last batches. ``pad``: batches keep their size, and ``_mask``
+        is false on what fills them. ``repeat``: rows from the start of the epoch fill them. ``drop``: the step is left out.
+    :param drop_last: torch's word: ``True`` is ``tail="drop"``, ``False`` any other.
     :param nulls: ``error``, ``mask`` (``<column>__valid``) or :class:`Fill`; for all, or a mapping by column.
     :param lists: ``ragged`` (``<column>__values``, ``<column>__offsets``) or :class:`Padded`; for all, or a mapping by column.
+        Vectors of Spark are a matrix, of a length that :class:`Vector` may say, or with ``csr`` the rows of a sparse one
+        (``<column>__values``, ``<column>__indices``, ``<column>__offsets``).
     :param pack: name -> columns (or :class:`Pack`): groups of columns delivered as one matrix each.
-    :param images: column -> :class:`Image`.
-    :param arrow: columns delivered as Arrow arrays of their own type, as they are stored: decimals, dates.
+    :param images: column -> :class:`Image`; a column with the members ``bytes`` and ``path``, as Hugging Face has them, by name.
+    :param arrow: columns delivered as Arrow arrays, not as the framework's strings: text and binary, without a copy; and of their
+        own type, as they are stored: decimals, dates.
     :param cast: column -> element type.
     :param row_id: deliver ``_row_id``, the row's number in the dataset.
     :param selector: row groups to read: ``{"index": name, "values": [...]}`` by an index that Petastorm stored,
@@ -147,9 +160,13 @@ class BaseLoader(ABC, Generic[A]):
         filter: Filter | None = None,
         shuffle: bool | None = None,
         seed: int | None = None,
-        tail: Literal["pad", "repeat", "drop"] | None = None,
+        tail: Literal["short", "even", "pad", "repeat", "drop"] | None = None,
+        drop_last: bool | None = None,
         nulls: Literal["error", "mask"] | Fill | Mapping[str, Literal["error", "mask"] | Fill] | None = None,
-        lists: Literal["ragged"] | Padded | Mapping[str, Literal["ragged"] | Padded] | None = None,
+        lists: Literal["ragged", "csr"]
+        | Padded
+        | Mapping[str, Literal["ragged", "csr"] | Padded | Vector]
+        | None = None,
         pack: Mapping[str, Sequence[str] | Pack] | None = None,
         images: Mapping[str, Image] | None = None,
         arrow: str | Sequence[str] | None = None,
@@ -183,24 +200,39 @@ class BaseLoader(ABC, Generic[A]):
     ) -> None:
         refuse(unknown)
         values = locals()
-        given = {name: values[name] for name in NAMES}
+        given = {name: values[name] for name in NAMES} | {"tail": settled(tail, drop_last)}
         made = bytes(index) if isinstance(index, (bytes, bytearray, memoryview)) else None
         if made is not None:
             given["index"] = "auto"
         if gang is None:
             given |= ranks.options(rank, world_size)
         self._urls = [os.fspath(one) for one in ([url] if isinstance(url, (str, os.PathLike)) else url)]
-        self._native = _native.Loader(document(url, given), None if gang is None else gang._native, made)
+        options = document(url, given)
+        self._native = _native.Loader(options, None if gang is None else gang._native, made)
+        asked = json.loads(options)["columns"].get("arrow", ())
+        self._kept_arrow = frozenset(
+            field["name"]
+            for field in self._native.fields
+            if field["arrow"] is not None
+            and (not field["text"] or any(_native.column_is_meant(pattern, field["name"]) for pattern in asked))
+        )
 
     @abstractmethod
     def _array(self, tensor: _native.Tensor) -> A:
         """``tensor`` as the framework's array, over the same memory."""
 
+    def _text(self, name: str, array: _native.ArrowArray) -> Any:
+        """Text or binary, or lists of it, of which the options do not say that it stays Arrow."""
+        return objects(array.to_pylist())
+
     def _batch(self, columns: dict[str, _native.Tensor | _native.ArrowArray]) -> dict[str, A]:
         return {
-            name: self._array(value) if isinstance(value, _native.Tensor) else arrow(value)
+            name: self._array(value) if isinstance(value, _native.Tensor) else self._other(name, value)
             for name, value in columns.items()
         }
+
+    def _other(self, name: str, array: _native.ArrowArray) -> Any:
+        return arrow(array) if name in self._kept_arrow else self._text(name, array)
 
     def __iter__(self) -> Iterator[dict[str, A]]:
         """A pass: where the loader stands if nothing was taken since it was opened or sent there, else the next epoch.
@@ -208,7 +240,11 @@ class BaseLoader(ABC, Generic[A]):
         A ``for`` loop that Ctrl-C ends has got every batch up to :attr:`step`, and its iterator goes on with the one after it. Only
         a bare ``next()`` may be interrupted when it has the batch and before the batch is assigned.
         """
-        return self._native.begin(self._batch)
+        return self._pass(self._native.begin(self._batch))
+
+    def _pass(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """The iterator over ``batches`` that a loop gets."""
+        return batches
 
     def peek(self) -> dict[str, A]:
         """A copy of the batch that comes next, for a look or to build a model by; of the next epoch's first where this one is over.
@@ -240,7 +276,7 @@ class BaseLoader(ABC, Generic[A]):
             then nobody may use the tensors. The default is the legacy default stream, for torch the current one.
         """
         targets, on, filled = self._into(buffers, stream)
-        return self._native.begin(filled, targets, on)
+        return self._pass(self._native.begin(filled, targets, on))
 
     def _into(
         self, buffers: Mapping[str, Any], stream: Any
@@ -283,7 +319,7 @@ class BaseLoader(ABC, Generic[A]):
 
     @property
     def batch_size(self) -> int:
-        """Rows of a step on this rank."""
+        """Rows of a step on this rank; the last one of an epoch may have fewer."""
         each, more = divmod(int(self._native.state()["spec"]["global_batch"]), self.world_size)
         return each + (self.rank < more)
 
@@ -298,7 +334,7 @@ class BaseLoader(ABC, Generic[A]):
         return Epochs(self._native)
 
     @property
-    def batch_sampler(self) -> None:
+    def batch_sampler(self) -> Any:
         """``None``: ranks, order and position are the loader's own."""
         return None
 
@@ -338,9 +374,14 @@ class BaseLoader(ABC, Generic[A]):
         return self._native.device
 
     @property
-    def schema(self) -> str:
-        """What comes out, as text: one field per column."""
-        return self._native.schema
+    def schema(self) -> Schema:
+        """The columns of each batch: a mapping from names to fields, and an Arrow schema by ``__arrow_c_schema__``."""
+        return Schema(self._native)
+
+    @property
+    def classes(self) -> dict[str, list[str]]:
+        """The names of the classes that a column's integers number, of columns that are Hugging Face's ``ClassLabel``."""
+        return {field["name"]: field["classes"] for field in self._native.fields if field["classes"] is not None}
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch of the next pass: goes to its first step.
@@ -362,16 +403,27 @@ class BaseLoader(ABC, Generic[A]):
         """Goes to a position that :meth:`state_dict` gave, on any rank of any world size."""
         self._native.load_state(plain(state_dict))
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Stats:
         """Counters of every stage since the loader was opened, memory, and the ``bottleneck``.
 
         ``waiting`` is the part of the consumer's time, from 0 to 1, that it waited for batches.
         """
-        return self._native.stats()
+        found: Stats = self._native.stats()  # type: ignore[assignment]  # a document of that shape; a test compares the keys
+        return found
 
     def ledger(self) -> dict[str, Any]:
         """The bad rows met so far: counts, and an entry for each."""
         return self._native.ledger()
+
+    def certificate(self, key: bytes | None = None) -> dict[str, Any]:
+        """What this loader consumed since it was opened: a small JSON document for :func:`bowstring.audit`.
+
+        It names the dataset, the plan, the rank and the positions that the loader went through; batches that were given back do not
+        count. Save it with each checkpoint and at the end of a run, one file for each rank and each start.
+
+        :param key: signs the document with HMAC-SHA-256; at least 16 bytes.
+        """
+        return self._native.certificate(key)
 
     def close(self) -> None:
         """Stops everything at once. Batches already yielded stay valid."""

@@ -1,4 +1,4 @@
-"""What becomes of columns: images, padded lists, packed matrices, filled nulls."""
+"""Options of single columns: images, padded lists, packed matrices, filled nulls."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-__all__ = ["Fill", "Image", "NGram", "Pack", "Padded"]
+__all__ = ["Fill", "Image", "NGram", "Pack", "Padded", "Vector"]
 
 _IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
@@ -43,15 +43,15 @@ class Image:
     channels: Literal[1, 3, 4] = 3
     """1 (grey), 3 (RGB) or 4 (RGBA)."""
     orient: bool = True
-    """Whether the EXIF orientation is applied."""
+    """Apply the EXIF orientation."""
     draft: bool = True
-    """Whether JPEG may be decoded at 1/2, 1/4 or 1/8 where that is still not smaller than the output."""
+    """Permit decoding JPEG at 1/2, 1/4 or 1/8 where that is not smaller than the output."""
     truncated: Literal["error", "fill"] = "error"
     """A JPEG that stops before its end or is damaged: a bad row, or filled up as libjpeg does."""
     limits: Mapping[str, int] | None = None
-    """What an image may cost: ``max_pixels``, ``max_side``, ``max_bytes``, ``max_scans``."""
+    """Limits of one image: ``max_pixels``, ``max_side``, ``max_bytes``, ``max_scans``."""
     decoder: Literal["cpu", "nvjpeg"] = "cpu"
-    """Who decodes JPEG: ``nvjpeg`` is the GPU of ``device="cuda"``, close to the CPU's pixels, not equal (``docs/gpu.md``)."""
+    """The decoder of JPEG: ``nvjpeg`` is the GPU of ``device="cuda"``, close to the CPU's pixels, not equal (``docs/gpu.md``)."""
     encoded_room: int = 256 << 10
     """With ``nvjpeg``: bytes of a photo that the GPU is given; the CPU decodes larger ones."""
 
@@ -91,14 +91,29 @@ class Padded:
     fill: bool | int | float = 0
     """The value of elements that a list does not have."""
     truncate: Literal["error", "right", "left"] = "error"
-    """What becomes of longer lists: the row is bad, or its end or beginning is cut off."""
+    """Treatment of longer lists: the row is bad, or its end or beginning is cut off."""
     left: bool = False
-    """Whether the padding stands before the values."""
+    """Put the padding before the values."""
 
     def options(self) -> dict[str, Any]:
         """The options as the library reads them."""
         length = list(self.length) if isinstance(self.length, Iterable) else self.length
         return {"padded": {"length": length, "fill": self.fill, "truncate": self.truncate, "left": self.left}}
+
+
+@dataclass(frozen=True)
+class Vector:
+    """Vectors of Spark (``VectorUDT``), dense or sparse, as one matrix ``[B, length]``.
+
+    It need not be said: without, the length is what Spark says of the column, or that of its first vector.
+    """
+
+    length: int
+    """The length of all vectors."""
+
+    def options(self) -> dict[str, Any]:
+        """The options as the library reads them."""
+        return {"vector": self.length}
 
 
 @dataclass(frozen=True)
@@ -141,7 +156,7 @@ class NGram:
     delta_threshold: float
     """Largest step of the timestamp from a row to the next, in the column's own unit."""
     timestamp_overlap: bool = True
-    """Whether windows may share rows."""
+    """Permit windows that share rows."""
 
     def options(self) -> dict[str, Any]:
         """The options as the library reads them."""

@@ -21,7 +21,7 @@ __all__ = ["Comparison", "Report", "convert", "plan", "verify"]
 
 @dataclass(frozen=True)
 class Report:
-    """What a conversion did."""
+    """The result of a conversion."""
 
     from_format: str
     """The source's format."""
@@ -40,9 +40,9 @@ class Report:
     resumed_tasks: int
     """Tasks that had been finished before."""
     unchanged: bool
-    """Whether the destination was there already, made from the same source with the same options, and its files unchanged."""
+    """True if the destination existed, made from the same source with the same options, with unchanged files."""
     verified: bool
-    """Whether the rows of the source were counted by another way, and what was written was read again and found equal."""
+    """True if the source was counted by other means, and the written rows were read again and found equal."""
     seconds: float
     """Seconds it took."""
     schema: dict[str, str]
@@ -51,10 +51,10 @@ class Report:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What was found of two datasets."""
+    """The comparison of two datasets."""
 
     equal: bool
-    """Whether they have the same columns and rows, in any order."""
+    """True if they have the same columns and rows, in any order."""
     rows: tuple[int, int]
     """Their rows."""
     columns: list[dict[str, Any]]
@@ -120,7 +120,7 @@ def convert(
 ) -> Report:
     """Converts the dataset at ``src`` into a directory at ``dst``, which appears at once or not at all.
 
-    An interrupted conversion goes on with ``resume=True``; one that is finished is not done again. The source is never modified.
+    ``resume=True`` continues an interrupted conversion; a finished one is not repeated. The source is never modified.
 
     :param from_format: the format of the source, where its names do not tell it.
     :param to: the format of the destination, where its name does not tell it.
@@ -135,7 +135,7 @@ def convert(
     :param shuffle: seed of a shuffle of all rows.
     :param shards: write exactly this many files.
     :param jobs: threads.
-    :param resume: go on with an interrupted conversion to the same place.
+    :param resume: continue an interrupted conversion to the same place.
     :param overwrite: make the dataset at the destination again and replace it, if a conversion made it.
     :param overwrite_foreign: with ``overwrite``, delete what is at the destination even if no conversion made it.
     :param verify: count the rows of the source by another way, read what was written, and compare, before anything appears.
@@ -186,7 +186,7 @@ def plan(
     schema: Mapping[str, str] | str | None = None,
     filter: str | None = None,
 ) -> dict[str, Any]:
-    """What :func:`convert` would do: formats, columns and types, the first rows. Nothing is written."""
+    """The plan of :func:`convert`: formats, columns and types, the first rows. Writes nothing."""
     options = options_json(from_format=from_format, to=to, columns=columns, schema=schema, filter=filter)
     found: dict[str, Any] = json.loads(_native.convert_plan(os.fspath(src), dst, options))
     return found
@@ -203,7 +203,7 @@ def verify(
     jobs: int | None = None,
     memory_budget: int | None = None,
 ) -> Comparison:
-    """Whether two datasets of any formats have the same rows, in any order, and which they do not.
+    """Compares the rows of two datasets of any formats, in any order.
 
     :param a_format: the format of the first, where its names do not tell it.
     :param b_format: the format of the second, where its names do not tell it.

@@ -1,4 +1,4 @@
-"""What Flight servers in Python share: who may come in, errors as their callers know them, an end that waits for nobody."""
+"""Shared by Flight servers in Python: authentication, typed errors, an end that waits for no caller."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pyarrow.flight as flight
 
 from bowstring.errors import ConfigError
-from bowstring.server import check_tls
+from bowstring.flight.server import check_tls
 
 __all__ = ["Endpoint", "is_everywhere", "is_loopback", "split_listen"]
 
@@ -32,7 +32,7 @@ def split_listen(listen: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches ``host``."""
+    """True if only this machine reaches ``host``."""
     if host == "localhost":
         return True
     try:
@@ -42,7 +42,7 @@ def is_loopback(host: str) -> bool:
 
 
 def is_everywhere(host: str) -> bool:
-    """Whether ``host`` stands for all addresses of its machine, so that nobody can connect to it as it is."""
+    """True if ``host`` means all addresses of its machine, so that no client can connect to it by that name."""
     try:
         return ipaddress.ip_address(host).is_unspecified
     except ValueError:
@@ -75,11 +75,11 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]
     """A Flight server on threads of its own. What is derived from it answers the calls.
 
     :param listen: ``host:port``; port 0 is any that is free.
-    :param token: what callers must have, 16 characters or more.
-    :param insecure: whether it may be open to other machines without TLS and a token.
+    :param token: the token of callers, 16 characters or more.
+    :param insecure: permit other machines without TLS and a token.
     :param tls_cert: certificate, PEM.
     :param tls_key: its private key, PEM.
-    :param client_ca: certificates of those who may sign clients, PEM: who shows none is not let in.
+    :param client_ca: CA of client certificates, PEM: callers without one are refused.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]
 
     @property
     def url(self) -> str:
-        """Where it is: ``grpc://host:port``."""
+        """Its address: ``grpc://host:port``."""
         return self._url
 
     def close(self) -> None:

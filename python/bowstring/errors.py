@@ -1,4 +1,4 @@
-"""What can go wrong, one class for each thing to do next.
+"""Errors, one class for each remedy.
 
 Each error carries its place in the dataset where it is known: ``file``, ``row_group``, ``column`` and ``row`` (counted from zero;
 the row within its row group), and ``option``, the option to change.
@@ -18,12 +18,15 @@ __all__ = [
     "LimitError",
     "MismatchError",
     "NotFoundError",
+    "NullsError",
     "RemoteError",
+    "ShardingError",
     "SourceChangedError",
     "StoreError",
     "TimeoutError",
     "UnknownOptionError",
     "UnsupportedError",
+    "WideIntegersError",
 ]
 
 
@@ -56,6 +59,13 @@ class CorruptError(Error):
     """The bytes are damaged or hostile: replace the file, or set ``bad_rows``."""
 
 
+class NullsError(Error, ValueError):
+    """Columns have nulls, and nothing says what becomes of them: give ``nulls``, or leave these rows out.
+
+    It comes when a loader is opened where footers count nulls, else with the row.
+    """
+
+
 class SourceChangedError(Error):
     """A file is no longer the one that was planned over: open a new loader."""
 
@@ -78,6 +88,14 @@ class ConfigError(Error, ValueError):
 
 class UnknownOptionError(ConfigError, TypeError):
     """A keyword is no option: the message says which one does its job."""
+
+
+class WideIntegersError(ConfigError, OverflowError):
+    """Integers need more than 32 bits, and JAX has no more: set ``jax_enable_x64``, or leave the column out."""
+
+
+class ShardingError(ConfigError):
+    """Batches cannot be laid over the devices of a sharding: change ``batch_size`` or the sharding."""
 
 
 class StoreError(Error, OSError):

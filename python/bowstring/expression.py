@@ -31,7 +31,7 @@ _COMPARED = {"==": "=", "!=": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
 
 
 def is_expression(value: Any) -> bool:
-    """Whether ``value`` is a ``pyarrow.compute.Expression``, without importing pyarrow."""
+    """True for a ``pyarrow.compute.Expression``, without importing pyarrow."""
     return type(value).__name__ == "Expression" and type(value).__module__.startswith("pyarrow")
 
 

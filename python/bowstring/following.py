@@ -1,4 +1,4 @@
-"""The Keras callback that keeps a dataset of TensorFlow where training is, whatever later stages read ahead."""
+"""The Keras callback that keeps the position of a TensorFlow dataset at that of training, not of stages that read ahead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the footers of a dataset say, read once for all ranks."""
+"""The footers of a dataset, read once for all ranks."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def index(
     timeout: float | None = None,
     limits: Mapping[str, int] | None = None,
 ) -> bytes:
-    """What the footers of the dataset at ``url`` say: for ``Loader(url, index=...)`` in other processes, which then read none.
+    """The footers of the dataset at ``url``, for ``Loader(url, index=...)`` in other processes, which then read none.
 
-    It is the same whatever a loader selects. Every rank must open the same ``url``; files of the ranks' own machines are listed
-    there again, and their footers are read where they are other copies. See :func:`bowstring.torch.shared_index`.
+    It is the same for every selection of a loader. Every rank must open the same ``url``. Files of the ranks' own machines are
+    listed there again, and the footers of other copies are read. See :func:`bowstring.torch.shared_index`.
     """
     return _native.dataset_index(_options(url, locals()))
 

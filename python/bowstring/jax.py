@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Awaitable, Mapping, Sequence
@@ -16,28 +17,34 @@ from typing import Any, Literal
 import jax
 import numpy
 
-from bowstring import _native
+from bowstring import _native, tails
 from bowstring.accelerator import placed, wanted
 from bowstring.arrays import columns_of, numpy_array
-from bowstring.base import BaseLoader, arrow
-from bowstring.errors import ConfigError, DeviceError
+from bowstring.base import BaseLoader
+from bowstring.errors import ConfigError, DeviceError, ShardingError, WideIntegersError
 from bowstring.options import Url
 
 __all__ = ["Loader"]
 
 _WIDE: dict[str, Any] = {"int64": numpy.int32, "uint64": numpy.uint32, "float64": numpy.float32}
+_WIDER = "set jax_enable_x64, leave the column out, or deliver it with to='host'"
 _STATE = "bowstring.json"
 
 
 class Loader(BaseLoader[Any]):
-    """Yields ``dict[str, jax.Array]``; text and binary are ``pyarrow.Array``.
+    """Yields ``dict[str, jax.Array]``; text and binary are as of :class:`bowstring.Loader`: NumPy arrays of ``str`` and ``bytes``.
 
-    Without ``sharding`` and ``to``, arrays are on JAX's default device: on a CPU over the batch's own memory. With
+    Without ``sharding`` and ``to``, arrays are on JAX's default device (``jax.default_device``, as it is when the batch is taken):
+    on the first CPU over the batch's own memory. With
     ``device="cuda"`` they are on that GPU, over the memory that the loader copied the batch to ahead of time; ``device_fence`` is
     then ``context``, since JAX does not name the streams that it reads on.
 
     Where JAX has no 64-bit types (``jax_enable_x64`` is off), integers become 32-bit ones after a check that every value fits, and
-    ``float64`` is rounded to ``float32``; for a GPU on the host, so that only 32 bits cross the bus.
+    ``float64`` is rounded to ``float32``; for a GPU on the host, so that only 32 bits cross the bus. A value that does not fit is a
+    :class:`bowstring.WideIntegersError`: when the loader is opened, for all such columns, where the files' footers tell of it; else
+    with its batch, which is then the next one again, for whoever sets ``jax_enable_x64``. A later ``iter()`` begins the next epoch.
+
+    Batches are padded by default (``tail="pad"``, with ``_mask``): a step that is compiled is compiled again for another shape.
 
     In a program that called ``jax.distributed.initialize``, rank and world size are JAX's process index and count.
 
@@ -71,16 +78,23 @@ class Loader(BaseLoader[Any]):
             raise ConfigError(f"option device: {problem}", option="device")
         if sharding is None and to == "device":
             options = placed(options, "JAX", lambda: bool(_gpus()))
+        if tails.told(options) is None:
+            options["tail"] = "pad"
         super().__init__(url, **options)
         self._on_gpu = self.device != "cpu"
-        if self._on_gpu:
-            self._follow(url, options)
         self._sharding = sharding
         self._to = to
         # A copy is only saved where the default device is the host.
         self._share = sharding is None and jax.default_backend() == "cpu"
-        if sharding is not None:
-            self._check_global(sharding)
+        try:
+            self._check_width()
+            if sharding is not None:
+                self._check_global(sharding)
+        except ConfigError:
+            self.close()
+            raise
+        if self._on_gpu:
+            self._follow(url, options)
 
     def _follow(self, url: Url | Sequence[Url], options: dict[str, Any]) -> None:
         """Sees to it that what comes on the GPU is something that JAX can have there."""
@@ -106,16 +120,40 @@ class Loader(BaseLoader[Any]):
             self.close()
             super().__init__(url, **{**options, "cast": {**cast, **wide}})
 
+    def _check_width(self) -> None:
+        settings: Any = jax.config  # JAX has not typed it
+        wide = [] if self._to == "host" or settings.jax_enable_x64 else self._native.wide_integers()
+        if wide:
+            found = ", ".join(f"column {name!r} has {value} ({place})" for name, value, place in wide)
+            raise WideIntegersError(
+                f"option jax_enable_x64: 32 bits do not hold all integers: {found}; {_WIDER}",
+                option="jax_enable_x64",
+                column=wide[0][0],
+            )
+
     def _check_global(self, sharding: jax.sharding.Sharding) -> None:
-        state = self._native.state()
-        if state["spec"]["global_batch"] % self.world_size:
-            rows = state["spec"]["global_batch"]
+        rows = int(self._native.state()["spec"]["global_batch"])
+        if rows % self.world_size:
             problem = f"{rows} rows are not the same number for each of {self.world_size} processes"
-            raise ConfigError(f"option global_batch_size: {problem}", option="global_batch_size")
-        for column in columns_of(self._native):
-            if column.dtype is not None and not column.is_plain:
-                problem = f"column {column.name!r} varies in length, and has no place in a global array"
-                raise ConfigError(f"option sharding: {problem}; pad it: lists={{...: Padded(n)}}", option="sharding")
+            raise ShardingError(f"option global_batch_size: {problem}", option="global_batch_size")
+        columns = [column for column in columns_of(self._native) if column.dtype is not None]
+        uneven = [column.name for column in columns if not column.is_plain]
+        if uneven:
+            problem = f"{_columns(uneven)} varies in length, and has no place in a global array"
+            raise ShardingError(f"option sharding: {problem}; pad it: lists={{...: Padded(n)}}", option="sharding")
+        refused: dict[str, list[str]] = {}
+        for column in columns:
+            try:
+                # Of the leading axes only the batch's varies.
+                before = (axis for axis in column.leading[:-1] if axis is not None)
+                sharding.shard_shape((*before, rows, *column.inner))
+            except ValueError as error:
+                refused.setdefault(str(error), []).append(column.name)
+        if refused:
+            devices = f"{sharding.num_devices} device{'s' * (sharding.num_devices > 1)}"
+            why = "; ".join(f"{', '.join(names)}: {error}" for error, names in refused.items())
+            problem = f"batches of {rows} rows cannot be laid over {devices} by {sharding}: {why}"
+            raise ShardingError(f"option batch_size: {problem}", option="batch_size")
 
     def _array(self, tensor: _native.Tensor) -> Any:
         if self._on_gpu:
@@ -126,7 +164,9 @@ class Loader(BaseLoader[Any]):
         settings: Any = jax.config  # JAX has not typed it
         if tensor.dtype in _WIDE and not settings.jax_enable_x64:
             return self._placed(_narrowed(tensor))
-        return jax.dlpack.from_dlpack(tensor) if self._share else self._placed(numpy_array(tensor))
+        default = settings.jax_default_device
+        share = self._share and (default is None or default in ("cpu", _first_cpu()))
+        return jax.dlpack.from_dlpack(tensor) if share else self._placed(numpy_array(tensor))
 
     def _placed(self, values: Any) -> Any:
         if self._sharding is None:
@@ -138,11 +178,12 @@ class Loader(BaseLoader[Any]):
         found = {}
         for name, value in columns.items():
             try:
-                found[name] = self._array(value) if isinstance(value, _native.Tensor) else arrow(value)
+                found[name] = self._array(value) if isinstance(value, _native.Tensor) else self._other(name, value)
             except _TooWide as error:
-                problem = f"column {name!r} has {error}, which 32 bits do not hold"
-                hint = "set jax_enable_x64, or deliver it with to='host'"
-                raise ConfigError(f"option jax_enable_x64: {problem}; {hint}", option="jax_enable_x64") from None
+                problem = f"32 bits do not hold all integers: column {name!r} has {error}"
+                raise WideIntegersError(
+                    f"option jax_enable_x64: {problem}; {_WIDER}", option="jax_enable_x64", column=name
+                ) from None
         return found
 
     def __next__(self) -> dict[str, Any]:
@@ -187,6 +228,16 @@ def _gpus() -> list[jax.Device]:
         return list(jax.local_devices(backend="cuda"))
     except RuntimeError:
         return []
+
+
+@functools.cache
+def _first_cpu() -> jax.Device:
+    """Where ``from_dlpack`` puts what is in the host's memory."""
+    return jax.local_devices(backend="cpu")[0]
+
+
+def _columns(names: Sequence[str]) -> str:
+    return f"column{'s' * (len(names) > 1)} {', '.join(map(repr, names))}"
 
 
 class _TooWide(Exception):

@@ -3,9 +3,9 @@
 >>> data = DataModule("train/", "val/", batch_size=256, columns=["user_*", "label"])  # doctest: +SKIP
 >>> Trainer(max_epochs=3).fit(model, data)  # doctest: +SKIP
 
-Batches are sharded by rank here, and Lightning leaves them as they are: its ``use_distributed_sampler`` concerns torch's own
+Batches are sharded by rank here, and Lightning does not change that: its ``use_distributed_sampler`` concerns torch's own
 ``DataLoader``. Lightning puts the training loader's position into every checkpoint, in the middle of an epoch too, and
-``fit(..., ckpt_path=...)`` goes on with the next batch. All this holds for a plain :class:`bowstring.torch.DataLoader` too.
+``fit(..., ckpt_path=...)`` continues with the next batch. All this holds for a plain :class:`bowstring.torch.DataLoader` too.
 """
 
 from __future__ import annotations

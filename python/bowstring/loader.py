@@ -17,7 +17,9 @@ class Loader(BaseLoader[Any]):
     """Yields ``dict[str, array]``: NumPy arrays over the batch's own memory.
 
     bfloat16, which NumPy lacks, stays a :class:`bowstring.Tensor`, and so does everything on a GPU, and where NumPy is not
-    installed. Strings and binary are ``pyarrow.Array``, or :class:`bowstring.ArrowArray` where pyarrow is not installed.
+    installed. Text and binary are arrays of ``str`` and ``bytes`` (``dtype=object``), lists of them arrays of ``list``; plain lists
+    where NumPy is not installed. What ``arrow`` asks for is a ``pyarrow.Array``, or :class:`bowstring.ArrowArray` where pyarrow is
+    not installed.
     """
 
     def _array(self, tensor: _native.Tensor) -> Any:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
 from bowstring import _native
-from bowstring.columns import Fill, Image, NGram, Pack, Padded
+from bowstring.columns import Fill, Image, NGram, Pack, Padded, Vector
 from bowstring.errors import ConfigError
 from bowstring.expression import is_expression, text_of
 from bowstring.ranges import MOST, shown, whole
@@ -66,7 +66,7 @@ def _from_environment(names: Iterable[str], given: Mapping[str, Any]) -> dict[st
 
 def plain(value: Any) -> Any:
     """JSON's types. What Rust reads as text is text: dates, decimals, and numbers that JSON lacks."""
-    if isinstance(value, (Fill, Image, NGram, Pack, Padded)):
+    if isinstance(value, (Fill, Image, NGram, Pack, Padded, Vector)):
         return plain(value.options())
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)

@@ -1,4 +1,4 @@
-"""What a run would read and hold, before anything but footers is read."""
+"""The reads and memory of a run, computed from footers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from bowstring import _native
 from bowstring.options import NAMES, document
 from bowstring.ranges import fraction
+from bowstring.tails import settled
 from bowstring.words import refuse
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ __all__ = ["plan"]
 
 
 class _World(TypedDict):
-    """What one number of ranks reads in an epoch."""
+    """The reads of one number of ranks in an epoch."""
 
     world_size: int
     global_batch_size: int
@@ -40,7 +41,7 @@ class World(_World, total=False):
 
 
 class Reading(TypedDict):
-    """What :func:`plan` finds."""
+    """The result of :func:`plan`."""
 
     row_groups: int
     units: int
@@ -50,20 +51,21 @@ class Reading(TypedDict):
 
 
 def plan(url: Url | Sequence[Url], *, rate: float | None = None, **options: Any) -> Reading:
-    """What the ranks of a run read together, from footers alone, as ``bowstring plan`` prints it.
+    """The reads of all ranks of a run together, from footers alone, as in ``bowstring plan``.
 
-    ``row_groups`` are those of the files; ``units`` is what is shuffled, dealt to ranks and read: these row groups, or ranges of
+    ``row_groups`` are those of the files; ``units`` are shuffled, dealt to ranks and read: these row groups, or ranges of
     pages of large ones where files have a page index. ``asked`` is the world of ``world_size`` ranks, ``worlds`` are others, from
     1 to 4,096 ranks: with as many rows per rank where ``batch_size`` is given, else with the same ``global_batch_size``. Of each:
     ``lanes``, how often the data are fetched by all ranks together (``times_read``), how many units are read and how many of them
     several ranks decode (``row_groups``, ``shared_row_groups``), the ``memory`` that a rank needs and what it fetches before its
-    first batch, in bytes. ``advice`` says what to change where the data are read 1.25 times or more.
+    first batch, in bytes. ``advice`` names changes where the data is read 1.25 times or more.
 
     :param url: as for :class:`Loader`.
     :param rate: bytes that a rank reads per second, for ``first_batch_seconds``.
     :param options: those of :class:`Loader`.
     """
     options.pop("gang", None)
+    options["tail"] = settled(options.get("tail"), options.pop("drop_last", None))
     refuse(name for name in sorted(options) if name not in NAMES)
     found: Reading = json.loads(_native.plan(document(url, {**dict.fromkeys(NAMES), **options})))
     if rate is not None:

@@ -1,4 +1,4 @@
-"""Who this process is among the ranks: as its process group has it, else as its launcher's environment says."""
+"""The rank of this process: from its process group, else from its launcher's environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def group() -> tuple[int, int] | None:
 
     :raises ConfigError: if a launcher's environment says otherwise.
     """
-    # Whoever has a group has imported it.
+    # A process with a group has imported it.
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None

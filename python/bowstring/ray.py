@@ -89,9 +89,13 @@ class _Loader(BaseLoader[Any]):
     def _array(self, tensor: _native.Tensor) -> Any:
         return numpy_array(tensor)
 
+    def _text(self, name: str, array: _native.ArrowArray) -> Any:
+        # Ray's blocks are Arrow.
+        return arrow(array)
+
 
 def _blocks(url: Any, options: Mapping[str, Any], state: Mapping[str, Any]) -> Iterator[Any]:
-    """What a read task does."""
+    """The body of a read task."""
     with _Loader(url, **options) as loader:
         # Says so if this is not the plan of the other tasks.
         loader.load_state_dict(state)
@@ -103,7 +107,7 @@ def _blocks(url: Any, options: Mapping[str, Any], state: Mapping[str, Any]) -> I
 
 
 def _table(columns: Iterable[Column], batch: Mapping[str, Any]) -> Any:
-    """The batch without its padding, which stands at its end."""
+    """The batch without the padding at its end."""
     import pyarrow
 
     rows = int(batch["_mask"].sum())
@@ -113,18 +117,18 @@ def _table(columns: Iterable[Column], batch: Mapping[str, Any]) -> Any:
             continue
         for part in column.parts:
             rest = part.removeprefix(column.name)
-            if rest == "__values":
-                found[column.name] = _lists(column, batch, rows)
+            if rest in ("__values", "__indices"):
+                found[column.name if rest == "__values" else part] = _lists(column, batch, rows, part)
             elif not rest.startswith("__offsets"):
                 value = batch[part]
                 found[part] = _cells(value[:rows]) if column.arrow is None or rest else arrow(value)[:rows]
     return pyarrow.table(found)
 
 
-def _lists(column: Column, batch: Mapping[str, Any], rows: int) -> Any:
+def _lists(column: Column, batch: Mapping[str, Any], rows: int, part: str) -> Any:
     import pyarrow
 
-    values = _cells(batch[f"{column.name}__values"])
+    values = _cells(batch[part])
     for level in reversed(range(column.ragged)):
         offsets = batch[f"{column.name}__offsets_{level}" if level else f"{column.name}__offsets"]
         values = pyarrow.LargeListArray.from_arrays(offsets, values)

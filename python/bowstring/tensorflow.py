@@ -17,6 +17,7 @@ to save exactly what was consumed:
 
 from __future__ import annotations
 
+import difflib
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -31,6 +32,8 @@ from bowstring.errors import ConfigError, LimitError, NotFoundError, Unsupported
 from bowstring.following import callback
 from bowstring.options import Url
 from bowstring.ranges import whole
+from bowstring.stats import Stats
+from bowstring.tails import told
 
 __all__ = ["Dataset", "Loader", "dataset"]
 
@@ -47,7 +50,8 @@ def dataset(
     url: Url | Sequence[Url],
     *,
     targets: str | Sequence[str] | None = None,
-    weights_from_mask: bool = True,
+    inputs: str | Sequence[str] | None = None,
+    weights_from_mask: bool = False,
     **options: Any,
 ) -> Dataset:
     """The batches of ``url`` as a ``tf.data.Dataset`` of whole batches; its ``element_spec`` comes from the schema.
@@ -64,8 +68,10 @@ def dataset(
 
     :param url: as for :class:`bowstring.Loader`.
     :param targets: columns that become the second part of ``(inputs, targets)``; one by name is a tensor, several are a dictionary.
-    :param weights_from_mask: with ``targets``, and batches that carry ``_mask``: a third part, ``1.0`` for rows and ``0.0`` for
-        padding, which Keras takes as weights; ``_mask`` itself is then left out.
+    :param inputs: the columns of the first part, in the same way; by default all that are no targets, as a dictionary, or the
+        matrix itself if one pack is the only one. A model that takes one tensor, such as ``keras.Sequential``, needs one by name.
+    :param weights_from_mask: with ``targets``: a third part, ``1.0`` for rows and ``0.0`` for padding, which Keras takes as
+        weights of the losses, not of ``metrics=``; ``_mask`` itself is then left out. It is of ``tail="pad"``, and asks for it.
     :param options: those of :class:`bowstring.Loader`.
     """
     device = wanted(options)
@@ -74,8 +80,14 @@ def dataset(
     elif device.startswith("cuda"):
         problem = f"{device!r}: a tf.data.Dataset is on the host; take bowstring.tensorflow.Loader for batches on a GPU"
         raise ConfigError(f"option device: {problem}", option="device")
+    if weights_from_mask:
+        tail = told(options)
+        if tail not in (None, "pad"):
+            problem = f"tail={tail!r} pads nothing, and every row of a batch weighs the same; leave out one of the two"
+            raise ConfigError(f"option weights_from_mask: {problem}", option="weights_from_mask")
+        options["tail"] = "pad"
     loader = _Loader(url, **options)
-    return Dataset(loader, columns_of(loader._native, packs(url, options)), targets, weights_from_mask)
+    return Dataset(loader, columns_of(loader._native, packs(url, options)), targets, inputs, weights_from_mask)
 
 
 class Loader(BaseLoader[Any]):
@@ -85,7 +97,8 @@ class Loader(BaseLoader[Any]):
     used again behind all that the GPU was told (``device_fence="context"``). Let TensorFlow leave room for it: it takes nearly all
     of a GPU's memory unless ``tf.config.experimental.set_memory_growth`` says otherwise.
 
-    Lists are ``x__values`` and ``x__offsets``; text and binary are ``pyarrow.Array``. For ``model.fit`` see :func:`dataset`.
+    Lists are ``x__values`` and ``x__offsets``; text and binary are ``tf.string``, nulls in them empty.
+    For ``model.fit`` see :func:`dataset`.
     """
 
     def __init__(self, url: Url | Sequence[Url], **options: Any) -> None:
@@ -99,12 +112,22 @@ class Loader(BaseLoader[Any]):
         _ = tensor.data_ptr
         return tf.experimental.dlpack.from_dlpack(capsule)
 
+    def _text(self, name: str, array: _native.ArrowArray) -> Any:
+        text, splits = Text.of(array)
+        values = tf.io.parse_tensor(_string_tensor(text, name), tf.string)
+        return tf.RaggedTensor.from_nested_row_splits(values, splits, validate=False) if splits else values
+
 
 class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
     """What :func:`dataset` gives: a ``tf.data.Dataset`` that knows its position."""
 
     def __init__(
-        self, loader: _Loader, columns: Sequence[Column], targets: str | Sequence[str] | None, weights_from_mask: bool
+        self,
+        loader: _Loader,
+        columns: Sequence[Column],
+        targets: str | Sequence[str] | None,
+        inputs: str | Sequence[str] | None,
+        weights_from_mask: bool,
     ) -> None:
         self._loader = loader
         self._columns = columns
@@ -119,7 +142,7 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
         self._consumed = (loader.epoch, loader.step)
         self._start: tuple[int, int] | None = None
         self._followed = False
-        self._arrange = _arrangement(self._columns, targets, weights_from_mask)
+        self._arrange = _arrangement(self._columns, targets, inputs, weights_from_mask)
         self._inner = self._graph()
         super().__init__(self._inner._variant_tensor)
 
@@ -132,10 +155,6 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
     def element_spec(self) -> Any:
         """Types and shapes of what one batch holds."""
         return self._inner.element_spec
-
-    def cardinality(self) -> Any:
-        """Steps of one epoch."""
-        return tf.constant(self._steps, tf.int64)
 
     def __len__(self) -> int:
         """Steps of one epoch: exact, and the same on every rank."""
@@ -172,8 +191,8 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
 
     def state_at(self, step: int, epoch: int | None = None) -> dict[str, Any]:
         """The position after ``step`` batches of ``epoch``, by default of the current one."""
-        at = {"epoch": self._consumed[0] if epoch is None else whole("epoch", epoch), "step": whole("step", step)}
-        return {**self._loader.state_dict(), **at}
+        epoch = self._consumed[0] if epoch is None else whole("epoch", epoch)
+        return self._loader._native.state_at(epoch, whole("step", step))
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Makes the next iterator begin at a position that ``state_dict`` of any loader gave, on any rank of any world size."""
@@ -208,7 +227,7 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
         """
         return callback(self)
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> Stats:
         """As :meth:`bowstring.Loader.stats`."""
         return self._loader.stats()
 
@@ -219,7 +238,12 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
     # ---- the graph, and what it calls -----------------------------------------------------------------------------------
 
     def _graph(self) -> Any:
-        """begin ─► (epoch, step), (epoch, step + 1), ... ─► take(epoch, step) ─► the batch; and end."""
+        """begin ─► (epoch, step), (epoch, step + 1), ... ─► take(epoch, step) ─► the batch; and end.
+
+        Stages behind this one ask TensorFlow for the number of elements. It takes a choice among datasets for endless where one of
+        them is, and the shortest of a zip for the zip: so a choice that never takes the endless one, beside a range, has its
+        length, and ends earlier where a pass begins in the middle.
+        """
         numbers = tf.data.Dataset.range
         wires = [wire for column in self._columns for wire in _wires(column)]
 
@@ -248,7 +272,14 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
         # What Python holds is no part of an iterator's state: every batch is asked for by its number.
         settings.experimental_external_state_policy = tf.data.experimental.ExternalStatePolicy.IGNORE
         start = tf.data.Dataset.from_tensors(0).map(lambda _: tuple(begin(_)))
-        return start.flat_map(position).map(batch).with_options(settings)
+        zero = tf.constant(0, tf.int64)
+        endless = tf.data.Dataset.from_tensors((zero, zero)).repeat()
+        first = tf.data.Dataset.from_tensors(zero).repeat()
+        positions = tf.data.Dataset.choose_from_datasets(
+            [start.flat_map(position), endless], first, stop_on_empty_dataset=True
+        )
+        counted = tf.data.Dataset.zip(positions, numbers(self._steps))
+        return counted.map(lambda at, _: batch(*at)).with_options(settings)
 
     def _structured(self, arrays: Sequence[Any]) -> Any:
         rest = iter(arrays)
@@ -273,7 +304,7 @@ class Dataset(tf.data.Dataset):  # type: ignore[misc]  # TensorFlow has no types
 
     def _seek(self, epoch: int, step: int) -> None:
         native = self._loader._native
-        native.load_state({**native.state(), "epoch": epoch, "step": step})
+        native.load_state(native.state_at(epoch, step))
 
     def _end(self, epoch: Any) -> Any:
         """The end of ``epoch`` is asked for: it is told, as a loader tells it."""
@@ -319,7 +350,7 @@ def _wires(column: Column) -> list[tuple[Any, list[int | None]]]:
     """Type and shape of every array that crosses for a column, in the order of :meth:`Dataset._arrays`."""
     splits: list[tuple[Any, list[int | None]]] = [(tf.int64, [None])] * column.ragged
     if column.ragged:
-        splits[0] = (tf.int64, [column.rows + 1])
+        splits[0] = (tf.int64, [None if column.rows is None else column.rows + 1])
     if column.is_text:
         wires: list[tuple[Any, list[int | None]]] = [(tf.string, []), *splits]
     elif column.ragged:
@@ -333,6 +364,8 @@ def _wires(column: Column) -> list[tuple[Any, list[int | None]]]:
             wires.append((tf.bool, [*column.leading, *column.inner] if column.packed else [*column.leading]))
         elif extra == "__shape":
             wires.append((tf.int64, [*column.leading, None]))
+        elif extra == "__indices":
+            wires.append((tf.int32, [None]))
         elif extra.startswith("__lengths"):
             level = int(extra.removeprefix("__lengths").removeprefix("_") or 0)
             wires.append((tf.int64, [*column.leading, *column.inner[:level]]))
@@ -345,35 +378,55 @@ def _assembled(column: Column, arrays: Any) -> dict[str, Any]:
         values = tf.io.parse_tensor(values, tf.string)
         values.set_shape([None] if column.ragged else [column.rows])
         if not column.ragged and len(column.leading) > 1:
-            values = tf.reshape(values, column.leading)
+            values = tf.reshape(values, [-1 if axis is None else axis for axis in column.leading])
     if column.ragged:
         splits = [next(arrays) for _ in range(column.ragged)]
         values = tf.RaggedTensor.from_nested_row_splits(values, splits, validate=False)
     found = {column.name: values}
     for part in column.parts:
-        if part.removeprefix(column.name).startswith(("__valid", "__shape", "__lengths")):
+        extra = part.removeprefix(column.name)
+        if extra.startswith(("__valid", "__shape", "__lengths")):
             found[part] = next(arrays)
+        elif extra == "__indices":
+            # Of the same rows as the values.
+            found[part] = tf.RaggedTensor.from_nested_row_splits(next(arrays), splits, validate=False)
     return found
 
 
 def _arrangement(
-    columns: Sequence[Column], targets: str | Sequence[str] | None, weights: bool
+    columns: Sequence[Column],
+    targets: str | Sequence[str] | None,
+    inputs: str | Sequence[str] | None,
+    weights: bool,
 ) -> Callable[[Mapping[str, Any]], Any]:
     """How a batch is laid out: as a dictionary, or as Keras wants it."""
-    if targets is None:
-        return dict
-    names = [targets] if isinstance(targets, str) else list(targets)
-    known = [name for column in columns for name in (column.name, *column.parts)]
-    for name in names:
-        if name not in known:
-            raise ConfigError(f"option targets: there is no column {name!r} among {', '.join(known)}", option="targets")
+    known = list(dict.fromkeys(name for column in columns for name in (column.name, *column.parts)))
+    for option, given in (("targets", targets), ("inputs", inputs)):
+        for name in [given] if isinstance(given, str) else given or ():
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                meant = f"did you mean {near[0]!r}? " if near else ""
+                problem = f"there is no column {name!r}; {meant}there are {', '.join(known)}"
+                raise ConfigError(f"option {option}: {problem}", option=option)
+    packed = {column.name for column in columns if column.packed}
+
+    def part(batch: dict[str, Any], wanted: str | Sequence[str]) -> Any:
+        return batch.pop(wanted) if isinstance(wanted, str) else {name: batch.pop(name) for name in wanted}
 
     def arrange(batch: Mapping[str, Any]) -> Any:
-        inputs = dict(batch)
-        mask = inputs.pop("_mask", None) if weights else None
-        wanted = {name: inputs.pop(name) for name in names}
-        parts = (inputs, wanted[targets] if isinstance(targets, str) else wanted)
-        return parts if mask is None else (*parts, tf.cast(mask, tf.float32))
+        rest = dict(batch)
+        mask = rest.pop("_mask", None) if weights and targets is not None else None
+        second = None if targets is None else part(rest, targets)
+        if inputs is not None:
+            first = part(rest, inputs)
+        elif targets is not None and len(rest) == 1 and packed.issuperset(rest):
+            # A model of layers in a row takes a matrix, and no dictionary of one.
+            first = next(iter(rest.values()))
+        else:
+            first = rest
+        parts = (first,) if targets is None else (first, second)
+        parts = parts if mask is None else (*parts, tf.cast(mask, tf.float32))
+        return parts if len(parts) > 1 else first
 
     return arrange
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -9,23 +10,69 @@ import torch
 from torch import distributed
 from torch.cuda import current_stream
 from torch.utils.data import IterableDataset, get_worker_info
-from torch.utils.data._utils.collate import default_collate_fn_map
+from torch.utils.data._utils.fetch import _BaseDatasetFetcher
 from torch.utils.dlpack import from_dlpack
 
 from bowstring import _native
 from bowstring.base import BaseLoader
-from bowstring.errors import ConfigError, RemoteError, UnsupportedError
+from bowstring.errors import ConfigError, RemoteError
 from bowstring.index import index
 from bowstring.options import Url
+from bowstring.steps import Batches, Steps, no_random_split, no_rows_by_number, only
+from bowstring.underway import Underway, watched
 
 __all__ = ["DataLoader", "Dataset", "shared_index"]
 
 
 class DataLoader(BaseLoader[Any]):
-    """Yields ``dict[str, torch.Tensor]``, on ``device``; strings and binary are ``pyarrow.Array``.
+    """Yields ``dict[str, torch.Tensor]``, on ``device``; text is ``list[str]``, binary ``list[bytes]``, lists of them too.
 
     It takes the place of ``torch.utils.data.DataLoader``: batches are made by threads in Rust, so there are no worker processes.
     """
+
+    # What Accelerate looks for: a loader that is sharded already, whose ``state_dict`` belongs into its checkpoints.
+    _is_accelerate_prepared = True
+    use_stateful_dataloader = True
+    collate_fn = staticmethod(only)
+    # Of the workers that there are not; what a loader is made of anew may not say 2.
+    prefetch_factor: int | None = None
+
+    # What is iterated over, if Accelerate was told.
+    _underway: Iterator[Any] | None = None
+
+    def _pass(self, batches: Iterator[Any]) -> Iterator[Any]:
+        return Underway(self, batches) if watched() else batches
+
+    def __len__(self) -> int:
+        """Steps of one epoch: exact, and the same on every rank."""
+        no_random_split(f"{type(self).__module__}.{type(self).__qualname__}")
+        return super().__len__()
+
+    @property
+    def dataset(self) -> Batches:
+        """What frameworks ask for the number of rows: ``len(loader.dataset)`` is :attr:`rows`."""
+        return Batches(self)
+
+    @property
+    def batch_sampler(self) -> Steps:
+        """The steps of a pass, for libraries that make a loader of :attr:`dataset`, this and ``collate_fn``, to skip some."""
+        return Steps(self)
+
+    @property
+    def end_of_dataloader(self) -> bool:
+        """Whether the last batch of the epoch was yielded, by Accelerate's name."""
+        return self.step == self._native.steps
+
+    @property
+    def remainder(self) -> int:
+        """Rows of the incomplete last step over all ranks, by Accelerate's name: the first of what ``gather_for_metrics`` gathers.
+
+        0 without one. -1 where a cut would take the wrong rows, since ranks fill up their batches: ``_mask`` tells them.
+        """
+        spec, world = self._native.state()["spec"], self.world_size
+        rest = self.rows % int(spec["global_batch"])
+        filled = spec["tail"] not in ("short", "even") or rest % world > 0
+        return rest if rest == 0 or (spec["tail"] != "drop" and (world == 1 or not filled)) else -1
 
     def _array(self, tensor: _native.Tensor) -> Any:
         if tensor.device != "cpu":
@@ -34,26 +81,13 @@ class DataLoader(BaseLoader[Any]):
         # The capsule itself: torch asks an object three more questions, which for small tensors take as long as the answer.
         return from_dlpack(tensor.__dlpack__())
 
+    def _text(self, name: str, array: _native.ArrowArray) -> Any:
+        return array.to_pylist()
+
     def _stream(self) -> Any:
         device = self.device
         # In torch's numbers the legacy default stream is 0.
         return None if device == "cpu" else current_stream(device).cuda_stream or 1
-
-
-class _Whole(dict[str, Any]):
-    """A batch that must not be stacked with others."""
-
-
-def _refuse_stacking(*_: Any, **__: Any) -> NoReturn:
-    raise ConfigError(
-        "option batch_size: a bowstring.torch.Dataset yields whole batches, which torch would stack into batches of batches; use "
-        "torch.utils.data.DataLoader(dataset, batch_size=None), and give batch_size to bowstring.torch.Dataset",
-        option="batch_size",
-    )
-
-
-# Where torch looks up how to make a batch of what a dataset yields, by type.
-default_collate_fn_map[_Whole] = _refuse_stacking
 
 
 class Dataset(DataLoader, IterableDataset[dict[str, Any]]):
@@ -64,15 +98,8 @@ class Dataset(DataLoader, IterableDataset[dict[str, Any]]):
     It yields whole batches, hence ``batch_size=None``, and no worker processes: with ``num_workers`` above 0 it raises.
     """
 
-    def _batch(self, columns: dict[str, _native.Tensor | _native.ArrowArray]) -> dict[str, Any]:
-        return _Whole(super()._batch(columns))
-
     def __getitem__(self, index: Any) -> NoReturn:
-        raise UnsupportedError(
-            "a bowstring.torch.Dataset yields whole batches in order and has no rows by number, so random_split, Subset and "
-            "samplers cannot work on it; split by a filter instead: filter='split(id, 0, 0.8)' and filter='split(id, 0.8, 1)'",
-            option="filter",
-        )
+        no_rows_by_number("bowstring.torch.Dataset")
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         if get_worker_info() is not None:
@@ -80,6 +107,15 @@ class Dataset(DataLoader, IterableDataset[dict[str, Any]]):
                 "option num_workers: bowstring makes batches in threads of its own and shards by rank; "
                 "use torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=0)",
                 option="num_workers",
+            )
+        fetcher = sys._getframe(1).f_locals.get("self")
+        if isinstance(fetcher, _BaseDatasetFetcher) and fetcher.auto_collation:
+            # Whatever its collate_fn is.
+            raise ConfigError(
+                "option batch_size: a bowstring.torch.Dataset yields whole batches, which torch would stack into batches "
+                "of batches; use torch.utils.data.DataLoader(dataset, batch_size=None), and give batch_size to "
+                "bowstring.torch.Dataset",
+                option="batch_size",
             )
         return super().__iter__()
 

@@ -20,7 +20,7 @@ __all__ = ["DatasetWriter", "Stored"]
 
 @dataclass(frozen=True)
 class Stored:
-    """What the cells of a binary column hold: arrays or images, which a loader then decodes."""
+    """The content of the cells of a binary column: arrays or images, which a loader then decodes."""
 
     codec: Literal["npy", "npz", "png", "jpeg"]
     """How a cell is encoded."""
@@ -45,15 +45,15 @@ class DatasetWriter:
 
     :param path: the directory to be made.
     :param schema: anything with ``__arrow_c_schema__``: a ``pyarrow.Schema``, a ``polars`` schema.
-    :param stored: what the cells of binary columns hold.
+    :param stored: content of the cells of binary columns.
     :param petastorm: a Unischema: the dataset is then one of Petastorm too. It has the columns of ``schema``.
     :param rows_per_group: most rows of a row group (65,536).
     :param group_bytes: bytes of a row group, as stored (32 MiB).
     :param rows_per_file: rows of a file.
     :param file_bytes: bytes of a file, as stored (512 MiB).
     :param compression: ``zstd`` or ``("zstd", level)``, ``snappy``, ``lz4``, ``none``. Encoded cells are never compressed again.
-    :param overwrite: whether a dataset of bowstring at ``path`` is replaced.
-    :param overwrite_foreign: with ``overwrite``, whether whatever else is at ``path`` is deleted too.
+    :param overwrite: replace a dataset of bowstring at ``path``.
+    :param overwrite_foreign: with ``overwrite``, delete any other content of ``path`` too.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class DatasetWriter:
 
             options["petastorm"] = document(petastorm)
         said = {name: one.options() for name, one in (stored or {}).items()}
-        self._native = _native.DatasetWriter(path, schema, json.dumps(said), dumped(options))
+        self._native = _native.DatasetWriter(os.path.expanduser(path), schema, json.dumps(said), dumped(options))
 
     def write(self, data: Any) -> None:
         """Adds the rows of ``data``: a record batch, a table, a stream; anything with the Arrow PyCapsule protocol."""

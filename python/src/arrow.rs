@@ -17,7 +17,7 @@ use arrow::datatypes::{ByteArrayType, DataType, Field, GenericBinaryType, Generi
 use arrow::ffi::{FFI_ArrowArray, FFI_ArrowSchema, from_ffi};
 use arrow::ffi_stream::{FFI_ArrowArrayStream, RecordBatchStreamReader};
 use bowstring::Error;
-use bowstring::tensor::Tensor;
+use bowstring::tensor::{Batch, Tensor};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyCapsule, PyList, PyString, PyTuple};
 
@@ -27,11 +27,24 @@ use crate::fork::Owned;
 /// An Arrow column as Python sees it.
 #[pyclass(frozen, name = "ArrowArray", module = "bowstring")]
 #[derive(Debug)]
-pub(crate) struct ArrowArray(Owned<ArrayRef>);
+pub(crate) struct ArrowArray {
+    array: Owned<ArrayRef>,
+    /// Whether another process writes to its memory again: not to be read in a forked child.
+    foreign: bool,
+}
 
 impl ArrowArray {
     pub(crate) fn new(array: ArrayRef) -> Self {
-        Self(Owned::new(array))
+        Self { array: Owned::new(array), foreign: false }
+    }
+
+    /// A column of `batch`.
+    pub(crate) fn of(batch: &Batch, array: &ArrayRef) -> Self {
+        Self { foreign: batch.is_foreign(), ..Self::new(Arc::clone(array)) }
+    }
+
+    fn read(&self, py: Python<'_>) -> PyResult<&ArrayRef> {
+        if self.foreign { self.array.checked().map_err(|error| raise(py, &error)) } else { Ok(&self.array) }
     }
 }
 
@@ -39,30 +52,30 @@ impl ArrowArray {
 impl ArrowArray {
     #[getter]
     fn r#type(&self) -> String {
-        self.0.data_type().to_string()
+        self.array.data_type().to_string()
     }
 
     #[getter]
     fn null_count(&self) -> usize {
-        self.0.null_count()
+        self.array.null_count()
     }
 
     #[getter]
     fn nbytes(&self) -> usize {
-        self.0.get_buffer_memory_size()
+        self.array.get_buffer_memory_size()
     }
 
     fn __len__(&self) -> usize {
-        self.0.len()
+        self.array.len()
     }
 
     fn __repr__(&self) -> String {
-        format!("bowstring.ArrowArray({}, {} values)", self.0.data_type(), self.0.len())
+        format!("bowstring.ArrowArray({}, {} values)", self.array.data_type(), self.array.len())
     }
 
     /// Strings as `str`, binary as `bytes`, nulls as `None`, lists as `list`.
     fn to_pylist<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        to_list(py, &*self.0)
+        to_list(py, self.read(py)?)
     }
 
     #[pyo3(signature = (requested_schema=None))]
@@ -73,17 +86,24 @@ impl ArrowArray {
     ) -> PyResult<Bound<'py, PyTuple>> {
         // The protocol lets a producer ignore a schema that it cannot cast to.
         let _ = requested_schema;
-        let field = Field::new("", self.0.data_type().clone(), self.0.null_count() > 0);
-        array_capsules(py, &self.0.to_data(), &field)
+        let array = self.read(py)?;
+        let field = Field::new("", array.data_type().clone(), array.null_count() > 0);
+        array_capsules(py, &array.to_data(), &field)
     }
 
     fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
-        schema_capsule(py, &Field::new("", self.0.data_type().clone(), self.0.null_count() > 0))
+        schema_capsule(py, &Field::new("", self.array.data_type().clone(), self.array.null_count() > 0))
     }
 }
 
 fn schema_capsule<'py>(py: Python<'py>, field: &Field) -> PyResult<Bound<'py, PyCapsule>> {
     let schema = FFI_ArrowSchema::try_from(field).map_err(|error| refuse(py, field.data_type(), &error.to_string()))?;
+    PyCapsule::new_with_value(py, schema, c"arrow_schema")
+}
+
+/// The capsule of the columns of a record batch.
+pub(crate) fn whole_schema_capsule<'py>(py: Python<'py>, schema: &Schema) -> PyResult<Bound<'py, PyCapsule>> {
+    let schema = FFI_ArrowSchema::try_from(schema).map_err(|error| refuse(py, &"this schema", &error.to_string()))?;
     PyCapsule::new_with_value(py, schema, c"arrow_schema")
 }
 

@@ -11,6 +11,7 @@ fn class(error: &Error) -> &'static str {
     match error {
         Error::NotFound { .. } => "NotFoundError",
         Error::Corrupt { .. } => "CorruptError",
+        Error::Nulls { .. } => "NullsError",
         Error::SourceChanged { .. } => "SourceChangedError",
         Error::Mismatch { .. } => "MismatchError",
         Error::Unsupported { .. } => "UnsupportedError",
@@ -47,6 +48,7 @@ fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
         "option",
         match error {
             Error::Config { option, .. } | Error::Limit { option, .. } => Some(*option),
+            Error::Nulls { .. } => Some("nulls"),
             _ => None,
         },
     )?;

@@ -68,7 +68,8 @@ impl<T> Owned<T> {
     }
 }
 
-/// Reading a finished batch is harmless in a child: the fork copied its memory.
+/// Reading a finished batch is harmless in a child: the fork copied its memory. What lies in memory of another process is the
+/// exception, and is [`checked`](Owned::checked).
 impl<T> Deref for Owned<T> {
     type Target = T;
 

@@ -4,6 +4,7 @@
 //! the GIL.
 
 mod arrow;
+mod audit;
 mod buffers;
 #[cfg(feature = "convert")]
 mod convert;
@@ -42,6 +43,8 @@ mod _native {
     #[pymodule_export]
     use super::arrow::ArrowArray;
     #[pymodule_export]
+    use super::audit::audit;
+    #[pymodule_export]
     use super::buffers::PyBuffers;
     #[cfg(feature = "convert")]
     #[pymodule_export]
@@ -55,7 +58,7 @@ mod _native {
     #[pymodule_export]
     use super::loader::{PyLoader, PyPass};
     #[pymodule_export]
-    use super::options::{misspelt_variable, option_from_text, option_table};
+    use super::options::{column_is_meant, misspelt_variable, option_from_text, option_table};
     #[pymodule_export]
     use super::petastorm::{petastorm_metadata, unischema_metadata};
     #[pymodule_export]

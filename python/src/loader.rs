@@ -6,15 +6,16 @@ use std::time::Duration;
 
 use bowstring::dataset::Index;
 use bowstring::device::{Consumer, DeviceValue};
+use bowstring::flight::wire::arrow_schema;
 use bowstring::pipeline::Pass;
 use bowstring::plan::State;
 use bowstring::tensor::Value;
 use bowstring::{AnyBatch, Batch, Error, Loader, Next};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyCapsule, PyDict};
 
-use crate::arrow::ArrowArray;
+use crate::arrow::{ArrowArray, whole_schema_capsule};
 use crate::buffers::PyBuffers;
 use crate::field;
 use crate::gang::PyGang;
@@ -100,7 +101,7 @@ pub(crate) fn columns<'py>(py: Python<'py>, batch: &Batch) -> PyResult<Bound<'py
     for (name, value) in batch.columns() {
         match value {
             Value::Tensor(tensor) => columns.set_item(&**name, PyTensor::new(tensor.clone()))?,
-            Value::Arrow(array) => columns.set_item(&**name, ArrowArray::new(Arc::clone(array)))?,
+            Value::Arrow(array) => columns.set_item(&**name, ArrowArray::of(batch, array))?,
         }
     }
     Ok(columns)
@@ -233,6 +234,12 @@ impl PyLoader {
         self.0.get(py, |loader| loader.schema().to_string())
     }
 
+    /// The schema as an `arrow_schema` capsule.
+    fn arrow_schema<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
+        let schema = self.0.get(py, |loader| arrow_schema(loader.schema()))?;
+        whole_schema_capsule(py, &schema)
+    }
+
     /// Where batches are delivered: `cpu`, `cuda:0`.
     #[getter]
     fn device(&self, py: Python<'_>) -> PyResult<String> {
@@ -245,12 +252,23 @@ impl PyLoader {
         self.0.document(py, |loader| Ok(field::documents(loader.schema()).to_string()))
     }
 
+    /// Integers that are delivered in 64 bits and need more than 32: column, value, and the place as text.
+    fn wide_integers(&self, py: Python<'_>) -> PyResult<Vec<(String, i128, String)>> {
+        let found = self.0.with(py, |loader| loader.wide_integers())?;
+        Ok(found.into_iter().map(|wide| (wide.column.to_string(), wide.value, wide.place.to_string())).collect())
+    }
+
     fn set_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {
         self.0.with(py, |loader| loader.set_epoch(epoch))
     }
 
     fn state<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.0.document(py, |loader| Ok(loader.state().to_json()))
+    }
+
+    /// The state after `step` steps of `epoch`.
+    fn state_at<'py>(&self, py: Python<'py>, epoch: u64, step: u64) -> PyResult<Bound<'py, PyAny>> {
+        self.0.document(py, |loader| Ok(loader.state_at(epoch, step).to_json()))
     }
 
     fn load_state(&self, py: Python<'_>, state: &Bound<'_, PyAny>) -> PyResult<()> {
@@ -283,6 +301,17 @@ impl PyLoader {
 
     fn ledger<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         self.0.document(py, |loader| serde_json::to_string(&loader.ledger()))
+    }
+
+    /// What was consumed since the loader was opened, signed if a key is given.
+    #[pyo3(signature = (key=None))]
+    fn certificate<'py>(&self, py: Python<'py>, key: Option<Vec<u8>>) -> PyResult<Bound<'py, PyAny>> {
+        let certificate = self.0.with(py, |loader| {
+            let mut certificate = loader.certificate();
+            key.as_deref().map_or(Ok(()), |key| certificate.sign(key))?;
+            Ok(certificate)
+        })?;
+        py.import("json")?.call_method1("loads", (certificate.to_json(),))
     }
 
     /// Stops everything at once; in a forked child there is nothing to stop.

@@ -48,3 +48,9 @@ pub(crate) fn option_from_text(py: Python<'_>, name: &str, text: &str, origin: &
 pub(crate) fn misspelt_variable(name: &str) -> Option<String> {
     misspelling(name)
 }
+
+/// Whether `pattern`, a name, a prefix of it or a glob, means the column `name`, as in the options of columns.
+#[pyfunction]
+pub(crate) fn column_is_meant(pattern: &str, name: &str) -> bool {
+    bowstring::codec::column_is_meant(pattern, name)
+}

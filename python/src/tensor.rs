@@ -109,9 +109,17 @@ impl PyTensor {
         Self(Owned::new(Held::Device(tensor)))
     }
 
+    /// What there is to be read. In a forked child that is nothing of what a server wrote: it writes there again once the parent is done.
+    fn held(&self, py: Python<'_>) -> PyResult<&Held> {
+        match &*self.0 {
+            Held::Host(tensor) if tensor.slab().is_foreign() => self.0.checked().map_err(|error| raise(py, &error)),
+            held => Ok(held),
+        }
+    }
+
     /// The tensor, if it is in host memory.
     fn host(&self, py: Python<'_>) -> PyResult<&Tensor> {
-        match &*self.0 {
+        match self.held(py)? {
             Held::Host(tensor) => Ok(tensor),
             Held::Device(_) => {
                 let what = format!("a tensor on {} as an array of the host", self.0.device());
@@ -205,7 +213,7 @@ impl PyTensor {
     /// not used again before everything is done that the device was told until the tensor was dropped.
     #[getter]
     fn data_ptr(&self, py: Python<'_>) -> PyResult<u64> {
-        match &*self.0 {
+        match self.held(py)? {
             Held::Host(tensor) => Ok(tensor.as_ptr().addr() as u64),
             Held::Device(tensor) => {
                 self.give_to(py, tensor, Consumer::Unordered)?;
@@ -321,12 +329,12 @@ impl PyTensor {
         if copy == Some(true) || matches!(&*self.0, Held::Device(_)) {
             let held = match &*self.0 {
                 Held::Device(_) => self.0.checked().map_err(|error| raise(py, &error))?,
-                held @ Held::Host(_) => held,
+                Held::Host(_) => self.held(py)?,
             };
             let copied = py.detach(|| held.copied()).map_err(|error| raise(py, &error))?;
             return dlpack::capsule(py, Held::Host(copied), versioned, true);
         }
-        dlpack::capsule(py, (*self.0).clone(), versioned, false)
+        dlpack::capsule(py, self.held(py)?.clone(), versioned, false)
     }
 
     #[pyo3(signature = (requested_schema=None))]

@@ -37,7 +37,9 @@ class Way(NamedTuple):
     options: dict[str, Any]
 
     def open(self, **options: Any) -> Any:
-        return self.loader(self.url, **{"batch_size": BATCH, "columns": ["id"], **self.options, **options})
+        return self.loader(
+            self.url, **{"batch_size": BATCH, "columns": ["id"], "tail": "pad", **self.options, **options}
+        )
 
     def empty(self, rows: int) -> Any:
         zeros = np.zeros(rows, np.int64)
@@ -45,7 +47,8 @@ class Way(NamedTuple):
 
 
 def real(batch: dict[str, Any]) -> list[int]:
-    return [int(row) for row, is_real in zip(batch["id"], batch["_mask"], strict=True) if is_real]
+    mask = batch.get("_mask", [True] * len(batch["id"]))
+    return [int(row) for row, is_real in zip(batch["id"], mask, strict=True) if is_real]
 
 
 def steps(batches: Any) -> list[list[int]]:
@@ -56,7 +59,7 @@ def table(rows: range) -> Any:
     return pa.table({"id": pa.array(rows, pa.int64())})
 
 
-def put(server: bowstring.Server) -> None:
+def put(server: bowstring.flight.Server) -> None:
     """Puts the rows in two tasks, as Spark's do."""
     with Connection(f"{server.url}/rows") as connection:
         tokens = []
@@ -85,16 +88,17 @@ def way(request: pytest.FixtureRequest, tmp_path: pathlib.Path, loader: type[Any
                 pq.write_table(table(rows), part, row_group_size=13)
             yield Way(loader, parts, {"weights": [1, 1]})
         elif kind == "put":
-            server = stack.enter_context(bowstring.Server({}, put=tmp_path / "put"))
+            server = stack.enter_context(bowstring.flight.Server({}, put=tmp_path / "put"))
             put(server)
             yield Way(loader, f"{server.url}/rows", {})
         else:
-            server = stack.enter_context(bowstring.Server({"rows": path}))
+            server = stack.enter_context(bowstring.flight.Server({"rows": path}))
             yield Way(loader, f"{server.url}/rows", {"storage_options": {"transport": kind}})
 
 
-def test_a_state_goes_on_at_every_step(way: Way) -> None:
-    with way.open(shuffle=True, seed=3) as writer:
+@pytest.mark.parametrize("tail", ["pad", "short", "even"])
+def test_a_state_goes_on_at_every_step(way: Way, tail: str) -> None:
+    with way.open(shuffle=True, seed=3, tail=tail) as writer:
         states = [writer.state_dict()]
         expected = []
         for batch in writer:
@@ -102,9 +106,13 @@ def test_a_state_goes_on_at_every_step(way: Way) -> None:
             states.append(writer.state_dict())
     assert len(expected) == len(writer) == 9
     rows = [row for step in expected for row in step]
+    # 100 rows or 99: less than half a step is left, which the last two steps share under `even`.
+    left = len(rows) - 8 * BATCH
+    even = [(BATCH + left + 1) // 2, (BATCH + left) // 2]
+    assert [len(step) for step in expected[-2:]] == (even if tail == "even" else [BATCH, left])
     assert len(rows) == len(set(rows)) >= ROWS - 1
     for step, state in enumerate(states):
-        with way.open(shuffle=True, seed=3) as resumed:
+        with way.open(shuffle=True, seed=3, tail=tail) as resumed:
             resumed.load_state_dict(json.loads(json.dumps(state)))
             assert (resumed.epoch, resumed.step) == (0, step)
             assert steps(resumed) == expected[step:]

@@ -233,3 +233,16 @@ def test_images_and_packings_of_streaming(tmp_path: pathlib.Path) -> None:
             assert len(found) == len(pictures[row["id"]])
             assert all((a == b).all() for a, b in zip(found, pictures[row["id"]], strict=True))
             assert image.open(io.BytesIO(row["photo"])).size == (4, row["id"] % 3 + 1)
+
+
+def test_batches_without_rows_or_bytes_take_no_others_with_them(tmp_path: pathlib.Path) -> None:
+    numbers, nothing = pa.schema([("n", pa.int64())]), pa.schema([("n", pa.null())])
+    for schema, values in ((numbers, [[], [1, 2], [], [], [3], []]), (nothing, [[None] * 2, [], [None] * 3])):
+        for kind, make in (("file", pa.ipc.new_file), ("stream", pa.ipc.new_stream)):
+            source, out = tmp_path / f"{kind}-{schema.field(0).type}.arrow", tmp_path / f"{kind}-{schema.field(0).type}"
+            with make(source, schema) as writer:
+                for rows in values:
+                    writer.write_batch(pa.record_batch([pa.array(rows, schema.field(0).type)], schema=schema))
+            bowstring.convert(source, out, to="arrow")
+            (written,) = out.glob("*.arrow")
+            assert pa.ipc.open_file(written).read_all()["n"].to_pylist() == [n for rows in values for n in rows]

@@ -46,7 +46,7 @@ import bowstring
 import numpy as np
 from bowstring import Image
 IMAGES = {"image": Image(32, dtype="float32", normalize=([0.5, 0.4, 0.3], [0.2, 0.3, 0.4]))}
-OPTIONS = dict(batch_size=16, columns=["image", "label"], images=IMAGES, shuffle=True, seed=5)
+OPTIONS = dict(batch_size=16, columns=["image", "label"], images=IMAGES, shuffle=True, seed=5, tail="pad")
 
 def rows(batch):
     found = {}
@@ -406,7 +406,7 @@ def photos(loader):
     return np.concatenate([array.astype(np.int32) for array in arrays])
 
 image = Image(48, crop="random_resized", flip=True, draft=False)
-options = dict(batch_size=16, columns=["image", "label"], shuffle=True, seed=5)
+options = dict(batch_size=16, columns=["image", "label"], shuffle=True, seed=5, tail="pad")
 ours = bowstring.Loader(PHOTOS, images={"image": image}, **options)
 """
 

@@ -127,6 +127,47 @@ def test_kept_batches_keep_their_values(server: Server) -> None:
         theirs["image"].zero_()
 
 
+FORKED = """
+import os, sys
+import bowstring
+
+loader = bowstring.Loader(sys.argv[1], batch_size=4, shuffle=False, storage_options={"transport": sys.argv[2]})
+kept = []
+loader._native.next(lambda columns: kept.append(columns) or True)
+[columns] = kept
+child = os.fork()
+if child == 0:
+    import numpy
+    seen = []
+    for column in columns.values():
+        is_tensor = isinstance(column, bowstring.Tensor)
+        uses = [column.__arrow_c_array__]
+        uses += [column.__dlpack__, lambda: column.data_ptr, column.numpy] if is_tensor else [column.to_pylist]
+        for use in uses:
+            try:
+                use()
+            except bowstring.ClosedError as error:
+                assert "forked" in str(error), error
+                seen.append("refused")
+            else:
+                seen.append("read")
+    print(len(seen) > 4, *sorted(set(seen)))
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+assert status == 0, status
+assert columns["label"].numpy().shape == (4,)
+"""
+
+
+@pytest.mark.parametrize(("transport", "expected"), [("tcp", "True read"), ("shared_memory", "True refused")])
+def test_a_forked_child_reads_nothing_that_the_server_writes_again(
+    server: Server, script: Any, transport: str, expected: str
+) -> None:
+    child = script(FORKED, server.url("photos"), transport)
+    out, err = child.communicate(timeout=60)
+    assert (child.returncode, out.strip()) == (0, expected), err
+
+
 def test_the_fifteen_lines_of_the_documentation_run() -> None:
     text = (ROOT / "docs/protocol.md").read_text()
     [code] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
@@ -188,10 +229,14 @@ def test_a_gang_meets_and_restarts(server: Server) -> None:
     seen: dict[int, list[Any]] = {rank: [] for rank in range(3)}
 
     def run(rank: int) -> None:
-        with bowstring.Gang(server.url(), "tests", rank=rank, world_size=3, device=f"cpu:{rank}", timeout=20) as gang:
-            loader = bowstring.Loader(server.url("photos"), batch_size=3, columns=["label"], row_id=True, gang=gang)
+        with bowstring.flight.Gang(
+            server.url(), "tests", rank=rank, world_size=3, device=f"cpu:{rank}", timeout=20
+        ) as gang:
+            loader = bowstring.Loader(
+                server.url("photos"), batch_size=3, tail="even", columns=["label"], row_id=True, gang=gang
+            )
             assert [member.device for member in gang.members()] == ["cpu:0", "cpu:1", "cpu:2"]
-            rows = [int(row) for batch in loader for row in batch["_row_id"][batch["_mask"]]]
+            rows = [int(row) for batch in loader for row in batch["_row_id"]]
             for messages in [gang.all_gather(json.dumps(rows).encode())]:
                 seen[rank] = sorted(row for message in messages for row in json.loads(message))
             token = gang.ack(0, len(loader) - 1)
@@ -207,10 +252,10 @@ def test_a_gang_meets_and_restarts(server: Server) -> None:
 
 
 def test_a_lost_member_ends_the_others_streams(server: Server) -> None:
-    members: dict[int, bowstring.Gang] = {}
+    members: dict[int, bowstring.flight.Gang] = {}
 
     def join(rank: int) -> None:
-        members[rank] = bowstring.Gang(server.url(), "lost", rank=rank, world_size=2, timeout=20)
+        members[rank] = bowstring.flight.Gang(server.url(), "lost", rank=rank, world_size=2, timeout=20)
 
     threads = [threading.Thread(target=join, args=(rank,)) for rank in range(2)]
     for thread in threads:

@@ -22,11 +22,11 @@ def server() -> Iterator[Server]:
     server.stop()
 
 
-def joined(server: Server, name: str, world: int) -> list[bowstring.Gang]:
-    members: dict[int, bowstring.Gang] = {}
+def joined(server: Server, name: str, world: int) -> list[bowstring.flight.Gang]:
+    members: dict[int, bowstring.flight.Gang] = {}
 
     def join(rank: int) -> None:
-        members[rank] = bowstring.Gang(server.url(), name, rank=rank, world_size=world, timeout=30)
+        members[rank] = bowstring.flight.Gang(server.url(), name, rank=rank, world_size=world, timeout=30)
 
     threads = [threading.Thread(target=join, args=(rank,)) for rank in range(world)]
     for thread in threads:
@@ -115,7 +115,7 @@ def test_an_interrupted_barrier_can_be_repeated_and_an_interrupted_join_gives_it
     other.join(30)
     interrupted = Interrupted(0.3)
     with pytest.raises(KeyboardInterrupt):
-        bowstring.Gang(server.url(), "given up", rank=0, world_size=2, timeout=60)
+        bowstring.flight.Gang(server.url(), "given up", rank=0, world_size=2, timeout=60)
     assert time.monotonic() - interrupted.at < 6
     assert [member.rank for member in joined(server, "given up", 2)] == [0, 1]
 

@@ -6,6 +6,7 @@ import inspect
 import json
 import pathlib
 import shutil
+import typing
 from typing import Any
 
 import bowstring
@@ -16,6 +17,8 @@ import pytest
 from bowstring import Fill, Image, Loader, Pack, Padded
 from bowstring.base import BaseLoader
 from bowstring.options import document, size
+from bowstring.stats import Stats
+from conftest import EVERY_KIND
 
 
 def ids(loader: Loader) -> list[list[int]]:
@@ -37,8 +40,8 @@ def test_values_are_those_of_pyarrow(numbers: pathlib.Path) -> None:
             np.testing.assert_array_equal(batch["id"], rows["id"].to_numpy())
             np.testing.assert_array_equal(batch["x"], rows["x"].to_numpy())
             assert batch["x"].dtype == np.float32
-            assert isinstance(batch["name"], pa.Array)
-            assert batch["name"].to_pylist() == rows["name"].to_pylist()
+            assert isinstance(batch["name"], np.ndarray)
+            assert batch["name"].tolist() == rows["name"].to_pylist()
             lists = np.split(batch["tags__values"], batch["tags__offsets"][1:-1])
             assert [list(one) for one in lists] == rows["tags"].to_pylist()
 
@@ -99,7 +102,7 @@ def test_the_labels_of_the_photos(photos: pathlib.Path) -> None:
     with Loader(photos, batch_size=8, shuffle=False, images={"image": Image(32, crop="center")}) as loader:
         batches = list(loader)
     assert [label for batch in batches for label in batch["label"]] == expected["label"].to_pylist()
-    assert [path for batch in batches for path in batch["path"].to_pylist()] == expected["path"].to_pylist()
+    assert [path for batch in batches for path in batch["path"]] == expected["path"].to_pylist()
     assert {(batch["image"].shape, batch["image"].dtype.name) for batch in batches} == {((8, 3, 32, 32), "uint8")}
 
 
@@ -122,11 +125,17 @@ def test_shuffled_each_row_once_in_one_order(numbers: pathlib.Path) -> None:
 
 
 def test_the_tail(numbers: pathlib.Path) -> None:
-    with Loader(numbers, batch_size=32, shuffle=False, columns=["id"]) as loader:
+    with Loader(numbers, batch_size=32, shuffle=False, columns=["id"], tail="pad") as loader:
         last = list(loader)[-1]
     assert len(last["id"]) == 32
     assert last["_mask"].dtype == np.bool_
     assert last["_mask"].sum() == 4
+    with Loader(numbers, batch_size=32, shuffle=False, columns=["id"]) as loader:
+        assert (len(loader), loader.drop_last) == (4, False)
+        assert [batch["id"].tolist() for batch in loader][3:] == [[96, 97, 98, 99]]
+        assert loader.state_dict()["spec"]["tail"] == "short"
+    with Loader(numbers, batch_size=32, shuffle=False, columns=["id"], tail="even") as loader:
+        assert [len(batch["id"]) for batch in loader] == [32, 32, 18, 18]
     with Loader(numbers, batch_size=32, shuffle=False, columns=["id"], tail="drop") as loader:
         assert len(loader) == len(list(loader)) == 3
     with Loader(numbers, batch_size=32, shuffle=False, columns=["id"], tail="repeat") as loader:
@@ -158,7 +167,7 @@ def test_a_loop_that_is_left(numbers: pathlib.Path) -> None:
 
 
 def test_resume_on_another_number_of_ranks(numbers: pathlib.Path) -> None:
-    options: dict[str, Any] = {"global_batch_size": 12, "columns": ["id"], "seed": 11}
+    options: dict[str, Any] = {"global_batch_size": 12, "columns": ["id"], "seed": 11, "tail": "pad"}
 
     def ranks(world: int) -> list[Loader]:
         return [Loader(numbers, **options, rank=rank, world_size=world) for rank in range(world)]
@@ -206,7 +215,7 @@ def test_columns_and_what_becomes_of_them(numbers: pathlib.Path, tmp_path: pathl
         row_id=True,
     ) as loader:
         batch = next(iter(loader))
-    assert batch.keys() == {"tags", "tags__lengths", "both", "_row_id", "_mask"}
+    assert batch.keys() == {"tags", "tags__lengths", "both", "_row_id"}
     np.testing.assert_array_equal(batch["tags"][:4], [[-1, -1], [0, -1], [0, 1], [0, 1]])
     np.testing.assert_array_equal(batch["both"][3], [3, 1.5])
     assert batch["both"].dtype == np.float32
@@ -304,7 +313,8 @@ def test_every_option_is_looked_up_in_the_environment(monkeypatch: pytest.Monkey
         "device_overflow": ("true", True),
         "index": ("s3://bucket/some.index", "s3://bucket/some.index"),
     }
-    names = [name for name in inspect.signature(BaseLoader).parameters if name not in ("url", "gang", "unknown")]
+    others = ("url", "gang", "drop_last", "unknown")
+    names = [name for name in inspect.signature(BaseLoader).parameters if name not in others]
     texts |= {name: ("5", 5) for name in names if name not in texts}
     for name, (text, _) in texts.items():
         monkeypatch.setenv(f"BOWSTRING_{name.upper()}", text)
@@ -414,6 +424,29 @@ def test_a_bad_row_is_an_error_with_its_place_or_an_entry(
         assert zeroing.ledger()["zeroed"] == 1
 
 
+def test_a_schema_is_a_mapping_and_an_arrow_schema(kinds: pathlib.Path) -> None:
+    with Loader(kinds, **EVERY_KIND, arrow=["name", "bytes", "words"]) as loader:
+        schema = loader.schema
+        batch = next(iter(loader))
+    assert sorted(name for field in schema.values() for name in field.names) == sorted(batch.keys() - {"_mask"})
+    assert str(schema).splitlines()[0].startswith(next(iter(schema)))
+    assert (schema["maybe"].dtype, schema["maybe"].valid, schema["name"].arrow) == ("int32", True, "LargeUtf8")
+    assert schema["padded"].dims == ("batch", ("padded", 3))
+    found = pa.schema(schema)
+    assert found.names == list(schema)
+    for field in found:
+        if schema[field.name].arrow is not None:
+            assert field.type == batch[field.name].type, field
+        elif schema[field.name].names == (field.name,):
+            array = batch[field.name]
+            shape = field.type.shape if isinstance(field.type, pa.FixedShapeTensorType) else []
+            assert list(array.shape[1:]) == list(shape), field
+    assert found.field("tags").type == pa.large_list(pa.int32())
+    assert found.field("fixed").type == pa.fixed_shape_tensor(pa.int16(), [3])
+    assert found.field("maybe").nullable
+    assert not found.field("id").nullable
+
+
 def test_stats_and_close(numbers: pathlib.Path) -> None:
     loader = Loader(numbers, batch_size=10)
     kept = list(loader)
@@ -421,7 +454,10 @@ def test_stats_and_close(numbers: pathlib.Path) -> None:
     assert stats["rows"] == 100
     assert stats["consumer"]["items"] == 10
     assert stats["bottleneck"] in ("consumer", "read", "decode", "batch")
-    assert "id" in loader.schema
+    declared = typing.get_type_hints(Stats)
+    assert declared.keys() - {"device"} == stats.keys(), "the type says what there is"
+    for name in ("read", "memory"):
+        assert typing.get_type_hints(declared[name]).keys() == stats[name].keys(), name  # type: ignore[literal-required]
     loader.close()
     loader.close()
     with pytest.raises(bowstring.ClosedError):
@@ -433,15 +469,68 @@ def test_timeout_names_the_culprit(slow_store: Any) -> None:
     with Loader(slow_store(30).url, batch_size=10, timeout=0.5) as loader, pytest.raises(TimeoutError) as caught:
         next(iter(loader))
     assert isinstance(caught.value, bowstring.TimeoutError)
-    assert "waited 0 s for" in str(caught.value) or "waited 1 s for" in str(caught.value)
+    # As it was set.
+    assert "waited 0.5 s for" in str(caught.value) or "waited 0.6 s for" in str(caught.value)
 
 
 def test_without_numpy_and_pyarrow(numbers: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bowstring.loader._NUMPY", False)
+    monkeypatch.setattr("bowstring.arrays._NUMPY", False)
     monkeypatch.setattr("bowstring.base._PYARROW", False)
     with Loader(numbers, batch_size=3, shuffle=False) as loader:
         batch = next(iter(loader))
     assert isinstance(batch["id"], bowstring.Tensor)
+    assert batch["name"] == ["row 0", "row 1", "row 2"]
+    with Loader(numbers, batch_size=3, shuffle=False, arrow="na*") as loader:
+        batch = next(iter(loader))
     assert isinstance(batch["name"], bowstring.ArrowArray)
     assert batch["name"].to_pylist() == ["row 0", "row 1", "row 2"]
     assert (len(batch["name"]), batch["name"].null_count) == (3, 0)
+
+
+def test_a_tail_on_several_ranks(numbers: pathlib.Path) -> None:
+    def ranks(tail: str, world: int, batch: int) -> list[list[list[int]]]:
+        found = []
+        for rank in range(world):
+            options: dict[str, Any] = {"batch_size": batch, "tail": tail, "rank": rank, "world_size": world}
+            with Loader(numbers, shuffle=False, columns=["id"], **options) as loader:
+                found.append([batch["id"].tolist() for batch in loader])
+                assert len(found[-1]) == len(loader)
+        return found
+
+    # 8 steps of 12 rows and one of 4 for 3 ranks: two each, and two come again.
+    assert [steps[-1] for steps in ranks("short", 3, 4)] == [[96, 97], [98, 0], [99, 1]]
+    # Less than half of 12 is left: 16 rows make two steps of 8.
+    assert [steps[-2:] for steps in ranks("even", 3, 4)] == [
+        [[84, 85, 86], [92, 93, 94]],
+        [[87, 88, 89], [95, 96, 97]],
+        [[90, 91], [98, 99]],
+    ]
+    # Ranks of one row each: no two steps of 8 rows can be made of 12.
+    assert [steps[-1] for steps in ranks("even", 8, 1)][:5] == [[88, 89], [90, 91], [92, 93], [94, 95], [96]]
+    with pytest.raises(bowstring.ConfigError, match=r"even: an epoch of 100 rows for 101 ranks, .* at most 100 ranks"):
+        Loader(numbers, batch_size=4, tail="even", rank=0, world_size=101)
+
+
+def test_drop_last(numbers: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def opened(**options: Any) -> Loader:
+        return Loader(numbers, batch_size=32, columns=["id"], **options)
+
+    for given, dropped in (({"drop_last": True}, True), ({"drop_last": True, "tail": "drop"}, True), ({}, False)):
+        with opened(**given) as loader:
+            assert (loader.drop_last, len(loader)) == (dropped, 3 if dropped else 4)
+    for tails in ({}, {"tail": "pad"}, {"tail": "even"}):
+        with opened(drop_last=False, **tails) as loader:
+            assert loader.drop_last is False
+            assert loader.state_dict()["spec"]["tail"] == tails.get("tail", "short")
+    for tail, drop_last in (("drop", False), ("pad", True), ("short", True)):
+        with pytest.raises(bowstring.ConfigError, match=f"drop_last: {drop_last}, and tail is '{tail}'"):
+            opened(tail=tail, drop_last=drop_last)
+    with pytest.raises(bowstring.ConfigError, match="drop_last: 'no' is neither True nor False"):
+        opened(drop_last="no")
+    monkeypatch.setenv("BOWSTRING_TAIL", "drop")
+    assert opened().drop_last
+    with pytest.raises(bowstring.ConfigError, match="drop_last: False, and tail is 'drop'"):
+        opened(drop_last=False)
+    monkeypatch.setenv("BOWSTRING_TAIL", "pad")
+    assert opened(drop_last=True).drop_last

@@ -83,8 +83,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
-def server(data: str) -> Iterator[bowstring.Server]:
-    with bowstring.Server({"numbers": data}) as running:
+def server(data: str) -> Iterator[bowstring.flight.Server]:
+    with bowstring.flight.Server({"numbers": data}) as running:
         yield running
 
 
@@ -107,7 +107,7 @@ def given_to_a_loader(name: str, value: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", NUMBERS)
 @pytest.mark.parametrize("remote", [False, True])
-def test_numbers_of_a_loader(data: str, server: bowstring.Server, name: str, remote: bool) -> None:
+def test_numbers_of_a_loader(data: str, server: bowstring.flight.Server, name: str, remote: bool) -> None:
     url = f"{server.url}/numbers" if remote else data
     for value in VALUES:
         given = given_to_a_loader(name, value)
@@ -195,7 +195,7 @@ SERVER = ("memory_budget", "threads", "max_streams", "drain_grace", "gang_lease"
 
 def test_numbers_of_a_server(data: str) -> None:
     def serve(options: dict[str, Any]) -> None:
-        bowstring.Server({"numbers": data}, **options).close()
+        bowstring.flight.Server({"numbers": data}, **options).close()
 
     for value in VALUES:
         for name in SERVER:
@@ -206,10 +206,10 @@ def test_numbers_of_a_server(data: str) -> None:
             judge_part(name, value, lambda options={"quotas": {"default": {name: value}}}: serve(options))  # type: ignore[misc]
 
 
-def test_numbers_of_a_gang(server: bowstring.Server) -> None:
+def test_numbers_of_a_gang(server: bowstring.flight.Server) -> None:
     def join(name: str, value: Any) -> None:
         given: dict[str, Any] = {"rank": 0, "world_size": 1, name: value}
-        bowstring.Gang(server.url, f"a gang for {name}", **given).leave()
+        bowstring.flight.Gang(server.url, f"a gang for {name}", **given).leave()
 
     for value in VALUES:
         for name in ("rank", "world_size"):
@@ -219,7 +219,7 @@ def test_numbers_of_a_gang(server: bowstring.Server) -> None:
                 assert not SPEECH.search(str(error)), error
         judge("timeout", value, lambda value=value: join("timeout", value))  # type: ignore[misc]
         judge_part("share", value, lambda value=value: join("share", (value, 1)))  # type: ignore[misc]
-    with bowstring.Gang(server.url, "numbers", rank=0, world_size=1) as gang:
+    with bowstring.flight.Gang(server.url, "numbers", rank=0, world_size=1) as gang:
         for value in VALUES:
             judge("timeout", value, lambda value=value: gang.barrier(value))  # type: ignore[misc]
             judge("timeout", value, lambda value=value: gang.all_gather(b"", value))  # type: ignore[misc]
@@ -229,14 +229,14 @@ def test_numbers_of_a_gang(server: bowstring.Server) -> None:
             judge("step", value, lambda value=value: gang.ack(0, value))  # type: ignore[misc]
 
 
-def test_numbers_of_a_connection_a_plan_and_an_index(server: bowstring.Server, data: str) -> None:
+def test_numbers_of_a_connection_a_plan_and_an_index(server: bowstring.flight.Server, data: str) -> None:
     for value in VALUES:
         judge("timeout", value, lambda value=value: Connection(server.url, timeout=value))  # type: ignore[misc]
         judge("rate", value, lambda value=value: bowstring.plan(data, batch_size=4, rate=value))  # type: ignore[misc]
         judge("timeout", value, lambda value=value: bowstring.index(data, timeout=value))  # type: ignore[misc]
 
 
-def test_numbers_of_inference(server: bowstring.Server) -> None:
+def test_numbers_of_inference(server: bowstring.flight.Server) -> None:
     from bowstring.inference import ModelClient, serve_model
 
     def client(options: dict[str, Any]) -> None:
@@ -328,9 +328,12 @@ def test_every_number_of_a_signature_is_tried() -> None:
     tried = {*NUMBERS, *SERVER, *WRITER, *CONVERSION, "shuffle", "first", "window", "deadline_ms", "remember_rows"}
     tried |= {"remember_bytes", "rate", "epoch", "step", "tasks", "memory", "patience", "attempts", "share"}
     surfaces: list[Any] = [
-        *(kind.__init__ for kind in (bowstring.Loader, bowstring.Server, bowstring.DatasetWriter, bowstring.Gang)),  # type: ignore[misc]
+        *(
+            kind.__init__
+            for kind in (bowstring.Loader, bowstring.flight.Server, bowstring.DatasetWriter, bowstring.flight.Gang)
+        ),  # type: ignore[misc]
         *(Connection.__init__, ModelClient.__init__, serve_model, serve, bowstring.Loader.set_epoch),
-        *(bowstring.Gang.barrier, bowstring.Gang.ack, bowstring.Gang.all_gather),
+        *(bowstring.flight.Gang.barrier, bowstring.flight.Gang.ack, bowstring.flight.Gang.all_gather),
         *(bowstring.convert, bowstring.verify, bowstring.plan, bowstring.index, bowstring.write_index),
     ]
     for surface in surfaces:

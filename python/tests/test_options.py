@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from bowstring import base
+from bowstring import base, words
 from bowstring.options import NAMES, TABLE
 
 ROWS = 50
@@ -37,7 +37,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_keywords_are_those_of_the_table() -> None:
     keywords = list(inspect.signature(base.BaseLoader.__init__).parameters)[2:]
-    assert sorted(name for name in keywords if name not in ("gang", "unknown")) == sorted(NAMES)
+    assert sorted(name for name in keywords if name not in ("gang", "unknown", "drop_last")) == sorted(NAMES)
 
 
 def test_words_of_a_choice_are_those_of_the_table() -> None:
@@ -52,7 +52,7 @@ def test_words_of_a_choice_are_those_of_the_table() -> None:
 def test_every_option_is_documented_with_its_default() -> None:
     text = inspect.getdoc(base.BaseLoader) or ""
     said = dict(re.findall(r":param (\w+): ((?:.|\n)*?)(?=\n:param|\Z)", text))
-    assert set(said) == {*NAMES, "url", "gang"}
+    assert set(said) == {*NAMES, "url", "gang", "drop_last"}
     for entry in TABLE:
         default = entry["default"]
         if default.isdigit() and default != "0":
@@ -62,7 +62,6 @@ def test_every_option_is_documented_with_its_default() -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"drop_last": True}, "tail='drop'"),
         ({"num_workers": 4}, "threads="),
         ({"pin_memory": True}, "device='pinned'"),
         ({"sampler": None}, "rank= and world_size="),
@@ -80,6 +79,16 @@ def test_a_word_of_another_library_is_an_error_that_says_what_does_its_job(
     assert caught.value.option == next(iter(given))
 
 
+@pytest.mark.parametrize("word", words._WORDS)
+def test_words_say_options_that_there_are(data: str, word: str) -> None:
+    with pytest.raises(bowstring.UnknownOptionError) as caught:
+        bowstring.Loader(data, batch_size=4, **{word: None})  # type: ignore[arg-type]
+    told = str(caught.value)
+    assert told.startswith(f"{word} is no option of bowstring's loaders; ")
+    assert "\n" not in told
+    assert set(re.findall(r"(\w+)=", told)) <= set(NAMES)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -89,7 +98,7 @@ def test_a_word_of_another_library_is_an_error_that_says_what_does_its_job(
             {"batch_size": 4, "prefetch": 1 << 40},
             "option prefetch: 1099511627776 is not a whole number from 1 to 65536",
         ),
-        ({"batch_size": 4, "tail": "keep"}, 'option tail: "keep" is not one of pad, repeat, drop'),
+        ({"batch_size": 4, "tail": "keep"}, 'option tail: "keep" is not one of short, even, pad, repeat, drop'),
         ({"batch_size": 4, "images": {"a": {"siz": 3}}}, "option images: a: unknown key `siz`; did you mean `size`?"),
         ({"batch_size": 4, "memory_budget": "2 apples"}, 'option memory_budget: "2 apples" is no size'),
     ],
@@ -109,7 +118,7 @@ def test_a_misspelt_variable_is_an_error(data: str, monkeypatch: pytest.MonkeyPa
     with pytest.raises(bowstring.ConfigError, match='batch_size: BOWSTRING_BATCH_SIZE: "-4" is not a whole number'):
         bowstring.Loader(data)
     monkeypatch.setenv("BOWSTRING_BATCH_SIZE", "4")
-    assert bowstring.Loader(data).batch_size == 4
+    assert bowstring.Loader(data, columns=["id"]).batch_size == 4
 
 
 def test_a_loader_says_what_it_is(data: str) -> None:

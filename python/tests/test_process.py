@@ -157,7 +157,7 @@ while True:
     except KeyboardInterrupt:
         caught += 1
 signal.signal(signal.SIGINT, signal.SIG_IGN)
-rows = [row for batch in kept for row in batch["_row_id"][batch["_mask"]].tolist()]
+rows = [row for batch in kept for row in batch["_row_id"].tolist()]
 print(caught, len(kept), len(rows), sorted(rows) == list(range(loader.rows)), loader.step)
 """
 

@@ -36,7 +36,7 @@ def parts(url: str, dataset: str, count: int, token: str | None = None, **option
 
 
 def test_batches_come_from_the_same_process(photos: Path) -> None:
-    with bowstring.Server({"photos": photos}) as server:
+    with bowstring.flight.Server({"photos": photos}) as server:
         ours = bowstring.Loader(photos, batch_size=16, columns="label", shuffle=True, seed=3)
         theirs = bowstring.Loader(f"{server.url}/photos", batch_size=16, columns="label", shuffle=True, seed=3)
         for mine, other in zip(ours, theirs, strict=True):
@@ -51,7 +51,7 @@ def test_stored_rows_are_as_parquet_says(name: str) -> None:
     # Spark's times of 96 bits are microseconds, of which pyarrow makes nanoseconds unless it is told not to.
     kind = ds.ParquetFileFormat(coerce_int96_timestamp_unit="us")
     expected = ds.dataset(SPARK / name, partitioning="hive", format=kind).to_table()
-    with bowstring.Server({"rows": SPARK / name}) as server:
+    with bowstring.flight.Server({"rows": SPARK / name}) as server:
         for count in (1, 3):
             found = pa.concat_tables(parts(server.url, "rows", count))
             assert sorted(found.column_names) == sorted(expected.column_names)
@@ -63,7 +63,7 @@ def test_stored_rows_are_as_parquet_says(name: str) -> None:
 
 
 def test_columns_and_filters_are_the_clients_within_the_datasets(numbers: Path) -> None:
-    with bowstring.Server({"n": numbers}) as server:
+    with bowstring.flight.Server({"n": numbers}) as server:
         found = pa.concat_tables(parts(server.url, "n", 4, filter="id >= 90", columns={"columns": ["x", "id"]}))
         assert found.column_names == ["x", "id"]
         assert found["id"].to_pylist() == list(range(90, 100))
@@ -86,7 +86,7 @@ def test_rows_of_a_large_row_group_come_in_pieces(tmp_path: Path) -> None:
     path = tmp_path / "large.parquet"
     table = pa.table({"id": range(200_000), "text": [f"{n:0100d}" for n in range(200_000)]})
     pq.write_table(table, path, row_group_size=200_000)
-    with bowstring.Server({"large": path}, memory_budget="256MiB") as server:
+    with bowstring.flight.Server({"large": path}, memory_budget="256MiB") as server:
         client = flight.connect(server.url)
         command = json.dumps({"dataset": "large", "rows": {}})
         info = client.get_flight_info(flight.FlightDescriptor.for_command(command))
@@ -99,26 +99,26 @@ def test_rows_of_a_large_row_group_come_in_pieces(tmp_path: Path) -> None:
 
 
 def test_rows_are_for_those_with_a_token(numbers: Path) -> None:
-    with bowstring.Server({"n": numbers}, tokens=[f"me:{TOKEN}"]) as server:
+    with bowstring.flight.Server({"n": numbers}, tokens=[f"me:{TOKEN}"]) as server:
         assert sum(table.num_rows for table in parts(server.url, "n", 2, TOKEN)) == 100
         with pytest.raises(flight.FlightUnauthenticatedError):
             parts(server.url, "n", 2)
     with pytest.raises(bowstring.ConfigError, match="16 characters"):
-        bowstring.Server({"n": numbers}, tokens=["me:short"])
+        bowstring.flight.Server({"n": numbers}, tokens=["me:short"])
 
 
 def test_what_cannot_be_served_is_said(numbers: Path) -> None:
     with pytest.raises(bowstring.ConfigError, match="nothing to serve"):
-        bowstring.Server()
+        bowstring.flight.Server()
     with pytest.raises(bowstring.ConfigError):
-        bowstring.Server({"n": numbers}, listen="0.0.0.0:0")
+        bowstring.flight.Server({"n": numbers}, listen="0.0.0.0:0")
     with pytest.raises(bowstring.ConfigError, match="sudo"):
-        bowstring.Server({"n": numbers}, sudo=True)
+        bowstring.flight.Server({"n": numbers}, sudo=True)
 
 
 def test_written_in_memory_and_read_back() -> None:
     table = pa.table({"id": range(50), "name": [f"n{n}" for n in range(50)]})
-    with bowstring.Server(put="memory") as server:
+    with bowstring.flight.Server(put="memory") as server:
         client = flight.connect(server.url)
         tokens = []
         for task in range(2):
@@ -140,7 +140,7 @@ def test_written_in_memory_and_read_back() -> None:
 def test_rows_of_a_file_that_was_replaced_are_those_that_are_there_now(tmp_path: Path) -> None:
     path = tmp_path / "changing.parquet"
     pq.write_table(pa.table({"id": range(10)}), path)
-    with bowstring.Server({"n": path}) as server:
+    with bowstring.flight.Server({"n": path}) as server:
         assert sum(table.num_rows for table in parts(server.url, "n", 1)) == 10
         pq.write_table(pa.table({"id": range(25)}), tmp_path / "new.parquet")
         (tmp_path / "new.parquet").replace(path)
@@ -167,7 +167,7 @@ def test_a_dropped_dataset_ends_its_streams_and_makes_room(where: str, tmp_path:
         return bowstring.Loader(f"{url}/made", rank=0, world_size=1, **options)
 
     with (
-        bowstring.Server(put="memory" if where == "memory" else str(tmp_path)) as server,
+        bowstring.flight.Server(put="memory" if where == "memory" else str(tmp_path)) as server,
         Connection(server.url) as connection,
     ):
         written(connection, "w1", 0)
@@ -199,7 +199,7 @@ def test_a_dropped_dataset_ends_its_streams_and_makes_room(where: str, tmp_path:
 def test_only_what_was_written_can_be_dropped(numbers: Path) -> None:
     from bowstring.flight import Connection
 
-    with bowstring.Server({"n": numbers}, put="memory") as server, Connection(server.url) as connection:
+    with bowstring.flight.Server({"n": numbers}, put="memory") as server, Connection(server.url) as connection:
         with pytest.raises(bowstring.ConfigError, match="catalogue"):
             connection.drop("n")
         with pytest.raises(bowstring.ConfigError, match="letter or digit"):
@@ -207,11 +207,39 @@ def test_only_what_was_written_can_be_dropped(numbers: Path) -> None:
         assert not connection.drop("nothing")
         assert connection.rows("n").total == 100
     with (
-        bowstring.Server({"n": numbers}) as server,
+        bowstring.flight.Server({"n": numbers}) as server,
         Connection(server.url) as connection,
         pytest.raises(bowstring.UnsupportedError, match="--put"),
     ):
         connection.drop("n")
+
+
+def test_every_error_of_the_library_is_a_kind_of_the_wire() -> None:
+    from bowstring import errors
+    from bowstring.flight import connection
+
+    of_python = {"Error", "ShardingError", "UnknownOptionError", "WideIntegersError"}
+    assert {kind.__name__ for kind in connection._KINDS.values()} == set(errors.__all__) - of_python
+
+
+def test_the_kind_of_an_error_crosses_the_wire_and_not_its_words(numbers: Path) -> None:
+    from bowstring.flight import Connection
+
+    with bowstring.flight.Server({"n": numbers}, put="memory") as server, Connection(server.url) as connection:
+        with pytest.raises(bowstring.ConfigError) as config:
+            connection.rows("n", filter="'half of a comparison'")
+        assert config.value.option == "filter"
+        # Words of a limit in an error of another kind.
+        with pytest.raises(bowstring.ConfigError, match="the limit is"):
+            connection.drop("the limit is")
+        with pytest.raises(bowstring.NotFoundError):
+            connection.rows("n", columns=["option x"])
+        with pytest.raises(bowstring.NotFoundError):
+            connection.rows("nothing")
+        # The error of a call is not that of the next one, which the server does not answer.
+        server.close()
+        with pytest.raises((bowstring.RemoteError, bowstring.TimeoutError)):
+            connection.action("stats", {}, timeout=5)
 
 
 @pytest.mark.parametrize("where", ["memory", "directory"])
@@ -223,7 +251,7 @@ def test_a_process_puts_rows_into_its_own_server(where: str, tmp_path: Path) -> 
 
     table = pa.table({"id": range(50), "x": [[float(n), None] for n in range(50)]})
     with (
-        bowstring.Server(put="memory" if where == "memory" else str(tmp_path)) as server,
+        bowstring.flight.Server(put="memory" if where == "memory" else str(tmp_path)) as server,
         Connection(server.url) as connection,
     ):
         committed = server.put("made", table)
@@ -260,13 +288,13 @@ def test_rows_that_a_server_has_no_room_for_leave_nothing(numbers: Path) -> None
     from bowstring.flight import Connection
 
     rows = pa.table({"x": pa.array([float(n) for n in range(1 << 19)])})
-    with bowstring.Server(put="memory", memory_budget=4 << 20) as server, Connection(server.url) as connection:
+    with bowstring.flight.Server(put="memory", memory_budget=4 << 20) as server, Connection(server.url) as connection:
         with pytest.raises(bowstring.LimitError, match="memory"):
             server.put("large", rows)
         assert not connection.exists("large")
         assert connection.action("stats", {})["written_bytes"] == 0
         assert server.put("large", rows.slice(0, 1000))["rows"] == 1000
-    with bowstring.Server({"n": numbers}) as server, pytest.raises(bowstring.UnsupportedError, match="put="):
+    with bowstring.flight.Server({"n": numbers}) as server, pytest.raises(bowstring.UnsupportedError, match="put="):
         server.put("x", rows)
 
 
@@ -274,11 +302,11 @@ def test_a_dataset_that_cannot_be_opened_is_told_before_anybody_is_let_in(tmp_pa
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "part.parquet").write_bytes(b"PAR1 no Parquet at all PAR1")
     with pytest.raises(bowstring.CorruptError, match=r"part\.parquet"):
-        bowstring.Server({"photos": photos, "damaged": tmp_path / "damaged"})
+        bowstring.flight.Server({"photos": photos, "damaged": tmp_path / "damaged"})
     with pytest.raises(bowstring.NotFoundError, match="nowhere"):
-        bowstring.Server({"gone": tmp_path / "nowhere"})
+        bowstring.flight.Server({"gone": tmp_path / "nowhere"})
     with (
-        bowstring.Server({"damaged": tmp_path / "damaged"}, check=False) as server,
+        bowstring.flight.Server({"damaged": tmp_path / "damaged"}, check=False) as server,
         pytest.raises(bowstring.Error, match=r"part\.parquet"),
     ):
         bowstring.Loader(f"{server.url}/damaged", batch_size=1)
@@ -289,7 +317,9 @@ def test_calls_are_noted_and_spaces_are_shared_by_grant(tmp_path: Path, photos: 
     lines = [f"{name}:{token}" for name, token in tokens.items()]
     audit = tmp_path / "audit.jsonl"
     spaces = {"team": ["anna", "bert"]}
-    with bowstring.Server({"photos": photos}, put="memory", tokens=lines, audit_log=audit, spaces=spaces) as server:
+    with bowstring.flight.Server(
+        {"photos": photos}, put="memory", tokens=lines, audit_log=audit, spaces=spaces
+    ) as server:
         tables = {"anna": pa.table({"n": [1, 2]}), "carl": pa.table({"n": [3]})}
         for name, table in tables.items():
             with Connection(server.url, {"token": tokens[name]}) as connection:

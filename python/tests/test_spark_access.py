@@ -89,10 +89,10 @@ def test_beyond_loopback_rows_are_encrypted_and_need_the_token(spark: Any, tmp_p
             assert url.startswith("grpc+tls://")
             refused(url, trusting, "token", bowstring.RemoteError)
             refused(url, {**trusting, "token": "another-token-of-tests"}, "token", bowstring.RemoteError)
-        # One that does not know the authority, and one that speaks no TLS: to them there is no connection, so they wait for it.
+        # To one that does not know the authority there is no connection, so it waits; a loader that speaks no TLS is told so.
         unknown = (bowstring.RemoteError, bowstring.TimeoutError)
         refused(url, {"token": TOKEN}, "127.0.0.1", *unknown)
-        refused(url.replace("grpc+tls", "grpc"), {"token": TOKEN}, "127.0.0.1", *unknown)
+        refused(url.replace("grpc+tls", "grpc"), {"token": TOKEN}, "127.0.0.1", bowstring.ConfigError, *unknown)
         with pytest.raises(bowstring.RemoteError, match="token"):
             bowstring.spark.connect(handle.url, 0, storage_options=trusting, timeout=WAIT)
         with pytest.raises(bowstring.TimeoutError, match=r"did not serve .*\("):

@@ -67,7 +67,7 @@ def test_rows_are_exact_after_an_executor_is_killed(spark: Any, run: int) -> Non
 @pytest.mark.parametrize("_run", range(20 if SOAK else 1))
 def test_writes_are_exact_after_an_executor_is_killed(spark: Any, tmp_path: pathlib.Path, _run: int) -> None:
     rows = spark.range(0, 400, numPartitions=4).mapInArrow(failing("executor", always=False), "id long")
-    with bowstring.Server(put="memory", memory_budget="256MiB") as server:
+    with bowstring.flight.Server(put="memory", memory_budget="256MiB") as server:
         for place in (f"{server.url}/rows", str(tmp_path / "rows")):
             write(rows, place)
             assert ids(read(spark, place)) == [*range(400)], place

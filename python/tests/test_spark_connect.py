@@ -55,7 +55,7 @@ def spark(spark_sessions: Callable[..., Any]) -> Iterator[Any]:
 def test_rows_come_back(spark: Any, tmp_path: pathlib.Path) -> None:
     bowstring.spark.register(spark)
     rows = frame(spark)
-    with bowstring.Server(put="memory", memory_budget="256MiB") as server:
+    with bowstring.flight.Server(put="memory", memory_budget="256MiB") as server:
         for place in (f"{server.url}/rows", str(tmp_path / "rows")):
             write(rows, place, if_exists="error")
             found = read(spark, place)
@@ -69,7 +69,7 @@ def test_a_stream_writes_its_rows(spark: Any, tmp_path: pathlib.Path) -> None:
     bowstring.spark.register(spark)
     spark.range(0, 40, numPartitions=2).write.parquet(str(tmp_path / "source"))
     stream = spark.readStream.schema("id long").parquet(str(tmp_path / "source"))
-    with bowstring.Server(put="memory", memory_budget="256MiB") as server:
+    with bowstring.flight.Server(put="memory", memory_budget="256MiB") as server:
         query = stream.writeStream.format("bowstring").option("checkpointLocation", str(tmp_path / "checkpoint"))
         assert query.trigger(availableNow=True).start(f"{server.url}/rows").awaitTermination(300)
         assert ids(read(spark, f"{server.url}/rows")) == [*range(40)]

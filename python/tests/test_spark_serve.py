@@ -89,7 +89,7 @@ def epochs(loader: Any, count: int, pause: float = 0.0) -> list[list[list[int]]]
             numbers = batch["id"][batch["_mask"]].tolist()
             steps.append(numbers)
             assert (batch["x"] * 2 == batch["id"]).all()
-            assert batch["word"].to_pylist()[: len(numbers)] == [f"row {number}" for number in numbers]
+            assert list(batch["word"])[: len(numbers)] == [f"row {number}" for number in numbers]
             time.sleep(pause)
         assert len(steps) == len(loader)
         found.append(steps)
@@ -110,6 +110,7 @@ def serve(spark: Any, world_size: int = 4, **options: Any) -> Any:
         "lists": {"pair": bowstring.Padded(2)},
         "timeout": WAIT,
         "patience": WAIT,
+        "tail": "pad",
         **options,
     }
     df = given.pop("df", None)
@@ -126,6 +127,15 @@ def parts(handle: Any, generation: int = 0, **storage: str) -> list[dict[str, An
                 return list(told["parts"])
             assert told["state"] != "failed", told
     raise AssertionError("Spark does not serve")
+
+
+def test_what_spark_refuses_is_told_once(spark: Any) -> None:
+    """No barrier stage can follow coalesce(), however often it is submitted."""
+    with bowstring.spark.serve(frame(spark, 4).coalesce(1), 1, batch_size=10) as handle:
+        with pytest.raises(bowstring.RemoteError, match=r"Spark refuses the job: .*coalesce\(\).*tasks=") as caught:
+            handle.wait(WAIT)
+        assert "submitted" not in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
 def test_every_row_once_in_equal_steps(spark: Any) -> None:

@@ -39,8 +39,8 @@ EVERYTHING = """
 
 
 @pytest.fixture(scope="module")
-def server() -> Iterator[bowstring.Server]:
-    with bowstring.Server(put="memory", memory_budget="1GiB") as server:
+def server() -> Iterator[bowstring.flight.Server]:
+    with bowstring.flight.Server(put="memory", memory_budget="1GiB") as server:
         yield server
 
 
@@ -50,7 +50,7 @@ def registered(spark: Any) -> None:
 
 
 @pytest.fixture
-def place(request: pytest.FixtureRequest, server: bowstring.Server, tmp_path: pathlib.Path) -> str:
+def place(request: pytest.FixtureRequest, server: bowstring.flight.Server, tmp_path: pathlib.Path) -> str:
     """A new dataset at a server, or in a directory."""
     name = re.sub("[^a-z]+", "-", request.node.name).strip("-")
     return f"{server.url}/{name}" if request.param == "server" else str(tmp_path / "dataset")
@@ -169,7 +169,7 @@ def test_tasks_that_are_tried_again_write_no_row_twice(spark: Any, place: str, h
 
 @both
 @pytest.mark.parametrize("how", ["raise", "kill"])
-def test_an_aborted_write_leaves_nothing(spark: Any, place: str, server: bowstring.Server, how: str) -> None:
+def test_an_aborted_write_leaves_nothing(spark: Any, place: str, server: bowstring.flight.Server, how: str) -> None:
     frame = spark.range(0, 400, numPartitions=4)
     write(frame, place)
     before = _left(server, place)
@@ -182,7 +182,7 @@ def test_an_aborted_write_leaves_nothing(spark: Any, place: str, server: bowstri
 @both
 @pytest.mark.parametrize("which", ["some", "all"])
 def test_an_aborted_micro_batch_leaves_nothing(
-    spark: Any, place: str, server: bowstring.Server, which: str, tmp_path: pathlib.Path
+    spark: Any, place: str, server: bowstring.flight.Server, which: str, tmp_path: pathlib.Path
 ) -> None:
     """Tasks that ended well have staged their rows when others fail; where all fail, nobody tells which try it was."""
     source, fails = tmp_path / "source", tmp_path / "fails"
@@ -214,19 +214,19 @@ def test_an_aborted_micro_batch_leaves_nothing(
     assert "://" in place or not _left(server, place)
 
 
-def _left(server: bowstring.Server, place: str) -> int | list[str]:
+def _left(server: bowstring.flight.Server, place: str) -> int | list[str]:
     """What there is beside what readers see: the server's bytes, or hidden directories."""
     if "://" in place:
         return _written(server)
     return [path.name for path in pathlib.Path(place).parent.iterdir() if path.name.startswith(".")]
 
 
-def _written(server: bowstring.Server) -> int:
+def _written(server: bowstring.flight.Server) -> int:
     with Connection(server.url) as connection:
         return int(connection.action("stats", {})["written_bytes"])
 
 
-def test_stragglers_of_an_aborted_write_are_refused(server: bowstring.Server, tmp_path: pathlib.Path) -> None:
+def test_stragglers_of_an_aborted_write_are_refused(server: bowstring.flight.Server, tmp_path: pathlib.Path) -> None:
     from bowstring.spark.directory import Place
 
     schema = pa.schema([("id", pa.int64())])
@@ -248,7 +248,7 @@ def _written_late(place: Any) -> None:
         late.mkdir(parents=True)
 
 
-def test_commits_may_be_repeated(server: bowstring.Server, tmp_path: pathlib.Path) -> None:
+def test_commits_may_be_repeated(server: bowstring.flight.Server, tmp_path: pathlib.Path) -> None:
     from bowstring.spark.directory import Place
 
     schema = pa.schema([("id", pa.int64())])
@@ -270,7 +270,7 @@ def test_commits_may_be_repeated(server: bowstring.Server, tmp_path: pathlib.Pat
     assert len(list(tmp_path.rglob("*.parquet"))) == 1
 
 
-def test_filters_are_pushed_down_where_they_mean_the_same(spark: Any, server: bowstring.Server) -> None:
+def test_filters_are_pushed_down_where_they_mean_the_same(spark: Any, server: bowstring.flight.Server) -> None:
     from bowstring.spark import filters
     from pyspark.sql import datasource as source
 
@@ -324,6 +324,22 @@ def test_a_stream_writes_each_micro_batch_once(spark: Any, place: str, tmp_path:
             path.unlink(missing_ok=True)
         run()
         assert ids(read(spark, place)) == [*range(20)]
+
+
+def test_a_partition_of_dates_is_a_date_as_spark_has_it(spark: Any, tmp_path: pathlib.Path) -> None:
+    path = str(tmp_path / "days")
+    columns = ("id", "date'2024-02-28' + cast(id % 3 as int) day", "concat('2024-02-', id % 2 + 29) code")
+    frame = spark.range(6).selectExpr(*columns, "if(id = 5, null, date'2024-01-01') hole")
+    # 2024-02-30 is no date, so that column is text.
+    frame.write.partitionBy("day", "code", "hole").parquet(path)
+    theirs, ours = spark.read.parquet(path), read(spark, path)
+    assert dict(ours.dtypes) == dict(theirs.dtypes) == {"id": "bigint", "day": "date", "code": "string", "hole": "date"}
+    names = ["id", "day", "code", "hole"]
+    assert ours.select(names).sort("id").collect() == theirs.select(names).sort("id").collect()
+    # Read by bowstring, for the filter's sake.
+    some = read(spark, path, filter="id >= 4").select(names).sort("id")
+    assert dict(some.dtypes)["day"] == "date"
+    assert some.collect() == theirs.select(names).filter("id >= 4").sort("id").collect()
 
 
 def test_what_cannot_be_is_said(spark: Any, tmp_path: pathlib.Path) -> None:

@@ -6,7 +6,6 @@ import gc
 import pathlib
 
 import bowstring
-import pyarrow as pa
 import pytest
 import torch
 from bowstring import Image
@@ -32,8 +31,7 @@ def test_no_copy_and_kept_for_ever(numbers: pathlib.Path) -> None:
         for _ in range(4):
             list(other)
     assert torch.equal(torch.cat([batch["id"] for batch in kept]), torch.arange(100))
-    assert isinstance(kept[0]["name"], pa.Array)
-    assert kept[3]["name"][24].as_py() == "row 99"
+    assert kept[3]["name"] == [f"row {row}" for row in range(75, 100)]
 
 
 def test_tensors_of_one_batch_share_one_slab(photos: pathlib.Path) -> None:

@@ -36,7 +36,7 @@ impl Budget {
 
     /// A budget of `limit` bytes, of which what nobody has taken may hold freed blocks for the next row group: given back to the
     /// system's allocator and taken again, they leave holes that grow to several times what is in use.
-    pub(super) fn lending(limit: u64) -> Self {
+    pub(crate) fn lending(limit: u64) -> Self {
         let pool = Pool::new(Arc::new(SystemAllocator), usize::try_from(limit).unwrap_or(usize::MAX / 4));
         Self { pool: Some(pool), ..Self::new(limit) }
     }
@@ -76,9 +76,9 @@ impl Drop for Permit<'_> {
 /// What a conversion has done so far, and the wish that it stop. Shared with whoever watches.
 #[derive(Debug, Default)]
 pub struct Progress {
-    pub(super) rows: AtomicU64,
-    pub(super) bytes: AtomicU64,
-    pub(super) total: AtomicU64,
+    pub(crate) rows: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    pub(crate) total: AtomicU64,
     stopped: AtomicBool,
 }
 

@@ -1,18 +1,12 @@
 //! The formats by name, and which one a path holds.
 
-use std::cell::RefCell;
 use std::fmt;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::files::{self, Found, Limits};
-use super::listing::{self, Listing};
+use crate::convert::read::listing;
 use crate::error::{Error, Result};
-use crate::store::Names;
-
-/// Directories of a store that are looked into to tell its format.
-const LOOKED_INTO: usize = 16;
 
 /// A format that datasets are converted from or to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -117,7 +111,7 @@ impl Format {
     }
 
     /// The format that a file of this name has.
-    pub(super) fn of_name(name: &str) -> Option<Self> {
+    pub(crate) fn of_name(name: &str) -> Option<Self> {
         let lower = name.to_ascii_lowercase();
         let bare =
             [".gz", ".zst", ".zstd", ".zz", ".bz2"].iter().find_map(|end| lower.strip_suffix(end)).unwrap_or(&lower);
@@ -138,111 +132,15 @@ impl Format {
     }
 
     /// Whether it is read as training reads it: a dataset that finds its files itself.
-    pub(super) fn is_dataset(self) -> bool {
+    pub(crate) fn is_dataset(self) -> bool {
         matches!(self, Self::Parquet | Self::Petastorm)
     }
 
     /// The format that an address tells before anything is looked at: that of a pattern, or of a file of a store.
-    pub(super) fn of_address(address: &str) -> Option<Self> {
+    pub(crate) fn of_address(address: &str) -> Option<Self> {
         let told = listing::is_remote(address) || listing::is_pattern(address);
         // A shard of MDS is nothing without its index.
         Self::of_name(address).filter(|format| told && *format != Self::Mds)
-    }
-
-    /// The format of what is at `tree`, by its names and first bytes.
-    ///
-    /// # Errors
-    /// `Config` if its format cannot be told, or it has several; `Unsupported` for Lance; `Store`.
-    pub(super) fn guess(tree: &Listing) -> Result<Self> {
-        let path = tree.shown();
-        let unknown = || {
-            let problem = format!("what {path} holds cannot be told from its names; give the format with --from");
-            Error::config("from", problem)
-        };
-        let lance = |name: &str| name.ends_with(".lance") || name == "_versions";
-        if let Some(file) = tree.file()? {
-            if lance(&file.name) {
-                return Err(self::lance());
-            }
-            return Self::of_name(&file.name).or_else(|| Self::of_magic(&file)).ok_or_else(unknown);
-        }
-        let Names { files: names, mut directories } = tree.names("")?;
-        let has = |name: &str| names.iter().any(|found| found == name);
-        if lance(path.trim_end_matches('/')) || directories.iter().any(|name| lance(name)) {
-            return Err(self::lance());
-        }
-        if has("index.json") {
-            return Ok(Self::Mds);
-        }
-        if has("dataset_dict.json") || has("state.json") && has("dataset_info.json") {
-            return Ok(Self::Datasets);
-        }
-        if has("_common_metadata") {
-            return Ok(Self::Parquet);
-        }
-        directories.retain(|name| !files::is_hidden(name));
-        directories.sort_unstable();
-        let examples = Self::examples(tree, &names, &directories)?;
-        let mut found = examples.iter();
-        match (found.next(), found.next()) {
-            (None, _) if directories.iter().any(|name| name.contains('=')) => {
-                // Nested further: partitions of Parquet are the only thing that is.
-                Ok(Self::Parquet)
-            }
-            (None, _) => Err(unknown()),
-            (Some((format, _)), None) => Ok(*format),
-            _ => {
-                let found: Vec<String> = examples.iter().map(|(format, name)| format!("{format} ({name})")).collect();
-                let problem = format!(
-                    "{path} holds more than one format: {}; say with --from which one is meant",
-                    found.join(", ")
-                );
-                Err(Error::config("from", problem))
-            }
-        }
-    }
-
-    /// The formats of a directory's files, and the first file of each by name. Images count below directories, which are their classes.
-    fn examples(tree: &Listing, names: &[String], directories: &[String]) -> Result<Vec<(Self, String)>> {
-        let found: RefCell<Vec<(Self, String)>> = RefCell::default();
-        let see = |name: &str| {
-            let own = name.rsplit('/').next().unwrap_or(name);
-            let image = || (name.contains('/') && super::images::is_image(own)).then_some(Self::Images);
-            let Some(format) = Self::of_name(own).or_else(|| Self::of_name(name)).or_else(image) else { return };
-            let mut found = found.borrow_mut();
-            match found.iter_mut().find(|(known, _)| *known == format) {
-                Some((_, first)) if first.as_str() <= name => {}
-                Some((_, first)) => name.clone_into(first),
-                None => found.push((format, name.to_owned())),
-            }
-        };
-        if let Listing::Local(_) = tree {
-            // Names only, of everything: nothing is opened or measured.
-            tree.list(&Limits::default(), &|name| {
-                see(name);
-                false
-            })?;
-        } else {
-            names.iter().filter(|name| !files::is_hidden(name)).for_each(|name| see(name));
-            for directory in directories.iter().take(LOOKED_INTO) {
-                let Ok(inner) = tree.names(directory) else { continue };
-                let shown = inner.files.iter().filter(|name| !files::is_hidden(name));
-                shown.for_each(|name| see(&format!("{directory}/{name}")));
-            }
-        }
-        let mut found = found.into_inner();
-        found.sort_by(|(_, a), (_, b)| a.cmp(b));
-        Ok(found)
-    }
-
-    /// By the first bytes of a file.
-    fn of_magic(file: &Found) -> Option<Self> {
-        match file.start().ok()?.as_slice() {
-            [b'P', b'A', b'R', b'1', ..] => Some(Self::Parquet),
-            [b'A', b'R', b'R', b'O', b'W', b'1', ..] => Some(Self::Arrow),
-            [0x93, b'N', b'U', b'M', b'P', b'Y', ..] => Some(Self::Numpy),
-            _ => None,
-        }
     }
 
     /// The format that a destination's name asks for.
@@ -263,7 +161,7 @@ impl fmt::Display for Format {
 }
 
 /// Lance is a table format with versions and deletions of its own; no kept crate reads it.
-pub(super) fn lance() -> Error {
+pub(crate) fn lance() -> Error {
     Error::unsupported(
         "the format Lance",
         "write Parquet with `lance.dataset(path).to_batches()` and pyarrow, then convert that",

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::files::Limits;
-use super::format::Format;
-use super::types::Types;
+use crate::convert::format::Format;
+use crate::convert::limits::Limits;
+use crate::convert::types::Types;
 use crate::dataset::filter::Expr;
 use crate::error::{Error, Result};
 use crate::store::directory::Replace;
@@ -93,7 +93,7 @@ const MOST_JOBS: usize = 256;
 
 impl ConvertOptions {
     /// What may be replaced at the destination.
-    pub(super) fn replace(&self) -> Replace {
+    pub(crate) fn replace(&self) -> Replace {
         Replace { overwrite: self.overwrite, foreign: self.overwrite_foreign }
     }
 
@@ -101,7 +101,7 @@ impl ConvertOptions {
     ///
     /// # Errors
     /// `Config` names the option.
-    pub(super) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         for (option, zero) in [
             ("rows_per_group", self.rows_per_group == Some(0)),
             ("target_file_size", self.target_file_size == 0),
@@ -130,25 +130,25 @@ impl ConvertOptions {
     }
 
     /// Threads, such that each has a workable part of the budget.
-    pub(super) fn threads(&self) -> usize {
+    pub(crate) fn threads(&self) -> usize {
         let wanted = self.jobs.unwrap_or_else(crate::pipeline::machine::threads);
         wanted.min(usize::try_from(self.memory_budget / (LEAST_BUDGET / 2)).unwrap_or(MOST_JOBS)).clamp(1, MOST_JOBS)
     }
 
     /// What a task may take for what it writes: a quarter of its share.
-    pub(super) fn sink_bytes(&self) -> u64 {
+    pub(crate) fn sink_bytes(&self) -> u64 {
         (self.memory_budget / self.threads() as u64 / 4).clamp(1 << 20, 64 << 20)
     }
 
     /// What a task reads of a store at once: a sixteenth of its share, since it has some such reads under way.
-    pub(super) fn read_bytes(&self) -> u64 {
+    pub(crate) fn read_bytes(&self) -> u64 {
         (self.memory_budget / self.threads() as u64 / 16).clamp(256 << 10, 4 << 20)
     }
 }
 
 /// A compression by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Packing {
+pub(crate) enum Packing {
     None,
     Snappy,
     Lz4,
@@ -161,7 +161,7 @@ impl Packing {
     ///
     /// # Errors
     /// `Config` naming what the format has.
-    pub(super) fn parse(text: Option<&str>, format: Format, allowed: &[&str], default: Self) -> Result<Self> {
+    pub(crate) fn parse(text: Option<&str>, format: Format, allowed: &[&str], default: Self) -> Result<Self> {
         let Some(text) = text else { return Ok(default) };
         let (name, level) = match text.split_once(':') {
             Some((name, level)) => (name, level.parse::<i32>().ok().filter(|level| (1..=22).contains(level))),

@@ -8,13 +8,31 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use serde_json::Value;
 
-use super::options::Packing;
-use super::sink::{Part, Writer};
+use crate::convert::errors::unexpected;
+use crate::convert::options::Packing;
+use crate::convert::sink::{Part, Writer};
 use crate::error::Result;
 use crate::store::directory::failed;
 
+/// The ending of a packed file.
+pub(crate) fn ending(extension: &str, packing: Packing) -> String {
+    match packing {
+        Packing::Gzip => format!("{extension}.gz"),
+        Packing::Zstd(_) => format!("{extension}.zst"),
+        _ => extension.to_owned(),
+    }
+}
+
+/// What makes keys of different files different: the numbers of task and file.
+pub(crate) fn prefix(path: &Path) -> String {
+    let parts: Vec<String> = path.iter().map(|part| part.to_string_lossy().into_owned()).collect();
+    let tasks = parts.iter().rposition(|part| part == "tasks").map_or(parts.len().saturating_sub(1), |at| at + 1);
+    let parts: Vec<&str> = parts.iter().skip(tasks).map(|part| part.split('.').next().unwrap_or(part)).collect();
+    parts.join("_")
+}
+
 /// One file that grows by batches.
-pub(super) trait Rows: Send {
+pub(crate) trait Rows: Send {
     /// Adds rows.
     fn write(&mut self, batch: &RecordBatch) -> Result<()>;
     /// Bytes so far, as they will be stored, or nearly.
@@ -24,10 +42,10 @@ pub(super) trait Rows: Send {
 }
 
 /// Makes the file at a path.
-pub(super) type Make = Arc<dyn Fn(&Path) -> Result<Box<dyn Rows>> + Send + Sync>;
+pub(crate) type Make = Arc<dyn Fn(&Path) -> Result<Box<dyn Rows>> + Send + Sync>;
 
 /// Files of about `target` bytes in one directory.
-pub(super) struct RollingWriter {
+pub(crate) struct RollingWriter {
     make: Make,
     directory: PathBuf,
     extension: String,
@@ -37,7 +55,7 @@ pub(super) struct RollingWriter {
 }
 
 impl RollingWriter {
-    pub(super) fn writer(directory: &Path, extension: &str, target: u64, make: Make) -> Box<dyn Writer> {
+    pub(crate) fn writer(directory: &Path, extension: &str, target: u64, make: Make) -> Box<dyn Writer> {
         let (directory, extension) = (directory.to_owned(), extension.to_owned());
         Box::new(Self { make, directory, extension, target, open: None, parts: Vec::new() })
     }
@@ -73,9 +91,9 @@ impl Writer for RollingWriter {
 }
 
 /// Deals rows to several writers in turn, for an exact number of files.
-pub(super) struct Dealt {
-    pub(super) writers: Vec<Box<dyn Writer>>,
-    pub(super) next: usize,
+pub(crate) struct Dealt {
+    pub(crate) writers: Vec<Box<dyn Writer>>,
+    pub(crate) next: usize,
 }
 
 impl Writer for Dealt {
@@ -89,7 +107,7 @@ impl Writer for Dealt {
             let rows: arrow::array::UInt32Array =
                 (first..batch.num_rows()).step_by(count).filter_map(|row| u32::try_from(row).ok()).collect();
             if !rows.is_empty() {
-                let taken = arrow::compute::take_record_batch(batch, &rows).map_err(super::job::unexpected)?;
+                let taken = arrow::compute::take_record_batch(batch, &rows).map_err(unexpected)?;
                 writer.write(&taken)?;
             }
         }
@@ -110,7 +128,7 @@ impl Writer for Dealt {
 }
 
 /// A file that is written, with its packing and its count of bytes; failures name it.
-pub(super) struct Output {
+pub(crate) struct Output {
     writer: Packer,
     path: PathBuf,
     /// Bytes given in, before packing.
@@ -142,7 +160,7 @@ impl Write for Counting {
 
 impl Output {
     /// A new file at `path`.
-    pub(super) fn create(path: &Path, packing: Packing) -> Result<Self> {
+    pub(crate) fn create(path: &Path, packing: Packing) -> Result<Self> {
         let file = File::create_new(path).map_err(|error| failed("create", path, error))?;
         let counting = Counting { file: BufWriter::with_capacity(256 << 10, file), bytes: 0 };
         let writer = match packing {
@@ -156,7 +174,7 @@ impl Output {
     }
 
     /// Adds bytes.
-    pub(super) fn put(&mut self, bytes: &[u8]) -> Result<()> {
+    pub(crate) fn put(&mut self, bytes: &[u8]) -> Result<()> {
         self.given += bytes.len() as u64;
         let outcome = match &mut self.writer {
             Packer::Plain(writer) => writer.write_all(bytes),
@@ -167,7 +185,7 @@ impl Output {
     }
 
     /// Bytes stored so far.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         match &self.writer {
             Packer::Plain(writer) => writer.bytes,
             Packer::Gzip(writer) => writer.get_ref().bytes,
@@ -176,17 +194,17 @@ impl Output {
     }
 
     /// Bytes given in so far.
-    pub(super) fn given(&self) -> u64 {
+    pub(crate) fn given(&self) -> u64 {
         self.given
     }
 
     /// Ends the file: its bytes. It need not be on the disk.
-    pub(super) fn close(self) -> Result<u64> {
+    pub(crate) fn close(self) -> Result<u64> {
         self.end(|_| Ok(()))
     }
 
     /// Ends the file and brings it to the disk: its bytes.
-    pub(super) fn close_on_disk(self) -> Result<u64> {
+    pub(crate) fn close_on_disk(self) -> Result<u64> {
         self.end(|file| file.sync_all())
     }
 
@@ -220,11 +238,4 @@ impl Write for Output {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
-}
-
-/// Writes a small file whole, and brings it to the disk.
-pub(super) fn put_file(path: &Path, content: &[u8]) -> Result<()> {
-    let mut output = Output::create(path, Packing::None)?;
-    output.put(content)?;
-    output.close_on_disk().map(drop)
 }

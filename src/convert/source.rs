@@ -1,25 +1,18 @@
 //! What data comes from: shards with stable names, each a stream of record batches.
 
 use std::fmt::Debug;
+use std::ops::Range;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 
-use super::budget::Budget;
-use super::files::{self, Limits};
-use super::format::Format;
-use super::listing::{Listing, is_pattern, is_remote};
-use super::options::ConvertOptions;
-use super::tokens::Text;
-use super::types::{self, Types};
-use super::{csv, huggingface, images, ipc, jsonl, mds, numpy, parquet, tfrecord, webdataset};
+use crate::convert::budget::Budget;
+use crate::convert::format::Format;
+use crate::convert::limits::{BATCH_BYTES, BATCH_ROWS, Limits};
+use crate::convert::options::ConvertOptions;
+use crate::convert::read::files::Found;
+use crate::convert::types::Types;
 use crate::error::{Place, Result};
-
-/// Rows of a batch at most.
-pub(super) const BATCH_ROWS: usize = 8192;
-
-/// Bytes of a batch at which it ends. A single row may be larger.
-pub(super) const BATCH_BYTES: usize = 4 << 20;
 
 /// A part of a source that is read from its start to its end by one task.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,82 +69,64 @@ pub trait Batches: Send {
     fn consumed(&self) -> u64;
 }
 
+/// A file of text that rows of a source stand in.
+#[derive(Debug, Clone)]
+pub struct Text {
+    pub(crate) found: Found,
+    pub(crate) limits: Limits,
+    pub(crate) format: Format,
+    /// Of each column, whether people gave its type.
+    pub(crate) given: Vec<bool>,
+    /// The shards that are this file, in order.
+    pub(crate) shards: Range<usize>,
+}
+
+impl Text {
+    pub(crate) fn new(found: &Found, limits: &Limits, format: Format, given: &[bool], shards: Range<usize>) -> Self {
+        Self { found: found.clone(), limits: limits.clone(), format, given: given.to_vec(), shards }
+    }
+}
+
 /// What sources are opened with.
 #[derive(Debug, Clone)]
-pub(super) struct Opening {
-    pub(super) types: Types,
-    pub(super) limits: Limits,
-    pub(super) storage_options: std::collections::BTreeMap<String, String>,
+pub(crate) struct Opening {
+    pub(crate) types: Types,
+    pub(crate) limits: Limits,
+    pub(crate) storage_options: std::collections::BTreeMap<String, String>,
     /// Bytes that are read of a store at once.
-    pub(super) read_bytes: u64,
+    pub(crate) read_bytes: u64,
     /// What a finished conversion says of the columns at this place.
-    pub(super) written: Option<SchemaRef>,
+    pub(crate) written: Option<SchemaRef>,
 }
 
 impl Opening {
+    /// As the options of a conversion say.
+    pub(crate) fn of(options: &ConvertOptions) -> Self {
+        Self {
+            types: options.schema.clone().unwrap_or_default(),
+            limits: options.limits.clone(),
+            storage_options: options.storage_options.clone(),
+            read_bytes: options.read_bytes(),
+            written: None,
+        }
+    }
+
     /// The type that is wanted for column `name`: as given, or as it was written.
-    pub(super) fn wanted(&self, name: &str) -> Option<&arrow::datatypes::DataType> {
+    pub(crate) fn wanted(&self, name: &str) -> Option<&arrow::datatypes::DataType> {
         let written = || self.written.as_ref().and_then(|schema| schema.field_with_name(name).ok());
         self.types.get(name).or_else(|| written().map(|field| field.data_type()))
     }
 
     /// The metadata that column `name` was written with.
-    pub(super) fn metadata(&self, name: &str) -> arrow::datatypes::Metadata {
+    pub(crate) fn metadata(&self, name: &str) -> arrow::datatypes::Metadata {
         let written = self.written.as_ref().and_then(|schema| schema.field_with_name(name).ok());
         written.map(|field| field.metadata().clone()).unwrap_or_default()
     }
 }
 
-/// Opens the dataset at `src`, in the format that the options give or its names tell.
-///
-/// # Errors
-/// `NotFound` if nothing is there; `Config` names `from` if its format cannot be told; `Corrupt`, `Unsupported`, `Limit` and `Store` for
-/// what cannot be read.
-pub fn open(src: &str, options: &ConvertOptions) -> Result<Box<dyn Source>> {
-    let mut opening = Opening {
-        types: options.schema.clone().unwrap_or_default(),
-        limits: options.limits.clone(),
-        storage_options: options.storage_options.clone(),
-        read_bytes: options.read_bytes(),
-        written: None,
-    };
-    let known = options.from.or_else(|| Format::of_address(src));
-    // The dataset finds its files itself. (Of Petastorm's, `_SUCCESS` says which arrays were lists.)
-    if known == Some(Format::Parquet) && is_remote(src) || is_pattern(src) {
-        return open_as(known.unwrap_or(Format::Parquet), src, &opening);
-    }
-    let tree = Listing::open(src, &opening.storage_options, opening.read_bytes)?;
-    let format = known.map_or_else(|| Format::guess(&tree), Ok)?;
-    opening.written = super::publish::success(&tree, &options.limits)
-        .and_then(|success| types::schema_from_json(success.get("schema")?));
-    open_in(Some(tree), format, src, &opening)
-}
-
-pub(super) fn open_as(format: Format, src: &str, opening: &Opening) -> Result<Box<dyn Source>> {
-    open_in(None, format, src, opening)
-}
-
-/// Opens `src`, which `tree` is, if somebody looked there before.
-fn open_in(tree: Option<Listing>, format: Format, src: &str, opening: &Opening) -> Result<Box<dyn Source>> {
-    let open = match format {
-        Format::Parquet | Format::Petastorm => return parquet::open(src, opening),
-        Format::Arrow => ipc::open,
-        Format::Csv => csv::open,
-        Format::Jsonl => jsonl::open,
-        Format::Tfrecord => tfrecord::open,
-        Format::Webdataset => webdataset::open,
-        Format::Mds => mds::open,
-        Format::Images => images::open,
-        Format::Numpy => numpy::open,
-        Format::Datasets => huggingface::open,
-    };
-    let tree = tree.map_or_else(|| Listing::open(src, &opening.storage_options, opening.read_bytes), Ok)?;
-    open(&tree, opening)
-}
-
 /// A shard without rows.
 #[derive(Debug)]
-pub(super) struct Nothing;
+pub(crate) struct Nothing;
 
 impl Batches for Nothing {
     fn next(&mut self) -> Result<Option<RecordBatch>> {
@@ -164,8 +139,8 @@ impl Batches for Nothing {
 }
 
 /// A shard for each file.
-pub(super) fn shards_of(found: &[files::Found]) -> Vec<Shard> {
-    let shard = |found: &files::Found| Shard {
+pub(crate) fn shards_of(found: &[Found]) -> Vec<Shard> {
+    let shard = |found: &Found| Shard {
         id: found.name.to_string(),
         bytes: found.bytes,
         rows: None,
@@ -175,7 +150,7 @@ pub(super) fn shards_of(found: &[files::Found]) -> Vec<Shard> {
 }
 
 /// Batches that were made before, cut into pieces of some megabytes.
-pub(super) fn slices(batch: &RecordBatch) -> impl Iterator<Item = RecordBatch> + '_ {
+pub(crate) fn slices(batch: &RecordBatch) -> impl Iterator<Item = RecordBatch> + '_ {
     let rows = batch.num_rows();
     let each = batch.get_array_memory_size().max(1) / rows.max(1);
     let step = (BATCH_BYTES / each.max(1)).clamp(1, BATCH_ROWS);
@@ -183,7 +158,7 @@ pub(super) fn slices(batch: &RecordBatch) -> impl Iterator<Item = RecordBatch> +
 }
 
 /// Everything of a shard, for tests and samples.
-pub(super) fn drain(batches: &mut dyn Batches, mut each: impl FnMut(RecordBatch) -> Result<()>) -> Result<()> {
+pub(crate) fn drain(batches: &mut dyn Batches, mut each: impl FnMut(RecordBatch) -> Result<()>) -> Result<()> {
     while let Some(batch) = batches.next()? {
         each(batch)?;
     }

@@ -16,7 +16,7 @@ const MAX_DEPTH: usize = 32;
 
 /// Types by column name.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Types(pub(super) Vec<(String, DataType)>);
+pub struct Types(pub(crate) Vec<(String, DataType)>);
 
 impl Types {
     /// Reads `name: type, name: type`, or the same as a JSON object.
@@ -42,7 +42,7 @@ impl Types {
     }
 
     /// The type of column `name`.
-    pub(super) fn get(&self, name: &str) -> Option<&DataType> {
+    pub(crate) fn get(&self, name: &str) -> Option<&DataType> {
         self.0.iter().find(|(own, _)| own == name).map(|(_, data_type)| data_type)
     }
 
@@ -156,12 +156,12 @@ pub fn parse_type(text: &str) -> Result<DataType> {
 }
 
 /// The Arrow type of such numbers; bfloat16 has none.
-pub(super) fn number(dtype: DType) -> Option<DataType> {
+pub(crate) fn number(dtype: DType) -> Option<DataType> {
     if dtype == DType::Bool { Some(DataType::Boolean) } else { dtype.arrow() }
 }
 
 /// The element type of an Arrow type of numbers.
-pub(super) fn dtype(data_type: &DataType) -> Option<DType> {
+pub(crate) fn dtype(data_type: &DataType) -> Option<DType> {
     DType::ALL.into_iter().find(|dtype| number(*dtype).as_ref() == Some(data_type))
 }
 
@@ -350,7 +350,7 @@ impl Parser<'_> {
 }
 
 /// A schema as JSON: what a finished conversion says of its columns.
-pub(super) fn schema_json(schema: &Schema) -> Value {
+pub(crate) fn schema_json(schema: &Schema) -> Value {
     let field = |field: &FieldRef| {
         json!({
             "name": field.name(),
@@ -363,7 +363,7 @@ pub(super) fn schema_json(schema: &Schema) -> Value {
 }
 
 /// What [`schema_json`] wrote; `None` if it is something else.
-pub(super) fn schema_from_json(value: &Value) -> Option<SchemaRef> {
+pub(crate) fn schema_from_json(value: &Value) -> Option<SchemaRef> {
     let field = |value: &Value| {
         let data_type = parse_type(value.get("type")?.as_str()?).ok()?;
         let field = Field::new(value.get("name")?.as_str()?, data_type, value.get("nullable")?.as_bool()?);
@@ -373,6 +373,33 @@ pub(super) fn schema_from_json(value: &Value) -> Option<SchemaRef> {
     };
     let fields: Option<Vec<Field>> = value.as_array()?.iter().map(field).collect();
     Some(Arc::new(Schema::new(Fields::from(fields?))))
+}
+
+/// Whether a type holds numbers or booleans.
+pub(crate) fn is_number(data_type: &DataType) -> bool {
+    dtype(data_type).is_some()
+}
+
+/// The type of the items, for all kinds of lists.
+pub(crate) fn item(data_type: &DataType) -> Option<&DataType> {
+    match data_type {
+        DataType::List(item)
+        | DataType::LargeList(item)
+        | DataType::FixedSizeList(item, _)
+        | DataType::ListView(item)
+        | DataType::LargeListView(item) => Some(item.data_type()),
+        _ => None,
+    }
+}
+
+/// Whether a type is text.
+pub(crate) fn is_text(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)
+}
+
+/// Whether a type is bytes.
+pub(crate) fn is_binary(data_type: &DataType) -> bool {
+    matches!(data_type, DataType::Binary | DataType::LargeBinary | DataType::BinaryView | DataType::FixedSizeBinary(_))
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use parquet::errors::ParquetError;
 use parquet::file::metadata::{ParquetMetaData, RowGroupMetaData};
 use parquet::schema::types::ColumnDescPtr;
 
-use super::footer::guard;
+use super::guard::guard;
 use super::offsets::Run;
 use super::project::{Leaves, Projection, Source};
 use super::read::{Chunks, Fetched, Paged};

@@ -38,6 +38,7 @@ impl Files {
             _ => None,
         };
         let mut beside = None;
+        let mut early = None;
         let mut listing = match (listed, &known) {
             (Some(listing), Some(known)) => {
                 beside = known.beside.clone();
@@ -45,12 +46,19 @@ impl Files {
             }
             _ => {
                 let listing = store::find(urls, &options.storage_options, options.limits.max_files);
-                within(options.timeout, format!("the files at {}", shown.join(", ")), listing).await?
+                let listing = within(options.timeout, format!("the files at {}", shown.join(", ")), listing);
+                let (listing, index) = tokio::join!(listing, early_index(urls, options));
+                early = index;
+                listing?
             }
         };
         let found = std::mem::take(&mut listing.files);
         if let (Index::Auto, Some((index, true))) = (&options.index, &listing.index) {
-            known = match read(index, options).await {
+            let read = match early {
+                Some(read) => read,
+                None => read(index, options).await,
+            };
+            known = match read {
                 Ok(known) => Some(known),
                 Err(error) => {
                     tracing::warn!("{} is not used, footers are read: {}", index.url(), error.chain());
@@ -121,6 +129,17 @@ async fn footers(
     let mut all = all.ok_or_else(|| Error::Closed { why: "a footer was not read".to_owned() })?;
     let first = all.first_mut().and_then(|first| first.cells.take());
     Ok((all, first.or(cells)))
+}
+
+/// The index of a directory of this machine, read while the directory is listed: either takes about as long as the other. Whether it is used
+/// the listing says.
+async fn early_index(urls: &[String], options: &OpenOptions) -> Option<Result<Known>> {
+    let (Index::Auto, [url]) = (&options.index, urls) else { return None };
+    let found = store::index_here(url, &options.storage_options).ok()??;
+    match read(&found, options).await {
+        Err(Error::NotFound { .. }) => None,
+        read => Some(read),
+    }
 }
 
 /// The index in `found`.

@@ -12,13 +12,14 @@ use parquet::file::metadata::{
 use parquet::schema::types::SchemaDescPtr;
 use sha2::{Digest, Sha256};
 
+use super::features;
+use super::guard::guard;
 use super::head::{ARROW_SCHEMA, Head, Heads};
 use super::limits::Limits;
-use super::outline::{Outline, Sealed};
+use super::outline::{Outline, Sealed, Wide};
 use super::packed::Packed;
 use super::write::SCHEMA_KEY;
 use crate::error::{Error, Place, Result};
-use crate::page;
 use crate::store::{Found, Object, Tail};
 
 /// Read from the end of every file at first: most footers fit, and a larger read costs a store nothing more.
@@ -39,8 +40,12 @@ pub(super) struct Footer {
     pub(super) groups: Packed,
     /// Column chunks that are encrypted.
     pub(super) sealed: Sealed,
+    /// Columns of wide integers, where the footer itself was read.
+    pub(super) wide: Vec<Wide>,
     /// What bowstring's writer says of its cells.
     pub(super) cells: Option<String>,
+    /// Spark's schema, where it says more than Parquet's.
+    pub(super) spark: Option<String>,
     /// Its bytes, for whoever needs more of it.
     pub(super) bytes: Option<Bytes>,
 }
@@ -98,7 +103,9 @@ impl Footers {
         }
         groups.shrink();
         let cells = said(SCHEMA_KEY).map(str::to_owned);
-        Ok(Footer { object, digest, head, groups, sealed: outline.sealed, cells, bytes: self.keep(bytes) })
+        let spark = said(features::SPARK_ROW).filter(|row| features::tells(row)).map(str::to_owned);
+        let Outline { sealed, wide, .. } = outline;
+        Ok(Footer { object, digest, head, groups, sealed, wide, cells, spark, bytes: self.keep(bytes) })
     }
 }
 
@@ -136,20 +143,6 @@ pub(super) async fn again(
         Ok(metadata)
     });
     parsed.await.unwrap_or_else(|error| Err(Error::Closed { why: format!("a footer was not parsed: {error}") }))
-}
-
-/// Runs a decoder over bytes that nobody has to trust: its panics and errors become [`Error::Corrupt`] at `place`.
-pub(super) fn guard<T>(place: &Place, what: &str, work: impl FnOnce() -> Result<T, ParquetError>) -> Result<T> {
-    // What the decoder leaves behind after a panic is dropped with it, so nothing half-done is seen afterwards.
-    match page::quiet(work) {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(ParquetError::NYI(what))) => Err(Error::unsupported(what, "").at(place.clone())),
-        Ok(Err(error)) => Err(Error::corrupt_by(place.clone(), what, error)),
-        Err(panic) => {
-            let text = page::said(&*panic).unwrap_or("the decoder gave up");
-            Err(Error::corrupt_by(place.clone(), what, text.to_owned()))
-        }
-    }
 }
 
 /// The bytes of the footer of `found`, checked like any other, but not parsed: for files that are nothing but a footer.

@@ -8,7 +8,7 @@ use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader};
 use parquet::schema::types::SchemaDescPtr;
 use sha2::{Digest, Sha256};
 
-use super::footer::guard;
+use super::guard::guard;
 use super::limits::Limits;
 use super::outline::Outline;
 use crate::error::{Place, Result};

@@ -303,7 +303,9 @@ impl Known {
             head,
             groups: file.groups.clone(),
             sealed: file.sealed.clone(),
+            wide: Vec::new(),
             cells: None,
+            spark: None,
             bytes: None,
         })
     }

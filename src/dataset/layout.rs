@@ -10,10 +10,11 @@ use arrow::datatypes::{Field, Fields, Schema, SchemaRef, TimeUnit};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::schema::types::SchemaDescriptor;
 
-use super::footer::{Footer, guard};
+use super::footer::Footer;
+use super::guard::guard;
 use super::head::Head;
 use super::packed::Packed;
-use super::{DataFile, Inner, Limits, hive, times, unify};
+use super::{DataFile, Inner, Limits, features, hive, times, unify};
 use crate::error::{Error, Place, Result};
 use crate::manifest::Manifest;
 
@@ -24,6 +25,8 @@ pub(super) struct Layout {
     pub(super) schema: SchemaRef,
     /// Number of the root column of each leaf.
     pub(super) leaf_roots: Vec<usize>,
+    /// What Hugging Face says of the columns.
+    pub(super) hugging_face: Option<Box<str>>,
     /// The schemas of the first file of this layout; its Parquet schema is that of all of them.
     pub(super) head: Arc<Head>,
 }
@@ -58,7 +61,8 @@ impl Layout {
         let options = ArrowReaderOptions::new().with_schema(Arc::clone(&schema));
         guard(&place, "the schema is damaged", || ArrowReaderMetadata::try_new(Arc::clone(metadata), options))?;
         let leaf_roots = (0..descriptor.num_columns()).map(|leaf| descriptor.get_column_root_idx(leaf)).collect();
-        Ok(Self { schema, leaf_roots, head: Arc::clone(head) })
+        let hugging_face = default.schema().metadata().get(features::HUGGING_FACE).map(|said| said.as_str().into());
+        Ok(Self { schema, leaf_roots, hugging_face, head: Arc::clone(head) })
     }
 }
 
@@ -140,14 +144,16 @@ pub(super) fn gather(footers: Vec<Footer>, partitions: Vec<hive::Values>) -> Res
     let (mut layouts, mut columns) = (Layouts::default(), Columns::default());
     let mut files: Vec<DataFile> = Vec::with_capacity(footers.len());
     let mut packed = Packed::default();
+    let spark = footers.first().and_then(|footer| footer.spark.clone());
     let keys: BTreeSet<Arc<str>> = partitions.iter().flatten().map(|(key, _)| Arc::clone(key)).collect();
     for (footer, partitions) in footers.into_iter().zip(partitions) {
         let (number, is_new) = layouts.intern(&footer)?;
         if let Some(layout) = layouts.layouts.get(number).filter(|_| is_new) {
             columns.merge(layout, footer.object.name(), &keys)?;
         }
-        let Footer { object, groups, sealed, .. } = footer;
-        files.push(DataFile { object, first: packed.len(), groups: groups.len(), layout: number, partitions, sealed });
+        let Footer { object, groups, sealed, wide, .. } = footer;
+        let (first, groups_of) = (packed.len(), groups.len());
+        files.push(DataFile { object, first, groups: groups_of, layout: number, partitions, sealed, wide });
         packed.append(&groups);
     }
     packed.shrink();
@@ -165,6 +171,8 @@ pub(super) fn gather(footers: Vec<Footer>, partitions: Vec<hive::Values>) -> Res
         place: None,
         urls: Vec::new(),
         cells: None,
+        spark,
+        decode: false,
         beside: None,
         partitions,
         manifest: Arc::new(Manifest::new(Vec::new(), Vec::new(), "", "")),

@@ -15,9 +15,11 @@
 mod decode;
 mod described;
 mod direct;
+mod features;
 mod files;
 pub mod filter;
 mod footer;
+mod guard;
 mod head;
 mod hidden;
 mod hive;
@@ -41,6 +43,7 @@ mod selector;
 mod shape;
 mod thrift;
 mod times;
+mod told;
 mod unify;
 #[cfg(test)]
 mod unit_values;
@@ -65,6 +68,7 @@ pub use open::OpenOptions;
 pub use packed::Chunk;
 pub use project::{Projection, Root};
 pub use read::{Cost, Fetched};
+pub(crate) use select::Room;
 pub use selector::Selector;
 #[cfg(feature = "convert")]
 pub(crate) use write::Finished;
@@ -77,9 +81,10 @@ use crate::manifest::{Manifest, RowGroup};
 use crate::store::{Base, Found, Object};
 use layout::Layout;
 use open::within;
-use outline::Sealed;
+use outline::{Sealed, Wide};
 use packed::Packed;
 use selection::Selection;
+pub(crate) use told::Told;
 pub(crate) use units::Sizes;
 use units::Units;
 
@@ -108,6 +113,10 @@ struct Inner {
     place: Option<Found>,
     urls: Vec<String>,
     cells: Option<String>,
+    /// Spark's schema in the first footer, where it says more than Parquet's.
+    spark: Option<String>,
+    /// Whether what is said of cells is heeded.
+    decode: bool,
     beside: Option<Option<described::Beside>>,
     /// How many columns at the end of `schema` come from directories.
     partitions: usize,
@@ -132,6 +141,8 @@ struct DataFile {
     partitions: hive::Values,
     /// Column chunks that are encrypted.
     sealed: Sealed,
+    /// Columns of wide integers, where the footer itself was read.
+    wide: Vec<Wide>,
 }
 
 /// Stored sizes of one leaf column over all files.

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use parquet::errors::ParquetError;
 use tokio::sync::OnceCell;
 
-use super::footer::guard;
+use super::guard::guard;
 use super::read::{Chunks, coalesce};
 use super::thrift::{Broken, Reader, kind};
 use super::{Chunk, Dataset};
@@ -33,7 +33,13 @@ pub(super) struct Location {
 
 impl Location {
     fn end(&self) -> u64 {
-        self.start + u64::from(self.length)
+        self.start.saturating_add(self.length.into())
+    }
+
+    /// Whether `next` holds the rest of the row that this page ends in. Pages should end with rows, but Arrow's C++ writer cuts the last row
+    /// of a list column where batches of a value are written. Both are then as one page.
+    fn goes_on_in(&self, next: &Self) -> bool {
+        self.row == next.row && self.end() == next.start && self.length > 0 && next.length > 0
     }
 }
 
@@ -64,7 +70,7 @@ impl Run {
 /// The pages that an offset index names.
 pub(super) fn locations(bytes: &[u8]) -> Result<Vec<Location>, Broken> {
     let mut reader = Reader::new(bytes);
-    let (mut last, mut found) = (0, Vec::new());
+    let (mut last, mut found) = (0, Vec::<Location>::new());
     while let Some(field) = reader.field(&mut last)? {
         if (field.id, field.kind) != (1, kind::LIST) {
             reader.skip(field, 0)?;
@@ -89,7 +95,14 @@ pub(super) fn locations(bytes: &[u8]) -> Result<Vec<Location>, Broken> {
             let [Some(start), Some(length), Some(row)] = numbers else { return Err("a page lacks a number") };
             let number = |number: i64| u32::try_from(number).map_err(|_| "a number of a page is out of range");
             let start = u64::try_from(start).map_err(|_| "a page is before the file")?;
-            found.push(Location { start, length: number(length)?, row: number(row)? });
+            let page = Location { start, length: number(length)?, row: number(row)? };
+            match found.last_mut() {
+                Some(before) if before.goes_on_in(&page) => {
+                    let length = before.length.checked_add(page.length);
+                    before.length = length.ok_or("a number of a page is out of range")?;
+                }
+                _ => found.push(page),
+            }
         }
     }
     Ok(found)
@@ -238,6 +251,10 @@ mod tests {
         let pages = locations(&bytes).unwrap();
         assert_eq!(pages, [page(30, 50, 0), page(80, 30, 20)]);
         assert_eq!(wrong(&chunk(), &pages, 50), None);
+        // The second page goes on with the first one's last row.
+        let mut cut = bytes;
+        cut[15] = 0;
+        assert_eq!(locations(&cut).unwrap(), [page(30, 80, 0)]);
         for bytes in [&bytes[..9], &[0x19, 0xfc, 0xff, 0xff, 0x7f], &[0x19, 0x1c, 0x16, 60, 0]] {
             assert!(locations(bytes).is_err(), "{bytes:?}");
         }

@@ -145,6 +145,7 @@ impl Dataset {
             let columns = described::columns(cells.as_deref(), inner.petastorm.as_ref(), &place)?;
             inner.schema = described::apply(&inner.schema, &columns);
         }
+        inner.decode = options.decode;
         inner.limits = options.limits.clone();
         inner.base = listing.base();
         inner.place = listing.index.map(|(place, _)| place);

@@ -29,6 +29,27 @@ const MAP: i16 = 2;
 /// Numbers of row groups and leaf columns whose bytes are encrypted, ascending.
 pub(super) type Sealed = Vec<(usize, usize)>;
 
+/// The number of the physical type of 64-bit integers.
+const INT64: i64 = 2;
+
+/// Where the statistics of a leaf column first tell of an integer that 32 bits do not hold: numbers of row groups.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Wide {
+    pub(super) leaf: usize,
+    /// If its numbers have a sign.
+    pub(super) signed: Option<usize>,
+    /// If they have none.
+    pub(super) unsigned: Option<usize>,
+}
+
+/// What the statistics of a column chunk tell.
+#[derive(Debug, Clone, Copy, Default)]
+struct Told {
+    nulls: Option<u64>,
+    /// Whether a bound of 64-bit integers is beyond 32 bits with a sign, and without one.
+    wide: [bool; 2],
+}
+
 /// What is known of a footer before it is parsed.
 #[derive(Debug)]
 pub(super) struct Outline<'a> {
@@ -39,6 +60,8 @@ pub(super) struct Outline<'a> {
     pub(super) sealed: Sealed,
     /// Nulls of the column chunks, where their statistics tell, one row group behind the other.
     pub(super) nulls: Vec<Option<u64>>,
+    /// Ascending by leaf.
+    pub(super) wide: Vec<Wide>,
     leaves: Vec<Leaf<'a>>,
 }
 
@@ -70,8 +93,14 @@ impl<'a> Outline<'a> {
         let too_many = |what: &str, asked: usize, limit: usize, option: &'static str| {
             Error::limit(what, asked as u64, limit as u64, option).at(place.clone())
         };
-        let mut outline =
-            Self { schema: &[], digest: [0; 32], sealed: Vec::new(), nulls: Vec::new(), leaves: Vec::new() };
+        let mut outline = Self {
+            schema: &[],
+            digest: [0; 32],
+            sealed: Vec::new(),
+            nulls: Vec::new(),
+            wide: Vec::new(),
+            leaves: Vec::new(),
+        };
         let mut reader = Reader::new(bytes);
         let mut last = 0;
         while let Some(field) = reader.field(&mut last).map_err(corrupt)? {
@@ -205,11 +234,12 @@ impl<'a> Outline<'a> {
                 }
                 columns = count;
                 for leaf in 0..count {
-                    let (sealed, nulls) = self.chunk(reader, leaf)?;
+                    let (sealed, told) = self.chunk(reader, leaf)?;
                     if sealed {
                         self.sealed.push((number, leaf));
                     }
-                    self.nulls.push(nulls);
+                    self.nulls.push(told.nulls);
+                    self.note(leaf, number, told.wide);
                 }
             } else {
                 reader.skip(field, OTHER_STRUCTS)?;
@@ -223,13 +253,28 @@ impl<'a> Outline<'a> {
         Ok(())
     }
 
-    /// Holds what a column chunk says of itself against leaf `leaf` of the schema; whether it is encrypted, and its nulls.
-    fn chunk(&self, reader: &mut Reader<'a>, leaf: usize) -> Result<(bool, Option<u64>), Fault> {
-        let (mut sealed, mut nulls) = (false, None);
+    /// Remembers the first row group in which leaf `leaf` has a wide integer.
+    fn note(&mut self, leaf: usize, group: usize, wide: [bool; 2]) {
+        if wide == [false; 2] {
+            return;
+        }
+        let at = self.wide.binary_search_by_key(&leaf, |wide| wide.leaf).unwrap_or_else(|at| {
+            self.wide.insert(at, Wide { leaf, ..Wide::default() });
+            at
+        });
+        let Some(known) = self.wide.get_mut(at) else { return };
+        let [signed, unsigned] = wide.map(|wide| wide.then_some(group));
+        (known.signed, known.unsigned) = (known.signed.or(signed), known.unsigned.or(unsigned));
+    }
+
+    /// Holds what a column chunk says of itself against leaf `leaf` of the schema; whether it is encrypted, and what its statistics
+    /// tell.
+    fn chunk(&self, reader: &mut Reader<'a>, leaf: usize) -> Result<(bool, Told), Fault> {
+        let (mut sealed, mut told) = (false, Told::default());
         let mut last = 0;
         while let Some(field) = reader.field(&mut last)? {
             match (field.id, field.kind) {
-                (3, kind::STRUCT) => nulls = self.column(reader, leaf)?,
+                (3, kind::STRUCT) => told = self.column(reader, leaf)?,
                 (8, _) => {
                     sealed = true;
                     reader.skip(field, OTHER_STRUCTS)?;
@@ -237,14 +282,14 @@ impl<'a> Outline<'a> {
                 _ => reader.skip(field, OTHER_STRUCTS)?,
             }
         }
-        Ok((sealed, nulls))
+        Ok((sealed, told))
     }
 
-    fn column(&self, reader: &mut Reader<'a>, leaf: usize) -> Result<Option<u64>, Fault> {
+    fn column(&self, reader: &mut Reader<'a>, leaf: usize) -> Result<Told, Fault> {
         let Some(Leaf { kind: stored, path, most }) = self.leaves.get(leaf) else {
             return Err("a column is unknown".into());
         };
-        let mut nulls = None;
+        let mut told = Told::default();
         let mut last = 0;
         while let Some(field) = reader.field(&mut last)? {
             match (field.id, field.kind) {
@@ -275,7 +320,7 @@ impl<'a> Outline<'a> {
                         return Err(Fault::Column(leaf, what));
                     }
                 }
-                (12, kind::STRUCT) => nulls = null_count(reader)?,
+                (12, kind::STRUCT) => told = statistics(reader, *stored == INT64)?,
                 (16, kind::STRUCT) => histograms(reader, *most).map_err(|fault| match fault {
                     Fault::Column(_, what) => Fault::Column(leaf, what),
                     bytes => bytes,
@@ -283,7 +328,7 @@ impl<'a> Outline<'a> {
                 _ => reader.skip(field, OTHER_STRUCTS)?,
             }
         }
-        Ok(nulls)
+        Ok(told)
     }
 }
 
@@ -321,17 +366,25 @@ fn histograms(reader: &mut Reader<'_>, most: [usize; 2]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The nulls that a chunk's statistics tell of.
-fn null_count(reader: &mut Reader<'_>) -> Result<Option<u64>, Broken> {
-    let mut nulls = None;
+/// What a chunk's statistics tell; bounds are those of 64-bit integers if `long`.
+fn statistics(reader: &mut Reader<'_>, long: bool) -> Result<Told, Broken> {
+    let mut told = Told::default();
     let mut last = 0;
     while let Some(field) = reader.field(&mut last)? {
         match (field.id, field.kind) {
-            (3, kind::I64) => nulls = u64::try_from(reader.int()?).ok(),
+            (3, kind::I64) => told.nulls = u64::try_from(reader.int()?).ok(),
+            // The bounds, as old writers name them, and as new ones do.
+            (1 | 2 | 5 | 6, kind::BINARY) => {
+                let bound = reader.binary()?;
+                if let Some(bound) = bound.try_into().ok().map(i64::from_le_bytes).filter(|_| long) {
+                    told.wide[0] |= i32::try_from(bound).is_err();
+                    told.wide[1] |= u32::try_from(bound.cast_unsigned()).is_err();
+                }
+            }
             _ => reader.skip(field, OTHER_STRUCTS)?,
         }
     }
-    Ok(nulls)
+    Ok(told)
 }
 
 #[cfg(test)]

@@ -21,26 +21,18 @@ pub(super) fn pages(bytes: &Chunks, chunk: &Chunk, column: &ColumnDescPtr, run: 
         let part = Chunk { start, data: start, stored, dictionary: false, ..*chunk };
         unpack::pages(bytes, &part, column, rows)
     };
-    let dictionary = run.dictionary.as_ref().map(part).transpose()?;
+    let dictionary = match &run.dictionary {
+        Some(range) => part(range)?.get_next_page()?,
+        None => None,
+    };
     Ok(Joined { dictionary, pages: part(&run.pages)? })
 }
 
 /// A dictionary, if there is one, and the pages of a run.
 pub(super) struct Joined {
-    dictionary: Option<Pages>,
+    /// Read before anybody looks at it: Parquet's reader takes one without values, which is a header alone, for the end once it was looked at.
+    dictionary: Option<Page>,
     pages: Pages,
-}
-
-impl Joined {
-    /// What the next page is in.
-    fn next_in(&mut self) -> Result<&mut Pages> {
-        if let Some(pages) = &mut self.dictionary
-            && pages.peek_next_page()?.is_none()
-        {
-            self.dictionary = None;
-        }
-        Ok(self.dictionary.as_mut().unwrap_or(&mut self.pages))
-    }
 }
 
 impl Iterator for Joined {
@@ -53,15 +45,24 @@ impl Iterator for Joined {
 
 impl PageReader for Joined {
     fn get_next_page(&mut self) -> Result<Option<Page>> {
-        self.next_in()?.get_next_page()
+        match self.dictionary.take() {
+            Some(page) => Ok(Some(page)),
+            None => self.pages.get_next_page(),
+        }
     }
 
     fn peek_next_page(&mut self) -> Result<Option<PageMetadata>> {
-        self.next_in()?.peek_next_page()
+        match self.dictionary {
+            Some(_) => Ok(Some(PageMetadata { num_rows: None, num_levels: None, is_dict: true })),
+            None => self.pages.peek_next_page(),
+        }
     }
 
     fn skip_next_page(&mut self) -> Result<()> {
-        self.next_in()?.skip_next_page()
+        match self.dictionary.take() {
+            Some(_) => Ok(()),
+            None => self.pages.skip_next_page(),
+        }
     }
 }
 

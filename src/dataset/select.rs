@@ -23,7 +23,8 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::decode::Rows;
 use super::filter::{Bound, Expr};
-use super::footer::{self, guard};
+use super::footer;
+use super::guard::guard;
 use super::project::Projection;
 use super::read::{Chunks, Fetched, coalesce};
 use super::selection::Selection;
@@ -39,7 +40,7 @@ const MAX_INDEX_BYTES: u64 = 64 << 20;
 
 /// The memory that row groups share which are read while a dataset is opened.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(crate) struct Room {
     /// KiB that they may take together.
     memory: Semaphore,
     /// How many KiB that is: none may ask for more.
@@ -49,7 +50,7 @@ pub(super) struct Room {
 }
 
 impl Room {
-    pub(super) fn new(options: &OpenOptions) -> Self {
+    pub(crate) fn new(options: &OpenOptions) -> Self {
         let most = (options.memory >> 10).clamp(1, MAX_KIB) as u32;
         Self { memory: Semaphore::new(most as usize), most, limit: options.memory_limit }
     }
@@ -58,7 +59,7 @@ impl Room {
     ///
     /// # Errors
     /// [`Error::Limit`] for a row group that takes more than there is.
-    pub(super) async fn take(
+    pub(crate) async fn take(
         &self,
         dataset: &Dataset,
         columns: &Projection,

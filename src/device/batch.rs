@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use arrow::array::ArrayRef;
 
+use super::address::Address;
 use super::lease::{Consumer, Lease};
-use super::traits::{Address, Device};
+use super::traits::Device;
 use crate::error::Result;
 use crate::schema::DType;
 use crate::tensor::Batch;

@@ -8,7 +8,7 @@
 
 use half::{bf16, f16};
 
-use super::traits::Address;
+use super::address::Address;
 use crate::schema::DType;
 
 /// What becomes of the elements of one tensor.

@@ -6,9 +6,10 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::address::Address;
 use super::conversion::Conversion;
 use super::decoding::Decoding;
-use super::traits::{Address, DEVICE_ALIGNMENT, Device, Event, Fenced, Kind, Stream, refused};
+use super::traits::{DEVICE_ALIGNMENT, Device, Event, Fenced, Kind, Stream, refused};
 use crate::error::Result;
 use crate::memory::{HostAllocator, SystemAllocator};
 

@@ -5,8 +5,9 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::address::Address;
 use super::slot::{Core, Slot, SlotTable};
-use super::traits::{Address, Device, Stream, refused};
+use super::traits::{Device, Stream, refused};
 use crate::error::Result;
 
 /// Who reads a batch, as DLPack's `stream` says.

@@ -16,6 +16,7 @@
 //! | [`AnyBatch`] | a batch wherever it is |
 //! | [`Target`], [`Targets`] | the consumer's own tensors, which a batch is copied into |
 
+mod address;
 mod batch;
 mod conversion;
 #[cfg(feature = "cuda")]
@@ -32,6 +33,7 @@ mod target;
 mod traits;
 mod upload;
 
+pub use address::Address;
 pub use batch::{AnyBatch, DeviceBatch, DeviceTensor, DeviceValue};
 pub use conversion::{Conversion, Lists};
 pub use decoding::{Decoding, Photo, Photos, View};
@@ -41,7 +43,7 @@ pub use placement::{Developing, Normalisation, Padding, Recipes};
 pub use sim::Sim;
 pub use spec::{Fence, Gpu, Place};
 pub use target::{Target, Targets};
-pub use traits::{Address, DEVICE_ALIGNMENT, Device, Event, Fenced, Kind, Stream, refused};
+pub use traits::{DEVICE_ALIGNMENT, Device, Event, Fenced, Kind, Stream, refused};
 pub use upload::{DeviceStats, Feeding, Pull, Transfer};
 
 /// The GPU that `which` means.

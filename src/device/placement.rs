@@ -11,9 +11,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::address::Address;
 use super::conversion::{Conversion, Lists};
 use super::decoding::{Decoding, Photos};
-use super::traits::{Address, DEVICE_ALIGNMENT};
+use super::traits::DEVICE_ALIGNMENT;
 use crate::error::{Error, Result};
 use crate::memory::HostBuffer;
 use crate::schema::{DType, part_name};

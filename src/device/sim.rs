@@ -11,9 +11,10 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::address::Address;
 use super::conversion::Conversion;
 use super::decoding::Decoding;
-use super::traits::{Address, DEVICE_ALIGNMENT, Device, Event, Fenced, Kind, Stream, refused};
+use super::traits::{DEVICE_ALIGNMENT, Device, Event, Fenced, Kind, Stream, refused};
 use crate::error::Result;
 use crate::memory::{HostAllocator, SystemAllocator};
 

@@ -5,9 +5,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
+use super::address::Address;
 use super::ring::{Release, Ring, State};
 use super::spec::Fence;
-use super::traits::{Address, Device, Event, Fenced, Stream};
+use super::traits::{Device, Event, Fenced, Stream};
 use crate::error::{Error, Result};
 use crate::tensor::Batch;
 

@@ -11,9 +11,10 @@
 
 use std::sync::Arc;
 
+use super::address::Address;
 use super::batch::{DeviceBatch, DeviceValue};
 use super::lease::Consumer;
-use super::traits::{Address, Device, Kind};
+use super::traits::{Device, Kind};
 use crate::error::{Error, Result};
 use crate::schema::DType;
 use crate::tensor::{Batch, Value};

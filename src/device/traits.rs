@@ -8,13 +8,11 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::address::Address;
 use super::conversion::Conversion;
 use super::decoding::Decoding;
 use crate::error::{Error, Result};
 use crate::memory::HostAllocator;
-
-/// An address in a device's memory.
-pub type Address = u64;
 
 /// Every allocation of device memory is aligned to this many bytes at least, as tensors are within a slab.
 pub const DEVICE_ALIGNMENT: usize = 256;

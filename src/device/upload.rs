@@ -18,6 +18,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::address::Address;
 use super::batch::{DeviceBatch, DeviceTensor, DeviceValue};
 use super::decoding::in_column;
 use super::lease::Lease;
@@ -25,7 +26,7 @@ use super::placement::{Part, Placement, Recipes, Work};
 use super::ring::{Counts, State};
 use super::slot::{Body, Core, Slot, SlotTable};
 use super::spec::Fence;
-use super::traits::{Address, Device, Kind, refused};
+use super::traits::{Device, Kind, refused};
 use crate::error::{Error, Result};
 use crate::memory::HostBuffer;
 use crate::tensor::{Batch, Next, Value};

@@ -20,6 +20,9 @@ const BATCH: [&str; 2] = ["batch_size", "global_batch_size"];
 /// The option that is always said, since servers are older or newer than their clients.
 const ORDER_VERSION: &str = "order_version";
 
+/// The option that is null where the client leaves it to the catalogue. One that does not say it knows of padding alone.
+pub(super) const TAIL: &str = "tail";
+
 /// A stream of batches: which dataset, what of it, and from where.
 ///
 /// On the wire it is JSON, the command of a Flight descriptor:
@@ -29,9 +32,9 @@ const ORDER_VERSION: &str = "order_version";
 pub struct StreamRequest {
     /// Name in the server's catalogue.
     pub dataset: String,
-    /// Options of a [`LoaderOptions`], by their names; what is not there is as the catalogue says. Only for `order_version` that is the
-    /// first one if the catalogue says nothing: a descriptor with a step is a position, and one that was written before there were
-    /// versions goes on in its own.
+    /// Options of a [`LoaderOptions`], by their names; what is not there is as the catalogue says. If that says nothing, it is as in a new
+    /// loader, but for two: without `order_version` it is the first one, and without `tail` it is `pad`; a null is not without. A
+    /// descriptor with a step is a position, and one that was written before there were versions and other tails goes on in its own.
     #[serde(default)]
     pub options: Map<String, Value>,
     /// The epoch.
@@ -119,6 +122,7 @@ impl StreamRequest {
         asked.extend(global.map(|global| ("global_batch_size".to_owned(), global.into())));
         let version = options.order_version.unwrap_or(OrderVersion::LATEST);
         asked.insert(ORDER_VERSION.to_owned(), version.number().into());
+        asked.entry(TAIL).or_insert(Value::Null);
         Ok(Self {
             dataset: dataset.to_owned(),
             options: asked,
@@ -208,7 +212,7 @@ mod tests {
         options.columns.columns = vec!["label".to_owned()];
         let asked = StreamRequest::new("photos", &options, Share::new(1, 4).unwrap()).unwrap();
         let keys: Vec<&str> = asked.options.keys().map(String::as_str).collect();
-        assert_eq!(keys, ["columns", "global_batch_size", "order_version", "seed"]);
+        assert_eq!(keys, ["columns", "global_batch_size", "order_version", "seed", "tail"]);
         assert_eq!(asked.options["global_batch_size"], 32);
         assert_eq!(asked.options["columns"], serde_json::json!({ "columns": ["label"] }));
         assert_eq!(StreamRequest::from_json(&asked.to_json()).unwrap(), asked);

@@ -33,6 +33,11 @@ enum Detail {
         row: Option<u64>,
         what: String,
     },
+    Nulls {
+        what: String,
+        hint: String,
+        at: Option<At>,
+    },
     SourceChanged {
         file: String,
         was: String,
@@ -130,6 +135,10 @@ pub fn to_status(error: &Error) -> Status {
             let (file, column) = (file.map(|file| file.to_string()), column.map(|column| column.to_string()));
             (Code::DataLoss, Detail::Corrupt { file, row_group, column, row, what })
         }
+        Error::Nulls { place, what, hint } => {
+            let (at, what) = At::of(place.as_deref(), &shortened(what.clone(), MAX_BYTES / 2));
+            (Code::FailedPrecondition, Detail::Nulls { what, hint: hint.clone(), at })
+        }
         Error::SourceChanged { file, was, now } => {
             (Code::FailedPrecondition, Detail::SourceChanged { file: file.clone(), was: was.clone(), now: now.clone() })
         }
@@ -178,13 +187,13 @@ pub fn to_status(error: &Error) -> Status {
     {
         metadata.insert_bin(KEY, MetadataValue::from_bytes(&json));
     }
-    Status::with_metadata(code, shortened(chain), metadata)
+    Status::with_metadata(code, shortened(chain, MAX_BYTES), metadata)
 }
 
 /// Whole trailers are limited too.
-fn shortened(mut text: String) -> String {
-    if text.len() > MAX_BYTES {
-        let end = (0..=MAX_BYTES).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
+fn shortened(mut text: String, most: usize) -> String {
+    if text.len() > most {
+        let end = (0..=most).rev().find(|end| text.is_char_boundary(*end)).unwrap_or(0);
         text.truncate(end);
     }
     text
@@ -206,6 +215,10 @@ pub fn from_status(peer: &str, status: &Status) -> Error {
         Some(Detail::Corrupt { file, row_group, column, row, what }) => {
             let place = Place { file: file.map(Into::into), row_group, column: column.map(Into::into), row };
             Error::Corrupt { place, what: format!("{what} (at {peer})"), source: None }
+        }
+        Some(Detail::Nulls { what, hint, at }) => {
+            let (place, what) = At::back(at, what);
+            Error::nulls(format!("{what} (at {peer})"), hint).at(place)
         }
         Some(Detail::SourceChanged { file, was, now }) => Error::SourceChanged { file, was, now },
         Some(Detail::Mismatch { what, expected, found, hint }) => {
@@ -345,7 +358,9 @@ mod tests {
         let detail = to_text(&to_status(&limit));
         assert!(detail.contains("file a: b.parquet, row group 1, column x, row 7: its page"), "older peers: {detail}");
         let odd = Error::unsupported("a map", "").at(place.clone());
-        for error in [limit, odd] {
+        let nulls =
+            Error::nulls("nulls in 900 columns: ".to_owned() + &"a, ".repeat(3000), "fill them").at(place.clone());
+        for error in [limit, odd, nulls] {
             let back = from_status("grpc://h", &to_status(&error));
             assert_eq!(back.place(), Some(&place));
             assert_eq!(back.to_string().matches("row group 1").count(), 1, "{back}");

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use hmac::{Hmac, Mac};
+use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::Sha256;
 
@@ -96,7 +96,7 @@ impl From<Denied> for Error {
 
 fn mac(key: &[u8], json: &[u8]) -> Hmac<Sha256> {
     // HMAC takes keys of any length.
-    let mut mac = <Hmac<Sha256> as Mac>::new_from_slice(key).unwrap_or_else(|_| Hmac::new(&Default::default()));
+    let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(key).unwrap_or_else(|_| KeyInit::new(&Default::default()));
     mac.update(MAGIC);
     mac.update(json);
     mac

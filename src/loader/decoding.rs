@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::open::is_remote;
+use super::remote::is_remote;
 use crate::codec::BadRows;
 use crate::codec::image::{Decoder, Deferred, Held, ImageOptions, Layout, Stored};
 use crate::device::{Developing, Normalisation, Photo, Photos, View};

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::decoding;
-use super::open::is_remote;
+use super::remote::is_remote;
 use crate::codec::{BadRows, Lists};
 use crate::device::{AnyBatch, Device, DeviceStats, Feeding, Normalisation, Padding, Recipes, Transfer, refused};
 use crate::error::Result;
-use crate::pipeline::{BatchSource, Ledger, LoaderOptions, PlanInfo, Stats};
+use crate::pipeline::{BatchSource, Ledger, LoaderOptions, PlanInfo, Stats, WideInteger};
 use crate::plan::State;
 use crate::schema::{DType, Dim, Field, Schema, Type};
 use crate::tensor::{Batch, Next};
@@ -64,6 +64,8 @@ pub(super) struct DeviceSource {
     /// As the other source has it, which is often busy.
     info: PlanInfo,
     timeout: Duration,
+    /// Of the gang.
+    member_of: Option<u64>,
 }
 
 impl DeviceSource {
@@ -95,10 +97,11 @@ impl DeviceSource {
             overflow: options.device_overflow,
             recipes,
         };
+        let member_of = source.generation();
         let ahead = Arc::new(Ahead { turn: Mutex::default(), made: Mutex::new(Made { source, generation: 0 }) });
         let pull = Arc::clone(&ahead);
         let transfer = Transfer::start(device, feeding, Box::new(move |wait| pull.pull(wait)))?;
-        Ok(Self { transfer, ahead, schema, info, timeout })
+        Ok(Self { transfer, ahead, schema, info, timeout, member_of })
     }
 
     /// Moves the source that runs ahead. Where that fails, it goes on as before, and so does what it made.
@@ -151,6 +154,10 @@ impl BatchSource for DeviceSource {
         Ok(())
     }
 
+    fn wide_integers(&self) -> Result<Vec<WideInteger>> {
+        self.ahead.lock().source.wide_integers()
+    }
+
     /// What was made ahead counts as consumed.
     fn stats(&self) -> Stats {
         self.ahead.lock().source.stats()
@@ -158,6 +165,10 @@ impl BatchSource for DeviceSource {
 
     fn ledger(&self) -> Ledger {
         self.ahead.lock().source.ledger()
+    }
+
+    fn generation(&self) -> Option<u64> {
+        self.member_of
     }
 
     fn device(&self) -> Option<&Arc<dyn Device>> {

@@ -1,9 +1,11 @@
 //! The loader that people use: batches of a dataset, wherever it is, delivered where they are wanted.
 
+mod consumed;
 mod decoding;
 mod device;
 mod open;
 mod passes;
+mod remote;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,10 +14,12 @@ use crate::device::{AnyBatch, Consumer, Device, DeviceStats, Targets};
 use crate::error::{Error, Result};
 #[cfg(feature = "flight")]
 use crate::flight::client::Gang;
-use crate::pipeline::{BatchSource, Cursor, Ledger, LoaderOptions, Stats};
-use crate::plan::{Share, State};
+use crate::pipeline::{BatchSource, Cursor, Ledger, LoaderOptions, Stats, WideInteger};
+use crate::plan::{BadRows, Certificate, Share, State};
 use crate::schema::{Dim, Field, Schema};
 use crate::tensor::{Batch, Next};
+
+use consumed::Consumed;
 
 pub use passes::Epoch;
 
@@ -50,14 +54,15 @@ pub use passes::Epoch;
 pub struct Loader {
     source: Box<dyn BatchSource>,
     cursor: Cursor<AnyBatch>,
+    consumed: Consumed,
 }
 
 impl Loader {
     /// Opens the dataset that `options.urls` name.
     ///
     /// # Errors
-    /// [`Error::Config`] for options that contradict each other, [`Error::Limit`] for a budget that can never hold a step, whatever
-    /// opening the dataset gives, and what a server says; [`Error::Device`] if `options.device` names a GPU that this process cannot
+    /// [`Error::Config`] for options that contradict each other, [`Error::Limit`] for a budget that can never hold a step,
+    /// [`Error::Nulls`] for columns with nulls of which the options say nothing, as far as footers tell, whatever opening the dataset gives, and what a server says; [`Error::Device`] if `options.device` names a GPU that this process cannot
     /// use.
     pub fn open(options: LoaderOptions) -> Result<Self> {
         Ok(Self::of(open::at_place(&options, open::any)?))
@@ -83,7 +88,7 @@ impl Loader {
 
     /// The batches of `source`, which was sent nowhere yet.
     pub fn of(source: Box<dyn BatchSource>) -> Self {
-        Self { source, cursor: Cursor::default() }
+        Self { source, cursor: Cursor::default(), consumed: Consumed::default() }
     }
 
     /// Steps of one epoch: the same on every rank, exact.
@@ -197,8 +202,9 @@ impl Loader {
     /// [`Error::Device`] if a device refuses.
     pub fn fill(&self, batch: &AnyBatch, targets: &Targets, consumer: Consumer) -> Result<()> {
         for column in targets.iter().map(|target| target.column()) {
-            let varies =
-                |field: &&Field| field.dims.iter().any(|dim| matches!(dim, Dim::Ragged | Dim::Cut(_) | Dim::Any));
+            let varies = |field: &&Field| {
+                field.dims.iter().any(|dim| matches!(dim, Dim::Ragged | Dim::Cut(_) | Dim::Any | Dim::Sparse))
+            };
             let part = |field: &&Field| field.names().iter().any(|name| &**name == column);
             if let Some(field) = self.schema().fields().iter().filter(varies).find(part) {
                 let what = format!("filling a tensor with {column}, whose length varies from batch to batch,");
@@ -232,19 +238,60 @@ impl Loader {
     /// After the last batch of an epoch, and before its end was told, that is the end of this epoch: a loader that goes on from there has
     /// an empty pass before the next epoch, so that `for epoch in saved..n` counts right.
     pub fn state(&self) -> State {
-        let (info, (epoch, step)) = (self.source.info(), self.cursor.position());
-        State::at(info.fingerprint, info.spec.clone(), epoch, step)
+        let (epoch, step) = self.cursor.position();
+        self.state_at(epoch, step)
+    }
+
+    /// The position after `step` steps of `epoch`.
+    pub fn state_at(&self, epoch: u64, step: u64) -> State {
+        self.source.info().state(epoch, step)
     }
 
     /// Goes to a position that [`state`](Self::state) gave, here or on any other rank of any world size. Unless the options name the
     /// version of the order, the state's is followed from here on, in later epochs too.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] if the state belongs to another dataset or plan; the loader then stays where it is.
+    /// [`Error::Mismatch`] if the state belongs to another dataset or plan; [`Error::Config`] for the last rows of an epoch under
+    /// [`Tail::Even`](crate::plan::Tail::Even) if they are fewer than the ranks. The loader then stays where it is.
     pub fn load_state(&mut self, state: &State) -> Result<()> {
         self.source.resume(state)?;
-        self.cursor.seek((state.epoch, state.step));
+        let step = self.source.info().step_of(state)?;
+        self.consumed.resume(self.cursor.position(), (state.epoch, step));
+        self.cursor.seek((state.epoch, step));
         Ok(())
+    }
+
+    /// Integers that are delivered in 64 bits and need more than 32: the first one of each column, as far as footers tell where to look.
+    /// For consumers that have 32 bits only. Of a server's data nothing is known.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] after [`close`](Self::close).
+    pub fn wide_integers(&self) -> Result<Vec<WideInteger>> {
+        self.source.wide_integers()
+    }
+
+    /// What this loader consumed since it was opened, to be joined with the certificates of the other ranks, and of those before a restart:
+    /// [`audit`](crate::plan::audit()). Batches that were given back do not count.
+    pub fn certificate(&self) -> Certificate {
+        let (info, Ledger { skipped, zeroed, .. }) = (self.source.info(), self.source.ledger());
+        let (consumed, dropped) = self.consumed.spans(self.cursor.position());
+        Certificate {
+            version: Certificate::VERSION,
+            loader: self.consumed.name().to_owned(),
+            opened: self.consumed.opened(),
+            written: consumed::now(),
+            fingerprint: info.fingerprint,
+            spec: info.spec.clone(),
+            rows: info.rows,
+            steps: info.steps,
+            rank: info.share.rank,
+            world_size: info.share.world,
+            generation: self.source.generation(),
+            consumed,
+            dropped,
+            bad_rows: BadRows { skipped, zeroed },
+            signature: None,
+        }
     }
 
     /// Counters since the loader was opened. With a device, what was made ahead for it counts as consumed.

@@ -4,10 +4,12 @@ use std::sync::Arc;
 
 use super::decoding;
 use super::device::DeviceSource;
+#[cfg(feature = "flight")]
+use super::remote::is_remote;
 use crate::device::{Device, Gpu, Place, gpu};
 use crate::error::Result;
 #[cfg(feature = "flight")]
-use crate::flight::client::{Address, Gang, RemoteSource};
+use crate::flight::client::{Gang, RemoteSource};
 use crate::pipeline::{BatchMemory, BatchSource, LoaderOptions, LocalSource};
 
 /// What makes batches in the host's memory.
@@ -30,18 +32,6 @@ pub(super) fn in_gang(gang: &Gang) -> impl Open {
     |options: &LoaderOptions, memory: BatchMemory| -> Result<Box<dyn BatchSource>> {
         Ok(Box::new(RemoteSource::open(options, Some(gang), memory.allocator)?))
     }
-}
-
-/// Whether a server has the dataset that `options.urls` name.
-#[cfg(feature = "flight")]
-pub(super) fn is_remote(options: &LoaderOptions) -> bool {
-    options.urls.iter().any(|url| Address::is_one(url))
-}
-
-/// No server has any dataset.
-#[cfg(not(feature = "flight"))]
-pub(super) fn is_remote(_: &LoaderOptions) -> bool {
-    false
 }
 
 /// What `open` opens, delivered where `options.device` says.

@@ -94,6 +94,7 @@ impl Loader {
     fn send(&mut self, at: At) -> Result<()> {
         if !self.cursor.begin(at) {
             self.source.seek(at.0, at.1)?;
+            self.consumed.jump(self.cursor.position(), at);
             self.cursor.seek(at);
         }
         Ok(())

@@ -141,6 +141,12 @@ impl HostBuffer {
         self.raw.as_ref().map_or(self.len, Raw::capacity)
     }
 
+    /// Whether another process made these bytes, and writes there again once the buffer is dropped in this one: a forked child, which
+    /// has the same memory, must not read them.
+    pub fn is_foreign(&self) -> bool {
+        self.charge.is_none()
+    }
+
     /// Takes the bytes off the budget: from now on they are the consumer's.
     pub fn deliver(&self) {
         if let Some(charge) = &self.charge {

@@ -9,7 +9,8 @@
 //! before the frame that leases it was sent, and the server writes there again only after the receiver has said that it is done
 //! ([`SharedAllocator::retire`] sees to it that memory whose receiver left without saying so is never used again). What else lies in
 //! the slab lies in other pages. The server reads nothing back. The seals forbid shrinking, so that no access can hit a missing page.
-//! Both ends are processes of one user, who could as well trace each other.
+//! Both ends are processes of one user, who could as well trace each other; but two receivers need not be able to. So memory that
+//! several receive is sealed against writing too: only this process, which has it mapped already, can.
 
 #![expect(unsafe_code, reason = "memfd_create, seals and memory that is given back; the bounds are stated at each use")]
 
@@ -19,7 +20,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
 use rustix::process::{Resource, getrlimit};
 
@@ -33,18 +34,29 @@ const MAX_SLABS: usize = 16 << 10;
 /// What nobody may do to a slab any more: change its size, or lift these seals.
 const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
 
+/// What a slab is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Use {
+    /// One buffer, which its receiver may write to.
+    One,
+    /// One buffer, which several receive: nobody else may write to it.
+    Read,
+    /// Several buffers, which several receive: as above.
+    Divided,
+}
+
 /// Memory of a [`SharedAllocator`]: a sealed memfd and its mapping in this process.
 #[derive(Debug)]
 pub struct Slab {
     id: u64,
     file: File,
     pages: Pages,
-    divided: bool,
+    purpose: Use,
     retired: AtomicBool,
 }
 
 impl Slab {
-    fn new(id: u64, len: usize, divided: bool) -> io::Result<Self> {
+    fn new(id: u64, len: usize, purpose: Use) -> io::Result<Self> {
         // SAFETY: the name is a valid C string; the call has no other precondition.
         let fd = unsafe { libc::memfd_create(c"bowstring".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING) };
         if fd < 0 {
@@ -55,11 +67,21 @@ impl Slab {
         file.set_len(len as u64)?;
         let pages = Pages::map(&file, len, Access::Exclusive)?;
         pages.provide(&file)?;
-        // SAFETY: only the descriptor is used, and it is open.
-        if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, SEALS) } < 0 {
-            return Err(io::Error::last_os_error());
+        if purpose != Use::One {
+            match seal(&file, libc::F_SEAL_FUTURE_WRITE) {
+                // Linux before 5.1 has no such seal.
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                    UNSEALED.call_once(|| {
+                        tracing::warn!(
+                            "this kernel cannot keep ranks of this host from writing to each other's batches"
+                        );
+                    });
+                }
+                sealed => sealed?,
+            }
         }
-        Ok(Self { id, file, pages, divided, retired: AtomicBool::new(false) })
+        seal(&file, SEALS)?;
+        Ok(Self { id, file, pages, purpose, retired: AtomicBool::new(false) })
     }
 
     /// Its number: never 0, and never given to another slab of the same allocator.
@@ -73,9 +95,15 @@ impl Slab {
         self.pages.len()
     }
 
-    /// Whether several allocations may lie in it: who may write to one must not write to all of it.
-    pub fn is_divided(&self) -> bool {
-        self.divided
+    /// Whether several allocations may lie in it.
+    #[cfg(test)]
+    pub(crate) fn is_divided(&self) -> bool {
+        self.purpose == Use::Divided
+    }
+
+    /// Whether a receiver may have it to write to: nothing lies in it but one buffer, which nobody else receives.
+    pub fn is_writable(&self) -> bool {
+        self.purpose == Use::One
     }
 
     /// Whether a receiver may still read parts of it that were freed, so that nothing new may lie there.
@@ -87,6 +115,17 @@ impl Slab {
     pub(super) fn base(&self) -> NonNull<u8> {
         self.pages.base()
     }
+}
+
+/// Says once that slabs stay writable.
+static UNSEALED: Once = Once::new();
+
+fn seal(file: &File, seals: libc::c_int) -> io::Result<()> {
+    // SAFETY: only the descriptor is used, and it is open.
+    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, seals) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(())
 }
 
 impl AsFd for Slab {
@@ -126,6 +165,8 @@ pub struct SharedAllocator {
     slabs: Mutex<BTreeMap<usize, Arc<Slab>>>,
     last: AtomicU64,
     most: usize,
+    /// Whether several receive what is allocated, but for what must be a slab.
+    many: bool,
     /// Whether it was said that there are no more slabs.
     said: AtomicBool,
 }
@@ -146,7 +187,13 @@ impl SharedAllocator {
     /// An allocator without allocations that makes `most` slabs at once, besides those that must be slabs.
     pub fn with_most(most: usize) -> Self {
         let (slabs, said) = (Mutex::default(), AtomicBool::new(false));
-        Self { slabs, last: AtomicU64::new(0), most, said }
+        Self { slabs, last: AtomicU64::new(0), most, many: false, said }
+    }
+
+    /// The same, for buffers that several processes receive: none of them can write to another's.
+    #[must_use]
+    pub fn for_many(self) -> Self {
+        Self { many: true, ..self }
     }
 
     /// Whether so many slabs were made, of which some must be, that few files are left for anything else.
@@ -155,9 +202,9 @@ impl SharedAllocator {
     }
 
     /// A new slab, however many there are.
-    fn slab(&self, len: usize, divided: bool) -> io::Result<Arc<Slab>> {
+    fn slab(&self, len: usize, purpose: Use) -> io::Result<Arc<Slab>> {
         let id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        let slab = Arc::new(Slab::new(id, len, divided)?);
+        let slab = Arc::new(Slab::new(id, len, purpose)?);
         self.slabs().insert(slab.base().addr().get(), Arc::clone(&slab));
         Ok(slab)
     }
@@ -167,7 +214,12 @@ impl SharedAllocator {
         if self.slabs_held() >= self.most {
             return Ok(None);
         }
-        match self.slab(len, divided) {
+        let purpose = match divided {
+            true => Use::Divided,
+            false if self.many => Use::Read,
+            false => Use::One,
+        };
+        match self.slab(len, purpose) {
             Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => Ok(None),
             slab => slab.map(Some).map_err(|error| refused(len, error)),
         }
@@ -264,7 +316,7 @@ pub(crate) struct SlabAllocator(pub(crate) Arc<SharedAllocator>);
 
 impl HostAllocator for SlabAllocator {
     fn allocate(&self, len: usize) -> Result<NonNull<u8>> {
-        self.0.slab(len, false).map(|slab| slab.base()).map_err(|error| refused(len, error))
+        self.0.slab(len, Use::One).map(|slab| slab.base()).map_err(|error| refused(len, error))
     }
 
     unsafe fn free(&self, ptr: NonNull<u8>, len: usize) {
@@ -299,6 +351,33 @@ mod tests {
         assert_eq!(allocator.locate(&buffer(&pool, 10_000).await).unwrap().0.id(), 2);
         let elsewhere = Pool::new(Arc::new(crate::memory::SystemAllocator), 1 << 20);
         assert!(allocator.locate(&buffer(&elsewhere, 10).await).is_none());
+    }
+
+    #[test]
+    fn what_several_receive_none_of_them_writes_to() {
+        use crate::memory::pages::Pages;
+
+        let allocator = Arc::new(SharedAllocator::new().for_many());
+        let map = |access| {
+            let slab = allocator.newest();
+            Pages::map(&File::from(slab.as_fd().try_clone_to_owned().unwrap()), slab.len(), access)
+        };
+        let write = |at: NonNull<u8>| {
+            // SAFETY: the slab that begins there is mapped and has 4096 bytes, which nobody refers to.
+            unsafe { at.write(7) };
+        };
+        for divided in [false, true] {
+            let slab = allocator.add(4096, divided).unwrap().unwrap();
+            assert!(!slab.is_writable());
+            write(slab.base());
+            assert_eq!(map(Access::Exclusive).unwrap_err().raw_os_error(), Some(libc::EPERM));
+            use std::os::unix::fs::FileExt as _;
+            assert!(File::from(slab.as_fd().try_clone_to_owned().unwrap()).write_at(b"x", 0).is_err());
+            map(Access::CopyOnWrite).unwrap();
+        }
+        SlabAllocator(Arc::clone(&allocator)).allocate(4096).unwrap();
+        assert!(allocator.newest().is_writable());
+        map(Access::Exclusive).unwrap();
     }
 
     #[tokio::test]

@@ -143,6 +143,14 @@ impl Engine {
         }
     }
 
+    /// Waits for `work` on its own I/O threads.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] after [`close`](Self::close), and those of `work`.
+    pub(super) fn block_on<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        self.runtime.as_ref().ok_or_else(closed)?.block_on(work)
+    }
+
     /// Stage and culprit of a wait that brought nothing.
     pub(super) fn culprit(&self) -> (&'static str, String) {
         self.feed.as_ref().map_or(("read", "the first batch".to_owned()), Feed::culprit)

@@ -110,15 +110,19 @@ impl Workers {
         (groups.load(Ordering::Relaxed), rows.load(Ordering::Relaxed))
     }
 
-    /// Runs `work` on a thread of the pool and waits for it without blocking. Work that has begun goes on when the future is dropped.
+    /// Runs `work` on a thread of the pool and waits for it without blocking. Work that has begun goes on when the future is dropped; what
+    /// has not, is not done.
     ///
     /// # Errors
     /// What `work` gives; [`Error::Closed`] where it panicked.
     pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
         let (sender, receiver) = oneshot::channel();
         self.pool.spawn_fifo(move || {
+            // Nobody waits any more where the future was dropped, before the work begins or after it.
+            if sender.is_closed() {
+                return;
+            }
             let result = page::quiet(work).unwrap_or_else(|panic| Err(panicked(&*panic)));
-            // Nobody waits any more where the future was dropped.
             drop(sender.send(result));
         });
         receiver.await.unwrap_or_else(|_| Err(closed()))
@@ -239,4 +243,37 @@ pub(super) fn closed() -> Error {
 fn panicked(panic: &(dyn std::any::Any + Send)) -> Error {
     let text = page::said(panic).unwrap_or("no message");
     Error::Closed { why: format!("a worker panicked ({text}); this is a bug in bowstring") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_nobody_waits_for_any_more_is_not_done() {
+        let workers = Workers::new(1).unwrap();
+        let (end, ends) = mpsc::channel::<()>();
+        let mut first = Box::pin(workers.run(move || {
+            let _ = ends.recv();
+            Ok(())
+        }));
+        assert!(futures::poll!(&mut first).is_pending());
+        let (kept, dropped) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let work = |done: &Arc<AtomicBool>| {
+            let done = Arc::clone(done);
+            Box::pin(workers.run(move || {
+                done.store(true, Ordering::Relaxed);
+                Ok(())
+            }))
+        };
+        let (mut second, mut third) = (work(&dropped), work(&kept));
+        assert!(futures::poll!(&mut second).is_pending() && futures::poll!(&mut third).is_pending());
+        drop(second);
+        drop(end);
+        first.await.unwrap();
+        third.await.unwrap();
+        assert!(kept.load(Ordering::Relaxed) && !dropped.load(Ordering::Relaxed));
+    }
 }

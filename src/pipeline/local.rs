@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::engine::{BatchMemory, Engine, Parts};
+use super::foretold::WideInteger;
 use super::job::closed;
 use super::ledger::Ledger;
 use super::options::LoaderOptions;
@@ -13,9 +14,9 @@ use super::source::{BatchSource, PlanInfo};
 use super::stats::Stats;
 use crate::dataset::Dataset;
 use crate::device::AnyBatch;
-use crate::error::{Error, Result};
+use crate::error::{Error, Place, Result};
 use crate::manifest::Manifest;
-use crate::plan::{OrderVersion, Plan, PlanSpec, Share, State};
+use crate::plan::{OrderVersion, Plan, PlanSpec, RowRef, Share, State};
 use crate::schema::Schema;
 use crate::tensor::Next;
 
@@ -27,6 +28,7 @@ use crate::tensor::Next;
 pub struct LocalSource {
     engine: Engine,
     prepared: PreparedPlan,
+    options: LoaderOptions,
     limits: Limits,
     need: MemoryNeed,
     /// Of the epoch that is read.
@@ -37,26 +39,35 @@ pub struct LocalSource {
 }
 
 impl LocalSource {
-    /// Opens the dataset, makes the plan and checks that it fits the budget. Reads footers, and the filter's columns if there
-    /// is a filter, but no row group of the plan yet.
+    /// Opens the dataset, makes the plan and checks that it fits the budget: for what it says of these. Reads footers, and the filter's
+    /// columns if there is a filter, but no row group of the plan yet.
     ///
     /// # Errors
     /// [`Error::Config`] for options that contradict each other, [`Error::Limit`] for a budget that can never hold a step, and
     /// whatever opening the dataset gives.
     pub fn open(options: LoaderOptions) -> Result<Self> {
-        Self::open_in(options, BatchMemory::default())
+        Self::opened(options, BatchMemory::default(), false)
     }
 
-    /// As [`open`](Self::open), with batches built in `memory`.
+    /// As [`open`](Self::open), to take batches, which are built in `memory`. Where footers tell of nulls that would be errors, one is
+    /// looked for.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and [`Error::Device`] if there is no such memory.
+    /// As [`open`](Self::open); [`Error::Nulls`] for all columns in which the rows have nulls that no option says anything about, as far
+    /// as footers tell; and [`Error::Device`] if there is no such memory.
     pub fn open_in(options: LoaderOptions, memory: BatchMemory) -> Result<Self> {
+        Self::opened(options, memory, true)
+    }
+
+    fn opened(options: LoaderOptions, memory: BatchMemory, for_batches: bool) -> Result<Self> {
         let settings = options.settings()?;
         let limits = Limits { share: settings.share, budget: settings.budget, prefetch: settings.prefetch };
         let (engine, (prepared, plan, need)) = Engine::open(&options, &settings, |runtime| {
             let prepared = runtime.block_on(PreparedPlan::with(&options, &settings))?;
-            let plan = prepared.plan(0)?;
+            if for_batches {
+                runtime.block_on(prepared.check_nulls(&options))?;
+            }
+            let plan = prepared.plan(0)?.for_world(settings.share.world);
             plan.check_share(settings.share)?;
             let need = limits.fit(&prepared, &plan).map_err(|error| limits.remedy(error, &prepared, &settings.spec))?;
             // At most the budget, which is a usize.
@@ -65,7 +76,7 @@ impl LocalSource {
             Ok((parts, (prepared, Arc::new(plan), need)))
         })?;
         let info = PlanInfo::of(&plan, settings.share);
-        Ok(Self { engine, prepared, limits, need, plan, info, step: 0 })
+        Ok(Self { engine, prepared, options, limits, need, plan, info, step: 0 })
     }
 
     /// The plan of the epoch of the next batch.
@@ -94,6 +105,14 @@ impl LocalSource {
         let source = self.prepared.sources_in(self.plan.spec().order_version).get(source);
         let source = source.filter(|source| group < source.dataset.manifest().groups.len());
         source.map_or(0, |source| source.dataset.cost(group, &source.projection).fetched)
+    }
+
+    /// File, row group and row of a row of the plan, and its row id; nothing for one that does not exist.
+    pub fn place(&self, row: RowRef) -> Option<(Place, u64)> {
+        let source = self.prepared.sources_in(self.plan.spec().order_version).get(row.source as usize)?;
+        let (dataset, group) = (&source.dataset, row.group as usize);
+        let place = Place { row: Some(dataset.stored_row(group, row.row.into())), ..dataset.place(group) };
+        place.row_group.map(|_| (place, source.row_base + dataset.row_id(group, row.row.into())))
     }
 
     /// Row groups of the plan, of all datasets: more than the files have where large ones are cut into units.
@@ -125,7 +144,7 @@ impl LocalSource {
         if epoch == self.plan.epoch() && spec == self.plan.spec() {
             return Ok(Arc::clone(&self.plan));
         }
-        let plan = self.prepared.plan_by(spec, epoch)?;
+        let plan = self.prepared.plan_by(spec, epoch)?.for_world(self.limits.share.world);
         // Another epoch puts other row groups side by side: it is refused here, not in the middle of it.
         self.limits.fit(&self.prepared, &plan)?;
         Ok(Arc::new(plan))
@@ -187,6 +206,10 @@ impl BatchSource for LocalSource {
 
     fn check(&self) -> Result<()> {
         if self.engine.is_closed() { Err(closed()) } else { Ok(()) }
+    }
+
+    fn wide_integers(&self) -> Result<Vec<WideInteger>> {
+        self.engine.block_on(self.prepared.wide_integers(&self.options))
     }
 
     fn stats(&self) -> Stats {

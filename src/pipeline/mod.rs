@@ -12,6 +12,7 @@
 //! | `engine` | what runs for either of them: threads, the feed of the moment |
 //! | `feed` | steps become batches, in order, within the budget |
 //! | `reader` | reads row groups ahead, once for all shares that are delivered together |
+//! | `foretold` | what is known of values when a dataset is opened |
 //! | `window` | what a step takes rows from, by name |
 //! | `groups` | row groups on their way from the store to cells |
 //! | [`Stats`], [`Ledger`] | what happened |
@@ -22,6 +23,7 @@ mod ahead;
 mod cursor;
 mod engine;
 mod feed;
+mod foretold;
 mod groups;
 mod hidden_columns;
 mod job;
@@ -53,6 +55,7 @@ use crate::error::{Error, Result};
 
 pub use cursor::{At, Cursor, Pass, Standing};
 pub use engine::BatchMemory;
+pub use foretold::WideInteger;
 pub use hidden_columns::HiddenColumns;
 pub use job::Workers;
 pub use ledger::{Entry, LEDGER_ENTRIES, Ledger};

@@ -90,6 +90,7 @@ impl Frames {
     pub(super) fn assemble(&self, rows: &Rows<'_>, mut reservation: Reservation) -> Result<(Batch, Vec<BadRow>)> {
         let spare = reservation.split(0);
         let (mut batch, mut bad) = self.once.assemble(rows, spare)?;
+        let own = batch.columns().len();
         for group in &self.groups {
             let first = rows.rows.first();
             let windows =
@@ -105,6 +106,7 @@ impl Frames {
             bad.extend(found);
             batch.add_frames(part, group.offsets.len(), &group.flat);
         }
+        batch.move_behind(own);
         Ok((batch, bad))
     }
 }

@@ -115,7 +115,7 @@ mod tests {
             (json!({"batch_size": -1}), "option batch_size: -1 is not a whole number from 1 to 2147483648"),
             (json!({"batch_size": 2.0}), "option batch_size: 2.0 is not a whole number from 1 to 2147483648"),
             (json!({"prefetch": 1_u64 << 40}), "option prefetch: 1099511627776 is not a whole number from 1 to 65536"),
-            (json!({"tail": "keep"}), "option tail: \"keep\" is not one of pad, repeat, drop"),
+            (json!({"tail": "keep"}), "option tail: \"keep\" is not one of short, even, pad, repeat, drop"),
             (json!({"bach_size": 1}), "option options: unknown option `bach_size`; did you mean `batch_size`?"),
             (json!({"columns": {"exclud": []}}), "option columns: unknown option `exclud`; did you mean `exclude`?"),
             (

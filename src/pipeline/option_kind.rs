@@ -147,7 +147,7 @@ fn word_or_json(text: &str) -> Result<Value, String> {
     serde_json::from_str(text).map_err(|error| format!("{} is neither a word nor JSON: {error}", shown(&json!(text))))
 }
 
-/// Bytes from text: `1048576`, `1MiB`, `1.5 GB`.
+/// Bytes from text: `1048576`, `1MiB`, `1.5 GB`; not by `bytesize`, where `1M` is 10^6 and what is too much becomes the most.
 ///
 /// # Errors
 /// What is wrong with the text, and what would be right.

@@ -68,8 +68,9 @@ pub struct LoaderOptions {
     pub window_rows: Option<u64>,
     /// Version of the order; without, new epochs take the latest one, and what goes on from a state the state's.
     pub order_version: Option<OrderVersion>,
-    /// What to do with the last, incomplete step: `pad`, `repeat` or `drop`.
-    pub tail: Tail,
+    /// What to do with the last, incomplete step: `short`, which is what a loader takes that is not told, `even`, `pad`, `repeat` or
+    /// `drop`.
+    pub tail: Option<Tail>,
     /// Which columns, and what becomes of them.
     pub columns: ColumnOptions,
     /// Rows to select.
@@ -128,7 +129,7 @@ impl Default for LoaderOptions {
             lanes: None,
             window_rows: None,
             order_version: None,
-            tail: Tail::default(),
+            tail: None,
             columns: ColumnOptions::default(),
             filter: None,
             selector: None,
@@ -301,7 +302,7 @@ impl LoaderOptions {
             global_batch,
             lanes: self.lanes,
             window_rows: self.window_rows,
-            tail: self.tail,
+            tail: self.tail.unwrap_or(Tail::USUAL),
             mix,
             order_version: self.order_version.unwrap_or(OrderVersion::LATEST),
         };

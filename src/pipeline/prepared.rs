@@ -10,6 +10,7 @@ use std::time::Duration;
 use futures::Stream;
 
 use super::feed::Feed;
+use super::foretold::{self, WideInteger};
 use super::hidden_columns::HiddenColumns;
 use super::job::{Job, Means, Source, Workers, closed};
 use super::ngram::{Frames, Maker};
@@ -112,12 +113,37 @@ impl PreparedPlan {
 
     /// As [`with`](Self::with), in units of these sizes.
     pub(super) async fn in_units(options: &LoaderOptions, settings: &Settings, sizes: Sizes) -> Result<Self> {
-        let whole = View::new(sources(settings, options).await?);
+        let whole = View::new(sources(settings, options, true).await?);
         let units = whole.in_units(sizes, settings.open.timeout).await?;
         let (asked, names_version) = (settings.spec.clone(), options.order_version.is_some());
         let mut prepared = Self { whole, units, spec: asked.clone(), asked, names_version, bad_rows: options.bad_rows };
         prepared.spec = prepared.asked.resolve(prepared.manifests_in(prepared.asked.order_version))?;
         Ok(prepared)
+    }
+
+    /// That no column in which nulls are errors has some, as far as that is known before rows are read; see [`BadRows`] for what else
+    /// may be done about them. `options` are those that it was opened with.
+    ///
+    /// # Errors
+    /// [`Error::Nulls`], once for all such columns.
+    pub async fn check_nulls(&self, options: &LoaderOptions) -> Result<()> {
+        // Of windows it is not known which rows they have.
+        if options.bad_rows != BadRows::Error || options.ngram.is_some() {
+            return Ok(());
+        }
+        foretold::nulls(&self.whole.sources, &options.settings()?.open).await
+    }
+
+    /// Integers that are delivered as they are stored, in 64 bits, and need more than 32: the first one of each column, as far as that is
+    /// known before rows are read. `options` are those that it was opened with.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for options that contradict each other.
+    pub async fn wide_integers(&self, options: &LoaderOptions) -> Result<Vec<WideInteger>> {
+        if options.ngram.is_some() {
+            return Ok(Vec::new());
+        }
+        foretold::wide_integers(&self.whole.sources, &options.settings()?.open).await
     }
 
     fn view(&self, version: OrderVersion) -> &View {
@@ -382,8 +408,9 @@ impl Drop for Batches {
     }
 }
 
-/// Opens the datasets. All must give the same columns.
-pub(super) async fn sources(settings: &Settings, options: &LoaderOptions) -> Result<Arc<[Source]>> {
+/// Opens the datasets. All must give the same columns. Only if `marked` they are what other libraries mean by them, see
+/// [`Feature`](crate::schema::Feature).
+pub(super) async fn sources(settings: &Settings, options: &LoaderOptions, marked: bool) -> Result<Arc<[Source]>> {
     let mut sources = Vec::new();
     for urls in &settings.datasets {
         let dataset = Dataset::open(urls, settings.open.clone()).await?;
@@ -399,8 +426,9 @@ pub(super) async fn sources(settings: &Settings, options: &LoaderOptions) -> Res
             // Packs are asked for by their own names, like columns.
             asked.columns = ngram.columns();
         }
-        let asked = sized(&dataset, asked, options.budget()).await?;
-        let columns = Arc::new(Columns::new(dataset.schema(), &asked)?.shuffled(shuffled));
+        let schema = if marked { dataset.marked_schema() } else { Arc::clone(dataset.schema()) };
+        let asked = sized(&dataset, &schema, asked, options.budget()).await?;
+        let columns = Arc::new(Columns::new(&schema, &asked)?.shuffled(shuffled));
         let maker = match &options.ngram {
             Some(ngram) => Maker::Frames(Arc::new(Frames::new(ngram, &columns, options.bad_rows)?)),
             None => Maker::Rows(Arc::clone(&columns)),

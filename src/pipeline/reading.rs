@@ -123,7 +123,9 @@ impl Reader<'_> {
         (spec.lanes, spec.window_rows) = (lanes, self.options.window_rows);
         match spec.resolve(self.manifests) {
             Ok(spec) if spec.global_batch >= world.into() => {
-                Plan::new(self.manifests, spec, self.source.plan().epoch()).map(Some)
+                let plan = Plan::new(self.manifests, spec, self.source.plan().epoch())?.for_world(world);
+                let can = plan.check_share(Share::new(0, world)?).is_ok();
+                Ok(can.then_some(plan))
             }
             // A batch beyond all limits, or too small for the lanes.
             Ok(_) | Err(Error::Config { .. }) => Ok(None),

@@ -78,7 +78,7 @@ impl RowGroups {
         (options.rank, options.world_size) = (Some(0), Some(1));
         let settings = options.settings()?;
         let (engine, dataset) = Engine::open(&options, &settings, |runtime| {
-            let sources = runtime.block_on(sources(&settings, &options))?;
+            let sources = runtime.block_on(sources(&settings, &options, false))?;
             let dataset = sources[0].dataset.clone();
             let rows = Listed::most_rows(dataset.manifest(), max_rows);
             let batch = super::batch_bytes(&sources, usize::try_from(rows).unwrap_or(usize::MAX));

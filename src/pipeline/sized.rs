@@ -1,64 +1,107 @@
-//! Images whose size nobody says: that of the column's first one, found when the dataset is opened.
+//! Sizes that nobody says, of images and of vectors: those of the column's first one, found when the dataset is opened.
 
-use arrow::array::{Array, ArrayRef, BinaryArray, BinaryViewArray, LargeBinaryArray};
-use arrow::datatypes::{DataType, FieldRef};
+use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, BinaryViewArray, LargeBinaryArray};
+use arrow::datatypes::{DataType, FieldRef, SchemaRef};
 
-use crate::codec::ColumnOptions;
+use crate::codec::columns::Lists;
 use crate::codec::image::{Info, probe};
+use crate::codec::{ColumnOptions, vector_length};
 use crate::dataset::Dataset;
 use crate::error::{Error, Place, Result};
+use crate::schema::{Feature, holds_image};
 
 /// Row groups that are looked into for a cell that is not missing.
 const LOOKED_INTO: usize = 8;
 
-/// `options` with the size of the first image of the column for each column of images that has none. All others must have it too, as
-/// [`ImageOptions::sized_as`](crate::codec::ImageOptions::sized_as) says. Reads the column in one row group.
+/// `options` with the size of the first image of the column for each column of images that has none, and the length of the first vector
+/// for each column of vectors that has none. All others must have it too, as
+/// [`ImageOptions::sized_as`](crate::codec::ImageOptions::sized_as) says. Reads the column in one row group. `schema` is the dataset's, with
+/// its marks.
 ///
 /// # Errors
-/// [`Error::Config`] for a column without an image, [`Error::Limit`] where reading it takes more than the `budget`, and what reading it
-/// gives.
-pub(super) async fn sized(dataset: &Dataset, mut options: ColumnOptions, budget: u64) -> Result<ColumnOptions> {
-    // Of other types there is an error that says so, whatever the size.
-    let binary = |field: &&FieldRef| {
-        matches!(field.data_type(), DataType::Binary | DataType::LargeBinary | DataType::BinaryView)
-    };
-    let fields = dataset.schema().fields().iter().filter(binary);
-    let names: Vec<String> = fields.map(|field| field.name().clone()).collect();
-    for name in names {
-        let Some(image) = options.image_without_size(&name).cloned() else { continue };
-        let info = first(dataset, &name, budget).await?;
-        options.images.insert(name, image.sized_as(&info));
+/// [`Error::Config`] for a column without an image or a vector, [`Error::Limit`] if reading it takes more than the `budget`, and what reading
+/// it gives.
+pub(super) async fn sized(
+    dataset: &Dataset,
+    schema: &SchemaRef,
+    mut options: ColumnOptions,
+    budget: u64,
+) -> Result<ColumnOptions> {
+    for field in schema.fields() {
+        let name = field.name();
+        if let Some(path) = image_path(field)
+            && let Some(image) = options.image_without_size(name).cloned()
+        {
+            let problem = "no image in its first row groups says what size they have; give size";
+            let info =
+                first(dataset, name, &path, "size", problem, budget, |array, place| info(bytes_in(array)?, place))
+                    .await?;
+            options.images.insert(name.clone(), image.sized_as(&info));
+        }
+        if Feature::of(field) == Some(Feature::Vector(None)) && options.vector_without_size(name) {
+            let problem = "no vector in its first row groups says how long they are; give it: {\"vector\": n}";
+            let length =
+                first(dataset, name, name, "lists", problem, budget, |array, _| vector_length(array).map(Ok)).await?;
+            options.lists.0.insert(name.clone(), Lists::Vector(length));
+        }
     }
     Ok(options)
 }
 
-/// What the header of the first image of `column` says.
-async fn first(dataset: &Dataset, column: &str, budget: u64) -> Result<Info> {
-    let projection = dataset.project(&[column.to_owned()])?;
+/// What has to be read of a column of images. Of other types there is an error that says so, whatever the size.
+fn image_path(field: &FieldRef) -> Option<String> {
+    match field.data_type() {
+        DataType::Binary | DataType::LargeBinary | DataType::BinaryView => Some(field.name().clone()),
+        ty if holds_image(ty) => Some(format!("{}.bytes", field.name())),
+        _ => None,
+    }
+}
+
+/// What `look` first sees in a row group of `column`, of which `path` is read.
+async fn first<T: Send + 'static>(
+    dataset: &Dataset,
+    column: &str,
+    path: &str,
+    option: &'static str,
+    problem: &str,
+    budget: u64,
+    look: impl Fn(&ArrayRef, &Place) -> Option<Result<T>> + Copy + Send + 'static,
+) -> Result<T> {
+    let projection = dataset.project(&[path.to_owned()])?;
     let groups = dataset.manifest().groups.iter().enumerate().filter(|(_, group)| group.selected > 0);
     for (group, _) in groups.take(LOOKED_INTO) {
         // Nothing else is read yet, so that all of the budget is there.
         let asked = dataset.cost(group, &projection).total();
         if asked > budget {
-            let what =
-                "one row group of the column, of which the first image is looked at; give its size, or".to_owned();
+            let what = format!("one row group of the column, whose first cell says what it holds; give {option}, or");
             return Err(Error::limit(what, asked, budget, "memory_budget").at(dataset.place(group).column(column)));
         }
         let fetched = dataset.fetch(group, &projection).await?;
         let (dataset, projection, place) = (dataset.clone(), projection.clone(), dataset.place(group).column(column));
         let looked = tokio::task::spawn_blocking(move || {
             let array = dataset.decode(&fetched, &projection, 0)?;
-            let found = (0..array.len()).find_map(|row| Some((row, cell(&array, row)?)));
-            let probed = found.map(|(row, cell)| probe(cell).map_err(|error| damaged(place, row, error)));
-            probed.transpose()
+            look(&array, &place).transpose()
         });
-        let looked = looked.await.map_err(|error| Error::Closed { why: format!("looking at an image: {error}") })?;
-        if let Some(info) = looked? {
-            return Ok(info);
+        let looked = looked.await.map_err(|error| Error::Closed { why: format!("looking at a column: {error}") })?;
+        if let Some(found) = looked? {
+            return Ok(found);
         }
     }
-    let problem = format!("column {column}: no image in its first row groups says what size they have; give size");
-    Err(Error::config("size", problem))
+    Err(Error::config(option, format!("column {column}: {problem}")))
+}
+
+/// The column of files in a column of images.
+fn bytes_in(array: &ArrayRef) -> Option<&ArrayRef> {
+    match array.as_struct_opt() {
+        Some(of) => of.column_by_name("bytes"),
+        None => Some(array),
+    }
+}
+
+/// What the header of the first image says.
+fn info(array: &ArrayRef, place: &Place) -> Option<Result<Info>> {
+    let (row, cell) = (0..array.len()).find_map(|row| Some((row, cell(array, row)?)))?;
+    Some(probe(cell).map_err(|error| damaged(place.clone(), row, error)))
 }
 
 fn damaged(place: Place, row: usize, error: Error) -> Error {

@@ -4,6 +4,7 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::foretold::WideInteger;
 use super::ledger::Ledger;
 use super::stats::Stats;
 use crate::device::{AnyBatch, Device, DeviceStats};
@@ -33,6 +34,21 @@ impl PlanInfo {
     pub fn of(plan: &Plan, share: Share) -> Self {
         let (fingerprint, spec) = (plan.fingerprint(), plan.spec().clone());
         Self { fingerprint, spec, steps: plan.steps(), rows: plan.rows(), share }
+    }
+
+    /// The position before `step` of `epoch`, as any world has it.
+    pub fn state(&self, epoch: u64, step: u64) -> State {
+        let step = if step == self.steps { self.spec.steps(self.rows) } else { step };
+        State::at(self.fingerprint, self.spec.clone(), epoch, step)
+    }
+
+    /// The first step that this world yields after `state`.
+    ///
+    /// # Errors
+    /// As [`State::check`] and [`State::step_of`].
+    pub fn step_of(&self, state: &State) -> Result<u64> {
+        state.check(&self.fingerprint, &self.spec)?;
+        state.step_of(self.rows, self.share.world)
     }
 }
 
@@ -82,6 +98,15 @@ pub trait BatchSource: Debug + Send {
     /// on without this rank.
     fn check(&self) -> Result<()>;
 
+    /// Integers that are delivered in 64 bits and need more than 32: the first one of each column, as far as that is known before rows are
+    /// read. Nothing is known of what a server reads.
+    ///
+    /// # Errors
+    /// [`Error::Closed`](crate::Error::Closed) after [`close`](Self::close).
+    fn wide_integers(&self) -> Result<Vec<WideInteger>> {
+        Ok(Vec::new())
+    }
+
     /// Counters since the source was opened.
     fn stats(&self) -> Stats;
 
@@ -95,6 +120,11 @@ pub trait BatchSource: Debug + Send {
 
     /// What was copied to the device since the source was opened; none if there is no device.
     fn device_stats(&self) -> Option<DeviceStats> {
+        None
+    }
+
+    /// The generation of the gang whose member this is; none without one.
+    fn generation(&self) -> Option<u64> {
         None
     }
 

@@ -17,7 +17,7 @@ use super::options::{Filter, LoaderOptions};
 use super::prepared::{PreparedPlan, Run};
 use crate::dataset::Sizes;
 use crate::memory::SystemAllocator;
-use crate::plan::{OrderVersion, Plan, Share, random};
+use crate::plan::{OrderVersion, Plan, Share, Tail, random};
 
 /// Units of a few rows.
 const SMALL: Sizes = Sizes { bytes: [1, 1 << 11], count: 1 << 30, column: 0, whole: 0, dictionary: 0 };
@@ -119,6 +119,7 @@ fn every_row_comes_once_whoever_reads_and_resumes() {
             world_size: Some(1),
             memory_budget: Some(BUDGET as u64),
             threads: Some(2),
+            tail: Some(Tail::Pad),
             ..LoaderOptions::default()
         };
         options.columns.row_id = true;
@@ -152,6 +153,7 @@ fn one_rank_decodes_each_unit_once_and_older_versions_whole_row_groups() {
         batch_size: Some(64),
         rank: Some(0),
         world_size: Some(1),
+        tail: Some(Tail::Pad),
         ..LoaderOptions::default()
     };
     options.columns.row_id = true;

@@ -27,22 +27,20 @@ impl Plan {
     /// mixture it is the sum over the sources, each at its worst moment. It never says too little. Takes time in proportion
     /// to the row groups and lanes, not to the steps, nor to the rows of one.
     pub fn live_bytes(&self, share: Share, cost: &dyn Fn(u32, u32) -> u64) -> u64 {
-        let mut most = 0_u64;
-        let incomplete = self.steps().checked_sub(1).filter(|last| {
-            let positions = self.positions(*last);
-            positions.end - positions.start < self.spec().global_batch
-        });
-        if incomplete != Some(0) && self.steps() > 0 {
+        let (mut most, full) = (0_u64, self.cuts.full());
+        if full > 0 {
             for source in 0..self.sources.len() {
                 most = most.saturating_add(self.live_in(source, share, cost));
             }
         }
-        // The incomplete step is sliced in another way; it is one step, so its row groups are simply listed.
-        let last = incomplete.map_or(0, |last| {
-            let groups = self.groups_of(last, share);
-            groups.into_iter().fold(0, |sum: u64, (source, group)| sum.saturating_add(cost(source, group)))
-        });
-        most.max(last)
+        // Other steps are sliced in another way; they are one or two, so their row groups are simply listed, with those of the step after.
+        let mut groups = BTreeSet::new();
+        for step in (full..self.steps()).rev() {
+            groups.extend(self.groups_of(step, share));
+            let bytes = |sum: u64, (source, group): &(u32, u32)| sum.saturating_add(cost(*source, *group));
+            most = most.max(groups.iter().fold(0, bytes));
+        }
+        most
     }
 
     /// The row groups that `step` takes rows from, the repeated ones included: by source, and index into the manifest's groups.
@@ -69,7 +67,7 @@ impl Plan {
         let layout = &self.sources[source];
         let weigh = |at: usize| cost(source as u32, layout.order()[at]);
         let drawn = self.interleave.count(source, self.rows());
-        let full_steps = self.rows() / self.spec().global_batch;
+        let full_steps = self.cuts.full();
         // With one source a moment is a step. In a mixture it is the last of the draws that a step can reach: a step has at
         // most as many draws as a batch has rows, so a window is needed until so many draws after its last row.
         let batch = self.spec().global_batch;

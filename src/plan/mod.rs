@@ -11,6 +11,12 @@
 //! rank r of W             = its even share of that list
 //! ```
 //!
+//! Where the last steps end, and what fills them, the [`Tail`] says. Their rows do not hang on W either, so that a state goes on with any
+//! number of ranks and each row comes once: [`Tail::Short`] fills the last step by W, and what fills is no part of the list; [`Tail::Even`]
+//! lets the last two steps share their rows by G alone, wherever less than half of G is left, and not where the ranks of today
+//! are too many. Ranks of one row each that are more than half of G have these two steps as one; a state between the two, which only fewer
+//! ranks reach, is refused by them.
+//!
 //! The list does not depend on W, so every world size sees the same global batches, and a position in an epoch is a number
 //! of steps. If W divides L and L divides G, the share of a rank is L/W whole lanes, and a row group is read by one rank; the
 //! exceptions are the W-1 row groups that are cut where one rank's lanes end, and the last, incomplete step, which is
@@ -27,6 +33,10 @@
 //! Nothing here holds a row: a plan keeps about 20 bytes per row group and at most 4 MiB of orders of small windows, and any step is
 //! found by binary search. What a shuffle is hangs on the [`OrderVersion`].
 
+mod audit;
+mod census;
+mod certificate;
+mod cuts;
 mod defaults;
 mod feistel;
 mod interleave;
@@ -44,6 +54,9 @@ mod state;
 mod steps;
 mod version;
 
+pub use audit::{Audit, Fault, Finding, audit};
+pub use census::Census;
+pub use certificate::{BadRows, Certificate, Span};
 pub use order::{Listed, Order};
 pub use permute::random;
 pub use reads::{Read, Reads};

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::layout::Window;
-use super::steps::{Plan, length};
+use super::share::length;
+use super::steps::Plan;
 
 /// Steps of a window that are looked at where lanes move to and fro in the list, if windows are few.
 const LOOKS: u64 = 64;
@@ -122,7 +123,7 @@ impl Count {
 
 impl Plan {
     /// What the ranks of a world of `world` ranks read of this epoch, where `cost` gives the bytes of a row group (source, index into the
-    /// manifest's groups). Repeated rows of [`Tail::Repeat`](super::Tail) are left out. Takes time in proportion to the row groups, the
+    /// manifest's groups). Repeated rows are left out. Takes time in proportion to the row groups, the
     /// lanes and the ranks.
     ///
     /// It is exact where the global batch is a multiple of the lanes and nothing is mixed; otherwise a rank may be missed that takes a single row of a window
@@ -189,7 +190,7 @@ impl Plan {
         let step = |row: u64| {
             let draw = pass * layout.rows() + (row - before) * self.lanes + lane;
             // It lies within the epoch, so it has a position.
-            self.interleave.position(source, draw).unwrap_or(u64::MAX) / self.spec().global_batch
+            self.cuts.step_of(self.interleave.position(source, draw).unwrap_or(u64::MAX))
         };
         let (first, last) = (step(rows.start), step(rows.end - 1));
         let span = last - first;
@@ -279,7 +280,7 @@ mod tests {
 
     use super::*;
     use crate::manifest::Manifest;
-    use crate::plan::{Mix, PlanSpec, Share, Shuffle, Stop};
+    use crate::plan::{Mix, PlanSpec, Share, Shuffle, Stop, Tail};
 
     #[test]
     fn every_place_has_its_owner() {
@@ -337,9 +338,12 @@ mod tests {
                 _ => (Shuffle::Windows, Some(1 + random(63, 60))),
             };
             let lanes = Some(1 + random(64, batch.min(12)) as u32);
-            let spec = PlanSpec { lanes, window_rows, shuffle, mix, ..PlanSpec::new(case, batch) };
-            let plan = Plan::new(&manifests, spec.resolve(&manifests).unwrap(), random(65, 3)).unwrap();
+            // Repeated rows are left out.
+            let tail = [Tail::Even, Tail::Pad][(case % 5 % 2) as usize];
+            let spec = PlanSpec { lanes, window_rows, shuffle, mix, tail, ..PlanSpec::new(case, batch) };
             let world = 1 + random(66, batch.min(10)) as u32;
+            let plan =
+                Plan::new(&manifests, spec.resolve(&manifests).unwrap(), random(65, 3)).unwrap().for_world(world);
             let reads = plan.reads(world, &|_, _| 3);
             let found: Vec<u64> = reads.ranks.iter().map(|rank| rank.groups).collect();
             assert_eq!(found, walked(&plan, world), "case {case}, {world} ranks, {:?}", plan.spec());
@@ -382,6 +386,25 @@ mod tests {
         assert!(times(1 << 20, 64) > 7.9 && times(1 << 20, 256) > 31.9, "whole row groups");
         assert!(times(8192, 64) <= 1.1 && times(8192, 256) <= 1.25);
         assert!(times(20_000, 64) <= 1.16 && times(20_000, 256) <= 1.62, "each rank has one and a half of these pages");
+    }
+
+    #[test]
+    fn ranks_read_as_few_pages_as_whole_ones_allow() {
+        // Ranks have as many rows as each other, and read whole pages. Draw a line from each rank to each page that it reads: where k ranks and
+        // m pages hang together there are k + m - 1 lines at least, and only so many ranks can be apart from the others as have the rows of
+        // whole pages.
+        let (groups, rows) = (8_u64, 1_000_000_u64);
+        for (page_rows, ranks) in [(20_000_u64, 64_u64), (20_000, 256), (8000, 64), (8000, 256), (5000, 256)] {
+            let (pages, each) = (groups * rows / page_rows, groups * rows / ranks);
+            let apart = (1..=ranks).find(|ranks| (ranks * each).is_multiple_of(page_rows)).unwrap();
+            let least = (pages + ranks - ranks / apart) as f64 / pages as f64;
+            let manifests = [Arc::new(Manifest::imaginary(&vec![page_rows; pages as usize], 90))];
+            let spec = PlanSpec::new(3, ranks * 512).resolve(&manifests).unwrap();
+            let plan = Plan::new(&manifests, spec, 0).unwrap();
+            let times = plan.reads(ranks as u32, &|_, _| 1).times();
+            // The last, incomplete step is shared out evenly.
+            assert!((least - 0.001..least * 1.02).contains(&times), "{ranks} ranks, pages of {page_rows}: {times} x");
+        }
     }
 
     #[test]

@@ -44,6 +44,11 @@ impl Share {
     }
 }
 
+/// Length of a range that is not reversed.
+pub(super) fn length(range: &Range<u64>) -> u64 {
+    range.end - range.start
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use super::cuts::Cuts;
 use super::defaults;
 use super::interleave::gcd;
 use super::version::OrderVersion;
@@ -33,16 +34,31 @@ pub enum Shuffle {
 }
 
 /// What becomes of the last step if the rows do not fill it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tail {
+    /// Every rank has ceil(rows left / ranks) rows. Where that is more than are left, rows from the start of the epoch fill the batches: at
+    /// most one on each rank but one. One rank alone gets exactly what is left.
+    Short,
+    /// Every row once: ranks differ by one row at most. The last two steps share their rows where fewer than half a global batch are left,
+    /// and are one where ranks of a row each would get none, so that no batch is empty.
+    Even,
     /// Batches keep their size; a mask says which rows are real.
-    #[default]
     Pad,
     /// Rows from the start of the epoch fill the step.
     Repeat,
     /// The last, incomplete step is left out.
     Drop,
+}
+
+impl Tail {
+    /// What new plans and loaders take.
+    pub const USUAL: Self = Self::Short;
+
+    /// What documents mean that name none: there was this one alone.
+    pub(crate) fn unnamed() -> Self {
+        Self::Pad
+    }
 }
 
 /// When the epoch of a mixture ends.
@@ -148,8 +164,8 @@ pub struct PlanSpec {
     /// Fewest rows of a window of a lane, unless the lane itself has fewer.
     #[serde(default)]
     pub window_rows: Option<u64>,
-    /// What becomes of the last, incomplete step.
-    #[serde(default)]
+    /// What becomes of the last, incomplete step. A document that does not say it pads.
+    #[serde(default = "Tail::unnamed")]
     pub tail: Tail,
     /// Proportions, if the plan is over several datasets.
     #[serde(default)]
@@ -168,7 +184,7 @@ impl PlanSpec {
             global_batch,
             lanes: None,
             window_rows: None,
-            tail: Tail::Pad,
+            tail: Tail::USUAL,
             mix: None,
             order_version: OrderVersion::LATEST,
         }
@@ -204,6 +220,11 @@ impl PlanSpec {
         }
         spec.validate(manifests)?;
         Ok(spec)
+    }
+
+    /// Steps of an epoch that delivers `rows` rows, for one rank or any number of ranks of two rows each.
+    pub(crate) fn steps(&self, rows: u64) -> u64 {
+        Cuts::new(self.tail, self.global_batch.max(1), rows, 1).steps()
     }
 
     /// Refuses numbers that no dataset makes possible; a number that is left open is.
@@ -298,7 +319,7 @@ mod tests {
     #[test]
     fn json_is_strict() {
         let spec: PlanSpec = serde_json::from_str(r#"{"seed":1,"global_batch":8}"#).unwrap();
-        assert_eq!(spec, PlanSpec { order_version: OrderVersion::V1, ..PlanSpec::new(1, 8) });
+        assert_eq!(spec, PlanSpec { order_version: OrderVersion::V1, tail: Tail::Pad, ..PlanSpec::new(1, 8) });
         assert!(!serde_json::to_string(&spec).unwrap().contains("order_version"));
         let json = serde_json::to_string(&PlanSpec::new(1, 8)).unwrap();
         assert!(json.ends_with(r#","order_version":3}"#), "{json}");

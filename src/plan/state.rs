@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::spec::PlanSpec;
+use super::cuts::Cuts;
+use super::share::length;
+use super::spec::{PlanSpec, Shuffle};
 use super::steps::Plan;
 use super::version::OrderVersion;
 use crate::document::words;
@@ -23,7 +25,8 @@ pub struct State {
     pub spec: PlanSpec,
     /// The epoch.
     pub epoch: u64,
-    /// Steps already yielded, from 0 to [`Plan::steps`]: the first step to yield after resuming.
+    /// Steps already yielded, from 0 to [`Plan::steps`]: the first step to yield after resuming. The end of an epoch is the same number
+    /// for all worlds, that of the world of one rank, where one [has a step fewer](super::Tail::Even).
     pub step: u64,
 }
 
@@ -47,10 +50,12 @@ impl State {
 
     /// The position before `step` of `plan`.
     pub fn new(plan: &Plan, step: u64) -> Self {
+        let step = if step == plan.steps() { plan.spec().steps(plan.rows()) } else { step };
         Self::at(plan.fingerprint(), plan.spec().clone(), plan.epoch(), step)
     }
 
-    /// The position before `step` of `epoch` of the plan that `spec` resolved to over the data of `fingerprint`.
+    /// The position before `step`, counted as in a world of one rank, of `epoch` of the plan that `spec` resolved to over the data of
+    /// `fingerprint`.
     pub fn at(fingerprint: Fingerprint, spec: PlanSpec, epoch: u64, step: u64) -> Self {
         Self { version: spec.order_version.of_state(), fingerprint, spec, epoch, step }
     }
@@ -108,8 +113,24 @@ impl State {
             return Err(mismatch("fingerprint", fingerprint, self.fingerprint, hint));
         }
         let PlanSpec { seed, shuffle, global_batch, lanes, window_rows, tail, mix, order_version } = &self.spec;
-        let option = |name, differs, ours: String, theirs: String| {
-            if differs { Err(mismatch(name, ours, theirs, "set the option to the state's value")) } else { Ok(()) }
+        // By the names and the values that whoever opens a loader gives.
+        let option = |name: &'static str, differs: bool, ours: String, theirs: String| {
+            if !differs {
+                return Ok(());
+            }
+            let given = match name {
+                "global_batch_size" => {
+                    format!("global_batch_size={theirs}, or a batch_size that makes it over all ranks")
+                }
+                "weights" => "the weights and stop that it was made with".to_owned(),
+                _ => format!("{name}={theirs}"),
+            };
+            Err(Error::Mismatch {
+                what: format!("option {name}, of this loader and of the state"),
+                expected: ours,
+                found: format!("{theirs} in the state"),
+                hint: format!("open the loader with {given}"),
+            })
         };
         macro_rules! same {
             ($name:literal, $field:ident) => {
@@ -119,39 +140,51 @@ impl State {
         // Before what it decides where it is left open.
         same!("order_version", order_version);
         same!("seed", seed);
-        same!("shuffle", shuffle);
-        same!("global_batch", global_batch);
+        let shuffled = |shuffle: &Shuffle| show(&(*shuffle != Shuffle::None));
+        option("shuffle", spec.shuffle != *shuffle, shuffled(&spec.shuffle), shuffled(shuffle))?;
+        same!("global_batch_size", global_batch);
         same!("lanes", lanes);
         same!("window_rows", window_rows);
         same!("tail", tail);
-        same!("mix", mix);
+        same!("weights", mix);
         Ok(())
     }
 
     /// The first step to yield, if the state is a position in `plan`.
     ///
     /// # Errors
-    /// As [`check`](Self::check), and [`Error::Mismatch`] for another epoch or a step beyond the end. The end itself is a
-    /// position: nothing of the epoch remains.
+    /// As [`check`](Self::check) and [`step_of`](Self::step_of), and [`Error::Mismatch`] for another epoch. The end itself is
+    /// a position: nothing of the epoch remains.
     pub fn step_in(&self, plan: &Plan) -> Result<u64> {
         self.check(&plan.fingerprint(), plan.spec())?;
         if self.epoch != plan.epoch() {
             return Err(mismatch("epoch", plan.epoch(), self.epoch, "make the plan for the state's epoch"));
         }
-        self.check_step(plan.steps())?;
-        Ok(self.step)
+        self.step_of(plan.rows(), plan.world())
     }
 
-    /// That the step is one of `steps`, or their end.
+    /// The first step that `world` ranks yield, if the state is a position in an epoch of `rows` rows.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] for a step beyond the end.
-    pub fn check_step(&self, steps: u64) -> Result<()> {
-        if self.step <= steps {
-            return Ok(());
+    /// [`Error::Mismatch`] for a step beyond the end; [`Error::Config`] for a position of fewer ranks whose last rows are too few for
+    /// these, see [`Tail::Even`](super::Tail::Even).
+    pub fn step_of(&self, rows: u64, world: u32) -> Result<u64> {
+        let one = Cuts::new(self.spec.tail, self.spec.global_batch.max(1), rows, 1);
+        let (end, steps) = (one.steps(), one.of_world(world).steps());
+        if self.step > end {
+            let hint = "the state was not made by this plan; start the epoch again";
+            return Err(mismatch("step", format!("at most {end}"), self.step, hint));
         }
-        let hint = "the state was not made by this plan; start the epoch again";
-        Err(mismatch("step", format!("at most {steps}"), self.step, hint))
+        if self.step < end && self.step >= steps {
+            let left = length(&one.positions(self.step));
+            let problem = format!(
+                "even: {left} rows are left of epoch {} for {world} ranks, of which some would get none; end the epoch on at most {left} \
+                 ranks, or begin the next one",
+                self.epoch
+            );
+            return Err(Error::config("tail", problem));
+        }
+        Ok(if self.step == end { steps } else { self.step })
     }
 }
 
@@ -164,8 +197,13 @@ fn mismatch(field: &str, expected: impl ToString, found: impl ToString, hint: &s
     }
 }
 
+/// A value as it is written in options: words without quotes.
 fn show(value: &impl Serialize) -> String {
-    serde_json::to_string(value).unwrap_or_default()
+    let text = serde_json::to_string(value).unwrap_or_default();
+    match text.strip_prefix('"').and_then(|text| text.strip_suffix('"')) {
+        Some(word) => word.to_owned(),
+        None => text.replace("null", "none"),
+    }
 }
 
 #[cfg(test)]
@@ -190,7 +228,8 @@ mod tests {
     fn states_of_the_first_version_are_what_they_were() {
         // As the first release wrote it.
         let json = r#"{"version":1,"fingerprint":"FINGERPRINT","spec":{"seed":1,"shuffle":"windows","global_batch":8,"lanes":2,"window_rows":16777216,"tail":"pad","mix":null},"epoch":4,"step":3}"#;
-        let old = plan(first(&PlanSpec::new(1, 8)));
+        let padded = PlanSpec { tail: Tail::Pad, ..PlanSpec::new(1, 8) };
+        let old = plan(first(&padded));
         let json = json.replace("FINGERPRINT", &old.fingerprint().to_string());
         assert_eq!(State::new(&old, 3).to_json(), json);
         assert_eq!(State::from_json(&json).unwrap().step_in(&old).unwrap(), 3);
@@ -233,7 +272,10 @@ mod tests {
             let mut other = state.clone();
             change(&mut other);
             match other.step_in(&plan) {
-                Err(Error::Mismatch { what, .. }) => what.split(' ').next().unwrap_or_default().to_owned(),
+                Err(Error::Mismatch { what, .. }) => {
+                    let what = what.strip_prefix("option ").unwrap_or(&what);
+                    what.split([' ', ',']).next().unwrap_or_default().to_owned()
+                }
                 other => format!("{other:?}"),
             }
         };
@@ -242,11 +284,11 @@ mod tests {
         assert_eq!(field(&|state| state.fingerprint = Fingerprint::from_bytes([1; 32])), "fingerprint");
         assert_eq!(field(&|state| state.spec.seed = 2), "seed");
         assert_eq!(field(&|state| state.spec.shuffle = crate::plan::Shuffle::None), "shuffle");
-        assert_eq!(field(&|state| state.spec.global_batch = 9), "global_batch");
+        assert_eq!(field(&|state| state.spec.global_batch = 9), "global_batch_size");
         assert_eq!(field(&|state| state.spec.lanes = None), "lanes");
         assert_eq!(field(&|state| state.spec.window_rows = Some(9)), "window_rows");
         assert_eq!(field(&|state| state.spec.tail = Tail::Drop), "tail");
-        assert_eq!(field(&|state| state.spec.mix = Some(Mix { weights: vec![1], stop: Stop::default() })), "mix");
+        assert_eq!(field(&|state| state.spec.mix = Some(Mix { weights: vec![1], stop: Stop::default() })), "weights");
         assert_eq!(field(&|state| state.epoch = 5), "epoch");
         assert_eq!(field(&|state| state.step = plan.steps() + 1), "step");
         assert_eq!(field(&|state| state.step = plan.steps()), format!("{:?}", Ok::<_, Error>(plan.steps())));

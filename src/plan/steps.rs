@@ -8,11 +8,12 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::cuts::Cuts;
 use super::interleave::Interleave;
 use super::layout::{Layout, Window, layouts};
 use super::mixture::{fingerprint, mixed_rows};
 use super::recent::Recent;
-use super::share::Share;
+use super::share::{Share, length};
 use super::spec::{PlanSpec, Tail};
 use crate::error::{Error, Result};
 use crate::manifest::{Fingerprint, Manifest};
@@ -33,9 +34,9 @@ pub struct RowRef {
 pub struct Step {
     /// Number of the step in its epoch.
     pub step: u64,
-    /// Rows in order: first the real ones, then with [`Tail::Repeat`] repeated ones. Padding is not listed.
+    /// Rows in order: first the real ones, then with [`Tail::Repeat`] and [`Tail::Short`] repeated ones. Padding is not listed.
     pub rows: Vec<RowRef>,
-    /// How many of `rows` are delivered for the first time, which is all but those of [`Tail::Repeat`].
+    /// How many of `rows` are delivered for the first time, which is all but the repeated ones.
     pub real: usize,
     /// Rows of the batch with padding.
     pub size: usize,
@@ -54,8 +55,7 @@ pub struct WindowUse {
     pub window: u32,
     /// Its row groups, as indexes into [`Manifest::groups`].
     pub groups: Vec<u32>,
-    /// The last step in which this rank needs the window. Rows that [`Tail::Repeat`] takes again in the last step do not
-    /// count before that step.
+    /// The last step in which this rank needs the window. Rows that the last step takes again do not count before that step.
     pub last_step: u64,
 }
 
@@ -76,19 +76,17 @@ pub struct WindowUse {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Plan {
     pub(super) manifests: Vec<Arc<Manifest>>,
-    pub(super) sources: Vec<Layout>,
+    pub(super) sources: Arc<[Layout]>,
     pub(super) interleave: Interleave,
-    recent: Recent,
+    recent: Arc<Recent>,
     spec: PlanSpec,
     epoch: u64,
     fingerprint: Fingerprint,
     pub(super) lanes: u64,
-    /// Positions that are delivered.
-    rows: u64,
-    steps: u64,
+    pub(super) cuts: Cuts,
 }
 
 /// Rows that a step takes from one lane of one source.
@@ -104,7 +102,8 @@ pub(super) struct Run {
 type Name = (usize, u64, u64, u32);
 
 impl Plan {
-    /// The order of `epoch` over `manifests`, whose spec is [resolved](PlanSpec::resolve).
+    /// The order of `epoch` over `manifests`, whose spec is [resolved](PlanSpec::resolve), for one rank or any number of ranks of two rows
+    /// each: for others see [`for_world`](Self::for_world).
     ///
     /// # Errors
     /// [`Error::Config`] for impossible or open values of the spec, and for a mixture with a dataset that has no rows;
@@ -123,25 +122,34 @@ impl Plan {
             None => sources.iter().map(Layout::rows).sum(),
             Some(mix) => mixed_rows(&sources, &interleave, mix.stop)?,
         };
-        let steps = match spec.tail {
-            Tail::Pad | Tail::Repeat => rows.div_ceil(spec.global_batch),
-            Tail::Drop => rows / spec.global_batch,
-        };
-        let rows = rows.min(steps.saturating_mul(spec.global_batch));
+        let cuts = Cuts::new(spec.tail, spec.global_batch, rows, 1);
         let fingerprint = fingerprint(manifests);
-        let manifests = manifests.to_vec();
-        let (lanes, recent) = (u64::from(lanes), Recent::default());
-        Ok(Self { manifests, sources, interleave, recent, spec, epoch, fingerprint, lanes, rows, steps })
+        let (manifests, sources) = (manifests.to_vec(), sources.into());
+        let (lanes, recent) = (u64::from(lanes), Arc::default());
+        Ok(Self { manifests, sources, interleave, recent, spec, epoch, fingerprint, lanes, cuts })
+    }
+
+    /// The same plan as `world` ranks have it. Under [`Tail::Even`] more ranks than half a global batch has rows may have a step fewer; under
+    /// [`Tail::Short`] [`Share::whole`] then has the repeated rows of all ranks. All else is the same for every world. It takes no time.
+    #[must_use]
+    pub fn for_world(&self, world: u32) -> Self {
+        let world = if matches!(self.spec.tail, Tail::Short | Tail::Even) { world } else { 1 };
+        Self { cuts: self.cuts.of_world(world.max(1)), ..self.clone() }
+    }
+
+    /// The number of ranks that the plan is [for](Self::for_world); 1 where it is the same for all.
+    pub fn world(&self) -> u32 {
+        self.cuts.world()
     }
 
     /// Steps of the epoch, the same on every rank.
     pub fn steps(&self) -> u64 {
-        self.steps
+        self.cuts.steps()
     }
 
     /// Rows that the ranks together deliver in the epoch, without repeated ones.
     pub fn rows(&self) -> u64 {
-        self.rows
+        self.cuts.rows()
     }
 
     /// The epoch.
@@ -169,22 +177,23 @@ impl Plan {
         self.spec.tail == Tail::Pad
     }
 
-    /// Refuses a world of more ranks than the global batch has rows: some would get none.
+    /// Refuses a world of more ranks than the global batch has rows, or under [`Tail::Even`] the epoch: some would get none.
     ///
     /// # Errors
     /// [`Error::Config`].
     pub fn check_share(&self, share: Share) -> Result<()> {
         if u64::from(share.world) <= self.spec.global_batch {
-            return Ok(());
+            return self.cuts.check(share);
         }
         let problem =
             format!("a global batch of {} rows for {} ranks; each needs one", self.spec.global_batch, share.world);
         Err(Error::config("global_batch_size", problem))
     }
 
-    /// Rows of every batch of this rank, with padding.
+    /// The most rows of a batch of this rank, with padding: those of every batch but the last under [`Tail::Short`] and
+    /// the last two under [`Tail::Even`].
     pub fn batch_rows(&self, share: Share) -> u64 {
-        length(&share.part(self.spec.global_batch))
+        self.cuts.most(share)
     }
 
     /// Rows that this rank delivers in `step`, without padding and repeated ones; 0 beyond the last step.
@@ -192,12 +201,19 @@ impl Plan {
         length(&share.part(length(&self.positions(step))))
     }
 
+    /// Rows that this rank delivers in the epoch, without padding and repeated ones.
+    pub fn share_rows(&self, share: Share) -> u64 {
+        let full = self.cuts.full();
+        let others = (full..self.steps()).map(|step| self.real_rows(step, share));
+        full * length(&share.part(self.spec.global_batch)) + others.sum::<u64>()
+    }
+
     /// The rows of `step` on this rank. Beyond the last step there are none. It takes memory for
     /// [`batch_rows`](Self::batch_rows), so whoever plans for a stranger limits those first.
     pub fn step(&self, step: u64, share: Share) -> Step {
-        let size = self.batch_rows(share) as usize;
+        let size = length(&share.part(self.cuts.places(step, share))) as usize;
         let mut rows = Vec::new();
-        if step < self.steps {
+        if step < self.steps() {
             // Padding takes no place in the list.
             rows.reserve_exact(if self.masked() { self.real_rows(step, share) as usize } else { size });
         }
@@ -224,7 +240,7 @@ impl Plan {
     /// The windows that this rank needs in `step`, each once, in the order of its rows.
     pub fn windows(&self, step: u64, share: Share) -> Vec<WindowUse> {
         let mut uses = Vec::new();
-        let last = self.steps.saturating_sub(1);
+        let last = self.steps().saturating_sub(1);
         let mut seen: BTreeSet<Name> = BTreeSet::new();
         let repeats = self.repeats(step, share);
         let repeated = repeats.iter().any(|positions| !positions.is_empty());
@@ -276,33 +292,35 @@ impl Plan {
 
     /// Positions that `step` delivers for the first time.
     pub(super) fn positions(&self, step: u64) -> Range<u64> {
-        if step >= self.steps {
-            return self.rows..self.rows;
+        self.cuts.positions(step)
+    }
+
+    /// What this rank delivers again in `step` to fill its batch: from where on in the list of all repeated rows, and how many. They begin
+    /// at the start of the epoch, and begin there again.
+    fn filling(&self, step: u64, share: Share) -> (u64, u64) {
+        let real = length(&self.positions(step));
+        if real == 0 || !matches!(self.spec.tail, Tail::Repeat | Tail::Short) {
+            return (0, 0);
         }
-        let start = step * self.spec.global_batch;
-        start..(start + self.spec.global_batch).min(self.rows)
+        let (size, part) = (share.part(self.cuts.places(step, share)), share.part(real));
+        let start = size.start - part.start;
+        (start, size.end - part.end - start)
     }
 
     /// Positions from the start of the epoch that this rank delivers again, to fill its batch.
     fn repeated(&self, step: u64, share: Share) -> impl ExactSizeIterator<Item = u64> + use<> {
-        let real = length(&self.positions(step));
-        let fills = self.spec.tail == Tail::Repeat && real > 0;
-        let (size, part) = (share.part(self.spec.global_batch), share.part(real));
-        let range = if fills { size.start - part.start..size.end - part.end } else { 0..0 };
-        let rows = self.rows.max(1);
+        let ((start, count), rows) = (self.filling(step, share), self.rows().max(1));
         // At most as many as a batch has rows, which is at most 2^31.
-        (0..length(&range) as usize).map(move |at| (range.start + at as u64) % rows)
+        (0..count as usize).map(move |at| (start + at as u64) % rows)
     }
 
     /// The positions that this rank delivers [again](Self::repeated), each once, in that order.
     pub(super) fn repeats(&self, step: u64, share: Share) -> [Range<u64>; 2] {
-        let real = length(&self.positions(step));
-        if self.spec.tail != Tail::Repeat || real == 0 {
+        let ((start, count), rows) = (self.filling(step, share), self.rows());
+        if count == 0 {
             return [0..0, 0..0];
         }
-        let (size, part) = (share.part(self.spec.global_batch), share.part(real));
-        let (count, rows) = ((size.end - part.end) - (size.start - part.start), self.rows);
-        let start = (size.start - part.start) % rows;
+        let start = start % rows;
         if count >= rows {
             return [start..rows, 0..start];
         }
@@ -400,13 +418,13 @@ impl Plan {
     fn last_step(&self, step: u64, share: Share, run: &Run, pass: u64, window: &Window) -> u64 {
         let layout = &self.sources[run.source];
         let before = pass * layout.lane_rows(run.lane);
-        let drawn = self.along(run.source, self.interleave.count(run.source, self.rows), run.lane);
+        let drawn = self.along(run.source, self.interleave.count(run.source, self.rows()), run.lane);
         let rows = before + window.rows.start..(before + window.rows.end).min(drawn);
         // The last row of the window that is drawn at all: first its draw, then the step of that.
         let row = rows.end - 1 - before;
         let draw = pass * layout.rows() + row * self.lanes + run.lane;
         let Ok(position) = self.interleave.position(run.source, draw) else { return step };
-        let mut last = position / self.spec.global_batch;
+        let mut last = self.cuts.step_of(position);
         // A rank whose slice ends within the lane may miss the last rows; going back finds its own last ones soon, since the
         // slices move to and fro by a few rows from step to step.
         while last > step && !self.takes(last, share, run.source, run.lane, &rows) {
@@ -439,9 +457,4 @@ impl Plan {
         };
         draws.iter().enumerate().map(of).sum()
     }
-}
-
-/// Length of a range that is not reversed.
-pub(super) fn length(range: &Range<u64>) -> u64 {
-    range.end - range.start
 }

@@ -21,6 +21,8 @@ pub enum Dim {
     /// As many as each value has, where other axes than the first vary: the column comes as `__values`, one value after another,
     /// with `__offsets`, and `__shape` tells the axes.
     Any,
+    /// Columns of a sparse matrix: as [`Ragged`](Self::Ragged), and `__indices` tells the column of each value.
+    Sparse,
     /// This many, filled up or cut: the column comes with `__lengths`.
     Padded(usize),
 }
@@ -48,12 +50,14 @@ pub struct Field {
     pub unit: Option<Arc<str>>,
     /// Whether a validity mask `name__valid` comes with it.
     pub valid: bool,
+    /// The names of the classes that its integers number, if the dataset says so.
+    pub classes: Option<Arc<[Arc<str>]>>,
 }
 
 impl Field {
     /// A tensor column without unit and mask.
     pub fn tensor(name: impl Into<Arc<str>>, dtype: DType, dims: Vec<Dim>) -> Self {
-        Self { name: name.into(), ty: Type::Tensor(dtype), dims, unit: None, valid: false }
+        Self { name: name.into(), ty: Type::Tensor(dtype), dims, unit: None, valid: false, classes: None }
     }
 
     /// The element type, if the column is a tensor.
@@ -75,9 +79,9 @@ impl Field {
     pub(crate) fn flat_names(&self) -> Vec<Arc<str>> {
         let flat = |name: &Arc<str>| {
             let part = name.strip_prefix(&*self.name).unwrap_or_default();
-            part == "__values" || part.starts_with("__offsets")
+            part == "__values" || part == "__indices" || part.starts_with("__offsets")
         };
-        let ragged = self.dims.iter().any(|dim| matches!(dim, Dim::Ragged | Dim::Cut(_) | Dim::Any));
+        let ragged = self.dims.iter().any(|dim| matches!(dim, Dim::Ragged | Dim::Cut(_) | Dim::Any | Dim::Sparse));
         if ragged { self.names().into_iter().filter(flat).collect() } else { Vec::new() }
     }
 
@@ -85,7 +89,8 @@ impl Field {
     pub fn names(&self) -> Vec<Arc<str>> {
         let name = &self.name;
         let count = |wanted: fn(&Dim) -> bool| self.dims.iter().filter(|dim| wanted(dim)).count();
-        let ragged = count(|d| matches!(d, Dim::Ragged | Dim::Cut(_)));
+        let sparse = count(|d| matches!(d, Dim::Sparse));
+        let ragged = count(|d| matches!(d, Dim::Ragged | Dim::Cut(_))) + sparse;
         let padded = count(|d| matches!(d, Dim::Padded(_)));
         if count(|d| matches!(d, Dim::Any)) > 0 {
             let mut names: Vec<Arc<str>> = ["values", "offsets", "shape"].map(|part| part_name(name, part, 0)).into();
@@ -103,6 +108,9 @@ impl Field {
         }
         if self.valid {
             names.push(format!("{name}__valid").into());
+        }
+        if sparse > 0 {
+            names.push(part_name(name, "indices", 0));
         }
         names
     }
@@ -127,6 +135,7 @@ impl fmt::Display for Field {
                 Dim::Ragged => write!(f, "{separator}ragged")?,
                 Dim::Cut(n) => write!(f, "{separator}ragged<={n}")?,
                 Dim::Any => write!(f, "{separator}any")?,
+                Dim::Sparse => write!(f, "{separator}sparse")?,
                 Dim::Padded(n) => write!(f, "{separator}<={n}")?,
             }
         }
@@ -138,8 +147,8 @@ impl fmt::Display for Field {
     }
 }
 
-/// The columns of a batch, in the order in which it holds them: tensors, then Arrow columns. `_mask`, which depends on the
-/// plan, is not among them.
+/// The columns of a batch, in the order in which it holds them: that of the option `columns`, then `_row_id`. `_mask`, which depends
+/// on the plan, is not among them; it comes last.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Schema {
     fields: Vec<Field>,

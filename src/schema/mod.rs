@@ -2,6 +2,7 @@
 
 mod cast;
 mod dtype;
+mod feature;
 mod field;
 mod stored;
 
@@ -9,6 +10,8 @@ mod stored;
 pub(crate) use cast::Misfit;
 pub(crate) use cast::cast;
 pub use dtype::DType;
+pub use feature::{CLASSES_KEY, FEATURE_KEY, Feature};
+pub(crate) use feature::{holds_image, is_matrix, is_vector};
 pub(crate) use field::part_name;
 pub use field::{Dim, Field, Schema, Type};
 pub use stored::{Codec, DTYPE_KEY, Element, KEY as STORED_KEY, Stored};

@@ -132,3 +132,14 @@ pub(crate) fn flush(directory: &Path) -> Result<()> {
     }
     Ok(())
 }
+
+/// Removes a file or directory that may be there.
+pub(crate) fn remove(path: &Path) -> Result<()> {
+    let outcome = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => Err(error),
+        Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+    };
+    outcome.map_err(|error| failed("remove", path, error))
+}

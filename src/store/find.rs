@@ -47,7 +47,7 @@ pub struct Listing {
 }
 
 /// Name of the file beside a dataset that has what its footers say.
-const INDEX: &str = "_bowstring_index";
+pub(super) const INDEX: &str = "_bowstring_index";
 
 impl Listing {
     /// The file `name` in the directory that all names are relative to, which may not exist. None where looking for it is not

@@ -1,4 +1,5 @@
-//! Shell patterns over `/`-separated paths: `*`, `?`, `[a-z]`, `{a,b}` within a part, `**` over any number of parts.
+//! Shell patterns over `/`-separated paths: `*`, `?`, `[a-z]`, `{a,b}` within a part, `**` over any number of parts. Listing goes down part by
+//! part, so patterns are matched and cut by parts; `globset` compiles whole paths to one regular expression, of a size that the pattern decides.
 
 /// Whether `text` contains anything that a pattern gives a meaning to.
 pub(super) fn is_pattern(text: &str) -> bool {

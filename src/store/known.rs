@@ -8,7 +8,7 @@ use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutPayload};
 
 use super::address::{Address, Stores, display};
-use super::find::{Found, Listing};
+use super::find::{Found, INDEX, Listing};
 use super::object::Object;
 use super::stamp::Stamp;
 use crate::error::{Error, Result};
@@ -114,6 +114,14 @@ impl Listing {
         let files = names.iter().map(found).collect::<Result<_>>()?;
         Ok(Self { files, root: Some((place, base.path.to_string())), index: None })
     }
+}
+
+/// The index of the directory `url` of this machine, which may have none; none elsewhere, where looking for it costs a request.
+///
+/// # Errors
+/// [`Error::Config`] for what is no address.
+pub(crate) fn index_here(url: &str, options: &BTreeMap<String, String>) -> Result<Option<Found>> {
+    if is_local(url)? { Found::at(&format!("{url}/{INDEX}"), options).map(Some) } else { Ok(None) }
 }
 
 /// Whether objects of the store at `url` are files of this machine.

@@ -18,16 +18,18 @@ mod known;
 pub(crate) mod lock;
 mod object;
 mod place;
+pub(crate) mod publish;
 mod stamp;
 mod table;
 #[cfg(feature = "convert")]
 mod tree;
+mod walk;
 
 pub(crate) use address::display;
 #[cfg(feature = "flight")]
 pub(crate) use address::mount;
 pub use find::{Found, Listing, find};
-pub(crate) use known::{Base, is_local};
+pub(crate) use known::{Base, index_here, is_local};
 pub use object::{Object, Tail};
 pub use stamp::Stamp;
 #[cfg(feature = "convert")]

@@ -69,11 +69,7 @@ impl Found {
             object_store::Error::NotFound { .. } => {
                 Error::NotFound { what: format!("file {}", self.url()), hint: String::new() }
             }
-            error => Error::Store {
-                operation: format!("read the last {length} bytes"),
-                url: self.url(),
-                source: error.into(),
-            },
+            error => self.place.failed(&format!("read the last {length} bytes"), &self.path, error),
         }
     }
 

@@ -1,12 +1,14 @@
 //! A store under its address, and what it lists.
 
 use std::collections::BTreeSet;
+use std::error::Error as StdError;
 use std::sync::Arc;
 
 use futures::StreamExt;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore};
 
+use super::walk::Walk;
 use crate::error::{Error, Result};
 
 /// A store, and how its objects are addressed in messages.
@@ -20,6 +22,16 @@ pub(super) struct Place {
     pub(super) lists: bool,
 }
 
+/// The address of a server of bowstring, where `error` is that it greeted a request to the web at `url` in HTTP/2, its only language.
+fn meant(url: &str, error: &(dyn StdError + 'static)) -> Option<String> {
+    let at = url.strip_prefix("http://")?;
+    let greeted = |error: &(dyn StdError + 'static)| {
+        let text = error.to_string();
+        text.contains("invalid HTTP version") || text.contains("received unexpected message from connection")
+    };
+    std::iter::successors(Some(error), |error| (**error).source()).any(greeted).then(|| format!("grpc://{at}"))
+}
+
 impl Place {
     /// The full address of `path`, without credentials.
     pub(super) fn url(&self, path: &Path) -> String {
@@ -28,7 +40,12 @@ impl Place {
 
     /// What the store said when it was to `operation` what is at `path`.
     pub(super) fn failed(&self, operation: &str, path: &Path, error: object_store::Error) -> Error {
-        Error::Store { operation: operation.to_owned(), url: self.url(path), source: error.into() }
+        let url = self.url(path);
+        if let Some(meant) = meant(&url, &error) {
+            let problem = format!("{url}: no web server answers there; did you mean {meant}?");
+            return Error::config("url", problem);
+        }
+        Error::Store { operation: operation.to_owned(), url, source: error.into() }
     }
 
     /// The objects at any depth below `base` whose names relative to it `accept` takes, at most `most` of them, in no order.
@@ -41,13 +58,23 @@ impl Place {
         most: usize,
         accept: impl Fn(&str) -> bool,
     ) -> Result<Vec<ObjectMeta>> {
-        let mut listing = self.store.list(Some(base).filter(|base| !base.as_ref().is_empty()));
         let mut found = Vec::new();
-        while let Some(next) = listing.next().await {
-            let meta = next.map_err(|error| self.failed("list", base, error))?;
+        let mut take = |meta: ObjectMeta| -> Result<()> {
             if accept(below(base, &meta.location)) {
                 found.push(meta);
                 check_count(found.len(), most)?;
+            }
+            Ok(())
+        };
+        if self.local {
+            let mut walk = Walk::below(base);
+            while let Some(some) = walk.next().await? {
+                some.into_iter().try_for_each(&mut take)?;
+            }
+        } else {
+            let mut listing = self.store.list(Some(base).filter(|base| !base.as_ref().is_empty()));
+            while let Some(next) = listing.next().await {
+                take(next.map_err(|error| self.failed("list", base, error))?)?;
             }
         }
         // Some tools mark a directory by an empty object of its name.

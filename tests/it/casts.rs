@@ -8,10 +8,10 @@ use super::floors::{code_only, has_word, rust_sources};
 /// The files that call Arrow's casts.
 const CASTS: &[(&str, &str)] = &[
     ("src/schema/cast.rs", "the one module"),
-    ("src/convert/csv.rs", "text to views; other values are shown, not cast"),
-    ("src/convert/images.rs", "names of classes and files to text; layout of bytes"),
-    ("src/convert/jsonl.rs", "layout of lists, and floats to wider ones to look for NaN"),
-    ("src/convert/sample.rs", "a look at some values; none is delivered"),
+    ("src/convert/formats/csv.rs", "text to views; other values are shown, not cast"),
+    ("src/convert/formats/images.rs", "names of classes and files to text; layout of bytes"),
+    ("src/convert/formats/jsonl.rs", "layout of lists, and floats to wider ones to look for NaN"),
+    ("src/convert/values/sample.rs", "a look at some values; none is delivered"),
     ("src/dataset/filter/evaluate.rs", "layout of lists"),
     ("src/dataset/filter/split.rs", "what rows are drawn by; no value is delivered"),
     ("src/dataset/ngram.rs", "times to integers of the same width, floats to wider ones"),
@@ -20,9 +20,9 @@ const CASTS: &[(&str, &str)] = &[
 /// The files in which integers wrap around, in the modules that values pass.
 const WRAPS: &[(&str, &str)] = &[
     ("src/codec/image/crop.rs", "a generator of random numbers"),
-    ("src/convert/digest.rs", "sums of hashes"),
-    ("src/convert/shuffle.rs", "a generator of random numbers"),
-    ("src/convert/tfrecord.rs", "the masked checksum of the format"),
+    ("src/convert/check/digest.rs", "sums of hashes"),
+    ("src/convert/job/shuffle.rs", "a generator of random numbers"),
+    ("src/convert/formats/tfrecord.rs", "the masked checksum of the format"),
     ("src/dataset/ngram.rs", "the difference of ascending numbers without a sign"),
     ("src/dataset/packed.rs", "differences of numbers, which the same sums take back"),
     ("src/dataset/times.rs", "nanoseconds that wrapped on the way, which the whole seconds beside them put right"),

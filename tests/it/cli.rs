@@ -14,14 +14,14 @@ use crate::support;
 
 /// What one run gave.
 #[derive(Debug)]
-struct Ran {
-    code: i32,
-    stdout: String,
-    stderr: String,
+pub(crate) struct Ran {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
 /// The command with arguments `args`, in an environment without options or a launcher.
-fn command(args: &[&str]) -> Command {
+pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_bowstring"));
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
@@ -33,13 +33,13 @@ fn command(args: &[&str]) -> Command {
     command
 }
 
-fn ran(mut command: Command) -> Ran {
+pub(crate) fn ran(mut command: Command) -> Ran {
     let output = command.output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
     Ran { code: output.status.code().expect("no signal"), stdout: text(output.stdout), stderr: text(output.stderr) }
 }
 
-fn run(args: &[&str]) -> Ran {
+pub(crate) fn run(args: &[&str]) -> Ran {
     ran(command(args))
 }
 
@@ -51,13 +51,13 @@ fn json(args: &[&str]) -> Value {
 }
 
 /// 100 rows in row groups of 60 and 40: `id` and one float column.
-fn small() -> tempfile::TempDir {
+pub(crate) fn small() -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     support::write(directory.path(), &[vec![60, 40]], 1);
     directory
 }
 
-fn text(path: &Path) -> &str {
+pub(crate) fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 

@@ -630,7 +630,7 @@ fn lists_of_structs_and_maps_become_lists_of_their_leaves() {
     let field = Arc::new(Field::new("entries", entries.data_type().clone(), false));
     let map = array(MapArray::new(field, OffsetBuffer::new(vec![0, 1, 3].into()), entries, None, false));
     let batch = picked(&[("m", map)], "{}", &[(0, 1), (0, 0)], 2, BadRows::Error).unwrap().0;
-    assert_eq!(names(&batch), ["m.value__values", "m.value__offsets", "m.key"]);
+    assert_eq!(names(&batch), ["m.key", "m.value__values", "m.value__offsets"]);
     assert_eq!(values::<i32>(&batch, "m.value__values"), [2, 3, 1]);
     assert_eq!(values::<i64>(&batch, "m.value__offsets"), [0, 2, 3]);
     let bowstring::tensor::Value::Arrow(keys) = batch.get("m.key").unwrap() else { panic!("a tensor") };
@@ -657,7 +657,7 @@ fn nulls_are_errors_unless_told_otherwise() {
     assert!(values::<f32>(&batch, "b")[1..].iter().all(|value| value.is_nan()));
     assert_eq!(text(&batch, "s"), some(&["x", "y", "none"]));
     let batch = whole(&columns, r#"{"nulls": {"*": "mask", "a": "error"}}"#).unwrap();
-    assert_eq!(names(&batch), ["a", "b", "b__valid", "s__valid", "s"]);
+    assert_eq!(names(&batch), ["a", "b", "b__valid", "s", "s__valid"]);
     assert_eq!((values::<f32>(&batch, "b"), values::<u8>(&batch, "b__valid")), (vec![1.0, 0.0, 0.0], vec![1, 0, 0]));
     assert_eq!(text(&batch, "s"), [Some("x".to_owned()), Some("y".to_owned()), None]);
     for wrong in [r#"{"nulls": {"fill": 0}}"#, r#"{"nulls": {"a": {"fill": 0.5}, "*": "mask"}}"#] {

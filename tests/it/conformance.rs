@@ -48,6 +48,7 @@ table!(
     promises::the_order_is_the_same_for_every_loader_of_a_plan,
     promises::every_world_has_the_same_steps_and_global_batches,
     promises::tails_are_padded_repeated_or_dropped,
+    promises::tails_are_short_or_even_on_any_ranks,
     promises::a_filter_leaves_exactly_its_rows,
     promises::bad_rows_are_errors_or_replaced_and_steps_stay_equal,
     promises::tensors_of_the_consumer_are_filled_or_the_batch_stays,
@@ -67,8 +68,8 @@ table!(
 );
 
 #[cfg(all(target_os = "linux", feature = "cuda"))]
-mod on_a_fake_gpu {
-    use crate::device::fake::{build, child, is_child};
+pub(crate) mod on_a_fake_gpu {
+    use crate::device::fake::{build, child};
 
     #[test]
     fn pinned_batches_keep_every_promise() {
@@ -80,19 +81,11 @@ mod on_a_fake_gpu {
         println!("{}", child("conformance::on_a_fake_gpu::gpu", Some(&build(13_000)), &[]));
     }
 
-    #[test]
-    #[ignore = "a child"]
-    fn pinned() {
-        if is_child() {
-            super::every_promise(&super::ways::at_device("pinned"));
-        }
+    pub(crate) fn pinned() {
+        super::every_promise(&super::ways::at_device("pinned"));
     }
 
-    #[test]
-    #[ignore = "a child"]
-    fn gpu() {
-        if is_child() {
-            super::every_promise(&super::ways::at_device("cuda"));
-        }
+    pub(crate) fn gpu() {
+        super::every_promise(&super::ways::at_device("cuda"));
     }
 }

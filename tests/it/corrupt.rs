@@ -1,8 +1,7 @@
 //! Damaged and hostile files: a typed error or the right data, never a panic that escapes, an abort, or a huge allocation.
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::{Float32Type, Int64Type};
@@ -11,6 +10,7 @@ use bowstring::{Error, Result};
 use parquet::basic::Compression;
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader, ParquetMetaDataWriter};
 
+use crate::child;
 use crate::dataset::{open, read_group, runtime};
 
 use crate::support::Random;
@@ -306,10 +306,7 @@ fn seed() -> u64 {
 #[test]
 fn no_file_takes_more_than_two_gibibytes() {
     let seed = seed();
-    let exe: PathBuf = std::env::current_exe().unwrap();
-    let output = Command::new("sh")
-        .args(["-c", "ulimit -v 2097152 && exec \"$0\" --ignored --exact --test-threads=1 --nocapture corrupt::in_a_small_process"])
-        .arg(exe)
+    let output = child::limited("corrupt::in_a_small_process", "-v 2097152")
         .env("BOWSTRING_SEED", seed.to_string())
         .output()
         .unwrap();
@@ -322,9 +319,7 @@ fn no_file_takes_more_than_two_gibibytes() {
     assert!(said.contains("1 passed"), "the child ran nothing:\n{said}");
 }
 
-#[test]
-#[ignore = "runs in the process that no_file_takes_more_than_two_gibibytes starts"]
-fn in_a_small_process() {
+pub(crate) fn in_a_small_process() {
     every_broken_fixture_is_an_error_with_its_place();
     check_absurd_pages();
     let soak = std::env::var_os("BOWSTRING_SOAK").is_some_and(|value| value == "1");

@@ -8,4 +8,4 @@ mod twice;
 mod values;
 
 pub(crate) use http::{Marks, Server};
-pub(crate) use support::{open, read_group, runtime};
+pub(crate) use support::{open, read_all, read_group, runtime};

@@ -114,6 +114,28 @@ fn assert_equal(served: &Served, dataset: &str, options: &LoaderOptions) -> usiz
 }
 
 #[test]
+fn columns_of_other_libraries_are_the_same_from_a_server() {
+    let served = Served::start(
+        &[("vectors", "fixtures/features/vectors_null.parquet"), ("photos", "fixtures/features/huggingface.parquet")],
+        &hasty(),
+    );
+    let asked = |url: &str, columns: &str| {
+        let mut options = LoaderOptions::new(format!("fixtures/features/{url}.parquet"), 4);
+        options.columns = serde_json::from_str(columns).unwrap();
+        options
+    };
+    let mut batches = assert_equal(&served, "vectors", &asked("vectors_null", r#"{"nulls": "mask"}"#));
+    let csr = asked("vectors_null", r#"{"nulls": "mask", "lists": {"features": "csr"}, "row_id": true}"#);
+    batches += assert_equal(&served, "vectors", &csr);
+    let photos = asked("huggingface", r#"{"columns": ["text", "image", "label"], "images": {"image": {}}}"#);
+    batches += assert_equal(&served, "photos", &photos);
+    assert_eq!(batches, 15);
+    // A server says at open what a file would: of nulls too.
+    let error = Loader::open(LoaderOptions::new(served.url("vectors"), 4)).unwrap_err();
+    assert!(matches!(error, Error::Nulls { .. }) && error.place().is_some(), "{error}");
+}
+
+#[test]
 fn photos_and_numbers_are_the_same_from_a_server() {
     let directory = tempfile::tempdir().unwrap();
     support::write(directory.path(), &[vec![90, 33, 70], vec![64; 5], vec![7]], 3);
@@ -390,7 +412,7 @@ fn random_plans_are_the_same_by_every_way() {
         let mut options = support::options(directory.path(), per_rank * u64::from(world), 0, world);
         options.seed = random.next();
         options.shuffle = random.below(4) > 0;
-        options.tail = [Tail::Pad, Tail::Repeat, Tail::Drop][random.below(3) as usize];
+        options.tail = Some([Tail::Short, Tail::Even, Tail::Pad, Tail::Repeat, Tail::Drop][random.below(5) as usize]);
         options.columns.row_id = random.below(2) > 0;
         if random.below(3) == 0 {
             options.filter = Some(Filter::Text(format!("id != {}", random.below(50))));
@@ -415,6 +437,33 @@ fn random_plans_are_the_same_by_every_way() {
     let cuts: usize = cutters.iter().map(|cutter| cutter.cuts.load(Ordering::Relaxed)).sum();
     println!("{plans} plans, {cuts} connections cut");
     assert!(cuts > plans / 4, "the cutters cut only {cuts} connections");
+}
+
+#[test]
+fn a_descriptor_that_names_no_tail_is_padded_and_a_new_loader_is_not() {
+    let directory = tempfile::tempdir().unwrap();
+    support::write(directory.path(), &[vec![20, 7]], 1);
+    let served = Served::start(&[("d", directory.path().to_str().unwrap())], &hasty());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let tail = |options: &str| {
+        let command = format!(r#"{{"dataset": "d", "options": {options}}}"#);
+        runtime.block_on(async {
+            let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", served.address())).unwrap();
+            let channel = endpoint.connect_timeout(Duration::from_secs(5)).connect().await.unwrap();
+            let mut client = arrow_flight::flight_service_client::FlightServiceClient::new(channel);
+            let descriptor = arrow_flight::FlightDescriptor::new_cmd(command);
+            let info = client.get_flight_info(descriptor).await.unwrap().into_inner();
+            let announced: serde_json::Value = serde_json::from_slice(&info.app_metadata).unwrap();
+            announced["spec"]["tail"].as_str().unwrap().to_owned()
+        })
+    };
+    assert_eq!(tail(r#"{"batch_size": 8}"#), "pad");
+    assert_eq!(tail(r#"{"batch_size": 8, "tail": null}"#), "short");
+    assert_eq!(tail(r#"{"batch_size": 8, "tail": "even"}"#), "even");
+    let mut loader = Loader::open(LoaderOptions::new(served.url("d"), 8)).unwrap();
+    assert_eq!(loader.state().spec.tail, Tail::Short);
+    let rows: Vec<usize> = loader.iter().map(|batch| batch.unwrap().rows).collect();
+    assert_eq!(rows, [8, 8, 8, 3]);
 }
 
 /// What the server says of itself.

@@ -131,7 +131,7 @@ fn a_step_of_two_thousand_million_rows_is_refused_and_holds_nobody_up() {
     let start = Instant::now();
     for tail in [Tail::Repeat, Tail::Pad] {
         let huge = remote(&server, "numbers", |options| {
-            (options.batch_size, options.tail) = (Some((1 << 31) - 1), tail);
+            (options.batch_size, options.tail) = (Some((1 << 31) - 1), Some(tail));
         });
         let error = huge.and_then(|mut loader| loader.next()).unwrap_err();
         assert!(matches!(error, Error::Limit { .. }), "{error}");

@@ -29,7 +29,7 @@ use tonic::body::Body;
 use tonic::server::NamedService;
 use tower_service::Service;
 
-use crate::{flight, support};
+use crate::{child, flight, support};
 
 /// What the client may take for batches in flight.
 const BUDGET: u64 = 64 << 20;
@@ -276,22 +276,52 @@ fn shared_memory_that_brings_nothing_is_given_up_for_tcp() {
     }
 }
 
+/// As if the server was started again with its columns in another order while the loader reads: the bytes would fit.
+#[test]
+fn columns_in_another_order_are_refused_before_a_batch_is_taken() {
+    let (info, messages, _) = record();
+    let stage = Stage::new(&script(&info, &messages));
+    let mut loader = Loader::open(options(format!("grpc://{}/data", stage.address), 5.0)).unwrap();
+    let schema = info.clone().try_decode_schema().unwrap();
+    let fields = [1, 0, 2].map(|at| Arc::clone(&schema.fields()[at]));
+    let other = arrow::datatypes::Schema::new(fields.to_vec());
+    *stage.script.lock().unwrap() = script(&info.clone().try_with_schema(&other).unwrap(), &messages);
+    let error = loader.next().unwrap_err();
+    assert!(matches!(&error, Error::Mismatch { what, .. } if what.contains("schema")), "{}", error.chain());
+}
+
+#[test]
+fn a_server_that_sends_nothing_again_and_again_is_left_for_another() {
+    let (info, messages, _) = record();
+    let honest = script(&info, &messages);
+    let mut empty = honest.clone();
+    empty.stream.truncate(1);
+    empty.endless = Some((Bytes::new(), Duration::from_millis(50)));
+    let (hostile, other) = (Stage::new(&empty), Stage::new(&honest));
+    let [first, second] = [&hostile, &other].map(|stage| format!("grpc://{}/data", stage.address));
+    let urls = vec![first.clone(), second];
+    let mut loader = Loader::open(LoaderOptions { urls, ..options(first, 8.0) }).unwrap();
+    let mut batches = 0;
+    while loader.next().unwrap().is_some() {
+        batches += 1;
+    }
+    assert_eq!(batches, messages.len() - 1);
+}
+
 /// Everything in a process of its own, so that its memory is its own.
 #[test]
 fn whatever_a_server_sends_is_an_error_with_a_type_and_costs_no_memory() {
     let seed = std::env::var("BOWSTRING_SEED").ok().and_then(|seed| seed.parse::<u64>().ok());
     let seed = seed.unwrap_or_else(|| UNIX_EPOCH.elapsed().map_or(1, |time| time.as_nanos() as u64));
     let variables = [("HOSTILE_SEED", seed.to_string())];
-    let output = support::child("flight_hostile::hostile_server", &variables).wait_with_output().unwrap();
+    let output = child::start("flight_hostile::hostile_server", &variables).wait_with_output().unwrap();
     let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     println!("again: BOWSTRING_SEED={seed} cargo test --test it flight_hostile::\n{text}");
     assert!(output.status.success() && text.contains("1 passed"), "the child failed");
 }
 
-#[test]
-#[ignore = "run by the test above in a process of its own"]
-fn hostile_server() {
-    let Some(seed) = support::variable("HOSTILE_SEED") else { return };
+pub(crate) fn hostile_server() {
+    let seed = support::variable("HOSTILE_SEED").unwrap();
     let (info, messages, _) = record();
     assert!(messages.len() > 4);
     let honest = script(&info, &messages);

@@ -15,7 +15,7 @@ use bowstring::flight::gang::JoinOptions;
 use bowstring::pipeline::LoaderOptions;
 use bowstring::{Error, Loader};
 
-use crate::support;
+use crate::{child, support};
 use ledger::{Entry, Event, Promised, Tail, Writer, now};
 
 const WORLD: u32 = 4;
@@ -98,10 +98,8 @@ impl Drop for Rank {
 // ---- a rank --------------------------------------------------------------------------------------------------------
 
 /// Trains as rank `RANK` until the epoch that the file `end` names, whatever happens on the way.
-#[test]
-#[ignore = "run by the test below in a process of its own"]
-fn rank() {
-    let Some(home) = support::variable("RANK_HOME").map(PathBuf::from) else { return };
+pub(crate) fn rank() {
+    let home = PathBuf::from(support::variable("RANK_HOME").unwrap());
     let rank: u32 = support::variable("RANK").unwrap().parse().unwrap();
     let url = support::variable("RANK_URL").unwrap();
     let process = support::variable("RANK_PROCESS").unwrap();
@@ -160,6 +158,7 @@ fn shape() -> LoaderOptions {
         memory_budget: Some(64 << 20),
         prefetch: 4,
         threads: Some(1),
+        tail: Some(bowstring::plan::Tail::Pad),
         ..LoaderOptions::default()
     }
 }
@@ -232,7 +231,7 @@ impl Chaos {
         ];
         let path = self.path(&format!("ledger-{rank}-{}", self.born));
         self.tails.push(Tail::new(path, rank, self.born));
-        self.ranks.insert(rank, Rank(support::child("flight_kill::rank", &variables)))
+        self.ranks.insert(rank, Rank(child::start("flight_kill::rank", &variables)))
     }
 
     fn read(&mut self) {

@@ -17,7 +17,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Status};
 
 use crate::flight::Served;
-use crate::support;
+use crate::{child, support};
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
@@ -206,16 +206,11 @@ fn resident() -> u64 {
 #[cfg(target_os = "linux")]
 fn clients_that_vanish_in_the_middle_of_a_stream_leave_nothing() {
     // Memory is measured: that of other tests must not count.
-    let output = support::child("flight_put::vanishing", &[("VANISHING", "1".to_owned())]).wait_with_output().unwrap();
+    let output = child::start("flight_put::vanishing", &[]).wait_with_output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-#[test]
-#[ignore = "run by the test above in a process of its own"]
-fn vanishing() {
-    if support::variable("VANISHING").is_none() {
-        return;
-    }
+pub(crate) fn vanishing() {
     let directory = tempfile::tempdir().unwrap();
     support::write(directory.path(), &[vec![500; 8]], 16);
     let url = directory.path().to_str().unwrap().to_owned();

@@ -205,3 +205,44 @@ fn ranks_that_run_free_are_all_served() {
     let stats = stats(&served);
     assert_eq!(stats["rows_decoded"], ROWS, "{stats}");
 }
+
+/// Ranks of three servers, which are replicas of each other.
+#[test]
+fn three_servers_divide_the_rows_and_survive_the_loss_of_one() {
+    let directory = tempfile::tempdir().unwrap();
+    write(directory.path());
+    let mut servers: Vec<_> = (0..3).map(|_| serve(directory.path(), 160 << 20)).collect();
+    let urls: Vec<String> = servers.iter().map(|server| server.url("rows")).collect();
+    let open = |rank| {
+        let options = LoaderOptions {
+            urls: urls.clone(),
+            // A lane for each row group, so that no two ranks take rows of one.
+            lanes: Some(8),
+            window_rows: Some(1),
+            ..options(&servers[0], 8, rank, 8)
+        };
+        Loader::open(options).unwrap()
+    };
+    let mut loaders: Vec<_> = (0..8).map(open).collect();
+    let mut seen = BTreeMap::new();
+    while step(&mut loaders, &mut seen) {}
+    once(&seen);
+    let each: Vec<u64> = servers.iter().map(|served| stats(served)["rows_decoded"].as_u64().unwrap()).collect();
+    println!("rows decoded by each server: {each:?}");
+    assert_eq!(each.iter().sum::<u64>(), ROWS as u64, "each row group by one of them: {each:?}");
+    assert!(each.iter().all(|rows| *rows >= ROWS as u64 / 4), "ranks are divided: {each:?}");
+    // One of them goes in the middle of an epoch: its ranks go on at the others.
+    let mut seen = BTreeMap::new();
+    for round in 0.. {
+        if round == 20 {
+            servers.remove(1).stop().unwrap();
+        }
+        if !step(&mut loaders, &mut seen) {
+            break;
+        }
+    }
+    once(&seen);
+    let mut seen = BTreeMap::new();
+    while step(&mut loaders, &mut seen) {}
+    once(&seen);
+}

@@ -152,6 +152,8 @@ async fn read(replica: &str, rank: u32, world: u32, got: &Got) -> Result<(), Fai
 fn expected(data: &Path, rank: u32, world: u32) -> Vec<Vec<i64>> {
     let mut options = LoaderOptions::new(data.display().to_string(), BATCH);
     (options.seed, options.rank, options.world_size) = (7, Some(rank), Some(world));
+    // As a descriptor that does not say it.
+    options.tail = Some(bowstring::plan::Tail::Pad);
     let mut loader = Loader::open(options).unwrap();
     std::iter::from_fn(|| loader.next().unwrap())
         .map(|batch| batch.tensor("id").unwrap().as_slice::<i64>().unwrap().to_vec())

@@ -12,7 +12,7 @@ use std::time::Duration;
 use bowstring::Loader;
 use bowstring::plan::State;
 
-use crate::support;
+use crate::{child, support};
 
 const GLOBAL: u64 = 24;
 const WORLDS: [u32; 4] = [4, 2, 3, 1];
@@ -78,7 +78,7 @@ fn one_epoch(kills: u64, draw: &mut impl FnMut(u64) -> u64) -> u64 {
                     ("RANK", rank.to_string()),
                     ("WORLD_SIZE", world.to_string()),
                 ];
-                support::child("kill::worker", &variables)
+                child::start("kill::worker", &variables)
             })
             .collect();
         // Once all kills are made, the gang runs to the end of the epoch.
@@ -120,10 +120,8 @@ fn one_epoch(kills: u64, draw: &mut impl FnMut(u64) -> u64) -> u64 {
 }
 
 /// One rank of one life.
-#[test]
-#[ignore = "run by the test above in a process of its own"]
-fn worker() {
-    let Some(data) = support::variable("WORKER_DATA") else { return };
+pub(crate) fn worker() {
+    let data = support::variable("WORKER_DATA").unwrap();
     let mut options = support::options(Path::new(&data), GLOBAL, 0, 1);
     // Rank and world come from the environment, as under torchrun.
     (options.rank, options.world_size) = (None, None);

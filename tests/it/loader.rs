@@ -278,7 +278,7 @@ fn mixed(path: &std::path::Path, nulls: bool) {
 /// The pack of one epoch as bytes, and the file's rows in their order.
 fn packed(path: &std::path::Path, columns: &[&str], dtype: DType, nulls: Nulls) -> (Vec<u8>, Vec<i64>) {
     let mut options = options(path, 97, 0, 1);
-    options.tail = Tail::Drop;
+    options.tail = Some(Tail::Drop);
     options.columns.row_id = true;
     let columns: Vec<String> = columns.iter().map(|name| (*name).to_owned()).collect();
     options.columns.exclude = "abcdef".chars().map(String::from).filter(|name| !columns.contains(name)).collect();

@@ -11,6 +11,10 @@ mod advisories;
 mod casts;
 /// Sources that change while they are read.
 mod changed;
+/// Children of this binary, and the roles that they play.
+mod child;
+/// No file imports one that imports it.
+mod circles;
 /// The command line: output, JSON, exit codes, pipes.
 #[cfg(feature = "cli")]
 mod cli;
@@ -23,12 +27,20 @@ mod conformance;
 #[cfg(feature = "convert")]
 mod contradict;
 mod convert;
+/// `convert` on the command line: standard streams, Ctrl-C.
+#[cfg(all(feature = "cli", feature = "convert", unix))]
+mod convert_cli;
 /// Damaged and hostile Parquet files.
 mod corrupt;
+/// What a crash leaves, of everything that makes files visible at once.
+#[cfg(target_os = "linux")]
+mod crash;
 /// Datasets on written files: values, layouts, addresses, schemas, filters, the network.
 mod dataset;
 /// Batches in the memory of a device: reuse, fences, capture, failures, the loader on top.
 mod device;
+/// Columns that Spark and Hugging Face have types of their own for.
+mod features;
 /// Filters on written files.
 mod filter;
 /// The server and its client.
@@ -68,6 +80,8 @@ mod flight_spaces;
 mod flight_wait;
 /// The floors of the house: which module may name which, what stays pure, where `unsafe` lives.
 mod floors;
+/// Nulls and wide integers that are known when a loader is opened.
+mod foretold;
 /// The gang: ranks that start, meet and restart together, on a network that fails.
 #[cfg(feature = "flight")]
 mod gang;
@@ -105,6 +119,8 @@ mod shm;
 mod stored;
 /// Synthetic datasets and child processes.
 mod support;
+/// The tails `short` and `even`, of plans and of loaders.
+mod tails;
 /// Wide rows, which stay in their pages until a batch takes them: as they are elsewhere.
 mod wide;
 /// What is written is read, and is there whole or not at all.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use bowstring::Loader;
 use bowstring::pipeline::machine;
 
-use crate::support;
+use crate::{child, support};
 
 /// Resident bytes now.
 fn resident() -> u64 {
@@ -15,7 +15,7 @@ fn resident() -> u64 {
 }
 
 fn run(name: &str, variables: &[(&str, String)]) -> String {
-    let output = support::child(name, variables).wait_with_output().unwrap();
+    let output = child::start(name, variables).wait_with_output().unwrap();
     let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     print!("{text}");
     assert!(output.status.success(), "{text}");
@@ -43,10 +43,8 @@ fn a_slow_consumer_of_a_dataset_of_20_budgets_stays_within_the_budget() {
     run("memory::slow_consumer", &variables);
 }
 
-#[test]
-#[ignore = "run by the test above in a process of its own"]
-fn slow_consumer() {
-    let Some(data) = support::variable("MEMORY_DATA") else { return };
+pub(crate) fn slow_consumer() {
+    let data = support::variable("MEMORY_DATA").unwrap();
     let number = |name| support::variable(name).unwrap().parse::<u64>().unwrap();
     let budget = number("MEMORY_BUDGET");
     let mut options = support::options(data.as_ref(), 4096, 0, 1);
@@ -82,10 +80,8 @@ fn fifty_epochs_do_not_grow() {
     run("memory::many_epochs", &[("MEMORY_DATA", directory.path().to_str().unwrap().to_owned())]);
 }
 
-#[test]
-#[ignore = "run by the test above in a process of its own"]
-fn many_epochs() {
-    let Some(data) = support::variable("MEMORY_DATA") else { return };
+pub(crate) fn many_epochs() {
+    let data = support::variable("MEMORY_DATA").unwrap();
     let mut options = support::options(data.as_ref(), 1000, 0, 1);
     options.memory_budget = Some(64 << 20);
     let mut loader = Loader::open(options).unwrap();

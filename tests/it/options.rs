@@ -44,3 +44,73 @@ fn every_option_of_a_server_is_in_the_documentation() {
         .collect();
     assert!(missing.is_empty(), "docs/serving.md does not have {missing:?}");
 }
+
+/// The rows of the first table under `heading` in docs/serving.md, each as its cells.
+#[cfg(feature = "flight")]
+fn table(heading: &str) -> Vec<Vec<String>> {
+    let text = document("serving.md");
+    let at = text.find(&format!("\n### {heading}")).unwrap_or_else(|| panic!("docs/serving.md has {heading}"));
+    let rows = text[at..].lines().skip_while(|line| !line.starts_with("|---")).skip(1);
+    let cells = |line: &str| line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect();
+    let rows: Vec<_> = rows.take_while(|line| line.starts_with('|')).map(cells).collect();
+    assert!(!rows.is_empty(), "{heading} has a table");
+    rows
+}
+
+/// What stands in backticks.
+#[cfg(feature = "flight")]
+fn code(cell: &str) -> Vec<String> {
+    cell.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[cfg(feature = "flight")]
+fn sorted<S: Into<String>>(names: impl IntoIterator<Item = S>) -> Vec<String> {
+    let mut names: Vec<String> = names.into_iter().map(Into::into).collect();
+    names.sort_unstable();
+    names
+}
+
+#[cfg(feature = "flight")]
+#[test]
+fn the_table_of_a_servers_options_has_every_key_and_no_other() {
+    let options = serde_json::to_value(bowstring::flight::server::file::ServeFile::default().server).unwrap();
+    // Those that are tables of their own.
+    let apart = ["limits", "quotas", "spaces", "tls"];
+    let known = options.as_object().unwrap().keys().filter(|key| !apart.contains(&key.as_str())).cloned();
+    let known = sorted(known.chain(["tls.cert", "tls.key", "tls.client_ca"].map(str::to_owned)));
+    assert_eq!(sorted(table("`[server]`").iter().flat_map(|row| code(&row[0]))), known);
+}
+
+#[cfg(all(feature = "flight", feature = "cli"))]
+#[test]
+fn the_table_of_a_servers_options_has_the_flags_and_variables_of_the_command() {
+    let help = std::process::Command::new(env!("CARGO_BIN_EXE_bowstring")).args(["serve", "--help"]).output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let shown = |flag: &str| help.split_whitespace().any(|word| word.trim_end_matches(',') == flag);
+    for row in table("`[server]`") {
+        for (key, flag) in code(&row[0]).into_iter().zip(code(&row[1])) {
+            assert!(shown(&flag), "bowstring serve has no {flag}, which docs/serving.md has for {key}");
+            let key = key.strip_prefix("tls.").filter(|key| *key == "client_ca").unwrap_or(&key).replace('.', "_");
+            let variable = format!("BOWSTRING_{}", key.to_ascii_uppercase());
+            assert!(help.contains(&format!("[env: {variable}]")), "bowstring serve takes no {variable} for {key}");
+        }
+    }
+}
+
+#[cfg(feature = "flight")]
+#[test]
+fn the_tables_of_limits_and_quotas_have_their_defaults() {
+    let options = serde_json::to_value(bowstring::flight::server::file::ServeFile::default().server).unwrap();
+    let limits = options["limits"].as_object().unwrap();
+    let rows = table("`[server.limits]`");
+    assert_eq!(sorted(rows.iter().flat_map(|row| code(&row[0]))), sorted(limits.keys().cloned()));
+    for row in rows {
+        let defaults = row[1].split(';').map(|text| text.trim().replace(',', "").parse::<u64>().unwrap());
+        for (key, default) in code(&row[0]).into_iter().zip(defaults) {
+            assert_eq!(limits[&key].as_u64(), Some(default), "{key}");
+        }
+    }
+    let quota = options["quotas"]["default"].as_object().unwrap();
+    let rows = table("`[server.quotas.default]`");
+    assert_eq!(sorted(rows.iter().flat_map(|row| code(&row[0]))), sorted(quota.keys().cloned()));
+}

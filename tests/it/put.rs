@@ -14,6 +14,7 @@ use bowstring::dataset::{Dataset, OpenOptions};
 use bowstring::error::Error;
 use bowstring::flight::put::{Mode, Staged, Staging, StagingOptions, Token, WriteId};
 
+use crate::child;
 use crate::dataset::read_group;
 use crate::support::{self, Random};
 
@@ -444,10 +445,8 @@ fn planned_rows(seed: u64, count: i64) -> Option<Vec<i64>> {
     })
 }
 
-#[test]
-#[ignore = "run by the test below in a process of its own"]
-fn writer() {
-    let Some(root) = support::variable("PUT_ROOT") else { return };
+pub(crate) fn writer() {
+    let root = support::variable("PUT_ROOT").unwrap();
     let number = |name| support::variable(name).unwrap().parse::<i64>().unwrap();
     let (seed, first) = (number("PUT_SEED") as u64, number("PUT_FIRST"));
     println!();
@@ -487,12 +486,7 @@ fn a_process_killed_in_a_commit_leaves_the_old_or_the_new() {
                 ("PUT_SEED", seed.to_string()),
                 ("PUT_FIRST", done.to_string()),
             ];
-            let mut child = std::process::Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", "put::writer", "--ignored", "--nocapture", "--test-threads=1"])
-                .envs(variables)
-                .stdout(Stdio::piped())
-                .spawn()
-                .unwrap();
+            let mut child = child::command("put::writer").envs(variables).stdout(Stdio::piped()).spawn().unwrap();
             let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
             assert!(lines.any(|line| line == "begun"), "seed {seed}: the child did not begin");
             // Its lines wait in the pipe meanwhile.

@@ -222,9 +222,10 @@ fn it_does_not_start_where_it_would_be_open_or_wrong() {
     let config = write(directory.path(), "serve.toml", &config);
     let one = Authority::new(directory.path(), "one");
     let cert = ["--tls-cert", one.server.0.as_str(), "--tls-key", one.server.1.as_str()];
-    let cases: [(Vec<&str>, &[&str]); 15] = [
+    let cases: [(Vec<&str>, &[&str]); 16] = [
         (vec![], &["required", "[NAME=]URL"]),
         (vec![PHOTOS, "--listen", "0.0.0.0:0"], &["other machines", "--tls-cert", "--tokens", "--insecure"]),
+        (vec![PHOTOS, "--listen", ":0"], &["other machines", "--tls-cert", "--tokens", "--insecure"]),
         (vec![PHOTOS, "--listen", "[::]:0", "--tokens", &tokens], &["--tls-cert and --tls-key) is missing"]),
         ([&[PHOTOS, "--listen", "0.0.0.0:0"], &cert[..]].concat(), &["--tokens FILE", "is missing"]),
         (vec![PHOTOS, "--tokens", &open], &["open-tokens", "mode 0644", "chmod 600"]),
@@ -348,6 +349,37 @@ fn only_those_with_the_right_certificates_get_an_answer() {
 
     let server = Server::start(&[PHOTOS]);
     assert!(health(server.port(), Some(&one.trusting())).is_err(), "TLS to a plaintext port");
+}
+
+#[test]
+fn an_address_of_another_kind_is_told_with_the_right_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let one = Authority::new(directory.path(), "one");
+    let plain = Server::start(&[PHOTOS]);
+    let secure = Server::start(&[PHOTOS, "--tls-cert", &one.server.0, "--tls-key", &one.server.1]);
+    let (open, shut) = (plain.port(), secure.port());
+    for (url, told) in [
+        (format!("http://127.0.0.1:{open}/imagenet40"), format!("did you mean grpc://127.0.0.1:{open}/imagenet40?")),
+        (format!("grpc+tls://localhost:{open}/imagenet40"), format!("speaks no TLS; write grpc://localhost:{open}")),
+        (format!("grpc://localhost:{shut}/imagenet40"), format!("speaks TLS; write grpc+tls://localhost:{shut}")),
+    ] {
+        // What a peer of the other kind answers comes in more than one way.
+        for _ in 0..5 {
+            let trusted = url.starts_with("grpc+tls").then(|| ("ca".to_owned(), one.ca.clone()));
+            let options = LoaderOptions {
+                urls: vec![url.clone()],
+                storage_options: trusted.into_iter().collect(),
+                timeout: LONGEST.as_secs_f64(),
+                ..support::options(directory.path(), 8, 0, 1)
+            };
+            let begun = Instant::now();
+            let error = Loader::open(options).err().expect("nothing there to open");
+            let text = error.chain();
+            assert!(text.contains(&told) && text.len() < 160 && !text.contains('\n'), "{text}");
+            assert_eq!(error.kind().exit_code(), 2, "{text}");
+            assert!(begun.elapsed() < LONGEST, "{text}: as soon as it is known");
+        }
+    }
 }
 
 #[test]

@@ -18,7 +18,7 @@ use bowstring::memory::{Pool, SharedAllocator, SlabPool};
 use bytes::Bytes;
 use futures::StreamExt;
 
-use crate::support;
+use crate::{child, support};
 
 const BUDGET: usize = 1 << 30;
 const WINDOW: u16 = 4;
@@ -127,9 +127,8 @@ struct Process {
 }
 
 impl Process {
-    fn start(test: &str, variables: &[(&str, &str)]) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", test, "--ignored", "--nocapture", "--test-threads=1"])
+    fn start(role: &str, variables: &[(&str, &str)]) -> Self {
+        let mut child = child::command(role)
             .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -182,7 +181,7 @@ struct Server(Process, String);
 
 impl Server {
     fn start() -> Self {
-        let mut process = Process::start("shm::server", &[("SHM_SERVER", "1")]);
+        let mut process = Process::start("shm::server", &[]);
         let name = process.line("name ");
         Self(process, name)
     }
@@ -216,12 +215,7 @@ fn sockets() -> BTreeSet<String> {
     names.filter(|name| name.starts_with("@bowstring-")).map(str::to_owned).collect()
 }
 
-#[test]
-#[ignore = "run by the tests here in a process of its own"]
-fn server() {
-    if support::variable("SHM_SERVER").is_none() {
-        return;
-    }
+pub(crate) fn server() {
     // The test's name stands at the beginning of the line.
     println!();
     let memory = Memory::new();
@@ -248,10 +242,8 @@ fn server() {
     });
 }
 
-#[test]
-#[ignore = "run by the tests here in a process of its own"]
-fn rank() {
-    let Some(name) = support::variable("SHM_NAME") else { return };
+pub(crate) fn rank() {
+    let name = support::variable("SHM_NAME").unwrap();
     let ticket = support::variable("SHM_TICKET").unwrap();
     println!();
     runtime().block_on(async {

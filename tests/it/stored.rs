@@ -71,6 +71,7 @@ fn options(path: &Path, batch: u64, shuffle: bool) -> LoaderOptions {
         threads: Some(2),
         rank: Some(0),
         world_size: Some(1),
+        tail: Some(bowstring::plan::Tail::Pad),
         ..LoaderOptions::new(path.to_str().unwrap(), batch)
     }
 }

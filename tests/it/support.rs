@@ -2,11 +2,11 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, Float32Array, Int64Array, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema};
+use bowstring::plan::Tail;
 use bowstring::tensor::Batch;
 use bowstring::{Loader, LoaderOptions};
 use parquet::arrow::ArrowWriter;
@@ -86,7 +86,7 @@ pub(crate) fn write(directory: &Path, files: &[Vec<usize>], floats: usize) {
     }
 }
 
-/// Options over `directory` for rank `rank` of `world`, with a global batch that stays the same for every world.
+/// Options over `directory` for rank `rank` of `world`, with a global batch that stays the same for every world; padded.
 pub(crate) fn options(directory: &Path, global: u64, rank: u32, world: u32) -> LoaderOptions {
     LoaderOptions {
         urls: vec![directory.to_str().unwrap().to_owned()],
@@ -95,6 +95,8 @@ pub(crate) fn options(directory: &Path, global: u64, rank: u32, world: u32) -> L
         world_size: Some(world),
         memory_budget: Some(256 << 20),
         threads: Some(2),
+        // `_mask` tells the rows that count.
+        tail: Some(Tail::Pad),
         ..LoaderOptions::default()
     }
 }
@@ -113,18 +115,7 @@ pub(crate) fn drain(loader: &mut Loader) -> Vec<Vec<i64>> {
     std::iter::from_fn(|| loader.next().unwrap()).map(|batch| ids(&batch)).collect()
 }
 
-/// Starts the ignored test `name` of this binary in a process of its own.
-pub(crate) fn child(name: &str, variables: &[(&str, String)]) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", name, "--ignored", "--nocapture", "--test-threads=1"])
-        .envs(variables.iter().map(|(key, value)| (key, value)))
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap()
-}
-
-/// A variable that [`child`] was given; `None` outside of one, where the ignored tests do nothing.
+/// A variable of the environment, as a child was given it.
 pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
@@ -132,4 +123,29 @@ pub(crate) fn variable(name: &str) -> Option<String> {
 /// The repository's fixture `name`.
 pub(crate) fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name)
+}
+
+/// Compiles `source` of the repository with these options to a library called `name`, in a directory for what it is made of.
+#[cfg(target_os = "linux")]
+pub(crate) fn compile(source: &str, name: &str, options: &[String], others: &[PathBuf]) -> PathBuf {
+    use std::hash::{Hash, Hasher};
+
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
+    let mut hasher = std::hash::DefaultHasher::new();
+    let files = std::iter::once(&source).chain(others).map(|path| std::fs::read(path).unwrap());
+    (files.collect::<Vec<_>>(), options).hash(&mut hasher);
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("built-{name}-{:016x}", hasher.finish()));
+    let library = directory.join(name);
+    if !library.exists() {
+        std::fs::create_dir_all(&directory).unwrap();
+        let made = tempfile::Builder::new().tempfile_in(&directory).unwrap().into_temp_path();
+        let mut cc = std::process::Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
+        cc.args(["-std=gnu11", "-O2", "-ffp-contract=off", "-fvisibility=hidden", "-shared", "-fPIC"]);
+        cc.args(options).arg("-o").arg(&*made).arg(&source).args(["-lpthread", "-lm", "-ldl"]);
+        let done = cc.output().unwrap_or_else(|error| panic!("the C compiler that links Rust: {error}"));
+        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+        // Several tests may build it at once; each puts a whole file in place.
+        made.persist(&library).unwrap();
+    }
+    library
 }

@@ -182,6 +182,7 @@ fn delivered(directory: &Path, shuffle: bool, of: &Lists) -> Vec<Vec<i32>> {
                     let values = batch.tensor("v__values").unwrap().as_slice::<i32>().unwrap();
                     &values[offsets[at] as usize..offsets[at + 1] as usize]
                 }
+                Lists::Vector(_) | Lists::Csr => panic!("no vectors"),
             };
             assert!(found[*id as usize].replace(values.to_vec()).is_none(), "row {id} twice");
         }

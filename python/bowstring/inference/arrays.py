@@ -66,7 +66,7 @@ def _is_number(kind: pa.DataType) -> bool:
 
 
 def predicted(outputs: Any, rows: int, schema: pa.Schema | None) -> pa.RecordBatch:
-    """What a model returned for ``rows`` rows: a mapping of columns, or the one column of ``schema``.
+    """A model's result for ``rows`` rows: a mapping of columns, or the one column of ``schema``.
 
     :param schema: names and types wanted; without, they are the model's.
     """

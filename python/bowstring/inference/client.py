@@ -26,7 +26,7 @@ __all__ = ["ModelClient"]
 # Rows that are sent in one message, where they wait.
 _TOGETHER = 4096
 # Seconds between two messages while answers are outstanding: rows that follow one another closely go together, since a message
-# costs both sides far more than a row. Whoever waits for each answer is not held up.
+# costs both sides far more than a row. A caller that waits for each answer is not delayed.
 _APART = 0.001
 _TRANSIENT = (flight.FlightUnavailableError, flight.FlightTimedOutError, flight.FlightCancelledError)
 
@@ -43,20 +43,20 @@ class _Asked:
 
 
 class ModelClient:
-    """Asks a server of :func:`bowstring.serve_model`. Its methods may be called by several threads.
+    """A client of :func:`bowstring.inference.serve_model`. Several threads may call its methods.
 
     >>> with ModelClient("grpc://models:8816") as client:  # doctest: +SKIP
     ...     scores = client.predict(pyarrow.record_batch({"x": [1.0, 2.0]}))
 
     Where the slowest answers count, call ``gc.collect(); gc.freeze()`` once the client is warm: Python's garbage collector
-    otherwise stops all threads now and then, for 30 ms and more, to look at everything that was imported.
+    otherwise stops all threads now and then, for 30 ms and more, to look at all imported objects.
 
     :param url: ``grpc://host:port``.
-    :param stream: this client's name at the server; a new one by default. A process that takes the place of one that was killed
+    :param stream: this client's name at the server; a new one by default. A process that replaces a killed one
         gives the same name, and ``first``.
-    :param first: the number of the first row that it has no answer for.
+    :param first: the number of the first row without an answer.
     :param window: rows that may wait for answers; at most the server's ``remember_rows``.
-    :param timeout: seconds without an answer, over all connections, after which it gives up.
+    :param timeout: seconds without an answer, over all connections, before an error.
     :param storage_options: ``token`` (or ``BOWSTRING_TOKEN``), ``ca``, ``cert``, ``key``, ``server_name``.
     """
 
@@ -93,7 +93,7 @@ class ModelClient:
     # ---- what callers use -------------------------------------------------------------------------------------------------
 
     def submit(self, batch: pa.RecordBatch) -> Future[pa.RecordBatch]:
-        """Sends rows; the future has as many rows of answers. Waits while the window is full."""
+        """Sends rows and returns a future of as many answers. Waits while the window is full."""
         with self._changed:
             while (
                 self._rows and self._rows + batch.num_rows > self._window and self._failed is None and not self._closed
@@ -124,9 +124,9 @@ class ModelClient:
         return self.submit(batch).result()
 
     def map(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The answers for each of ``batches``, in order; rows are sent ahead as far as the window goes.
+        """The answers for each of ``batches``, in order; rows are sent ahead up to the window.
 
-        The server forgets an answer when the next one is asked for here; answers of :meth:`submit` only when there are too many.
+        The server forgets an answer when the caller takes the next one; answers of :meth:`submit` only when there are too many.
         """
         ahead: deque[Future[pa.RecordBatch]] = deque()
         for batch in batches:
@@ -140,11 +140,11 @@ class ModelClient:
     def _given(self, future: Future[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         answers = future.result()
         yield answers
-        # Whoever comes for more has done with these: the server may forget them.
+        # A caller that takes the next ones is done with these: the server may forget them.
         self._used += answers.num_rows
 
     def close(self) -> None:
-        """Ends the connection. Rows without answers have none: their futures raise :class:`bowstring.ClosedError`."""
+        """Ends the connection. Futures of rows without answers raise :class:`bowstring.ClosedError`."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

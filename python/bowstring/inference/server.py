@@ -41,7 +41,7 @@ def serve_model(
     remember_rows: int = 65_536,
     remember_bytes: int = 256 << 20,
 ) -> ModelServer:
-    """Serves a model on threads of this process; :class:`bowstring.ModelClient` asks it.
+    """Serves a model on threads of this process; :class:`bowstring.inference.ModelClient` asks it.
 
     >>> def model(batch):
     ...     return {"score": batch["x"] * 2}
@@ -57,12 +57,12 @@ def serve_model(
     :param deadline_ms: milliseconds that a row waits for others.
     :param columns: columns that the model is given; all without.
     :param schema: columns that it returns, ``pyarrow.schema``; without, as it returns them.
-    :param device: where tensors are, for torch; without, NumPy arrays.
+    :param device: the tensors' device, for torch; NumPy arrays by default.
     :param listen: address and port; port 0 is any that is free.
-    :param token: what clients must have, 16 characters or more.
+    :param token: the token of clients, 16 characters or more.
     :param tls_cert: certificate, PEM.
     :param tls_key: its private key, PEM.
-    :param client_ca: who may sign clients, PEM: who shows no such certificate is not let in.
+    :param client_ca: CA of client certificates, PEM: clients without one are refused.
     :param insecure: be open to other machines without TLS and a token.
     :param max_streams: streams at once; those without a client give way, the oldest first.
     :param remember_rows: answered rows that each stream remembers.
@@ -86,7 +86,7 @@ def serve_model(
 
 
 class ModelServer(Endpoint):
-    """What :func:`serve_model` returns: ``url``, ``stats()``, ``close()``, and a context manager."""
+    """The result of :func:`serve_model`: ``url``, ``stats()``, ``close()``, and a context manager."""
 
     def __init__(self, batcher: Batcher, streams: Streams, listen: str, **door: Any) -> None:
         self._batcher = batcher
@@ -114,7 +114,7 @@ class ModelServer(Endpoint):
 
         The command is ``{"stream": name, "next": row}``. A batch has ``{"first": row, "acked": row}`` as ``app_metadata``: the
         number of its first row, and of the first whose answer may still be needed. Answers have ``{"first": row}``. Metadata
-        without a batch, ``{"failed": why, "again": whether another connection may help}``, are the last.
+        without a batch, ``{"failed": why, "again": bool}`` (true if another connection may help), are the last.
         """
         try:
             asked = json.loads(descriptor.command)

@@ -1,4 +1,4 @@
-"""What a model's server remembers of its clients' streams, so that a row is predicted and answered once.
+"""The memory of a model's server for its clients' streams, so that each row is predicted and answered once.
 
 Rows of a stream are numbered from 0. A client that lost its connection comes again with the number of the first row that it has no
 answer for, and sends from there: rows that the server has taken already are passed over, and their answers come from memory.
@@ -32,7 +32,7 @@ class Stream:
         self.connected = False
         self.failed: str | None = None
         self.again = False
-        """Whether another connection may help after a failure."""
+        """True if another connection may help after a failure."""
         self.bytes = 0
         """Of the answers that are remembered."""
         self._remember = remember
@@ -47,7 +47,7 @@ class Stream:
                     f"stream {self.name!r}: the answers before row {self._first} are forgotten, and row {wanted} is asked for"
                 )
             if wanted > self.answered:
-                # The server was started anew, or has forgotten the stream: it goes on where the client is.
+                # The server was restarted, or has forgotten the stream: it continues where the client is.
                 if self.taken:
                     raise MismatchError(
                         f"stream {self.name!r}: row {wanted} is asked for, but {self.answered} come next"

@@ -21,7 +21,7 @@ Array = npt.NDArray[Any]
 
 
 def objects(values: Sequence[Any]) -> Array:
-    """An array of Python objects, one per value, whatever they are."""
+    """An array of Python objects of any kind, one per value."""
     made = np.empty(len(values), object)
     made[:] = values
     return made

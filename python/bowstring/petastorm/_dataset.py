@@ -19,7 +19,7 @@ __all__ = ["Dataset", "view", "wanted"]
 
 
 class Dataset:
-    """What is known of a dataset before any row is read."""
+    """The metadata of a dataset, before any row is read."""
 
     def __init__(self, location: Location) -> None:
         self.location = location
@@ -30,7 +30,7 @@ class Dataset:
 
     @property
     def is_petastorm(self) -> bool:
-        """Whether Petastorm wrote a schema."""
+        """True if Petastorm wrote a schema."""
         return self.metadata is not None
 
     @property

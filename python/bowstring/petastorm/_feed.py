@@ -1,6 +1,6 @@
 """Row groups in a plan's order, without those rows that a predicate refuses.
 
-All state is in attributes: whatever interrupts a call, the next one goes on where it was.
+All state is in attributes: after any interruption of a call, the next one continues there.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class Filtered(Feed[T]):
         self._convert, self._mask = convert, mask
         self._looking = self._reading = False
         self._patience = Patience(plan)
-        # Entries of which nothing has come: in the end, the row groups without rows.
+        # Entries without pieces so far: in the end, the row groups without rows.
         self._empty = 0
         self._taken: list[tuple[tuple[int, int], Any]] = []
         self._expected: deque[tuple[tuple[int, int], Any]] = deque()

@@ -18,7 +18,7 @@ Parts = tuple[str, ...]
 
 
 def _parts(url: str) -> Parts:
-    """Where a URL leads, as directories and a name: links in its directory are followed, as bowstring does."""
+    """The target of a URL, as directories and a name: links in its directory are followed, as in bowstring."""
     parsed = urllib.parse.urlsplit(url)
     if "://" in url:
         return (parsed.netloc, *_split(urllib.parse.unquote(parsed.path)))

@@ -27,7 +27,7 @@ def frame_of(columns: Mapping[str, Array]) -> Any:
 
 
 def transformed(frame: Any, spec: TransformSpec, schema: Unischema) -> dict[str, Array]:
-    """What ``spec`` makes of a row group, as arrays of the schema after it."""
+    """The result of ``spec`` for a row group, as arrays of the schema after it."""
     result = spec.func(frame) if spec.func is not None else frame
     for name in set(result.columns) & set(spec.removed_fields):
         del result[name]

@@ -1,4 +1,4 @@
-"""The schema of plain Parquet: what Petastorm makes of each column, and which ones it leaves out."""
+"""The schema of plain Parquet: Petastorm's type of each column, and the columns it leaves out."""
 
 from __future__ import annotations
 

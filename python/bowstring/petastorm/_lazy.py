@@ -11,7 +11,7 @@ _PACKAGES = {"cv2": "opencv-python-headless", "PIL.Image": "pillow", "tensorflow
 
 
 def installed(module: str) -> bool:
-    """Whether a module can be imported."""
+    """True if a module can be imported."""
     try:
         importlib.import_module(module)
     except ImportError:

@@ -1,4 +1,4 @@
-"""What Petastorm stored about a dataset, read by bowstring: schema, and indexes of row groups. Nothing in it is run."""
+"""Petastorm's metadata of a dataset, read by bowstring: schema, and indexes of row groups. Nothing in it is run."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _POOLS = ("thread", "process", "dummy")
 
 @dataclass(frozen=True)
 class Settings:
-    """What a reader does, once its parameters have been looked at."""
+    """The checked parameters of a reader."""
 
     location: Location
     schema_fields: Iterable[Any] | NGram | None
@@ -142,7 +142,7 @@ def _check_filesystem(filesystem: Any) -> None:
 def check_cache(
     cache_type: str | None, location: Any, size_limit: int | None, row_size: int | None, settings: Any
 ) -> bool:
-    """Whether ``cache_type`` asks for a cache, after looking at its parameters as Petastorm does."""
+    """True if ``cache_type`` requests a cache, after checking its parameters as Petastorm does."""
     if cache_type in (None, "null"):
         return False
     if cache_type != "local-disk":
@@ -206,7 +206,7 @@ def location(
     filesystem: Any = None,
     filters: Any = None,
 ) -> tuple[Location, int]:
-    """Where the dataset is and how it is read, and the number of threads for the user's functions."""
+    """The dataset's source, and the number of threads for the user's functions."""
     urls = normalized(url_or_urls)
     _check_filesystem(filesystem)
     if hdfs_driver != "libhdfs3":

@@ -49,7 +49,7 @@ class Plan:
 
     @property
     def endless(self) -> bool:
-        """Whether it goes on for ever."""
+        """True if it has no end."""
         return self._epochs is None
 
     def reset(self) -> None:

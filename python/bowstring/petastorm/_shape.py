@@ -1,4 +1,4 @@
-"""What a reader makes of a row group: rows, windows of rows, or one batch."""
+"""The shapes of a reader's output: rows, windows of rows, or one batch per row group."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Shape(ABC):
         self.schema = schema
         self.settings = settings
         self.fields: list[UnischemaField] = list(stored.fields.values())
-        """What is read."""
+        """Columns to read."""
         self.calls_user = settings.transform is not None and settings.transform.func is not None
         self.max_rows: int | None = None
         """Rows that may come at once; ``None`` where whole row groups are needed."""
@@ -55,7 +55,7 @@ class Shape(ABC):
 
     @abstractmethod
     def finish(self, piece: Piece[dict[str, Any]]) -> deque[Any]:
-        """What is yielded."""
+        """Rows or batches to yield."""
 
     def ordered(self, piece: Piece[Any]) -> Piece[Any]:
         """The piece with the order of its rows, if that is random.
@@ -67,7 +67,7 @@ class Shape(ABC):
         return replace(piece, order=self._order(piece.group, len(next(iter(piece.data.values()), ()))))
 
     def taken(self, piece: Piece[Any], rows: int, overlap: int = 0) -> Array | None:
-        """Rows to yield, in order; ``None`` for all as they are."""
+        """Rows to yield, in order; ``None`` for all in file order."""
         settings = self.settings
         order: Array | None = piece.order
         if settings.parts > 1:

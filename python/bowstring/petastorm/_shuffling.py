@@ -81,7 +81,7 @@ class ColumnShuffle:
             self._numbers.add(range(first, self._end))
 
     def ready(self, *, ended: bool) -> bool:
-        """Whether a batch may be taken; ``ended`` says that no more rows will come. What can be drawn of it by now is drawn."""
+        """True if a batch may be taken; ``ended`` means that no more rows will come. Draws as much of it as possible."""
         self._drawn += self._numbers.take(self._batch_size - len(self._drawn), ended=ended)
         return len(self._drawn) >= (1 if ended else self._batch_size)
 
@@ -107,7 +107,7 @@ class ColumnShuffle:
             self._compact(drawn)
 
     def _compact(self, drawn: list[int]) -> None:
-        """Keeps the rows that nobody has drawn, and ``drawn``, which are numbered anew with them."""
+        """Keeps the undrawn rows, and ``drawn``, with new numbers."""
         kept = np.array(drawn + self._numbers.rows, np.intp)
         owners = np.searchsorted(self._firsts, kept, side="right") - 1
         in_place = np.argsort(owners, kind="stable")
@@ -155,7 +155,7 @@ class BatchQueue:
             self._size += len(columns[0])
 
     def ready(self, *, ended: bool) -> bool:
-        """Whether a batch may be taken; ``ended`` says that no more rows will come."""
+        """True if a batch may be taken; ``ended`` means that no more rows will come."""
         return self._size >= (1 if ended else self._batch_size)
 
     def take(self) -> list[Any]:
@@ -185,7 +185,7 @@ class BatchShuffle:
         self._batch_size = batch_size
         # Rows at which a batch is taken: as many as Petastorm waits for, and never less than a batch.
         self._enough = max(capacity + batch_size - 2, batch_size)
-        # The rows that nobody has taken: those of `_columns` that `_order` names from `_taken` on, and what has come since.
+        # The rows not taken yet: those of `_columns` that `_order` names from `_taken` on, and later arrivals.
         self._columns: list[Any] = []
         self._order: Any = None
         self._taken = 0
@@ -203,7 +203,7 @@ class BatchShuffle:
             self._size += len(columns[0])
 
     def ready(self, *, ended: bool) -> bool:
-        """Whether a batch may be taken; ``ended`` says that no more rows will come."""
+        """True if a batch may be taken; ``ended`` means that no more rows will come."""
         return self._size >= (1 if ended else self._enough)
 
     def take(self) -> list[Any]:

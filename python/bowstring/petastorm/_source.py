@@ -25,7 +25,7 @@ Columns: TypeAlias = "Mapping[str, _native.Tensor | _native.ArrowArray]"
 
 
 class Location:
-    """Where a dataset is, and how it is read: what every opening of it has in common."""
+    """A dataset's location and options, common to every opening of it."""
 
     def __init__(self, urls: str | Sequence[str], **options: Any) -> None:
         self.urls = urls
@@ -36,7 +36,7 @@ class Location:
     def open(
         self, columns: Iterable[str] | None = None, arrow: Iterable[str] = (), max_rows: int | None = None
     ) -> _native.RowGroups:
-        """Opens it, with nulls as masks. ``arrow`` names columns that come as they are stored."""
+        """Opens it, with nulls as masks. ``arrow`` names columns that come in their stored type."""
         # What is None is looked up in the environment, which has a say in how to read, but not in what.
         given = {**self.options, "nulls": "mask"}
         chosen = {"columns": list(columns) if columns is not None else None, "arrow": list(arrow)}
@@ -144,7 +144,7 @@ def _unit(unit: str | None) -> str | None:
 
 
 def _as_stored(field: UnischemaField, stored: bool) -> bool:
-    """Whether a column must come as Parquet has it, and not as a tensor.
+    """True if a column must come in Parquet's type, and not as a tensor.
 
     Decimals, which are no number of NumPy's; arrays of text and times, whose exact type only their headers know; and with
     ``stored`` everything that a codec would decode.

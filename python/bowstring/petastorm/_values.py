@@ -136,7 +136,7 @@ def _scalars(field: UnischemaField, array: Array, valid: Array | None, unit: str
 
 
 def _cast(field: UnischemaField) -> Any:
-    """What Petastorm calls on a stored value: a codec's class always, else NumPy's and Decimal."""
+    """The class that Petastorm applies to a stored value: a codec's always, else NumPy's and Decimal."""
     dtype = field.numpy_dtype
     known = isinstance(dtype, type) and issubclass(dtype, (np.generic, Decimal))
     return dtype if known or isinstance(field.codec, ScalarCodec) else lambda value: value

@@ -21,7 +21,7 @@ __all__ = ["CompressedImageCodec", "CompressedNdarrayCodec", "DataframeColumnCod
 
 
 class DataframeColumnCodec(ABC):
-    """What all codecs can do."""
+    """The interface of all codecs."""
 
     @abstractmethod
     def encode(self, unischema_field: UnischemaField, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What Petastorm raises and no built-in exception says. Everything else is built in, or bowstring's where Petastorm had none."""
+"""Petastorm's own exceptions. All others are built in, or bowstring's where Petastorm had none."""
 
 from __future__ import annotations
 

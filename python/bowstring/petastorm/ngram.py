@@ -22,7 +22,7 @@ class NGram:
     :param fields: offset -> fields (or regular expressions) to deliver at that offset. Offsets without fields deliver empty rows.
     :param delta_threshold: the largest time from one row to the next, inclusive.
     :param timestamp_field: the field (or a regular expression) that rows are sorted by.
-    :param timestamp_overlap: whether windows may share rows.
+    :param timestamp_overlap: permit windows that share rows.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class NGram:
         return range(min(self._fields), max(self._fields) + 1)
 
     def starts(self, timestamps: Sequence[Any]) -> list[int]:
-        """Where windows begin among the rows of a row group.
+        """First rows of windows within a row group.
 
         :raises NotImplementedError: if the rows are not sorted.
         """
@@ -119,7 +119,7 @@ class NGram:
             raise NotImplementedError(
                 f"an NGram needs row groups sorted by {self.timestamp_name}; this one is not: sort before writing"
             )
-        # broken[i]: whether the step from row i to row i + 1 is too long; a window must not hold one.
+        # broken[i]: the step from row i to row i + 1 is too long; a window must not hold one.
         broken = np.concatenate([[0], np.cumsum(np.asarray(np.diff(times) > self._delta_threshold, dtype=np.int64))])
         whole = np.flatnonzero(broken[length - 1 :] == broken[: count - length + 1])
         return whole.tolist() if self.timestamp_overlap else self._disjoint(whole, times)

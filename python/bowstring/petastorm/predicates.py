@@ -35,7 +35,7 @@ class PredicateBase(ABC):
 
     @abstractmethod
     def do_include(self, values: Any) -> Any:
-        """Whether to deliver the row with these values, by name."""
+        """True to deliver the row with these values, by name."""
 
     def mask(self, columns: Mapping[str, Sequence[Any]]) -> list[bool]:
         """One truth per row; ``columns`` holds the values of each field of :meth:`get_fields`."""

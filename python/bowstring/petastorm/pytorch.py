@@ -69,7 +69,7 @@ def _alike(batch: Sequence[Any]) -> bool:
 
 
 class LoaderBase(ABC):
-    """What loaders over a reader share: one pass at a time, and a new pass resets the reader."""
+    """Shared by loaders over a reader: one pass at a time, and a new pass resets the reader."""
 
     reader: Any
 
@@ -223,7 +223,7 @@ class BatchedDataLoader(LoaderBase):
 
 
 def _blocks(reader: Any, transform: Callable[[Any], Any], missing: Callable[[], int]) -> Iterator[dict[str, Any]]:
-    """What the reader yields as tensors by field; of single rows, as many at once as are missing for the next batch."""
+    """The reader's items as tensors by field; single rows as many at once as the next batch needs."""
     if reader.batched_output:
         for sample in reader:
             yield {name: transform(values) for name, values in _sanitized(sample._asdict()).items()}
@@ -267,7 +267,7 @@ class InMemBatchedDataLoader:
     :param num_epochs: how often the rows are yielded.
     :param seed: of the order; each epoch has its own.
     :param rows_capacity: rows to load at most.
-    :param shuffle: whether the order is random.
+    :param shuffle: random order.
     """
 
     def __init__(

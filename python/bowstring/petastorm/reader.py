@@ -212,7 +212,7 @@ class Reader:
 
     :ivar schema: the schema of what it yields.
     :ivar ngram: the NGram, if windows are yielded.
-    :ivar last_row_consumed: whether the end has been reached.
+    :ivar last_row_consumed: the end has been reached.
     """
 
     def __init__(
@@ -341,7 +341,7 @@ class Reader:
 
     @property
     def batched_output(self) -> bool:
-        """Whether it yields batches rather than rows."""
+        """True if it yields batches rather than rows."""
         return self.is_batched_reader
 
     @property

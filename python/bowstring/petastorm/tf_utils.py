@@ -170,7 +170,7 @@ def tf_tensors(reader: Any, shuffling_queue_capacity: int = 0, min_after_dequeue
     values = tf.py_func(following, [tf.constant(1)], types)
     if shuffling_queue_capacity > 0:
         queue = tf.RandomShuffleQueue(shuffling_queue_capacity, min_after_dequeue, types)
-        queue.size(name="random_shuffling_queue_size")  # for whoever looks it up in the graph
+        queue.size(name="random_shuffling_queue_size")  # for code that looks it up in the graph
         tf.train.add_queue_runner(tf.train.QueueRunner(queue, [queue.enqueue(values)]))
         values = queue.dequeue()
         values = values if isinstance(values, list) else [values]

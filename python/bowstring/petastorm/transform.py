@@ -1,4 +1,4 @@
-"""What a user's function makes of rows, and of the schema."""
+"""User functions over rows, and their effect on the schema."""
 
 from __future__ import annotations
 

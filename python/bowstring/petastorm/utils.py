@@ -16,7 +16,7 @@ __all__ = ["DecodeFieldError", "add_to_dataset_metadata", "decode_row", "run_in_
 
 
 def run_in_subprocess(func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What ``func``, a function of a module, returns in a process of its own, which ends with it.
+    """The result of ``func``, a function of a module, run in a process of its own.
 
     The process is started afresh, not forked: this one has threads.
     """

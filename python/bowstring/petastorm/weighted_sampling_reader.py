@@ -59,7 +59,7 @@ class WeightedSamplingReader:
 
     @property
     def last_row_consumed(self) -> bool:
-        """Whether any of the readers has ended."""
+        """True if any of the readers has ended."""
         return any(reader.last_row_consumed for reader in self._readers)
 
     def stop(self) -> None:

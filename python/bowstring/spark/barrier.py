@@ -1,4 +1,4 @@
-"""Ranks that are tasks of a barrier stage: who they are, where the others are, which GPUs they have."""
+"""Ranks that are tasks of a barrier stage: their number, the addresses of the others, their GPUs."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _free_port() -> int:
 
 
 def gang() -> SparkGang:
-    """Where this barrier task stands. Reading it costs nothing; the methods that wait say so."""
+    """The place of this barrier task. Attributes cost nothing; methods that wait say so."""
     context = _context()
     infos = context.getTaskInfos()
     hosts = tuple(info.address.rpartition(":")[0] or info.address for info in infos)

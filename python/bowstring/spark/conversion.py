@@ -56,7 +56,7 @@ def convert(
     :param dst: a directory that the driver and all executors see.
     :param to: the format of the destination, where its name does not tell it.
     :param from_format: the format of the source, where its names do not tell it.
-    :param resume: go on with an interrupted conversion to the same place.
+    :param resume: continue an interrupted conversion to the same place.
     :param options: other options of :func:`bowstring.convert`, but ``jobs`` and ``shuffle``. ``memory_budget`` is that of each
         task (256 MiB). Tasks write a file each: a smaller ``target_file_size`` makes more of them. ``verify`` reads on the driver.
     """
@@ -82,7 +82,7 @@ def convert(
 def _converted(
     spark: SparkSession, src: str, path: Path, resume: bool | None, *, to: str | None, **options: Any
 ) -> Report:
-    """``resume`` is None where nobody could go on."""
+    """``resume`` is None where no conversion can be continued."""
     conversion = _native.Conversion(src, path, options_json(to=to, resume=bool(resume), **options))
     try:
         if left := conversion.tasks():
@@ -107,7 +107,7 @@ def _converted(
 def _task(
     src: str, options: str, fingerprint: str, attempts: str, left: list[int]
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """What one task does, for the number in its rows."""
+    """The body of one task, for the number in its rows."""
 
     def work(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa
@@ -131,7 +131,7 @@ def _staged(df: Any, path: Path, options: str) -> Iterator[Path]:
     place.open()
     try:
         schema = stored_schema(df.schema)
-        # A dataset without rows: what is there already, and what the format cannot hold, is known before Spark computes one.
+        # A dataset without rows: an existing destination, or a type that the format cannot hold, is known before Spark computes.
         empty = place.attempt("empty")
         with DatasetWriter(empty, schema) as writer:
             writer.write(schema.empty_table())

@@ -1,6 +1,6 @@
-"""A number for the rows of batches: the same for the same rows in the same order, whatever lies in memory beside them.
+"""A number for the rows of batches: the same for the same rows in the same order, for any bytes in memory beside them.
 
-A frame that is computed again after a failure must give the rows that the ranks have begun to read; this is how that is known.
+A frame that is computed again after a failure must give the rows that the ranks have begun to read; this number proves it.
 Values under a null, padding and the cut into buffers mean nothing, so columns are taken apart until only values are left.
 """
 

@@ -1,14 +1,14 @@
 """Writing to a directory that all executors see: tasks write Parquet into a hidden place, one rename makes it visible.
 
 ```text
-  clicks/                                what readers see
+  clicks/                                seen by readers
     write-spark-5f0c.../                 one commit each: renamed into its place, whole
       000000x0x9f3a-part-00000.parquet
-  .clicks.bowstring-spark-77ab.../       a write under way, which no reader takes for data
+  .clicks.bowstring-spark-77ab.../       a write under way, ignored by readers
     000003x1x01bc/part-00000.parquet     one attempt at one task
 ```
 A first commit renames a directory that holds its one ``write-...``, an append renames only that, and a replacing one exchanges two
-directories; what stands aside after a kill, on file systems that cannot do that in one step, is put back by whoever begins next.
+directories; after a kill, on file systems that cannot do that in one step, the next write puts the old directory back.
 """
 
 from __future__ import annotations
@@ -56,20 +56,20 @@ def local(url: str) -> Path:
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one attempt wrote."""
+    """The result of one attempt."""
 
     write: str
     """The write that it belongs to."""
     directory: str
-    """Where; empty if nothing is to be committed."""
+    """Its place; empty if nothing is to be committed."""
     rows: int
     """Rows written."""
     once: str | None = None
-    """The micro-batch, of which one try is to be committed."""
+    """The micro-batch; one try of it is committed."""
 
 
 class Place:
-    """Where one write gathers what it is made of, and where that is to appear.
+    """The directory where one write gathers its files, and its destination.
 
     :param path: the dataset.
     :param write: the write's name.
@@ -102,18 +102,18 @@ class Place:
         (self.hidden / _OPEN).touch()
 
     def is_open(self) -> bool:
-        """Whether attempts may still write."""
+        """True while attempts may write."""
         return (self.hidden / _OPEN).exists()
 
     def attempt(self, name: str) -> Path:
-        """Where one attempt writes; it must be there when the attempt ends."""
+        """The directory of one attempt; it must exist when the attempt ends."""
         if not self.is_open():
             raise ClosedError(f"the write to {self.path} is over: it was aborted or committed")
         return self.hidden / name
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """For an attempt's work: what it wrote after the end of the write is removed, and it is told."""
+        """For an attempt's work: removes files written after the end of the write, and raises."""
         try:
             yield
         finally:
@@ -143,7 +143,7 @@ class Place:
             _flush(self.path)
             self._remove()
             return True
-        # What is in it tells that the dataset is one of ours, as `DatasetWriter` does.
+        # Its content marks the dataset as one of ours, as with `DatasetWriter`.
         (gathered.parent / "_SUCCESS").write_text(json.dumps({"bowstring": __version__}) + "\n")
         return self._appear(gathered.parent, replace)
 
@@ -172,7 +172,7 @@ class Place:
         return True
 
     def remove(self) -> None:
-        """Removes all that is hidden, but not a dataset that stands aside: that is put back."""
+        """Removes all hidden files, except a dataset set aside: that is put back."""
         with lock.held(self.path):
             self._remove()
 
@@ -218,7 +218,7 @@ def _hidden(path: Path) -> str:
 
 
 def _all_hidden(path: Path, prefix: str) -> list[Path]:
-    """What is hidden of writes to ``path`` whose names begin so."""
+    """Hidden directories of writes to ``path`` with this prefix."""
     begins = f"{_hidden(path)}{prefix}"
     return [found for found in path.parent.iterdir() if found.name.startswith(begins)] if path.parent.exists() else []
 
@@ -243,7 +243,7 @@ def _flush(directory: Path) -> None:
 
 
 class _Target:
-    """Where a writer writes to."""
+    """The destination of a writer."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self.path = local(options.url)

@@ -45,16 +45,16 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True)
 class Condition:
-    """What is asked of one column."""
+    """A condition on one column."""
 
     column: str
     """Its name."""
     operator: str
     """``null``, ``in``, or a comparison."""
     value: Any
-    """What it is compared with."""
+    """The value to compare with."""
     negated: bool
-    """Whether the contrary is asked."""
+    """True for the negated condition."""
 
 
 def known(filters: Sequence[source.Filter], schema: StructType) -> list[Condition]:
@@ -124,7 +124,7 @@ def _one(item: source.Filter, schema: StructType) -> Condition | None:
 
 
 def _alike(value: object, kind: DataType) -> bool:
-    """Whether a column of ``kind`` is compared with ``value`` as Spark compares it."""
+    """True if a column of ``kind`` compares with ``value`` as in Spark."""
     if isinstance(kind, BooleanType):
         return isinstance(value, bool)
     if isinstance(kind, StringType):

@@ -78,14 +78,14 @@ def serve(
     :param seed: seed of the order of rows and of executors.
     :param shuffle: shuffle rows within each executor, and mix the executors' batches.
     :param tasks: repartition to so many first. Without, the frame's partitions must fit into the cluster's slots.
-    :param memory: bytes for each task, or text such as ``"2GiB"``: half for its rows as they are stored, half for streams.
+    :param memory: bytes for each task, or text such as ``"2GiB"``: half for stored rows, half for streams.
     :param spill: a local directory of the executors for rows beyond that; it is emptied at the end.
-    :param listen: where ranks and tasks meet. Beyond loopback, executors listen on all their addresses.
-    :param token: what ranks need, 16 characters or more; they take it from ``BOWSTRING_TOKEN`` too.
+    :param listen: the meeting address of ranks and tasks. Beyond loopback, executors listen on all their addresses.
+    :param token: the token of ranks, 16 characters or more; they take it from ``BOWSTRING_TOKEN`` too.
     :param tls_cert: certificate of driver and executors, a file on all of them.
     :param tls_key: its private key.
-    :param ca: who signed it, a file on all of them.
-    :param client_ca: who signs clients, a file on all of them: driver and executors then let in who shows such a certificate alone,
+    :param ca: its CA, a file on all of them.
+    :param client_ca: CA of clients, a file on all of them: driver and executors then accept callers with such a certificate only,
         which ranks give as ``cert`` and ``key`` of their ``storage_options``.
     :param cert: the certificate that tasks, and ranks of this process, show; a file on all of them.
     :param key: its private key.
@@ -164,7 +164,7 @@ class Handle:
 
     @property
     def url(self) -> str:
-        """Where ranks connect to."""
+        """The address for ranks."""
         return self._url
 
     def loader(self, rank: int, **options: Any) -> RankLoader:
@@ -215,6 +215,10 @@ class Handle:
                 try:
                     self._df.mapInArrow(work, "parts int", barrier=True).collect()
                 except Exception as error:
+                    never = _refused(error)
+                    if never is not None:
+                        self._meeting.fail(never)
+                        return
                     why = f"Spark's job failed: {_shortened(error)}"
                 else:
                     why = "Spark's tasks ended before the ranks"
@@ -228,8 +232,24 @@ class Handle:
             self._job_ended.set()
 
 
+# By the numbers that Spark has for what a barrier stage cannot have, which another try does not change.
+_REFUSALS = {
+    "SPARK-24820": "a barrier stage cannot follow coalesce(), union(), limit() or whatever else changes the number of partitions "
+    "without a shuffle; give serve(tasks=...), which repartitions the frame",
+    "SPARK-24819": "the frame has more partitions than the cluster has slots, and all are served at once; give serve(tasks=...) "
+    "with at most so many, or the cluster more cores",
+    "SPARK-24815": "barrier stages need a fixed number of executors: set spark.dynamicAllocation.enabled to false",
+}
+
+
+def _refused(error: Exception) -> str | None:
+    """What to do about a job that Spark refuses to run as a barrier stage; ``None`` where another try may help."""
+    text = str(error)
+    return next((f"Spark refuses the job: {told}" for number, told in _REFUSALS.items() if number in text), None)
+
+
 def _shortened(error: Exception) -> str:
-    """What Python said in the task, or else the first lines of what Spark says."""
+    """The Python error of the task, or else the first lines of Spark's."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = [line for line in lines if "Error:" in line and not line.startswith(("at ", "org."))]
     return (told[-1] if told else " ".join(lines[:2]))[:500]
@@ -238,7 +258,7 @@ def _shortened(error: Exception) -> str:
 def _task(
     meeting: str, generation: int, options: StoreOptions, schema: pa.Schema
 ) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """What one task of the barrier stage does."""
+    """The body of one task of the barrier stage."""
 
     def work(batches: Iterator[Any]) -> Iterator[Any]:
         import pyarrow as pa

@@ -39,7 +39,7 @@ def predict(
     :param batch_size: rows that the model is given at once; the last batch of a task may have fewer.
     :param schema: the columns that it adds, as DDL (``"score float, embedding array<float>"``) or a ``StructType``.
     :param columns: columns that the model is given; all without.
-    :param device: where the tensors are: ``"cpu"``, ``"cuda"``, ``"gpu"`` for the GPU that Spark gave to the task.
+    :param device: the tensors' device: ``"cpu"``, ``"cuda"``, ``"gpu"`` for the GPU that Spark gave to the task.
     """
     from pyspark.sql.types import StructType
 

@@ -44,7 +44,7 @@ def held(path: Path) -> Iterator[None]:
         yield
     finally:
         if at is not None:
-            # Before it is let go: whoever waits sees that its name means another file, and opens that.
+            # Before it is released: a waiting process sees that the name means another file, and opens that.
             name.unlink(missing_ok=True)
             os.close(at)
 

@@ -1,7 +1,7 @@
-"""Where Spark's tasks and the ranks find each other: a small Flight server in the driver.
+"""The meeting point of Spark's tasks and the ranks: a small Flight server in the driver.
 
-Tasks say where they serve; ranks ask where that is, and from then on talk to the tasks directly. Both say that they live, and when
-one of them does not, the others are told. The state is :class:`Meeting`, with the clock as an argument; :class:`MeetingServer` is
+Tasks report their address; ranks ask for it, and from then on talk to the tasks directly. Both send heartbeats, and when
+one stops, the others are told. The state is :class:`Meeting`, with the clock as an argument; :class:`MeetingServer` is
 its wire: actions with JSON.
 """
 
@@ -25,7 +25,7 @@ _POLL = 5.0
 
 @dataclass
 class Meeting:
-    """What is known of one hand-off."""
+    """The state of one hand-off."""
 
     world_size: int
     """Ranks."""
@@ -38,9 +38,9 @@ class Meeting:
     generation: int = -1
     """Which submission of the job serves, from 0."""
     parts: list[dict[str, Any]] | None = None
-    """Where the rows are; ``None`` while the tasks of this generation gather them."""
+    """The addresses of the rows; ``None`` while the tasks of this generation gather them."""
     failed: str | None = None
-    """Why it cannot go on."""
+    """The reason why it cannot continue."""
     done: set[int] = field(default_factory=set)
     """Ranks that have all they want."""
     seen: dict[int, float] = field(default_factory=dict)
@@ -48,11 +48,11 @@ class Meeting:
     ready_at: float | None = None
     """When the rows were first there."""
     posted: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
-    """What the tasks of this generation serve, by task."""
+    """The stores of this generation, by task."""
 
     @property
     def over(self) -> bool:
-        """Whether nobody needs the rows any more."""
+        """True once no rank needs the rows."""
         return self.failed is not None or len(self.done) == self.world_size
 
     def begin(self, generation: int) -> None:
@@ -69,7 +69,7 @@ class Meeting:
             self.ready_at = self.ready_at or now
 
     def rank(self, rank: int, now: float) -> dict[str, Any]:
-        """What a rank is told that says it lives."""
+        """The answer to a rank's heartbeat."""
         if not 0 <= rank < self.world_size:
             return {"state": "failed", "why": f"rank {rank} is none of the {self.world_size} that were announced"}
         self.seen[rank] = now
@@ -115,13 +115,13 @@ class MeetingServer(Endpoint):
 
     @property
     def over(self) -> bool:
-        """Whether nobody needs the rows any more."""
+        """True once no rank needs the rows."""
         with self._changed:
             return self._meeting.over
 
     @property
     def failed(self) -> str | None:
-        """Why it could not go on."""
+        """The reason why it could not continue."""
         with self._changed:
             return self._meeting.failed
 

@@ -20,7 +20,7 @@ _OF_WRITER = ("rows_per_group", "group_bytes", "rows_per_file", "file_bytes")
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """What ``.option(...)`` and ``.load(url)`` or ``.save(url)`` said."""
+    """The values of ``.option(...)`` and ``.load(url)`` or ``.save(url)``."""
 
     url: str
     """``grpc://host:port/dataset``, or a directory."""
@@ -31,15 +31,15 @@ class SourceOptions:
     parts: int | None
     """Tasks to read with."""
     if_exists: str | None
-    """What a write does with a dataset that is there: ``append``, ``replace``, ``error`` or ``ignore``."""
+    """Treatment of an existing dataset: ``append``, ``replace``, ``error`` or ``ignore``."""
     overwrite_foreign: bool
-    """Whether ``replace`` may delete a directory that is no dataset of bowstring's."""
+    """True if ``replace`` may delete a directory that is not a dataset of bowstring's."""
     pushdown: bool
-    """Whether Spark's own filters are pushed down."""
+    """Push down Spark's own filters."""
     timeout: float
     """Seconds that a call to a server may take."""
     checkpoints: str | None
-    """Where a streaming query keeps its checkpoints; ``None`` if only Spark's configuration says it."""
+    """The checkpoint directory of a streaming query; ``None`` if only Spark's configuration has it."""
     storage: dict[str, str] = field(repr=False)
     """Token and certificates."""
     writer: dict[str, Any]
@@ -77,7 +77,7 @@ class SourceOptions:
         )
 
     def exists(self, overwrite: bool) -> str:
-        """What to do with a dataset that is there; ``overwrite`` is what the save mode says."""
+        """Treatment of an existing dataset; ``overwrite`` comes from the save mode."""
         return self.if_exists or ("replace" if overwrite else "append")
 
     def mode(self, overwrite: bool) -> Mode:

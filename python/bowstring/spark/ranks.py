@@ -41,12 +41,12 @@ def connect(
     >>> for batch in bowstring.spark.connect("grpc://driver:8820", rank=3):  # doctest: +SKIP
     ...     train(batch)
 
-    :param url: where the driver listens: ``listen`` of ``serve()``.
+    :param url: the driver's address: ``listen`` of ``serve()``.
     :param rank: this rank; the default comes from the process group or the launcher's environment.
     :param loader: whose batches they are: :class:`bowstring.Loader`, ``bowstring.torch.DataLoader``.
     :param storage_options: ``token`` (or ``BOWSTRING_TOKEN``), ``ca``, ``cert``, ``key``, ``server_name``.
     :param timeout: seconds to wait for Spark, at the start and when it computes the rows again.
-    :param options: what is this rank's own: ``threads``, ``memory_budget``, ``prefetch``.
+    :param options: this rank's own options: ``threads``, ``memory_budget``, ``prefetch``.
     """
     for name in options:
         if name not in ("threads", "memory_budget", "prefetch"):
@@ -120,7 +120,7 @@ class RankLoader:
                 told = self._driver.action("spark.rank", {"rank": self._rank, "wait": wait, **known})
                 silent, self._unheard = 0.0, ""
             except Error as error:
-                # Before Spark has started, nobody is there yet. Who asks for a token is, and will go on asking.
+                # Before Spark has started, no driver answers. One that requires a token is there, and will always require it.
                 silent += max(time.monotonic() - asked, 0.2)
                 refused = isinstance(error.__cause__, flight.FlightUnauthenticatedError)
                 if silent < self._timeout and not refused:
@@ -135,7 +135,7 @@ class RankLoader:
                 changed = self._opened >= 0 and told.get("generation", self._opened) != self._opened
                 self._lock.notify_all()
             if changed or (told["state"] == "failed" and not self._closed):
-                # Whoever waits for a batch of executors that are gone waits no longer.
+                # Ends waits for batches of lost executors.
                 for one in list(self._loaders):
                     with contextlib.suppress(Error):
                         one.close()
@@ -143,7 +143,7 @@ class RankLoader:
                 return
 
     def _ready(self, newer_than: int) -> dict[str, Any]:
-        """What the driver says when a generation serves that is newer."""
+        """The driver's answer once a newer generation serves."""
         end = time.monotonic() + self._timeout
         with self._lock:
             while True:
@@ -174,7 +174,7 @@ class RankLoader:
             rows = [(part["rows"], part["digest"]) for part in told["parts"]]
             if self._rows_known not in (None, rows):
                 raise MismatchError(
-                    "Spark computed the frame again and it has other rows, or another order: the epoch cannot go on; "
+                    "Spark computed the frame again and it has other rows, or another order: the epoch cannot continue; "
                     "make the frame deterministic, or checkpoint it before serve()"
                 )
             try:
@@ -203,7 +203,7 @@ class RankLoader:
         )
 
     def _newer(self, generation: int) -> bool:
-        """Whether another generation comes, or this one is over: the driver hears of a lost executor a little later."""
+        """True if another generation comes, or this one is over: the driver learns of a lost executor a little later."""
         end = time.monotonic() + min(self._timeout, 120)
         with self._lock:
             while self._told["state"] == "ready" and self._told["generation"] == generation:
@@ -220,7 +220,7 @@ class RankLoader:
         for part in order[: self._step]:
             taken[part] += 1
         for loader, step in zip(self._loaders, taken, strict=True):
-            loader.load_state_dict({**loader.state_dict(), "epoch": self._epoch, "step": step})
+            loader.load_state_dict(loader._native.state_at(self._epoch, step))
         self._streams = [iter(loader) for loader in self._loaders]
 
     def _order(self) -> list[int]:
@@ -246,7 +246,7 @@ class RankLoader:
                 self._open()
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """A pass: where the loader stands if nothing was taken since it was opened or sent there, else the next epoch."""
+        """A pass: from the loader's position if nothing was taken since it was opened or moved there, else the next epoch."""
         if self._closed:
             raise ClosedError("the loader was closed")
         if self._taken:
@@ -310,7 +310,7 @@ class RankLoader:
         return zlib.crc32(json.dumps([self._rows_known, self._options, self._world], sort_keys=True).encode())
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this loader is: the same on every rank."""
+        """The position of this loader: the same on every rank."""
         return {"epoch": self._epoch, "step": self._step, "fingerprint": self._fingerprint()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

@@ -1,7 +1,8 @@
-"""Reading: the rows of a server's dataset, or of a directory of Parquet, as they are stored."""
+"""Reading: the stored rows of a server's dataset, or of a directory of Parquet."""
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,8 +15,8 @@ from pyspark.sql.types import StructType
 
 from bowstring.errors import NotFoundError, SourceChangedError
 from bowstring.flight import Address, Connection, is_server
+from bowstring.flight.server import Server
 from bowstring.paths import shown
-from bowstring.server import Server
 from bowstring.spark import filters
 from bowstring.spark.directory import local
 from bowstring.spark.options import SourceOptions
@@ -24,12 +25,12 @@ from bowstring.spark.types import arrow_schema, conform, spark_schema
 __all__ = ["reader", "schema"]
 
 _ROWS_PER_BATCH = 10_000
-# Tasks of a read from a server, where nobody says how many: as many as row groups, but no more than this.
+# Tasks of a read from a server without `parts`: as many as row groups, but no more than this.
 _PARTS = 32
 
 
 class _Part(InputPartition):
-    """What one task reads."""
+    """The part of one task."""
 
     def __init__(self, value: Any, fingerprint: str = "") -> None:
         super().__init__(value)
@@ -137,9 +138,39 @@ def _files(url: str) -> Any:
     # A store's URL is pyarrow's to open: s3://, gs://, hdfs://.
     place = url if "://" in url and not url.startswith("file:") else str(local(url))
     try:
-        return ds.dataset(place, format="parquet", partitioning="hive")
+        found = ds.dataset(place, format="parquet", partitioning="hive")
     except FileNotFoundError as error:
         raise NotFoundError(f"{shown(url)} not found") from error
+    typed = _with_dates(found)
+    return found if typed is None else ds.dataset(place, format="parquet", partitioning=typed)
+
+
+def _with_dates(found: Any) -> Any:
+    """The partitioning of ``found`` with dates where all directories of a key are dates, as in Spark; ``None`` where none is."""
+    import pyarrow.dataset as ds
+
+    fields = {field.name: field.type for field in found.partitioning.schema}
+    dates = {name for name, kind in fields.items() if pa.types.is_string(kind)}
+    seen = set()
+    for file in found.get_fragments() if dates else ():
+        for name, value in ds.get_partition_keys(file.partition_expression).items():
+            if name in dates and value is not None:
+                seen.add(name)
+                if not _is_date(value):
+                    dates.discard(name)
+    dates &= seen
+    if not dates:
+        return None
+    return ds.partitioning(
+        pa.schema([(name, pa.date32() if name in dates else kind) for name, kind in fields.items()]), flavor="hive"
+    )
+
+
+def _is_date(text: str) -> bool:
+    try:
+        return datetime.date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
 
 
 def _uniform(dataset: Any) -> bool:

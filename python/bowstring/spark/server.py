@@ -1,7 +1,7 @@
 """Writing to a server: tasks put Arrow batches by DoPut, the driver commits all of them at once.
 
-A task's commit message is the token of what it staged. An attempt that failed, or that was not the first to end, has a token that
-nobody commits, so no row comes twice. An abort closes the write: stragglers of other executors are refused.
+A task's commit message is the token of its staged rows. The token of an attempt that failed, or that was not the first to end,
+is never committed, so no row comes twice. An abort closes the write: stragglers of other executors are refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["ServerStreamWriter", "ServerWriter"]
 
 @dataclass
 class Staged(WriterCommitMessage):
-    """What one attempt staged."""
+    """The staged rows of one attempt."""
 
     write: str
     """The write that it belongs to."""
@@ -34,11 +34,11 @@ class Staged(WriterCommitMessage):
     rows: int
     """Rows staged."""
     once: str | None = None
-    """The micro-batch, of which one try is to be committed."""
+    """The micro-batch; one try of it is committed."""
 
 
 class _Target:
-    """Where a writer writes to."""
+    """The destination of a writer."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self.address = Address.parse(options.url)

@@ -27,7 +27,7 @@ def register(spark: Any) -> None:
 
 
 class BowstringSource(DataSource):
-    """What Spark asks for readers and writers."""
+    """The data source that Spark gets readers and writers from."""
 
     @classmethod
     def name(cls) -> str:

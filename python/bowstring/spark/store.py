@@ -15,13 +15,13 @@ import pyarrow as pa
 
 from bowstring.errors import LimitError
 from bowstring.flight import pieces
-from bowstring.server import Server
+from bowstring.flight.server import Server
 from bowstring.spark.digest import digest
 
 __all__ = ["Store", "StoreOptions", "own_address"]
 
 _NAME = "rows"
-# Bytes put at once: what is held beside the store while it is not known to fit, and one file there.
+# Bytes put at once: held beside the store until they are known to fit, and one file there.
 _CHUNK = 32 << 20
 
 
@@ -30,13 +30,13 @@ class StoreOptions:
     """How rows are kept and served."""
 
     memory: int
-    """Bytes that a task may take: half for rows as they are stored, half for what is on its way."""
+    """Bytes that a task may take: half for stored rows, half for rows on their way."""
     spill: str | None
     """Directory for rows that do not fit; without, they are an error."""
     listen: str
     """Address to listen on."""
     server: dict[str, Any] = field(repr=False)
-    """Options of :class:`bowstring.Server`: TLS, tokens."""
+    """Options of :class:`bowstring.flight.Server`: TLS, tokens."""
     storage: dict[str, str] = field(repr=False)
     """How tasks reach the driver: token, certificate."""
 
@@ -70,7 +70,7 @@ class _Shelf:
         self._write.stage(pa.RecordBatchReader.from_batches(schema, batches))
 
     def open(self) -> None:
-        """What was added can be read."""
+        """Makes added rows readable."""
         if self.rows:
             self._write.commit()
 
@@ -111,7 +111,7 @@ class Store:
             shelf.open()
 
     def parts(self) -> list[dict[str, Any]]:
-        """Where the rows are: of each part its URL, its rows, a number for all rows of this store, and the process."""
+        """The parts of the rows: for each its URL, its rows, a number for all rows of this store, and the process."""
         return [
             {
                 "url": f"{shelf.url}/{_NAME}",

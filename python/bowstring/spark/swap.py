@@ -1,6 +1,6 @@
 """A directory takes the place of another: in one step where the system can exchange two names, else by two that can be undone.
 
-Between those two renames the old directory stands aside, under the name :data:`ASIDE` in a hidden directory. Whoever finds it
+Between those two renames the old directory is set aside, under the name :data:`ASIDE` in a hidden directory. A write that finds it
 there, and nothing in its place, puts it back: :func:`restored`.
 """
 
@@ -51,12 +51,12 @@ def replaced(new: Path, old: Path, hidden: Path) -> None:
 
 
 def restored(path: Path, hidden: Path) -> None:
-    """Puts back what was to be replaced and stands aside in ``hidden``, if nothing is in its place; else it goes."""
+    """Puts back the directory set aside in ``hidden`` if nothing is in its place; else removes it."""
     aside = hidden / ASIDE
     if not aside.exists():
         return
     if path.exists():
-        # It was replaced. Kept, it would come back to life once somebody deletes the new one.
+        # It was replaced. Kept, it would reappear once the new one is deleted.
         shutil.rmtree(aside, ignore_errors=True)
     else:
         os.rename(aside, path)

@@ -1,4 +1,4 @@
-"""Which attempt of which task this process runs."""
+"""The task and attempt that this process runs."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def new_write(checkpoints: str | None = None) -> str:
 
 
 def tries(checkpoints: str) -> str:
-    """How the names of all writes of a streaming query begin.
+    """The prefix of the names of all writes of a streaming query.
 
-    Whoever ends a micro-batch is told neither its query nor what the tasks call their write. What he has in common with them is
-    where the query keeps its checkpoints, of which each query has its own; and a query has one micro-batch at a time.
+    The end of a micro-batch is told neither its query nor the tasks' name of the write. Both know the checkpoint directory of the
+    query; each query has its own, and has one micro-batch at a time.
     """
     return f"spark-{hashlib.sha256(checkpoints.encode()).hexdigest()[:16]}-"
 

@@ -29,7 +29,7 @@ def loader():
 
 
 def rows(batches):
-    return [batch["id"][batch["_mask"]].tolist() for batch in batches]
+    return [batch["id"].tolist() for batch in batches]
 
 
 accelerator = Accelerator(cpu=True)
@@ -44,7 +44,7 @@ for epoch in range(2):
         accelerator.backward(model(batch["x"][:, None]).mean())
         optimizer.step()
         optimizer.zero_grad()
-        seen.append(batch["id"][batch["_mask"]].tolist())
+        seen.append(batch["id"].tolist())
         if len(seen) == 4:
             accelerator.save_state(folder / "accelerate")
             dcp.save({"data": prepared, "epoch": torch.tensor(epoch)}, checkpoint_id=folder / "dcp")
@@ -65,7 +65,7 @@ accelerator.end_training()
 def test_two_ranks(kinds: pathlib.Path, tmp_path: pathlib.Path, ranks: Callable[..., list[Any]]) -> None:
     found = ranks(RANKS, kinds, tmp_path)
     with bowstring.Loader(kinds, batch_size=16, columns=["id"], seed=3) as loader:
-        want = [batch["id"][batch["_mask"]].tolist() for _ in range(2) for batch in loader]
+        want = [batch["id"].tolist() for _ in range(2) for batch in loader]
     assert [a + b for a, b in zip(found[0]["seen"], found[1]["seen"], strict=True)] == want
     for rank, one in enumerate(found):
         assert (one["same"], one["rank"], one["kind"], one["place"]) == (True, rank, "gloo", [0, 4])
@@ -76,4 +76,4 @@ def test_two_ranks(kinds: pathlib.Path, tmp_path: pathlib.Path, ranks: Callable[
 
     with DataLoader(kinds, batch_size=16, columns=["id"], seed=3) as alone:
         dcp.load({"data": alone}, checkpoint_id=tmp_path / "dcp", no_dist=True)
-        assert [batch["id"][batch["_mask"]].tolist() for batch in alone] == want[4:7]
+        assert [batch["id"].tolist() for batch in alone] == want[4:7]

@@ -32,11 +32,11 @@ class Model(pl.LightningModule):
         self.validated: list[list[int]] = []
 
     def training_step(self, batch: Any, index: int) -> Any:
-        self.seen.append(batch["id"][batch["_mask"]].tolist())
+        self.seen.append(batch["id"].tolist())
         return self.layer(batch["x"][:, None]).mean()
 
     def validation_step(self, batch: Any, index: int) -> None:
-        self.validated.append(batch["id"][batch["_mask"]].tolist())
+        self.validated.append(batch["id"].tolist())
 
     def configure_optimizers(self) -> Any:
         return torch.optim.SGD(self.parameters(), 1e-4)
@@ -53,7 +53,7 @@ def module(path: pathlib.Path, val: bool = False) -> DataModule:
 
 def expected(path: pathlib.Path, epochs: int = 3) -> list[list[int]]:
     with bowstring.Loader(path, batch_size=8, columns=["id"]) as loader:
-        return [batch["id"][batch["_mask"]].tolist() for _ in range(epochs) for batch in loader]
+        return [batch["id"].tolist() for _ in range(epochs) for batch in loader]
 
 
 def test_resumes_at_the_batch(kinds: pathlib.Path, tmp_path: pathlib.Path) -> None:
@@ -82,7 +82,7 @@ def test_short_epochs_and_other_loops(kinds: pathlib.Path, tmp_path: pathlib.Pat
     assert DataModule(kinds, batch_size=8).val_dataloader() == []
     with pytest.raises(bowstring.ConfigError, match="test: this DataModule"):
         data.test_dataloader()
-    own = DataModule(None, {"url": kinds, "batch_size": 5, "shuffle": True}, batch_size=8, shuffle=True)
+    own = DataModule(None, {"url": kinds, "batch_size": 5, "shuffle": True}, batch_size=8, shuffle=True, columns=["id"])
     assert (len(own.val_dataloader()), own.val_dataloader().state_dict()["spec"]["shuffle"]) == (20, "windows")
     own.teardown()
 
@@ -137,7 +137,7 @@ print(json.dumps({"seen": model.seen, "again": again.seen}))
 def test_two_ranks(kinds: pathlib.Path, tmp_path: pathlib.Path, ranks: Callable[..., list[Any]]) -> None:
     found = ranks(RANKS, kinds, pathlib.Path(__file__).parent, tmp_path)
     with bowstring.Loader(kinds, batch_size=16, columns=["id"]) as loader:
-        want = [batch["id"][batch["_mask"]].tolist() for _ in range(2) for batch in loader]
+        want = [batch["id"].tolist() for _ in range(2) for batch in loader]
     assert [a + b for a, b in zip(found[0]["seen"], found[1]["seen"], strict=True)] == want
     for one in found:
         assert one["again"] == one["seen"][4:]

@@ -35,14 +35,14 @@ tf.config.set_logical_device_configuration(
 
 
 def ids(batch: Any) -> list[int]:
-    """The rows of a batch, without padding."""
-    return [int(i) for i in batch["id"].numpy()[batch["_mask"].numpy()]]
+    """The rows of a batch."""
+    return [int(i) for i in batch["id"].numpy()]
 
 
 def expected(path: pathlib.Path, epochs: int = 3, batch_size: int = 8, **options: Any) -> list[list[int]]:
     """The rows of every step by the loader itself, epoch after epoch."""
     with bowstring.Loader(path, batch_size=batch_size, columns=["id"], **options) as loader:
-        return [batch["id"][batch["_mask"]].tolist() for _ in range(epochs) for batch in loader]
+        return [batch["id"].tolist() for _ in range(epochs) for batch in loader]
 
 
 def opened(path: pathlib.Path, **options: Any) -> Dataset:
@@ -52,17 +52,19 @@ def opened(path: pathlib.Path, **options: Any) -> Dataset:
 def test_every_kind_is_as_torch_has_it(kinds: pathlib.Path) -> None:
     data = dataset(kinds, **EVERY_KIND)
     spec = data.element_spec
-    assert spec["tags"] == tf.RaggedTensorSpec([8, None], tf.int32, 1, tf.int64)
-    assert spec["words"] == tf.RaggedTensorSpec([8, None], tf.string, 1, tf.int64)
-    assert spec["deep"] == tf.RaggedTensorSpec([8, None, None], tf.float32, 2, tf.int64)
-    assert spec["half"] == tf.TensorSpec([8], tf.bfloat16)
-    assert spec["padded"] == tf.TensorSpec([8, 3], tf.int32)
-    assert spec["name"] == tf.TensorSpec([8], tf.string)
+    for rows, of in ((None, spec), (8, dataset(kinds, **EVERY_KIND, tail="pad").element_spec)):
+        assert of["tags"] == tf.RaggedTensorSpec([rows, None], tf.int32, 1, tf.int64)
+        assert of["words"] == tf.RaggedTensorSpec([rows, None], tf.string, 1, tf.int64)
+        assert of["deep"] == tf.RaggedTensorSpec([rows, None, None], tf.float32, 2, tf.int64)
+        assert of["half"] == tf.TensorSpec([rows], tf.bfloat16)
+        assert of["padded"] == tf.TensorSpec([rows, 3], tf.int32)
+        assert of["name"] == tf.TensorSpec([rows], tf.string)
     with DataLoader(kinds, **EVERY_KIND) as loader:
         assert len(data) == len(loader) == 13
         for _epoch in range(2):
             for ours, theirs in zip(data, loader, strict=True):
-                assert tf.nest.map_structure(tf.type_spec_from_value, ours) == spec
+                assert all(of.is_compatible_with(ours[name]) for name, of in spec.items())
+                assert len(ours["id"]) in (4, 8)
                 for name, value in theirs.items():
                     column, _, part = name.partition("__")
                     if part == "values":
@@ -70,8 +72,8 @@ def test_every_kind_is_as_torch_has_it(kinds: pathlib.Path) -> None:
                     elif part.startswith("offsets"):
                         level = int(part.removeprefix("offsets").removeprefix("_") or 0)
                         assert ours[column].nested_row_splits[level].numpy().tolist() == value.tolist()
-                    elif isinstance(value, pa.Array):
-                        text = [b if isinstance(b, list) else b or "" for b in value.to_pylist()]
+                    elif isinstance(value, list):
+                        text = [b if isinstance(b, list) else b or "" for b in value]
                         got = ours[name].to_list() if isinstance(ours[name], tf.RaggedTensor) else ours[name].numpy()
                         assert [one(b) for b in got] == [one(b) for b in text]
                     else:
@@ -100,7 +102,7 @@ def test_numbers_are_not_copied(kinds: pathlib.Path) -> None:
 
     data._arrays = arrays
     for batch, address in zip(data, made, strict=False):
-        for name in ("packed", "half", "fixed", "maybe", "padded", "_mask", "_row_id"):
+        for name in ("packed", "half", "fixed", "maybe", "padded", "_row_id"):
             # numpy() copies; this is the tensor's own memory.
             assert batch[name]._numpy().ctypes.data == address[name], name
         assert batch["tags"].flat_values._numpy().ctypes.data == address["tags__values"]
@@ -223,7 +225,7 @@ def test_from_a_server(kinds: pathlib.Path) -> None:
 
 
 def ids_of(batch: Any) -> list[int]:
-    """Row numbers, with padding."""
+    """Row numbers."""
     return [int(i) for i in batch["_row_id"].numpy()]
 
 
@@ -239,8 +241,8 @@ class Recorder(keras.Model):  # type: ignore[misc,name-defined]
         return self.dense(tf.cast(inputs["x"], tf.float32)[:, None])
 
     def train_step(self, data: Any) -> Any:
-        inputs, _, weights = data
-        self.seen.append([int(i) for i in inputs["id"].numpy()[weights.numpy() > 0]])
+        inputs, _ = data
+        self.seen.append(inputs["id"].numpy().tolist())
         return super().train_step(data)
 
 
@@ -306,7 +308,7 @@ def test_fit_on_two_devices(kinds: pathlib.Path) -> None:
     data = opened(kinds, columns=["p", "half"], pack={"p": ["x"]}, targets="half")
     strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
     with strategy.scope():
-        model = keras.Sequential([keras.layers.Lambda(lambda inputs: inputs["p"]), keras.layers.Dense(1)])
+        model = keras.Sequential([keras.layers.Dense(1)])
         model.compile(optimizer="sgd", loss="mse")
     data.load_state_dict(data.state_at(9))
     # Keras reads a batch to build the model, and devices read ahead: neither moves the position.
@@ -316,25 +318,97 @@ def test_fit_on_two_devices(kinds: pathlib.Path) -> None:
 
 
 def test_padding_weighs_nothing(kinds: pathlib.Path) -> None:
-    data = opened(kinds, columns=["id", "x"], targets="x", shuffle=False)
+    data = opened(kinds, columns=["id", "x"], targets="x", shuffle=False, weights_from_mask=True)
     model = keras.Sequential([keras.layers.Lambda(lambda inputs: tf.zeros_like(inputs["id"], tf.float32)[:, None])])
     model.compile(loss=keras.losses.MeanAbsoluteError(), weighted_metrics=["mae"])
     _, mean = model.evaluate(data, verbose=0)
     assert abs(mean - np.mean([row / 2 for row in range(100)])) < 1e-3
-    two = next(iter(opened(kinds, columns=["id", "x", "flag"], targets=["x", "flag"])))
+    two = next(iter(opened(kinds, columns=["id", "x", "flag"], targets=["x", "flag"], weights_from_mask=True)))
     assert (list(two[0]), list(two[1]), len(two)) == (["id"], ["x", "flag"], 3)
-    plain = next(iter(opened(kinds, columns=["id", "x"], targets="x", weights_from_mask=False)))
+    plain = next(iter(opened(kinds, columns=["id", "x"], targets="x", tail="pad")))
     assert (sorted(plain[0]), len(plain)) == (["_mask", "id"], 2)
+    for tail in ({"tail": "short"}, {"drop_last": True}):
+        with pytest.raises(bowstring.ConfigError, match="weights_from_mask: tail="):
+            opened(kinds, columns=["id", "x"], targets="x", weights_from_mask=True, **tail)
+
+
+def test_keras_gets_every_row_once(tmp_path: pathlib.Path) -> None:
+    """250 rows in batches of 32: what Keras counts is exact, with nothing but inputs and targets."""
+    rows = np.arange(250)
+    labels = (rows % 3 == 0).astype(np.int64)
+    pq.write_table(
+        pa.table({"x": rows.astype(np.float32), "label": labels}), tmp_path / "rows.parquet", row_group_size=70
+    )
+    data = dataset(tmp_path / "rows.parquet", batch_size=32, shuffle=False, targets="label")
+    inputs, targets = data.element_spec
+    assert inputs == {"x": tf.TensorSpec([None], tf.float32)}
+    assert targets == tf.TensorSpec([None], tf.int64)
+    # Wrong for the 34 multiples of three from 150 on.
+    even = keras.layers.Lambda(lambda given: tf.cast((given["x"] % 3 == 0) & (given["x"] < 150), tf.float32)[:, None])
+    model = keras.Sequential([even])
+    model.compile(loss="binary_crossentropy", metrics=["accuracy"])
+    predictions = model.predict(data, verbose=0)
+    assert predictions.shape == (250, 1)
+    right = (predictions[:, 0] == labels).mean()
+    assert right == 216 / 250
+    _, accuracy = model.evaluate(data, verbose=0)
+    assert abs(accuracy - right) < 1e-6
+    trained = keras.Sequential([keras.layers.Lambda(lambda given: given["x"][:, None] / 250), keras.layers.Dense(1)])
+    trained.compile(loss="mse", optimizer="sgd")
+    trained.fit(data, epochs=2, class_weight={0: 1.0, 1: 2.0}, callbacks=[data.callback()], verbose=0)
+    assert int(trained.optimizer.iterations.numpy()) == 16
+    pairs = data.map(lambda x, y: (x["x"] + 1, y))
+    found = [(a.numpy(), b.numpy()) for a, b in pairs]
+    assert [len(a) for a, _ in found] == [32] * 7 + [26]
+    assert np.concatenate([a for a, _ in found]).tolist() == (rows + 1).tolist()
+    assert np.concatenate([b for _, b in found]).tolist() == labels.tolist()
+    # Numbers of every rank add up, and no shape is compiled for one batch alone.
+    ranks = [dataset(tmp_path / "rows.parquet", batch_size=32, tail="even", rank=r, world_size=3) for r in range(3)]
+    assert sorted(int(x) for data in ranks for batch in data for x in batch["x"]) == rows.tolist()
+
+
+def test_a_model_of_one_tensor_takes_one_input_by_name(kinds: pathlib.Path) -> None:
+    data = opened(kinds, columns=["p", "id"], pack={"p": ["x", "half"]}, inputs="p", targets="id")
+    assert data.element_spec[0] == tf.TensorSpec([None, 2], tf.float32)
+    model = keras.Sequential([keras.layers.Dense(1)])
+    model.compile(optimizer="sgd", loss="mse")
+    assert len(model.fit(data, epochs=2, verbose=0).history["loss"]) == 2
+    assert opened(kinds, columns=["x", "id"], inputs="x").element_spec == tf.TensorSpec([None], tf.float32)
+    named = opened(kinds, columns=["x", "id", "half"], inputs=["half", "x"], targets="id").element_spec
+    assert list(named[0]) == ["half", "x"]
+
+
+def test_the_number_of_steps_is_known_behind_stages(kinds: pathlib.Path) -> None:
+    data = opened(kinds)
+    for stage, steps in (
+        (data, 13),
+        (data.map(lambda batch: batch["id"]).prefetch(2), 13),
+        (data.take(5), 5),
+        (data.skip(5), 8),
+        (data.enumerate().cache(), 13),
+        (tf.data.Dataset.zip(data, data.take(7)), 7),
+        (data.repeat(3), 39),
+        (data.concatenate(data), 26),
+    ):
+        assert int(stage.cardinality()) == len(stage) == steps
+    # A pass that begins in the middle has fewer, and ends.
+    data.load_state_dict(data.state_at(9))
+    assert [ids(batch) for batch in data.prefetch(2)] == expected(kinds)[9:13]
+    assert len(list(data.map(lambda batch: batch["id"]))) == 13
 
 
 def test_mistakes_are_told(kinds: pathlib.Path, tmp_path: pathlib.Path) -> None:
-    with pytest.raises(bowstring.ConfigError, match="there is no column 'label'"):
+    with pytest.raises(bowstring.ConfigError, match=r"targets: there is no column 'label'; there are id$"):
         opened(kinds, targets="label")
+    with pytest.raises(bowstring.ConfigError, match="inputs: there is no column 'labels'"):
+        opened(kinds, inputs=["id", "labels"])
     pq.write_table(pa.table({"price": pa.array([1, 2], pa.decimal128(9, 2))}), tmp_path / "price.parquet")
     with pytest.raises(bowstring.ConfigError, match=r"'price' is Decimal128\(9, 2\)"):
         dataset(tmp_path / "price.parquet", batch_size=1, arrow="price")
-    with pytest.raises(tf.errors.OpError, match="maybe"):
-        list(opened(kinds, columns=["maybe"]))
+    with pytest.raises(bowstring.NullsError, match="maybe"):
+        opened(kinds, columns=["maybe"])
+    with pytest.raises(tf.errors.OpError, match="tags"):
+        list(opened(kinds, columns=["tags"], lists=bowstring.Padded(1)))
     closed = opened(kinds)
     closed.close()
     with pytest.raises(tf.errors.OpError, match="closed"):
@@ -359,7 +433,7 @@ distributed = strategy.distribute_datasets_from_function(lambda context: data)
 
 @tf.function
 def step(batch):
-    rows = tf.reduce_sum(tf.cast(batch["_mask"], tf.int64))
+    rows = tf.shape(batch["id"], tf.int64)[0]
     return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, rows)
 
 
@@ -367,8 +441,7 @@ seen, totals = [], []
 for _ in range(2):
     for batch in distributed:
         totals.append(int(strategy.run(step, args=(batch,))))
-        rows, mask = (strategy.experimental_local_results(batch[name])[0].numpy() for name in ("id", "_mask"))
-        seen.append(rows[mask].tolist())
+        seen.append(strategy.experimental_local_results(batch["id"])[0].numpy().tolist())
 print(json.dumps({"rank": data.rank, "world": data.world_size, "steps": len(data), "seen": seen, "totals": totals}))
 """
 
@@ -386,3 +459,42 @@ def test_two_workers_share_the_rows(kinds: pathlib.Path, ranks: Callable[..., li
     want = expected(kinds, epochs=2)
     assert [a + b for a, b in zip(found[0]["seen"], found[1]["seen"], strict=True)] == want
     assert found[0]["totals"] == found[1]["totals"] == [len(step) for step in want]
+
+
+def test_a_model_of_layers_takes_a_packed_matrix(kinds: pathlib.Path) -> None:
+    data = opened(kinds, columns=["p", "flag"], pack={"p": ["x", "half"]}, targets="flag")
+    assert data.element_spec[0].shape[1:] == [2]
+    model = keras.Sequential([keras.layers.Dense(4, activation="relu"), keras.layers.Dense(1)])
+    model.compile(optimizer="sgd", loss="mse")
+    model.fit(data, verbose=0)
+    assert model.predict(data.map(lambda inputs, *_: inputs), verbose=0).shape[1] == 1
+    several = opened(kinds, columns=["p", "id", "flag"], pack={"p": ["x", "half"]}, targets="flag")
+    assert set(several.element_spec[0]) == {"p", "id"}
+
+
+def test_a_misspelt_target_is_told_once(kinds: pathlib.Path) -> None:
+    columns = ["id", "x", "flag", "tags"]
+    with pytest.raises(bowstring.ConfigError, match="did you mean 'flag'") as caught:
+        opened(kinds, columns=columns, targets="flga")
+    names = str(caught.value).partition("there are ")[2].split(", ")
+    assert len(names) == len(set(names))
+    assert set(columns) <= set(names)
+
+
+def test_eager_text_is_a_tensor(kinds: pathlib.Path) -> None:
+    with bowstring.tensorflow.Loader(
+        kinds, batch_size=8, shuffle=False, nulls="mask", columns=["name", "words"]
+    ) as loader:
+        batch = next(iter(loader))
+    assert batch["name"].dtype == tf.string
+    assert batch["name"].numpy()[:2].tolist() == [b"", "row 1 ä".encode()]
+    assert batch["words"].to_list()[:3] == [[], [b"word 0"], [b"word 0", b"word 1"]]
+
+
+def test_rows_of_a_sparse_matrix_are_ragged() -> None:
+    url = pathlib.Path(__file__).resolve().parents[3] / "fixtures" / "features" / "vectors_sparse.parquet"
+    data = dataset(url, batch_size=10, shuffle=False, lists={"features": "csr"}, tail="drop")
+    batch = next(iter(data))
+    assert tf.nest.map_structure(tf.type_spec_from_value, batch) == data.element_spec
+    assert batch["features__indices"].to_list()[:2] == [[0, 500], [1, 501]]
+    assert batch["features"].to_list()[4] == [1.0, 1.0]

@@ -30,8 +30,8 @@ class Model(torch.nn.Module):
         self.layer = torch.nn.Linear(1, 1)
         self.seen: list[list[int]] = []
 
-    def forward(self, id: Any, x: Any, _mask: Any) -> dict[str, Any]:
-        self.seen.append(id[_mask].tolist())
+    def forward(self, id: Any, x: Any) -> dict[str, Any]:
+        self.seen.append(id.tolist())
         return {"loss": self.layer(x[:, None]).mean()}
 
 
@@ -60,7 +60,7 @@ def test_the_recipe(kinds: pathlib.Path, tmp_path: pathlib.Path) -> None:
 
     whole = train()
     with bowstring.Loader(kinds, batch_size=8, columns=["id"]) as loader:
-        assert whole == [batch["id"][batch["_mask"]].tolist() for _ in range(3) for batch in loader]
+        assert whole == [batch["id"].tolist() for _ in range(3) for batch in loader]
     for step in (5, 15, 20):
         assert train(str(tmp_path / "out" / f"checkpoint-{step}")) == whole[step:], step
 
@@ -97,5 +97,5 @@ print(json.dumps(model.seen))
 def test_two_ranks(kinds: pathlib.Path, tmp_path: pathlib.Path, ranks: Callable[..., list[Any]]) -> None:
     found = ranks(RANKS, kinds, pathlib.Path(__file__).parent, tmp_path / "out")
     with bowstring.Loader(kinds, batch_size=16, columns=["id"]) as loader:
-        want = [batch["id"][batch["_mask"]].tolist() for _ in range(2) for batch in loader]
+        want = [batch["id"].tolist() for _ in range(2) for batch in loader]
     assert [a + b for a, b in zip(found[0], found[1], strict=True)] == want

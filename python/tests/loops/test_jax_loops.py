@@ -15,5 +15,5 @@ from bowstring.jax import Loader
 @pytest.mark.parametrize("habit", HABITS, ids=lambda habit: habit.__name__)
 def test_habit(habit: Callable[..., Any], tmp_path: Any) -> None:
     path = write(tmp_path)
-    found = habit(lambda rows=ROWS: Loader(path(rows), batch_size=BATCH, shuffle=False), numbers)
+    found = habit(lambda rows=ROWS: Loader(path(rows), batch_size=BATCH, shuffle=False, tail="short"), numbers)
     assert found == habit(reference, reference_ids)

@@ -20,7 +20,7 @@ def opened(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     options: dict[str, Any] = {"batch_size": BATCH, "shuffle": False}
     kind = request.param
     if kind == "remote":
-        with bowstring.Server({str(rows): path(rows) for rows in (ROWS, FEW)}) as server:
+        with bowstring.flight.Server({str(rows): path(rows) for rows in (ROWS, FEW)}) as server:
             yield lambda rows=ROWS: DataLoader(f"{server.url}/{rows}", **options)
     elif kind == "mixture":
         yield lambda rows=ROWS: DataLoader([path(rows)], weights=[1], **options)

@@ -7,10 +7,14 @@ import os
 import pathlib
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import bowstring
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from habits import BATCH, ROWS, write
+from habits import ROWS, write
 
 SPAWNED = """
 import json, os, pathlib, sys
@@ -45,8 +49,8 @@ def work(rank):
     before = opened()
     torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     found = {"before": before, "torch": opened(), "numpy": opened(bowstring.Loader)}
-    sampler = torch.utils.data.DistributedSampler(range(104), shuffle=False)
-    theirs = torch.utils.data.DataLoader(torch.arange(104), batch_size=8, sampler=sampler)
+    sampler = torch.utils.data.DistributedSampler(range(101), shuffle=False)
+    theirs = torch.utils.data.DataLoader(torch.arange(101), batch_size=8, sampler=sampler)
     found["theirs"] = [batch.tolist() for batch in theirs]
     found["given"] = opened(rank=2, world_size=3)[:2]
     found["same"] = refused(RANK=str(rank), WORLD_SIZE="2")
@@ -81,12 +85,86 @@ def test_spawned_processes_share_the_rows(tmp_path: pathlib.Path) -> None:
         assert one["before"][:2] == one["after"] == [0, 1]
         assert one["torch"] == one["numpy"]
         assert one["torch"][:2] == [rank, 2]
-        assert len(one["torch"][2]) == len(one["theirs"]) == 7
+        assert list(map(len, one["torch"][2])) == list(map(len, one["theirs"])) == [8] * 6 + [3]
         assert (one["given"], one["ours"]) == ([2, 3], [1, 3])
         assert (one["same"], one["half"]) == ("", "")
         for part in (f"rank {rank} of 2", "rank 0 of 4", "torchrun (RANK=0, WORLD_SIZE=4)", "give rank and world_size"):
             assert part in one["other"], one["other"]
     rows = [row for one in found for step in one["torch"][2] for row in step]
     assert set(rows) == set(range(ROWS)) == {row for one in found for step in one["theirs"] for row in step}
-    # What fills the last step up is not more than a rank's rows of one.
-    assert ROWS <= len(rows) <= ROWS + BATCH
+    # 101 rows on two ranks: one comes twice.
+    assert len(rows) == ROWS + 1
+
+
+ACCELERATED = """
+import json, sys, warnings
+warnings.simplefilter("ignore")
+import bowstring
+import torch
+from accelerate import Accelerator, skip_first_batches
+from accelerate.data_loader import prepare_data_loader
+from bowstring.torch import DataLoader
+
+# Three do not divide the thirteen steps of an epoch.
+accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3)
+model = accelerator.prepare(torch.nn.Linear(1, 1))
+
+
+def looped(batches, ids):
+    found = []
+    for batch in batches:
+        with accelerator.accumulate(model):
+            rows = accelerator.gather_for_metrics(ids(batch))
+            accelerator.backward(model(torch.ones(1, 1)).mean())
+            found.append([accelerator.sync_gradients, accelerator.gradient_state.end_of_dataloader, rows.tolist()])
+    return found
+
+
+def run(loader, few, ids):
+    loader, few = accelerator.prepare(loader, few)
+    found = [looped(loader, ids) for _ in range(2)]
+    # An inner loop, and steps that are skipped.
+    for step, batch in enumerate(loader):
+        if step == 11:
+            found.append(looped(few, ids))
+        with accelerator.accumulate(model):
+            found.append(accelerator.sync_gradients)
+    found.append(looped(skip_first_batches(loader, 5), ids))
+    return found
+
+
+def own(rows):
+    return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.arange(rows)), batch_size=4)
+
+
+def ours(rows):
+    return DataLoader(f"{sys.argv[1]}/{rows}.parquet", batch_size=4, shuffle=False)
+
+
+said = ""
+try:
+    prepare_data_loader(ours(104), put_on_device=False)
+except bowstring.ConfigError as error:
+    said = str(error)
+result = {"theirs": run(own(104), own(32), lambda batch: batch[0]), "ours": run(ours(104), ours(32), lambda batch: batch["id"])}
+print()
+print(json.dumps({**result, "said": said, "kind": torch.distributed.get_backend()}))
+accelerator.end_training()
+"""
+
+
+@pytest.mark.timeout(150)
+def test_two_ranks_of_accelerate_see_what_they_see_with_its_own_loader(
+    tmp_path: pathlib.Path, ranks: Callable[..., list[Any]]
+) -> None:
+    pytest.importorskip("accelerate")
+    for rows in (104, 32):
+        pq.write_table(
+            pa.table({"id": pa.array(range(rows), pa.int64())}), tmp_path / f"{rows}.parquet", row_group_size=30
+        )
+    for one in ranks(ACCELERATED, tmp_path):
+        assert one["kind"] == "gloo"
+        assert one["ours"] == one["theirs"]
+        assert "shared among the ranks again" in one["said"]
+        assert [len(step[2]) for step in one["ours"][0]] == [8] * 13
+        assert [step[0] for step in one["ours"][0]] == [n % 3 == 0 or n == 13 for n in range(1, 14)]

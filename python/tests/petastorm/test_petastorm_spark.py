@@ -147,7 +147,7 @@ def test_converter_of_a_directory(spark: Any, tmp_path: pathlib.Path, monkeypatc
 def test_converter_over_a_server(spark: Any) -> None:
     pytest.importorskip("torch")
     frame = spark.range(100).selectExpr("id", "cast(id as double) / 3 as x", "array(cast(id as double), 1.5D) as v")
-    with bowstring.Server(put="memory") as server:
+    with bowstring.flight.Server(put="memory") as server:
         spark.conf.set("bowstring.converter.cacheDir", server.url)
         converter = make_spark_converter(frame)
         assert len(converter) == 100

@@ -1,4 +1,4 @@
-//! What `inspect` advises, from plain facts: each sentence says what was found, what it costs, and what to do.
+//! The advice of `inspect`, from plain facts: each sentence has the finding, its cost, and the remedy.
 
 use crate::table::{bytes, count};
 
@@ -11,7 +11,7 @@ const SMALL_GROUP: u64 = 256 << 10;
 /// Row groups per rank that keep ranks from sharing them.
 const GROUPS_PER_RANK: u64 = 4;
 
-/// The least part of a photo column that compression must save to be worth its time.
+/// The smallest saving of compression on a photo column that is worth its time.
 const WORTHWHILE: f64 = 0.1;
 
 /// The dataset as a whole.
@@ -37,13 +37,13 @@ pub(crate) struct ColumnFacts {
     pub(crate) compression: Option<String>,
     /// Bytes that the values take without an encoding, for a float column that has dictionaries.
     pub(crate) dictionary_floats: Option<u64>,
-    /// Nulls, where the statistics say it.
+    /// Nulls, if the statistics have them.
     pub(crate) nulls: u64,
     /// The format's name, if it holds images, and the median of their longer sides.
     pub(crate) images: Option<(String, u64)>,
-    /// Whether images are delivered as pixels.
+    /// True if images are delivered as pixels.
     pub(crate) decoded: bool,
-    /// Why there is no outcome.
+    /// The reason for no outcome.
     pub(crate) problem: Option<String>,
 }
 

@@ -1,6 +1,6 @@
 //! The loader's options as flags and environment variables, made from the table of options.
 //!
-//! What was typed is laid over the JSON file of `--options` and read as one [`LoaderOptions`], so that a name, a type and a
+//! Flags override the JSON file of `--options`, and both are read as one [`LoaderOptions`], so that a name, a type and a
 //! default exist once, in the library.
 
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use bowstring::{Error, Result};
 
 use crate::interrupt::at_home;
 
-/// The dataset, and how to reach it.
+/// The dataset and the access to it.
 #[derive(Debug, Clone, Parser)]
 #[command(next_help_heading = "Dataset")]
 pub(crate) struct DatasetArgs {
@@ -24,12 +24,12 @@ pub(crate) struct DatasetArgs {
     urls: Vec<String>,
     #[command(flatten)]
     flags: Flags<false>,
-    /// JSON file of options, by the names of the flags and of Python; flags and environment go before it
+    /// JSON file of options, by the names of the flags and of Python; flags and environment override it
     #[arg(long, env = "BOWSTRING_OPTIONS", value_name = "FILE", hide_env_values = true)]
     options: Option<PathBuf>,
 }
 
-/// The order, the share of this rank, and the means.
+/// The order, the share of this rank, and its resources.
 #[derive(Debug, Clone, Parser)]
 #[command(next_help_heading = "Loader")]
 pub(crate) struct LoaderArgs {
@@ -123,7 +123,7 @@ impl<const LOADING: bool> FromArgMatches for Flags<LOADING> {
     }
 }
 
-/// What a flag says that is given twice: lists add up. Of everything else, clap takes one alone.
+/// The value of a repeated flag: lists add up. Any other flag may be given once.
 fn joined(first: Value, second: Value) -> Value {
     match (first, second) {
         (Value::Array(first), Value::Array(second)) => Value::Array([first, second].concat()),
@@ -133,7 +133,7 @@ fn joined(first: Value, second: Value) -> Value {
 }
 
 impl DatasetArgs {
-    /// The options as far as they say which dataset and which columns.
+    /// The options that select dataset and columns.
     pub(crate) fn options(&self) -> Result<LoaderOptions> {
         LoaderOptions::from_document(self.document()?)
     }

@@ -1,4 +1,4 @@
-//! `bowstring bench URL`: runs the loader as fast as it goes, and says which stage holds it back.
+//! `bowstring bench URL`: runs the loader at full speed and names the stage that limits it.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ use crate::out::{Failure, Out, Outcome};
 use crate::table::{self, Table, bytes, count, plural, rate, seconds};
 use crate::tell;
 
-/// Rows per batch where none are asked for.
+/// Rows per batch by default.
 const BATCH_SIZE: u64 = 64;
 
 /// Options of `bench`.
@@ -29,19 +29,19 @@ pub(crate) struct Args {
     /// Epochs to run
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     epochs: u64,
-    /// Stop after so many steps
+    /// Stop after this many steps
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
-    /// Take a step only every so many milliseconds, as a training loop would
+    /// Take one step per this many milliseconds, like a training loop
     #[arg(long, value_name = "MS", default_value_t = 0)]
     consumer_ms: u64,
 }
 
-/// What was measured.
+/// The measurement.
 #[derive(Debug, Serialize)]
 struct Report {
     urls: Vec<String>,
-    /// Where batches were delivered.
+    /// The device of the batches.
     device: String,
     steps: u64,
     rows: u64,
@@ -51,7 +51,7 @@ struct Report {
     seconds: f64,
     rows_per_second: f64,
     bytes_per_second: f64,
-    /// CPU time of the whole process over the same period; absent where the system does not say.
+    /// CPU time of the whole process over the same period; absent where the system does not report it.
     cpu_seconds: Option<f64>,
     rows_per_cpu_second: Option<f64>,
     seconds_to_open: f64,

@@ -1,7 +1,7 @@
 //! `bowstring convert SRC DST`: a dataset from one format into another, streaming, in parallel, resumable.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -16,19 +16,20 @@ use bowstring::{Error, Result};
 
 use crate::interrupt::{INTERRUPTED, Interrupt, at_home};
 use crate::out::{Failure, Out, Outcome};
+use crate::streams::{self, DASH, Directory};
 use crate::table::{Table, bytes, count, plural, rate, seconds};
 use crate::tell;
 
 /// Options of `convert`.
 #[derive(Debug, Parser)]
 pub(crate) struct Args {
-    /// The dataset: a file, a directory, or an address in a store; for Parquet also a glob
+    /// The dataset: a file, a directory, or an address in a store; for Parquet also a glob; `-` is standard input (with --from)
     #[arg(value_name = "SRC")]
     src: String,
-    /// The directory to be made; its name may tell the format: out.tfrecord, photos-mds
+    /// The directory to create; its name may give the format: out.tfrecord, photos-mds; `-` is one file on standard output (with --to)
     #[arg(value_name = "DST")]
     dst: PathBuf,
-    /// Format of the source, where its names do not tell it
+    /// Format of the source, if its names do not give it
     #[arg(long, value_name = "FORMAT", value_parser = format)]
     from: Option<Format>,
     /// Format of the destination: parquet, petastorm, arrow, csv, jsonl, tfrecord, webdataset, mds, images, numpy, datasets
@@ -43,16 +44,16 @@ pub(crate) struct Args {
     /// Rows to take, e.g. "label >= 3 and country in ('de', 'us')"
     #[arg(long, value_name = "EXPR")]
     filter: Option<String>,
-    /// Rows of a Parquet row group at most
+    /// Maximum rows of a Parquet row group
     #[arg(long, value_name = "ROWS")]
     rows_per_group: Option<usize>,
     /// Size at which an output file ends, e.g. 512MiB [default: 256MiB; of MDS 64MiB]
     #[arg(long, value_name = "BYTES", value_parser = crate::args::bytes)]
     target_file_size: Option<u64>,
-    /// none, snappy, lz4, zstd, zstd:LEVEL or gzip, as far as the format has it
+    /// none, snappy, lz4, zstd, zstd:LEVEL or gzip, if the format supports it
     #[arg(long, value_name = "NAME")]
     compression: Option<String>,
-    /// Encode images again as JPEG of this quality, from 1 to 100
+    /// Re-encode images as JPEG of this quality, from 1 to 100
     #[arg(long, value_name = "QUALITY")]
     image_quality: Option<u8>,
     /// Scale images down to this length of the shorter side
@@ -70,22 +71,22 @@ pub(crate) struct Args {
     /// Memory for everything in flight [default: 512MiB]
     #[arg(long, env = "BOWSTRING_MEMORY_BUDGET", value_name = "BYTES", value_parser = crate::args::bytes, hide_env_values = true)]
     memory_budget: Option<u64>,
-    /// Options of the store that the source is in, e.g. aws_region=eu-central-1; separated by commas
+    /// Options of the source's store, e.g. aws_region=eu-central-1; separated by commas
     #[arg(long, env = "BOWSTRING_STORAGE_OPTIONS", value_name = "KEY=VALUE", value_delimiter = ',', value_parser = crate::args::pair, hide_env_values = true)]
     storage_options: Vec<(String, String)>,
-    /// Go on with an interrupted conversion to the same place
+    /// Continue an interrupted conversion to the same place
     #[arg(long)]
     resume: bool,
-    /// Make the dataset at the destination again and replace it, if bowstring made it
+    /// Replace the dataset at the destination, if bowstring made it
     #[arg(long)]
     overwrite: bool,
-    /// With --overwrite: delete what is at the destination even if bowstring did not make it
+    /// With --overwrite: delete the destination even if bowstring did not make it
     #[arg(long, requires = "overwrite")]
     overwrite_foreign: bool,
-    /// Count the rows of the source by another way, read what was written, and compare, before anything appears
+    /// Count the rows of the source by other means, read the written files, and compare, before anything appears
     #[arg(long)]
     verify: bool,
-    /// Say what would be done: formats, columns, the first rows; write nothing
+    /// Print the plan (formats, columns, the first rows) and write nothing
     #[arg(long)]
     dry_run: bool,
 }
@@ -95,7 +96,7 @@ pub(crate) fn format(text: &str) -> Result<Format, String> {
     Format::parse(text).map_err(|error| error.to_string())
 }
 
-/// Types as they were typed, or as they are in a file.
+/// Types from the command line or from a file.
 pub(crate) fn types(text: &str) -> Result<serde_json::Value> {
     let text = match text.strip_prefix('@') {
         Some(path) => std::fs::read_to_string(path)
@@ -145,17 +146,34 @@ impl Args {
 }
 
 pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
-    let options = args.options()?;
+    let mut options = args.options()?;
     let (src, dst) =
         (at_home(&args.src), args.dst.to_str().map_or_else(|| args.dst.clone(), |dst| at_home(dst).into()));
-    if args.dry_run {
-        return out.report(&Dry(plan(&src, &dst, &options)?));
-    }
+    streams::check(&src, &dst, &options)?;
+    let (reads, writes) = (src == DASH, dst == Path::new(DASH));
+    let streams = if reads || writes { Some(Directory::new()?) } else { None };
     let progress = Arc::new(Progress::default());
     let told = Arc::clone(&progress);
     let interrupt = Interrupt::listen(move || told.stop());
+    let (mut from, mut to) = (src, dst);
+    if let Some(streams) = &streams {
+        if reads {
+            let Some(path) = streams.input(options.from, &interrupt)? else {
+                tell("Interrupted while standard input was read: nothing was done.\n");
+                return Err(Failure::Told(INTERRUPTED));
+            };
+            from = path.display().to_string();
+        }
+        if writes {
+            to = streams.join("output");
+            options.shards = Some(1);
+        }
+    }
+    if args.dry_run {
+        return out.report(&Dry(plan(&from, &to, &options)?));
+    }
     let watcher = out.is_watched().then(|| watch(Arc::clone(&progress))).flatten();
-    let outcome = convert(&src, &dst, &options, &progress);
+    let outcome = convert(&from, &to, &options, &progress);
     if let Some((done, thread)) = watcher {
         done.store(true, Ordering::Relaxed);
         // It only draws; there is nothing to be told of it.
@@ -164,20 +182,33 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     // Another error is told as it is.
     if interrupt.is_pressed() && matches!(outcome, Err(Error::Closed { .. })) {
         let rows = plural(progress.rows(), "row");
-        let shown = dst.display();
-        tell(&format!(
-            "Interrupted after {rows}: nothing is at {shown} yet. What is finished is kept beside it; the same command with --resume \
-             goes on, without it starts again.\n"
-        ));
+        let left = match (reads, writes) {
+            (_, true) => "nothing was written.".to_owned(),
+            (true, false) => format!("nothing is at {} yet. Standard input is over, so it starts again.", to.display()),
+            _ => format!(
+                "nothing is at {} yet. What is finished is kept beside it; the same command with --resume goes on, without it starts \
+                 again.",
+                to.display()
+            ),
+        };
+        tell(&format!("Interrupted after {rows}: {left}\n"));
         return Err(Failure::Told(INTERRUPTED));
     }
     let report = outcome?;
-    out.report(&Done {
-        report,
-        src: args.src.clone(),
-        dst: args.dst.display().to_string(),
-        guessed: args.from.is_none(),
-    })
+    let done =
+        Done { report, src: args.src.clone(), dst: args.dst.display().to_string(), guessed: args.from.is_none() };
+    if writes {
+        Directory::output(&to)?;
+        // Where the data goes no word of ours does.
+        let told = if out.is_json() {
+            serde_json::to_string_pretty(&done).map_err(std::io::Error::other)? + "\n"
+        } else {
+            done.to_string()
+        };
+        tell(&told);
+        return Ok(());
+    }
+    out.report(&done)
 }
 
 /// Draws a bar of the bytes that were read, in a thread of its own, until told to end.

@@ -1,4 +1,4 @@
-//! `bowstring demo`: the shipped photos become training batches; a run is interrupted and goes on exactly where it was.
+//! `bowstring demo`: the shipped photos become training batches; an interrupted run continues exactly where it was.
 //!
 //! Each part is a claim and its proof: batches are compared by the SHA-256 of their bytes.
 
@@ -20,7 +20,7 @@ use bowstring::{Loader, LoaderOptions};
 use crate::out::{Failure, Out, Outcome};
 use crate::table::{bytes, plural, rate, seconds};
 
-/// Where the photos are in a checkout.
+/// The photos within a checkout.
 const PHOTOS: &str = "fixtures/imagenet40.parquet";
 
 /// Side of the crops, in pixels.
@@ -46,7 +46,7 @@ pub(crate) struct Args {
     epochs: u64,
 }
 
-/// What happened, for machines.
+/// The results, for machines.
 #[derive(Debug, Serialize)]
 struct Report {
     photos: String,

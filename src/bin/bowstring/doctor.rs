@@ -1,4 +1,4 @@
-//! `bowstring doctor`: what this machine and this build offer, what was found in the environment, and why.
+//! `bowstring doctor`: the capabilities of this machine and build, the environment, and the reasons.
 
 use std::fmt;
 
@@ -26,7 +26,7 @@ struct Report {
     threads: usize,
     memory_available: Option<u64>,
     memory_budget: u64,
-    /// Who this process is; absent when the environment contradicts itself.
+    /// The rank of this process; absent when the environment contradicts itself.
     rank: Option<Found>,
     rank_problem: Option<String>,
     /// Variables of launchers that are set.

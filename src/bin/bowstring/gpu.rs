@@ -11,7 +11,7 @@ use bowstring::device::cuda::{
 
 use crate::table;
 
-/// What there is.
+/// The GPUs.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     gpu: Inventory,

@@ -1,4 +1,4 @@
-//! `bowstring index URL`: what the footers of a dataset say, in one file beside it, so that no rank reads them.
+//! `bowstring index URL`: the footers of a dataset in one file beside it, so that no rank reads them.
 
 use std::fmt;
 
@@ -17,7 +17,7 @@ use crate::table::plural;
 pub(crate) struct Args {
     #[command(flatten)]
     dataset: DatasetArgs,
-    /// Where it goes; _bowstring_index in the dataset's directory, where it is found by itself
+    /// The index's path; by default _bowstring_index in the dataset's directory, where loaders find it
     #[arg(short, long, value_name = "URL")]
     output: Option<String>,
 }

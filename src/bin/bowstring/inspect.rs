@@ -1,4 +1,4 @@
-//! `bowstring inspect URL`: what a dataset holds, what becomes of it, and what would make it faster. Reads footers, and a few
+//! `bowstring inspect URL`: the content of a dataset, the delivered columns, and advice on speed. Reads footers, and a few
 //! row groups of columns that may hold images.
 
 use std::collections::HashMap;
@@ -38,7 +38,7 @@ const SAMPLE_BYTES: u64 = 256 << 20;
 pub(crate) struct Args {
     #[command(flatten)]
     dataset: DatasetArgs,
-    /// Advise for so many ranks
+    /// Give advice for this many ranks
     #[arg(long = "world-size", alias = "ranks", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     ranks: u64,
     /// Do not look at images
@@ -84,7 +84,7 @@ struct Column {
     parquet: String,
     nullable: bool,
     nulls: u64,
-    /// What comes out; absent if nothing can.
+    /// The delivered column; absent if there is none.
     outcome: Option<String>,
     problem: Option<String>,
     stored_bytes: u64,
@@ -93,7 +93,7 @@ struct Column {
     dictionary: bool,
     #[serde(skip)]
     dictionary_floats: Option<u64>,
-    /// Whether what comes out is a tensor.
+    /// True if it is delivered as a tensor.
     #[serde(skip)]
     tensor: bool,
 }
@@ -184,7 +184,7 @@ async fn examine(args: &Args, options: &LoaderOptions) -> Result<Report> {
     Ok(report)
 }
 
-/// What becomes of each column. If columns were chosen or described, that must hold together; else each is tried alone, so that
+/// The outcome of each column. Chosen or described columns must work together; otherwise each is tried alone, so that
 /// one without an outcome does not hide the others.
 fn columns(dataset: &Dataset, options: &ColumnOptions, leaves: &[Leaf]) -> Result<Vec<Column>> {
     let schema = dataset.schema();
@@ -210,7 +210,7 @@ fn columns(dataset: &Dataset, options: &ColumnOptions, leaves: &[Leaf]) -> Resul
     Ok(found)
 }
 
-/// Whether nothing was said about columns.
+/// True if no option concerns columns.
 fn is_default(options: &ColumnOptions) -> bool {
     serde_json::to_value(options).ok() == serde_json::to_value(ColumnOptions::default()).ok()
 }

@@ -1,4 +1,4 @@
-//! Ctrl-C: the first one asks a verb to end with what it has, the second one ends it at once.
+//! Ctrl-C: the first one makes a verb end with its partial result, the second one ends it at once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The exit code of what a signal ended, as shells have it.
 pub(crate) const INTERRUPTED: u8 = 130;
 
-/// Whether Ctrl-C was pressed.
+/// Set by Ctrl-C.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 
@@ -36,7 +36,7 @@ impl Interrupt {
         interrupt
     }
 
-    /// Whether it was pressed.
+    /// True once it was pressed.
     pub(crate) fn is_pressed(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

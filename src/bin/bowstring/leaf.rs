@@ -18,7 +18,7 @@ pub(crate) struct Leaf {
     pub(crate) uncompressed_bytes: u64,
     /// Names of the compressions in use.
     pub(crate) compressions: BTreeSet<String>,
-    /// Whether a column chunk has a dictionary.
+    /// True if a column chunk has a dictionary.
     pub(crate) dictionary: bool,
     /// Bytes of all values without an encoding, for floats.
     pub(crate) plain_float_bytes: Option<u64>,

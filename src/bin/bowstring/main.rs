@@ -2,7 +2,9 @@
 
 mod advice;
 mod args;
+mod audit;
 mod bench;
+mod certify;
 mod completions;
 #[cfg(feature = "convert")]
 mod convert;
@@ -18,6 +20,8 @@ mod out;
 mod plan;
 #[cfg(feature = "flight")]
 mod serve;
+#[cfg(feature = "convert")]
+mod streams;
 mod table;
 #[cfg(feature = "convert")]
 mod verify;
@@ -44,24 +48,28 @@ struct Cli {
     /// Print one JSON document instead of text
     #[arg(long, global = true)]
     json: bool,
-    /// Log to standard error: -v what happens, -vv why, -vvv everything (BOWSTRING_LOG overrides)
+    /// Log to standard error: -v events, -vv reasons, -vvv everything (BOWSTRING_LOG overrides)
     #[arg(short, long, global = true, action = ArgAction::Count)]
     verbose: u8,
 }
 
-const EXIT_CODES: &str = "Exit codes: 0 done, 1 stopped, 2 usage, 3 data, 4 store, 5 a source changed during the run, 6 timeout, 7 a peer, 8 fenced, 9 a device.";
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 stopped, 2 usage, 3 data, 4 store, 5 a source changed during the run, 6 timeout, 7 a peer, 8 fenced, 9 a device, 130 Ctrl-C.";
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Show what a dataset holds and what becomes of it
+    /// Show a dataset's files and columns, and advice
     Inspect(inspect::Args),
-    /// Write what a dataset's footers say into one file, so that no rank reads them
+    /// Write a dataset's footers into one index file, so that no rank reads them
     Index(index::Args),
     /// Show the plan: steps and bytes per rank, memory, shuffle quality
     Plan(plan::Args),
+    /// Walk the order of an epoch: check that each row comes once, and print a digest to compare with other machines
+    Certify(certify::Args),
+    /// Join the certificates of a run: check that each step was consumed once, and name the rows that were not
+    Audit(audit::Args),
     /// Measure throughput stage by stage and name the bottleneck
     Bench(bench::Args),
-    /// Move a dataset between formats: Parquet, TFRecord, WebDataset, MDS, CSV, ...
+    /// Convert a dataset between formats: Parquet, TFRecord, WebDataset, MDS, CSV, ...
     #[cfg(feature = "convert")]
     Convert(Box<convert::Args>),
     /// Compare two datasets of any formats, rows in any order
@@ -72,7 +80,7 @@ enum Verb {
     /// Serve datasets to ranks over Arrow Flight
     #[cfg(feature = "flight")]
     Serve(Box<serve::Args>),
-    /// Say what was found on this machine, and why
+    /// Report what was found on this machine
     Doctor(doctor::Args),
     /// Print a completion script for a shell
     Completions(completions::Args),
@@ -90,6 +98,8 @@ fn main() -> ExitCode {
         Verb::Inspect(args) => inspect::run(args, &mut out),
         Verb::Index(args) => index::run(args, &mut out),
         Verb::Plan(args) => plan::run(args, &mut out),
+        Verb::Certify(args) => certify::run(args, &mut out),
+        Verb::Audit(args) => audit::run(args, &mut out),
         Verb::Bench(args) => bench::run(args, &mut out),
         #[cfg(feature = "convert")]
         Verb::Convert(args) => convert::run(args, &mut out),
@@ -104,7 +114,7 @@ fn main() -> ExitCode {
     ExitCode::from(exit_code(outcome))
 }
 
-/// The first variable of the environment that is most likely meant for us, and would be ignored.
+/// The first misspelt variable of the environment, which would be ignored.
 fn misspelt_variable() -> Option<String> {
     let variables = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     let problems = variables.filter_map(|name| misspelling(&name));
@@ -115,7 +125,7 @@ fn exit_code(outcome: Outcome) -> u8 {
     match outcome {
         Ok(()) => 0,
         Err(Failure::Told(code)) => code,
-        // Whoever read the output has enough of it: `bowstring inspect x | head`.
+        // The reader of the output has closed it: `bowstring inspect x | head`.
         Err(Failure::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => 0,
         Err(Failure::Output(error)) => {
             tell(&format!("error: standard output: {error}\n"));
@@ -134,13 +144,13 @@ fn exit_code(outcome: Outcome) -> u8 {
     }
 }
 
-/// To standard error; if even that is closed there is nobody left to tell.
+/// Writes to standard error; if even that is closed, the text is lost.
 fn tell(text: &str) {
     let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
 fn log_to_stderr(cli: &Cli) {
-    // A server tells what happens; a verb that ends soon does not.
+    // A server logs events; a short verb does not.
     #[cfg(feature = "flight")]
     let (serves, json) = match &cli.verb {
         Verb::Serve(args) => (true, args.log_format == serve::LogFormat::Json),

@@ -1,4 +1,4 @@
-//! Where results go: text for people or JSON for machines, on standard output, and what ends the program.
+//! Results: text for people or JSON for machines, on standard output, and the outcome of the program.
 
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
@@ -7,17 +7,17 @@ use serde::Serialize;
 
 use bowstring::Error;
 
-/// What a verb ends with.
+/// The outcome of a verb.
 pub(crate) type Outcome = Result<(), Failure>;
 
-/// Why the program ends early.
+/// The reason for an early end.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Something to tell, with an exit code.
+    /// An error, with an exit code.
     Error(Error),
     /// Standard output cannot be written.
     Output(io::Error),
-    /// All was told already; only the exit code is left.
+    /// Everything was reported; only the exit code is left.
     Told(u8),
 }
 
@@ -44,17 +44,17 @@ impl Out {
         Self { json }
     }
 
-    /// Whether a machine reads.
+    /// True for JSON.
     pub(crate) fn is_json(&self) -> bool {
         self.json
     }
 
-    /// Whether a person watches standard error, where progress bars go.
+    /// True if standard error is a terminal, for progress bars.
     pub(crate) fn is_watched(&self) -> bool {
         !self.json && io::stderr().is_terminal()
     }
 
-    /// The result of a verb, in the form that was asked for.
+    /// The result of a verb, in the requested form.
     pub(crate) fn report(&mut self, report: &(impl Serialize + Display)) -> Outcome {
         if self.json { self.json(report) } else { self.text(&report.to_string()) }
     }
@@ -66,7 +66,7 @@ impl Out {
         self.text(&text)
     }
 
-    /// Text as it is.
+    /// Unchanged text.
     pub(crate) fn text(&mut self, text: &str) -> Outcome {
         let mut stdout = io::stdout().lock();
         stdout.write_all(text.as_bytes())?;

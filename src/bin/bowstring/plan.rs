@@ -1,4 +1,4 @@
-//! `bowstring plan URL`: what a run would do, from footers alone: steps, bytes and row groups per rank, what ranks read together,
+//! `bowstring plan URL`: the plan of a run from footers alone: steps, bytes and row groups per rank, total reads,
 //! memory, shuffle.
 
 use std::fmt;
@@ -25,7 +25,7 @@ pub(crate) struct Args {
     /// The epoch to plan
     #[arg(long, value_name = "N", default_value_t = 0)]
     epoch: u64,
-    /// Bytes that a rank reads per second, e.g. 500MB: tells how long the first batch waits for them
+    /// Bytes that a rank reads per second, e.g. 500MB: adds the wait for the first batch
     #[arg(long, value_name = "BYTES", value_parser = args::bytes)]
     rate: Option<u64>,
 }
@@ -36,7 +36,7 @@ struct Report {
     fingerprint: String,
     files: usize,
     row_groups: usize,
-    /// What is shuffled and read: row groups, or units of them.
+    /// The row groups, or units of them, that are shuffled and read.
     units: usize,
     epoch: u64,
     /// Rows of the epoch over all ranks, and steps of every rank.
@@ -51,23 +51,23 @@ struct Report {
     order_version: OrderVersion,
     lanes: u32,
     window_rows: u64,
-    /// Whether every rank has whole lanes, so that hardly a row group is read by two ranks.
+    /// True if every rank has whole lanes, so that hardly any row group is read by two ranks.
     whole_lanes: bool,
     ranks: Vec<Rank>,
-    /// What the ranks read together.
+    /// The reads of all ranks together.
     reading: Reading,
     /// Seconds that reading the row groups of the first batch takes, if the rate is known.
     first_batch_seconds: Option<f64>,
     /// The same for other numbers of ranks.
     worlds: Vec<Reading>,
-    /// What to change, if the data are read too often.
+    /// Advice, if the data is read too often.
     advice: Vec<String>,
     memory: Memory,
     /// From 0 (file order) to 1 (as a uniform draw), see `Plan::quality`.
     shuffle_quality: f64,
 }
 
-/// What one rank does in the epoch.
+/// One rank's part of the epoch.
 #[derive(Debug, Clone, Serialize)]
 struct Rank {
     rank: u32,
@@ -78,7 +78,7 @@ struct Rank {
     bytes: u64,
 }
 
-/// What the pipeline needs at least on this machine, in bytes.
+/// The minimum memory of the pipeline on this machine, in bytes.
 #[derive(Debug, Serialize)]
 struct Memory {
     /// Row groups that are live at once.
@@ -86,7 +86,7 @@ struct Memory {
     /// Batches in flight.
     batches: u64,
     need: u64,
-    /// What it would get.
+    /// The budget.
     budget: u64,
     fits: bool,
 }
@@ -115,7 +115,6 @@ fn examine(source: &LocalSource, options: &LoaderOptions, urls: Vec<String>, bud
     let Readings { row_groups, units, asked, worlds, advice, reads } = source.readings(options)?;
     let need = source.memory_need();
     let total = need.row_groups.saturating_add(need.batches);
-    let last = plan.steps().saturating_sub(1).saturating_mul(spec.global_batch);
     Ok(Report {
         urls,
         fingerprint: plan.fingerprint().to_string(),
@@ -127,7 +126,7 @@ fn examine(source: &LocalSource, options: &LoaderOptions, urls: Vec<String>, bud
         steps: plan.steps(),
         world_size: world,
         global_batch_size: spec.global_batch,
-        last_step_rows: plan.rows().saturating_sub(last),
+        last_step_rows: plan.real_rows(plan.steps().saturating_sub(1), Share::whole()),
         tail: spec.tail,
         shuffle: spec.shuffle,
         order_version: spec.order_version,
@@ -150,13 +149,12 @@ fn examine(source: &LocalSource, options: &LoaderOptions, urls: Vec<String>, bud
     })
 }
 
-/// Each rank's rows, and what it reads.
+/// Each rank's rows and reads.
 fn ranks(plan: &Plan, reads: &Reads) -> Result<Vec<Rank>> {
     let world = reads.ranks.len() as u32;
     let rank = |(rank, read): (u32, &bowstring::plan::Read)| {
         let share = Share::new(rank, world)?;
-        let full = plan.steps().saturating_sub(1);
-        let rows = plan.real_rows(0, share).saturating_mul(full) + plan.real_rows(full, share);
+        let rows = plan.share_rows(share);
         Ok(Rank { rank, batch_size: plan.batch_rows(share), rows, row_groups: read.groups, bytes: read.bytes })
     };
     (0..).zip(&reads.ranks).map(rank).collect()
@@ -171,8 +169,12 @@ impl fmt::Display for Report {
         };
         writeln!(f, "{}, {groups}{units}, {files}; fingerprint {:.12}", plural(self.rows, "row"), self.fingerprint)?;
         writeln!(f)?;
+        let last = count(self.last_step_rows);
+        let each = count(self.last_step_rows.div_ceil(self.world_size.into()));
         let tail = match (self.tail, self.last_step_rows == self.global_batch_size || self.steps == 0) {
             (_, true) => "no tail".to_owned(),
+            (Tail::Short, _) => format!("the last has {last}, {each} on every rank"),
+            (Tail::Even, _) => format!("the last has {last}, none of them repeated"),
             (Tail::Pad, _) => format!("the last has {} rows and is padded", count(self.last_step_rows)),
             (Tail::Repeat, _) => {
                 format!("the last has {} rows and is filled with repeated ones", count(self.last_step_rows))

@@ -1,5 +1,6 @@
-//! `bowstring serve [NAME=]URL...`: serves datasets to ranks until it is told to end.
+//! `bowstring serve [NAME=]URL...`: serves datasets to ranks until a signal ends it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Read as _;
@@ -23,7 +24,7 @@ use bowstring::{Error, Result};
 use crate::args::bytes;
 use crate::out::{Failure, Out, Outcome};
 
-/// What comes after the grace time: streams are cut by then, and the process ends whatever they do.
+/// The time after the grace: streams are cut by then, and the process ends.
 const AFTER_GRACE: Duration = Duration::from_secs(1);
 
 /// Files that are open at once at most: more than this server can make use of.
@@ -32,41 +33,41 @@ const OPEN_FILES: u64 = 1 << 16;
 /// Options of `serve`.
 #[derive(Debug, Parser)]
 pub(crate) struct Args {
-    /// Datasets: files, directories, globs or URLs, each under the name before `=` or that of its last part; one name given
-    /// several times is one dataset
+    /// Datasets: files, directories, globs or URLs, each named before `=` or by its last part; a repeated name
+    /// adds to one dataset
     #[arg(value_name = "[NAME=]URL", required_unless_present = "config")]
     datasets: Vec<String>,
-    /// TOML file of datasets and server options; flags and environment go before it
+    /// TOML file of datasets and server options; flags and environment override it
     #[arg(long, env = "BOWSTRING_CONFIG", value_name = "FILE", hide_env_values = true)]
     config: Option<PathBuf>,
-    /// Address and port for Flight [default: 127.0.0.1:8815]
+    /// Address and port for Flight; `:8815` is every interface [default: 127.0.0.1:8815]
     #[arg(long, env = "BOWSTRING_LISTEN", value_name = "ADDR", hide_env_values = true)]
     listen: Option<String>,
     /// Address and port for /metrics, /livez and /readyz
     #[arg(long, env = "BOWSTRING_ADMIN", value_name = "ADDR", hide_env_values = true)]
     admin: Option<String>,
-    /// File of tokens for /metrics, of the same form as that of --tokens
+    /// File of tokens for /metrics, in the form of --tokens
     #[arg(long, env = "BOWSTRING_ADMIN_TOKENS", value_name = "FILE", hide_env_values = true)]
     admin_tokens: Option<PathBuf>,
-    /// Certificate in PEM, with those between it and the root
+    /// Certificate in PEM, with intermediate certificates
     #[arg(long, env = "BOWSTRING_TLS_CERT", value_name = "FILE", hide_env_values = true)]
     tls_cert: Option<PathBuf>,
     /// Its private key in PEM
     #[arg(long, env = "BOWSTRING_TLS_KEY", value_name = "FILE", hide_env_values = true)]
     tls_key: Option<PathBuf>,
-    /// Who may sign clients, in PEM; every client then needs a certificate
+    /// CA of client certificates, in PEM; every client then needs a certificate
     #[arg(long, env = "BOWSTRING_CLIENT_CA", value_name = "FILE", hide_env_values = true)]
     client_ca: Option<PathBuf>,
     /// File of tokens, one `tenant:token` or `tenant:sha256:<hex>` per line, readable by you alone
     #[arg(long, env = "BOWSTRING_TOKENS", value_name = "FILE", hide_env_values = true)]
     tokens: Option<PathBuf>,
-    /// File of at least 32 random bytes that tickets are signed with, the same for all replicas
+    /// File of at least 32 random bytes, the key that signs tickets; the same for all replicas
     #[arg(long, env = "BOWSTRING_KEY_FILE", value_name = "FILE", hide_env_values = true)]
     key_file: Option<PathBuf>,
-    /// Serve everybody who can reach the address
+    /// Serve everyone who can reach the address
     #[arg(long, env = "BOWSTRING_INSECURE", value_parser = clap::builder::FalseyValueParser::new(), hide_env_values = true)]
     insecure: bool,
-    /// Address of a replica as clients reach it, this server included, e.g. grpc://10.0.0.2:8815; may be repeated
+    /// Address of a replica for clients, this server included, e.g. grpc://10.0.0.2:8815; may be repeated
     #[arg(
         long = "replica",
         env = "BOWSTRING_REPLICAS",
@@ -81,42 +82,42 @@ pub(crate) struct Args {
     /// CPU threads for decoding
     #[arg(long, env = "BOWSTRING_THREADS", value_name = "N", hide_env_values = true)]
     threads: Option<usize>,
-    /// Streams of batches at once over all tenants
+    /// Concurrent streams of batches over all tenants
     #[arg(long, env = "BOWSTRING_MAX_STREAMS", value_name = "N", hide_env_values = true)]
     max_streams: Option<u32>,
-    /// Seconds that streams have to end after SIGTERM [default: 30]
+    /// Seconds for streams to end after SIGTERM [default: 30]
     #[arg(long, env = "BOWSTRING_DRAIN_GRACE", value_name = "SECONDS", hide_env_values = true)]
     drain_grace: Option<f64>,
     /// File in which a gang's generation and step survive a crash
     #[arg(long, env = "BOWSTRING_JOURNAL", value_name = "FILE", hide_env_values = true)]
     journal: Option<PathBuf>,
-    /// Seconds after which a rank of a gang that was not heard of is lost [default: 10]
+    /// Seconds after which a silent rank of a gang is lost [default: 10]
     #[arg(long, env = "BOWSTRING_GANG_LEASE", value_name = "SECONDS", hide_env_values = true)]
     gang_lease: Option<f64>,
-    /// Seconds for which the files of a dataset that nobody reads are taken for the same [default: 60]
+    /// Seconds before the files of an idle dataset are listed again [default: 60]
     #[arg(long, env = "BOWSTRING_REFRESH", value_name = "SECONDS", hide_env_values = true)]
     refresh: Option<f64>,
-    /// Last batches of each stream that are kept for others that ask for the same, e.g. 1GiB [default: 64MiB, at most 256 batches]
+    /// Bytes of the last batches of each stream, kept for others that request the same, e.g. 1GiB [default: 64MiB, at most 256 batches]
     #[arg(long, env = "BOWSTRING_SHARE_BYTES", value_name = "BYTES", value_parser = bytes, hide_env_values = true)]
     share_bytes: Option<u64>,
-    /// Let clients write datasets: into this directory as Parquet, or `memory`
+    /// Let clients write datasets: to this directory as Parquet, or to `memory`
     #[arg(long, env = "BOWSTRING_PUT", value_name = "DIRECTORY", hide_env_values = true)]
     put: Option<String>,
-    /// Whether ranks on this host get their batches through shared memory [default: true]
+    /// Deliver batches to ranks on this host through shared memory [default: true]
     #[arg(long, env = "BOWSTRING_SHARED_MEMORY", value_name = "BOOL", hide_env_values = true)]
     shared_memory: Option<bool>,
-    /// File that a line of JSON is added to for each call and each end of a stream
+    /// File that gets a line of JSON for each call and each end of a stream
     #[arg(long, env = "BOWSTRING_AUDIT_LOG", value_name = "FILE", hide_env_values = true)]
     audit_log: Option<PathBuf>,
-    /// Form of the log on standard error
+    /// Format of the log on standard error
     #[arg(long, env = "BOWSTRING_LOG_FORMAT", value_enum, default_value_t = LogFormat::Text, hide_env_values = true)]
     pub(crate) log_format: LogFormat,
-    /// Print the addresses that are listened at, which tells the port where 0 was asked for
+    /// Print the addresses, with the actual port for port 0
     #[arg(long)]
     print_address: bool,
 }
 
-/// How the log is written.
+/// The format of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
     /// Lines for people.
@@ -125,7 +126,7 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// Where the server can be found.
+/// The addresses of the server.
 #[derive(Debug, Serialize)]
 struct Addresses {
     listen: String,
@@ -152,7 +153,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     outcome
 }
 
-/// Lets this process open as many files as it may: connections and shared memory take them, and what is usual is 1,024.
+/// Raises the limit of open files, usually 1,024: connections and shared memory need them.
 fn open_files() {
     let mut limit = getrlimit(Resource::Nofile);
     let most = limit.maximum.map_or(OPEN_FILES, |most| most.min(OPEN_FILES));
@@ -165,7 +166,7 @@ fn open_files() {
 }
 
 impl Args {
-    /// The configuration file, with what was typed laid over it.
+    /// The configuration file, overridden by flags.
     fn merged(&self) -> Result<ServeFile> {
         let mut file = match &self.config {
             Some(path) => read(path)?,
@@ -232,7 +233,7 @@ fn read(path: &Path) -> Result<ServeFile> {
     ServeFile::from_toml(&text, &shown)
 }
 
-/// Adds what was typed: a name that comes again is one more address of the same dataset.
+/// Adds datasets of the command line: a repeated name is one more address of the same dataset.
 fn add(catalogue: &mut Catalogue, typed: &[String]) -> Result<()> {
     let mut datasets: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for text in typed {
@@ -364,7 +365,7 @@ async fn serve(args: &Args, file: ServeFile, out: &mut Out) -> Outcome {
     outcome
 }
 
-/// Ends when the time is over that begins with `drained`.
+/// Ends when the time after `drained` is over.
 async fn late(drained: tokio::sync::oneshot::Receiver<()>, time: Duration) {
     match drained.await {
         Ok(()) => tokio::time::sleep(time).await,
@@ -408,8 +409,18 @@ impl Signals {
     }
 }
 
+/// `:8815` is every interface of this host, as in other servers; whether that is allowed is asked of the addresses.
+fn every_interface(address: &str) -> Cow<'_, str> {
+    if address.strip_prefix(':').is_some_and(|port| port.parse::<u16>().is_ok()) {
+        format!("0.0.0.0{address}").into()
+    } else {
+        address.into()
+    }
+}
+
 async fn resolve(option: &'static str, address: &str) -> Result<Vec<SocketAddr>> {
-    let found = tokio::net::lookup_host(address).await;
+    let typed = every_interface(address);
+    let found = tokio::net::lookup_host(&*typed).await;
     let found = found.map_err(|error| Error::config(option, format!("{address:?} is no address and port: {error}")))?;
     Ok(found.collect())
 }
@@ -451,6 +462,13 @@ mod tests {
         assert_eq!(urls, ["a", "b"]);
         assert!(add(&mut catalogue, &typed(&["y=z"])).is_err());
         assert!(add(&mut Catalogue::default(), &typed(&["/a/x.parquet", "/b/x.parquet"])).is_err());
+    }
+
+    #[test]
+    fn a_port_alone_is_every_interface() {
+        for (typed, meant) in [(":8815", "0.0.0.0:8815"), (":0", "0.0.0.0:0"), ("[::1]:1", "[::1]:1"), (":x", ":x")] {
+            assert_eq!(every_interface(typed), meant);
+        }
     }
 
     #[test]

@@ -1,10 +1,11 @@
-//! Text for people: tables, histograms, numbers. Its look does not depend on the terminal, so that it can be tested and piped.
+//! Text for people: tables, histograms, numbers. It does not depend on the terminal, so that it can be tested and piped.
+//! `comfy-table` lets control sequences of a terminal through, and has no histograms.
 //!
-//! Names come from files that others made: [`plain`] takes what could steer a terminal out of them.
+//! Names come from files that others made: [`plain`] removes control characters.
 
 use std::fmt;
 
-/// Longest cell; what is longer ends in `…`.
+/// Longest cell; a longer one ends in `…`.
 const CELL: usize = 60;
 
 /// Most lines of a histogram.
@@ -13,7 +14,7 @@ const BINS: usize = 12;
 /// Longest bar of a histogram.
 const BAR: usize = 40;
 
-/// Where a column's text stands.
+/// The alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Align {
     Left,

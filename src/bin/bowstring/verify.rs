@@ -1,4 +1,4 @@
-//! `bowstring verify A B`: whether two datasets have the same rows, in any order, and which they do not.
+//! `bowstring verify A B`: compares the rows of two datasets, in any order, and shows those of only one.
 
 use std::fmt;
 
@@ -23,13 +23,13 @@ pub(crate) struct Args {
     /// Another one
     #[arg(value_name = "B")]
     b: String,
-    /// Format of A, where its names do not tell it
+    /// Format of A, if its names do not give it
     #[arg(long, value_name = "FORMAT", value_parser = crate::convert::format)]
     from: Option<Format>,
-    /// Format of B, where its names do not tell it
+    /// Format of B, if its names do not give it
     #[arg(long, value_name = "FORMAT", value_parser = crate::convert::format)]
     to: Option<Format>,
-    /// Columns to compare, separated by commas; all without
+    /// Columns to compare, separated by commas; all by default
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     columns: Vec<String>,
     /// Types by column, for formats that have none

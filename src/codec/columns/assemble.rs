@@ -150,7 +150,10 @@ pub(super) fn assemble(
         let array = array.map_err(|what| Error::corrupt(Place::default().column(Arc::clone(&output.name)), what))?;
         Ok((Arc::clone(&output.name), array))
     });
-    let arrow = arrow.collect::<Result<Vec<_>>>()?;
+    // A column stands before the tensors of the output that it belongs to, which are of its mask, and of those behind it.
+    let before =
+        outputs.iter().zip(&layout.outputs).filter(|(output, _)| output.is_arrow()).map(|(_, (first, _))| *first);
+    let arrow = before.zip(arrow.collect::<Result<Vec<_>>>()?).collect();
     Ok((builder.finish(rows.epoch, rows.step, rows.size, arrow), bad))
 }
 
@@ -192,7 +195,7 @@ fn table<'a>(output: &Output, at: usize, cells: &'a [Arc<RowGroupBlock>]) -> Res
     let mut table = match output.form {
         Form::Fixed if cells.iter().any(paged) => Table::Wide(Vec::new()),
         Form::Fixed | Form::Pack => Table::Fixed(Vec::new()),
-        Form::Ragged(..) | Form::Padded(_) => Table::Lists(Vec::new()),
+        Form::Ragged(..) | Form::Padded(_) | Form::Sparse | Form::Indices => Table::Lists(Vec::new()),
         Form::Decoded(_) | Form::Shaped(_) | Form::Bytes(..) => Table::Bytes(Vec::new()),
         Form::Nested(..) | Form::Arrow(_) => Table::Nested(Vec::new()),
         Form::Absent => return Ok(Table::Absent),
@@ -200,6 +203,7 @@ fn table<'a>(output: &Output, at: usize, cells: &'a [Arc<RowGroupBlock>]) -> Res
     let levels = match &output.form {
         Form::Ragged(levels, _) => *levels,
         Form::Padded(padding) => padding.limit.lengths.len(),
+        Form::Sparse | Form::Indices => 1,
         _ => 0,
     };
     for cell in cells {
@@ -281,6 +285,7 @@ fn lay_out(
     let size = rows.size;
     let mut starts = |at: usize, output: &Output| match (&output.form, &tables[at]) {
         (Form::Ragged(levels, limit), Table::Lists(cells)) => lists::starts(cells, picked, *levels, limit.as_ref()),
+        (Form::Sparse | Form::Indices, Table::Lists(cells)) => lists::starts(cells, picked, 1, None),
         (Form::Shaped(_), _) => vec![std::mem::take(&mut shapes[at].starts)],
         _ => Vec::new(),
     };
@@ -333,6 +338,14 @@ pub(super) fn specs(output: &Output, size: usize, totals: &[usize], specs: &mut 
             for level in 1..*levels {
                 add(part_name(name, "offsets", level), DType::Int64, vec![total(level - 1).saturating_add(1)]);
             }
+        }
+        Form::Sparse => {
+            let total = totals.first().copied().unwrap_or(0);
+            add(part_name(name, "values", 0), output.dtype, vec![total]);
+            add(part_name(name, "offsets", 0), DType::Int64, vec![size.saturating_add(1)]);
+        }
+        Form::Indices => {
+            add(part_name(name, "indices", 0), output.dtype, vec![totals.first().copied().unwrap_or(0)]);
         }
         Form::Padded(padding) => {
             let axes: Vec<usize> = std::iter::once(size).chain(padding.limit.lengths.iter().copied()).collect();
@@ -416,6 +429,15 @@ fn fill_tensors(
                 for level in 1..*levels {
                     let offsets = integers(next())?;
                     jobs.push((0, Box::new(move || lists::inner_offsets(offsets, cells, picks.rows, level))));
+                }
+            }
+            (Form::Sparse | Form::Indices, Table::Lists(cells)) => {
+                let starts = &layout.outputs[at].1[0];
+                let copy = move |to: &mut [u8], rows: &[(u32, u32)]| lists::ragged(to, cells, rows, None, width);
+                ragged_values(&mut jobs, next(), picks.rows, starts, width, copy);
+                if matches!(output.form, Form::Sparse) {
+                    let offsets = integers(next())?;
+                    jobs.push((0, Box::new(move || lists::offsets(offsets, starts))));
                 }
             }
             (Form::Padded(padding), Table::Lists(cells)) => {

@@ -80,6 +80,12 @@ impl RowSet {
         self.words.get(row / 64).is_some_and(|word| word >> (row % 64) & 1 == 1)
     }
 
+    /// The first one.
+    pub(super) fn first(&self) -> Option<usize> {
+        let at = self.words.iter().position(|word| *word != 0)?;
+        Some(at * 64 + self.words[at].trailing_zeros() as usize)
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.words.iter().all(|word| *word == 0)
     }
@@ -104,6 +110,8 @@ pub(super) enum Cause {
     Misfit(DType),
     /// A list is longer than this.
     Long(usize),
+    /// A vector of Spark is broken, or not of this length.
+    Vector(Option<usize>),
     /// An array of strings cannot be read.
     Strings(Arc<NpyDecoder>),
 }
@@ -121,8 +129,16 @@ pub(super) struct Bad {
 impl Bad {
     /// What is wrong with row `row` of the cells, which is row `stored` of the row group.
     pub(super) fn error(&self, place: &Place, row: usize, stored: u64) -> Error {
+        let place = place.clone().column(Arc::clone(&self.column)).row(stored);
         let what = match &self.cause {
-            Cause::Null => "null; set nulls to `fill` or `mask` for this column, or set bad_rows".to_owned(),
+            Cause::Null => {
+                let hint = "set nulls to `fill` or `mask` for this column, or set bad_rows";
+                return Error::nulls("null", hint).at(place);
+            }
+            Cause::Vector(Some(length)) => {
+                format!("no vector of {length} numbers, as the first one is, or as lists says: {}", self.show(row))
+            }
+            Cause::Vector(None) => format!("no vector of Spark: {}", self.show(row)),
             Cause::Misfit(dtype) => format!("a value does not fit {dtype}: {}", self.show(row)),
             Cause::Strings(decoder) => {
                 let cell = self.array.as_ref().and_then(|array| bytes::views(array, false).ok());
@@ -137,7 +153,7 @@ impl Bad {
                 format!("a list longer than the padded length {length}; raise it, or set truncate: {}", self.show(row))
             }
         };
-        Error::corrupt(place.clone().column(Arc::clone(&self.column)).row(stored), what)
+        Error::corrupt(place, what)
     }
 
     /// The value as text, cut to a line.

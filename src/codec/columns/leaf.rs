@@ -2,10 +2,13 @@
 //!
 //! `docs/types.md` is the same table for people.
 
+use std::sync::Arc;
+
 use arrow::datatypes::{DataType, Field, IntervalUnit, Schema, TimeUnit};
 
+use super::options::ColumnOptions;
 use crate::error::{Error, Result};
-use crate::schema::{DTYPE_KEY, DType, STORED_KEY, Stored};
+use crate::schema::{CLASSES_KEY, DTYPE_KEY, DType, Feature, STORED_KEY, Stored, holds_image};
 
 /// Types nested deeper than this are refused; no real schema is.
 const DEPTH: usize = 64;
@@ -32,6 +35,8 @@ pub(super) enum Kind {
     Blob(usize),
     Text,
     Binary,
+    /// A vector of Spark, of this length if that is said.
+    Vector(Option<usize>),
     /// No type: every value is null.
     Null,
     /// Why it cannot be delivered, and what to do instead.
@@ -60,6 +65,8 @@ pub(super) struct Leaf {
     pub(super) meant: Option<DType>,
     /// What its binary cells hold, if the dataset says so.
     pub(super) stored: Option<Stored>,
+    /// The names of the classes that its integers number, if the dataset says so.
+    pub(super) classes: Option<Arc<[Arc<str>]>>,
 }
 
 impl Leaf {
@@ -90,10 +97,50 @@ pub(super) fn leaves(schema: &Schema) -> Result<Vec<Leaf>> {
             unit: None,
             meant: None,
             stored: None,
+            classes: None,
         };
         descend(at, field, DEPTH, &mut found)?;
     }
     Ok(found)
+}
+
+/// The leaves of `schema` as `options` deliver them: a struct that stands for one value is one leaf, unless they name what is in it. Such
+/// are those that the dataset has marked (see [`Feature`]), and those that `images` names as images.
+pub(super) fn delivered(schema: &Schema, options: &ColumnOptions) -> Result<Vec<Leaf>> {
+    let mut leaves = leaves(schema)?;
+    for (root, field) in schema.fields().iter().enumerate() {
+        let name = field.name();
+        let image = || (options.images.contains_key(name) && holds_image(field.data_type())).then_some(Feature::Image);
+        let Some(feature) = Feature::of(field).or_else(image) else { continue };
+        let Some(first) = leaves.iter().position(|leaf| leaf.root == root).filter(|_| !options.names_below(name))
+        else {
+            continue;
+        };
+        let bytes = leaves.iter().find(|leaf| leaf.root == root && leaf.steps == [Step::Child("bytes".to_owned())]);
+        let whole =
+            Leaf { name: name.clone(), read: name.clone(), levels: 0, dims: Vec::new(), ..leaves[first].clone() };
+        let unsupported = |what: &str, hint: &'static str| {
+            let steps = Vec::new();
+            Leaf { kind: Kind::Unsupported(what.to_owned(), hint), steps, ..whole.clone() }
+        };
+        let leaf = match feature {
+            Feature::Vector(size) => Leaf { kind: Kind::Vector(size), steps: Vec::new(), ..whole },
+            Feature::Matrix => unsupported(
+                "Spark's MatrixUDT",
+                "exclude it, name what you want of it (\"<column>.values\"), or write vectors",
+            ),
+            Feature::Variant => {
+                unsupported("Spark's variant", "exclude it, or write what you want of it as columns, with variant_get")
+            }
+            Feature::Image => match bytes {
+                Some(bytes) => Leaf { name: name.clone(), ..bytes.clone() },
+                None => continue,
+            },
+        };
+        leaves.retain(|leaf| leaf.root != root);
+        leaves.insert(first, leaf);
+    }
+    Ok(leaves)
 }
 
 fn descend(mut at: Leaf, field: &Field, depth: usize, found: &mut Vec<Leaf>) -> Result<()> {
@@ -165,6 +212,9 @@ fn descend(mut at: Leaf, field: &Field, depth: usize, found: &mut Vec<Leaf>) -> 
             }
             if at.is_scalar() && matches!(at.kind, Kind::Number(_)) {
                 at.meant = field.metadata().get(DTYPE_KEY).and_then(|name| DType::parse(name));
+                let classes = field.metadata().get(CLASSES_KEY);
+                at.classes =
+                    classes.and_then(|names| serde_json::from_str::<Vec<Arc<str>>>(names).ok()).map(Into::into);
             }
             if at.kind == Kind::Binary {
                 match Stored::of(field.metadata()) {

@@ -31,6 +31,8 @@ mod select;
 mod shaped;
 mod sizes;
 mod strings;
+mod vector;
+mod watched;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -48,6 +50,8 @@ use self::output::{Form, Member, Output};
 pub use self::row_errors::BadRow;
 use self::rows::RowLayout;
 pub use self::select::{check_excluded, means as column_is_meant, roots};
+pub(crate) use self::vector::length as vector_length;
+pub(crate) use self::watched::Watched;
 use crate::error::{Error, Place, Result};
 use crate::page;
 use crate::schema::{DType, Dim, Field, Schema};
@@ -60,7 +64,7 @@ pub struct Columns {
     /// For each root column read, in schema order: its name, and its members.
     roots: Vec<(Arc<str>, Vec<usize>)>,
     members: Vec<Member>,
-    /// In batch order: tensors, then Arrow columns.
+    /// In batch order.
     outputs: Vec<Output>,
     row_id: bool,
     /// Where small columns lie side by side, if they are to.
@@ -74,7 +78,7 @@ impl Columns {
     /// [`Error::NotFound`] for a name or glob that means no column, with the nearest names; [`Error::Unsupported`] for a
     /// selected column whose type has no outcome; [`Error::Config`] for options that contradict each other or the types.
     pub fn new(schema: &SchemaRef, options: &ColumnOptions) -> Result<Self> {
-        let leaves = leaf::leaves(schema)?;
+        let leaves = leaf::delivered(schema, options)?;
         check_names(&leaves, options)?;
         let packs = packs(&leaves, options)?;
         let (mut members, mut outputs) = (Vec::new(), Vec::new());
@@ -89,15 +93,20 @@ impl Columns {
                 }
                 Item::Leaf(at) => {
                     let (member, output) = output::single(&leaves[at], members.len(), options)?;
+                    let indices = output::indices(&member, &output);
                     members.push(member);
                     outputs.push(output);
+                    if let Some((member, mut output)) = indices {
+                        output.members = vec![members.len()];
+                        members.push(member);
+                        outputs.push(output);
+                    }
                 }
             }
         }
         if outputs.is_empty() && !options.row_id {
             return Err(Error::config("columns", "no column is left to deliver"));
         }
-        outputs.sort_by_key(Output::is_arrow);
         let fields = fields(&outputs, options.row_id);
         check_unique(&fields)?;
 
@@ -306,15 +315,13 @@ enum Item {
     Leaf(usize),
 }
 
-/// What batches hold: tensors, row numbers, Arrow columns.
+/// What batches hold: the columns in their order, then row numbers.
 fn fields(outputs: &[Output], row_id: bool) -> Schema {
-    let present = || outputs.iter().filter(|output| !matches!(output.form, Form::Absent));
-    let mut fields: Vec<Field> = present().map(Output::field).collect();
-    if row_id {
-        let tensors = present().filter(|output| !output.is_arrow()).count();
-        fields.insert(tensors, Field::tensor(ROW_ID, DType::Int64, vec![Dim::Batch]));
-    }
-    Schema::new(fields)
+    // Indices are a part of the field before them.
+    let present = outputs.iter().filter(|output| !matches!(output.form, Form::Absent | Form::Indices));
+    let present = present.map(Output::field);
+    let row_id = row_id.then(|| Field::tensor(ROW_ID, DType::Int64, vec![Dim::Batch]));
+    Schema::new(present.chain(row_id).collect())
 }
 
 fn check_names(leaves: &[Leaf], options: &ColumnOptions) -> Result<()> {

@@ -54,6 +54,24 @@ impl ColumnOptions {
         (delivered && exactly && image.size.is_none() && image.decoder == Decoder::Cpu).then_some(image)
     }
 
+    /// Whether anything is said of what lies below the column called `name`.
+    pub(crate) fn names_below(&self, name: &str) -> bool {
+        let named = |pattern: &String| pattern.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
+        self.columns.iter().chain(&self.exclude).chain(&self.arrow).any(named)
+            || self.pack.iter().flat_map(|pack| &pack.columns).any(named)
+            || self.nulls.0.keys().chain(self.lists.0.keys()).any(named)
+            || self.images.keys().chain(self.cast.keys()).any(named)
+    }
+
+    /// Whether something has to say how long the vectors of a delivered column called `name` are.
+    pub(crate) fn vector_without_size(&self, name: &str) -> bool {
+        let means = |patterns: &[String]| patterns.iter().any(|pattern| select::means(pattern, name));
+        let delivered = (self.columns.is_empty() || means(&self.columns)) && !means(&self.exclude);
+        let said = select::lookup(&self.lists.0, name);
+        // What is said of it by name is kept, for an error if it is not about vectors.
+        delivered && !self.names_below(name) && !matches!(said, Some((Lists::Vector(_) | Lists::Csr, _) | (_, true)))
+    }
+
     /// How the lists of a column called `name` are padded, if they are, and one element of `dtype` to pad with.
     pub(crate) fn padding(&self, name: &str, dtype: DType) -> Option<(&Padded, Vec<u8>)> {
         match select::lookup(&self.lists.0, name)? {
@@ -136,6 +154,11 @@ pub enum Lists {
     /// As [`Padded`](Self::Padded) with what was cut or refused, but without the padding: `name__values` and `name__offsets`. A device
     /// that pads by itself asks for this. Not for lists of lists.
     Cut(Padded),
+    /// Vectors of Spark as a matrix `[B, n]` of so many columns. Without, and where Spark does not say it, `n` is the length of the
+    /// column's first vector.
+    Vector(usize),
+    /// Vectors of Spark as the rows of a sparse matrix: `name__values`, `name__indices` (`int32`) and `name__offsets` (`int64 [B+1]`).
+    Csr,
 }
 
 /// Padding of lists to one length.
@@ -243,7 +266,7 @@ mod tests {
         let text = r#"{
             "columns": ["a", "b.*"],
             "nulls": {"*": "mask", "a": {"fill": -1}, "s": {"fill": "none"}},
-            "lists": {"padded": {"length": [4, 8], "truncate": "right"}},
+            "lists": {"*": {"padded": {"length": [4, 8], "truncate": "right"}}, "v": {"vector": 3}, "w": "csr"},
             "pack": [{"name": "dense", "columns": ["i*"]}],
             "cast": {"a": "float32"}
         }"#;
@@ -251,6 +274,8 @@ mod tests {
         assert_eq!(options.nulls.0["a"], Nulls::Fill(Scalar::Int(-1)));
         assert_eq!(options.nulls.0["*"], Nulls::Mask);
         assert!(matches!(&options.lists.0["*"], Lists::Padded(p) if p.length.as_slice() == [4, 8] && !p.left));
+        assert_eq!((&options.lists.0["v"], &options.lists.0["w"]), (&Lists::Vector(3), &Lists::Csr));
+        assert!(!options.names_below("a") && options.names_below("b"));
         assert_eq!(options.pack[0].dtype, DType::Float32);
         let written = serde_json::to_string(&options).unwrap();
         let again: ColumnOptions = serde_json::from_str(&written).unwrap();

@@ -38,6 +38,12 @@ pub(super) enum Held {
     Strings(Arc<NpyDecoder>, usize, bool),
     /// An Arrow array of this type.
     Arrow(DataType),
+    /// Vectors of Spark of one length, dense.
+    Dense(usize),
+    /// The values of vectors of Spark that are not zero, or of dense ones all.
+    Sparse,
+    /// The indices of these.
+    Indices,
 }
 
 /// What becomes of nulls, with the value to fill in as bytes: of one element, or a text.
@@ -74,6 +80,8 @@ pub(super) struct Output {
     /// Indices of its members.
     pub(super) members: Vec<usize>,
     pub(super) unit: Option<Arc<str>>,
+    /// The names of the classes that its integers number.
+    pub(super) classes: Option<Arc<[Arc<str>]>>,
 }
 
 /// How a column lies in the batch.
@@ -83,6 +91,10 @@ pub(super) enum Form {
     Pack,
     /// Lists so many levels deep; plain ones may be cut.
     Ragged(usize, Option<Limit>),
+    /// The values of the rows of a sparse matrix, as lists.
+    Sparse,
+    /// The indices of the values that the output before has: as these, without offsets of their own.
+    Indices,
     Padded(Padding),
     /// Each cell is decoded to a value of one shape: images, arrays.
     Decoded(Arc<dyn Decode>),
@@ -153,6 +165,7 @@ impl Output {
         match &self.form {
             Form::Ragged(_, Some(limit)) => dims.extend(limit.lengths.iter().map(|length| Dim::Cut(*length))),
             Form::Ragged(levels, None) | Form::Nested(_, levels) => dims.extend((0..*levels).map(|_| Dim::Ragged)),
+            Form::Sparse | Form::Indices => dims.push(Dim::Sparse),
             Form::Padded(padding) => dims.extend(padding.limit.lengths.iter().map(|length| Dim::Padded(*length))),
             Form::Shaped(shaped) if shaped.list => dims.push(Dim::Ragged),
             Form::Shaped(shaped) => dims.extend((0..shaped.axes).map(|_| Dim::Any)),
@@ -165,7 +178,8 @@ impl Output {
             Form::Arrow(ty) => Type::Arrow(ty.clone()),
             _ => Type::Tensor(self.dtype),
         };
-        Field { name: Arc::clone(&self.name), ty, dims, unit: self.unit.clone(), valid: self.valid.is_some() }
+        let (unit, classes) = (self.unit.clone(), self.classes.clone());
+        Field { name: Arc::clone(&self.name), ty, dims, unit, valid: self.valid.is_some(), classes }
     }
 }
 
@@ -247,6 +261,10 @@ pub(super) fn single(leaf: &Leaf, at: usize, options: &ColumnOptions) -> Result<
     if named && (leaf.levels == 0 || is_bytes) {
         return wrong("lists", "only lists of numbers, of varying length, are padded".to_owned());
     }
+    let is_vector = matches!(leaf.kind, Kind::Vector(_));
+    if !is_vector && matches!(list, Some((Lists::Vector(_) | Lists::Csr, true))) {
+        return wrong("lists", "only vectors of Spark are a matrix, or one in CSR".to_owned());
+    }
     let null_plan = null_plan(leaf, &name, &nulls, dtype, !matches!(cells, RowGroupBlock::Plain))?;
     let fill = null_plan.text().map(<[u8]>::to_vec);
     let mut dims = leaf.dims.clone();
@@ -269,6 +287,19 @@ pub(super) fn single(leaf: &Leaf, at: usize, options: &ColumnOptions) -> Result<
         }
         (RowGroupBlock::Strings(text, axes), ..) => Form::Nested(text, axes),
         (RowGroupBlock::Arrow(ty), ..) => Form::Arrow(ty),
+        (RowGroupBlock::Plain, _, Some((Lists::Csr, _))) if is_vector => Form::Sparse,
+        (RowGroupBlock::Plain, _, list) if is_vector => {
+            let size = match (list, &leaf.kind) {
+                (Some((Lists::Vector(size), _)), _) | (_, Kind::Vector(Some(size))) => *size,
+                _ => 0,
+            };
+            if size == 0 || i32::try_from(size).is_err() {
+                let problem = "nothing says how long its vectors are: give their length, {\"vector\": n}, or \"csr\"";
+                return wrong("lists", problem.to_owned());
+            }
+            dims = vec![size];
+            Form::Fixed
+        }
         (RowGroupBlock::Plain, 0, _) if is_bytes => Form::Bytes(text, fill),
         (RowGroupBlock::Plain, levels, _) if is_bytes => Form::Nested(text, levels),
         (RowGroupBlock::Plain, 0, _) => Form::Fixed,
@@ -283,9 +314,29 @@ pub(super) fn single(leaf: &Leaf, at: usize, options: &ColumnOptions) -> Result<
         }
         (RowGroupBlock::Plain, levels, _) => Form::Ragged(levels, None),
     };
+    let held = match (&form, is_vector) {
+        (Form::Sparse, _) => Held::Sparse,
+        (_, true) => Held::Dense(dims[0]),
+        _ => held,
+    };
+    // Of what was cast to floats the numbers are no classes any more.
+    let classes = leaf.classes.clone().filter(|_| dtype.arrow().is_some_and(|ty| ty.is_integer()));
     let valid = (null_plan == NullPlan::Mask).then_some(1);
-    let output = Output { name: Arc::clone(&name), form, dtype, dims, valid, members: vec![at], unit };
-    Ok((Member { leaf: leaf.clone(), name, nulls: null_plan, dtype, packed: false, held }, output))
+    // What a vector takes is known by its length, not by its leaf.
+    let leaf = if is_vector { Leaf { dims: dims.clone(), ..leaf.clone() } } else { leaf.clone() };
+    let output = Output { name: Arc::clone(&name), form, dtype, dims, valid, members: vec![at], unit, classes };
+    Ok((Member { leaf, name, nulls: null_plan, dtype, packed: false, held }, output))
+}
+
+/// The indices that belong to the values of a sparse matrix, as an output of their own.
+pub(super) fn indices(member: &Member, output: &Output) -> Option<(Member, Output)> {
+    if !matches!(output.form, Form::Sparse) {
+        return None;
+    }
+    let member = Member { dtype: DType::Int32, held: Held::Indices, ..member.clone() };
+    // A null is told with the values.
+    let member = Member { nulls: NullPlan::Fill(vec![0; DType::Int32.size()]), ..member };
+    Some((member, Output { form: Form::Indices, dtype: DType::Int32, valid: None, ..output.clone() }))
 }
 
 /// The form of arrays of `shape` in cells, and the fixed axes that follow.
@@ -310,7 +361,7 @@ pub(super) fn pack(
     let mut members = Vec::with_capacity(leaves.len());
     for leaf in leaves {
         let column: Arc<str> = leaf.name.as_str().into();
-        if leaf.levels > 0 || matches!(leaf.kind, Kind::Text | Kind::Binary) {
+        if leaf.levels > 0 || matches!(leaf.kind, Kind::Text | Kind::Binary | Kind::Vector(_)) {
             let problem = format!("column {column} of pack {name} is no number and no fixed-size list of numbers");
             return Err(Error::config("pack", problem));
         }
@@ -328,6 +379,7 @@ pub(super) fn pack(
         valid: members.iter().any(|member| member.nulls == NullPlan::Mask).then_some(columns),
         members: (first..first + members.len()).collect(),
         unit: None,
+        classes: None,
     };
     Ok((members, output))
 }
@@ -338,7 +390,7 @@ fn numeric(leaf: &Leaf, cast: Option<DType>, nulls: &Nulls) -> Result<DType> {
         |what: &str, hint: &str| Err(Error::unsupported(format!("column {} ({what})", leaf.name), hint.to_owned()));
     match &leaf.kind {
         Kind::Number(dtype) => Ok(cast.unwrap_or(*dtype)),
-        Kind::Decimal => Ok(cast.unwrap_or(DType::Float64)),
+        Kind::Decimal | Kind::Vector(_) => Ok(cast.unwrap_or(DType::Float64)),
         Kind::Blob(_) => Ok(cast.unwrap_or(DType::Uint8)),
         Kind::Unsupported(what, hint) => refused(what, hint),
         Kind::Null => match cast {

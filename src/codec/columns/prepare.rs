@@ -17,10 +17,11 @@ use super::leaf::{Kind, Step, kind};
 use super::number::{self, convert, misfits};
 use super::output::{Held, Limit, Member, NullPlan};
 use super::strings::Lists;
+use super::vector;
 use crate::schema::{DType, cast};
 
 /// What is wrong with an array; the caller adds the place.
-type Checked<T> = Result<T, String>;
+pub(super) type Checked<T> = Result<T, String>;
 
 /// A step down from rows towards elements, to find the way back.
 #[derive(Debug)]
@@ -78,6 +79,9 @@ fn union(first: Option<NullBuffer>, second: Option<&NullBuffer>) -> Option<NullB
 
 /// Prepares one leaf of the root column `root`.
 pub(super) fn part(member: &Member, root: &ArrayRef, limit: Option<&Limit>) -> Checked<Part> {
+    if matches!(member.held, Held::Dense(_) | Held::Sparse | Held::Indices) {
+        return vector::part(member, root);
+    }
     let mut walk = Walk { rows: root.len(), levels: Vec::new(), nulls: None };
     let mut array = Arc::clone(root);
     let mut nulls: Option<NullBuffer> = None;
@@ -142,7 +146,7 @@ fn bad(member: &Member, rows: RowSet, cause: Cause, root: &ArrayRef) -> Bad {
     Bad { column: Arc::clone(&member.name), rows, cause, array: Some(Arc::clone(root)) }
 }
 
-fn mask(rows: usize, nulls: Option<&RowSet>) -> Buffer {
+pub(super) fn mask(rows: usize, nulls: Option<&RowSet>) -> Buffer {
     let bytes: Vec<u8> = match nulls {
         None => vec![1; rows],
         Some(nulls) => (0..rows).map(|row| u8::from(!nulls.contains(row))).collect(),
@@ -151,7 +155,7 @@ fn mask(rows: usize, nulls: Option<&RowSet>) -> Buffer {
 }
 
 /// The offsets and items of a list of any kind.
-fn items(array: &ArrayRef) -> Checked<(Offsets, ArrayRef)> {
+pub(super) fn items(array: &ArrayRef) -> Checked<(Offsets, ArrayRef)> {
     let whole = |ty: DataType| cast(array, &ty).map_err(|error| error.to_string());
     Ok(match array.data_type() {
         DataType::List(_) => {
@@ -234,7 +238,7 @@ fn held(member: &Member, array: &ArrayRef, nulls: Option<NullBuffer>, root: &Arr
             let lists = lists.finish(*text)?;
             Ok(part(lists, bad.into_iter().collect()))
         }
-        Held::Values => Err("not held as Arrow".to_owned()),
+        Held::Values | Held::Dense(_) | Held::Sparse | Held::Indices => Err("not held as Arrow".to_owned()),
     }
 }
 

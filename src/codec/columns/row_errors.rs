@@ -182,7 +182,10 @@ pub(super) fn settle(
                     let group = rows.cells[pick.0 as usize].place.clone();
                     let place = group.column(column).row((rows.stored_rows)(pick));
                     let what = "no row near it or in its batch can stand in for it, all are bad";
-                    return Err(Error::corrupt_by(place, what, error));
+                    return Err(match error {
+                        Error::Nulls { hint, .. } => Error::nulls(format!("null; {what}"), hint).at(place),
+                        error => Error::corrupt_by(place, what, error),
+                    });
                 }
             },
         };

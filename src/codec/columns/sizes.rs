@@ -34,7 +34,8 @@ fn slab_bytes(outputs: &[Output], row_id: bool, rows: usize, masked: bool) -> us
 fn expansion(output: &Output) -> usize {
     match &output.form {
         Form::Shaped(shaped) => shaped.expansion,
-        Form::Ragged(_, None) => 2,
+        // Of a vector of one number, its struct takes less than the indices do.
+        Form::Ragged(_, None) | Form::Sparse | Form::Indices => 2,
         // They lie outside the slab, but their bytes live as long as the batch does.
         _ if output.is_arrow() => 2,
         _ => 0,
@@ -44,7 +45,8 @@ fn expansion(output: &Output) -> usize {
 /// Bytes of an output's values in a batch.
 pub(super) fn value_bytes(output: &Output, batch: &Batch) -> usize {
     let name = match output.form {
-        Form::Ragged(..) | Form::Shaped(_) => part_name(&output.name, "values", 0),
+        Form::Ragged(..) | Form::Shaped(_) | Form::Sparse => part_name(&output.name, "values", 0),
+        Form::Indices => part_name(&output.name, "indices", 0),
         _ => Arc::clone(&output.name),
     };
     match batch.get(&name) {

@@ -1,4 +1,5 @@
-//! EXIF orientation: how the stored image is turned and mirrored to be seen.
+//! EXIF orientation: how the stored image is turned and mirrored to be seen. `image` finds the number; it can only turn whole images, while
+//! decoders here turn pixels on their way into the batch.
 
 /// A transform of pixels: the output pixel `(x, y)` is the stored one at `(x, y)`, transposed first if `transpose`, then mirrored within
 /// the stored image.
@@ -30,7 +31,8 @@ impl Orientation {
 
     /// The orientation in the first directory of an EXIF block (a TIFF header and what follows); as stored where there is none.
     pub(super) fn from_tiff(tiff: &[u8]) -> Self {
-        orientation_tag(tiff).map(Self::from_exif).unwrap_or_default()
+        let found = image::metadata::Orientation::from_exif_chunk(tiff);
+        found.map(|found| Self::from_exif(found.to_exif().into())).unwrap_or_default()
     }
 
     /// Width and height after the transform of an image of `width` x `height`, and the other way round.
@@ -45,37 +47,12 @@ impl Orientation {
     }
 }
 
-const ORIENTATION: u16 = 0x0112;
-const SHORT: u16 = 3;
-
-fn orientation_tag(tiff: &[u8]) -> Option<u16> {
-    let big = match tiff.get(..4)? {
-        b"II*\0" => false,
-        b"MM\0*" => true,
-        _ => return None,
-    };
-    let u16_at = |at: usize| -> Option<u16> {
-        let bytes = tiff.get(at..at.checked_add(2)?)?.try_into().ok()?;
-        Some(if big { u16::from_be_bytes(bytes) } else { u16::from_le_bytes(bytes) })
-    };
-    let u32_at = |at: usize| -> Option<u32> {
-        let bytes = tiff.get(at..at.checked_add(4)?)?.try_into().ok()?;
-        Some(if big { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
-    };
-    let directory = usize::try_from(u32_at(4)?).ok()?;
-    let entries = usize::from(u16_at(directory)?);
-    for entry in 0..entries {
-        let at = directory.checked_add(2 + 12 * entry)?;
-        if u16_at(at)? == ORIENTATION {
-            return (u16_at(at + 2)? == SHORT && u32_at(at + 4)? == 1).then(|| u16_at(at + 8))?;
-        }
-    }
-    None
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const ORIENTATION: u16 = 0x0112;
+    const SHORT: u16 = 3;
 
     fn tiff(big: bool, value: u16) -> Vec<u8> {
         let short = |value: u16| if big { value.to_be_bytes() } else { value.to_le_bytes() };
@@ -103,7 +80,8 @@ mod tests {
     #[test]
     fn a_cut_block_is_no_orientation() {
         let whole = tiff(true, 6);
-        let needed = whole.len() - 6;
+        // The value takes four bytes, whatever its type.
+        let needed = whole.len() - 4;
         for len in 0..whole.len() {
             let expected = if len < needed { Orientation::default() } else { Orientation::from_exif(6) };
             assert_eq!(Orientation::from_tiff(&whole[..len]), expected, "{len}");

@@ -17,6 +17,7 @@
 
 mod element;
 mod header;
+mod limits;
 mod order;
 mod write;
 mod zip;
@@ -25,25 +26,12 @@ use std::cell::Cell;
 
 pub use element::{Kind, Npy, Unit};
 pub use header::{Header, header};
+pub use limits::Limits;
 pub use write::{write_npy, write_npz};
 
 use crate::error::{Error, Place, Result};
 use crate::schema::{Codec, Element, Stored};
 use zip::{Entry, Unpack};
-
-/// What one array may cost.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Limits {
-    /// Bytes of an unpacked `.npz`, and of the list of where the strings of an array end.
-    pub max_bytes: u64,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Self { max_bytes: 512 << 20 }
-    }
-}
 
 /// Reads the header of the array in an `.npz`, whatever its elements and axes are.
 ///

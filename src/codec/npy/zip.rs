@@ -1,14 +1,15 @@
 //! The one array of an `.npz`: a zip archive with a `.npy` in it, stored or deflated.
 //!
 //! Names are looked at for their ending only; nothing is ever opened by them. Sizes come from the central directory, and what it
-//! says is held against what deflate can give, and against a limit, before anything is allocated.
+//! says is held against what deflate can give, and against a limit, before anything is allocated. The crate `zip` makes a list of all
+//! entries first, with their names, for each cell; this allocates nothing and finds the one that counts.
 
 use std::cell::Cell;
 
 use crc32fast::Hasher;
 use flate2::{Decompress, FlushDecompress, Status};
 
-use super::Limits;
+use super::limits::Limits;
 use crate::error::{Error, Place, Result};
 
 /// Deflate gives at most 258 bytes for 2 bits.

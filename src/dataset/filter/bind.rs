@@ -3,8 +3,8 @@
 use arrow::datatypes::{DataType, Field, Fields, SchemaRef};
 
 use super::literal::{Place, Point, Spot, Wrong};
+use super::node::{Literal, Node, OPTION, Op};
 use super::split::Split;
-use super::{Literal, Node, OPTION, Op};
 use crate::error::{Error, Result};
 use crate::nearest::distance;
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::{Literal, MAX_TERMS, Node, OPTION, Op};
+use super::node::{Literal, MAX_TERMS, Node, OPTION, Op};
 use crate::error::{Error, Result};
 
 /// Reads a tuple, a list of tuples (and), or a list of lists of tuples (or of ands).

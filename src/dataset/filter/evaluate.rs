@@ -16,8 +16,8 @@ use arrow::datatypes::{
 };
 use arrow::error::ArrowError;
 
-use super::Op;
 use super::bind::{Bound, Column, Match, Part, Test};
+use super::node::Op;
 use crate::error::{Error, Place, Result};
 
 impl Bound {

@@ -1,6 +1,7 @@
 //! The words of a filter: names, keywords, literals, signs. Each error names the character where it happened.
 
-use super::{Literal, OPTION, Op};
+use super::node::{Literal, OPTION, Op};
+use super::words::{Keyword, continues_name, keyword, starts_name};
 use crate::error::{Error, Result};
 
 /// One word or sign of a filter.
@@ -18,56 +19,6 @@ pub(super) enum Token {
     Close,
     Comma,
     End,
-}
-
-/// A word that cannot be a bare column.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Keyword {
-    And,
-    Or,
-    Not,
-    In,
-    Between,
-    Overlaps,
-    Is,
-    Null,
-    True,
-    False,
-}
-
-const KEYWORDS: [(&str, Keyword); 10] = [
-    ("and", Keyword::And),
-    ("or", Keyword::Or),
-    ("not", Keyword::Not),
-    ("in", Keyword::In),
-    ("between", Keyword::Between),
-    ("overlaps", Keyword::Overlaps),
-    ("is", Keyword::Is),
-    ("null", Keyword::Null),
-    ("true", Keyword::True),
-    ("false", Keyword::False),
-];
-
-/// Whether `word` can stand for a column without quotes, keywords aside.
-pub(super) fn is_bare(word: &str) -> bool {
-    word.chars().next().is_some_and(starts_name) && word.chars().all(continues_name)
-}
-
-/// Whether `word` means something else when it stands without quotes.
-pub(super) fn is_keyword(word: &str) -> bool {
-    keyword(word).is_some()
-}
-
-fn keyword(word: &str) -> Option<Keyword> {
-    KEYWORDS.iter().find(|(text, _)| text.eq_ignore_ascii_case(word)).map(|(_, keyword)| *keyword)
-}
-
-fn starts_name(c: char) -> bool {
-    c.is_alphabetic() || c == '_'
-}
-
-fn continues_name(c: char) -> bool {
-    c.is_alphanumeric() || c == '_'
 }
 
 /// Reads tokens from text.

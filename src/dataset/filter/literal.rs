@@ -5,7 +5,7 @@
 
 use arrow::datatypes::{DataType, TimeUnit};
 
-use super::Literal;
+use super::node::Literal;
 
 /// A literal as a column of some type sees it.
 #[derive(Debug, Clone, PartialEq)]

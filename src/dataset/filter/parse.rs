@@ -3,8 +3,9 @@
 //! Every error names the character, counted from 1, and says what would be right there. Nesting and size are limited, so
 //! that no text can exhaust the stack.
 
-use super::lex::{Keyword, Lexer, Token};
-use super::{Literal, MAX_DEPTH, MAX_TERMS, Node, OPTION, Op};
+use super::lex::{Lexer, Token};
+use super::node::{Literal, MAX_DEPTH, MAX_TERMS, Node, OPTION, Op};
+use super::words::Keyword;
 use crate::error::{Error, Result};
 
 /// Parses a whole filter.

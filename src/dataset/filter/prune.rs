@@ -7,9 +7,9 @@
 use parquet::arrow::arrow_reader::{RowSelection, RowSelector};
 use parquet::file::metadata::ParquetMetaData;
 
-use super::Op;
 use super::bind::{Bound, Column, Match, Part, Test};
 use super::literal::{Place, Point, Spot};
+use super::node::Op;
 use super::statistics::{Chunk, Extent, Facts};
 
 /// The values of partition columns: `None` for a column that is none, `Some(None)` for a null partition, else the text.

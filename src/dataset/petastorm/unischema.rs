@@ -9,7 +9,6 @@ use super::globals::Global;
 use super::numpy::Plain;
 use super::pickle::{self, Pickle};
 use super::spark::SparkType;
-use super::write;
 use crate::dataset::Limits;
 use crate::error::{Error, Place, Result};
 use crate::schema::{Codec, DType, Element, Stored};
@@ -105,17 +104,6 @@ impl Unischema {
             fields.push(field);
         }
         Ok(Self { name, fields })
-    }
-
-    /// The pickle that [`from_pickle`](Self::from_pickle) and Petastorm under Python 3 read.
-    ///
-    /// It is protocol 0, which is ASCII: Parquet's metadata are strings, and bytes that are no UTF-8 cannot be written there by
-    /// everyone, nor read.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`] if an element type has no name in NumPy or Python.
-    pub fn to_pickle(&self) -> Result<Vec<u8>> {
-        write::unischema(self)
     }
 }
 

@@ -22,8 +22,21 @@ const TAKEN: [&str; 12] = [
     "get_field",
 ];
 
+impl Unischema {
+    /// The pickle that [`from_pickle`](Self::from_pickle) and Petastorm under Python 3 read.
+    ///
+    /// It is protocol 0, which is ASCII: Parquet's metadata are strings, and bytes that are no UTF-8 cannot be written there by
+    /// everyone, nor read.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if an element type has no name in NumPy or Python.
+    pub fn to_pickle(&self) -> Result<Vec<u8>> {
+        unischema(self)
+    }
+}
+
 /// The pickle of `schema`; ASCII.
-pub(super) fn unischema(schema: &Unischema) -> Result<Vec<u8>> {
+fn unischema(schema: &Unischema) -> Result<Vec<u8>> {
     let mut pickle = String::new();
     plain(&mut pickle, "petastorm.unischema", "Unischema");
     pickle.push_str("(d");

@@ -2,12 +2,13 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, Write};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process;
 
 use crate::error::Result;
-use crate::store::directory::{Destination, Replace, SUCCESS, failed, flush};
+use crate::store::directory::{Destination, Replace, SUCCESS, failed, remove};
+use crate::store::publish::{Publication, put_file};
 
 /// The hidden directory. Dropped before it is published, it is removed.
 #[derive(Debug)]
@@ -43,31 +44,21 @@ impl Staging {
     /// Gives the directory its name. `_SUCCESS` is written last before that, so that the dataset is known as ours, and everything
     /// is on the disk.
     pub(super) fn publish(mut self) -> Result<PathBuf> {
-        let mut success = self.file(SUCCESS)?;
         let mark = serde_json::json!({ "bowstring": env!("CARGO_PKG_VERSION") });
-        let written = writeln!(success, "{mark}").and_then(|()| success.sync_all());
-        written.map_err(|error| failed("write", &self.path(SUCCESS), error))?;
-        flush(&self.directory)?;
+        put_file(&self.path(SUCCESS), format!("{mark}\n").as_bytes())?;
         // Somebody may have been faster.
         self.destination.vacant(self.replace)?;
-        let path = &self.destination.path;
-        let mut old = None;
-        if self.replace.overwrite && fs::symlink_metadata(path).is_ok() {
-            old = Some(hidden(&self.destination, "old", |hidden| fs::rename(path, hidden))?);
-        }
-        if let Err(error) = fs::rename(&self.directory, path) {
-            if let Some(old) = &old {
-                // Back to what was there; if even that fails, it is still under its hidden name, which the error gives.
-                fs::rename(old, path).map_err(|error| failed("restore", old, error))?;
-            }
-            return Err(failed("publish", path, error));
-        }
+        let path = self.destination.path.clone();
+        let aside = hidden(&self.destination, "old", |path| match fs::symlink_metadata(path) {
+            Ok(_) => Err(io::ErrorKind::AlreadyExists.into()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            Err(error) => Err(error),
+        })?;
+        Publication { new: &self.directory, path: &path, aside: &aside, exchange: true }
+            .publish(self.replace.overwrite)?;
         self.published = true;
-        flush(&self.destination.parent)?;
-        if let Some(old) = old {
-            fs::remove_dir_all(&old).map_err(|error| failed("remove", &old, error))?;
-        }
-        Ok(path.clone())
+        remove(&aside)?;
+        Ok(path)
     }
 }
 

@@ -13,13 +13,13 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::driver::{Bound, Context, Handle};
+use super::driver::{Bound, Context, Handle, QUIET_EVENT};
 use super::kernels::Kernels;
 use super::nvjpeg::{self, Job, Nvjpeg, State};
 use super::pinned::Pinned;
-use super::{QUIET_EVENT, refused};
+use crate::device::address::Address;
 use crate::device::decoding::{Decoding, Photo, View, in_row};
-use crate::device::traits::{Address, DEVICE_ALIGNMENT};
+use crate::device::traits::{DEVICE_ALIGNMENT, refused};
 use crate::error::Result;
 use crate::memory::HostAllocator;
 

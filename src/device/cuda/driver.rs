@@ -26,6 +26,9 @@ const OLDEST: c_int = 12_000;
 /// CUDA 12.5 has `cuCtxRecordEvent`.
 const RECORDS_CONTEXTS: c_int = 12_050;
 
+/// `CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING`: a thread that waits sleeps, and nobody asks for times.
+pub(super) const QUIET_EVENT: c_uint = 3;
+
 /// Codes that mean something here.
 pub(super) const NOT_READY: c_int = 600;
 pub(super) const CAPTURE_IMPLICIT: c_int = 906;

@@ -6,9 +6,10 @@ use std::ffi::{CStr, c_int, c_uint, c_void};
 use std::sync::Arc;
 
 use super::driver::{Bound, Context, Handle};
+use crate::device::address::Address;
 use crate::device::conversion::{Conversion, Lists};
 use crate::device::decoding::Decoding;
-use crate::device::traits::{Address, refused};
+use crate::device::traits::refused;
 use crate::error::Result;
 use crate::schema::DType;
 

@@ -23,21 +23,20 @@ use std::ffi::c_uint;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use decoder::Decoder;
-use driver::{CAPTURE_IMPLICIT, Context, Handle, NOT_READY};
+use driver::{CAPTURE_IMPLICIT, Context, Handle, NOT_READY, QUIET_EVENT};
 use kernels::Kernels;
 use pinned::Pinned;
 
+use super::address::Address;
 use super::conversion::Conversion;
 use super::decoding::Decoding;
 use super::spec::Gpu;
-use super::traits::{Address, Device, Event, Fenced, Kind, Stream, refused};
+use super::traits::{Device, Event, Fenced, Kind, Stream, refused};
 use crate::error::Result;
 use crate::memory::HostAllocator;
 
 /// `CU_STREAM_NON_BLOCKING`.
 const NON_BLOCKING: c_uint = 1;
-/// `CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING`: a thread that waits sleeps, and nobody asks for times.
-const QUIET_EVENT: c_uint = 3;
 
 /// The GPU that `which` means.
 ///

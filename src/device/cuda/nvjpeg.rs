@@ -15,7 +15,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use serde::Serialize;
 
 use super::driver::Handle;
-use crate::device::traits::Address;
+use crate::device::address::Address;
 
 /// Names the library's file.
 pub const PATH: &str = "BOWSTRING_NVJPEG";

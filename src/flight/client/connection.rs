@@ -1,5 +1,6 @@
 //! One connection to one server: its calls, with a deadline for each.
 
+use std::error::Error as StdError;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,6 +60,20 @@ pub(super) enum Failure {
     Final(Error),
 }
 
+/// What is wrong with the address of `peer`, if `error` is that one side speaks TLS and the other does not.
+///
+/// A plain answer is no message of TLS; the alert with which TLS answers a plain greeting is, read as a frame, too long for one.
+fn crossed(peer: &str, error: &(dyn StdError + 'static)) -> Option<Error> {
+    let (mark, problem, meant, at) = match (peer.strip_prefix("grpc+tls://"), peer.strip_prefix("grpc://")) {
+        (Some(at), _) => ("InvalidContentType", "the server speaks no TLS", "grpc", at),
+        (None, Some(at)) => ("frame with invalid size", "the server speaks TLS", "grpc+tls", at),
+        (None, None) => return None,
+    };
+    std::iter::successors(Some(error), |error| (**error).source())
+        .any(|error| error.to_string().contains(mark))
+        .then(|| Error::config("url", format!("{peer}: {problem}; write {meant}://{at}")))
+}
+
 /// A connection to one server.
 #[derive(Debug, Clone)]
 pub(super) struct Connection {
@@ -72,6 +87,9 @@ impl Connection {
     pub(super) async fn open(address: &Address, credentials: &Credentials, dial: &dyn Dial) -> Result<Self, Failure> {
         let peer: Arc<str> = address.server().into();
         let unreachable = |error: tonic::transport::Error| {
+            if let Some(error) = crossed(&peer, &error) {
+                return Failure::Final(error);
+            }
             Failure::Transient(Error::Remote {
                 peer: peer.to_string(),
                 what: "no connection".to_owned(),
@@ -103,6 +121,9 @@ impl Connection {
     }
 
     fn failed(&self, status: &Status) -> Failure {
+        if let Some(error) = crossed(&self.peer, status) {
+            return Failure::Final(error);
+        }
         let error = from_status(&self.peer, status);
         // A transport's own failure has no detail of ours.
         if is_transient(status) { Failure::Transient(error) } else { Failure::Final(error) }
@@ -172,6 +193,9 @@ impl Connection {
             channel.call(request).await
         };
         let response = within(deadline, &self.peer, "DoGet", asking).await?.map_err(|error| {
+            if let Some(error) = crossed(&self.peer, &error) {
+                return Failure::Final(error);
+            }
             Failure::Transient(Error::Remote {
                 peer: self.peer.to_string(),
                 what: "DoGet failed".to_owned(),
@@ -189,11 +213,12 @@ impl Connection {
         }
     }
 
-    /// The next piece of a body; `None` when it ended well.
+    /// The next piece of a body; `None` when it ended well. Nothing is no piece: who sends it says nothing.
     pub(super) async fn piece(&self, body: &mut Body) -> Result<Option<Bytes>, Failure> {
         loop {
             match body.frame().await {
                 Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) if data.is_empty() => continue,
                     Ok(data) => return Ok(Some(data)),
                     Err(frame) => {
                         let status = frame.trailers_ref().and_then(Status::from_header_map);

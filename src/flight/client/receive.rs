@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use arrow::datatypes::Schema;
 use arrow::ipc::convert::try_schema_from_flatbuffer_bytes;
 use arrow::ipc::{MessageHeader, root_as_message};
 use arrow_flight::{FlightDescriptor, FlightInfo};
@@ -153,18 +154,19 @@ impl<'a> Attempts<'a> {
             (self.since, self.progress, self.pause) = (Instant::now(), progress, SHORTEST);
         }
         let waited = self.since.elapsed();
-        if waited + self.pause >= self.source.timeout {
+        // The whole time is waited, with a last attempt at its end.
+        let left = self.source.timeout.saturating_sub(waited);
+        if left.is_zero() {
             let culprit = format!("{address}: {}", error.chain());
             return Err(Error::Timeout { stage: "receive", culprit, waited });
         }
         if self.progress == progress && self.pause == SHORTEST {
-            let left = self.source.timeout.saturating_sub(waited).as_secs();
-            tracing::warn!(error = %error.chain(), "{address} failed; trying for {left} s more");
+            tracing::warn!(error = %error.chain(), "{address} failed; trying for {} s more", left.as_secs());
         } else {
             tracing::debug!(error = %error.chain(), pause = ?self.pause, "another attempt");
         }
         self.source.wait_for(format!("{address}, which failed ({})", error.chain()));
-        tokio::time::sleep(self.pause).await;
+        tokio::time::sleep(self.pause.min(left)).await;
         self.pause = (self.pause * 2).min(LONGEST);
         Ok(())
     }
@@ -234,6 +236,9 @@ impl Receiver {
                 hint: "replicas must serve the same files, and files must not change during an epoch".to_owned(),
             }));
         }
+        // Shared memory has no schema of its own, and a stream begins with its batches.
+        let schema = FlightInfo { schema: info.schema.clone(), ..FlightInfo::default() };
+        self.same_columns(peer, columns(peer, schema).map_err(Failure::Final)?.arrow()).map_err(Failure::Final)?;
         let ticket = info.endpoint.into_iter().next().and_then(|endpoint| endpoint.ticket);
         let ticket = ticket.ok_or_else(|| {
             Failure::Final(Error::Remote { peer: peer.to_owned(), what: "it gave no ticket".to_owned(), source: None })
@@ -370,18 +375,27 @@ impl Receiver {
     }
 
     fn same_schema(&self, peer: &str, header: &[u8]) -> Result<()> {
-        let wrong = |found: String| Error::Mismatch {
-            what: format!("schema of a stream from {peer}"),
-            expected: self.columns.arrow().to_string(),
-            found,
-            hint: "it changed since the loader was opened; open it again".to_owned(),
-        };
+        let wrong = |found| self.other_schema(peer, found);
         let message = root_as_message(header).map_err(|error| wrong(error.to_string()))?;
         if message.header_type() != MessageHeader::Schema {
             return Err(wrong(format!("{:?}", message.header_type())));
         }
         let schema = try_schema_from_flatbuffer_bytes(header).map_err(|error| wrong(error.to_string()))?;
-        if schema == **self.columns.arrow() { Ok(()) } else { Err(wrong(schema.to_string())) }
+        self.same_columns(peer, &schema)
+    }
+
+    /// That columns have their names, types and order: only these say which bytes of a batch are whose.
+    fn same_columns(&self, peer: &str, schema: &Schema) -> Result<()> {
+        if schema == &**self.columns.arrow() { Ok(()) } else { Err(self.other_schema(peer, schema.to_string())) }
+    }
+
+    fn other_schema(&self, peer: &str, found: String) -> Error {
+        Error::Mismatch {
+            what: format!("schema of a stream from {peer}"),
+            expected: self.columns.arrow().to_string(),
+            found,
+            hint: "it changed since the loader was opened; open it again".to_owned(),
+        }
     }
 }
 

@@ -119,6 +119,13 @@ impl RemoteSource {
                 return Err(error);
             }
         };
+        let info = info(&announced, share);
+        if gang.is_some() && info.steps != info.spec.steps(info.rows) {
+            // Its numbers of steps are those that members acknowledge, and a generation of fewer ranks goes on from them.
+            runtime.shutdown_background();
+            let problem = "even: in a gang a step needs two rows for each rank; use a larger batch_size, or tail=short";
+            return Err(Error::config("tail", problem));
+        }
         Ok(Self {
             receiving: None,
             runtime: Some(runtime),
@@ -126,7 +133,7 @@ impl RemoteSource {
             member: gang.and_then(Gang::member),
             asked,
             plan: Reading::fingerprint(announced.fingerprint, &announced.spec),
-            info: info(&announced, share),
+            info,
             announced,
             columns,
             pool: Pool::new(allocator, budget),
@@ -225,12 +232,12 @@ impl BatchSource for RemoteSource {
             Some((info(&announced, *share), asked, announced, columns))
         };
         let followed = other.as_ref().map_or(&self.info, |(info, ..)| info);
-        state.check(&followed.fingerprint, &followed.spec)?;
-        state.check_step(followed.steps)?;
+        let step = followed.step_of(state)?;
         if let Some(other) = other {
             (self.info, self.asked, self.announced, self.columns) = other;
+            self.plan = Reading::fingerprint(self.announced.fingerprint, &self.announced.spec);
         }
-        self.seek(state.epoch, state.step)
+        self.seek(state.epoch, step)
     }
 
     fn info(&self) -> &PlanInfo {
@@ -282,6 +289,10 @@ impl BatchSource for RemoteSource {
     /// Bad rows are the server's affair: its log and its metrics tell of them.
     fn ledger(&self) -> Ledger {
         Ledger::default()
+    }
+
+    fn generation(&self) -> Option<u64> {
+        self.asked.gang.as_ref().map(|caller| caller.generation)
     }
 
     fn close(&mut self) {

@@ -5,8 +5,9 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 
-use super::member::Wire;
-use super::wire::{Polled, millis, ranks, read};
+use super::refusal::millis;
+use super::transport::Wire;
+use super::wire::{Polled, ranks, read};
 use crate::error::{Error, Result};
 
 /// The first and the longest pause before a call is repeated.

@@ -1,12 +1,13 @@
 //! The barriers and all-gathers of one generation: numbered rounds that open when all ranks have arrived, or break for all.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::wire::{Refusal, millis, ranks};
+use super::refusal::millis;
+use super::wire::{Refusal, ranks};
 
 /// What a round is for. All ranks must mean the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,11 +54,11 @@ struct Arrival {
 
 /// One rank's arrival, as the caller says it.
 #[derive(Debug)]
-pub(super) struct Arriving {
+pub(super) struct Arriving<'a> {
     pub(super) rank: u32,
     pub(super) round: u64,
     pub(super) meeting: CollectiveKind,
-    pub(super) message: Vec<u8>,
+    pub(super) message: &'a [u8],
     /// When the caller's patience ends, on the server's clock.
     pub(super) deadline: Duration,
 }
@@ -73,6 +74,8 @@ pub(super) struct Collectives {
     kept: u64,
     meeting: Option<CollectiveKind>,
     arrived: BTreeMap<u32, Arrival>,
+    /// All other ranks, once one has arrived: who asks again does not count all of them.
+    missing: BTreeSet<u32>,
     bytes: u64,
     broken: Option<Refusal>,
 }
@@ -92,6 +95,11 @@ impl Collectives {
     /// Bytes of messages that are kept: of those who wait, and of the last round.
     pub(super) fn held(&self) -> u64 {
         self.bytes + self.kept
+    }
+
+    /// Whether all rounds are over, for everybody.
+    pub(super) fn is_broken(&self) -> bool {
+        self.broken.is_some()
     }
 
     /// Whether the arrival of `rank` at `round` would be one more.
@@ -127,7 +135,7 @@ impl Collectives {
         gang: &str,
         world: u32,
         limit: u64,
-        arriving: Arriving,
+        arriving: Arriving<'_>,
     ) -> Result<Arrived, Refusal> {
         let Arriving { rank, round, meeting, message, deadline } = arriving;
         if let Some(broken) = &self.broken {
@@ -138,11 +146,13 @@ impl Collectives {
         }
         let next = self.opened + 1;
         if round != next {
-            return Err(self.break_with(apart(
+            let refusal = apart(
                 format!("rounds of gang {gang}"),
                 format!("round {next} (opened so far: {})", self.opened),
                 format!("rank {rank} at {} {round}", meeting.name()),
-            )));
+            );
+            // Nobody is behind by two: this call was late, and its rank has gone on since.
+            return Err(if (1..self.opened).contains(&round) { refusal } else { self.break_with(refusal) });
         }
         let other = self.meeting.filter(|other| *other != meeting && self.arrived.keys().any(|there| *there != rank));
         if let Some(other) = other {
@@ -172,7 +182,11 @@ impl Collectives {
                 }));
             }
             self.bytes = asked;
-            self.arrived.insert(rank, Arrival { message, since: now, holders: 0 });
+            if self.missing.len() + self.arrived.len() != world as usize {
+                self.missing = (0..world).filter(|rank| !self.arrived.contains_key(rank)).collect();
+            }
+            self.missing.remove(&rank);
+            self.arrived.insert(rank, Arrival { message: message.to_vec(), since: now, holders: 0 });
         }
         if self.arrived.len() == world as usize {
             let all = std::mem::take(&mut self.arrived);
@@ -183,7 +197,7 @@ impl Collectives {
             self.restore(round, messages);
             return Ok(Arrived::Opened(Arc::clone(&self.result)));
         }
-        let (missing, count) = self.missing(world);
+        let (missing, count): (Vec<u32>, _) = (self.missing.iter().copied().take(16).collect(), self.missing.len());
         if now >= deadline {
             let since = self.withdraw(rank, round).unwrap_or(now);
             return Err(Refusal::Timeout {
@@ -201,6 +215,7 @@ impl Collectives {
             return None;
         }
         let arrival = self.arrived.remove(&rank)?;
+        self.missing.insert(rank);
         self.bytes -= arrival.message.len() as u64;
         if self.arrived.is_empty() {
             self.meeting = None;
@@ -228,11 +243,6 @@ impl Collectives {
                 self.withdraw(rank, round);
             }
         }
-    }
-
-    fn missing(&self, world: u32) -> (Vec<u32>, usize) {
-        let missing = (0..world).filter(|rank| !self.arrived.contains_key(rank)).take(16).collect();
-        (missing, (world as usize).saturating_sub(self.arrived.len()))
     }
 }
 

@@ -15,9 +15,10 @@ use std::time::Duration;
 
 use super::collectives::{Arrived, Arriving, CollectiveKind, Collectives};
 use super::journal::{MemberRecord, Record};
+use super::refusal::millis;
 use super::wire::{
-    Acked, Alive, Caller, JoinRequest, MemberEntry, Members, Met, Polled, Position, Reading, Refusal, Share, State,
-    Token, millis, ranks, to_hex,
+    Acked, Alive, Caller, Gathered, JoinRequest, MemberEntry, Members, Polled, Position, Reading, Refusal, Share,
+    State, Token, ranks, to_hex,
 };
 use crate::manifest::Fingerprint;
 
@@ -76,6 +77,8 @@ pub(super) struct Group {
     /// The plan that these positions are of, and the only one that this generation reads. Nothing is settled before the first stream.
     reads: Option<Reading>,
     rounds: Collectives,
+    /// The first rank that left this generation cleanly.
+    gone: Option<u32>,
     lease: Duration,
     /// Nothing is due before this; it may be earlier than what is, never later.
     quiet_until: Duration,
@@ -101,6 +104,7 @@ impl Group {
             acknowledged: None,
             reads: None,
             rounds: Collectives::default(),
+            gone: None,
             lease,
             quiet_until: Duration::ZERO,
             touched: Duration::ZERO,
@@ -120,6 +124,11 @@ impl Group {
     /// Whether forgetting it loses nothing but a name: it has ended, or never began.
     pub(super) fn is_spent(&self) -> bool {
         self.joiners.is_empty() && (self.phase == Phase::Ended || (self.phase == Phase::Forming && self.why.is_empty()))
+    }
+
+    /// Whether it was interrupted, and its next generation goes on where it was.
+    pub(super) fn resumes(&self) -> bool {
+        self.phase == Phase::Forming && self.acknowledged.is_some()
     }
 
     /// How many ranks it keeps something of.
@@ -294,6 +303,7 @@ impl Group {
             Some(member) if !member.left => member.left = true,
             _ => return Ok(()),
         }
+        self.gone.get_or_insert(caller.rank);
         effects.records.push(Record::Left { gang: self.name.clone(), generation: self.generation, rank: caller.rank });
         if self.rounds.waited_for() {
             self.rounds.break_with(self.gone(caller.rank));
@@ -323,22 +333,22 @@ impl Group {
         now: Duration,
         caller: &Caller,
         limit: u64,
-        arriving: Arriving,
+        arriving: Arriving<'_>,
         effects: &mut Effects,
-    ) -> Result<Polled<Met>, Refusal> {
+    ) -> Result<Polled<Gathered>, Refusal> {
         self.check(caller, false)?;
         self.renew(now, caller.rank);
         let (rank, round, meeting) = (caller.rank, arriving.round, arriving.meeting);
         // Whom nobody can meet any more; a round that has opened is still answered.
-        let gone = self.members.values().find(|it| it.left).map(|it| it.seat.rank);
-        if let Some(gone) = gone.filter(|_| round > self.rounds.last().0) {
+        if let Some(gone) = self.gone.filter(|_| round > self.rounds.last().0) {
             return Err(self.gone(gone));
         }
+        let broken = self.rounds.is_broken();
         let arrived = self.rounds.arrive(now, &self.name, self.world, limit, Arriving { rank, ..arriving });
         let messages = match arrived {
             Err(refusal) => {
-                // A broken round concerns everybody in it.
-                effects.woken = true;
+                // A broken round concerns everybody in it; what else is refused, only the caller.
+                effects.woken = !broken && self.rounds.is_broken();
                 return Err(refusal);
             }
             Ok(Arrived::Waiting(missing, count)) => {
@@ -358,9 +368,7 @@ impl Group {
             }
         };
         // The kind may differ from what opened only for a caller that is behind by a whole round, and it says which it wants.
-        let messages =
-            if meeting == CollectiveKind::Barrier { Vec::new() } else { messages.iter().map(|m| to_hex(m)).collect() };
-        Ok(Polled::Done(Met { messages }))
+        Ok(Polled::Done(Gathered(if meeting == CollectiveKind::Barrier { Arc::default() } else { messages })))
     }
 
     pub(super) fn hold_round(&mut self, caller: &Caller, round: u64) {

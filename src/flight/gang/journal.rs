@@ -83,6 +83,11 @@ pub(super) enum Record {
 }
 
 impl Record {
+    /// Whether writing it may take long: it waits for the disk, or holds what ranks gathered.
+    pub(super) fn is_long(&self) -> bool {
+        self.is_vital() || matches!(self, Self::Opened { .. })
+    }
+
     /// Whether losing it in a power cut could let two generations be taken for one.
     fn is_vital(&self) -> bool {
         // Two plans in one generation are as bad as two generations in one.
@@ -127,7 +132,7 @@ impl Journal {
     /// end, [`Error::Unsupported`] if a newer version wrote it. The file is then as it was.
     pub(super) fn open(path: &Path, lock: Lock) -> Result<(Self, Vec<Record>)> {
         let failed = |operation: &str, error: std::io::Error| failed(operation, path, error);
-        let file = OpenOptions::new().read(true).append(true).create(true).open(path).map_err(|e| failed("open", e))?;
+        let file = private().read(true).append(true).create(true).open(path).map_err(|e| failed("open", e))?;
         let length = file.metadata().map_err(|e| failed("stat", e))?.len();
         let mut reader = BufReader::new(&file);
         let mut head = Vec::new();
@@ -222,7 +227,11 @@ impl Journal {
         let mut name = path.clone().into_os_string();
         name.push(".new");
         let new = PathBuf::from(name);
-        let mut file = File::create(&new).map_err(|e| failed("rewrite", e))?;
+        let mut file =
+            private().write(true).create(true).truncate(true).open(&new).map_err(|e| failed("rewrite", e))?;
+        // Whom its owner let read it may read it on.
+        let rights = self.file.metadata().map_err(|e| failed("stat", e))?.permissions();
+        file.set_permissions(rights).map_err(|e| failed("rewrite", e))?;
         file.write_all(&bytes).map_err(|e| failed("rewrite", e))?;
         file.sync_all().map_err(|e| failed("sync", e))?;
         std::fs::rename(&new, &path).map_err(|e| failed("replace", e))?;
@@ -232,6 +241,14 @@ impl Journal {
         self.compacted = self.bytes;
         Ok(())
     }
+}
+
+/// How a journal is made: it tells what makes a caller a member, which is nobody else's to read.
+fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
 }
 
 /// The directory whose names say where the journal is: a new name is durable only once it is on the disk.

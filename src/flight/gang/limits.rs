@@ -29,6 +29,8 @@ const NAME: usize = 128;
 const SPACE: usize = 140;
 /// Longest text of a member's information, in bytes.
 pub(super) const INFO: usize = 256;
+/// Bytes of a rank in an answer that tells of all of them.
+pub(super) const ENTRY: usize = 1 << 10;
 /// Characters of a failure that are kept.
 pub(super) const FAILURE: usize = 512;
 /// Longest request without a message, and room around a message, in bytes.

@@ -12,8 +12,8 @@ use super::journal::Record;
 use super::limits;
 use super::registry::RegistryOptions;
 use super::wire::{
-    AckRequest, Acked, Alive, Caller, JoinRequest, Joined, LeaveRequest, MeetRequest, Members, Met, Polled, Reading,
-    Refusal, Share, State, from_hex,
+    AckRequest, Acked, Alive, Caller, Gathered, JoinRequest, Joined, LeaveRequest, MeetRequest, Members, Polled,
+    Reading, Refusal, Share, State, from_hex,
 };
 
 /// Generations of tokens from outside are below this, so that counting never overflows.
@@ -26,6 +26,37 @@ pub(super) struct Happened {
     pub(super) records: Vec<Record>,
     /// Gangs whose waiting calls must be asked again.
     pub(super) woken: BTreeSet<String>,
+}
+
+/// An arrival at a round, whose message was read before anybody waits for the machine.
+#[derive(Debug)]
+pub(super) struct Meeting {
+    pub(super) request: MeetRequest,
+    kind: CollectiveKind,
+    message: Vec<u8>,
+}
+
+impl Meeting {
+    /// The arrival that `request` is, with a message of at most `limit` bytes.
+    pub(super) fn new(kind: CollectiveKind, mut request: MeetRequest, limit: u64) -> Result<Self, Refusal> {
+        limits::name(&request.caller.gang)?;
+        let hex = std::mem::take(&mut request.message);
+        let asked = hex.len() as u64 / 2;
+        if asked > limit {
+            return Err(Refusal::Limit { what: whose(&request), asked, limit, option: "max_message".into() });
+        }
+        let message = from_hex(&hex).filter(|it| it.is_empty() || kind == CollectiveKind::AllGather);
+        let Some(message) = message else {
+            let problem = format!("{}: not hex, or not empty at a barrier", whose(&request));
+            return Err(Refusal::Config { option: "gang call".into(), problem });
+        };
+        Ok(Self { request, kind, message })
+    }
+}
+
+/// The message of an arrival, in words.
+fn whose(request: &MeetRequest) -> String {
+    format!("message of rank {} of gang {}", request.caller.rank, request.caller.gang)
 }
 
 #[derive(Debug)]
@@ -236,13 +267,14 @@ impl Machine {
         }
     }
 
-    /// Forgets the gang that matters least, but not `name`, and with `own` one of its space; false if somebody is in each.
+    /// Forgets the gang that matters least, but not `name`, and with `own` one of its space; false if somebody is in each, or would go on
+    /// where it was, in a space of others.
     fn forget_one(&mut self, name: &str, own: bool) -> bool {
         let victim = self
             .gangs
             .iter()
             .filter(|(it, group)| group.is_empty() && *it != name)
-            .filter(|(it, _)| !own || limits::space(it) == limits::space(name))
+            .filter(|(it, group)| limits::space(it) == limits::space(name) || !(own || group.resumes()))
             .min_by_key(|(_, group)| (!group.is_spent(), group.touched))
             .map(|(victim, group)| (victim.clone(), group.generation()));
         let Some((victim, generation)) = victim else { return false };
@@ -279,39 +311,45 @@ impl Machine {
         self.with_member(now, caller, |group, _| group.reads(caller))
     }
 
+    /// As [`arrive`](Self::arrive), of a request as it comes.
+    #[cfg(test)]
     pub(super) fn meet(
         &mut self,
         now: Duration,
-        meeting: CollectiveKind,
+        kind: CollectiveKind,
         request: &MeetRequest,
-    ) -> Result<Polled<Met>, Refusal> {
-        limits::name(&request.caller.gang)?;
-        let (asked, limit) = (request.message.len() as u64 / 2, self.options.max_message);
-        let what = || format!("message of rank {} of gang {}", request.caller.rank, request.caller.gang);
-        if asked > limit {
-            return Err(Refusal::Limit { what: what(), asked, limit, option: "max_message".into() });
-        }
-        let message = from_hex(&request.message).filter(|it| it.is_empty() || meeting == CollectiveKind::AllGather);
-        let Some(message) = message else {
-            let problem = format!("{}: not hex, or not empty at a barrier", what());
-            return Err(Refusal::Config { option: "gang call".into(), problem });
-        };
-        let adds =
-            self.gangs.get(&request.caller.gang).map_or(0, |group| group.adds(&request.caller, request.round, asked));
+    ) -> Result<Polled<Gathered>, Refusal> {
+        let meeting = Meeting::new(kind, request.clone(), self.options.max_message)?;
+        self.arrive(now, &meeting, request.timeout_ms)
+    }
+
+    /// A rank is at a round, and waits there for another `timeout_ms`.
+    pub(super) fn arrive(
+        &mut self,
+        now: Duration,
+        meeting: &Meeting,
+        timeout_ms: u64,
+    ) -> Result<Polled<Gathered>, Refusal> {
+        let Meeting { request, kind, message } = meeting;
         let name = &request.caller.gang;
-        let own = limits::space(name).map_or(0, |_| self.beside(name).map(Group::held).sum::<u64>() + adds);
-        let all = self.gangs.values().map(Group::held).sum::<u64>() + adds;
-        for (held, limit, whose, option) in [
-            (own, self.options.held_per_tenant, "the same tenant", "held_per_tenant"),
-            (all, self.options.max_held, "all gangs", "max_held"),
-        ] {
-            if adds > 0 && held > limit {
-                let what = format!("{}, beside those of {whose}", what());
-                return Err(Refusal::Limit { what, asked: held, limit, option: option.into() });
+        let asked = message.len() as u64;
+        let adds = self.gangs.get(name).map_or(0, |group| group.adds(&request.caller, request.round, asked));
+        if adds > 0 {
+            let own = limits::space(name).map_or(0, |_| self.beside(name).map(Group::held).sum::<u64>() + adds);
+            let all = self.gangs.values().map(Group::held).sum::<u64>() + adds;
+            for (held, limit, whose_else, option) in [
+                (own, self.options.held_per_tenant, "the same tenant", "held_per_tenant"),
+                (all, self.options.max_held, "all gangs", "max_held"),
+            ] {
+                if held > limit {
+                    let what = format!("{}, beside those of {whose_else}", whose(request));
+                    return Err(Refusal::Limit { what, asked: held, limit, option: option.into() });
+                }
             }
         }
-        let deadline = now + Duration::from_millis(request.timeout_ms);
-        let arriving = Arriving { rank: request.caller.rank, round: request.round, meeting, message, deadline };
+        let deadline = now + Duration::from_millis(timeout_ms);
+        let (rank, round) = (request.caller.rank, request.round);
+        let arriving = Arriving { rank, round, meeting: *kind, message, deadline };
         let gathered = self.options.max_gathered;
         self.with_member(now, &request.caller, |group, effects| {
             group.meet(now, &request.caller, gathered, arriving, effects)
@@ -346,13 +384,18 @@ impl Machine {
     }
 
     /// As `hold_join`, for a round.
-    pub(super) fn hold_round(&mut self, request: &MeetRequest, dropped: Option<bool>) {
+    pub(super) fn hold_round(&mut self, Meeting { request, .. }: &Meeting, dropped: Option<bool>) {
         if let Some(group) = self.gangs.get_mut(&request.caller.gang) {
             match dropped {
                 None => group.hold_round(&request.caller, request.round),
                 Some(dropped) => group.release_round(&request.caller, request.round, dropped),
             }
         }
+    }
+
+    /// How many ranks a gang has that is asked about.
+    pub(super) fn ranks(&self, gang: &str) -> usize {
+        self.gangs.get(gang).map_or(0, Group::ranks)
     }
 
     /// How many gangs with a name of the kind run now.

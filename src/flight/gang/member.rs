@@ -9,7 +9,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures::future::{BoxFuture, Either, select};
+use futures::future::{Either, select};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::runtime::Handle;
@@ -19,27 +19,13 @@ use tokio::time::Instant;
 
 use super::call::{Call, is_trouble};
 use super::limits::FAILURE;
+use super::transport::Wire;
 use super::wire::{
     AckRequest, Acked, Alive, Caller, CallerRequest, JoinRequest, Joined, LeaveRequest, MeetRequest, MemberInfo,
     Members, Met, Position, Reading, Refusal, Share, Token, from_hex, read, to_hex, write,
 };
 use crate::error::{Error, Result};
 use crate::manifest::Fingerprint;
-
-/// Carries calls to a [`Registry`](super::Registry), e.g. as Flight actions.
-///
-/// [`Error::Remote`] means that the peer was not reached, or that the connection broke before the answer: the call is then
-/// repeated until its deadline, as after [`Error::Store`] and after an [`Error::Timeout`] of the transport. Every other
-/// error is the server's answer ([`Refusal`] carries it across) and final.
-pub trait Wire: Send + Sync {
-    /// Calls `action` with `body` and returns the answer. The caller stops waiting after `deadline`, and drops the future.
-    fn call(&self, action: &str, body: Vec<u8>, deadline: Duration) -> BoxFuture<'_, Result<Vec<u8>>>;
-
-    /// Whom it calls, to be named when nobody answers.
-    fn peer(&self) -> String {
-        "the server".to_owned()
-    }
-}
 
 /// Who joins which gang.
 #[derive(Debug, Clone)]

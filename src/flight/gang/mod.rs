@@ -35,9 +35,11 @@ mod refusal;
 mod registry;
 #[cfg(test)]
 mod tests;
+mod transport;
 pub mod wire;
 
-pub use member::{JoinOptions, Member, Wire};
+pub use member::{JoinOptions, Member};
 pub use reading::Reading;
 pub use registry::{Fence, Registry, RegistryOptions};
+pub use transport::Wire;
 pub use wire::{MemberInfo, Position, Refusal, Share, Token};

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::wire::millis;
 use crate::error::Error;
 
 /// An error in a form that crosses the wire and comes out as the same [`Error`].
@@ -134,4 +133,9 @@ impl Refusal {
             other => Self::Other { what: other.chain() },
         }
     }
+}
+
+/// Milliseconds of a duration, as far as they fit.
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -14,21 +14,24 @@ mod options;
 mod tests;
 
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError, Weak};
 use std::time::Duration;
 
+use futures::future::BoxFuture;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::bells::Bells;
 use super::collectives::CollectiveKind;
-use super::journal::Journal;
+use super::journal::{Journal, Record};
 use super::limits;
-use super::machine::Machine;
+use super::machine::{Machine, Meeting};
+use super::refusal::millis;
 use super::wire::{
-    ACTIONS, AckRequest, Caller, CallerRequest, JoinRequest, Joined, LeaveRequest, MeetRequest, Met, Polled, Reading,
-    Refusal, Share, StateRequest, millis, read, write,
+    ACTIONS, AckRequest, Caller, CallerRequest, Gathered, JoinRequest, Joined, LeaveRequest, MeetRequest, Polled,
+    Reading, Refusal, Share, StateRequest, read, write,
 };
 use crate::error::{Error, Result};
 use crate::manifest::Fingerprint;
@@ -38,6 +41,12 @@ pub use options::RegistryOptions;
 
 /// Nobody waits longer than this, whatever is asked for: 30 days.
 const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// Answers up to this are made without asking for room, in bytes.
+const SHORT: usize = 64 << 10;
+
+/// Makes room for an answer of so many bytes, which its caller may never read.
+pub(crate) type Room<'a> = &'a (dyn Fn(usize) -> BoxFuture<'a, Result<()>> + Send + Sync);
 
 #[derive(Debug)]
 struct Inner {
@@ -128,19 +137,20 @@ impl Registry {
     /// [`Error::Fenced`] for a caller whose generation is over, [`Error::Mismatch`] where ranks contradict each other,
     /// [`Error::Timeout`] where somebody did not come, [`Error::Store`] if the journal cannot be written.
     pub async fn call(&self, action: &str, body: &[u8]) -> Result<Vec<u8>> {
-        self.call_as(action, body, |gang| Ok(gang.to_owned())).await
+        self.call_as(action, body, |gang| Ok(gang.to_owned()), &|_| Box::pin(std::future::ready(Ok(())))).await
     }
 
     /// As [`call`](Self::call) from a caller whose gangs have other names here: `known` makes ours of the caller's, which stay in the
-    /// answers.
+    /// answers. Before a long answer is made, `room` is asked for its bytes.
     ///
     /// # Errors
-    /// As there, and those of `known`.
+    /// As there, and those of `known` and `room`.
     pub(crate) async fn call_as(
         &self,
         action: &str,
         body: &[u8],
         known: impl Fn(&str) -> Result<String>,
+        room: Room<'_>,
     ) -> Result<Vec<u8>> {
         let of = |caller: Caller| Ok::<_, Error>(Caller { gang: known(&caller.gang)?, ..caller });
         let limit = limits::request(action, self.options.max_message);
@@ -157,17 +167,27 @@ impl Registry {
                 {
                     *token = token.of_gang(known(&token.gang)?);
                 }
+                request.poll_ms = request.poll_ms.min(millis(self.options.max_poll));
                 let times = (request.timeout_ms, request.poll_ms);
                 let name = request.gang.clone();
-                self.wait(&name, times, request, join, Machine::hold_join).await
+                write(&self.wait(&name, times, request, join, Machine::hold_join).await?)
             }
             "gang.barrier" | "gang.all_gather" => {
                 let mut request: MeetRequest = read(action, body)?;
                 request.caller = of(request.caller)?;
                 let times = (request.timeout_ms, request.poll_ms);
                 let name = request.caller.gang.clone();
-                let ask = if action == "gang.barrier" { barrier } else { all_gather };
-                self.wait(&name, times, request, ask, Machine::hold_round).await
+                let kind = if action == "gang.barrier" { CollectiveKind::Barrier } else { CollectiveKind::AllGather };
+                let meeting = Meeting::new(kind, request, self.options.max_message)
+                    .map_err(|refusal| refusal.into_error("gang server"))?;
+                let polled = self.wait(&name, times, meeting, arrive, Machine::hold_round).await?;
+                match &polled {
+                    Polled::Done(met) if met.bytes() > SHORT => room(met.bytes()).await?,
+                    _ => return write(&polled),
+                }
+                // Nor does a long one hold up the calls of others.
+                let written = tokio::task::spawn_blocking(move || write(&polled)).await;
+                written.unwrap_or_else(|error| Err(Error::Closed { why: format!("writing an answer ended: {error}") }))
             }
             "gang.heartbeat" => {
                 let CallerRequest { caller } = read(action, body)?;
@@ -177,6 +197,7 @@ impl Registry {
             "gang.members" => {
                 let CallerRequest { caller } = read(action, body)?;
                 let caller = of(caller)?;
+                self.make_room(&caller.gang, room).await?;
                 write(&self.act(|machine, now| machine.members(now, &caller))?)
             }
             "gang.ack" => {
@@ -196,6 +217,7 @@ impl Registry {
             "gang.state" => {
                 let StateRequest { gang } = read(action, body)?;
                 let inner = known(&gang)?;
+                self.make_room(&inner, room).await?;
                 let mut state = self.act(|machine, now| machine.state(now, &inner))?;
                 state.gang = gang;
                 write(&state)
@@ -205,6 +227,12 @@ impl Registry {
                 hint: format!("the actions are {}", ACTIONS.join(", ")),
             }),
         }
+    }
+
+    /// Makes room for an answer that tells of each rank of `gang`.
+    async fn make_room(&self, gang: &str, room: Room<'_>) -> Result<()> {
+        let bytes = self.lock().machine.ranks(gang).saturating_mul(limits::ENTRY);
+        if bytes > SHORT { room(bytes).await } else { Ok(()) }
     }
 
     /// The leash of one stream of one process: it says whether the generation still runs, and when it ends.
@@ -263,7 +291,11 @@ impl Registry {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        match self.inner.try_lock() {
+            Ok(inner) => inner,
+            Err(TryLockError::Poisoned(inner)) => inner.into_inner(),
+            Err(TryLockError::WouldBlock) => aside(|| self.inner.lock().unwrap_or_else(PoisonError::into_inner)),
+        }
     }
 
     fn now(&self) -> Duration {
@@ -292,10 +324,13 @@ impl Registry {
         if let Some(journal) = &mut inner.journal
             && !happened.records.is_empty()
         {
-            let mut written = journal.append(&happened.records);
-            if written.is_ok() && journal.is_large() {
-                written = journal.compact(&inner.machine.snapshot());
-            }
+            let machine = &inner.machine;
+            let long = happened.records.iter().any(Record::is_long) || journal.is_large();
+            let mut append = || {
+                journal.append(&happened.records)?;
+                if journal.is_large() { journal.compact(&machine.snapshot()) } else { Ok(()) }
+            };
+            let written = if long { aside(append) } else { append() };
             if let Err(error) = written {
                 tracing::error!(error = error.chain(), "the gang journal cannot be written; gangs are not served");
                 let url = if let Error::Store { url, .. } = &error { url.clone() } else { String::new() };
@@ -312,14 +347,14 @@ impl Registry {
     }
 
     /// Asks until there is an answer, the call has been held long enough, or the caller's time is up.
-    async fn wait<R, T: serde::Serialize>(
+    async fn wait<R, T>(
         &self,
         gang: &str,
         (timeout_ms, poll_ms): (u64, u64),
         request: R,
         ask: Ask<R, T>,
         hold: fn(&mut Machine, &R, Option<bool>),
-    ) -> Result<Vec<u8>> {
+    ) -> Result<Polled<T>> {
         let begin = Instant::now();
         let deadline = begin + Duration::from_millis(timeout_ms).min(LONGEST);
         let until = (begin + Duration::from_millis(poll_ms).min(self.options.max_poll)).min(deadline);
@@ -343,7 +378,7 @@ impl Registry {
             });
             if !matches!(polled, Ok(Polled::Waiting { .. })) || Instant::now() >= until {
                 held.dropped = false;
-                return write(&polled?);
+                return polled;
             }
             let ringing = async {
                 match &mut bell {
@@ -360,6 +395,15 @@ impl Registry {
     }
 }
 
+/// Does what waits for the disk; other tasks of this thread go on at another one meanwhile.
+fn aside<T>(work: impl FnOnce() -> T) -> T {
+    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        // There is no other thread.
+        _ => work(),
+    }
+}
+
 /// Asks the machine at a time, with the milliseconds that the caller still has.
 type Ask<R, T> = fn(&mut Machine, Duration, &mut R, u64) -> Result<Polled<T>, Refusal>;
 
@@ -368,19 +412,8 @@ fn join(machine: &mut Machine, now: Duration, request: &mut JoinRequest, left: u
     machine.join(now, request)
 }
 
-fn barrier(machine: &mut Machine, now: Duration, request: &mut MeetRequest, left: u64) -> Result<Polled<Met>, Refusal> {
-    request.timeout_ms = left;
-    machine.meet(now, CollectiveKind::Barrier, request)
-}
-
-fn all_gather(
-    machine: &mut Machine,
-    now: Duration,
-    request: &mut MeetRequest,
-    left: u64,
-) -> Result<Polled<Met>, Refusal> {
-    request.timeout_ms = left;
-    machine.meet(now, CollectiveKind::AllGather, request)
+fn arrive(machine: &mut Machine, now: Duration, meeting: &mut Meeting, left: u64) -> Result<Polled<Gathered>, Refusal> {
+    machine.arrive(now, meeting, left)
 }
 
 /// A call that waits: when it is dropped, it lets go of what it waited for.

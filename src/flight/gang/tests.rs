@@ -4,6 +4,7 @@ pub(crate) mod ledger;
 mod limits;
 mod plans;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use self::ledger::{Entry, Random, violations};
@@ -11,8 +12,8 @@ use super::collectives::CollectiveKind;
 use super::machine::Machine;
 use super::registry::RegistryOptions;
 use super::wire::{
-    AckRequest, Caller, JoinRequest, Joined, LeaveRequest, MeetRequest, MemberInfo, Met, Polled, Position, Reading,
-    Refusal, Share, Token,
+    AckRequest, Caller, Gathered, JoinRequest, Joined, LeaveRequest, MeetRequest, MemberInfo, Polled, Position,
+    Reading, Refusal, Share, Token,
 };
 use crate::error::Error;
 use crate::manifest::Fingerprint;
@@ -164,8 +165,10 @@ fn rounds_open_full_answer_again_and_break_for_all_on_a_mismatch() {
     };
     assert!(matches!(gather(&mut machine, 2, 1, "02"), Ok(Polled::Waiting { .. })));
     assert!(matches!(gather(&mut machine, 0, 1, "0000"), Ok(Polled::Waiting { missing_count: 1, .. })));
+    let _ = machine.take_happened();
     assert!(matches!(gather(&mut machine, 0, 1, "0001"), Err(Refusal::Mismatch { .. })), "another message");
-    let all = Met { messages: vec!["0000".into(), String::new(), "02".into()] };
+    assert!(!machine.take_happened().woken.contains("g"), "nothing happened to those who wait");
+    let all = Gathered(Arc::new(vec![vec![0; 2], Vec::new(), vec![2]]));
     for rank in [1, 0, 1, 2] {
         assert_eq!(
             gather(&mut machine, rank, 1, ""),
@@ -194,6 +197,48 @@ fn rounds_open_full_answer_again_and_break_for_all_on_a_mismatch() {
     let big = "00".repeat((1 << 20) + 1);
     let big = machine.meet(at(6), CollectiveKind::AllGather, &meeting(&callers[0], 1, &big, 0)).unwrap_err();
     assert!(matches!(big, Refusal::Limit { .. }));
+}
+
+#[test]
+fn a_call_that_comes_late_is_refused_alone() {
+    let (mut machine, callers) = running(2);
+    let barrier = |machine: &mut Machine, rank: usize, round| {
+        machine.meet(at(1), CollectiveKind::Barrier, &meeting(&callers[rank], round, "", 60_000))
+    };
+    for round in 1..=2 {
+        for rank in 0..2 {
+            barrier(&mut machine, rank, round).unwrap();
+        }
+    }
+    assert!(matches!(barrier(&mut machine, 0, 3), Ok(Polled::Waiting { .. })));
+    let _ = machine.take_happened();
+    // Sent before the others, over a connection that was slow.
+    let late = text(barrier(&mut machine, 1, 1).unwrap_err());
+    assert!(late.contains("round 3 (opened so far: 2)") && late.contains("rank 1 at barrier 1"), "{late}");
+    assert!(machine.take_happened().woken.is_empty());
+    assert!(matches!(barrier(&mut machine, 1, 3), Ok(Polled::Done(_))), "the rounds go on");
+    assert!(
+        barrier(&mut machine, 1, 5).is_err() && barrier(&mut machine, 0, 4).is_err(),
+        "one that is ahead ends them"
+    );
+}
+
+#[test]
+fn who_is_missing_is_known_however_ranks_come_and_go() {
+    let (mut machine, callers) = running(20);
+    let mut wait = |rank: usize, timeout_ms| {
+        machine.meet(at(1), CollectiveKind::Barrier, &meeting(&callers[rank], 1, "", timeout_ms))
+    };
+    let mut there = std::collections::BTreeSet::new();
+    for rank in [3, 0, 19, 4, 0, 7, 18, 1] {
+        there.insert(rank as u32);
+        let Ok(Polled::Waiting { missing, missing_count, .. }) = wait(rank, 60_000) else { panic!() };
+        let absent: Vec<u32> = (0..20).filter(|rank| !there.contains(rank)).collect();
+        assert_eq!((&missing[..], missing_count), (&absent[..absent.len().min(16)], absent.len() as u64));
+    }
+    assert!(matches!(wait(4, 0), Err(Refusal::Timeout { .. })), "it gives up");
+    let Ok(Polled::Waiting { missing, missing_count: 14, .. }) = wait(0, 60_000) else { panic!() };
+    assert!(missing.contains(&4) && missing.len() == 14);
 }
 
 #[test]

@@ -2,10 +2,11 @@
 //!
 //! Requests refuse unknown fields, so that a misspelled one is an error and not a default. Process ids and messages are hex.
 
-use std::time::Duration;
+use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use serde::ser::SerializeStruct as _;
+use serde::{Deserialize, Serialize, Serializer};
 
 pub use super::reading::Reading;
 use super::reading::cut;
@@ -215,6 +216,32 @@ pub struct Met {
     pub messages: Vec<String>,
 }
 
+/// A [`Met`] on its way out: its messages become hex where it is written, and not before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Gathered(pub(crate) Arc<Vec<Vec<u8>>>);
+
+impl Gathered {
+    /// Bytes that it takes as JSON, about.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.iter().map(|message| 2 * message.len() + 3).sum()
+    }
+}
+
+impl Serialize for Gathered {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        struct Hex<'a>(&'a [u8]);
+        impl Serialize for Hex<'_> {
+            fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+                to.serialize_str(&to_hex(self.0))
+            }
+        }
+        let messages: Vec<Hex<'_>> = self.0.iter().map(|message| Hex(message)).collect();
+        let mut met = to.serialize_struct("Met", 1)?;
+        met.serialize_field("messages", &messages)?;
+        met.end()
+    }
+}
+
 /// An answer that may be: not yet, ask again.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "lowercase")]
@@ -335,11 +362,6 @@ pub struct State {
     pub reads: Option<Reading>,
 }
 
-/// Milliseconds of a duration, as far as they fit.
-pub(crate) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
 /// `rank 3`, or `ranks 1, 2, 3 and 40 more`.
 pub(crate) fn ranks(missing: &[u32], count: usize) -> String {
     let shown: Vec<String> = missing.iter().take(16).map(u32::to_string).collect();
@@ -368,7 +390,12 @@ pub(crate) fn write<T: Serialize>(value: &T) -> Result<Vec<u8>> {
 pub(crate) fn to_hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble & 15)]);
-    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]).collect()
+    let mut hex = String::with_capacity(2 * bytes.len());
+    for byte in bytes {
+        hex.push(digit(byte >> 4));
+        hex.push(digit(*byte));
+    }
+    hex
 }
 
 /// Bytes from hex; `None` if it is not hex.

@@ -1,8 +1,8 @@
 //! One attempt on its way: it holds a thread only while it writes, so that writers that say nothing stop nobody.
 
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError};
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
@@ -10,7 +10,7 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 
 use super::staging::{Inner, Writer, discard, joined};
-use super::{Staged, Token, WriteId};
+use super::{Staged, Token, WriteId, levels};
 use crate::error::{Error, Result};
 
 /// Bytes that all attempts together gather before they are written.
@@ -75,7 +75,7 @@ impl<D> Attempt<D> {
     }
 
     pub(super) fn open(&mut self, schema: SchemaRef) -> Result<()> {
-        self.writer = Some(self.busy.inner.target.writer(self.token, schema)?);
+        self.writer = Some(self.busy.inner.target.writer(&self.busy.write, self.token, schema)?);
         Ok(())
     }
 
@@ -86,7 +86,12 @@ impl<D> Attempt<D> {
         // The message is held, and with it what it is paid with, until its rows are written.
         let Some(batch) = (self.decode)(&message)? else { return Ok(()) };
         let writer = self.writer.as_mut().ok_or_else(over)?;
-        writer.write(&batch)?;
+        let long_rows = &self.busy.inner.long_rows;
+        levels::in_pieces(&batch, &mut |piece, long| {
+            // Nothing is left half-done by one that panicked.
+            let _alone = long.then(|| long_rows.lock().unwrap_or_else(PoisonError::into_inner));
+            writer.write(piece)
+        })?;
         let now = writer.gathered();
         let full = self.busy.inner.buffers.count(self.gathered, now);
         self.gathered = now;

@@ -13,8 +13,8 @@
 //! A process killed at any point leaves the link at the old version or at the new one, both whole. The next start removes what no
 //! link leads to. The version before the current one stays until the next commit or start, for readers that have opened it.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
+use std::fs;
+use std::io;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +27,7 @@ use crate::dataset::{DatasetWriter, WriterOptions, Written};
 use crate::error::{Error, Place, Result};
 use crate::store::directory::{failed, flush};
 use crate::store::lock::Lock;
+use crate::store::publish::{put_file, turn};
 
 const HIDDEN: &str = ".bowstring";
 // No name of a dataset begins with an underscore.
@@ -311,12 +312,7 @@ impl Directory {
             source: error.into(),
         })?;
         for (name, bytes) in [(RECORD, json.as_slice()), ("_SUCCESS", &[])] {
-            let path = directory.join(name);
-            let written = File::create_new(&path).and_then(|mut file| {
-                file.write_all(bytes)?;
-                file.sync_all()
-            });
-            written.map_err(|error| failed("write", &path, error))?;
+            put_file(&directory.join(name), bytes)?;
         }
         flush(directory)?;
         flush(&parent)
@@ -325,12 +321,7 @@ impl Directory {
     /// Turns the dataset's name to `version`, at once.
     fn show(&self, dataset: &str, version: &Path) -> Result<()> {
         let (path, new) = (self.root.join(dataset), self.root.join(HIDDEN).join("_link"));
-        match fs::remove_file(&new) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("remove", &new, error)),
-            _ => {}
-        }
-        link(version, &new).map_err(|error| failed("link", &new, error))?;
-        fs::rename(&new, &path).map_err(|error| failed("publish", &path, error))
+        turn(&path, version, &new)
     }
 }
 
@@ -349,16 +340,6 @@ pub(super) async fn lock(root: &Path, patience: Duration) -> Result<Lock> {
     let hidden = root.join(HIDDEN);
     fs::create_dir_all(&hidden).map_err(|error| failed("create", &hidden, error))?;
     Lock::take_within(&hidden.join(LOCK), &format!("write to {}", root.display()), patience).await
-}
-
-#[cfg(unix)]
-fn link(to: &Path, at: &Path) -> io::Result<()> {
-    std::os::unix::fs::symlink(to, at)
-}
-
-#[cfg(not(unix))]
-fn link(_: &Path, _: &Path) -> io::Result<()> {
-    Err(io::Error::new(io::ErrorKind::Unsupported, "writing to directories needs symbolic links"))
 }
 
 /// Names in a directory, sorted. Names that are not Unicode are not ours.

@@ -2,7 +2,7 @@
 //!
 //! Arrow takes lengths, counts and sizes from the message as they are: it allocates what a compressed buffer announces, and asserts that
 //! buffers lie within the body. So all of them are held against the body here, first: what passes takes no more memory than the
-//! message itself, and decodes or fails without a panic.
+//! message itself, and decodes or fails without a panic. What the Parquet writer will take for it is bounded too.
 
 mod bounds;
 
@@ -17,10 +17,14 @@ use arrow::ipc::reader::{read_dictionary, read_record_batch};
 use arrow::ipc::{Message, MessageHeader, MetadataVersion, root_as_message_with_opts};
 use flatbuffers::VerifierOptions;
 
+use self::bounds::malformed;
 use crate::error::{Error, Result};
 
 /// Longest header of a message: some ten thousand columns.
 pub(crate) const MAX_HEADER: usize = 1 << 20;
+
+/// How many times the longest message writing a batch may take: enough for lists of single bytes.
+const WRITTEN: u64 = 16;
 
 /// What a header may unfold to: a flatbuffer may point to one string or table from many places.
 const OPTIONS: VerifierOptions = VerifierOptions {
@@ -89,6 +93,12 @@ impl Decoder {
                 let cells = batch.columns().iter().fold(0_u64, |sum, column| sum.saturating_add(repeated(column)));
                 if cells > self.limit as u64 {
                     return Err(self.too_large("the cells of a batch, whose dictionaries or views repeat them,", cells));
+                }
+                let levels = super::levels::all(&batch) / WRITTEN;
+                if levels > self.limit as u64 {
+                    return Err(
+                        self.too_large("a batch with so many values in lists, structs or columns of nulls", levels)
+                    );
                 }
                 Ok(Some(batch))
             }
@@ -173,16 +183,6 @@ fn sizes(values: &ArrayRef) -> Box<dyn Fn(usize) -> u64 + '_> {
         DataType::BinaryView => Box::new(|at| u64::from(values.as_binary_view().views()[at] as u32)),
         DataType::FixedSizeBinary(bytes) => Box::new(|_| bytes.unsigned_abs().into()),
         _ => Box::new(move |_| width),
-    }
-}
-
-/// What a message should have been, and what it is.
-fn malformed(expected: &str, found: impl std::fmt::Display) -> Error {
-    Error::Mismatch {
-        what: "an Arrow message that is put".to_owned(),
-        expected: expected.to_owned(),
-        found: found.to_string(),
-        hint: "the writer does not speak Arrow IPC".to_owned(),
     }
 }
 

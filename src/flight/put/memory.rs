@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
@@ -30,6 +30,8 @@ pub(super) struct Memory {
     store: Arc<dyn ObjectStore>,
     host: String,
     budget: Arc<Budget>,
+    /// The shares of tenants' spaces in which there is something.
+    shares: Mutex<HashMap<String, Weak<Budget>>>,
     options: WriterOptions,
     datasets: Mutex<HashMap<String, Dataset>>,
 }
@@ -74,6 +76,27 @@ impl Piece {
 struct Budget {
     limit: u64,
     used: AtomicU64,
+    /// What it is a share of.
+    whole: Option<Arc<Budget>>,
+}
+
+impl Budget {
+    /// Uses `bytes` instead of `held`. On an error, nothing has changed.
+    fn change(&self, held: u64, bytes: u64) -> Result<()> {
+        let more = |used: u64| (used - held).checked_add(bytes).filter(|sum| *sum <= self.limit || bytes <= held);
+        if let Err(used) = self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
+            let whose = if self.whole.is_some() { ", of one tenant" } else { "" };
+            let what = format!("datasets in the server's memory{whose}");
+            return Err(Error::limit(what, (used - held).saturating_add(bytes), self.limit, "put_memory"));
+        }
+        if let Some(whole) = &self.whole
+            && let Err(error) = whole.change(held, bytes)
+        {
+            let _ = self.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, |used| Some(used - bytes + held));
+            return Err(error);
+        }
+        Ok(())
+    }
 }
 
 /// A part of a budget, given back on drop.
@@ -86,26 +109,16 @@ struct Charge {
 impl Charge {
     /// Holds `bytes` instead of what it held. On an error, it holds what it held.
     fn resize(&mut self, bytes: u64) -> Result<()> {
-        let (limit, held) = (self.budget.limit, self.bytes);
-        let more = |used: u64| (used - held).checked_add(bytes).filter(|sum| *sum <= limit || bytes <= held);
-        match self.budget.used.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
-            Ok(_) => {
-                self.bytes = bytes;
-                Ok(())
-            }
-            Err(used) => Err(Error::limit(
-                "datasets in the server's memory",
-                (used - held).saturating_add(bytes),
-                limit,
-                "put_memory",
-            )),
-        }
+        self.budget.change(self.bytes, bytes)?;
+        self.bytes = bytes;
+        Ok(())
     }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.budget.used.fetch_sub(self.bytes, Ordering::AcqRel);
+        // Less is never refused.
+        let _ = self.budget.change(self.bytes, 0);
     }
 }
 
@@ -209,13 +222,27 @@ impl Memory {
         let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
         let host = format!("put-{}", STORES.fetch_add(1, Ordering::Relaxed) + 1);
         crate::store::mount(&host, &store);
-        let budget = Arc::new(Budget { limit, used: AtomicU64::new(0) });
-        Self { store, host, budget, options, datasets: Mutex::default() }
+        let budget = Arc::new(Budget { limit, used: AtomicU64::new(0), whole: None });
+        Self { store, host, budget, shares: Mutex::default(), options, datasets: Mutex::default() }
     }
 
     /// Bytes of the budget in use.
     pub(super) fn used(&self) -> u64 {
         self.budget.used.load(Ordering::Acquire)
+    }
+
+    /// What writes to `space` use: three quarters at most of one tenant's, so that it cannot keep the others out.
+    fn share(&self, space: Option<&str>) -> Arc<Budget> {
+        let Some(space) = space else { return Arc::clone(&self.budget) };
+        let mut shares = self.shares.lock().unwrap_or_else(PoisonError::into_inner);
+        shares.retain(|_, share| share.strong_count() > 0);
+        shares.get(space).and_then(Weak::upgrade).unwrap_or_else(|| {
+            let limit = self.budget.limit - self.budget.limit / 4;
+            let share = Budget { limit, used: AtomicU64::new(0), whole: Some(Arc::clone(&self.budget)) };
+            let share = Arc::new(share);
+            shares.insert(space.to_owned(), Arc::downgrade(&share));
+            share
+        })
     }
 
     fn datasets(&self) -> MutexGuard<'_, HashMap<String, Dataset>> {
@@ -228,9 +255,11 @@ impl Memory {
         Some(format!("memory://{}/{}/", self.host, self.datasets().get(dataset)?.current.directory))
     }
 
-    pub(super) fn writer(&self, schema: SchemaRef) -> Result<Writer> {
+    /// A writer of an attempt of a write in `space`.
+    pub(super) fn writer(&self, space: Option<&str>, schema: SchemaRef) -> Result<Writer> {
         let properties = self.options.check(&schema)?;
-        let charge = || Charge { budget: Arc::clone(&self.budget), bytes: 0 };
+        let budget = self.share(space);
+        let charge = || Charge { budget: Arc::clone(&budget), bytes: 0 };
         let sink = Growing { bytes: Vec::new(), charge: charge() };
         let columns = columns(&schema);
         let writer = FileWriter::new(sink, schema, properties).map_err(refused)?;
@@ -306,5 +335,33 @@ impl Memory {
 impl Version {
     fn path(&self, name: &str) -> Path {
         Path::from(format!("{}/{name}", self.directory))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_tenant_never_has_all_of_the_memory() {
+        let memory = Memory::new(1000, WriterOptions::fleeting());
+        let charge = |space| Charge { budget: memory.share(space), bytes: 0 };
+        let (mut first, mut second) = (charge(Some("anna")), charge(Some("anna")));
+        first.resize(500).unwrap();
+        let error = second.resize(251).unwrap_err();
+        assert!(matches!(error, Error::Limit { asked: 751, limit: 750, option: "put_memory", .. }), "{error}");
+        second.resize(250).unwrap();
+        let mut bert = charge(Some("bert"));
+        assert!(bert.resize(251).is_err() && bert.resize(250).is_ok(), "the rest is there for others");
+        assert!(second.resize(250).is_ok() && charge(None).resize(1).is_err());
+        drop((first, bert));
+        assert_eq!((memory.used(), memory.share(Some("anna")).used.load(Ordering::Acquire)), (250, 250));
+        charge(None).resize(750).unwrap();
+        second.resize(0).unwrap();
+        charge(None).resize(1000).expect("what is common has no share");
+        drop(second);
+        assert_eq!(memory.used(), 0);
+        memory.share(Some("carl"));
+        assert_eq!(memory.shares.lock().unwrap().len(), 1, "who has nothing is forgotten");
     }
 }

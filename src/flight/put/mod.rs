@@ -12,6 +12,7 @@
 mod attempt;
 mod directory;
 pub(crate) mod ipc;
+mod levels;
 mod memory;
 mod staging;
 mod write_ledger;
@@ -56,6 +57,11 @@ impl WriteId {
     #[must_use]
     pub(crate) fn within(self, space: &str) -> Self {
         Self { dataset: format!("{}@{}", space.replace(':', "@"), self.dataset), ..self }
+    }
+
+    /// The space that it is in; none for the common one.
+    pub(crate) fn space(&self) -> Option<&str> {
+        self.dataset.rsplit_once('@').map(|(space, _)| space)
     }
 
     /// The dataset's name.

@@ -24,7 +24,8 @@ use crate::error::{Error, Result};
 pub struct StagingOptions {
     /// A write that nothing was done with for so long vanishes. Default 1 hour.
     pub time_to_live: Duration,
-    /// Writes that are open or remembered at once. Default 1,000.
+    /// Writes that are open or remembered at once, in each tenant's space; 16 times as many in all. Those that are over make room for
+    /// new ones. Default 1,000.
     pub max_writes: usize,
     /// Attempts of one write at once. Default 100,000.
     pub max_attempts: usize,
@@ -67,6 +68,8 @@ pub(super) struct Inner {
     /// A place for each thread that writes.
     pub(super) threads: Arc<Semaphore>,
     pub(super) buffers: Buffers,
+    /// Held while a row is written for which the Parquet writer takes much memory: one at a time.
+    pub(super) long_rows: Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -121,6 +124,7 @@ impl Staging {
             committing: Arc::new(Semaphore::new(1)),
             threads: Arc::new(Semaphore::new(THREADS)),
             buffers: Buffers::new(options.buffer_bytes),
+            long_rows: Mutex::default(),
         });
         let (weak, ttl) = (Arc::downgrade(&inner), options.time_to_live);
         tokio::spawn(async move {
@@ -327,10 +331,10 @@ impl Drop for Ending<'_> {
 }
 
 impl Target {
-    pub(super) fn writer(&self, token: Token, schema: SchemaRef) -> Result<Writer> {
+    pub(super) fn writer(&self, write: &WriteId, token: Token, schema: SchemaRef) -> Result<Writer> {
         match self {
             Self::Directory(target) => Ok(Writer::Directory(Box::new(target.writer(token.number, schema)?))),
-            Self::Memory(target) => Ok(Writer::Memory(Box::new(target.writer(schema)?))),
+            Self::Memory(target) => Ok(Writer::Memory(Box::new(target.writer(write.space(), schema)?))),
         }
     }
 

@@ -8,11 +8,15 @@ use tokio::time::Instant;
 use super::{Committed, Staged, Token, WriteId};
 use crate::error::{Error, Result};
 
+/// How many times the writes of one space there are of all.
+const SPACES: usize = 16;
+
 /// All writes. `P` is what was staged; dropping it removes it.
 #[derive(Debug)]
 pub(super) struct WriteLedger<P> {
     writes: HashMap<WriteId, Write<P>>,
     numbers: u64,
+    /// Of one space.
     max_writes: usize,
     max_attempts: usize,
 }
@@ -24,6 +28,13 @@ struct Write<P> {
     busy: usize,
     touched: Instant,
     phase: Phase,
+}
+
+impl<P> Write<P> {
+    /// Whether nothing can come of it any more, and nothing is under way.
+    fn is_over(&self) -> bool {
+        self.busy == 0 && matches!(self.phase, Phase::Committed(_) | Phase::Aborted)
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -54,7 +65,7 @@ impl<P: Clone> WriteLedger<P> {
     /// # Errors
     /// [`Error::Closed`] if the write is over; [`Error::Limit`] for too many writes or attempts.
     pub(super) fn begin(&mut self, write: &WriteId, task: u32, attempt: u32, now: Instant) -> Result<Token> {
-        if !self.writes.contains_key(write) && self.writes.len() >= self.max_writes {
+        if !self.has_room(write) {
             return Err(limit("the number of writes", self.max_writes, "max_writes"));
         }
         let known = self.writes.entry(write.clone()).or_insert_with(|| Write {
@@ -71,6 +82,22 @@ impl<P: Clone> WriteLedger<P> {
         known.touched = now;
         self.numbers += 1;
         Ok(Token { task, attempt, number: self.numbers })
+    }
+
+    /// Whether `write` is known or may be: among the writes of its space, so that none keeps the others out, and among all. Those that
+    /// are over make room, the oldest first: what they were told is told again from the dataset's record.
+    fn has_room(&mut self, write: &WriteId) -> bool {
+        if self.writes.contains_key(write) {
+            return true;
+        }
+        let own = self.writes.keys().filter(|known| known.space() == write.space()).count();
+        let full = own >= self.max_writes;
+        if !full && self.writes.len() < self.max_writes.saturating_mul(SPACES) {
+            return true;
+        }
+        let over = self.writes.iter().filter(|(known, it)| it.is_over() && (!full || known.space() == write.space()));
+        let oldest = over.min_by_key(|(_, it)| it.touched).map(|(known, _)| known.clone());
+        oldest.is_some_and(|oldest| self.writes.remove(&oldest).is_some())
     }
 
     /// An attempt ends: with what it staged, or without. Each [`begin`](Self::begin) has one.
@@ -152,7 +179,7 @@ impl<P: Clone> WriteLedger<P> {
     /// # Errors
     /// [`Error::Closed`] if it is committed, or is being committed.
     pub(super) fn abort(&mut self, write: &WriteId, now: Instant) -> Result<Vec<P>> {
-        if !self.writes.contains_key(write) && self.writes.len() >= self.max_writes {
+        if !self.has_room(write) {
             return Ok(Vec::new());
         }
         let known = self.writes.entry(write.clone()).or_insert_with(|| Write {
@@ -288,6 +315,37 @@ mod tests {
     }
 
     #[test]
+    fn writes_that_are_over_and_those_of_others_keep_nobody_out() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut book: WriteLedger<u64> = WriteLedger::new(0, 2, 10);
+        let write = |id: &str| WriteId::new("d", id).unwrap().within("anna");
+        for (second, id) in ["a", "b", "c"].iter().enumerate() {
+            book.abort(&write(id), at(second as u64)).unwrap();
+        }
+        assert!(book.begin(&write("b"), 0, 0, at(3)).is_err() && book.len() == 2, "the oldest made room");
+        let open = stage(&mut book, &write("d"), 0, 0, at(4));
+        stage(&mut book, &write("e"), 0, 0, at(5));
+        assert!(matches!(book.begin(&write("f"), 0, 0, at(6)), Err(Error::Limit { option: "max_writes", .. })));
+        book.abort(&write("f"), at(6)).unwrap();
+        assert_eq!(book.len(), 2, "what is open goes on, and nothing more is remembered");
+        for space in 0..SPACES {
+            stage(&mut book, &WriteId::new("d", "a").unwrap().within(&space.to_string()), 0, 0, at(7));
+        }
+        stage(&mut book, &WriteId::new("d", "a").unwrap(), 0, 0, at(7));
+        let Ok(Commit::Publish(_)) = book.begin_commit(&write("d"), &[open], at(8)) else { panic!() };
+        book.end_commit(&write("d"), Some(Committed { rows: 1, bytes: 1, files: 1 }), at(8));
+        stage(&mut book, &write("g"), 0, 0, at(9));
+        let Err(Error::NotFound { .. }) = book.begin_commit(&write("d"), &[open], at(9)) else { panic!() };
+        for space in SPACES..2 * SPACES {
+            let write = WriteId::new("d", "a").unwrap().within(&space.to_string());
+            let begun = book.begin(&write, 0, 0, at(10));
+            assert!(begun.is_ok() || book.len() == 2 * SPACES, "{space}");
+        }
+        assert_eq!(book.len(), 2 * SPACES, "all together are bounded");
+    }
+
+    #[test]
     fn aborted_and_forgotten_writes_take_nothing() {
         let start = Instant::now();
         let ttl = Duration::from_secs(10);
@@ -297,10 +355,11 @@ mod tests {
         let straggler = book.begin(&a, 1, 0, start).unwrap();
         assert!(matches!(book.begin(&a, 2, 0, start), Err(Error::Limit { .. })));
         assert_eq!(book.abort(&a, start).unwrap(), [token.number]);
+        let kept = stage(&mut book, &b, 0, 0, start);
+        let third = book.begin(&WriteId::new("d", "c").unwrap(), 0, 0, start);
+        assert!(matches!(third, Err(Error::Limit { .. })), "a is still being written");
         assert!(book.end(&a, Some(staged(straggler)), start).is_err(), "its attempt does not count");
         assert!(book.begin(&a, 0, 1, start).is_err() && book.begin_commit(&a, &[token], start).is_err());
-        let kept = stage(&mut book, &b, 0, 0, start);
-        assert!(matches!(book.begin(&WriteId::new("d", "c").unwrap(), 0, 0, start), Err(Error::Limit { .. })));
         let busy = book.begin(&b, 1, 0, start).unwrap();
         assert!(book.expire(ttl, start + ttl).is_empty(), "b is being written");
         assert_eq!(book.len(), 1);

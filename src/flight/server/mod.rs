@@ -1,61 +1,18 @@
 //! The server.
 //!
-//! | part | what it is |
+//! | room | what is in it |
 //! |---|---|
-//! | [`config`], [`file`](mod@file) | everything the server is started with; the TOML it may come from |
-//! | [`catalogue`], [`entry`], `pictures` | datasets by name, and what a client may ask of each |
-//! | [`auth`], [`certificate`], [`key`], [`secret`] | who may come in, what tickets are signed with, and what is never printed |
-//! | `watched` | files that change while the server runs |
-//! | [`space`] | whose names of gangs and of written datasets are whose |
-//! | [`tls`] | certificates, and where the server may listen without them |
-//! | [`limits`], [`connections`], [`quota`] | what one peer can take from the others: nothing |
-//! | [`admin`](mod@admin), [`metrics`] | what operators see |
-//! | `audit`, `refusals` | what callers did, for those who ask later; how often they may be refused |
-//! | `auth_layer`, `incoming`, `health` | authentication: who may call, and what a request may take |
-//! | `service`, `body` | the protocol: the calls, batches as messages |
-//! | `local`, `put`, `rows` | batches through shared memory; datasets that are written; rows as they are stored |
-//! | [`Background`], [`Writes`] | a server within a process that does other things, and what that puts into it |
-//! | `core`, `dataset_cache`, `openings`, `shared_streams`, `shared_stream`, `shared_plan` | what is offered, what is open or on its way there, who shares the decoding of it |
-//! | `budget`, `revocable` | in which memory, and whose turn it is |
+//! | `access` | who may come in and what is said of it: [`auth`], [`certificate`], [`key`], [`secret`], [`tls`], [`space`], the audit log, refusals |
+//! | `catalog` | what the server has: [`config`], [`file`](mod@file), [`catalogue`], [`entry`], files that change, datasets that are open or on their way there |
+//! | `stream` | streams of batches: what is made once for many, memory, [`quota`], counts of tenants |
+//! | `rpc` | the calls of Flight: `service` and `core`, bodies, what comes in, writes, ranks on this host |
+//! | `ops` | running it: [`limits`], [`connections`], health, [`admin`](mod@admin), [`metrics`], [`Background`] |
 
-pub mod admin;
-mod audit;
-pub mod auth;
-mod auth_layer;
-mod background;
-mod body;
-mod budget;
-pub mod catalogue;
-pub mod certificate;
-pub mod config;
-pub mod connections;
-mod core;
-mod dataset_cache;
-pub mod entry;
-pub mod file;
-mod health;
-mod incoming;
-pub mod key;
-pub mod limits;
-mod local;
-pub mod metrics;
-mod openings;
-mod pictures;
-mod put;
-pub mod quota;
-mod refusals;
-mod revocable;
-mod rows;
-pub mod secret;
-mod service;
-mod shared_plan;
-mod shared_stream;
-mod shared_streams;
-pub mod space;
-pub mod tls;
-mod usage;
-mod watched;
-mod writes;
+mod access;
+mod catalog;
+mod ops;
+mod rpc;
+mod stream;
 
 use std::future::Future;
 use std::io;
@@ -73,21 +30,25 @@ use tonic::transport::Server;
 use tonic::transport::server::Connected;
 use tonic_health::ServingStatus;
 
-pub use admin::{AdminState, admin};
-pub use audit::Audit;
-pub use auth::{Denied, Tenant, Tokens};
-pub use background::Background;
-pub use catalogue::Catalogue;
-pub use config::{Config, Put};
-pub use entry::{ClientLimits, Entry};
-pub use key::TicketKey;
-pub use limits::Limits;
-pub use quota::Quotas;
-pub use writes::Writes;
+pub use access::audit::Audit;
+pub use access::auth::{Denied, Tenant, Tokens};
+pub use access::key::TicketKey;
+pub use access::{auth, certificate, key, secret, space, tls};
+pub use catalog::catalogue::Catalogue;
+pub use catalog::config::{Config, Put};
+pub use catalog::entry::{ClientLimits, Entry};
+pub use catalog::{catalogue, config, entry, file};
+pub use ops::admin::{AdminState, admin};
+pub use ops::background::Background;
+pub use ops::limits::Limits;
+pub use ops::{admin, connections, limits, metrics};
+pub use rpc::writes::Writes;
+pub use stream::quota;
+pub use stream::quota::Quotas;
 
-use self::auth_layer::AuthLayer;
-use self::core::{Core, Parts};
-use self::service::Service;
+use self::access::auth_layer::AuthLayer;
+use self::rpc::core::{Core, Parts};
+use self::rpc::service::Service;
 use super::gang::{Registry, RegistryOptions};
 use crate::error::{Error, Result};
 use crate::memory::SharedAllocator;
@@ -103,7 +64,7 @@ const AUDIT_WAIT: Duration = Duration::from_secs(1);
 pub async fn serve(listener: TcpListener, config: Config, shutdown: impl Future<Output = ()> + Send) -> Result<()> {
     let address = listener.local_addr().map_err(|error| Error::config("listen", error.to_string()))?;
     config.check(address)?;
-    serve_on(connections::accepted(listener), &address.to_string(), config, shutdown).await
+    serve_on(ops::connections::accepted(listener), &address.to_string(), config, shutdown).await
 }
 
 /// As [`serve`], on connections that come from anywhere: a simulated network, a socket of another kind. Whether they are safe is
@@ -150,8 +111,8 @@ where
     };
     let (admin, grace, limits) = (Arc::clone(&config.admin), config.drain_grace, config.limits.clone());
     let audit = config.audit.clone();
-    let allocator = Arc::new(SharedAllocator::new());
-    let listener = if config.shared_memory { local::listen(&allocator) } else { None };
+    let allocator = Arc::new(SharedAllocator::new().for_many());
+    let listener = if config.shared_memory { rpc::local::listen(&allocator) } else { None };
     let parts = Parts {
         gangs,
         staging,
@@ -164,7 +125,7 @@ where
         let core = Arc::clone(&core);
         async move {
             match listener {
-                Some(listener) => local::serve(listener, core, allocator).await,
+                Some(listener) => rpc::local::serve(listener, core, allocator).await,
                 None => std::future::pending().await,
             }
         }
@@ -180,7 +141,7 @@ where
     });
     let flight = FlightServiceServer::new(Service(Arc::clone(&core))).max_encoding_message_size(limits.message_bytes);
     let flight = AuthLayer::new(flight.max_decoding_message_size(limits.call_bytes()), core);
-    let health = health::Health::new(health, limits.handshake());
+    let health = ops::health::Health::new(health, limits.handshake());
     let drain = async {
         shutdown.await;
         admin.set_draining();
@@ -190,7 +151,7 @@ where
         // Whoever has not left by now is cut off: peers that read nothing keep a connection open for ever.
         cut.send_replace(true);
     };
-    let incoming = connections::admit(incoming, &limits, admin.metrics().clone(), cutting);
+    let incoming = ops::connections::admit(incoming, &limits, admin.metrics().clone(), cutting);
     let mut asked = stopped;
     let stopping = async move {
         // The sender lives as long as this.

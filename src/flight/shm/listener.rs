@@ -271,8 +271,8 @@ impl Connection {
         if self.lent.batches.values().any(|lent| lent.as_ptr() == buffer.as_ptr()) {
             return Err(Broken::Io(std::io::Error::other("a batch was sent again before it was released")));
         }
-        // Other batches may lie in it, which others have.
-        let exclusive = exclusive && !slab.is_divided();
+        // Other batches may lie in it, or others have this one.
+        let exclusive = exclusive && slab.is_writable();
         let new = self.announced.insert((slab.id(), exclusive), Arc::downgrade(&slab)).is_none();
         let (offset, len, slab_len) = (offset as u64, buffer.len() as u64, slab.len() as u64);
         let body = Some(Body { slab: slab.id(), slab_len, offset, len, new, exclusive });

@@ -5,6 +5,7 @@
 //! | `x` `[B]` | a column of numbers |
 //! | `x` `[B, 3, 4]` | `arrow.fixed_shape_tensor` of shape `[3, 4]` |
 //! | `x__values`, `x__offsets`, `x__offsets_1` | `x`: large lists of (lists of) numbers or fixed-size lists |
+//! | `x__values`, `x__offsets`, `x__indices` | `x` as above, and `x__indices` as one more such column |
 //! | Arrow column | as it is |
 //! | any of these in a batch of windows, time-major | `x`: a large list whose first value holds all, the others nothing |
 //!
@@ -32,6 +33,10 @@ const VALID_KEY: &str = "bowstring.valid";
 const LISTS_KEY: &str = "bowstring.lists";
 /// Metadata key of an Arrow field: fixed axes of its values, where no extension type tells them.
 const SHAPE_KEY: &str = "bowstring.shape";
+/// Metadata key of an Arrow field: the names of the classes that its integers number, as JSON.
+const CLASSES_KEY: &str = "bowstring.classes";
+/// Metadata key of an Arrow field: the column whose offsets are this one's too.
+const OFFSETS_OF_KEY: &str = "bowstring.offsets_of";
 /// Metadata key of an Arrow field: rows of a window.
 const FRAMES_KEY: &str = "bowstring.frames";
 
@@ -59,6 +64,7 @@ enum Named {
     Batch,
     Ragged,
     Any,
+    Sparse,
 }
 
 impl From<Dim> for Axis {
@@ -68,6 +74,7 @@ impl From<Dim> for Axis {
             Dim::Fixed(n) => Self::Fixed(n),
             Dim::Ragged => Self::Named(Named::Ragged),
             Dim::Any => Self::Named(Named::Any),
+            Dim::Sparse => Self::Named(Named::Sparse),
             Dim::Padded(padded) => Self::Padded { padded },
             Dim::Cut(cut) => Self::Cut { cut },
         }
@@ -81,6 +88,7 @@ impl From<Axis> for Dim {
             Axis::Fixed(n) => Self::Fixed(n),
             Axis::Named(Named::Ragged) => Self::Ragged,
             Axis::Named(Named::Any) => Self::Any,
+            Axis::Named(Named::Sparse) => Self::Sparse,
             Axis::Padded { padded } => Self::Padded(padded),
             Axis::Cut { cut } => Self::Cut(cut),
         }
@@ -105,6 +113,8 @@ pub(super) struct Column {
     pub(super) kind: Kind,
     /// Windows of so many rows, time-major.
     pub(super) frames: Option<usize>,
+    /// Of lists, the column whose offsets are theirs.
+    pub(super) offsets_of: Option<Arc<str>>,
 }
 
 /// The columns of a stream of batches, known before the first one.
@@ -129,22 +139,28 @@ impl Columns {
             });
             let flat = field.map(Field::flat_names).unwrap_or_default();
             let batch_axes = if frames.is_some() { 2 } else { 1 };
-            let column = match (value, field) {
+            let mut offsets_of = None;
+            let (name, kind) = match (value, field) {
                 (Value::Tensor(tensor), Some(field)) if flat.first() == Some(name) => {
-                    // The values; every further name without a batch axis is a level of offsets.
+                    // The values; every further name without a batch axis is a level of offsets, but for indices.
                     let item = tensor.shape().get(1..).unwrap_or_default().to_vec();
-                    let kind = Kind::Ragged(tensor.dtype(), item, flat.len() - 1);
-                    Column { name: Arc::clone(&field.name), kind, frames }
+                    let indices = usize::from(field.dims.contains(&Dim::Sparse));
+                    (&field.name, Kind::Ragged(tensor.dtype(), item, flat.len() - 1 - indices))
+                }
+                (Value::Tensor(tensor), Some(field))
+                    if field.dims.contains(&Dim::Sparse) && *name == part_name(&field.name, "indices", 0) =>
+                {
+                    offsets_of = Some(Arc::clone(&field.name));
+                    (name, Kind::Ragged(tensor.dtype(), Vec::new(), 1))
                 }
                 (Value::Tensor(_), Some(_)) if flat.contains(name) => continue,
                 (Value::Tensor(tensor), _) => {
                     let item = tensor.shape().get(batch_axes..).unwrap_or_default().to_vec();
-                    Column { name: Arc::clone(name), kind: Kind::Tensor(tensor.dtype(), item), frames }
+                    (name, Kind::Tensor(tensor.dtype(), item))
                 }
-                (Value::Arrow(array), _) => {
-                    Column { name: Arc::clone(name), kind: Kind::Arrow(array.data_type().clone()), frames }
-                }
+                (Value::Arrow(array), _) => (name, Kind::Arrow(array.data_type().clone())),
             };
+            let column = Column { name: Arc::clone(name), kind, frames, offsets_of };
             arrow.push(Arc::new(arrow_field(&column, schema.get(&column.name))));
             columns.push(column);
         }
@@ -175,6 +191,12 @@ impl Columns {
                     dims: axes.into_iter().map(Dim::from).collect(),
                     unit: metadata.get(UNIT_KEY).map(|unit| unit.as_str().into()),
                     valid: metadata.contains_key(VALID_KEY),
+                    classes: metadata
+                        .get(CLASSES_KEY)
+                        .map(|json| serde_json::from_str::<Vec<Arc<str>>>(json))
+                        .transpose()
+                        .map_err(|error| foreign(field.name(), &format!("{CLASSES_KEY}: {error}")))?
+                        .map(Into::into),
                 });
             }
             columns.push(column);
@@ -193,6 +215,15 @@ impl Columns {
     }
 }
 
+/// One Arrow field for each delivered column of `schema`, as it is in a stream; nullable where a mask comes with it.
+pub fn arrow_schema(schema: &Schema) -> ArrowSchema {
+    let field = |field: &Field| {
+        let nullable = field.valid || matches!(field.ty, Type::Arrow(_));
+        arrow_field(&Column::of(field), Some(field)).with_nullable(nullable)
+    };
+    ArrowSchema::new(schema.fields().iter().map(field).collect::<Vec<_>>())
+}
+
 /// The Arrow field of a column; `field` is what it is of, unless it is a part of one.
 fn arrow_field(column: &Column, field: Option<&Field>) -> ArrowField {
     let mut metadata = HashMap::new();
@@ -202,7 +233,10 @@ fn arrow_field(column: &Column, field: Option<&Field>) -> ArrowField {
         metadata.insert(DIMS_KEY.to_owned(), serde_json::to_string(&axes).unwrap_or_default());
         metadata.extend(field.unit.iter().map(|unit| (UNIT_KEY.to_owned(), unit.to_string())));
         metadata.extend(field.valid.then(|| (VALID_KEY.to_owned(), "true".to_owned())));
+        let classes = field.classes.iter().map(|names| serde_json::json!(names.iter().collect::<Vec<_>>()).to_string());
+        metadata.extend(classes.map(|names| (CLASSES_KEY.to_owned(), names)));
     }
+    metadata.extend(column.offsets_of.iter().map(|of| (OFFSETS_OF_KEY.to_owned(), of.to_string())));
     let ty = match &column.kind {
         Kind::Arrow(ty) => ty.clone(),
         Kind::Tensor(dtype, shape) => {
@@ -234,6 +268,30 @@ fn arrow_field(column: &Column, field: Option<&Field>) -> ArrowField {
 }
 
 impl Column {
+    /// The values of a delivered column, without its lengths, shapes, indices and mask.
+    fn of(field: &Field) -> Self {
+        let (before, axes) = match field.dims.iter().position(|dim| *dim == Dim::Batch) {
+            Some(at) => (&field.dims[..at], &field.dims[at + 1..]),
+            None => (&[][..], &field.dims[..]),
+        };
+        let frames = match before {
+            [Dim::Fixed(frames), ..] => Some(*frames),
+            _ => None,
+        };
+        let fixed = axes.iter().filter_map(|dim| match dim {
+            Dim::Fixed(n) | Dim::Padded(n) => Some(*n),
+            Dim::Batch | Dim::Ragged | Dim::Cut(_) | Dim::Any | Dim::Sparse => None,
+        });
+        let lists = axes.iter().filter(|dim| matches!(dim, Dim::Ragged | Dim::Cut(_) | Dim::Sparse)).count();
+        let kind = match &field.ty {
+            Type::Arrow(ty) => Kind::Arrow(ty.clone()),
+            Type::Tensor(dtype) if axes.contains(&Dim::Any) => Kind::Ragged(*dtype, Vec::new(), 1),
+            Type::Tensor(dtype) if lists > 0 => Kind::Ragged(*dtype, fixed.collect(), lists),
+            Type::Tensor(dtype) => Kind::Tensor(*dtype, fixed.collect()),
+        };
+        Self { name: Arc::clone(&field.name), kind, frames, offsets_of: None }
+    }
+
     fn from_arrow(field: &ArrowField) -> Result<Self> {
         let metadata = field.metadata();
         let wrong = |found: String| foreign(field.name(), &found);
@@ -279,12 +337,17 @@ impl Column {
                 }
             }
         };
-        Ok(Self { name: field.name().as_str().into(), kind, frames })
+        let offsets_of = metadata.get(OFFSETS_OF_KEY).map(|of| of.as_str().into());
+        Ok(Self { name: field.name().as_str().into(), kind, frames, offsets_of })
     }
 
     /// The names of its parts in a batch, values first.
     pub(super) fn parts(&self) -> Vec<Arc<str>> {
         match &self.kind {
+            Kind::Ragged(_, _, levels) if let Some(of) = &self.offsets_of => {
+                let offsets = (0..*levels).map(|level| part_name(of, "offsets", level));
+                std::iter::once(Arc::clone(&self.name)).chain(offsets).collect()
+            }
             Kind::Ragged(_, _, levels) => {
                 let values = part_name(&self.name, "values", 0);
                 std::iter::once(values)

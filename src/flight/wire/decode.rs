@@ -65,7 +65,8 @@ pub fn decode(columns: &Columns, header: &[u8], metadata: &[u8], body: &Arc<Host
             found[*at] = Some(vec![(Arc::clone(&column.name), Value::Arrow(array))]);
         }
     }
-    Ok(Batch::of(position.epoch, position.step, rows, found.into_iter().flatten().flatten().collect()))
+    let found = found.into_iter().flatten().flatten().collect();
+    Ok(Batch::of((position.epoch, position.step), rows, found, body))
 }
 
 /// A column of a batch.
@@ -176,7 +177,10 @@ impl<'a> Reader<'a> {
                     self.no_nulls(part)?;
                     let tensor = self.tensor(part, DType::Int64, vec![lists.saturating_add(1)])?;
                     lists = ends_at(&tensor).ok_or_else(|| wrong(part, "offsets that do not ascend from 0"))?;
-                    offsets.push((Arc::clone(part), Value::Tensor(tensor)));
+                    // Those that are another column's are there already.
+                    if column.offsets_of.is_none() {
+                        offsets.push((Arc::clone(part), Value::Tensor(tensor)));
+                    }
                 }
                 let values = self.values(name, *dtype, lists, vec![lists], shape)?;
                 let values = parts.first().map(|part| (Arc::clone(part), Value::Tensor(values)));
@@ -270,13 +274,13 @@ mod tests {
         builder.tensor(3).fill(4);
         builder.tensor(4).copy_from_slice(bytemuck::cast_slice(&[0_i64, 0, 1, 3, 3]));
         let text: ArrayRef = Arc::new(LargeStringArray::from(vec![Some("a"), None, Some("ccc"), Some("")]));
-        let batch = builder.finish(2, 7, 4, vec![("t".into(), text)]);
+        let batch = builder.finish(2, 7, 4, vec![(1, ("t".into(), text))]);
         let ty = Type::Arrow(DataType::LargeUtf8);
         let schema = Schema::new(vec![
             Field::tensor("m", DType::Float32, vec![Dim::Batch, Dim::Fixed(3)]),
+            Field { name: "t".into(), ty, dims: vec![Dim::Batch], unit: None, valid: false, classes: None },
             Field::tensor("r", DType::Int64, vec![Dim::Batch, Dim::Ragged]),
             Field::tensor("c", DType::Uint8, vec![Dim::Batch, Dim::Cut(2), Dim::Fixed(2)]),
-            Field { name: "t".into(), ty, dims: vec![Dim::Batch], unit: None, valid: false },
         ]);
         let columns = Columns::of(&schema, &batch);
         let encoded = encode(&batch, &columns, Some(3)).unwrap();

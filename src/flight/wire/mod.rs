@@ -14,7 +14,7 @@ mod decode;
 mod encode;
 mod position;
 
-pub use columns::{Columns, DIMS_KEY, DTYPE_KEY, UNIT_KEY};
+pub use columns::{Columns, DIMS_KEY, DTYPE_KEY, UNIT_KEY, arrow_schema};
 pub use decode::decode;
 pub use encode::{Encoded, encode, schema_message};
 pub use position::Position;

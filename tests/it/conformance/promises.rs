@@ -86,7 +86,7 @@ pub(super) fn tails_are_padded_repeated_or_dropped(way: &Way) {
         (Tail::Repeat, whole + 1, (whole + 1) * GLOBAL, GLOBAL),
         (Tail::Drop, whole, whole * GLOBAL, GLOBAL),
     ] {
-        let batches = epoch(&mut way.open(0, 1, |options| options.tail = tail));
+        let batches = epoch(&mut way.open(0, 1, |options| options.tail = Some(tail)));
         assert_eq!(batches.len() as u64, steps, "{}, {tail:?}", way.name);
         let mut ids = ids(&batches);
         assert_eq!(ids.len() as u64, rows, "{}, {tail:?}", way.name);
@@ -97,6 +97,74 @@ pub(super) fn tails_are_padded_repeated_or_dropped(way: &Way) {
         ids.sort_unstable();
         ids.dedup();
         assert_eq!(ids.len() as u64, rows.min(way.rows), "{}, {tail:?}", way.name);
+    }
+}
+
+pub(super) fn tails_are_short_or_even_on_any_ranks(way: &Way) {
+    // 9 steps and 5 rows, or of a mixture 4: under `even` the last two steps share 30, or 29.
+    const BATCH: u64 = 25;
+    let open = |tail, rank, world| {
+        way.open(rank, world, |options| (options.tail, options.global_batch_size) = (Some(tail), Some(BATCH)))
+    };
+    let (whole, left) = ((way.rows / BATCH) as usize, (way.rows % BATCH) as usize);
+    let expected: Vec<Vec<i64>> = epoch(&mut open(Tail::Pad, 0, 1)).into_iter().map(|batch| batch.ids).collect();
+    let sorted = |ids: &[i64]| {
+        let mut ids = ids.to_vec();
+        ids.sort_unstable();
+        ids
+    };
+    for (tail, world, other) in [(Tail::Short, 1, 3), (Tail::Short, 3, 4), (Tail::Even, 1, 3), (Tail::Even, 7, 2)] {
+        let what = format!("{}, {tail:?}, {world} ranks", way.name);
+        let ranks: Vec<Vec<Seen>> = (0..world).map(|rank| epoch(&mut open(tail, rank, world))).collect();
+        assert!(ranks.iter().all(|batches| batches.len() == whole + 1), "{what}");
+        let masked = ranks.iter().flatten().flat_map(|batch| &batch.tensors).any(|(name, _)| name == "_mask");
+        assert!(!masked, "{what}");
+        let step = |at: usize| ranks.iter().flat_map(|batches| batches[at].ids.clone()).collect::<Vec<_>>();
+        assert!((0..whole - 1).all(|at| step(at) == expected[at]), "{what}");
+        let sizes = |at: usize| ranks.iter().map(|batches| batches[at].rows).collect::<Vec<_>>();
+        let mut last = step(whole);
+        if tail == Tail::Short {
+            assert_eq!(sizes(whole), vec![left.div_ceil(world as usize); world as usize], "{what}");
+            assert_eq!(step(whole - 1), expected[whole - 1], "{what}");
+            // What fills it comes from the start of the epoch.
+            let mut first = sorted(&expected[0]);
+            first.truncate(last.len() - left);
+            let start: Vec<_> = expected[..2].concat();
+            let again: Vec<_> = last.iter().copied().filter(|id| !expected[whole].contains(id)).collect();
+            assert!(again.len() == first.len() && again.iter().all(|id| start.contains(id)), "{what}: {again:?}");
+            last.retain(|id| expected[whole].contains(id));
+            assert_eq!(sorted(&last), sorted(&expected[whole]), "{what}");
+        } else {
+            for at in [whole - 1, whole] {
+                let (least, most) = (*sizes(at).iter().min().unwrap(), *sizes(at).iter().max().unwrap());
+                assert!(least > 0 && most - least <= 1, "{what}: {:?}", sizes(at));
+            }
+            let both = [step(whole - 1), last].concat();
+            assert_eq!(sorted(&both), sorted(&expected[whole - 1..].concat()), "{what}");
+        }
+        for stop in [whole - 1, whole, whole + 1] {
+            let mut found = Vec::new();
+            let mut states = Vec::new();
+            for rank in 0..world {
+                let mut loader = open(tail, rank, world);
+                found.extend((0..stop).flat_map(|_| next(&mut loader).unwrap().ids));
+                states.push(loader.state());
+            }
+            assert!(states.iter().all(|state| *state == states[0]), "{what}");
+            for rank in 0..other {
+                let mut loader = open(tail, rank, other);
+                loader.load_state(&states[0]).unwrap();
+                let batches = epoch(&mut loader);
+                assert_eq!(batches.len(), whole + 1 - stop, "{what}, then {other} from step {stop}");
+                found.extend(batches.into_iter().flat_map(|batch| batch.ids));
+            }
+            let (times, rows) = (found.len() as u64, way.rows);
+            let again = times - rows;
+            assert!(again < u64::from(if tail == Tail::Even { 1 } else { world.max(other) }), "{what}: {again}");
+            let mut once = sorted(&found);
+            once.dedup();
+            assert_eq!(once, sorted(&expected.concat()), "{what}, then {other} from step {stop}");
+        }
     }
 }
 

@@ -43,7 +43,7 @@ impl Way {
         Self { name, open: Box::new(open), rows: ROWS as u64, borders: &[], decodes: true, _keep: Box::new(keep) }
     }
 
-    /// A loader of rank `rank` of `world`, without images unless `change` asks for them.
+    /// A loader of rank `rank` of `world`, padded, without images unless `change` asks for them.
     pub(super) fn try_open(&self, rank: u32, world: u32, change: impl FnOnce(&mut LoaderOptions)) -> Result<Loader> {
         let mut options = support::options(Path::new(""), GLOBAL, rank, world);
         (options.seed, options.timeout) = (7, 60.0);

@@ -98,7 +98,7 @@ fn records_of_tensorflow_have_the_values_that_it_wrote() {
     for name in ["plain.tfrecord", "gzip.tfrecord.gz", "zlib.tfrecord.zz"] {
         let src = fixture("convert/tfrecord").join(name);
         check_records(&src);
-        let (parquet, back) = (directory.path().join(name), directory.path().join(format!("{name}-tfrecord")));
+        let [parquet, back] = ["parquet", "tfrecord"].map(|to| directory.path().join(format!("{name}-{to}")));
         let report = run(&src, &parquet, &ConvertOptions { verify: true, ..to(Format::Parquet) }).unwrap();
         assert!(report.verified && report.rows == 10 && report.from == Format::Tfrecord, "{report:?}");
         check_records(&parquet);

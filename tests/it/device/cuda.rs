@@ -11,7 +11,7 @@ use bowstring::device::{Conversion, Device, Fenced, Gpu, Stream};
 use bowstring::schema::DType;
 use bowstring::{Error, Result};
 
-use super::fake::{Fake, build, child, is_child};
+use super::fake::{Fake, build, child};
 use super::held::{Dice, Held, fresh_seed, seed_of_parent, settled, upload};
 use crate::support::soak;
 
@@ -23,11 +23,9 @@ fn without_a_driver_every_way_in_is_a_clear_error() {
     println!("{said}");
 }
 
-#[test]
-#[ignore = "a child"]
-fn without_a_driver() {
+pub(crate) fn without_a_driver() {
     // SAFETY: this only asks whether the library opens.
-    if !is_child() || unsafe { cudarc::driver::sys::is_culib_present() } {
+    if unsafe { cudarc::driver::sys::is_culib_present() } {
         println!("this machine has a driver: not tried");
         return;
     }
@@ -59,18 +57,14 @@ fn a_driver_that_refuses_says_why() {
     assert!(said.contains("no CUDA-capable device"), "{said}");
 }
 
-#[test]
-#[ignore = "a child"]
-fn refused() {
-    if is_child() {
-        // Asked twice: the answer is kept.
-        for _ in 0..2 {
-            let error = cuda::open(&Gpu::Default).unwrap_err();
-            assert!(matches!(error, Error::Device { .. }), "{error}");
-            println!("{error}");
-        }
-        assert!(visible::inventory().problem.is_some());
+pub(crate) fn refused() {
+    // Asked twice: the answer is kept.
+    for _ in 0..2 {
+        let error = cuda::open(&Gpu::Default).unwrap_err();
+        assert!(matches!(error, Error::Device { .. }), "{error}");
+        println!("{error}");
     }
+    assert!(visible::inventory().problem.is_some());
 }
 
 #[test]
@@ -80,12 +74,7 @@ fn the_own_gpu_is_found_and_shown() {
     child("device::cuda::inventory", Some(&library), &variables);
 }
 
-#[test]
-#[ignore = "a child"]
-fn inventory() {
-    if !is_child() {
-        return;
-    }
+pub(crate) fn inventory() {
     let there = visible::inventory();
     assert_eq!((there.driver.as_deref(), there.problem.as_deref(), there.devices.len()), (Some("13.0"), None, 3));
     assert_eq!(there.own.map(|own| (own.ordinal, own.why)), Some((2, "LOCAL_RANK=2".to_owned())));
@@ -149,12 +138,7 @@ fn memory_is_used_again_only_behind_its_readers() {
     }
 }
 
-#[test]
-#[ignore = "a child"]
-fn reuse() {
-    if !is_child() {
-        return;
-    }
+pub(crate) fn reuse() {
     let first = seed_of_parent();
     let fake = Fake::consumer();
     let mut batches = 0;
@@ -261,12 +245,7 @@ fn captures_and_the_threads_context_are_left_alone() {
     child("device::cuda::manners", Some(&build(13_000)), &[]);
 }
 
-#[test]
-#[ignore = "a child"]
-fn manners() {
-    if !is_child() {
-        return;
-    }
+pub(crate) fn manners() {
     let fake = Fake::consumer();
     fake.reset(7, 50);
     let (capturing, other) = (fake.stream(), fake.stream());
@@ -326,12 +305,7 @@ fn every_call_that_fails_is_an_error_and_loses_nothing() {
     }
 }
 
-#[test]
-#[ignore = "a child"]
-fn failures() {
-    if !is_child() {
-        return;
-    }
+pub(crate) fn failures() {
     let fake = Fake::consumer();
     let stream = fake.stream();
     let scenario = || -> Result<()> {

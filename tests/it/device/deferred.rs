@@ -50,7 +50,7 @@ pub(super) fn dataset(folder: &Path, cells: &[Vec<u8>], image: ImageOptions) -> 
     writer.close().unwrap();
     let mut options = options(folder, 5, 0, 1);
     options.columns.images = [("image".to_owned(), image)].into();
-    (options.tail, options.shuffle) = (Tail::Pad, false);
+    (options.tail, options.shuffle) = (Some(Tail::Pad), false);
     options
 }
 
@@ -162,7 +162,7 @@ fn a_device_that_decodes_delivers_the_bits_of_the_cpu() {
     let mut seed = 0;
     for dtype in [DType::Uint8, DType::Float16, DType::Bfloat16, DType::Float32] {
         for layout in [Layout::Chw, Layout::Hwc] {
-            let mut options = LoaderOptions { tail: Tail::Pad, ..photos(dtype) };
+            let mut options = LoaderOptions { tail: Some(Tail::Pad), ..photos(dtype) };
             for image in options.columns.images.values_mut() {
                 image.layout = layout;
             }
@@ -203,7 +203,8 @@ fn every_kind_of_image_comes_through_and_positions_are_kept() {
         let normalize = (channels == 3).then(Normalize::imagenet);
         let resize_shorter = (crop == Crop::Center).then_some(14);
         let image = ImageOptions { channels, crop, resize_shorter, normalize, ..image.clone() };
-        let options = LoaderOptions { shuffle: true, seed: 3, tail, ..dataset(folder.path(), &cells, image) };
+        let options =
+            LoaderOptions { shuffle: true, seed: 3, tail: Some(tail), ..dataset(folder.path(), &cells, image) };
         let mut reference = cpu(&options);
         let whole: Vec<_> = (0..2).map(|_| epoch(&mut reference)).collect();
         let sim = Sim::new(11);

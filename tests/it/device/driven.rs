@@ -9,7 +9,7 @@ use bowstring::pipeline::LoaderOptions;
 use bowstring::schema::DType;
 use bowstring::{Error, Loader};
 
-use super::fake::{Balance, Fake, build, child, is_child};
+use super::fake::{Balance, Fake, build, child};
 use super::held::settled;
 use super::loader::{cpu, epoch, photos};
 use super::suite::{self, Bench};
@@ -94,12 +94,7 @@ fn the_suite_passes_over_the_fake_driver() {
     }
 }
 
-#[test]
-#[ignore = "a child"]
-fn suite_over_the_fake() {
-    if !is_child() {
-        return;
-    }
+pub(crate) fn suite_over_the_fake() {
     let fake = Arc::new(Fake::consumer());
     suite::all("cuda", |seed| Driven::new(&fake, seed));
     settled(&fake);
@@ -111,12 +106,7 @@ fn the_loader_delivers_through_the_driver() {
     child("device::driven::loader_over_the_fake", Some(&build(13_000)), &[("FAKE_CUDA_DEVICES", "2")]);
 }
 
-#[test]
-#[ignore = "a child"]
-fn loader_over_the_fake() {
-    if !is_child() {
-        return;
-    }
+pub(crate) fn loader_over_the_fake() {
     let fake = Fake::consumer();
     fake.reset(3, 40);
     for dtype in [DType::Float32, DType::Bfloat16, DType::Uint8] {
@@ -143,10 +133,8 @@ fn without_a_gpu_auto_is_the_cpu_and_cuda_an_error() {
     }
 }
 
-#[test]
-#[ignore = "a child"]
-fn loader_without_a_gpu() {
-    if !is_child() || visible::inventory().problem.is_none() {
+pub(crate) fn loader_without_a_gpu() {
+    if visible::inventory().problem.is_none() {
         println!("this machine has a GPU: not tried");
         return;
     }

@@ -4,66 +4,41 @@
 
 use std::env;
 use std::ffi::{CString, c_char, c_int, c_uint, c_void};
-use std::fs;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 use std::sync::Mutex;
 
 use bowstring::device::Stream;
 
-/// Says to a child that it is one.
-const CHILD: &str = "BOWSTRING_FAKE_CUDA";
+use crate::child;
+use crate::support::compile;
 
 /// A driver for CUDA `version` (13000 is 13.0), as a directory that holds `libcuda.so.1`.
 pub(crate) fn build(version: u32) -> PathBuf {
     let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/device/cuda");
     let include = [format!("-DFAKE_VERSION={version}"), "-I".to_owned(), kernels.to_str().unwrap().to_owned()];
-    let library = compile("cuda.c", "libcuda.so.1", &include, &[kernels.join("kernels.cu")]);
+    let library = compile("tests/fake_cuda/cuda.c", "libcuda.so.1", &include, &[kernels.join("kernels.cu")]);
     library.parent().unwrap().to_owned()
 }
 
 /// The library of nvJPEG that works on the driver's streams.
 pub(crate) fn build_nvjpeg() -> PathBuf {
-    compile("nvjpeg.c", "libnvjpeg.so.12", &[], &[])
+    compile("tests/fake_cuda/nvjpeg.c", "libnvjpeg.so.12", &[], &[])
 }
 
 /// An older one, that cannot tell how many engines there are.
 pub(crate) fn build_old_nvjpeg() -> PathBuf {
-    compile("nvjpeg.c", "libnvjpeg.so.12", &["-DFAKE_OLD".to_owned()], &[])
+    compile("tests/fake_cuda/nvjpeg.c", "libnvjpeg.so.12", &["-DFAKE_OLD".to_owned()], &[])
 }
 
-/// Compiles `source` of tests/fake_cuda with these options to a library called `name`, in a directory for what it is made of.
-fn compile(source: &str, name: &str, options: &[String], others: &[PathBuf]) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fake_cuda").join(source);
-    let mut hasher = DefaultHasher::new();
-    let files = std::iter::once(&source).chain(others).map(|path| fs::read(path).unwrap());
-    (files.collect::<Vec<_>>(), options).hash(&mut hasher);
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("fake-{name}-{:016x}", hasher.finish()));
-    let library = directory.join(name);
-    if !library.exists() {
-        fs::create_dir_all(&directory).unwrap();
-        let made = tempfile::Builder::new().tempfile_in(&directory).unwrap().into_temp_path();
-        let mut cc = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()));
-        cc.args(["-std=gnu11", "-O2", "-ffp-contract=off", "-fvisibility=hidden", "-shared", "-fPIC"]);
-        cc.args(options).arg("-o").arg(&*made).arg(&source).args(["-lpthread", "-lm", "-ldl"]);
-        let done = cc.output().unwrap_or_else(|error| panic!("the C compiler that links Rust: {error}"));
-        assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-        // Several tests may build it at once; each puts a whole file in place.
-        made.persist(&library).unwrap();
-    }
-    library
-}
-
-/// Runs the ignored test `name` as a child that finds the driver in `library` (none: an empty directory), and returns what it printed.
+/// Runs the role `name` as a child that finds the driver in `library` (none: an empty directory), and returns what it printed.
 pub(crate) fn child(name: &str, library: Option<&Path>, variables: &[(&str, &str)]) -> String {
     let empty = tempfile::tempdir().unwrap();
-    let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["--exact", name, "--ignored", "--nocapture", "--test-threads=1"]);
+    let mut command = child::command(name);
     let ours = library.unwrap_or(empty.path()).to_owned();
     let rest = env::var_os("LD_LIBRARY_PATH");
     let paths = std::iter::once(ours).chain(rest.iter().flat_map(env::split_paths));
-    command.env("LD_LIBRARY_PATH", env::join_paths(paths).unwrap()).env(CHILD, "1");
+    command.env("LD_LIBRARY_PATH", env::join_paths(paths).unwrap());
     for unset in ["CUDA_VISIBLE_DEVICES", "LOCAL_RANK", "SLURM_LOCALID", "BOWSTRING_RESOURCES", "BOWSTRING_NVJPEG"] {
         command.env_remove(unset);
     }
@@ -74,15 +49,6 @@ pub(crate) fn child(name: &str, library: Option<&Path>, variables: &[(&str, &str
     // A panic inside a call would be caught there and come out as an error: it must not even happen.
     assert!(!said.contains("panicked"), "{name}\n{said}");
     said
-}
-
-/// Whether this process is a child that [`child`] started; said where it is not.
-pub(crate) fn is_child() -> bool {
-    let child = env::var_os(CHILD).is_some();
-    if !child {
-        println!("this test runs as a child of another one");
-    }
-    child
 }
 
 /// Calls a function of the fake and expects code 0.

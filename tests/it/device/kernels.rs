@@ -7,7 +7,7 @@ use bowstring::device::cuda::Cuda;
 use bowstring::device::{Address, Conversion, Device, Lists};
 use bowstring::schema::DType;
 
-use super::fake::{Fake, build, child, is_child};
+use super::fake::{Fake, build, child};
 use super::held::{Dice, Held, fresh_seed, seed_of_parent, settled, upload};
 use crate::support::soak;
 
@@ -17,12 +17,7 @@ fn conversions_equal_the_host_reference() {
     child("device::kernels::conversions", Some(&build(13_000)), &[("BOWSTRING_TEST_SEED", &seed)]);
 }
 
-#[test]
-#[ignore = "a child"]
-fn conversions() {
-    if !is_child() {
-        return;
-    }
+pub(crate) fn conversions() {
     let mut dice = Dice(seed_of_parent());
     let fake = Fake::consumer();
     fake.reset(1, 0);

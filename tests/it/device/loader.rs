@@ -88,7 +88,7 @@ fn lists(files: &TempDir) -> LoaderOptions {
     writer.close().unwrap();
     let mut options = options(files.path(), 24, 0, 1);
     options.columns.nulls = Nulls::Mask.into();
-    options.tail = Tail::Pad;
+    options.tail = Some(Tail::Pad);
     options
 }
 
@@ -150,7 +150,7 @@ pub(super) fn all_given_back(sim: &Sim) {
 fn photos_are_normalised_on_the_device_with_the_bits_of_the_cpu() {
     for (seed, dtype) in [DType::Float32, DType::Float16, DType::Bfloat16, DType::Uint8].into_iter().enumerate() {
         for tail in [Tail::Pad, Tail::Repeat] {
-            let options = LoaderOptions { tail, ..photos(dtype) };
+            let options = LoaderOptions { tail: Some(tail), ..photos(dtype) };
             let expected = epoch(&mut cpu(&options));
             let sim = Sim::new(seed as u64);
             let mut loader = Loader::open_on(&options, Arc::clone(&sim) as _).unwrap();

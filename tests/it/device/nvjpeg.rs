@@ -17,7 +17,7 @@ use bowstring::schema::DType;
 use bowstring::{AnyBatch, Error, Loader, Result};
 
 use super::deferred::{by_device, damaged, dataset, real_photos, zoo};
-use super::fake::{Fake, build, build_nvjpeg, build_old_nvjpeg, child, is_child};
+use super::fake::{Fake, build, build_nvjpeg, build_old_nvjpeg, child};
 use super::held::{Dice, Held, fresh_seed, seed_of_parent, settled, upload};
 use super::loader::{cpu, epoch, next};
 use crate::support::soak;
@@ -72,12 +72,7 @@ fn boxes_of_photos_equal_the_host_reference() {
     with_nvjpeg("device::nvjpeg::boxes", &[("BOWSTRING_TEST_SEED", &seed)]);
 }
 
-#[test]
-#[ignore = "a child"]
-fn boxes() {
-    if !is_child() {
-        return;
-    }
+pub(crate) fn boxes() {
     let mut dice = Dice(seed_of_parent());
     let fake = Fake::consumer();
     fake.reset(1, 0);
@@ -171,12 +166,7 @@ fn the_loader_delivers_what_nvjpeg_decodes() {
     }
 }
 
-#[test]
-#[ignore = "a child"]
-fn loader() {
-    if !is_child() {
-        return;
-    }
+pub(crate) fn loader() {
     let fake = Fake::consumer();
     fake.reset(5, 20);
     let folder = tempfile::tempdir().unwrap();
@@ -237,7 +227,7 @@ fn loader() {
         let floats = ImageOptions { dtype, layout, normalize, ..training.clone() };
         let options = |image: &ImageOptions| LoaderOptions {
             global_batch_size: Some(9),
-            tail: Tail::Pad,
+            tail: Some(Tail::Pad),
             ..dataset(folder.path(), &photos[..13], image.clone())
         };
         let found = epoch(&mut Loader::open(on_gpu(&options(&floats))).unwrap());
@@ -281,12 +271,7 @@ fn lanes_are_used_again_only_when_they_are_done() {
     with_nvjpeg("device::nvjpeg::lanes", &[("BOWSTRING_TEST_SEED", &fresh_seed())]);
 }
 
-#[test]
-#[ignore = "a child"]
-fn lanes() {
-    if !is_child() {
-        return;
-    }
+pub(crate) fn lanes() {
     let fake = Fake::consumer();
     let folder = tempfile::tempdir().unwrap();
     // Small, so that this side is far ahead of a stream that is slow; several groups a batch.
@@ -318,12 +303,7 @@ fn other_images_and_refused_photos_come_from_the_cpu() {
     said.lines().filter(|line| line.contains("differ")).for_each(|line| println!("{line}"));
 }
 
-#[test]
-#[ignore = "a child"]
-fn mixed() {
-    if !is_child() {
-        return;
-    }
+pub(crate) fn mixed() {
     let fake = Fake::consumer();
     fake.reset(9, 20);
     let folder = tempfile::tempdir().unwrap();
@@ -404,12 +384,7 @@ fn a_call_that_fails_is_an_error_or_left_to_the_cpu_and_nothing_is_lost() {
     }
 }
 
-#[test]
-#[ignore = "a child"]
-fn failing() {
-    if !is_child() {
-        return;
-    }
+pub(crate) fn failing() {
     let fake = Fake::consumer();
     fake.reset(2, 0);
     let folder = tempfile::tempdir().unwrap();
@@ -529,12 +504,7 @@ fn small(folder: &std::path::Path) -> LoaderOptions {
     dataset(folder, &real_photos()[..6], image)
 }
 
-#[test]
-#[ignore = "a child"]
-fn missing() {
-    if !is_child() {
-        return;
-    }
+pub(crate) fn missing() {
     let fake = Fake::consumer();
     let folder = tempfile::tempdir().unwrap();
     for device in ["cuda", "auto"] {
@@ -548,12 +518,7 @@ fn missing() {
     fake.finish();
 }
 
-#[test]
-#[ignore = "a child"]
-fn described() {
-    if !is_child() {
-        return;
-    }
+pub(crate) fn described() {
     let fake = Fake::consumer();
     let folder = tempfile::tempdir().unwrap();
     let mut loader = Loader::open(on_gpu(&small(folder.path()))).unwrap();
@@ -564,10 +529,8 @@ fn described() {
     fake.finish();
 }
 
-#[test]
-#[ignore = "a child"]
-fn no_gpu() {
-    if !is_child() || bowstring::device::cuda::visible::inventory().problem.is_none() {
+pub(crate) fn no_gpu() {
+    if bowstring::device::cuda::visible::inventory().problem.is_none() {
         println!("this machine has a GPU: not tried");
         return;
     }
@@ -577,12 +540,7 @@ fn no_gpu() {
     assert!(epoch(&mut Loader::open(auto).unwrap()) == epoch(&mut cpu(&options)));
 }
 
-#[test]
-#[ignore = "a child"]
-fn in_a_folder() {
-    if !is_child() {
-        return;
-    }
+pub(crate) fn in_a_folder() {
     let fake = Fake::consumer();
     let folder = PathBuf::from(std::env::var_os("FAKE_FOLDER").unwrap());
     // A system may have the real one, which is then found by name.

@@ -1,6 +1,6 @@
 """Indexes of row groups in the form in which Petastorm reads them: a pickle, written opcode by opcode. Rust writes the schema.
 
-Only what Petastorm's own reader and bowstring's inert one accept is written, whatever the objects are; nothing here reads one.
+It writes only opcodes that Petastorm's own reader and bowstring's inert one accept, for any objects; nothing here reads a pickle.
 """
 
 from __future__ import annotations

@@ -46,10 +46,10 @@ def materialize_dataset(
     The result is read by Petastorm and by bowstring. Nothing is stored if the code within raises.
 
     :param spark: the Spark session.
-    :param dataset_url: where the code within writes to.
+    :param dataset_url: the destination of the code within.
     :param schema: the schema to store.
     :param row_group_size_mb: size of row groups in MiB.
-    :param use_summary_metadata: whether Spark shall write summary files too; row groups are counted either way.
+    :param use_summary_metadata: let Spark write summary files too; row groups are counted either way.
     :param filesystem_factory: makes the file system, of pyarrow's or fsspec's, to store the schema with.
     """
     if not hasattr(spark, "_jsc") and not hasattr(getattr(spark, "sparkContext", None), "_jsc"):

@@ -1,4 +1,4 @@
-"""Data frames in a bowstring server in place of a cache directory: written there by Spark, fetched by whoever makes loaders."""
+"""Data frames in a bowstring server instead of a cache directory: written by Spark, fetched by processes that make loaders."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["count", "delete", "fetched", "is_server", "write"]
 
 
 def is_server(url: str) -> bool:
-    """Whether ``url`` is a server's."""
+    """True if ``url`` is a server's."""
     return url.startswith(("grpc://", "grpc+tcp://", "grpc+tls://"))
 
 

@@ -42,7 +42,7 @@ def make_spark_converter(
     stored there is deleted at exit. It may be a server of bowstring's that takes writes, ``grpc://host:port``: the frame then
     needs no file system that Spark and the trainer share.
 
-    :param df: the data frame; an equal one is stored once. Or the URL of a directory of Parquet, taken as it is, and deleted
+    :param df: the data frame; an equal one is stored once. Or the URL of a directory of Parquet, used unchanged, and deleted
         by :meth:`SparkDatasetConverter.delete` only.
     :param parquet_row_group_size_bytes: size of row groups.
     :param compression_codec: of Parquet; none by default.
@@ -216,7 +216,7 @@ class _Opened:
 
 
 class TorchDatasetContextManager(_Opened):
-    """What :meth:`SparkDatasetConverter.make_torch_dataloader` returns."""
+    """The result of :meth:`SparkDatasetConverter.make_torch_dataloader`."""
 
     def __init__(
         self,
@@ -243,7 +243,7 @@ class TorchDatasetContextManager(_Opened):
 
 
 class TFDatasetContextManager(_Opened):
-    """What :meth:`SparkDatasetConverter.make_tf_dataset` returns."""
+    """The result of :meth:`SparkDatasetConverter.make_tf_dataset`."""
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""What tests of code over a reader use."""
+"""Helpers for tests of code over a reader."""

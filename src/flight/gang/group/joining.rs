@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::super::collectives::Collectives;
 use super::super::journal::{MemberRecord, Record};
-use super::super::wire::{JoinRequest, Joined, Polled, Position, Reading, Refusal, millis, ranks};
+use super::super::refusal::millis;
+use super::super::wire::{JoinRequest, Joined, Polled, Position, Reading, Refusal, ranks};
 use super::{Effects, Group, Joiner, Member, Phase, REMEMBERED, config, share};
 use crate::manifest::Fingerprint;
 
@@ -186,6 +187,7 @@ impl Group {
             seats.into_iter().map(|seat| (seat.rank, Member { seat, until, left: false, acked: None })).collect();
         self.joiners.clear();
         self.rounds = Collectives::default();
+        self.gone = None;
         (self.base, self.acknowledged, self.reads) = (at, at, reads);
     }
 
@@ -208,7 +210,10 @@ impl Group {
     }
 
     pub(super) fn missing_joiners(&self) -> (Vec<u32>, usize) {
-        let missing = (0..self.world).filter(|rank| !self.joiners.contains_key(rank)).take(16).collect();
+        // Both in order: no look-up for each rank.
+        let mut there = self.joiners.keys().peekable();
+        let absent = |rank: &u32| there.next_if(|next| *next == rank).is_none();
+        let missing = (0..self.world).filter(absent).take(16).collect();
         (missing, (self.world as usize).saturating_sub(self.joiners.len()))
     }
 

@@ -47,6 +47,7 @@ impl Group {
             Record::Left { generation, rank, .. } if *generation == self.generation => {
                 if let Some(member) = self.members.get_mut(rank) {
                     member.left = true;
+                    self.gone.get_or_insert(*rank);
                 }
             }
             Record::Opened { generation, round, messages, .. } if *generation == self.generation => {

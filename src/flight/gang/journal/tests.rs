@@ -161,6 +161,23 @@ fn a_journal_of_the_version_before_is_opened_and_rewritten() {
     refused(&path, &damaged);
 }
 
+#[cfg(unix)]
+#[test]
+fn what_makes_a_caller_a_member_is_for_its_owner_alone_unless_he_says_otherwise() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("j");
+    let mode = || std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+    let (mut journal, _) = opened(&path).unwrap();
+    assert_eq!(mode(), 0o600);
+    for rights in [0o640, 0o600] {
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(rights)).unwrap();
+        journal.compact(&records()).unwrap();
+        assert_eq!(mode(), rights, "a new file under its name");
+    }
+}
+
 #[test]
 fn compaction_keeps_what_it_is_given_and_appends_after_it() {
     let home = tempfile::tempdir().unwrap();

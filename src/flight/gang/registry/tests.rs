@@ -33,6 +33,72 @@ fn calls_that_are_refused_leave_nothing_behind() {
 }
 
 #[test]
+fn long_answers_are_made_once_there_is_room_and_outside_of_the_lock() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let registry = Registry::open(None, RegistryOptions::default()).unwrap();
+        let asked = Mutex::new(Vec::new());
+        let room = |bytes: usize| -> BoxFuture<'_, Result<()>> {
+            assert!(registry.inner.try_lock().is_ok(), "others wait");
+            asked.lock().unwrap().push(bytes);
+            Box::pin(std::future::ready(if bytes > 300_000 { Err(Error::limit("x", 1, 0, "x")) } else { Ok(()) }))
+        };
+        let call = |action, body: Vec<u8>| {
+            let room: Room<'_> = &room;
+            let registry = &registry;
+            async move { registry.call_as(action, &body, |gang| Ok(gang.to_owned()), room).await }
+        };
+        let join = |gang: &str, rank, world_size| JoinRequest {
+            gang: gang.to_owned(),
+            rank,
+            world_size,
+            attempt: 5,
+            share: None,
+            info: MemberInfo::default(),
+            token: None,
+            timeout_ms: 1_000_000,
+            poll_ms: 0,
+        };
+        let gather = |round, bytes| {
+            let caller = Caller { gang: "g".to_owned(), generation: 1, rank: 0, attempt: 5 };
+            let message = "ab".repeat(bytes);
+            write(&MeetRequest { caller, round, message, timeout_ms: 1000, poll_ms: 0 }).unwrap()
+        };
+        call("gang.join", write(&join("g", 0, 1)).unwrap()).await.unwrap();
+        for (round, bytes) in [(1, 30_000), (2, 100_000), (2, 100_000), (3, 200_000)] {
+            let answer = call("gang.all_gather", gather(round, bytes)).await;
+            let expected = format!(r#"{{"state":"done","messages":["{}"]}}"#, "ab".repeat(bytes));
+            assert_eq!(answer.ok(), (bytes < 150_000).then(|| expected.into_bytes()), "round {round}");
+        }
+        assert_eq!(*asked.lock().unwrap(), [200_003, 200_003, 400_003]);
+        for rank in 0..100 {
+            call("gang.join", write(&join("h", rank, 101)).unwrap()).await.unwrap();
+        }
+        asked.lock().unwrap().clear();
+        call("gang.state", br#"{"gang":"h"}"#.to_vec()).await.unwrap();
+        assert_eq!(*asked.lock().unwrap(), [100 * limits::ENTRY]);
+    });
+}
+
+#[test]
+fn a_process_that_asks_to_be_held_for_ever_is_forgotten_all_the_same() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let registry = Registry::open(None, RegistryOptions::default()).unwrap();
+        let join = |attempt| {
+            let info = MemberInfo::default();
+            let (gang, share, token) = ("g".to_owned(), None, None);
+            let (timeout_ms, poll_ms) = (u64::MAX, u64::MAX >> 1);
+            write(&JoinRequest { gang, rank: 0, world_size: 2, attempt, share, info, token, timeout_ms, poll_ms })
+                .unwrap()
+        };
+        registry.call("gang.join", &join(1)).await.unwrap();
+        tokio::time::advance(registry.options.lease + registry.options.max_poll).await;
+        registry.call("gang.join", &join(2)).await.expect("its rank is free");
+    });
+}
+
+#[test]
 fn no_call_is_held_longer_than_the_registry_says() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {

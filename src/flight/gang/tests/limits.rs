@@ -55,6 +55,22 @@ fn names_and_texts_are_bounded_and_leave_nothing() {
 }
 
 #[test]
+fn a_gang_that_would_go_on_makes_no_room_for_another_tenant() {
+    let mut machine = Machine::new(RegistryOptions { max_gangs: 1, ..RegistryOptions::default() });
+    let join = |gang: &str, attempt| JoinRequest { gang: gang.into(), ..request(0, 1, attempt) };
+    let _ = machine.join(at(0), &join("anna/a", 1)).unwrap();
+    let position = Position { epoch: 0, step: 7 };
+    let caller = Caller { gang: "anna/a".into(), ..caller(0, 1, 1) };
+    let _ = machine.ack(at(0), &AckRequest { caller, position, plan: None }).unwrap();
+    machine.tick(at(60));
+    assert_eq!(machine.state(at(60), "anna/a").unwrap().phase, "forming", "interrupted");
+    assert!(matches!(machine.join(at(61), &join("bert/b", 2)), Err(Refusal::Limit { .. })));
+    assert_eq!(done(machine.join(at(62), &join("anna/a", 3))).resume, Some(position));
+    machine.tick(at(120));
+    assert!(machine.join(at(121), &join("anna/b", 4)).is_ok(), "its own tenant's may");
+}
+
+#[test]
 fn ranks_and_messages_of_all_gangs_together_are_bounded() {
     let options = RegistryOptions { max_members: 3, max_held: 10, ..RegistryOptions::default() };
     let mut machine = Machine::new(options);

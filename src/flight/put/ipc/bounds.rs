@@ -5,7 +5,6 @@ use arrow::datatypes::{
 };
 use arrow::ipc::{Buffer, FieldNode, RecordBatch};
 
-use super::malformed;
 use crate::error::{Error, Result};
 
 /// Rows that a message may have beyond eight for each byte of its body: a column of nulls takes none.
@@ -211,5 +210,15 @@ impl<'m, N: Iterator<Item = &'m FieldNode>, B: Iterator<Item = &'m Buffer>> Walk
             }
         }
         Ok(rows)
+    }
+}
+
+/// What a message should have been, and what it is.
+pub(super) fn malformed(expected: &str, found: impl std::fmt::Display) -> Error {
+    Error::Mismatch {
+        what: "an Arrow message that is put".to_owned(),
+        expected: expected.to_owned(),
+        found: found.to_string(),
+        hint: "the writer does not speak Arrow IPC".to_owned(),
     }
 }

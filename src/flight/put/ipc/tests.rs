@@ -1,9 +1,11 @@
 use std::panic::catch_unwind;
 
 use arrow::array::{
-    DictionaryArray, FixedSizeListArray, Int64Array, ListArray, NullArray, StringArray, StringViewArray, StructArray,
+    BooleanArray, DictionaryArray, FixedSizeListArray, Int64Array, ListArray, NullArray, StringArray, StringViewArray,
+    StructArray,
 };
-use arrow::datatypes::{Field, Float32Type, Int32Type, Schema};
+use arrow::buffer::OffsetBuffer;
+use arrow::datatypes::{Field, Float32Type, Int32Type, Schema, UInt8Type};
 use arrow::ipc::writer::StreamWriter;
 use arrow::ipc::{
     BodyCompression, BodyCompressionArgs, BodyCompressionMethod, Buffer as Place, CompressionType, FieldNode,
@@ -146,6 +148,36 @@ fn a_value_that_every_row_points_to_is_counted_as_often() {
             Err(error) => assert!(!allowed && matches!(error, Error::Limit { asked: 10_000_000, .. }), "{error}"),
         }
     }
+}
+
+#[test]
+fn values_that_take_no_bytes_are_counted_for_the_writer() {
+    // One row, and a body of a few bytes: a list of structs of nulls.
+    let of_nulls = |members: usize, values: usize| {
+        let member = |at: usize| Arc::new(Field::new(format!("n{at}"), DataType::Null, true));
+        let nulls: ArrayRef = Arc::new(NullArray::new(values));
+        let members = StructArray::from((0..members).map(|at| (member(at), Arc::clone(&nulls))).collect::<Vec<_>>());
+        let field = Arc::new(Field::new("item", members.data_type().clone(), true));
+        ListArray::new(field, OffsetBuffer::from_lengths([values]), Arc::new(members), None)
+    };
+    let bytes = ListArray::from_iter_primitive::<UInt8Type, _, _>([Some(vec![Some(7); LIMIT / 2])]);
+    let columns: [(ArrayRef, bool); 4] = [
+        (Arc::new(of_nulls(500, 64 << 10)), false),
+        (Arc::new(of_nulls(5, 64 << 10)), true),
+        (Arc::new(bytes), true),
+        (Arc::new(BooleanArray::from(vec![true; 4 * LIMIT])), true),
+    ];
+    for (column, allowed) in columns {
+        let batch = RecordBatch::try_from_iter([("x", column)]).unwrap();
+        match read(&sent(&batch)) {
+            Ok(found) => assert!(allowed && found == [batch]),
+            Err(error) => assert!(!allowed && matches!(error, Error::Limit { option: "message_bytes", .. }), "{error}"),
+        }
+    }
+    let nulls: Vec<(String, ArrayRef)> =
+        (0..500).map(|at| (format!("n{at}"), Arc::new(NullArray::new(64 << 10)) as ArrayRef)).collect();
+    let error = read(&sent(&RecordBatch::try_from_iter(nulls).unwrap())).unwrap_err();
+    assert!(matches!(error, Error::Limit { option: "message_bytes", .. }), "{error}");
 }
 
 #[test]

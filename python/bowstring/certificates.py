@@ -1,0 +1,65 @@
+"""The audit of a run: whether each step was consumed exactly once on every rank."""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypedDict
+
+from bowstring import _native
+
+__all__ = ["Audit", "Finding", "audit"]
+
+# Functions, since `from` is a word of Python's.
+Finding = TypedDict(
+    "Finding",
+    {
+        "fault": Literal["not_consumed", "repeated"],
+        "from": list[int],
+        "to": list[int],
+        "rank": "int | None",
+        "world_size": int,
+    },
+)
+Finding.__doc__ = "Steps that were not consumed exactly once; positions are ``[epoch, step]``."
+
+Audit = TypedDict(
+    "Audit",
+    {
+        "fingerprint": str,
+        "spec": dict[str, Any],
+        "rows": int,
+        "steps": int,
+        "loaders": int,
+        "resumes": int,
+        "replaced_steps": int,
+        "from": list[int],
+        "until": list[int],
+        "end": list[int],
+        "exact": bool,
+        "skipped_rows": int,
+        "zeroed_rows": int,
+        "findings": list[Finding],
+        "more_findings": int,
+    },
+)
+Audit.__doc__ = "The result of :func:`audit`; positions are ``[epoch, step]``."
+
+
+def audit(certificates: Iterable[Mapping[str, Any] | str | os.PathLike[str]], *, key: bytes | None = None) -> Audit:
+    """Joins the certificates of all ranks of a run, and of those before each restart.
+
+    A loader that resumed replaces what earlier ones consumed from its state on. ``exact`` tells whether every step from ``from`` up
+    to ``until``, the last position that all ranks reached, was consumed once by every rank; ``findings`` are the steps that were
+    not, and those that some ranks have not reached yet. Of several certificates of one loader the last one counts.
+
+    :param certificates: results of :meth:`bowstring.Loader.certificate`, or paths of JSON files of them.
+    :param key: the key that they are signed with; without one, signatures are not looked at.
+    """
+    documents = [
+        json.dumps(one) if isinstance(one, Mapping) else pathlib.Path(one).read_text("utf-8") for one in certificates
+    ]
+    found: Audit = json.loads(_native.audit(documents, key))
+    return found

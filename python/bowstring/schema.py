@@ -1,0 +1,79 @@
+"""The columns of a batch, known before the first one is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bowstring import _native
+
+__all__ = ["Field", "Schema"]
+
+
+@dataclass(frozen=True)
+class Field:
+    """One column as it is delivered. It may be several arrays of the batch: see :attr:`names`."""
+
+    name: str
+    dtype: str | None
+    """Element type of a tensor by NumPy's name; ``None`` for Arrow columns."""
+    arrow: str | None
+    """Arrow type of text, binary, lists of them, and columns named in ``arrow``. ``None`` for tensors."""
+    dims: tuple[str | int | tuple[str, int], ...]
+    """Axes: ``"batch"``, a length, ``"ragged"``, ``"any"``, or ``("padded", length)``."""
+    unit: str | None
+    """Unit of dates, times and durations, with the time zone if there is one: ``"us, UTC"``."""
+    classes: tuple[str, ...] | None
+    """Names of the classes that its integers number, if the dataset has them (Hugging Face's ``ClassLabel``)."""
+    valid: bool
+    """A mask ``<name>__valid`` comes with it."""
+    names: tuple[str, ...]
+    """Names of its arrays in a batch."""
+
+
+class Schema(Mapping[str, Field]):
+    """The columns of each batch by name. ``_mask`` of padded batches is not among them.
+
+    >>> pyarrow.schema(loader.schema)  # doctest: +SKIP
+
+    Arrow libraries read it as an Arrow schema with one field per column, as a server sends it: tensors of several axes are
+    ``arrow.fixed_shape_tensor``, ragged columns large lists; a column with a mask is nullable. ``str()`` gives one line per column.
+    """
+
+    def __init__(self, native: _native.Loader) -> None:
+        self._native = native
+        self._fields = {field["name"]: _field(field) for field in native.fields}
+
+    def __getitem__(self, name: str) -> Field:
+        return self._fields[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __arrow_c_schema__(self) -> Any:
+        """The Arrow schema, as a PyCapsule."""
+        return self._native.arrow_schema()
+
+    def __str__(self) -> str:
+        return self._native.schema
+
+    def __repr__(self) -> str:
+        return f"<bowstring.Schema: {self}>"
+
+
+def _field(document: Mapping[str, Any]) -> Field:
+    dims = tuple(("padded", dim["padded"]) if isinstance(dim, dict) else dim for dim in document["dims"])
+    return Field(
+        name=document["name"],
+        dtype=document["dtype"],
+        arrow=document["arrow"],
+        dims=dims,
+        unit=document["unit"],
+        classes=None if document["classes"] is None else tuple(document["classes"]),
+        valid=document["valid"],
+        names=tuple(document["names"]),
+    )

@@ -1,0 +1,61 @@
+"""The counters of a loader, as types."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+__all__ = ["Device", "Memory", "Stage", "Stats"]
+
+
+class Stage(TypedDict):
+    """Totals of one stage since the loader was opened."""
+
+    items: int
+    """Finished row groups (``read``, ``decode``) or batches (``batch``, ``consumer``)."""
+    bytes: int
+    """Bytes that came out: as stored (``read``), as Arrow (``decode``), as tensors (``batch``, ``consumer``)."""
+    worked_seconds: float
+    """Seconds of work, summed over threads; of ``consumer`` seconds outside the loader."""
+    waited_seconds: float
+    """Seconds of waiting for the stage before or for memory; of ``consumer`` seconds of waiting for a batch."""
+
+
+class Memory(TypedDict):
+    """Memory of one loader, in bytes."""
+
+    budget: int
+    used: int
+    peak: int
+
+
+class Device(TypedDict):
+    """Counters of the copies to a GPU."""
+
+    batches: int
+    bytes: int
+    allocations: int
+    overflows: int
+    refused: int
+    decoder: str | None
+    held: int
+    quarantined: int
+
+
+class _Stats(TypedDict):
+    read: Stage
+    decode: Stage
+    batch: Stage
+    consumer: Stage
+    rows: int
+    copied_per_delivered: float
+    seconds: float
+    seconds_to_first_batch: float | None
+    memory: Memory
+    bottleneck: str
+    waiting: float
+
+
+class Stats(_Stats, total=False):
+    """What a loader did so far; ``device`` only where batches are delivered on a GPU."""
+
+    device: Device

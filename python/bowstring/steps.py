@@ -1,0 +1,115 @@
+"""A loader's batches by their steps, for libraries that take a loader apart and put it together again.
+
+Accelerate's ``skip_first_batches`` makes a ``torch.utils.data.DataLoader`` of a loader's ``dataset``, ``batch_sampler`` and
+``collate_fn``. Those here give the loader's own batches: the sampler says which steps a pass has, the dataset has the batch of one.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+
+from torch.utils.data import random_split
+
+from bowstring.base import Rows
+from bowstring.errors import ConfigError, UnsupportedError
+from bowstring.underway import Underway
+
+if TYPE_CHECKING:
+    from bowstring.torch import DataLoader
+
+__all__ = ["Batches", "Step", "Steps", "no_random_split", "no_rows_by_number", "only"]
+
+
+def no_rows_by_number(name: str) -> NoReturn:
+    """The error for whoever wants single rows of ``name``."""
+    raise UnsupportedError(
+        f"a {name} yields whole batches in order and has no rows by number, so random_split, Subset and samplers cannot work on "
+        "it; split by a filter instead: filter='split(id, 0, 0.8)' and filter='split(id, 0.8, 1)'",
+        option="filter",
+    )
+
+
+def no_random_split(name: str) -> None:
+    """For ``__len__`` of ``name``, which is all that ``random_split`` asks: its parts would fail when a row is taken."""
+    if sys._getframe(2).f_code is random_split.__code__:
+        no_rows_by_number(name)
+
+
+class Step(NamedTuple):
+    """A step of an epoch."""
+
+    epoch: int
+    number: int
+
+
+class Batches(Rows):
+    """The rows of one epoch, as their number and as the batches of :class:`Steps`."""
+
+    def __init__(self, loader: DataLoader) -> None:
+        super().__init__(loader.rows)
+        self._loader = loader
+
+    def __len__(self) -> int:
+        no_random_split("bowstring.torch.DataLoader")
+        return super().__len__()
+
+    def __getitem__(self, step: Step) -> dict[str, Any]:
+        if not isinstance(step, Step):
+            no_rows_by_number("bowstring.torch.DataLoader")
+        native = self._loader._native
+        if (native.epoch, native.step) != step:
+            native.load_state({**native.state(), "epoch": step.epoch, "step": step.number})
+        batch = native.next(self._loader._batch)
+        if batch is None:
+            raise UnsupportedError(f"epoch {step.epoch} has no step {step.number}")
+        return batch
+
+
+class Steps:
+    """The steps of a pass, each a list of one. What skips some of them costs nothing: their batches are not made."""
+
+    def __init__(self, loader: DataLoader) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[list[Step]]:
+        native = self._loader._native
+        native.begin(self._loader._batch)
+        epoch, first, steps = native.epoch, native.step, native.steps
+        # An iterator of its own, so that a loop that is left tells it at once.
+        yield from Underway(self._loader, self._steps(epoch, first, steps))
+
+    def _steps(self, epoch: int, first: int, steps: int) -> Iterator[list[Step]]:
+        for number in range(first, steps):
+            yield [Step(epoch, number)]
+        native = self._loader._native
+        if (native.epoch, native.step) == (epoch, steps):
+            # The end of the epoch is told, as to a loop over the loader.
+            native.next(self._loader._batch)
+
+    def __len__(self) -> int:
+        return self._loader._native.steps
+
+    @property
+    def batch_size(self) -> int:
+        """Rows of a step.
+
+        :raises ConfigError: on one of several ranks, where who asks would share this rank's rows among all.
+        """
+        if self._loader.world_size > 1:
+            problem = "batches are this rank's own already, and would be shared among the ranks again"
+            hint = "hand the loader to Accelerator.prepare or Accelerator.prepare_data_loader, which leave it as it is"
+            raise ConfigError(f"option world_size: {problem}; {hint}", option="world_size")
+        return self._loader.batch_size
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether the incomplete last step is left out."""
+        return self._loader.drop_last
+
+
+def only(batches: list[Any]) -> Any:
+    """The batch of a list of one."""
+    (batch,) = batches
+    return batch

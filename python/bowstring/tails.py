@@ -1,0 +1,36 @@
+"""What becomes of the last, incomplete step of an epoch: ``tail``, torch's word for it, and what an adapter takes by default."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from bowstring.errors import ConfigError
+from bowstring.options import plain
+
+__all__ = ["settled", "told"]
+
+
+def told(options: Mapping[str, Any]) -> str | None:
+    """The tail that ``options`` or the environment name, if any, in options that hold ``tail`` alone or ``drop_last`` too."""
+    tail = settled(options.get("tail"), options.get("drop_last"))
+    return os.environ.get("BOWSTRING_TAIL") if tail is None else tail
+
+
+def settled(tail: str | None, drop_last: bool | None) -> str | None:
+    """``tail`` where ``drop_last`` may be given in its place; ``None`` if neither says which one.
+
+    :raises ConfigError: if the two disagree.
+    """
+    if drop_last is None:
+        return tail
+    drop_last = plain(drop_last)
+    if not isinstance(drop_last, bool):
+        raise ConfigError(f"option drop_last: {drop_last!r} is neither True nor False", option="drop_last")
+    # A keyword goes before the environment, but here is no other tail to go to.
+    other = os.environ.get("BOWSTRING_TAIL") if tail is None and not drop_last else tail
+    if other is not None and (other == "drop") != drop_last:
+        problem = f"{drop_last}, and tail is {other!r}; give one of the two"
+        raise ConfigError(f"option drop_last: {problem}", option="drop_last")
+    return "drop" if drop_last else tail

@@ -1,0 +1,70 @@
+"""A pass that Accelerate knows of, as it knows of its own loaders: it asks the loader of the loop that is under way.
+
+Accelerate ends gradient accumulation with an epoch, and cuts what ``gather_for_metrics`` gathers of a last step, by two questions
+to that loader: ``end_of_dataloader`` and ``remainder``. Nothing here imports it: whoever has an ``Accelerator`` has done so.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from bowstring.torch import DataLoader
+
+__all__ = ["Underway", "watched"]
+
+
+def watched() -> bool:
+    """Whether Accelerate is there to be told."""
+    return "accelerate.state" in sys.modules
+
+
+def _state() -> Any:
+    """Accelerate's state of the loops under way, if an ``Accelerator`` was made."""
+    kind = getattr(sys.modules.get("accelerate.state"), "GradientState", None)
+    return kind() if kind is not None and kind._shared_state else None
+
+
+class Underway:
+    """An iterator over ``items`` of a pass of ``loader``. Several threads may take from it if they may from ``items``."""
+
+    def __init__(self, loader: DataLoader, items: Iterator[Any]) -> None:
+        self._loader, self._items = loader, items
+
+    def __iter__(self) -> Underway:
+        return self
+
+    def __next__(self) -> Any:
+        self._begin()
+        try:
+            return next(self._items)
+        except BaseException:
+            self._end()
+            raise
+
+    def __del__(self) -> None:
+        # A loop that was left.
+        self._end()
+
+    def _begin(self) -> None:
+        state = _state()
+        if state is None or self._loader._underway is self._items:
+            return
+        active = state.active_dataloader
+        data = getattr(active, "dataset", None)
+        if active is not self._loader and self._loader in (data, getattr(data, "_loader", None)):
+            # One of Accelerate's own is around this loader, and tells of it.
+            return
+        # A pass that was left is over.
+        state._remove_dataloader(self._loader)
+        state._add_dataloader(self._loader)
+        self._loader._underway = self._items
+
+    def _end(self) -> None:
+        if self._loader._underway is self._items:
+            self._loader._underway = None
+            state = _state()
+            if state is not None:
+                state._remove_dataloader(self._loader)

@@ -1,0 +1,141 @@
+"""Loops with Accelerate, over loaders that it prepared: as many batches, the same rows and ends as with torch's own loader."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any
+
+import pytest
+import torch
+from habits import BATCH, FEW, HABITS, ROWS, numbers, reference, reference_ids, write
+
+pytest.importorskip("accelerate")
+from accelerate import Accelerator, skip_first_batches
+from accelerate.data_loader import prepare_data_loader
+from bowstring.torch import DataLoader
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+Ids = Callable[[Any], list[int]]
+
+
+@pytest.fixture
+def accelerator() -> Iterator[Accelerator]:
+    # Three do not divide the thirteen steps of an epoch.
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3)
+    yield accelerator
+    accelerator.end_training()
+    accelerator.gradient_state._reset_state()
+
+
+def with_ends(accelerator: Accelerator, batches: Any, ids: Ids) -> list[tuple[bool, bool, list[int]]]:
+    """What a loop with accumulation sees: where gradients are taken, where the epoch ends, and the rows for metrics."""
+    found, model = [], torch.nn.Linear(1, 1)
+    for batch in batches:
+        with accelerator.accumulate(model):
+            rows = accelerator.gather_for_metrics(torch.tensor(ids(batch)))
+            found.append((accelerator.sync_gradients, accelerator.gradient_state.end_of_dataloader, rows.tolist()))
+    return found
+
+
+def epochs_with_ends(accelerator: Accelerator, open: Callable[..., Any], ids: Ids) -> Any:
+    loader = accelerator.prepare(open())
+    return [with_ends(accelerator, loader, ids) for _ in range(3)], accelerator.gradient_state.in_dataloader
+
+
+def a_loop_that_was_left(accelerator: Accelerator, open: Callable[..., Any], ids: Ids) -> Any:
+    loader = accelerator.prepare(open())
+    found = with_ends(accelerator, islice(loader, 5), ids)
+    return found, with_ends(accelerator, loader, ids), with_ends(accelerator, loader, ids)
+
+
+def validation_within_training(accelerator: Accelerator, open: Callable[..., Any], ids: Ids) -> Any:
+    """The end of the inner loop is not that of the outer one, whose end comes all the same."""
+    train, valid = accelerator.prepare(open(), open(FEW))
+    found, model = [], torch.nn.Linear(1, 1)
+    for step, batch in enumerate(train):
+        with accelerator.accumulate(model):
+            found.append((accelerator.sync_gradients, ids(batch)))
+        if step in (4, 12):
+            found += with_ends(accelerator, valid, ids)
+            found.append((accelerator.gradient_state.end_of_dataloader, accelerator.gradient_state.in_dataloader))
+    return found
+
+
+def the_first_steps_are_skipped(accelerator: Accelerator, open: Callable[..., Any], ids: Ids) -> Any:
+    loader = accelerator.prepare(open())
+    some = skip_first_batches(loader, 5)
+    found = [len(some), with_ends(accelerator, some, ids)]
+    return [*found, with_ends(accelerator, loader, ids), with_ends(accelerator, loader, ids)]
+
+
+def more_are_skipped_than_there_are(accelerator: Accelerator, open: Callable[..., Any], ids: Ids) -> Any:
+    loader = accelerator.prepare(open())
+    found = [ids(batch) for batch in skip_first_batches(loader, 20)]
+    return found, [ids(batch) for batch in skip_first_batches(loader, 12)], [ids(batch) for batch in loader]
+
+
+def skipped_and_left(accelerator: Accelerator, open: Callable[..., Any], ids: Ids) -> Any:
+    loader = accelerator.prepare(open())
+    found = [ids(batch) for batch in islice(skip_first_batches(loader, 3), 2)]
+    return found, with_ends(accelerator, loader, ids)
+
+
+def prepared_as_a_function(accelerator: Accelerator, open: Callable[..., Any], ids: Ids) -> Any:
+    loader = prepare_data_loader(open(), torch.device("cpu"), num_processes=1, process_index=0, put_on_device=True)
+    return len(loader), [with_ends(accelerator, loader, ids) for _ in range(2)]
+
+
+def prepared_twice(accelerator: Accelerator, open: Callable[..., Any], ids: Ids) -> Any:
+    loader = accelerator.prepare_data_loader(accelerator.prepare(open()))
+    return accelerator.prepare_data_loader(loader) is loader, with_ends(accelerator, loader, ids)
+
+
+def the_length_of_the_data(accelerator: Accelerator, open: Callable[..., Any], ids: Ids) -> Any:
+    loader = accelerator.prepare(open())
+    return len(loader), len(loader.dataset), loader.drop_last, loader.num_workers
+
+
+LOOPS = [
+    epochs_with_ends,
+    a_loop_that_was_left,
+    validation_within_training,
+    the_first_steps_are_skipped,
+    more_are_skipped_than_there_are,
+    skipped_and_left,
+    prepared_as_a_function,
+    prepared_twice,
+    the_length_of_the_data,
+]
+
+
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
+def test_loop(loop: Callable[..., Any], accelerator: Accelerator, tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path)
+    ours = loop(accelerator, lambda rows=ROWS: DataLoader(path(rows), batch_size=BATCH, shuffle=False), numbers)
+    assert ours == loop(accelerator, reference, reference_ids)
+
+
+@pytest.mark.parametrize("habit", HABITS, ids=lambda habit: habit.__name__)
+def test_habit(habit: Callable[..., Any], accelerator: Accelerator, tmp_path: pathlib.Path) -> None:
+    path = write(tmp_path)
+    ours = habit(
+        lambda rows=ROWS: accelerator.prepare(DataLoader(path(rows), batch_size=BATCH, shuffle=False)), numbers
+    )
+    assert ours == habit(reference, reference_ids)
+
+
+def test_checkpoints_hold_the_place(accelerator: Accelerator, tmp_path: pathlib.Path) -> None:
+    loader = accelerator.prepare_data_loader(DataLoader(write(tmp_path)(ROWS), batch_size=BATCH, shuffle=True))
+    orders = [[numbers(batch) for batch in loader] for _ in range(2)]
+    loader.set_epoch(0)
+    assert [numbers(batch) for batch in islice(loader, 4)] == orders[0][:4]
+    accelerator.save_state(str(tmp_path / "state"))
+    assert [numbers(batch) for batch in loader] == orders[1]
+    accelerator.load_state(str(tmp_path / "state"))
+    assert [numbers(batch) for batch in loader] == orders[0][4:]
+    # In an epoch of its own order, where the loader stands in another one.
+    loader.set_epoch(1)
+    assert [numbers(batch) for batch in skip_first_batches(loader, 7)] == orders[1][7:]

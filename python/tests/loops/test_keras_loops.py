@@ -1,0 +1,194 @@
+"""Keras' own loops on each of its backends: they learn, measure and predict what they do over the framework's own loader."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from habits import BATCH
+
+pytest.importorskip("tensorflow")
+
+# Steps of Keras outside of a graph are slow: six of them make an epoch.
+ROWS = 6 * BATCH
+
+# Every loop over every kind of data: JSON of what came out, and of how many batches there were.
+PROGRAM = """
+import json, os, sys, warnings
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+warnings.simplefilter("ignore")
+import keras
+import pyarrow.parquet as pq
+import tensorflow as tf
+import torch
+from bowstring.tensorflow import dataset
+from bowstring.torch import Dataset
+
+path, size = sys.argv[1], int(sys.argv[2])
+table = pq.read_table(path)
+x, y = (table[name].to_numpy() for name in "xy")
+
+
+class Count(keras.callbacks.Callback):
+    def __init__(self):
+        super().__init__()
+        self.batches = {"train": 0, "test": 0, "predict": 0}
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.batches["train"] += 1
+
+    def on_test_batch_end(self, batch, logs=None):
+        self.batches["test"] += 1
+
+    def on_predict_batch_end(self, batch, logs=None):
+        self.batches["predict"] += 1
+
+
+def tf_own():
+    return tf.data.Dataset.from_tensor_slices(({"x": x}, y)).batch(size)
+
+
+def tf_ours():
+    return dataset(path, batch_size=size, columns=["x", "y"], targets="y", shuffle=False)
+
+
+def torch_own():
+    rows = torch.utils.data.TensorDataset(torch.from_numpy(x.copy()), torch.from_numpy(y.copy()))
+
+    def pair(found):
+        xs, ys = zip(*found, strict=True)
+        return {"x": torch.stack(xs)}, torch.stack(ys)
+
+    return torch.utils.data.DataLoader(rows, batch_size=size, collate_fn=pair)
+
+
+def torch_ours():
+    data = Dataset(path, batch_size=size, columns=["x", "y"], shuffle=False)
+    return torch.utils.data.DataLoader(data, batch_size=None, collate_fn=lambda batch: ({"x": batch["x"]}, batch["y"]))
+
+
+def model():
+    keras.utils.set_random_seed(3)
+    inputs = keras.Input((), name="x")
+    made = keras.Model({"x": inputs}, keras.layers.Dense(1)(keras.ops.expand_dims(inputs, -1)))
+    # Without tracing, which takes longer than these few rows; `fit_traced` has it.
+    made.compile("sgd", "mse", metrics=["mae"], run_eagerly=True)
+    return made
+
+
+def plain(value):
+    return {name: [round(float(one), 4) for one in ones] for name, ones in value.items()}
+
+
+def fit_traced(open, count):
+    made = model()
+    made.compile("sgd", "mse", metrics=["mae"])
+    return plain(made.fit(open(), epochs=2, verbose=0, callbacks=[count]).history)
+
+
+def fit(open, count):
+    return plain(model().fit(open(), epochs=2, verbose=0, callbacks=[count]).history)
+
+
+def fit_twice(open, count):
+    made, data = model(), open()
+    return [plain(made.fit(data, epochs=1, verbose=0, callbacks=[count]).history) for _ in range(2)]
+
+
+def fit_with_validation(open, count):
+    options = {"epochs": 2, "validation_data": open(), "verbose": 0, "callbacks": [count]}
+    return plain(model().fit(open(), **options).history)
+
+
+def validate_now_and_then(open, count):
+    options = {"epochs": 2, "validation_data": open(), "validation_freq": 2, "validation_steps": 3}
+    return plain(model().fit(open(), **options, verbose=0, callbacks=[count]).history)
+
+
+def fit_some_steps(open, count):
+    return plain(model().fit(open(), epochs=2, steps_per_epoch=4, verbose=0, callbacks=[count]).history)
+
+
+def stop_early(open, count):
+    stop = keras.callbacks.EarlyStopping("loss", min_delta=1e9, patience=1)
+    return plain(model().fit(open(), epochs=4, verbose=0, callbacks=[count, stop]).history)
+
+
+def go_on_at_an_epoch(open, count):
+    return plain(model().fit(open(), initial_epoch=2, epochs=3, verbose=0, callbacks=[count]).history)
+
+
+def evaluate(open, count):
+    made, data = model(), open()
+    found = [made.evaluate(data, verbose=0, callbacks=[count]) for _ in range(2)]
+    return [[round(float(one), 4) for one in ones] for ones in found]
+
+
+def evaluate_some_steps(open, count):
+    return [round(float(one), 4) for one in model().evaluate(open(), steps=4, verbose=0, callbacks=[count])]
+
+
+def predict(open, count):
+    made, data = model(), open()
+    return [[round(float(one), 3) for one in made.predict(data, verbose=0, callbacks=[count])[:, 0]] for _ in range(2)]
+
+
+def train_on_batches(open, count):
+    made, data = model(), open()
+    losses = []
+    for _ in range(2):
+        for inputs, target, *_ in data:
+            losses.append(round(float(made.train_on_batch(inputs, target)[0]), 4))
+    return losses
+
+
+LOOPS = [fit_traced, fit, fit_twice, fit_with_validation, validate_now_and_then, fit_some_steps, stop_early]
+LOOPS += [go_on_at_an_epoch, evaluate, evaluate_some_steps, predict, train_on_batches]
+STAGES = {
+    "plain": lambda data: data,
+    "mapped": lambda data: data.map(lambda inputs, target, *rest: ({"x": inputs["x"] * 1}, target, *rest)).prefetch(2),
+    "taken": lambda data: data.take(4),
+}
+BEHIND = [fit, evaluate, predict]
+# A tf.data.Dataset is no loader for torch's training step by hand, nor the other way round.
+by_hand = keras.backend.backend().replace("tensorflow", "tf")
+cases = [(loop, torch_own, torch_ours, "plain") for loop in LOOPS if loop is not train_on_batches or by_hand == "torch"]
+cases += [(loop, tf_own, tf_ours, "plain") for loop in LOOPS if loop is not train_on_batches or by_hand == "tf"]
+cases += [(loop, tf_own, tf_ours, stages) for loop in BEHIND for stages in ("mapped", "taken")]
+report = {"backend": keras.backend.backend(), "wrong": [], "loops": len(cases)}
+for loop, own, ours, stages in cases:
+    said = []
+    for open in (own, ours):
+        count = Count()
+        said.append([loop(lambda open=open: STAGES[stages](open()), count), count.batches])
+    if said[0] != said[1]:
+        report["wrong"].append([loop.__name__, own.__name__, stages, *said])
+print()
+print(json.dumps(report))
+"""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("backend", ["tensorflow", "torch", "jax"])
+def test_loops(
+    backend: str, tmp_path: pathlib.Path, script: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if backend == "jax":
+        pytest.importorskip("jax")
+    path = tmp_path / "pairs.parquet"
+    numbers = [row % 17 / 8 for row in range(ROWS)]
+    columns = {"x": pa.array(numbers, pa.float32()), "y": pa.array([2 * n - 1 for n in numbers], pa.float32())}
+    pq.write_table(pa.table(columns), path, row_group_size=30)
+    monkeypatch.setenv("KERAS_BACKEND", backend)
+    process = script(f"{PROGRAM}\nsys.stdout.flush()\nos._exit(0)\n", path, BATCH)
+    out, errors = process.communicate(timeout=280)
+    assert process.returncode == 0, errors[-4000:]
+    found = json.loads(out.splitlines()[-1])
+    assert found["backend"] == backend
+    assert found["wrong"] == []
+    assert found["loops"] >= 28

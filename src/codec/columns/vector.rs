@@ -1,0 +1,219 @@
+//! Vectors of Spark, which it stores as structs of `type` (0: sparse, 1: dense), `size`, `indices` and `values`: as a matrix, or as the rows
+//! of a sparse one.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, Float64Array, Int8Array, Int32Array};
+use arrow::buffer::{Buffer, OffsetBuffer};
+use arrow::datatypes::{Float64Type, Int8Type, Int32Type};
+
+use super::block::{Bad, Cause, Data, Offsets, Part, RowSet};
+use super::number::{self, convert, misfits};
+use super::output::{Held, Member, NullPlan};
+use super::prepare::{self, Checked};
+use crate::schema::DType;
+
+/// The type of a sparse vector, and of a dense one.
+const SPARSE: i8 = 0;
+const DENSE: i8 = 1;
+
+/// The columns of the struct.
+struct Vectors<'a> {
+    array: &'a ArrayRef,
+    kinds: &'a Int8Array,
+    sizes: &'a Int32Array,
+    indices: (Offsets, ArrayRef),
+    values: (Offsets, ArrayRef),
+}
+
+/// One vector.
+enum Vector {
+    Null,
+    /// It is none: its parts do not fit each other.
+    Broken,
+    Dense(Range<usize>),
+    /// Its length, and where its indices and its values are.
+    Sparse(usize, Range<usize>, Range<usize>),
+}
+
+impl<'a> Vectors<'a> {
+    fn of(array: &'a ArrayRef) -> Checked<Self> {
+        let of = array.as_struct_opt().ok_or("no struct, where the schema promises a vector of Spark")?;
+        let column = |name: &str| of.column_by_name(name).ok_or_else(|| format!("the vector has no member {name}"));
+        let wrong = |name: &str| format!("the vector's member {name} is of another type");
+        let list = |name: &str| prepare::items(column(name)?);
+        let kinds = column("type")?.as_primitive_opt::<Int8Type>().ok_or_else(|| wrong("type"))?;
+        let sizes = column("size")?.as_primitive_opt::<Int32Type>().ok_or_else(|| wrong("size"))?;
+        let (indices, values) = (list("indices")?, list("values")?);
+        if indices.1.as_primitive_opt::<Int32Type>().is_none() || values.1.as_primitive_opt::<Float64Type>().is_none() {
+            return Err(wrong("values"));
+        }
+        Ok(Self { array, kinds, sizes, indices, values })
+    }
+
+    fn numbers(&self) -> &Float64Array {
+        self.values.1.as_primitive()
+    }
+
+    fn places(&self) -> &Int32Array {
+        self.indices.1.as_primitive()
+    }
+
+    fn get(&self, row: usize) -> Vector {
+        if self.array.is_null(row) || self.kinds.is_null(row) {
+            return Vector::Null;
+        }
+        let range = |(offsets, _): &(Offsets, ArrayRef)| offsets.at(row)..offsets.at(row + 1);
+        let (indices, values) = (range(&self.indices), range(&self.values));
+        if self.numbers().null_count() > 0 && values.clone().any(|at| self.numbers().is_null(at)) {
+            return Vector::Null;
+        }
+        match (self.kinds.value(row), self.sizes.is_valid(row).then(|| self.sizes.value(row))) {
+            (DENSE, _) => Vector::Dense(values),
+            (SPARSE, Some(size)) if size >= 0 && indices.len() == values.len() => {
+                // Not below zero.
+                let size = size as usize;
+                let inside = |at: usize| {
+                    self.places().is_valid(at) && usize::try_from(self.places().value(at)).is_ok_and(|at| at < size)
+                };
+                if indices.clone().all(inside) { Vector::Sparse(size, indices, values) } else { Vector::Broken }
+            }
+            _ => Vector::Broken,
+        }
+    }
+}
+
+/// The length of the first vector in a column of them.
+pub(crate) fn length(array: &ArrayRef) -> Option<usize> {
+    let vectors = Vectors::of(array).ok()?;
+    (0..array.len()).find_map(|row| match vectors.get(row) {
+        Vector::Dense(values) => Some(values.len()),
+        Vector::Sparse(size, ..) => Some(size),
+        Vector::Null | Vector::Broken => None,
+    })
+}
+
+/// Prepares the column `root` of vectors.
+pub(super) fn part(member: &Member, root: &ArrayRef) -> Checked<Part> {
+    let vectors = Vectors::of(root)?;
+    match member.held {
+        Held::Dense(size) => dense(member, &vectors, size),
+        Held::Sparse => sparse(member, &vectors, true),
+        Held::Indices => sparse(member, &vectors, false),
+        Held::Values | Held::Strings(..) | Held::Arrow(_) => Err("no vectors".to_owned()),
+    }
+}
+
+/// Zeros for `len` numbers: how many there are says a file.
+fn zeros(len: Option<usize>) -> Checked<Vec<f64>> {
+    let mut numbers = Vec::new();
+    let len = len.filter(|len| numbers.try_reserve_exact(*len).is_ok()).ok_or("there is no memory for its vectors")?;
+    numbers.resize(len, 0.0);
+    Ok(numbers)
+}
+
+fn dense(member: &Member, vectors: &Vectors<'_>, size: usize) -> Checked<Part> {
+    let rows = vectors.array.len();
+    let mut numbers = zeros(rows.checked_mul(size))?;
+    let (mut nulls, mut broken) = (RowSet::new(rows), RowSet::new(rows));
+    for (row, to) in numbers.chunks_exact_mut(size).enumerate() {
+        match vectors.get(row) {
+            Vector::Null => nulls.insert(row),
+            Vector::Dense(values) if values.len() == size => to.copy_from_slice(&vectors.numbers().values()[values]),
+            Vector::Sparse(length, indices, values) if length == size => {
+                for (index, value) in indices.zip(values) {
+                    // Checked to be within the size.
+                    to[vectors.places().value(index) as usize] = vectors.numbers().value(value);
+                }
+            }
+            Vector::Broken | Vector::Dense(_) | Vector::Sparse(..) => broken.insert(row),
+        }
+    }
+    let (mut bytes, misfit) = cast(member, &numbers)?;
+    if let NullPlan::Fill(value) = &member.nulls {
+        let width = size * member.dtype.size();
+        for row in (0..rows).filter(|row| nulls.contains(*row)) {
+            number::fill(&mut bytes[row * width..(row + 1) * width], value);
+        }
+    }
+    let mut misfits = RowSet::new(rows);
+    misfit.into_iter().for_each(|at| misfits.insert(at / size));
+    let width = size * member.dtype.size();
+    let data = Data::Fixed { bytes: Buffer::from_vec(bytes), width, stride: width };
+    Ok(finish(member, vectors, data, (nulls, broken, misfits), Some(size)))
+}
+
+/// The values of vectors, or their indices, as lists.
+fn sparse(member: &Member, vectors: &Vectors<'_>, values: bool) -> Checked<Part> {
+    let rows = vectors.array.len();
+    let (mut numbers, mut places): (Vec<f64>, Vec<i32>) = (Vec::new(), Vec::new());
+    let mut lengths = Vec::with_capacity(rows);
+    let (mut nulls, mut broken) = (RowSet::new(rows), RowSet::new(rows));
+    for row in 0..rows {
+        let before = if values { numbers.len() } else { places.len() };
+        match vectors.get(row) {
+            Vector::Null => nulls.insert(row),
+            Vector::Broken => broken.insert(row),
+            Vector::Dense(of) if values => numbers.extend_from_slice(&vectors.numbers().values()[of]),
+            Vector::Sparse(_, _, of) if values => numbers.extend_from_slice(&vectors.numbers().values()[of]),
+            // A dense vector is no longer than its list, whose offsets are 32 bits where Spark wrote them.
+            Vector::Dense(of) => places.extend((0..of.len()).map(|at| i32::try_from(at).unwrap_or(i32::MAX))),
+            Vector::Sparse(_, of, _) => places.extend_from_slice(&vectors.places().values()[of]),
+        }
+        lengths.push(if values { numbers.len() } else { places.len() } - before);
+    }
+    let offsets = OffsetBuffer::<i64>::from_lengths(lengths);
+    let mut misfits = RowSet::new(rows);
+    let bytes = if values {
+        let (bytes, misfit) = cast(member, &numbers)?;
+        let owner = Offsets::Large(offsets.clone());
+        misfit.into_iter().filter_map(|at| owner.owner(at)).for_each(|row| misfits.insert(row));
+        Buffer::from_vec(bytes)
+    } else {
+        Buffer::from_vec(places)
+    };
+    let data = Data::Lists { offsets: vec![Offsets::Large(offsets)], values: bytes, width: member.dtype.size() };
+    if !values {
+        // What is wrong with a row is told with its values.
+        (nulls, broken) = (RowSet::default(), RowSet::default());
+    }
+    Ok(finish(member, vectors, data, (nulls, broken, misfits), None))
+}
+
+/// The numbers as bytes of the member's type, and which of them do not fit it.
+fn cast(member: &Member, numbers: &[f64]) -> Checked<(Vec<u8>, Vec<usize>)> {
+    let stored: &[u8] = bytemuck::cast_slice(numbers);
+    if member.dtype == DType::Float64 {
+        return Ok((stored.to_vec(), Vec::new()));
+    }
+    let mut bytes = vec![0; numbers.len() * member.dtype.size()];
+    if convert(DType::Float64, stored, member.dtype, &mut bytes) {
+        return Ok((bytes, Vec::new()));
+    }
+    let misfit = misfits(DType::Float64, stored, member.dtype);
+    if misfit.is_empty() { Err("values that are not aligned".to_owned()) } else { Ok((bytes, misfit)) }
+}
+
+fn finish(
+    member: &Member,
+    vectors: &Vectors<'_>,
+    data: Data,
+    (nulls, broken, misfits): (RowSet, RowSet, RowSet),
+    size: Option<usize>,
+) -> Part {
+    let mut part = Part { data, dtype: member.dtype, valid: None, bad: Vec::new(), root: None };
+    let bad = |rows, cause| {
+        let (column, array) = (Arc::clone(&member.name), Some(Arc::clone(vectors.array)));
+        Bad { column, rows, cause, array }
+    };
+    let some = |rows: RowSet| Some(rows).filter(|rows| !rows.is_empty());
+    part.bad.extend(some(broken).map(|rows| bad(rows, Cause::Vector(size))));
+    part.bad.extend(some(misfits).map(|rows| bad(rows, Cause::Misfit(member.dtype))));
+    match member.nulls {
+        NullPlan::Fill(_) => {}
+        NullPlan::Mask => part.valid = Some(prepare::mask(vectors.array.len(), some(nulls).as_ref())),
+        NullPlan::Error => part.bad.extend(some(nulls).map(|rows| bad(rows, Cause::Null))),
+    }
+    part
+}

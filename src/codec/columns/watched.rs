@@ -1,0 +1,86 @@
+//! Columns of which something may be known before their rows come: those in which a null is an error, and those of 64-bit integers.
+//! Whoever knows where to look asks here whether it is so.
+
+use std::sync::Arc;
+
+use arrow::array::ArrayRef;
+
+use super::Columns;
+use super::block::{Cause, Data};
+use super::leaf::Kind;
+use super::output::{Form, Held, NullPlan};
+use super::prepare;
+use crate::schema::DType;
+
+/// One column to look at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Watched {
+    member: usize,
+    /// Its name.
+    pub(crate) name: Arc<str>,
+    /// What is read of it: a dotted path.
+    pub(crate) path: String,
+    /// Of that, the leaf of which footers tell.
+    pub(crate) told: String,
+    /// Whether it has numbers with a sign.
+    pub(crate) signed: bool,
+}
+
+impl Columns {
+    fn watched(&self, member: usize) -> Watched {
+        let of = &self.members[member];
+        let signed = of.leaf.kind != Kind::Number(DType::Uint64);
+        let path = of.leaf.read.clone();
+        // Of Spark's vectors one member is never null.
+        let told = if matches!(of.leaf.kind, Kind::Vector(_)) { format!("{path}.type") } else { path.clone() };
+        Watched { member, name: Arc::clone(&of.name), path, told, signed }
+    }
+
+    /// The columns in which a null is an error. Lists of varying length are not among them: footers count empty ones as nulls.
+    pub(crate) fn strict(&self) -> Vec<Watched> {
+        let strict = |(_, member): &(usize, &super::Member)| member.nulls == NullPlan::Error && member.leaf.levels == 0;
+        self.members.iter().enumerate().filter(strict).map(|(at, _)| self.watched(at)).collect()
+    }
+
+    /// The columns that are delivered as the 64-bit integers that they are stored as.
+    pub(crate) fn long(&self) -> Vec<Watched> {
+        let outputs = self.outputs.iter().filter(|output| {
+            matches!(output.form, Form::Fixed | Form::Ragged(..) | Form::Padded(_))
+                && matches!(output.dtype, DType::Int64 | DType::Uint64)
+        });
+        let members = outputs.flat_map(|output| &output.members).copied();
+        let as_stored = |at: &usize| {
+            let member = &self.members[*at];
+            matches!(member.held, Held::Values) && member.leaf.kind == Kind::Number(member.dtype)
+        };
+        members.filter(as_stored).map(|at| self.watched(at)).collect()
+    }
+
+    /// The first row of the root column `root` that is null in `column`.
+    pub(crate) fn null_in(&self, column: &Watched, root: &ArrayRef) -> Option<usize> {
+        let part = prepare::part(&self.members[column.member], root, None).ok()?;
+        part.bad.iter().filter(|bad| matches!(bad.cause, Cause::Null)).find_map(|bad| bad.rows.first())
+    }
+
+    /// The first integer of the root column `root` that 32 bits do not hold, and its row, if it is not in a list.
+    pub(crate) fn wide_in(&self, column: &Watched, root: &ArrayRef) -> Option<(i128, Option<usize>)> {
+        let member = &self.members[column.member];
+        let part = prepare::part(member, root, None).ok()?;
+        let (bytes, each) = match &part.data {
+            Data::Fixed { bytes, width, .. } => (bytes, Some(width / member.dtype.size())),
+            Data::Lists { values, .. } => (values, None),
+            _ => return None,
+        };
+        let words = bytes.chunks_exact(8).map(|word| i64::from_le_bytes(word.try_into().unwrap_or_default()));
+        let found = words.enumerate().find_map(|(at, word)| {
+            let (value, fits) = if column.signed {
+                (i128::from(word), i32::try_from(word).is_ok())
+            } else {
+                let word = word.cast_unsigned();
+                (i128::from(word), u32::try_from(word).is_ok())
+            };
+            (!fits).then_some((value, at))
+        });
+        found.map(|(value, at)| (value, each.and_then(|each| at.checked_div(each))))
+    }
+}

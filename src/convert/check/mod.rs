@@ -1,0 +1,7 @@
+//! Whether two datasets have the same rows, found by other ways than those that wrote them.
+
+pub(crate) mod census;
+pub(crate) mod digest;
+mod raw;
+pub(crate) mod tokens;
+pub(crate) mod verify;

@@ -1,0 +1,227 @@
+//! Whether two datasets have the same rows, in any order, and which they do not.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, PoisonError};
+
+use arrow::array::RecordBatch;
+use arrow::util::display::{ArrayFormatter, FormatOptions};
+use serde::Serialize;
+
+use super::digest::{Digest, Summing};
+use super::tokens;
+use crate::convert::budget::{Budget, Progress};
+use crate::convert::errors::unexpected;
+use crate::convert::format::Format;
+use crate::convert::formats;
+use crate::convert::options::ConvertOptions;
+use crate::convert::parallel::parallel;
+use crate::convert::source::{Source, drain};
+use crate::convert::types::type_text;
+use crate::convert::values::timezone;
+use crate::error::{Error, Result};
+
+/// Rows that are shown of each side.
+const SHOWN: usize = 10;
+
+/// What is found of one column.
+#[derive(Debug, Clone, Serialize)]
+pub struct ColumnVerdict {
+    /// Its name.
+    pub name: String,
+    /// Its type on either side; `None` where it is missing.
+    pub types: [Option<String>; 2],
+    /// How many of its cells are null, on either side.
+    pub nulls: [u64; 2],
+    /// Whether its cells are the same, in any order.
+    pub equal: bool,
+}
+
+/// What is found of two datasets.
+#[derive(Debug, Clone, Serialize)]
+pub struct Comparison {
+    /// Whether they have the same columns and rows, in any order.
+    pub equal: bool,
+    /// Their formats.
+    pub formats: [Format; 2],
+    /// Their rows.
+    pub rows: [u64; 2],
+    /// The columns of both.
+    pub columns: Vec<ColumnVerdict>,
+    /// How many rows are only in the first, of those that were looked at.
+    pub only_first: u64,
+    /// How many rows are only in the second, of those that were looked at.
+    pub only_second: u64,
+    /// Some rows that are only in the first, as text.
+    pub examples_first: Vec<String>,
+    /// Some rows that are only in the second, as text.
+    pub examples_second: Vec<String>,
+    /// One of how many rows was looked at for the differences: 1 where memory holds them all.
+    pub looked_at: u64,
+}
+
+/// Compares the datasets at `a` and `b`, whose formats are `options.from` and `options.to`, or as their names tell.
+///
+/// Types that keep the same values are the same: see [`Digest`]. Where rows differ, they are looked for in a second
+/// pass, within the memory budget.
+///
+/// # Errors
+/// What opening and reading either gives.
+pub fn verify(a: &str, b: &str, options: &ConvertOptions) -> Result<Comparison> {
+    options.check()?;
+    let first = formats::open(a, options)?;
+    let second = formats::open(b, &ConvertOptions { from: options.to, ..options.clone() })?;
+    let chosen = |name: &String| options.columns.is_empty() || options.columns.contains(name);
+    let names = |source: &dyn Source| -> Vec<String> {
+        source.schema().fields().iter().map(|field| field.name().clone()).filter(chosen).collect()
+    };
+    let (left, right) = (names(&*first), names(&*second));
+    if let Some(missing) = options.columns.iter().find(|name| !left.contains(name) && !right.contains(name)) {
+        return Err(Error::NotFound { what: format!("column {missing:?}"), hint: "neither dataset has it".into() });
+    }
+    let common: Vec<&str> = left.iter().filter(|name| right.contains(name)).map(String::as_str).collect();
+    let digests =
+        [digest(&*first, common.iter().copied(), options)?, digest(&*second, common.iter().copied(), options)?];
+    let mut columns = Vec::new();
+    let mut seen: Vec<&String> = left.iter().chain(right.iter().filter(|name| !left.contains(name))).collect();
+    seen.dedup();
+    for name in seen {
+        let of =
+            |source: &dyn Source| source.schema().field_with_name(name).ok().map(|field| type_text(field.data_type()));
+        let found = digests.each_ref().map(|digest| digest.columns.iter().find(|column| column.name == *name));
+        let equal = matches!(found, [Some(a), Some(b)] if a == b);
+        columns.push(ColumnVerdict {
+            name: name.clone(),
+            types: [of(&*first), of(&*second)],
+            nulls: found.map(|column| column.map_or(0, |column| column.nulls)),
+            equal,
+        });
+    }
+    let mut comparison = Comparison {
+        equal: digests[0] == digests[1] && columns.iter().all(|column| column.equal),
+        formats: [first.format(), second.format()],
+        rows: [digests[0].rows, digests[1].rows],
+        columns,
+        only_first: 0,
+        only_second: 0,
+        examples_first: Vec::new(),
+        examples_second: Vec::new(),
+        looked_at: 1,
+    };
+    if digests[0] == digests[1] {
+        // What was read of text is held against the text too, by other means.
+        tokens::check(&*first, common.iter().copied(), None, options, &digests[1])?;
+        tokens::check(&*second, common.iter().copied(), None, options, &digests[0])?;
+    } else if !common.is_empty() {
+        differences(&*first, &*second, &common, options, &mut comparison)?;
+    }
+    Ok(comparison)
+}
+
+/// Numbers of these columns, ascending.
+fn numbers(source: &dyn Source, names: &[&str]) -> Vec<usize> {
+    let fields = source.schema().fields();
+    (0..fields.len()).filter(|number| names.contains(&fields[*number].name().as_str())).collect()
+}
+
+/// The digest of these columns of a whole source.
+pub(crate) fn digest<'a>(
+    source: &dyn Source,
+    names: impl Iterator<Item = &'a str>,
+    options: &ConvertOptions,
+) -> Result<Digest> {
+    let names: Vec<&str> = names.collect();
+    let columns = numbers(source, &names);
+    let budget = Budget::new(options.memory_budget);
+    let shards: Vec<usize> = (0..source.shards().len()).collect();
+    let sum = Mutex::new(Summing::new(names.iter().copied()));
+    parallel(options.threads(), &shards, &Progress::default(), |shard| {
+        let mut own = Summing::new(names.iter().copied());
+        drain(&mut *source.read(shard, &columns, &budget)?, |batch| own.add(&batch).map(drop))?;
+        sum.lock().unwrap_or_else(PoisonError::into_inner).merge(&own.digest());
+        Ok(())
+    })?;
+    let sum = sum.into_inner().unwrap_or_else(PoisonError::into_inner);
+    Ok(sum.digest())
+}
+
+/// Calls `each` with every batch and the hashes of its rows.
+fn rows(
+    source: &dyn Source,
+    names: &[&str],
+    budget: &Budget,
+    mut each: impl FnMut(&RecordBatch, &[u64]) -> Result<()>,
+) -> Result<()> {
+    let columns = numbers(source, names);
+    let mut summing = Summing::new(names.iter().copied());
+    for shard in 0..source.shards().len() {
+        drain(&mut *source.read(shard, &columns, budget)?, |batch| {
+            let hashes = summing.add(&batch)?;
+            each(&batch, &hashes)
+        })?;
+    }
+    Ok(())
+}
+
+fn differences(
+    first: &dyn Source,
+    second: &dyn Source,
+    names: &[&str],
+    options: &ConvertOptions,
+    comparison: &mut Comparison,
+) -> Result<()> {
+    let budget = Budget::new(options.memory_budget / 2);
+    // A hash and its count take some 32 bytes in the map.
+    let most = (options.memory_budget / 2 / 32).max(1);
+    let every = comparison.rows[0].max(comparison.rows[1]).div_ceil(most).max(1);
+    let looked = |hash: u64| hash.is_multiple_of(every);
+    let mut counts: HashMap<u64, i64> = HashMap::new();
+    for (source, step) in [(first, 1), (second, -1)] {
+        rows(source, names, &budget, |_, hashes| {
+            for hash in hashes.iter().filter(|hash| looked(**hash)) {
+                *counts.entry(*hash).or_default() += step;
+            }
+            Ok(())
+        })?;
+    }
+    counts.retain(|_, count| *count != 0);
+    let sum = |wanted: fn(i64) -> bool| {
+        counts.values().filter(|count| wanted(**count)).map(|count| count.unsigned_abs()).sum::<u64>()
+    };
+    (comparison.only_first, comparison.only_second) = (sum(|count| count > 0), sum(|count| count < 0));
+    comparison.looked_at = every;
+    for (source, sign) in [(first, 1), (second, -1)] {
+        let mut examples = Vec::new();
+        rows(source, names, &budget, |batch, hashes| {
+            for (row, hash) in hashes.iter().enumerate() {
+                if examples.len() >= SHOWN {
+                    break;
+                }
+                let Some(left) = counts.get_mut(hash).filter(|count| count.signum() == sign) else { continue };
+                *left -= sign;
+                examples.push(text(batch, row)?);
+            }
+            Ok(())
+        })?;
+        match sign {
+            1 => comparison.examples_first = examples,
+            _ => comparison.examples_second = examples,
+        }
+    }
+    Ok(())
+}
+
+/// A row as text, not too long.
+fn text(batch: &RecordBatch, row: usize) -> Result<String> {
+    let options = FormatOptions::default().with_null("null");
+    let mut cells = BTreeMap::new();
+    for (field, column) in batch.schema_ref().fields().iter().zip(batch.columns()) {
+        let column = &timezone::offset(column)?;
+        let formatter = ArrayFormatter::try_new(column, &options).map_err(unexpected)?;
+        // What cannot be shown, such as a named time zone, is still a row.
+        let cell = formatter.value(row).try_to_string().unwrap_or_else(|_| "?".to_owned());
+        let short: String = cell.chars().take(40).collect();
+        let more = if short.len() < cell.len() { "…" } else { "" };
+        cells.insert(field.name().as_str(), format!("{short}{more}"));
+    }
+    Ok(cells.iter().map(|(name, cell)| format!("{name}={cell}")).collect::<Vec<_>>().join(" "))
+}

@@ -1,0 +1,26 @@
+//! Errors that formats and conversions have in common.
+
+use arrow::datatypes::Field;
+use arrow::error::ArrowError;
+
+use crate::convert::format::Format;
+use crate::convert::types::type_text;
+use crate::error::{Error, Place};
+
+/// An error of Arrow in code that gave it what it takes.
+pub(crate) fn unexpected(error: ArrowError) -> Error {
+    Error::corrupt_by(Place::default(), "a batch cannot be processed", error)
+}
+
+/// What a format says of a type it cannot hold.
+pub(crate) fn refused(format: Format, field: &Field, hint: &str) -> Error {
+    Error::unsupported(
+        format!("column {:?} of type {} in {format}", field.name(), type_text(field.data_type())),
+        hint.to_owned(),
+    )
+}
+
+/// What a format says of a value it cannot hold; `row` counts within the task.
+pub(crate) fn refused_value(format: Format, column: &str, row: u64, what: &str, hint: &str) -> Error {
+    Error::unsupported(format!("{what} in column {column:?} (row {row} of its task) in {format}"), hint.to_owned())
+}

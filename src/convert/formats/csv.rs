@@ -1,0 +1,419 @@
+//! Comma-separated values with a header line.
+//!
+//! A cell that is empty is null; an empty text stands in quotes. Types are those given, those a conversion wrote, or the narrowest
+//! that all cells of a sample have: integers, floats, booleans, dates, timestamps, text. A later cell that is none is an error.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use arrow::util::display::{ArrayFormatter, FormatOptions};
+use serde_json::Value;
+
+use crate::convert::budget::Budget;
+use crate::convert::errors::{refused, unexpected};
+use crate::convert::format::Format;
+use crate::convert::limits::{BATCH_BYTES, BATCH_ROWS, Limits};
+use crate::convert::options::{ConvertOptions, Packing};
+use crate::convert::read::files::Found;
+use crate::convert::read::listing::Listing;
+use crate::convert::read::records::Records;
+use crate::convert::rolling::{Output, RollingWriter, Rows, ending};
+use crate::convert::sink::{Part, Sink, Writer};
+use crate::convert::source::{Batches, Nothing, Opening, Shard, Source, Text, shards_of};
+use crate::convert::types::{is_text, type_text};
+use crate::convert::values::clock::{self, Instant};
+use crate::convert::values::scalar::{self, Growing, growing};
+use crate::convert::values::timezone;
+use crate::error::{Error, Place, Result};
+
+/// Rows of each file that types are inferred from.
+const SAMPLE_ROWS: usize = 1000;
+
+/// Files that types are inferred from.
+const SAMPLE_FILES: usize = 16;
+
+#[derive(Debug)]
+struct CsvSource {
+    files: Vec<Found>,
+    schema: SchemaRef,
+    /// Of each column, whether its type was given.
+    given: Vec<bool>,
+    shards: Vec<Shard>,
+    limits: Limits,
+}
+
+pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>> {
+    let files = tree.list(&opening.limits, &|name| Format::of_name(name) == Some(Format::Csv))?;
+    let mut names: Option<Vec<String>> = None;
+    let mut guesses: Vec<Guess> = Vec::new();
+    for (number, found) in files.iter().enumerate() {
+        let mut records = Records::open(found, &opening.limits)?;
+        let header = records.header()?;
+        match &names {
+            Some(first) if *first == header => {}
+            Some(first) => {
+                return Err(Error::Mismatch {
+                    what: format!("the header of file {} and of the first one", found.name),
+                    expected: first.join(", "),
+                    found: header.join(", "),
+                    hint: "convert them one by one".into(),
+                });
+            }
+            None => {
+                guesses = vec![Guess::default(); header.len()];
+                names = Some(header);
+            }
+        }
+        let mut rows = 0;
+        while number < SAMPLE_FILES && rows < SAMPLE_ROWS && records.next(guesses.len())? {
+            for (guess, (cell, quoted)) in guesses.iter_mut().zip(records.cells()) {
+                guess.see(cell, quoted);
+            }
+            rows += 1;
+        }
+    }
+    let Some(names) = names else {
+        return Err(Error::NotFound { what: "a CSV file".into(), hint: "names end in .csv or .tsv".into() });
+    };
+    let field = |(name, guess): (&String, &Guess)| {
+        let data_type = opening.wanted(name).cloned().unwrap_or_else(|| guess.data_type());
+        let field = Field::new(name, data_type, true).with_metadata(opening.metadata(name));
+        match holds(field.data_type()) {
+            true => Ok(field),
+            false => Err(refused(Format::Csv, &field, "give a type that a text can be read as")),
+        }
+    };
+    let fields: Vec<Field> = names.iter().zip(&guesses).map(field).collect::<Result<_>>()?;
+    let shards = shards_of(&files);
+    let given = fields.iter().map(|field| opening.wanted(field.name()).is_some()).collect();
+    let (schema, limits) = (Arc::new(Schema::new(fields)), opening.limits.clone());
+    Ok(Box::new(CsvSource { files, schema, given, shards, limits }))
+}
+
+/// What the cells of a sample can all be read as, by the same rules as all cells are read later.
+#[derive(Debug, Clone)]
+struct Guess {
+    seen: bool,
+    signed: bool,
+    unsigned: bool,
+    float: bool,
+    boolean: bool,
+    date: bool,
+    /// Seconds east of Greenwich that all instants have, if they have an offset.
+    offset: Option<Option<i32>>,
+    instant: bool,
+    /// Whether an instant is finer than microseconds.
+    fine: bool,
+    /// Whether nanoseconds since 1970 are too many for an instant.
+    far: bool,
+}
+
+impl Default for Guess {
+    fn default() -> Self {
+        let (offset, yes, no) = (None, true, false);
+        let (signed, unsigned, float, boolean, date, instant) = (yes, yes, yes, yes, yes, yes);
+        Self { seen: no, signed, unsigned, float, boolean, date, offset, instant, fine: no, far: no }
+    }
+}
+
+impl Guess {
+    fn see(&mut self, cell: &[u8], quoted: bool) {
+        if cell.is_empty() && !quoted {
+            return;
+        }
+        self.seen = true;
+        let text = std::str::from_utf8(cell).unwrap_or("");
+        // A number in quotes is a name, and so is 007.
+        let integer = if quoted || !(self.signed || self.unsigned) { None } else { scalar::integer(text, false).ok() };
+        self.signed &= integer.is_some_and(|number| i64::try_from(number).is_ok());
+        self.unsigned &= integer.is_some_and(|number| u64::try_from(number).is_ok());
+        self.float &= !quoted && scalar::float64(text, false).is_ok();
+        self.boolean &= scalar::boolean(text, false).is_ok();
+        self.date &= clock::days(text).is_ok();
+        match Instant::parse(text) {
+            Ok(instant) if self.instant => {
+                self.instant = *self.offset.get_or_insert(instant.offset) == instant.offset;
+                self.fine |= instant.count(TimeUnit::Microsecond).is_err();
+                self.far |= instant.count(TimeUnit::Nanosecond).is_err();
+            }
+            _ => self.instant = false,
+        }
+    }
+
+    fn data_type(&self) -> DataType {
+        match self {
+            Self { seen: false, .. } => DataType::Utf8,
+            Self { signed: true, .. } => DataType::Int64,
+            Self { unsigned: true, .. } => DataType::UInt64,
+            Self { float: true, .. } => DataType::Float64,
+            Self { boolean: true, .. } => DataType::Boolean,
+            Self { date: true, .. } => DataType::Date32,
+            // What no unit holds stays the text it is.
+            Self { instant: true, fine, far, .. } if !(*fine && *far) => {
+                let unit = if *fine { TimeUnit::Nanosecond } else { TimeUnit::Microsecond };
+                DataType::Timestamp(unit, self.offset.flatten().map(timezone::of_seconds))
+            }
+            _ => DataType::Utf8,
+        }
+    }
+}
+
+/// Whether a cell of text can be of this type.
+fn holds(data_type: &DataType) -> bool {
+    is_text(data_type)
+        || data_type.is_integer()
+        || matches!(
+            data_type,
+            DataType::Boolean
+                | DataType::Float16
+                | DataType::Float32
+                | DataType::Float64
+                | DataType::Date32
+                | DataType::Timestamp(..)
+                | DataType::Time32(_)
+                | DataType::Time64(_)
+                | DataType::Decimal128(..)
+                | DataType::Decimal256(..)
+        ) && timezone::is_plain(data_type)
+}
+
+impl Source for CsvSource {
+    fn format(&self) -> Format {
+        Format::Csv
+    }
+
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    fn shards(&self) -> &[Shard] {
+        &self.shards
+    }
+
+    fn read<'a>(&'a self, shard: usize, columns: &[usize], budget: &'a Budget) -> Result<Box<dyn Batches + 'a>> {
+        let Some(found) = self.files.get(shard) else { return Ok(Box::new(Nothing)) };
+        let mut records = Records::open(found, &self.limits)?;
+        records.header()?;
+        let schema = Arc::new(self.schema.project(columns).map_err(unexpected)?);
+        // Text, and what it is cast to.
+        let permit = budget.reserve(2 * BATCH_BYTES as u64, || format!("file {}: a batch", found.name))?;
+        drop(permit);
+        let mut grown = Vec::with_capacity(columns.len());
+        for (field, number) in schema.fields().iter().zip(columns) {
+            let given = self.given.get(*number).copied().unwrap_or(false);
+            let kind = field.data_type();
+            let bare = !given && (kind.is_integer() || kind.is_floating());
+            let hint = "give a type that a text can be read as";
+            grown.push((growing(kind, given).ok_or_else(|| refused(Format::Csv, field, hint))?, bare));
+        }
+        let (columns, width) = (columns.to_vec(), self.schema.fields().len());
+        Ok(Box::new(Reader { records, schema, columns, growing: grown, width }))
+    }
+
+    fn texts(&self) -> Vec<Text> {
+        let text = |(number, found): (usize, &Found)| {
+            Text::new(found, &self.limits, Format::Csv, &self.given, number..number + 1)
+        };
+        self.files.iter().enumerate().map(text).collect()
+    }
+}
+
+struct Reader {
+    records: Records,
+    schema: SchemaRef,
+    columns: Vec<usize>,
+    /// The arrays that grow, and whether quotes make a cell none of theirs.
+    growing: Vec<(Box<dyn Growing>, bool)>,
+    width: usize,
+}
+
+impl Reader {
+    /// The error for a cell of the record that was read.
+    fn wrong(&self, number: usize, cell: &str, quoted: bool, why: &str) -> Error {
+        let field = self.schema.field(number);
+        let place = Place::file(Arc::clone(self.records.input.name())).column(field.name().as_str());
+        let quotes = if quoted { " in quotes" } else { "" };
+        let what = format!(
+            "line {}: {}{quotes} is no {}: {why}; give another type with --schema",
+            self.records.started,
+            scalar::shown(cell),
+            type_text(field.data_type())
+        );
+        Error::corrupt(place.row(self.records.rows - 1), what)
+    }
+}
+
+impl Batches for Reader {
+    fn next(&mut self) -> Result<Option<RecordBatch>> {
+        let (mut rows, mut bytes) = (0, 0);
+        while rows < BATCH_ROWS && bytes < BATCH_BYTES && self.records.next(self.width)? {
+            let mut cells = self.records.cells();
+            let mut at = 0;
+            for (place, ((growing, bare), number)) in self.growing.iter_mut().zip(&self.columns).enumerate() {
+                let (cell, quoted) = cells.nth(number - at).unwrap_or((b"", false));
+                at = number + 1;
+                if cell.is_empty() && !quoted {
+                    growing.null();
+                    continue;
+                }
+                bytes += cell.len();
+                let pushed = match std::str::from_utf8(cell) {
+                    Ok(_) if quoted && *bare => Err("texts stand in quotes, numbers do not"),
+                    Ok(text) => growing.push(text),
+                    Err(_) => Err("it is not UTF-8"),
+                };
+                if let Err(why) = pushed {
+                    let cell = String::from_utf8_lossy(cell).into_owned();
+                    drop(cells);
+                    return Err(self.wrong(place, &cell, quoted, why));
+                }
+            }
+            rows += 1;
+        }
+        if rows == 0 {
+            return Ok(None);
+        }
+        let arrays = self.growing.iter_mut().map(|(growing, _)| growing.finish()).collect();
+        let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(rows));
+        RecordBatch::try_new_with_options(Arc::clone(&self.schema), arrays, &options).map(Some).map_err(unexpected)
+    }
+
+    fn consumed(&self) -> u64 {
+        self.records.input.consumed()
+    }
+}
+
+#[derive(Debug)]
+struct CsvSink {
+    schema: SchemaRef,
+    packing: Packing,
+    target: u64,
+}
+
+pub(crate) fn sink(schema: &SchemaRef, options: &ConvertOptions) -> Result<Box<dyn Sink>> {
+    for field in schema.fields() {
+        if !holds(&plain(field.data_type())) {
+            let hint = "choose columns with --columns, or another type with --schema";
+            return Err(refused(Format::Csv, field, hint));
+        }
+    }
+    let allowed = ["none", "gzip", "zstd"];
+    let packing = Packing::parse(options.compression.as_deref(), Format::Csv, &allowed, Packing::None)?;
+    let target = if options.shards.is_some() { u64::MAX } else { options.target_file_size };
+    Ok(Box::new(CsvSink { schema: Arc::clone(schema), packing, target }))
+}
+
+fn plain(data_type: &DataType) -> DataType {
+    match data_type {
+        DataType::Dictionary(_, values) => values.as_ref().clone(),
+        DataType::Decimal32(precision, scale) | DataType::Decimal64(precision, scale) => {
+            DataType::Decimal128(*precision, *scale)
+        }
+        other => other.clone(),
+    }
+}
+
+impl Sink for CsvSink {
+    fn format(&self) -> Format {
+        Format::Csv
+    }
+
+    fn writer(&self, directory: &Path) -> Result<Box<dyn Writer>> {
+        let (schema, packing) = (Arc::clone(&self.schema), self.packing);
+        let make = move |path: &Path| -> Result<Box<dyn Rows>> {
+            let mut output = Output::create(path, packing)?;
+            let mut header = Vec::new();
+            for (number, field) in schema.fields().iter().enumerate() {
+                if number > 0 {
+                    header.push(b',');
+                }
+                quote(field.name(), &mut header);
+            }
+            header.push(b'\n');
+            output.put(&header)?;
+            Ok(Box::new(CsvRows { output }))
+        };
+        Ok(RollingWriter::writer(directory, &ending("csv", self.packing), self.target, Arc::new(make)))
+    }
+
+    fn name(&self, _: &Part, number: usize, _: usize) -> String {
+        format!("part-{number:05}.{}", ending("csv", self.packing))
+    }
+}
+
+struct CsvRows {
+    output: Output,
+}
+
+/// Appends text as a cell: in quotes if it is empty, or holds what would end it, or could be taken for something else.
+fn quote(text: &str, out: &mut Vec<u8>) {
+    let plain = !text.is_empty()
+        && !text.bytes().any(|byte| matches!(byte, b',' | b'"' | b'\n' | b'\r'))
+        && !text.starts_with(char::is_whitespace)
+        && !text.ends_with(char::is_whitespace)
+        && !text.starts_with('\u{feff}');
+    if plain {
+        out.extend_from_slice(text.as_bytes());
+        return;
+    }
+    out.push(b'"');
+    for byte in text.bytes() {
+        if byte == b'"' {
+            out.push(b'"');
+        }
+        out.push(byte);
+    }
+    out.push(b'"');
+}
+
+impl Rows for CsvRows {
+    fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        let options = FormatOptions::default();
+        enum Cells<'a> {
+            Text(ArrayRef),
+            Shown(ArrayFormatter<'a>, &'a ArrayRef),
+        }
+        let shown = batch.columns().iter().map(timezone::offset).collect::<Result<Vec<_>>>()?;
+        let mut columns = Vec::with_capacity(batch.num_columns());
+        for column in &shown {
+            columns.push(if is_text(&plain(column.data_type())) {
+                Cells::Text(cast(column, &DataType::Utf8View).map_err(unexpected)?)
+            } else {
+                Cells::Shown(ArrayFormatter::try_new(column, &options).map_err(unexpected)?, column)
+            });
+        }
+        let mut line = Vec::new();
+        for row in 0..batch.num_rows() {
+            for (number, column) in columns.iter().enumerate() {
+                if number > 0 {
+                    line.push(b',');
+                }
+                match column {
+                    Cells::Text(text) if text.is_valid(row) => quote(text.as_string_view().value(row), &mut line),
+                    Cells::Shown(formatter, array) if array.is_valid(row) => {
+                        let text = formatter.value(row).try_to_string().map_err(unexpected)?;
+                        line.extend_from_slice(text.as_bytes());
+                    }
+                    _ => {}
+                }
+            }
+            line.push(b'\n');
+            if line.len() >= 64 << 10 {
+                self.output.put(&line)?;
+                line.clear();
+            }
+        }
+        self.output.put(&line)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.output.bytes()
+    }
+
+    fn finish(self: Box<Self>) -> Result<(u64, Value)> {
+        Ok((self.output.close()?, Value::Null))
+    }
+}

@@ -1,0 +1,110 @@
+//! Directories of Hugging Face `datasets`: Arrow streams, with `state.json` over them and `dataset_info.json` beside.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use arrow::ipc::CompressionType;
+use serde_json::{Value, json};
+
+use super::ipc::{IpcSource, StreamRows};
+use crate::convert::errors::refused;
+use crate::convert::format::Format;
+use crate::convert::formats::ipc;
+use crate::convert::options::ConvertOptions;
+use crate::convert::read::listing::Listing;
+use crate::convert::rolling::RollingWriter;
+use crate::convert::sink::{Part, Sink, Writer};
+use crate::convert::source::{Opening, Source};
+use crate::error::{Error, Place, Result};
+use crate::store::directory::remove;
+use crate::store::publish::put_file;
+
+pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>> {
+    if matches!(tree.small("dataset_dict.json", opening.limits.max_index_bytes), Ok(_) | Err(Error::Limit { .. })) {
+        return Err(Error::unsupported(
+            format!("{}: a DatasetDict, which is several datasets,", tree.shown()),
+            "convert its splits, which are the directories in it, one by one",
+        ));
+    }
+    let place = || Place::file("state.json");
+    let content = tree.small("state.json", opening.limits.max_index_bytes)?;
+    let state: Value = serde_json::from_slice(&content)
+        .map_err(|error| Error::corrupt_by(place(), "it is no state of a dataset", error))?;
+    let names = state.get("_data_files").and_then(Value::as_array);
+    let names = names.ok_or_else(|| Error::corrupt(place(), "it names no data files"))?;
+    if state.get("_indices_data_files").and_then(Value::as_array).is_some_and(|files| !files.is_empty()) {
+        return Err(Error::unsupported(
+            format!("{}: a dataset with an order of its own", tree.shown()),
+            "call flatten_indices() and save it again",
+        ));
+    }
+    let mut wanted = Vec::with_capacity(names.len());
+    for name in names {
+        let name = name.get("filename").and_then(Value::as_str);
+        let name = name.ok_or_else(|| Error::corrupt(place(), "a data file has no name"))?;
+        if name.is_empty() || name.contains(['/', '\\', '\0']) || name == ".." || name == "." {
+            let shown: String = name.chars().take(80).collect();
+            return Err(Error::corrupt(place(), format!("the name {shown:?} leads elsewhere")));
+        }
+        wanted.push(name.to_owned());
+    }
+    let found = tree.find(&wanted)?;
+    Ok(Box::new(IpcSource::new(Format::Datasets, found, opening)?))
+}
+
+#[derive(Debug)]
+struct DatasetsSink {
+    schema: SchemaRef,
+    compression: Option<CompressionType>,
+    target: u64,
+}
+
+pub(crate) fn sink(schema: &SchemaRef, options: &ConvertOptions) -> Result<Box<dyn Sink>> {
+    let compression = ipc::compression(options, Format::Datasets)?;
+    // `datasets` has no views; its features know the plain types.
+    let schema = Arc::new(ipc::plain_schema(schema));
+    for field in schema.fields() {
+        use arrow::datatypes::DataType;
+        if matches!(field.data_type(), DataType::Map(..) | DataType::Interval(_) | DataType::Union(..)) {
+            return Err(refused(Format::Datasets, field, "its features have no such type"));
+        }
+    }
+    let target = if options.shards.is_some() { u64::MAX } else { options.target_file_size };
+    Ok(Box::new(DatasetsSink { schema, compression, target }))
+}
+
+impl Sink for DatasetsSink {
+    fn format(&self) -> Format {
+        Format::Datasets
+    }
+
+    fn writer(&self, directory: &Path) -> Result<Box<dyn Writer>> {
+        let (schema, compression) = (Arc::clone(&self.schema), self.compression);
+        let make = move |path: &Path| StreamRows::create(path, &schema, compression);
+        Ok(RollingWriter::writer(directory, "arrow", self.target, Arc::new(make)))
+    }
+
+    fn name(&self, _: &Part, number: usize, total: usize) -> String {
+        format!("data-{number:05}-of-{total:05}.arrow")
+    }
+
+    fn finish(&self, directory: &Path, parts: &[Part]) -> Result<()> {
+        let files: Vec<Value> = parts.iter().map(|part| json!({"filename": part.name})).collect();
+        // The fingerprint only has to differ between datasets; the sizes and names of the files do.
+        let fingerprint = twox_hash::XxHash3_64::oneshot(json!(parts).to_string().as_bytes());
+        let state = json!({
+            "_data_files": files,
+            "_fingerprint": format!("{fingerprint:016x}"),
+            "_format_columns": null, "_format_kwargs": {}, "_format_type": null,
+            "_output_all_columns": false, "_split": null,
+        });
+        let info = json!({"citation": "", "description": "", "features": null, "homepage": "", "license": ""});
+        for (name, content) in [("state.json", state), ("dataset_info.json", info)] {
+            let path = directory.join(name);
+            remove(&path)?;
+            put_file(&path, serde_json::to_string_pretty(&content).unwrap_or_default().as_bytes())?;
+        }
+        Ok(())
+    }
+}

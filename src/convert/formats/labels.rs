@@ -1,0 +1,91 @@
+//! Labels of the classes of an image folder that are other numbers than the place of the class among all: `_labels.json` beside them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use crate::convert::limits::Limits;
+use crate::convert::read::listing::Listing;
+use crate::error::{Error, Place, Result};
+use crate::store::directory::failed;
+
+/// The file's name; hidden from whoever looks for data.
+const NAME: &str = "_labels.json";
+
+/// The label of each class, in the order of the classes' names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Labels {
+    by_class: BTreeMap<String, Option<i64>>,
+    text: String,
+}
+
+/// Those of the folder at `tree`, if it has any.
+///
+/// # Errors
+/// `Corrupt` if the file is not what [`Labels::write`] writes, `Store`, `Limit`.
+pub(crate) fn read(tree: &Listing, limits: &Limits) -> Result<Option<Labels>> {
+    let text = match tree.small(NAME, limits.max_index_bytes) {
+        Ok(text) => text,
+        Err(Error::NotFound { .. }) => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let by_class = serde_json::from_slice(&text)
+        .map_err(|error| Error::corrupt_by(Place::file(NAME), "it is no object of labels by class", error))?;
+    Ok(Some(Labels { by_class, text: String::from_utf8_lossy(&text).into_owned() }))
+}
+
+impl Labels {
+    /// The file as it is, which decides the rows as the images do.
+    pub(crate) fn text(&self) -> &str {
+        &self.text
+    }
+
+    pub(crate) fn has(&self, class: &str) -> bool {
+        self.by_class.contains_key(class)
+    }
+
+    /// Whether a class has a null for its label.
+    pub(crate) fn has_null(&self) -> bool {
+        self.by_class.values().any(Option::is_none)
+    }
+
+    /// The label of a class.
+    pub(crate) fn of(&self, class: &str) -> Option<i64> {
+        self.by_class.get(class).copied().flatten()
+    }
+
+    /// The error for a class without one.
+    pub(crate) fn lacks(&self, class: &str) -> Error {
+        let what = format!("the class {class:?} is none of the {} that have a label there", self.by_class.len());
+        Error::corrupt(Place::file(NAME), what)
+    }
+
+    /// Takes in the label of a class.
+    ///
+    /// # Errors
+    /// The one that it has already, if that is another.
+    pub(crate) fn add(&mut self, class: &str, label: Option<i64>) -> Result<(), Option<i64>> {
+        match self.by_class.get(class) {
+            Some(known) if *known == label => Ok(()),
+            Some(known) => Err(*known),
+            None => {
+                self.by_class.insert(class.to_owned(), label);
+                Ok(())
+            }
+        }
+    }
+
+    /// Writes them into `directory`, unless they are what the order of the classes says.
+    ///
+    /// # Errors
+    /// `Store`.
+    pub(crate) fn write(&self, directory: &Path) -> Result<()> {
+        if self.by_class.values().zip(0..).all(|(label, place)| *label == Some(place)) {
+            return Ok(());
+        }
+        let path = directory.join(NAME);
+        let broken = |error: std::io::Error| failed("write", &path, error);
+        let text = serde_json::to_vec_pretty(&self.by_class).map_err(|error| broken(error.into()))?;
+        let file = std::fs::File::create(&path).map_err(broken)?;
+        std::io::Write::write_all(&mut &file, &text).and_then(|()| file.sync_all()).map_err(broken)
+    }
+}

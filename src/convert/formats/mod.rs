@@ -1,0 +1,123 @@
+//! The formats: a file for each, and the two lists by which one is found.
+
+mod csv;
+mod example;
+pub(crate) mod frames;
+mod guess;
+mod huggingface;
+pub(crate) mod images;
+pub(crate) mod ipc;
+mod jsonl;
+mod labels;
+pub(crate) mod mds;
+mod members;
+mod numpy;
+mod parquet;
+mod petastorm;
+pub(crate) mod tar;
+pub(crate) mod tfrecord;
+mod webdataset;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+
+use crate::convert::format::Format;
+use crate::convert::options::ConvertOptions;
+use crate::convert::read::listing::{Listing, is_pattern, is_remote};
+use crate::convert::read::success;
+use crate::convert::sink::Sink;
+use crate::convert::source::{Opening, Source};
+use crate::convert::types;
+use crate::error::{Error, Result};
+
+pub use self::example::{Example, Feature, Kind};
+pub use self::tar::{Entry, TarReader};
+pub use self::tfrecord::{RecordReader, write_record};
+
+/// Opens the dataset at `src`, in the format that the options give or its names tell.
+///
+/// # Errors
+/// `NotFound` if nothing is there; `Config` names `from` if its format cannot be told; `Corrupt`, `Unsupported`, `Limit` and `Store` for
+/// what cannot be read.
+pub fn open(src: &str, options: &ConvertOptions) -> Result<Box<dyn Source>> {
+    let mut opening = Opening::of(options);
+    let known = options.from.or_else(|| Format::of_address(src));
+    // The dataset finds its files itself. (Of Petastorm's, `_SUCCESS` says which arrays were lists.)
+    if known == Some(Format::Parquet) && is_remote(src) || is_pattern(src) {
+        return open_as(known.unwrap_or(Format::Parquet), src, &opening);
+    }
+    let tree = Listing::open(src, &opening.storage_options, opening.read_bytes)?;
+    let format = known.map_or_else(|| guess::format(&tree), Ok)?;
+    opening.written =
+        success::read(&tree, &options.limits).and_then(|success| types::schema_from_json(success.get("schema")?));
+    open_in(Some(tree), format, src, &opening)
+}
+
+/// Opens `src`, which is of `format`.
+///
+/// # Errors
+/// As of [`open`].
+pub(crate) fn open_as(format: Format, src: &str, opening: &Opening) -> Result<Box<dyn Source>> {
+    open_in(None, format, src, opening)
+}
+
+/// Opens `src`, which `tree` is, if somebody looked there before.
+fn open_in(tree: Option<Listing>, format: Format, src: &str, opening: &Opening) -> Result<Box<dyn Source>> {
+    let open = match format {
+        Format::Parquet | Format::Petastorm => return parquet::open(src, opening),
+        Format::Arrow => ipc::open,
+        Format::Csv => csv::open,
+        Format::Jsonl => jsonl::open,
+        Format::Tfrecord => tfrecord::open,
+        Format::Webdataset => webdataset::open,
+        Format::Mds => mds::open,
+        Format::Images => images::open,
+        Format::Numpy => numpy::open,
+        Format::Datasets => huggingface::open,
+    };
+    let tree = tree.map_or_else(|| Listing::open(src, &opening.storage_options, opening.read_bytes), Ok)?;
+    open(&tree, opening)
+}
+
+/// The sink of `format` for columns `schema`.
+///
+/// # Errors
+/// `Unsupported` naming the first column that the format cannot hold, and its type; `Config` for options it does not have.
+///
+/// `sample` is the first rows of the source, with its types.
+pub(crate) fn sink(
+    format: Format,
+    schema: &SchemaRef,
+    options: &ConvertOptions,
+    sample: &RecordBatch,
+) -> Result<Box<dyn Sink>> {
+    check_names(format, schema)?;
+    match format {
+        Format::Parquet => parquet::sink(schema, options, sample, false),
+        Format::Petastorm => parquet::sink(schema, options, sample, true),
+        Format::Arrow => ipc::sink(schema, options),
+        Format::Csv => csv::sink(schema, options),
+        Format::Jsonl => jsonl::sink(schema, options),
+        Format::Tfrecord => tfrecord::sink(schema, options),
+        Format::Webdataset => webdataset::sink(schema, options),
+        Format::Mds => mds::sink(schema, options),
+        Format::Images => images::sink(schema, options),
+        Format::Numpy => numpy::sink(schema, options),
+        Format::Datasets => huggingface::sink(schema, options),
+    }
+}
+
+/// Refuses two columns of one name, and no columns.
+fn check_names(format: Format, schema: &SchemaRef) -> Result<()> {
+    let mut seen = std::collections::HashSet::new();
+    for field in schema.fields() {
+        if !seen.insert(field.name()) {
+            let what = format!("two columns named {:?} in {format}", field.name());
+            return Err(Error::unsupported(what, "choose with --columns"));
+        }
+    }
+    if schema.fields().is_empty() {
+        return Err(Error::config("columns", "none are left to write"));
+    }
+    Ok(())
+}

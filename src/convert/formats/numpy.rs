@@ -1,0 +1,306 @@
+//! Directories of `.npy` or `.npz` files: a row per file, with its `path` and its `array` as it is stored.
+//!
+//! Written the other way, a column of arrays or of lists of numbers becomes the files, and `path` names them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, BinaryBuilder, RecordBatch, StringBuilder};
+use arrow::datatypes::{DataType, Field, Metadata, Schema, SchemaRef};
+use serde_json::Value;
+
+use crate::convert::budget::Budget;
+use crate::convert::errors::{refused, refused_value, unexpected};
+use crate::convert::format::Format;
+use crate::convert::limits::Limits;
+use crate::convert::options::ConvertOptions;
+use crate::convert::read::files::{self, Found};
+use crate::convert::read::listing::Listing;
+use crate::convert::rolling::prefix;
+use crate::convert::sink::{Part, Sink, Writer};
+use crate::convert::source::{Batches, Opening, Shard, Source};
+use crate::convert::types::{dtype, is_binary, is_text, item};
+use crate::convert::values::cells::{as_type, as_type_of, from_npy, npy_cell, npy_read};
+use crate::error::{Error, Place, Result};
+use crate::schema::{Codec, Element, Stored};
+
+/// Files of a shard.
+const SHARD_FILES: usize = 512;
+
+#[derive(Debug)]
+struct ArraySource {
+    files: Vec<Found>,
+    ranges: Vec<std::ops::Range<usize>>,
+    codec: Codec,
+    schema: SchemaRef,
+    shards: Vec<Shard>,
+    limits: Limits,
+}
+
+pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>> {
+    let accept = |name: &str| name.ends_with(".npy") || name.ends_with(".npz");
+    let files = tree.list(&opening.limits, &accept)?;
+    let Some(first) = files.first() else {
+        return Err(Error::NotFound { what: "a file of NumPy".into(), hint: "names end in .npy or .npz".into() });
+    };
+    let zipped = first.name.ends_with(".npz");
+    if let Some(other) = files.iter().find(|file| file.name.ends_with(".npz") != zipped) {
+        return Err(Error::Mismatch {
+            what: format!("the kind of file {} and of {}", other.name, first.name),
+            expected: if zipped { ".npz" } else { ".npy" }.to_owned(),
+            found: if zipped { ".npy" } else { ".npz" }.to_owned(),
+            hint: "convert them one by one".into(),
+        });
+    }
+    let codec = if zipped { Codec::Npz } else { Codec::Npy };
+    // The name of the column is the one it was written from.
+    let written = opening.written.iter().flat_map(|schema| schema.fields()).find(|field| field.name() != "path");
+    let name = written.map_or("array", |field| field.name().as_str());
+    let array = match opening.wanted(name) {
+        Some(wanted) => Field::new(name, wanted.clone(), false).with_metadata(opening.metadata(name)),
+        None => {
+            // The first tells elements and axes; another one's lengths may differ.
+            let cell = first.content(opening.limits.max_record_bytes)?;
+            let (found, shape, _) = npy_read(codec, &cell, || Place::file(Arc::clone(&first.name)))?;
+            let stored = Stored { codec, element: Element::Number(found), shape: vec![None; shape.len()] };
+            Field::new(name, DataType::Binary, false)
+                .with_metadata(std::iter::once(stored.metadata()).collect::<Metadata>())
+        }
+    };
+    if !is_binary(array.data_type()) && item(array.data_type()).and_then(dtype).is_none() {
+        return Err(refused(Format::Numpy, &array, "a file holds an array, or a list of numbers"));
+    }
+    let mut fields = Vec::new();
+    if opening.written.as_ref().is_none_or(|schema| schema.field_with_name("path").is_ok()) {
+        fields.push(Field::new("path", DataType::Utf8, false));
+    }
+    fields.push(array);
+    let (mut ranges, mut shards) = (Vec::new(), Vec::new());
+    for start in (0..files.len()).step_by(SHARD_FILES) {
+        let range = start..files.len().min(start + SHARD_FILES);
+        let own = files.get(range.clone()).unwrap_or_default();
+        let stamps: String = own.iter().map(|file| file.stamp.as_str()).collect();
+        shards.push(Shard {
+            id: format!(
+                "{}..{}",
+                own.first().map_or("", |file| &*file.name),
+                own.last().map_or("", |file| &*file.name)
+            ),
+            bytes: own.iter().map(|file| file.bytes).sum(),
+            rows: Some(own.len() as u64),
+            stamp: format!("{:016x}", twox_hash::XxHash3_64::oneshot(stamps.as_bytes())),
+        });
+        ranges.push(range);
+    }
+    let (schema, limits) = (Arc::new(Schema::new(fields)), opening.limits.clone());
+    Ok(Box::new(ArraySource { files, ranges, codec, schema, shards, limits }))
+}
+
+impl Source for ArraySource {
+    fn format(&self) -> Format {
+        Format::Numpy
+    }
+
+    fn schema(&self) -> &SchemaRef {
+        &self.schema
+    }
+
+    fn shards(&self) -> &[Shard] {
+        &self.shards
+    }
+
+    fn place(&self, shard: usize, row: u64) -> Place {
+        // Each row is a file.
+        let file = self.ranges.get(shard).and_then(|range| self.files.get(range.start + usize::try_from(row).ok()?));
+        Place { file: file.map(|file| Arc::clone(&file.name)), ..Place::default() }
+    }
+
+    fn read<'a>(&'a self, shard: usize, columns: &[usize], _: &'a Budget) -> Result<Box<dyn Batches + 'a>> {
+        let schema = Arc::new(self.schema.project(columns).map_err(unexpected)?);
+        let files = self.ranges.get(shard).and_then(|range| self.files.get(range.clone())).unwrap_or_default();
+        Ok(Box::new(Reader { files, source: self, schema, consumed: 0 }))
+    }
+}
+
+struct Reader<'a> {
+    files: &'a [Found],
+    source: &'a ArraySource,
+    schema: SchemaRef,
+    consumed: u64,
+}
+
+impl Batches for Reader<'_> {
+    fn next(&mut self) -> Result<Option<RecordBatch>> {
+        let (mut arrays, mut paths) = (BinaryBuilder::new(), StringBuilder::new());
+        let (files, rest) = self.files.split_at(files::batch(self.files));
+        self.files = rest;
+        let cells = Found::contents(files, &self.source.limits)?;
+        for (file, cell) in files.iter().zip(cells) {
+            // A file that is no array is damage, whether or not its values are wanted.
+            npy_read(self.source.codec, &cell, || Place::file(Arc::clone(&file.name)))?;
+            arrays.append_value(&cell);
+            let name = file.name.strip_suffix(".npy").or_else(|| file.name.strip_suffix(".npz"));
+            paths.append_value(name.unwrap_or(&file.name));
+        }
+        if files.is_empty() {
+            return Ok(None);
+        }
+        self.consumed += files.iter().map(|file| file.bytes).sum::<u64>();
+        let cells = arrays.finish();
+        let paths: ArrayRef = Arc::new(paths.finish());
+        let mut columns = Vec::with_capacity(2);
+        for field in self.schema.fields() {
+            columns.push(if field.name() == "path" {
+                Arc::clone(&paths)
+            } else {
+                from_npy(&cells, self.source.codec, field)?
+            });
+        }
+        let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(files.len()));
+        let batch = RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options);
+        batch.map(Some).map_err(unexpected)
+    }
+
+    fn consumed(&self) -> u64 {
+        self.consumed
+    }
+}
+
+#[derive(Debug, Clone)]
+struct ArraySink {
+    array: String,
+    codec: Codec,
+    path: Option<String>,
+}
+
+pub(crate) fn sink(schema: &SchemaRef, _: &ConvertOptions) -> Result<Box<dyn Sink>> {
+    let (mut array, mut path) = (None, None);
+    for field in schema.fields() {
+        let stored = Stored::of(field.metadata()).and_then(Result::ok).map(|stored| stored.codec);
+        let codec = match stored {
+            Some(codec @ (Codec::Npy | Codec::Npz)) => Some(codec),
+            _ => item(field.data_type()).and_then(dtype).map(|_| Codec::Npy),
+        };
+        if let (Some(codec), None) = (codec, &array) {
+            array = Some((field.name().clone(), codec));
+        } else if is_text(field.data_type()) && matches!(field.name().as_str(), "path" | "__key__") && path.is_none() {
+            path = Some(field.name().clone());
+        } else {
+            let hint = "files hold one column of arrays or of lists of numbers, named by `path`; choose with --columns";
+            return Err(refused(Format::Numpy, field, hint));
+        }
+    }
+    let Some((array, codec)) = array else {
+        return Err(Error::config("columns", "no column holds arrays or lists of numbers"));
+    };
+    Ok(Box::new(ArraySink { array, codec, path }))
+}
+
+impl Sink for ArraySink {
+    fn format(&self) -> Format {
+        Format::Numpy
+    }
+
+    fn flushes(&self) -> bool {
+        false
+    }
+
+    fn writer(&self, directory: &Path) -> Result<Box<dyn Writer>> {
+        let prefix = prefix(&directory.join("x"));
+        let prefix = prefix.strip_suffix("_x").unwrap_or(&prefix).to_owned();
+        Ok(Box::new(ArrayWriter {
+            sink: self.clone(),
+            directory: directory.to_owned(),
+            prefix,
+            rows: 0,
+            parts: Vec::new(),
+        }))
+    }
+
+    fn name(&self, part: &Part, _: usize, _: usize) -> String {
+        part.extra.as_str().unwrap_or(&part.name).to_owned()
+    }
+}
+
+struct ArrayWriter {
+    sink: ArraySink,
+    directory: PathBuf,
+    prefix: String,
+    rows: u64,
+    parts: Vec<Part>,
+}
+
+impl ArrayWriter {
+    fn cell(&self, column: &ArrayRef, at: usize) -> Result<Vec<u8>> {
+        let refused = |what: &str, hint: &str| refused_value(Format::Numpy, &self.sink.array, self.rows, what, hint);
+        if column.is_null(at) {
+            return Err(refused("a null", "a row is a file"));
+        }
+        match column.as_list_opt::<i64>() {
+            None => Ok(column.as_binary_view().value(at).to_vec()),
+            Some(lists) => {
+                let values = lists.value(at);
+                if values.null_count() > 0 {
+                    return Err(refused("a null in a list", "an array has no nulls"));
+                }
+                let found = dtype(values.data_type()).ok_or_else(|| refused("no numbers", ""))?;
+                npy_cell(found, &[values.len()], &values)
+            }
+        }
+    }
+}
+
+impl Writer for ArrayWriter {
+    fn write(&mut self, batch: &RecordBatch) -> Result<()> {
+        let Some(column) = batch.column_by_name(&self.sink.array) else { return Ok(()) };
+        let column = match item(column.data_type()) {
+            Some(inner) => {
+                let large = DataType::LargeList(Arc::new(Field::new("item", inner.clone(), true)));
+                as_type_of(&self.sink.array, self.rows, column, &large)?
+            }
+            None => as_type_of(&self.sink.array, self.rows, column, &DataType::BinaryView)?,
+        };
+        let paths = self.sink.path.as_ref().and_then(|name| batch.column_by_name(name));
+        let paths = paths.map(|paths| as_type(paths, &DataType::Utf8)).transpose()?;
+        let ending = if self.sink.codec == Codec::Npz { "npz" } else { "npy" };
+        for at in 0..batch.num_rows() {
+            let cell = self.cell(&column, at)?;
+            let name = match &paths {
+                Some(paths) => {
+                    let column = self.sink.path.as_deref().unwrap_or("path");
+                    let path = if paths.is_null(at) { "" } else { paths.as_string::<i32>().value(at) };
+                    let plain = |part: &str| {
+                        !part.is_empty()
+                            && !part.starts_with(['.', '_'])
+                            && !part.contains(['\\', '\0'])
+                            && part.len() <= 200
+                    };
+                    if !path.split('/').all(plain) {
+                        let what = format!("the path {:?}", path.chars().take(60).collect::<String>());
+                        return Err(refused_value(Format::Numpy, column, self.rows, &what, "it cannot name a file"));
+                    }
+                    format!("{path}.{ending}")
+                }
+                None => format!("{}_{:08}.{ending}", self.prefix, self.rows),
+            };
+            let path = self.directory.join(&name);
+            if let Some(parent) = path.parent() {
+                std::fs::create_dir_all(parent)
+                    .map_err(|error| crate::store::directory::failed("create", parent, error))?;
+            }
+            if path.exists() {
+                let column = self.sink.path.as_deref().unwrap_or("path");
+                return Err(refused_value(Format::Numpy, column, self.rows, &format!("a second file {name:?}"), ""));
+            }
+            // As in image folders, not brought to the disk one by one.
+            std::fs::write(&path, &cell).map_err(|error| crate::store::directory::failed("write", &path, error))?;
+            self.parts.push(Part { extra: Value::String(name.clone()), name, rows: 1, bytes: cell.len() as u64 });
+            self.rows += 1;
+        }
+        Ok(())
+    }
+
+    fn finish(self: Box<Self>) -> Result<Vec<Part>> {
+        Ok(self.parts)
+    }
+}

@@ -1,0 +1,150 @@
+//! Whether a conversion did what it should before anything appears: rows counted on every way, and what was written read again.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::journal::Done;
+use super::publish::Staging;
+use super::{Job, shuffle};
+use crate::convert::check::digest::{Digest, Summing};
+use crate::convert::check::{census, tokens, verify};
+use crate::convert::format::Format;
+use crate::convert::formats;
+use crate::convert::source::Opening;
+use crate::error::{Error, Result};
+
+impl Job {
+    /// That no row was lost on the way: those of the source are those that were read, those that were selected are those that were
+    /// written, and the files have them. With `verify` the rows of the source are counted once more, by [`census`].
+    pub(crate) fn count(&self, staging: &Staging, done: &[Done]) -> Result<()> {
+        let differs = |what: &str, expected: u64, found: u64| {
+            let hint = "nothing was published; this is a fault of the disk or of bowstring".to_owned();
+            let rows = |count: u64| format!("{count} rows");
+            Error::Mismatch { what: what.to_owned(), expected: rows(expected), found: rows(found), hint }
+        };
+        let written: u64 = done.iter().map(|done| done.rows).sum();
+        let (read, selected) = match self.options.shuffle {
+            Some(_) => shuffle::tally(self, staging)?,
+            None => (done.iter().map(|done| done.read).sum(), written),
+        };
+        if selected != written {
+            return Err(differs("what was scattered and what was gathered", selected, written));
+        }
+        let filed: u64 = done.iter().flat_map(|done| &done.parts).map(|part| part.rows).sum();
+        if filed != written {
+            return Err(differs("what was written and what its files have", written, filed));
+        }
+        if self.filter.is_none() && read != selected {
+            return Err(differs("what was read and what was selected, without a filter", read, selected));
+        }
+        if self.options.verify {
+            let there = census::rows(&self.src, &*self.source, &Opening::of(&self.options))?;
+            if there != read {
+                return Err(differs("what the source has and what was read of it", there, read));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what was written, and holds it against what went in.
+    pub(crate) fn check(&self, data: &Path, done: &[Done]) -> Result<()> {
+        // Of a path, a folder keeps the last part.
+        let lost = |name: &str| self.sink.format() == Format::Images && matches!(name, "path" | "__key__");
+        let names = || self.schema.fields().iter().map(|field| field.name().as_str()).filter(|name| !lost(name));
+        let mut expected = Summing::new(names());
+        for digest in done.iter().filter_map(|done| done.digest.as_ref()) {
+            expected.merge(digest);
+        }
+        let opening = Opening {
+            types: Default::default(),
+            limits: self.options.limits.clone(),
+            storage_options: Default::default(),
+            read_bytes: self.options.read_bytes(),
+            written: Some(Arc::clone(&self.schema)),
+        };
+        let place = data.to_string_lossy();
+        let source = formats::open_as(self.sink.format(), &place, &opening)?;
+        let there = census::rows(&place, &*source, &opening)?;
+        let found = verify::digest(&*source, names(), &self.options)?;
+        let filter = self.filter.as_ref().map(|filter| (filter, &*self.read));
+        tokens::check(&*self.source, names(), filter, &self.options, &found)?;
+        let mut expected = expected.digest();
+        if names().count() < self.schema.fields().len() {
+            // Whole rows cannot be held against each other without all their columns.
+            expected.sum.clone_from(&found.sum);
+        }
+        compare(&expected, &found)?;
+        if there != found.rows {
+            return Err(Error::Mismatch {
+                what: "rows as they were written".to_owned(),
+                expected: format!("{} rows", found.rows),
+                found: format!("{there} rows, counted without reading them"),
+                hint: "nothing was published; this is a fault of the disk or of bowstring".into(),
+            });
+        }
+        Ok(())
+    }
+}
+
+fn compare(expected: &Digest, found: &Digest) -> Result<()> {
+    if expected == found {
+        return Ok(());
+    }
+    let column = expected.columns.iter().zip(&found.columns).find(|(a, b)| a != b);
+    let what = match column {
+        Some((column, _)) if expected.rows == found.rows => format!("column {:?} as it was written", column.name),
+        _ => "rows as they were written".to_owned(),
+    };
+    Err(Error::Mismatch {
+        what,
+        expected: format!("{} rows, digest {}", expected.rows, expected.sum),
+        found: format!("{} rows, digest {}", found.rows, found.sum),
+        hint: "nothing was published; this is a fault of the disk or of bowstring".into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::convert::formats::tfrecord::write_record;
+    use crate::convert::options::ConvertOptions;
+    use crate::convert::sink::Part;
+
+    #[test]
+    fn rows_that_a_reader_lost_are_missed() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut records = Vec::new();
+        (0..3).for_each(|_| write_record(&[], &mut records));
+        let sources: [(&str, &[u8]); 3] = [
+            ("a.csv", b"id,word\n1,a\n2,\"b\nb\"\n3,c\n"),
+            ("a.jsonl", b"{\"id\": 1}\n{\"id\": 2}\n\n{\"id\": 3}"),
+            ("a.tfrecord", &records),
+        ];
+        for (name, content) in sources {
+            let src = directory.path().join(name);
+            std::fs::write(&src, content).unwrap();
+            let options = ConvertOptions { verify: true, to: Some(Format::Arrow), ..ConvertOptions::default() };
+            let dst = directory.path().join("out");
+            // A feature that no record has, so that there is a column.
+            let options = ConvertOptions {
+                schema: (name == "a.tfrecord").then(|| serde_json::from_str(r#"{"x": "int64"}"#).unwrap()),
+                ..options
+            };
+            let job = Job::new(&src.to_string_lossy(), &dst, &options).unwrap();
+            let (staging, _) =
+                Staging::open(&dst, &job.fingerprint, false, options.replace(), &options.limits).unwrap();
+            let done = |read: u64, rows: u64, filed: u64| {
+                let part = Part { name: "x".into(), rows: filed, bytes: 0, extra: Value::Null };
+                vec![Done { task: 0, parts: vec![part], digest: None, rows, read }]
+            };
+            job.count(&staging, &done(3, 3, 3)).unwrap();
+            for (read, rows, filed) in [(2, 2, 2), (4, 4, 4), (3, 2, 2), (3, 3, 2)] {
+                let error = job.count(&staging, &done(read, rows, filed)).unwrap_err();
+                assert!(matches!(error, Error::Mismatch { .. }), "{name}, {read}, {rows}, {filed}: {error}");
+            }
+            staging.abandon(false);
+        }
+    }
+}

@@ -1,0 +1,297 @@
+//! A conversion from its beginning to the moment in which everything appears. Its tasks run here, or in other processes.
+//!
+//! ```text
+//!   begin ─► hidden directory ─► run here ─────────────────────────────────────────► finish ─► destination
+//!                            └─► tasks ─► work, each in a process that sees it ─► adopt ─┘
+//! ```
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use arrow::datatypes::Field;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::commit::{flush, flush_all};
+use super::finished::{Found, finished};
+use super::journal::Done;
+use super::publish::{self, Staging};
+use super::{Job, destination};
+use crate::convert::budget::Progress;
+use crate::convert::format::Format;
+use crate::convert::options::ConvertOptions;
+use crate::convert::types::{schema_json, type_text};
+use crate::error::{Error, Kind, Result};
+use crate::store::directory::failed;
+
+/// What was done.
+#[derive(Debug, Clone, Serialize)]
+pub struct Report {
+    /// The source's format.
+    pub from: Format,
+    /// The destination's format.
+    pub to: Format,
+    /// Rows written.
+    pub rows: u64,
+    /// Files of data written.
+    pub files: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// Bytes of the source.
+    pub source_bytes: u64,
+    /// Tasks.
+    pub tasks: usize,
+    /// Tasks that had been finished before.
+    pub resumed_tasks: usize,
+    /// Whether the destination was there already, made from the same source with the same options, and with the files it had then.
+    pub unchanged: bool,
+    /// Whether what was written was read again and found equal.
+    pub verified: bool,
+    /// Seconds it took.
+    pub seconds: f64,
+    /// The columns written: name and type.
+    pub schema: Vec<(String, String)>,
+}
+
+/// What [`Conversion::begin`] finds.
+#[derive(Debug)]
+pub enum Begun {
+    /// The destination was there already, made from the same source with the same options.
+    Unchanged(Report),
+    /// There is something to do.
+    Open(Box<Conversion>),
+}
+
+/// A conversion of which nothing can be seen yet. If it is dropped, what is finished stays for [`resume`](ConvertOptions::resume).
+#[derive(Debug)]
+pub struct Conversion {
+    job: Job,
+    /// None once it is published or given up.
+    staging: Option<Staging>,
+    done: Vec<Done>,
+    resumed: usize,
+    source: String,
+    started: Instant,
+}
+
+/// Converts the dataset at `src` into a directory at `dst`. Blocks; must not be called on a thread of an async runtime.
+///
+/// Nothing can be seen at `dst` before all of it is there. What was finished before a failure is kept in a hidden directory beside
+/// it, where [`resume`](ConvertOptions::resume) goes on. If `dst` was made from the same source with the same options, and its files
+/// are those that were published, nothing is done.
+///
+/// # Errors
+/// Whatever opening the source, its data, the sink's refusal, or the disk gives; `Closed` if `progress` was asked to stop.
+pub fn convert(src: &str, dst: &Path, options: &ConvertOptions, progress: &Progress) -> Result<Report> {
+    match Conversion::begin(src, dst, options)? {
+        Begun::Unchanged(report) => Ok(report),
+        Begun::Open(mut conversion) => {
+            conversion.run(progress)?;
+            conversion.finish()
+        }
+    }
+}
+
+/// Does task `task` of a conversion of `src` that another process began, in `directory`, which is made. Returns what
+/// [`Conversion::adopt`] wants to know.
+///
+/// # Errors
+/// As of [`convert`]; `Config` if this process sees another source than the one with `fingerprint`, or was given other options.
+pub fn work(
+    src: &str,
+    directory: &Path,
+    options: &ConvertOptions,
+    fingerprint: &str,
+    task: usize,
+    progress: &Progress,
+) -> Result<String> {
+    let job = Job::new(src, directory, options)?;
+    if job.fingerprint != fingerprint {
+        let problem =
+            format!("{}: this process sees another source than the one that began", crate::store::display(src));
+        return Err(Error::config("src", problem));
+    }
+    progress.total.store(job.source_bytes(), Ordering::Relaxed);
+    // The one above was made when the conversion began: after its end nothing is written any more.
+    fs::create_dir(directory).map_err(|error| failed("create", directory, error))?;
+    let done = job.work(task, directory, &job.budget(), progress)?;
+    if job.sink.flushes() {
+        flush(directory, &done.parts)?;
+    } else {
+        flush_all(directory, &done.parts)?;
+    }
+    serde_json::to_string(&done).map_err(|error| failed("describe", directory, std::io::Error::from(error)))
+}
+
+impl Conversion {
+    /// Opens the source, asks the sink, and takes the hidden directory beside `dst` for this process.
+    ///
+    /// # Errors
+    /// As of [`convert`], as far as it comes.
+    pub fn begin(src: &str, dst: &Path, options: &ConvertOptions) -> Result<Begun> {
+        let started = Instant::now();
+        destination::check(src, dst)?;
+        let job = Job::new(src, dst, options)?;
+        // To overwrite is to make it again, whatever is there.
+        let found = if options.overwrite { Found::Nothing } else { finished(dst, &job.fingerprint, &job.options)? };
+        match found {
+            Found::Whole(found) => {
+                publish::sweep(dst)?;
+                let number = |name: &str| found.get(name).and_then(Value::as_u64).unwrap_or_default();
+                let (rows, files, bytes) = (number("rows"), number("files") as usize, number("bytes"));
+                return Ok(Begun::Unchanged(Report { unchanged: true, ..report(&job, rows, files, bytes, started) }));
+            }
+            Found::Changed(why) => {
+                let shown = dst.display();
+                let problem = format!(
+                    "{shown} was made from this source with these options, but {why}; set overwrite to make it again"
+                );
+                return Err(Error::config("overwrite", problem));
+            }
+            Found::Nothing => {}
+        }
+        let (staging, mut done) =
+            Staging::open(dst, &job.fingerprint, options.resume, options.replace(), &options.limits)?;
+        done.retain(|done| done.task < job.units);
+        let (resumed, source) = (done.len(), crate::store::display(src));
+        Ok(Begun::Open(Box::new(Self { job, staging: Some(staging), done, resumed, source, started })))
+    }
+
+    /// Does all that is not done, here.
+    ///
+    /// # Errors
+    /// As of [`convert`].
+    pub fn run(&mut self, progress: &Progress) -> Result<()> {
+        progress.total.store(self.job.source_bytes(), Ordering::Relaxed);
+        let Self { job, staging: Some(staging), done, .. } = self else { return Err(over()) };
+        let outcome = job.run(staging, done, progress);
+        self.settled(outcome)
+    }
+
+    /// Numbers of the tasks that are not done, for [`work`] in other processes.
+    ///
+    /// # Errors
+    /// `Config` for a shuffle, whose rows go through one machine.
+    pub fn tasks(&self) -> Result<Vec<usize>> {
+        if self.job.options.shuffle.is_some() {
+            return Err(Error::config(
+                "shuffle",
+                "rows are scattered and sorted on one machine; shuffle while training",
+            ));
+        }
+        Ok(self.job.left(&self.done))
+    }
+
+    /// The format that is written.
+    pub fn to(&self) -> Format {
+        self.job.sink.format()
+    }
+
+    /// What [`work`] is to find too.
+    pub fn fingerprint(&self) -> &str {
+        &self.job.fingerprint
+    }
+
+    /// A new directory that is there until the conversion ends, or this is called again; [`work`] is given places in it.
+    ///
+    /// # Errors
+    /// `Store` if it cannot be made.
+    pub fn attempts(&self) -> Result<PathBuf> {
+        self.staging.as_ref().ok_or_else(over)?.attempts()
+    }
+
+    /// Takes what [`work`] did in `directory`. A task that was adopted before is passed over: of two tries, one counts.
+    ///
+    /// # Errors
+    /// `Config` if `worked` is not what [`work`] returned; `Store`.
+    pub fn adopt(&mut self, worked: &str, directory: &Path) -> Result<()> {
+        let staging = self.staging.as_ref().ok_or_else(over)?;
+        let wrong = |why: String| Error::config("worked", why);
+        let done: Done = serde_json::from_str(worked).map_err(|error| wrong(error.to_string()))?;
+        if done.task >= self.job.tasks.len() {
+            return Err(wrong(format!("task {} of {}", done.task, self.job.tasks.len())));
+        }
+        if self.done.iter().all(|known| known.task != done.task) {
+            staging.adopt(&done, directory)?;
+            self.done.push(done);
+        }
+        Ok(())
+    }
+
+    /// Lets everything appear at once.
+    ///
+    /// # Errors
+    /// As of [`convert`]; `Closed` if tasks are missing.
+    pub fn finish(mut self) -> Result<Report> {
+        let missing = self.job.left(&self.done).len();
+        let Self { job, staging: Some(staging), done, .. } = &mut self else { return Err(over()) };
+        let named = match missing {
+            0 => job.name_and_check(staging, done),
+            _ => Err(Error::Closed { why: format!("{missing} tasks of {} are not done", job.units) }),
+        };
+        let (named, verified) = self.settled(named)?;
+        let Self { job, staging, done, resumed, source, started } = &mut self;
+        let rows = done.iter().map(|done| done.rows).sum();
+        let bytes = named.iter().map(|part| part.bytes).sum();
+        let success = json!({
+            "bowstring": env!("CARGO_PKG_VERSION"),
+            "fingerprint": job.fingerprint,
+            "format": job.sink.format(),
+            "source": source,
+            "rows": rows,
+            "files": named.len(),
+            "bytes": bytes,
+            "schema": schema_json(&job.schema),
+        });
+        let published = staging.as_ref().ok_or_else(over)?.publish(success, job.options.threads());
+        let report = Report { resumed_tasks: *resumed, verified, ..report(job, rows, named.len(), bytes, *started) };
+        self.settled(published)?;
+        if let Some(staging) = self.staging.take() {
+            staging.clear_away();
+        }
+        Ok(report)
+    }
+
+    fn settled<T>(&mut self, outcome: Result<T>) -> Result<T> {
+        outcome.inspect_err(|error| self.give_up(error.kind()))
+    }
+
+    fn give_up(&mut self, kind: Kind) {
+        // What the source or the options are to blame for happens again; what the disk is, may not.
+        let passing = matches!(kind, Kind::Store | Kind::Closed | Kind::Timeout | Kind::Remote);
+        if let Some(staging) = self.staging.take() {
+            staging.abandon(passing && !self.done.is_empty());
+        }
+    }
+}
+
+impl Drop for Conversion {
+    fn drop(&mut self) {
+        self.give_up(Kind::Closed);
+    }
+}
+
+fn over() -> Error {
+    Error::Closed { why: "the conversion is over".to_owned() }
+}
+
+fn report(job: &Job, rows: u64, files: usize, bytes: u64, started: Instant) -> Report {
+    let column = |field: &Arc<Field>| (field.name().clone(), type_text(field.data_type()));
+    Report {
+        from: job.source.format(),
+        to: job.sink.format(),
+        rows,
+        files,
+        bytes,
+        source_bytes: job.source_bytes(),
+        tasks: job.tasks.len(),
+        resumed_tasks: 0,
+        unchanged: false,
+        verified: false,
+        seconds: started.elapsed().as_secs_f64(),
+        schema: job.schema.fields().iter().map(column).collect(),
+    }
+}

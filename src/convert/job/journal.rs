@@ -1,0 +1,138 @@
+//! Which tasks are finished: a line per task, written after its files are on the disk.
+//!
+//! A line that a kill cut short is no line. So a task is either finished, with all its files, or it is done again from its start.
+
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use crate::convert::check::digest::Digest;
+use crate::convert::read::files;
+use crate::convert::sink::Part;
+use crate::error::Result;
+use crate::store::directory::failed;
+
+/// A finished task.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Done {
+    /// Its number.
+    pub(crate) task: usize,
+    /// What it wrote, below its directory.
+    pub(crate) parts: Vec<Part>,
+    /// The digest of its rows, if it was asked for.
+    pub(crate) digest: Option<Digest>,
+    /// Rows that it wrote.
+    pub(crate) rows: u64,
+    /// Rows that the source gave it, before some were selected; of a bucket of a shuffle none, since scattering read them.
+    pub(crate) read: u64,
+}
+
+/// The first line.
+#[derive(Debug, Serialize, Deserialize)]
+struct Head {
+    fingerprint: String,
+}
+
+/// What is found where a journal should be.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// None, or one that a kill left without a whole first line: no task was begun.
+    Nothing,
+    /// A journal of another source or other options.
+    Other,
+    /// This conversion's journal, for going on, and what is finished.
+    Same(Journal, Vec<Done>),
+}
+
+/// The open journal.
+#[derive(Debug)]
+pub(crate) struct Journal {
+    path: PathBuf,
+    file: Mutex<File>,
+}
+
+impl Journal {
+    /// A new journal at `path`.
+    pub(crate) fn create(path: &Path, fingerprint: &str) -> Result<Self> {
+        let file = OpenOptions::new().create_new(true).append(true).open(path);
+        let file = file.map_err(|error| failed("create", path, error))?;
+        let journal = Self { path: path.to_owned(), file: Mutex::new(file) };
+        journal.line(&Head { fingerprint: fingerprint.to_owned() })?;
+        Ok(journal)
+    }
+
+    /// The journal at `path`, and whether it is of the conversion with `fingerprint`.
+    pub(crate) fn reopen(path: &Path, fingerprint: &str, most: u64) -> Result<Found> {
+        if !path.is_file() {
+            return Ok(Found::Nothing);
+        }
+        let content = files::Found::of(path)?.content(most)?;
+        // What follows the last line end was cut short. A head without an end was written before any task was begun.
+        if !content.contains(&b'\n') {
+            return Ok(Found::Nothing);
+        }
+        let whole = content.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
+        let mut lines = content.get(..whole).unwrap_or_default().split(|byte| *byte == b'\n');
+        let head = lines.next().and_then(|line| serde_json::from_slice::<Head>(line).ok());
+        if head.is_none_or(|head| head.fingerprint != fingerprint) {
+            return Ok(Found::Other);
+        }
+        let done = lines.filter_map(|line| serde_json::from_slice::<Done>(line).ok()).collect();
+        let file = OpenOptions::new().append(true).open(path).map_err(|error| failed("open", path, error))?;
+        file.set_len(whole as u64).map_err(|error| failed("write", path, error))?;
+        Ok(Found::Same(Self { path: path.to_owned(), file: Mutex::new(file) }, done))
+    }
+
+    /// Notes that a task is finished. Its files must be on the disk.
+    pub(crate) fn done(&self, done: &Done) -> Result<()> {
+        self.line(done)
+    }
+
+    fn line(&self, value: &impl Serialize) -> Result<()> {
+        let write = || {
+            let mut text = serde_json::to_vec(value)?;
+            text.push(b'\n');
+            let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+            file.write_all(&text)?;
+            file.sync_data()
+        };
+        write().map_err(|error| failed("write", &self.path, error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cut_line_is_no_line() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("journal");
+        let done = |task| Done { task, parts: Vec::new(), digest: None, rows: 7, read: 7 };
+        let journal = Journal::create(&path, "x").unwrap();
+        journal.done(&done(0)).unwrap();
+        journal.done(&done(1)).unwrap();
+        drop(journal);
+        let content = std::fs::read(&path).unwrap();
+        for cut in 0..=content.len() {
+            std::fs::write(&path, &content[..cut]).unwrap();
+            let whole = content[..cut].iter().filter(|byte| **byte == b'\n').count();
+            match Journal::reopen(&path, "x", 1 << 20).unwrap() {
+                Found::Nothing => assert_eq!(whole, 0),
+                Found::Other => panic!("cut at {cut}, it is taken for another conversion's"),
+                Found::Same(journal, found) => {
+                    assert_eq!(found.len(), whole - 1);
+                    journal.done(&done(5)).unwrap();
+                    let Found::Same(_, again) = Journal::reopen(&path, "x", 1 << 20).unwrap() else {
+                        panic!("cut at {cut}")
+                    };
+                    assert_eq!(again.len(), whole);
+                }
+            }
+        }
+        assert!(matches!(Journal::reopen(&path, "y", 1 << 20).unwrap(), Found::Other));
+    }
+}

@@ -1,0 +1,250 @@
+//! A conversion from what is asked for to what appears: what is read, which columns are written, and in which tasks.
+
+mod buckets;
+mod check;
+mod commit;
+mod contents;
+mod conversion;
+mod destination;
+mod finished;
+mod journal;
+mod plan;
+mod publish;
+mod resize;
+mod run;
+mod scatter;
+mod shuffle;
+mod task;
+mod tasks;
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::{Field, Schema, SchemaRef};
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+
+use self::journal::Done;
+use self::resize::Resizer;
+use self::tasks::tasks;
+use crate::convert::budget::Budget;
+use crate::convert::errors::unexpected;
+use crate::convert::format::Format;
+use crate::convert::formats::{self, ipc};
+use crate::convert::options::ConvertOptions;
+use crate::convert::read::listing::is_remote;
+use crate::convert::read::remote;
+use crate::convert::sink::Sink;
+use crate::convert::source::Source;
+use crate::convert::types::schema_json;
+use crate::convert::values::sample;
+use crate::dataset::filter::Bound;
+use crate::error::{Error, Result};
+use crate::store::directory::Destination;
+
+pub use self::conversion::{Begun, Conversion, Report, convert, work};
+pub use self::plan::{Plan, plan};
+
+/// A conversion that is ready to run: nothing has been written.
+#[derive(Debug)]
+pub(crate) struct Job {
+    /// Where the source is.
+    pub(crate) src: String,
+    pub(crate) source: Box<dyn Source>,
+    pub(crate) sink: Box<dyn Sink>,
+    /// Ascending numbers of the source's columns to read.
+    pub(crate) read: Vec<usize>,
+    pub(crate) filter: Option<Bound>,
+    pixels: Option<Resizer>,
+    /// The columns that are written.
+    pub(crate) schema: SchemaRef,
+    pub(crate) tasks: Vec<Range<usize>>,
+    /// What the journal counts: tasks, or buckets of a shuffle.
+    pub(crate) units: usize,
+    /// Files of each task, where their number is given.
+    files: Option<Vec<usize>>,
+    pub(crate) fingerprint: String,
+    sample: RecordBatch,
+    /// The shard that the sample is from.
+    sampled: usize,
+    /// Bytes that a task has read of a store beyond what it looks at.
+    read_ahead: u64,
+    pub(crate) options: ConvertOptions,
+}
+
+/// Refuses a destination that is the source, or in it.
+fn apart(src: &str, dst: &Path) -> Result<()> {
+    let Ok(src) = std::fs::canonicalize(src) else { return Ok(()) };
+    let mut place = dst.to_owned();
+    let dst = loop {
+        match std::fs::canonicalize(&place) {
+            Ok(found) => break found,
+            Err(_) if place.pop() && place != Path::new("") => {}
+            Err(_) => break std::env::current_dir().unwrap_or_default(),
+        }
+    };
+    // Below the nearest directory that exists nothing of the source can be, unless that directory is in it.
+    let inside = if src.is_dir() { dst.starts_with(&src) } else { dst == src };
+    if inside {
+        let problem = format!("{} is in the source, which is never modified", place.display());
+        return Err(Error::config("dst", problem));
+    }
+    Ok(())
+}
+
+impl Job {
+    pub(crate) fn new(src: &str, dst: &Path, options: &ConvertOptions) -> Result<Self> {
+        options.check()?;
+        Destination::of(dst, "dst")?;
+        apart(src, dst)?;
+        let source = formats::open(src, options)?;
+        let to = match options.to.or_else(|| Format::of_destination(dst)) {
+            Some(format) => format,
+            None if source.format() != Format::Parquet => Format::Parquet,
+            None => {
+                let problem = format!("{} does not tell the format to write; give it", dst.display());
+                return Err(Error::config("to", problem));
+            }
+        };
+        let given = source.schema();
+        let wanted: Vec<usize> = if options.columns.is_empty() {
+            (0..given.fields().len()).collect()
+        } else {
+            options.columns.iter().map(|name| column(given, name)).collect::<Result<_>>()?
+        };
+        if let Some((name, _)) =
+            options.schema.iter().flat_map(|types| &types.0).find(|(name, _)| given.index_of(name).is_err())
+        {
+            return Err(column(given, name).map_or_else(|error| error, |_| Error::config("schema", "impossible")));
+        }
+        let mut read: BTreeSet<usize> = wanted.iter().copied().collect();
+        let filter = options.filter.as_ref().map(|filter| filter.bind(given)).transpose()?;
+        if let Some(filter) = &filter {
+            for path in filter.paths() {
+                if let Some(number) = path.first().and_then(|root| given.index_of(root).ok()) {
+                    read.insert(number);
+                }
+            }
+        }
+        let read: Vec<usize> = read.into_iter().collect();
+        let field = |number: &usize| {
+            let field = given.field(*number).clone();
+            match options.schema.as_ref().and_then(|types| types.get(field.name())) {
+                Some(data_type) => field.with_data_type(data_type.clone()),
+                None => field,
+            }
+        };
+        let fields: Vec<Field> = wanted.iter().map(field).collect();
+        let (sample, sampled) = first_rows(&*source, &read, options)?;
+        let mut schema = sample::mark_images(&Schema::new_with_metadata(fields, given.metadata().clone()), &sample)?;
+        let at = |row| source.place(sampled, row);
+        let pixels = Resizer::new(&schema, options).map_err(|error| sample::odd_image(error, &sample, &at))?;
+        if let Some(pixels) = &pixels {
+            schema = pixels.schema(&schema);
+        }
+        let schema = Arc::new(schema);
+        let sink = formats::sink(to, &schema, options, &sample);
+        let sink = sink.map_err(|error| sample::odd_image(error, &sample, &at))?;
+        let (tasks, files) = tasks(&*source, options);
+        let buckets = options.shuffle.map(|_| buckets::buckets(source.shards(), options.shards));
+        let units = buckets.unwrap_or(tasks.len());
+        let fingerprint = fingerprint(&*source, to, &schema, options, buckets);
+        let ahead = is_remote(src) && !source.format().is_dataset();
+        let read_ahead = if ahead { remote::READS * options.read_bytes() } else { 0 };
+        let options = options.clone();
+        Ok(Self {
+            src: src.to_owned(),
+            source,
+            sink,
+            read,
+            filter,
+            pixels,
+            schema,
+            tasks,
+            units,
+            files,
+            fingerprint,
+            sample,
+            sampled,
+            read_ahead,
+            options,
+        })
+    }
+
+    /// Bytes of the source.
+    pub(crate) fn source_bytes(&self) -> u64 {
+        self.source.shards().iter().map(|shard| shard.bytes).sum()
+    }
+
+    /// Numbers of tasks, or of buckets of a shuffle, that are not done.
+    pub(crate) fn left(&self, done: &[Done]) -> Vec<usize> {
+        (0..self.units).filter(|task| done.iter().all(|done| done.task != *task)).collect()
+    }
+}
+
+/// The number of a column by name.
+fn column(schema: &Schema, name: &str) -> Result<usize> {
+    schema.index_of(name).map_err(|_| {
+        let names: Vec<&str> = schema.fields().iter().take(20).map(|field| field.name().as_str()).collect();
+        let hint = format!("the columns are {}", names.join(", "));
+        Error::NotFound { what: format!("column {name:?}"), hint }
+    })
+}
+
+/// Some rows from the start, and the shard they are from.
+fn first_rows(source: &dyn Source, read: &[usize], options: &ConvertOptions) -> Result<(RecordBatch, usize)> {
+    let budget = Budget::new(options.memory_budget);
+    for shard in 0..source.shards().len() {
+        let batch = source.read(shard, read, &budget)?.next()?;
+        if let Some(batch) = batch.filter(|batch| batch.num_rows() > 0) {
+            let batch = batch.slice(0, batch.num_rows().min(4096));
+            // A copy: what views point into may be a whole row group.
+            let schema = Arc::new(ipc::plain_schema(batch.schema_ref()));
+            return Ok((ipc::compact(&batch, &schema)?, shard));
+        }
+    }
+    let schema = source.schema().project(read).map_err(unexpected)?;
+    Ok((RecordBatch::new_empty(Arc::new(schema)), 0))
+}
+
+/// What makes a conversion the same one.
+fn fingerprint(
+    source: &dyn Source,
+    to: Format,
+    schema: &Schema,
+    options: &ConvertOptions,
+    buckets: Option<usize>,
+) -> String {
+    let mut hash = Sha256::new();
+    let mut options = json!({
+        "version": 1,
+        "from": source.format(),
+        "to": to,
+        "columns": options.columns,
+        "schema": schema_json(schema),
+        "rows_per_group": options.rows_per_group,
+        "target_file_size": options.target_file_size,
+        "compression": options.compression,
+        "image_quality": options.image_quality,
+        "resize": options.resize,
+        "shuffle": options.shuffle,
+        "shards": options.shards,
+        "filter": options.filter.as_ref().map(ToString::to_string),
+        "verify": options.verify,
+    });
+    if let Some(buckets) = buckets {
+        // Which order it is, and what scattered files are of.
+        options["order"] = json!({ "version": buckets::ORDER, "buckets": buckets });
+    }
+    hash.update(options.to_string());
+    for shard in source.shards() {
+        hash.update([0]);
+        hash.update(&shard.id);
+        hash.update([0]);
+        hash.update(&shard.stamp);
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}

@@ -1,0 +1,74 @@
+//! What a conversion would do, without doing it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow::datatypes::Field;
+use arrow::util::display::{ArrayFormatter, FormatOptions};
+use serde::Serialize;
+
+use super::finished::{Found, finished};
+use super::{Job, destination};
+use crate::convert::errors::unexpected;
+use crate::convert::format::Format;
+use crate::convert::options::ConvertOptions;
+use crate::convert::types::type_text;
+use crate::convert::values::timezone;
+use crate::error::Result;
+
+/// What would be done.
+#[derive(Debug, Clone, Serialize)]
+pub struct Plan {
+    /// The source's format.
+    pub from: Format,
+    /// Whether it was guessed.
+    pub guessed: bool,
+    /// The destination's format.
+    pub to: Format,
+    /// The columns that would be written: name, type, and whether they may be null.
+    pub schema: Vec<(String, String, bool)>,
+    /// Parts of the source.
+    pub shards: usize,
+    /// Bytes of the source.
+    pub bytes: u64,
+    /// Rows of the source, where that is known without reading it.
+    pub rows: Option<u64>,
+    /// Tasks.
+    pub tasks: usize,
+    /// The first rows, as text by column.
+    pub sample: Vec<Vec<String>>,
+    /// Whether the destination is there already, made from the same source with the same options.
+    pub unchanged: bool,
+}
+
+/// What [`convert`](crate::convert::convert) would do: opens the source, infers its columns, asks the sink, reads the first rows, and writes nothing.
+///
+/// # Errors
+/// As of [`convert`](crate::convert::convert), as far as it comes.
+pub fn plan(src: &str, dst: &Path, options: &ConvertOptions) -> Result<Plan> {
+    destination::check(src, dst)?;
+    let job = Job::new(src, dst, options)?;
+    let shown = job.transform(job.sample.slice(0, job.sample.num_rows().min(5)), job.sampled, 0)?;
+    let format = FormatOptions::default().with_null("null");
+    let mut sample = Vec::new();
+    for column in shown.columns() {
+        let column = &timezone::offset(column)?;
+        let formatter = ArrayFormatter::try_new(column, &format).map_err(unexpected)?;
+        let cell = |row| formatter.value(row).try_to_string().unwrap_or_default();
+        sample.push((0..column.len()).map(|row| cell(row).chars().take(80).collect()).collect());
+    }
+    let shards = job.source.shards();
+    let column = |field: &Arc<Field>| (field.name().clone(), type_text(field.data_type()), field.is_nullable());
+    Ok(Plan {
+        from: job.source.format(),
+        guessed: options.from.is_none(),
+        to: job.sink.format(),
+        schema: job.schema.fields().iter().map(column).collect(),
+        shards: shards.len(),
+        bytes: job.source_bytes(),
+        rows: shards.iter().map(|shard| shard.rows).sum(),
+        tasks: job.tasks.len(),
+        sample,
+        unchanged: !options.overwrite && matches!(finished(dst, &job.fingerprint, options)?, Found::Whole(_)),
+    })
+}

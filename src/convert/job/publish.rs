@@ -1,0 +1,284 @@
+//! The hidden directory beside the destination, and how its content becomes the destination at once.
+//!
+//! ```text
+//!   .NAME.bowstring-convert.lock     who works here; gone when nobody does
+//!   .NAME.bowstring-convert/
+//!     journal        which tasks are finished
+//!     tasks/3/...    files of task 3
+//!     attempts/...   what other processes do for tasks, until it is adopted
+//!     data/          all files under their names; renamed to NAME at the end
+//!     old/           what was at NAME, for a moment, where it is replaced
+//! ```
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::contents;
+use super::journal::{Done, Found, Journal};
+use crate::convert::limits::Limits;
+use crate::convert::sink::Part;
+use crate::error::{Error, Result};
+use crate::store::directory::{Destination, Replace, SUCCESS, failed, flush, remove};
+use crate::store::lock::{self, Attempt, Lock};
+use crate::store::publish::{Publication, put_file, recover};
+
+/// What was at the destination, for a moment.
+const OLD: &str = "old";
+
+/// How often the hidden directory is tried to be removed, and how long is waited between.
+const REMOVALS: usize = 20;
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The hidden directory, locked for this process.
+#[derive(Debug)]
+pub(crate) struct Staging {
+    directory: PathBuf,
+    destination: Destination,
+    replace: Replace,
+    pub(crate) journal: Journal,
+    lock: Lock,
+}
+
+/// That a file has all that was written to it: a machine that stopped may have kept its name and lost the rest.
+fn whole(path: &Path, part: &Part) -> Result<()> {
+    let found = fs::metadata(path).map_err(|error| failed("look at", path, error))?.len();
+    if found == part.bytes {
+        return Ok(());
+    }
+    Err(Error::Mismatch {
+        what: format!("{} as it was written", path.display()),
+        expected: format!("{} bytes", part.bytes),
+        found: format!("{found} bytes"),
+        hint: "nothing was published; set overwrite to start again".to_owned(),
+    })
+}
+
+impl Staging {
+    /// The hidden directory for `destination`, and the tasks that were finished in it before.
+    ///
+    /// # Errors
+    /// `Config` names `overwrite` or `overwrite_foreign` if something is at the destination, and `resume` if a conversion was
+    /// interrupted; `Closed` if another process works there; `Store`.
+    pub(crate) fn open(
+        destination: &Path,
+        fingerprint: &str,
+        resume: bool,
+        replace: Replace,
+        limits: &Limits,
+    ) -> Result<(Self, Vec<Done>)> {
+        let (destination, directory) = places(destination)?;
+        fs::create_dir_all(&destination.parent).map_err(|error| failed("create", &destination.parent, error))?;
+        let lock = Lock::take(&lock::beside(&directory), &format!("convert to {}", destination.path.display()))?;
+        // An error leaves the lock's file as little as the lock.
+        let mut lock = Removed(Some(lock));
+        // Killed between two renames: the old dataset goes back to its place.
+        recover(&destination.path, &directory.join(OLD))?;
+        destination.vacant(replace)?;
+        let path = directory.join("journal");
+        let found = match resume || !replace.overwrite {
+            true => Journal::reopen(&path, fingerprint, limits.max_index_bytes)?,
+            false => Found::Nothing,
+        };
+        match found {
+            Found::Same(journal, done) if resume => {
+                return Ok((Self { directory, destination, replace, journal, lock: lock.take()? }, done));
+            }
+            Found::Same(..) | Found::Other if !replace.overwrite => {
+                let shown = directory.display();
+                let problem = if resume {
+                    format!("{shown} is of another source or other options; set overwrite to start again")
+                } else {
+                    format!("an interrupted conversion is in {shown}; set resume to go on, or overwrite to start again")
+                };
+                return Err(Error::config("resume", problem));
+            }
+            _ => {}
+        }
+        remove(&directory)?;
+        for path in [directory.clone(), directory.join("tasks"), directory.join("data")] {
+            fs::create_dir(&path).map_err(|error| failed("create", &path, error))?;
+        }
+        let journal = Journal::create(&path, fingerprint)?;
+        Ok((Self { directory, destination, replace, journal, lock: lock.take()? }, Vec::new()))
+    }
+
+    /// The directory of task `task`.
+    pub(crate) fn files(&self, task: usize) -> PathBuf {
+        self.directory.join("tasks").join(task.to_string())
+    }
+
+    /// The same, new and empty.
+    pub(crate) fn task(&self, task: usize) -> Result<PathBuf> {
+        let path = self.files(task);
+        remove(&path)?;
+        fs::create_dir_all(&path).map_err(|error| failed("create", &path, error))?;
+        Ok(path)
+    }
+
+    /// The directory for what other processes do, without what they did before.
+    pub(crate) fn attempts(&self) -> Result<PathBuf> {
+        let path = self.directory.join("attempts");
+        remove(&path)?;
+        fs::create_dir_all(&path).map_err(|error| failed("create", &path, error))?;
+        Ok(path)
+    }
+
+    /// Takes what another process did for a task in `directory`.
+    pub(crate) fn adopt(&self, done: &Done, directory: &Path) -> Result<()> {
+        let path = self.task(done.task)?;
+        remove(&path)?;
+        fs::rename(directory, &path).map_err(|error| failed("adopt", directory, error))?;
+        flush(&self.directory.join("tasks"))?;
+        self.journal.done(done)
+    }
+
+    /// A directory for what is in the way of being sorted.
+    pub(crate) fn scratch(&self) -> PathBuf {
+        self.directory.join("scratch")
+    }
+
+    /// Where the files are once they have their names.
+    pub(crate) fn data(&self) -> PathBuf {
+        self.directory.join("data")
+    }
+
+    /// Gives the files of all tasks their names. It can be interrupted and done again.
+    pub(crate) fn gather(&self, done: &[Done], named: &[Part]) -> Result<()> {
+        let data = self.data();
+        let parts = done.iter().flat_map(|done| done.parts.iter().map(|part| (done.task, part)));
+        for ((task, part), target) in parts.zip(named) {
+            let from = self.files(task).join(&part.name);
+            let to = data.join(&target.name);
+            if to.exists() && !from.exists() {
+                whole(&to, part)?;
+                continue;
+            }
+            whole(&from, part)?;
+            let renamed = fs::rename(&from, &to).or_else(|error| match (error.kind(), to.parent()) {
+                (io::ErrorKind::NotFound, Some(parent)) if from.exists() => {
+                    fs::create_dir_all(parent)?;
+                    fs::rename(&from, &to)
+                }
+                _ => Err(error),
+            });
+            renamed.map_err(|error| failed("rename", &from, error))?;
+        }
+        Ok(())
+    }
+
+    /// Makes the destination appear.
+    ///
+    /// # Errors
+    /// `Store`, and `Config` if something is at the destination by now; it then stays as it was.
+    pub(crate) fn publish(&self, mut success: Value, threads: usize) -> Result<()> {
+        let data = self.data();
+        let path = data.join(SUCCESS);
+        remove(&path)?;
+        success["contents"] = contents::list(&data, threads)?;
+        let mut text = serde_json::to_vec_pretty(&success).map_err(|error| failed("write", &path, error))?;
+        text.push(b'\n');
+        put_file(&path, &text)?;
+        self.destination.vacant(self.replace)?;
+        let old = self.directory.join(OLD);
+        remove(&old)?;
+        // No exchange: what is in `data` is what a resumed conversion goes on with.
+        let publication = Publication { new: &data, path: &self.destination.path, aside: &old, exchange: false };
+        publication.publish(self.replace.overwrite)
+    }
+
+    /// Removes the hidden directory, and the lock after it. Whoever still works in it may be making a file just now; what stays is hidden, and removed by the
+    /// next conversion to the same place.
+    pub(crate) fn clear_away(self) {
+        for _ in 0..REMOVALS {
+            match remove(&self.directory) {
+                Ok(()) => break,
+                Err(error) => tracing::debug!("{}", error.chain()),
+            }
+            std::thread::sleep(PAUSE);
+        }
+        self.lock.remove();
+    }
+
+    /// Leaves what is finished for `resume`, or nothing if nothing is.
+    pub(crate) fn abandon(self, worth: bool) {
+        match worth {
+            true => self.lock.remove(),
+            false => self.clear_away(),
+        }
+    }
+}
+
+/// A lock whose file is removed with it, unless it is taken out.
+struct Removed(Option<Lock>);
+
+impl Removed {
+    fn take(&mut self) -> Result<Lock> {
+        self.0.take().ok_or_else(|| Error::Closed { why: "the lock was given away".to_owned() })
+    }
+}
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        if let Some(lock) = self.0.take() {
+            lock.remove();
+        }
+    }
+}
+
+/// Removes what a conversion left that was killed after its dataset appeared.
+///
+/// # Errors
+/// `Store` if that fails.
+pub(crate) fn sweep(destination: &Path) -> Result<()> {
+    let (_, directory) = places(destination)?;
+    let path = lock::beside(&directory);
+    if !directory.is_dir() && !path.exists() {
+        return Ok(());
+    }
+    // Whoever holds it sweeps too.
+    let Attempt::Held(lock) = Lock::attempt(&path)? else { return Ok(()) };
+    let lock = Removed(Some(lock));
+    remove(&directory)?;
+    drop(lock);
+    Ok(())
+}
+
+/// The destination, and the hidden directory beside it.
+fn places(destination: &Path) -> Result<(Destination, PathBuf)> {
+    let destination = Destination::of(destination, "dst")?;
+    let mut hidden = std::ffi::OsString::from(".");
+    hidden.push(&destination.name);
+    hidden.push(".bowstring-convert");
+    let directory = destination.parent.join(hidden);
+    Ok((destination, directory))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::convert::options::ConvertOptions;
+
+    #[test]
+    fn a_file_that_lost_its_bytes_is_not_published() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = ConvertOptions::default();
+        let dst = directory.path().join("out");
+        let (staging, _) = Staging::open(&dst, "x", false, options.replace(), &options.limits).unwrap();
+        let file = staging.task(0).unwrap().join("a.jpg");
+        let part = Part { name: "a.jpg".into(), rows: 1, bytes: 3, extra: Value::Null };
+        let done = [Done { task: 0, parts: vec![part.clone()], digest: None, rows: 1, read: 1 }];
+        // As after the power failed: the name is there.
+        fs::write(&file, b"").unwrap();
+        let error = staging.gather(&done, std::slice::from_ref(&part)).unwrap_err();
+        assert!(matches!(error, Error::Mismatch { .. }) && error.to_string().contains("3 bytes"), "{error}");
+        fs::write(&file, b"abc").unwrap();
+        staging.gather(&done, std::slice::from_ref(&part)).unwrap();
+        // Again, after a kill in between.
+        fs::write(staging.data().join("a.jpg"), b"ab").unwrap();
+        assert!(staging.gather(&done, std::slice::from_ref(&part)).is_err());
+    }
+}

@@ -1,0 +1,230 @@
+//! A shuffle of all rows within a byte budget: rows are scattered into buckets on the disk, then each bucket is sorted in memory.
+//!
+//! ```text
+//!   task 0 ─ rows ─ draw(seed, shard, row) ─┬─► scratch/0: bucket 0    (phase 1: tasks in parallel)
+//!   task 1 ─ ...                            └─► scratch/0: bucket 1
+//!   bucket 0 of all tasks ─ sort by draw ─► sink                       (phase 2: buckets in parallel, journaled)
+//! ```
+//! A row's draw depends on the seed and on where the row was, and the order is that of the draws, so neither threads nor memory nor
+//! interruptions have a part in it. The number of buckets is a matter of the source alone, and in the fingerprint; one that does
+//! not fit into memory is scattered again. Buckets are tasks of the journal; scattering is done again after an interruption,
+//! except for tasks whose buckets are whole.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use arrow::array::{RecordBatch, UInt32Array, UInt64Array};
+use arrow::compute::take_record_batch;
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+
+use super::Job;
+use super::commit::commit;
+use super::journal::Done;
+use super::publish::Staging;
+use super::scatter::{ALL, Scatter, Scattered, part, sorted};
+use crate::convert::budget::{Budget, Progress};
+use crate::convert::errors::unexpected;
+use crate::convert::formats::ipc;
+use crate::convert::parallel::parallel;
+use crate::convert::source::slices;
+use crate::convert::values::cells;
+use crate::error::{Error, Result};
+use crate::store::directory::{failed, remove};
+
+/// Most parts that a bucket is scattered into again, and how often that may happen.
+const MOST_PARTS: u64 = 64;
+const MOST_AGAIN: usize = 8;
+
+/// Most bytes that are sorted at once: offsets of texts are of 32 bits.
+const MOST_BYTES: u64 = 1 << 30;
+
+/// The column with the draws, beside those of the dataset.
+const DRAW: &str = "bowstring.draw";
+
+/// Runs a job with a shuffle.
+pub(crate) fn run(
+    job: &Job,
+    seed: u64,
+    staging: &Staging,
+    done: &mut Vec<Done>,
+    budget: &Budget,
+    progress: &Progress,
+) -> Result<()> {
+    let scratch = staging.scratch();
+    std::fs::create_dir_all(&scratch).map_err(|error| failed("create", &scratch, error))?;
+    let threads = job.options.threads();
+    let share = job.options.memory_budget / threads as u64;
+    let fields = job.schema.fields().iter().cloned().chain([Arc::new(Field::new(DRAW, DataType::UInt64, false))]);
+    let schema: SchemaRef = Arc::new(ipc::plain_schema(&Schema::new(fields.collect::<Vec<_>>())));
+    let tasks: Vec<usize> = (0..job.tasks.len()).collect();
+    parallel(threads, &tasks, progress, |task| {
+        let directory = scratch.join(task.to_string());
+        if Scattered::of(&directory)?.is_some() {
+            return Ok(());
+        }
+        empty(&directory)?;
+        let rows = Scatter::new(&directory, &schema, ALL, job.units, (share / 6).min(MOST_BYTES / 4))?;
+        scatter(job, seed, task, budget, progress, &schema, rows)
+    })?;
+    let whole = scattered(job, &scratch)?;
+    let files = job.options.shards;
+    let work = |bucket| -> Result<Done> {
+        let directory = staging.task(bucket)?;
+        let files = files.map(|files| files / job.units + usize::from(bucket < files % job.units));
+        let mut writer = job.writer(&directory, files)?;
+        let mut digest = job.summing();
+        let mut rows = 0;
+        let gather = Gather { schema: &schema, most: (share / 4).min(MOST_BYTES), place: scratch.join("again") };
+        gather.bucket(&whole, bucket, part(&ALL, bucket, job.units), &[bucket], &mut |batch| {
+            for piece in slices(batch) {
+                if let Some(digest) = &mut digest {
+                    digest.add(&piece)?;
+                }
+                writer.write(&piece)?;
+                rows += piece.num_rows() as u64;
+            }
+            Ok(())
+        })?;
+        let parts = writer.finish()?;
+        let expected: u64 = whole.iter().map(|own| own.size(bucket).0).sum();
+        if rows != expected {
+            return Err(Error::Mismatch {
+                what: format!("bucket {bucket} of the shuffle"),
+                expected: format!("{expected} rows, which were scattered"),
+                found: format!("{rows} rows"),
+                hint: "nothing was published; this is a fault of the disk or of bowstring".into(),
+            });
+        }
+        progress.rows.fetch_add(rows, Ordering::Relaxed);
+        Ok(Done { task: bucket, parts, digest: digest.map(|digest| digest.digest()), rows, read: 0 })
+    };
+    let left = job.left(done);
+    commit(staging, job.sink.flushes(), done, |give| parallel(threads, &left, progress, |bucket| give(work(bucket)?)))
+}
+
+/// Rows that the source gave, and those of them that were scattered, after all tasks were.
+pub(crate) fn tally(job: &Job, staging: &Staging) -> Result<(u64, u64)> {
+    let whole = scattered(job, &staging.scratch())?;
+    Ok(whole.iter().fold((0, 0), |(read, rows), own| (read + own.read, rows + own.rows)))
+}
+
+/// What every task scattered.
+fn scattered(job: &Job, scratch: &Path) -> Result<Vec<Scattered>> {
+    let of = |task: usize| {
+        let missing = || Error::Closed { why: format!("task {task} was not scattered to its end") };
+        Scattered::of(&scratch.join(task.to_string()))?.ok_or_else(missing)
+    };
+    (0..job.tasks.len()).map(of).collect()
+}
+
+/// A new and empty directory.
+fn empty(directory: &Path) -> Result<()> {
+    remove(directory)?;
+    std::fs::create_dir_all(directory).map_err(|error| failed("create", directory, error))
+}
+
+/// A number for a row: the same whenever it is drawn.
+fn draw(seed: u64, shard: usize, row: u64) -> u64 {
+    let mut x = seed ^ (shard as u64).wrapping_mul(0xA24B_AED4_963E_E407) ^ row.wrapping_mul(0x9FB2_1C65_1E98_DF25);
+    for multiplier in [0xBF58_476D_1CE4_E5B9, 0x94D0_49BB_1331_11EB, 0xD6E8_FEB8_6659_FD93_u64] {
+        x = (x ^ (x >> 31)).wrapping_add(0x9E37_79B9_7F4A_7C15).wrapping_mul(multiplier);
+    }
+    x ^ (x >> 32)
+}
+
+fn scatter(
+    job: &Job,
+    seed: u64,
+    task: usize,
+    budget: &Budget,
+    progress: &Progress,
+    schema: &SchemaRef,
+    mut rows: Scatter,
+) -> Result<()> {
+    let (mut shard, mut row) = (usize::MAX, 0);
+    let read = job.feed(task, budget, progress, &mut |number, batch| {
+        if number != shard {
+            (shard, row) = (number, 0);
+        }
+        let draws: Vec<u64> = (row..row + batch.num_rows() as u64).map(|row| draw(seed, shard, row)).collect();
+        row += batch.num_rows() as u64;
+        let draws = Arc::new(UInt64Array::from(draws));
+        let columns = batch.columns().iter().cloned().chain([draws as _]).zip(schema.fields());
+        let columns = columns.map(|(column, field)| cells::as_type(&column, field.data_type()));
+        let batch = RecordBatch::try_new(Arc::clone(schema), columns.collect::<Result<_>>()?).map_err(unexpected)?;
+        rows.add(batch)
+    })?;
+    rows.finish(read).map(drop)
+}
+
+/// What brings the rows of a bucket into their order.
+struct Gather<'a> {
+    schema: &'a SchemaRef,
+    /// Bytes that are sorted at once.
+    most: u64,
+    /// Where a bucket is scattered again.
+    place: PathBuf,
+}
+
+impl Gather<'_> {
+    /// Gives the rows of a bucket to `each`, without their draws. Its draws are in `range`; `path` is its number and those of the
+    /// parts that it was scattered into.
+    fn bucket(
+        &self,
+        files: &[Scattered],
+        bucket: usize,
+        range: Range<u128>,
+        path: &[usize],
+        each: &mut dyn FnMut(&RecordBatch) -> Result<()>,
+    ) -> Result<()> {
+        let sizes = files.iter().map(|own| own.size(bucket));
+        let (rows, bytes) = sizes.fold((0, 0), |(rows, bytes), own| (rows + own.0, bytes + own.1));
+        if bytes > self.most && rows > 1 {
+            return self.again(files, bucket, range, path, bytes, each);
+        }
+        let mut batches = Vec::new();
+        for own in files {
+            own.read(bucket, &mut |batch| {
+                batches.push(batch);
+                Ok(())
+            })?;
+        }
+        let Some((whole, order)) = sorted(self.schema, &batches)? else { return Ok(()) };
+        drop(batches);
+        let kept: Vec<usize> = (0..whole.num_columns() - 1).collect();
+        let whole = whole.project(&kept).map_err(unexpected)?;
+        each(&take_record_batch(&whole, &UInt32Array::from(order)).map_err(unexpected)?)
+    }
+
+    /// The same for a bucket that does not fit: it is scattered into parts, which are taken one after another.
+    fn again(
+        &self,
+        files: &[Scattered],
+        bucket: usize,
+        range: Range<u128>,
+        path: &[usize],
+        bytes: u64,
+        each: &mut dyn FnMut(&RecordBatch) -> Result<()>,
+    ) -> Result<()> {
+        if path.len() > MOST_AGAIN {
+            let what = format!("a few rows of bucket {} of the shuffle", path.first().unwrap_or(&bucket));
+            return Err(Error::limit(what, bytes * 4, self.most * 4, "memory_budget"));
+        }
+        let name: Vec<String> = path.iter().map(ToString::to_string).collect();
+        let directory = self.place.join(name.join("-"));
+        empty(&directory)?;
+        let parts = (bytes * 2).div_ceil(self.most.max(1)).clamp(2, MOST_PARTS) as usize;
+        let mut rows = Scatter::new(&directory, self.schema, range.clone(), parts, self.most / 2)?;
+        for own in files {
+            own.read(bucket, &mut |batch| rows.add(batch))?;
+        }
+        let scattered = [rows.finish(0)?];
+        for number in 0..parts {
+            let inner: Vec<usize> = path.iter().copied().chain([number]).collect();
+            self.bucket(&scattered, number, part(&range, number, parts), &inner, each)?;
+        }
+        remove(&directory)
+    }
+}

@@ -1,0 +1,169 @@
+//! One task of a job: shards read, rows selected, cast and written.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use arrow::array::RecordBatch;
+use arrow::compute::filter_record_batch;
+
+use super::Job;
+use super::journal::Done;
+use crate::convert::budget::{Budget, Progress};
+use crate::convert::check::digest::Summing;
+use crate::convert::errors::unexpected;
+use crate::convert::rolling::Dealt;
+use crate::convert::sink::Writer;
+use crate::convert::values::cells::as_type_at;
+use crate::error::{Error, Place, Result};
+use crate::store::directory::failed;
+
+impl Job {
+    /// The budget of all tasks here, without what they take beside it.
+    pub(crate) fn budget(&self) -> Budget {
+        let reserved = (self.options.sink_bytes() + self.read_ahead) * self.options.threads() as u64;
+        Budget::lending(self.options.memory_budget - reserved.min(self.options.memory_budget / 2))
+    }
+
+    /// Does one task in `directory`, which is empty.
+    pub(crate) fn work(&self, task: usize, directory: &Path, budget: &Budget, progress: &Progress) -> Result<Done> {
+        let files = self.files.as_ref().map(|files| files.get(task).copied().unwrap_or(1));
+        let mut writer = self.writer(directory, files)?;
+        let mut digest = self.summing();
+        let mut rows = 0;
+        let read = self.feed(task, budget, progress, &mut |_, batch| {
+            if let Some(digest) = &mut digest {
+                digest.add(batch)?;
+            }
+            writer.write(batch)?;
+            rows += batch.num_rows() as u64;
+            progress.rows.fetch_add(batch.num_rows() as u64, Ordering::Relaxed);
+            Ok(())
+        })?;
+        let parts = writer.finish()?;
+        Ok(Done { task, parts, digest: digest.map(|digest| digest.digest()), rows, read })
+    }
+
+    /// A digest to grow, if the result is to be checked.
+    pub(crate) fn summing(&self) -> Option<Summing> {
+        let names = self.schema.fields().iter().map(|field| field.name().as_str());
+        self.options.verify.then(|| Summing::new(names))
+    }
+
+    /// A writer of `files` files, or of as many as their size asks for.
+    pub(crate) fn writer(&self, directory: &Path, files: Option<usize>) -> Result<Box<dyn Writer>> {
+        let Some(files) = files else { return self.sink.writer(directory) };
+        let mut writers = Vec::with_capacity(files);
+        for number in 0..files {
+            let directory = directory.join(number.to_string());
+            std::fs::create_dir(&directory).map_err(|error| failed("create", &directory, error))?;
+            let mut writer = self.sink.writer(&directory)?;
+            // A file without rows counts too.
+            writer.write(&RecordBatch::new_empty(Arc::clone(&self.schema)))?;
+            writers.push(writer);
+        }
+        Ok(Box::new(Dealt { writers, next: 0 }))
+    }
+
+    /// Gives the batches of a task to `consume`, as they are to be written, each with the number of its shard. Returns how many
+    /// rows the source gave, before some were selected.
+    ///
+    /// # Errors
+    /// `Corrupt` if a shard gives other than the rows that its index claims.
+    pub(crate) fn feed(
+        &self,
+        task: usize,
+        budget: &Budget,
+        progress: &Progress,
+        consume: &mut dyn FnMut(usize, &RecordBatch) -> Result<()>,
+    ) -> Result<u64> {
+        let mut read = 0;
+        for number in self.tasks.get(task).cloned().unwrap_or_default() {
+            let mut batches = self.source.read(number, &self.read, budget)?;
+            let mut consumed = 0;
+            let mut row = 0;
+            while let Some(batch) = batches.next()? {
+                if progress.is_stopped() {
+                    return Err(Error::Closed { why: "the conversion was stopped; resume goes on".into() });
+                }
+                let rows = batch.num_rows() as u64;
+                let batch = self.transform(batch, number, row)?;
+                row += rows;
+                if batch.num_rows() > 0 {
+                    consume(number, &batch)?;
+                }
+                let now = batches.consumed();
+                progress.bytes.fetch_add(now.saturating_sub(consumed), Ordering::Relaxed);
+                consumed = now;
+            }
+            let Some(shard) = self.source.shards().get(number) else { continue };
+            if let Some(claimed) = shard.rows.filter(|claimed| *claimed != row) {
+                let what = format!("{row} rows were read, its index claims {claimed}");
+                return Err(Error::corrupt(Place::file(shard.id.as_str()), what));
+            }
+            read += row;
+            progress.bytes.fetch_add(shard.bytes.saturating_sub(consumed), Ordering::Relaxed);
+        }
+        Ok(read)
+    }
+
+    /// The rows that are selected, the columns that are wanted, in the types that are written.
+    pub(crate) fn transform(&self, batch: RecordBatch, shard: usize, row: u64) -> Result<RecordBatch> {
+        let selected = self.filter.as_ref().map(|filter| filter.evaluate(&batch)).transpose()?;
+        let batch = match &selected {
+            Some(selected) => filter_record_batch(&batch, selected).map_err(unexpected)?,
+            None => batch,
+        };
+        let stored = |at: usize| {
+            // The row before the filter.
+            let before = selected.as_ref().and_then(|selected| selected.values().set_indices().nth(at));
+            row + before.unwrap_or(at) as u64
+        };
+        let mut columns = Vec::with_capacity(self.schema.fields().len());
+        for field in self.schema.fields() {
+            let Some(column) = batch.column_by_name(field.name()) else {
+                return Err(Error::NotFound {
+                    what: format!("column {:?} of a batch", field.name()),
+                    hint: String::new(),
+                });
+            };
+            columns.push(as_type_at(field.name(), stored, column, field.data_type())?);
+        }
+        let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
+        let batch =
+            RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options).map_err(unexpected)?;
+        match &self.pixels {
+            Some(pixels) => pixels.apply(&batch, &|at| self.source.place(shard, stored(at))),
+            None => Ok(batch),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{ArrayRef, Int64Array};
+    use parquet::arrow::ArrowWriter;
+
+    use super::*;
+    use crate::convert::{ConvertOptions, Format, convert};
+
+    #[test]
+    fn a_value_that_does_not_fit_is_named_by_its_row_in_the_source() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.parquet");
+        let numbers: ArrayRef = Arc::new(Int64Array::from(vec![1, 2, 3, 4, 300]));
+        let batch = RecordBatch::try_from_iter([("x", numbers)]).unwrap();
+        let mut writer = ArrowWriter::try_new(std::fs::File::create(&path).unwrap(), batch.schema(), None).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+        let options = ConvertOptions {
+            schema: Some(serde_json::from_str(r#"{"x": "int8"}"#).unwrap()),
+            filter: Some("x >= 4".parse().unwrap()),
+            to: Some(Format::Jsonl),
+            ..ConvertOptions::default()
+        };
+        let dst = directory.path().join("out");
+        let error = convert(path.to_str().unwrap(), &dst, &options, &Progress::default()).unwrap_err();
+        assert!(error.chain().contains("row 4"), "{}", error.chain());
+    }
+}

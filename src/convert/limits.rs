@@ -1,0 +1,51 @@
+//! How much a source may ask for, and how large a batch is.
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Place, Result};
+
+/// Rows of a batch at most.
+pub(crate) const BATCH_ROWS: usize = 8192;
+
+/// Bytes of a batch at which it ends. A single row may be larger.
+pub(crate) const BATCH_BYTES: usize = 4 << 20;
+
+/// What a source may ask for before it is refused.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Bytes of one record, line, sample or file that is read whole. Default 64 MiB.
+    pub max_record_bytes: u64,
+    /// Columns of a dataset. Default 10,000.
+    pub max_columns: usize,
+    /// Files of a dataset. Default 10,000,000.
+    pub max_files: usize,
+    /// Bytes of an index or a description: `index.json`, `state.json`. Default 256 MiB.
+    pub max_index_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { max_record_bytes: 64 << 20, max_columns: 10_000, max_files: 10_000_000, max_index_bytes: 256 << 20 }
+    }
+}
+
+impl Limits {
+    /// Refuses a record of `bytes` bytes.
+    pub(crate) fn record(&self, file: &str, what: impl FnOnce() -> String, bytes: u64) -> Result<()> {
+        if bytes <= self.max_record_bytes {
+            return Ok(());
+        }
+        let limit = self.max_record_bytes;
+        Err(Error::limit(what(), bytes, limit, "limits.max_record_bytes").at(Place::file(file)))
+    }
+
+    /// Refuses `count` columns.
+    pub(crate) fn columns(&self, file: &str, what: impl FnOnce() -> String, count: usize) -> Result<()> {
+        if count <= self.max_columns {
+            return Ok(());
+        }
+        let (asked, limit) = (count as u64, self.max_columns as u64);
+        Err(Error::limit(what(), asked, limit, "limits.max_columns").at(Place::file(file)))
+    }
+}

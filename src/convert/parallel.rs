@@ -1,0 +1,39 @@
+//! Work by number on some threads, until one fails.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::convert::budget::Progress;
+use crate::error::{Error, Result};
+
+/// Runs `work` for every number, on some threads, until one fails.
+pub(crate) fn parallel(
+    threads: usize,
+    numbers: &[usize],
+    progress: &Progress,
+    work: impl Fn(usize) -> Result<()> + Sync,
+) -> Result<()> {
+    let next = AtomicUsize::new(0);
+    let failure = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for _ in 0..threads.min(numbers.len()) {
+            scope.spawn(|| {
+                while let Some(number) = numbers.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    if failure.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
+                        return;
+                    }
+                    let outcome = if progress.is_stopped() {
+                        Err(Error::Closed { why: "the conversion was stopped; resume goes on".into() })
+                    } else {
+                        work(*number)
+                    };
+                    if let Err(error) = outcome {
+                        failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+}

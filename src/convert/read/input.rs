@@ -1,0 +1,231 @@
+//! A file of a source, read from its start to its end with what packs it undone, and every failure named.
+
+use std::io::{self, BufRead, BufReader, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use brotli_decompressor::Decompressor;
+use bzip2::bufread::MultiBzDecoder;
+use flate2::read::{MultiGzDecoder, ZlibDecoder};
+
+use super::files::{Found, Stream};
+use super::remote;
+use crate::convert::limits::Limits;
+use crate::error::{Error, Place, Result};
+
+/// How a file is packed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Packed {
+    Plain,
+    Gzip,
+    Zlib,
+    Zstd,
+    Bzip2,
+    /// Has no mark of its own.
+    Brotli,
+}
+
+impl Packed {
+    /// By the first bytes. `zlib` says whether its weak mark counts.
+    fn of(start: &[u8], zlib: bool) -> Self {
+        match start {
+            [0x1f, 0x8b, ..] => Self::Gzip,
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => Self::Zstd,
+            [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41, 0x59, 0x26, ..] => Self::Bzip2,
+            [0x78, 0x01 | 0x5e | 0x9c | 0xda, ..] if zlib => Self::Zlib,
+            _ => Self::Plain,
+        }
+    }
+}
+
+/// Counts what is read of the file itself.
+struct Counted {
+    stream: Stream,
+    count: Arc<AtomicU64>,
+}
+
+impl Read for Counted {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.stream.read(buffer)?;
+        self.count.fetch_add(read as u64, Ordering::Relaxed);
+        Ok(read)
+    }
+}
+
+/// A file that is read from its start to its end, unpacked on the way. Nothing of it is in memory but a buffer.
+pub(crate) struct Input {
+    reader: BufReader<Box<dyn Read + Send>>,
+    count: Arc<AtomicU64>,
+    found: Found,
+    /// Bytes given out, after unpacking.
+    offset: u64,
+}
+
+impl std::fmt::Debug for Input {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Input({} at byte {})", self.found.name, self.offset)
+    }
+}
+
+impl Input {
+    /// Opens a file; `zlib` says whether it may be packed with zlib, which other files can look like.
+    pub(crate) fn open(found: &Found, zlib: bool) -> Result<Self> {
+        let mut stream = found.reader(0)?;
+        let start = stream.start().map_err(|error| found.failed("read", error))?;
+        Self::packed(found, stream, Packed::of(&start, zlib))
+    }
+
+    /// Whether a file is packed in a way that its first bytes tell, whatever its name says.
+    pub(crate) fn is_packed(found: &Found) -> Result<bool> {
+        let mut stream = found.reader(0)?;
+        let start = stream.start().map_err(|error| found.failed("read", error))?;
+        Ok(Packed::of(&start, false) != Packed::Plain)
+    }
+
+    /// Opens a file that is packed in a known way.
+    pub(crate) fn open_as(found: &Found, packed: Packed) -> Result<Self> {
+        Self::packed(found, found.reader(0)?, packed)
+    }
+
+    fn packed(found: &Found, stream: Stream, packed: Packed) -> Result<Self> {
+        let count = Arc::new(AtomicU64::new(0));
+        let counted = Counted { stream, count: Arc::clone(&count) };
+        let reader: Box<dyn Read + Send> = match packed {
+            Packed::Plain => Box::new(counted),
+            Packed::Gzip => Box::new(MultiGzDecoder::new(BufReader::with_capacity(64 << 10, counted))),
+            Packed::Zlib => Box::new(ZlibDecoder::new(BufReader::with_capacity(64 << 10, counted))),
+            Packed::Bzip2 => Box::new(MultiBzDecoder::new(BufReader::with_capacity(64 << 10, counted))),
+            Packed::Brotli => Box::new(Decompressor::new(counted, 64 << 10)),
+            Packed::Zstd => {
+                let mut decoder = zstd::Decoder::new(counted).map_err(|error| found.failed("open", error))?;
+                // A window beyond 128 MiB is a claim on memory.
+                decoder.window_log_max(27).map_err(|error| found.failed("open", error))?;
+                Box::new(decoder)
+            }
+        };
+        let reader = BufReader::with_capacity(256 << 10, reader);
+        Ok(Self { reader, count, found: found.clone(), offset: 0 })
+    }
+
+    /// Goes on at `start`; only for files that are not packed.
+    pub(crate) fn range(found: &Found, start: u64) -> Result<Self> {
+        let mut input = Self::packed(found, found.reader(start)?, Packed::Plain)?;
+        input.offset = start;
+        Ok(input)
+    }
+
+    /// Bytes given out so far: where the next one is in the unpacked file.
+    pub(crate) fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Bytes read of the file itself.
+    pub(crate) fn consumed(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn name(&self) -> &Arc<str> {
+        &self.found.name
+    }
+
+    /// Damage at `offset`.
+    pub(crate) fn corrupt(&self, offset: u64, what: impl std::fmt::Display) -> Error {
+        Error::corrupt(Place::file(Arc::clone(&self.found.name)), format!("byte {offset}: {what}"))
+    }
+
+    fn broken(&self, error: io::Error) -> Error {
+        let error = match remote::unwrap(error) {
+            Ok(error) => error,
+            Err(own) => return own,
+        };
+        match error.kind() {
+            // What the unpackers say of damaged bytes; the disk speaks otherwise.
+            io::ErrorKind::InvalidData
+            | io::ErrorKind::InvalidInput
+            | io::ErrorKind::UnexpectedEof
+            | io::ErrorKind::Other => {
+                let place = Place::file(Arc::clone(&self.found.name));
+                Error::corrupt_by(place, format!("byte {}: its compression is damaged", self.offset), error)
+            }
+            _ => self.found.failed("read", error),
+        }
+    }
+
+    /// Fills `buffer`, or returns how much there was before the end.
+    pub(crate) fn fill(&mut self, buffer: &mut [u8]) -> Result<usize> {
+        let mut len = 0;
+        while len < buffer.len() {
+            match self.reader.read(&mut buffer[len..]) {
+                Ok(0) => break,
+                Ok(read) => len += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.broken(error)),
+            }
+        }
+        self.offset += len as u64;
+        Ok(len)
+    }
+
+    /// Appends `bytes` bytes to `out`, growing it only by what is really there; returns how much there was before the end.
+    pub(crate) fn append(&mut self, bytes: u64, out: &mut Vec<u8>) -> Result<u64> {
+        let read = (&mut self.reader).take(bytes).read_to_end(out).map_err(|error| self.broken(error))? as u64;
+        self.offset += read;
+        Ok(read)
+    }
+
+    /// Passes over `bytes` bytes; returns how much there was before the end.
+    pub(crate) fn skip(&mut self, bytes: u64) -> Result<u64> {
+        let mut left = bytes;
+        while left > 0 {
+            let available = match self.reader.fill_buf() {
+                Ok(buffer) => buffer.len(),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(self.broken(error)),
+            };
+            if available == 0 {
+                break;
+            }
+            let step = usize::try_from(left).unwrap_or(usize::MAX).min(available);
+            self.reader.consume(step);
+            left -= step as u64;
+        }
+        self.offset += bytes - left;
+        Ok(bytes - left)
+    }
+
+    /// The bytes that are there without reading further; empty at the end.
+    pub(crate) fn peek(&mut self) -> Result<&[u8]> {
+        // Two calls: the first one's error would hold the borrow that the second returns.
+        if let Err(error) = self.reader.fill_buf() {
+            return Err(self.broken(error));
+        }
+        Ok(self.reader.buffer())
+    }
+
+    /// Takes `bytes` of what [`peek`](Self::peek) showed.
+    pub(crate) fn consume(&mut self, bytes: usize) {
+        self.reader.consume(bytes);
+        self.offset += bytes as u64;
+    }
+
+    /// Appends a line, its end included, to `out`; false at the end of the file.
+    pub(crate) fn line(&mut self, limits: &Limits, out: &mut Vec<u8>) -> Result<bool> {
+        let started = self.offset;
+        loop {
+            let buffer = self.peek()?;
+            if buffer.is_empty() {
+                return Ok(self.offset > started);
+            }
+            let (step, ended) = match buffer.iter().position(|byte| *byte == b'\n') {
+                Some(at) => (at + 1, true),
+                None => (buffer.len(), false),
+            };
+            out.extend_from_slice(&buffer[..step]);
+            self.consume(step);
+            limits.record(&self.found.name, || format!("byte {started}: a line"), self.offset - started)?;
+            if ended {
+                return Ok(true);
+            }
+        }
+    }
+}

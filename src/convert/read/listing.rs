@@ -1,0 +1,198 @@
+//! Where a source is: a file or directory of this machine, or of a store; and the files that it has, in one order.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::files::{Found, is_hidden, missing};
+use super::remote::Remote;
+use crate::convert::limits::Limits;
+use crate::error::{Error, Result};
+use crate::store::Names;
+use crate::store::directory::failed;
+
+/// Deepest directories that are looked into.
+const MAX_DEPTH: usize = 16;
+
+/// Names of a directory that are looked at to tell its format.
+const MAX_NAMES: usize = 10_000;
+
+/// A place that something was found at.
+#[derive(Debug)]
+pub(crate) enum Listing {
+    Local(PathBuf),
+    Remote(Remote),
+}
+
+/// Whether `src` names many things at once. What is there under that very name is that thing; in a store `?` begins a query.
+pub(crate) fn is_pattern(src: &str) -> bool {
+    if is_remote(src) {
+        src.contains(['*', '{'])
+    } else {
+        src.contains(['*', '?', '[', '{']) && !Path::new(src).exists()
+    }
+}
+
+/// Whether `src` is an address of a store, not of this machine.
+pub(crate) fn is_remote(src: &str) -> bool {
+    src.contains("://") && !src.starts_with("file://")
+}
+
+impl Listing {
+    /// What is at `src`; of a store, that many bytes are read at once.
+    ///
+    /// # Errors
+    /// `NotFound` if nothing is there, `Config`, `Store`.
+    pub(crate) fn open(src: &str, storage_options: &BTreeMap<String, String>, read_bytes: u64) -> Result<Self> {
+        if is_remote(src) {
+            return Ok(Self::Remote(Remote::open(src, storage_options, read_bytes)?));
+        }
+        match url::Url::parse(src).ok().filter(|url| url.scheme() == "file") {
+            Some(url) => {
+                let path = url.to_file_path();
+                Self::local(&path.map_err(|()| Error::config("src", format!("{src} is no absolute local path")))?)
+            }
+            None => Self::local(Path::new(src)),
+        }
+    }
+
+    /// What is at a path of this machine.
+    ///
+    /// # Errors
+    /// `NotFound` if nothing is there, `Store`.
+    pub(crate) fn local(path: &Path) -> Result<Self> {
+        fs::metadata(path).map_err(|error| missing(path, error))?;
+        Ok(Self::Local(path.to_owned()))
+    }
+
+    /// The address, for people.
+    pub(crate) fn shown(&self) -> String {
+        match self {
+            Self::Local(path) => path.display().to_string(),
+            Self::Remote(remote) => remote.url(),
+        }
+    }
+
+    /// The file, if it is one and no directory.
+    pub(crate) fn file(&self) -> Result<Option<Found>> {
+        match self {
+            Self::Local(path) if path.is_dir() => Ok(None),
+            Self::Local(path) => Found::of(path).map(Some),
+            Self::Remote(remote) => Ok(remote.file().map(Found::stored)),
+        }
+    }
+
+    /// The directory that the file is in.
+    pub(crate) fn parent(&self) -> Self {
+        match self {
+            Self::Local(path) => Self::Local(match path.parent() {
+                Some(parent) if parent != Path::new("") => parent.to_owned(),
+                _ => PathBuf::from("."),
+            }),
+            Self::Remote(remote) => Self::Remote(remote.parent()),
+        }
+    }
+
+    /// The files below whose names `accept` takes, by name; the file itself, whatever its name, if it is one. Hidden names are
+    /// passed over, and linked directories are not followed.
+    ///
+    /// # Errors
+    /// `Limit`, `Unsupported` for names that are no Unicode, `Store`.
+    pub(crate) fn list(&self, limits: &Limits, accept: &dyn Fn(&str) -> bool) -> Result<Vec<Found>> {
+        if let Some(file) = self.file()? {
+            return Ok(vec![file]);
+        }
+        match self {
+            Self::Local(path) => {
+                let mut found = Vec::new();
+                descend(path, "", 0, limits, accept, &mut found)?;
+                found.sort_by(|a, b| a.name.cmp(&b.name));
+                Ok(found)
+            }
+            Self::Remote(remote) => {
+                let shown = |name: &str| !name.split('/').any(is_hidden) && accept(name);
+                Ok(remote.list(limits, shown)?.into_iter().map(Found::stored).collect())
+            }
+        }
+    }
+
+    /// The files with these names, relative to the directory.
+    ///
+    /// # Errors
+    /// `NotFound` for one that is not there, `Store`.
+    pub(crate) fn find(&self, names: &[String]) -> Result<Vec<Found>> {
+        match self {
+            Self::Local(path) => names.iter().map(|name| Found::at(&path.join(name), name)).collect(),
+            Self::Remote(remote) => Ok(remote.find(names)?.into_iter().map(Found::stored).collect()),
+        }
+    }
+
+    /// The content of a small file below.
+    ///
+    /// # Errors
+    /// `NotFound`, `Store`, `Limit` beyond `most` bytes.
+    pub(crate) fn small(&self, name: &str, most: u64) -> Result<Vec<u8>> {
+        let found = self.find(&[name.to_owned()])?;
+        Ok(found.first().map(|found| found.content(most)).transpose()?.unwrap_or_default())
+    }
+
+    /// Names of what is in `directory`, which is relative to this one, and empty for itself; some of them, if there are very many.
+    ///
+    /// # Errors
+    /// `Store`, and `Unsupported` where directories cannot be listed.
+    pub(crate) fn names(&self, directory: &str) -> Result<Names> {
+        let path = match self {
+            Self::Local(path) => path.join(directory),
+            Self::Remote(remote) => return remote.names(directory),
+        };
+        let mut names = Names::default();
+        for entry in fs::read_dir(&path).map_err(|error| failed("list", &path, error))?.take(MAX_NAMES) {
+            let entry = entry.map_err(|error| failed("list", &path, error))?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => names.directories.push(name),
+                _ => names.files.push(name),
+            }
+        }
+        Ok(names)
+    }
+}
+
+fn descend(
+    directory: &Path,
+    prefix: &str,
+    depth: usize,
+    limits: &Limits,
+    accept: &dyn Fn(&str) -> bool,
+    found: &mut Vec<Found>,
+) -> Result<()> {
+    for entry in fs::read_dir(directory).map_err(|error| failed("list", directory, error))? {
+        let entry = entry.map_err(|error| failed("list", directory, error))?;
+        let Ok(name) = entry.file_name().into_string() else {
+            let what = format!("the file name {} below {}", entry.file_name().display(), directory.display());
+            return Err(Error::unsupported(what, "names must be UTF-8"));
+        };
+        if is_hidden(&name) {
+            continue;
+        }
+        let path = entry.path();
+        let kind = entry.file_type().map_err(|error| failed("list", &path, error))?;
+        let full = if prefix.is_empty() { name } else { format!("{prefix}/{name}") };
+        if kind.is_dir() {
+            if depth >= MAX_DEPTH {
+                let what = format!("directories below {}", path.display());
+                let (asked, limit) = (depth as u64 + 1, MAX_DEPTH as u64);
+                return Err(Error::limit(what, asked, limit, "the depth of directories"));
+            }
+            descend(&path, &full, depth + 1, limits, accept, found)?;
+        } else if accept(&full) && fs::metadata(&path).is_ok_and(|metadata| metadata.is_file()) {
+            if found.len() >= limits.max_files {
+                let (asked, limit) = (found.len() as u64 + 1, limits.max_files as u64);
+                let what = format!("files below {}", directory.display());
+                return Err(Error::limit(what, asked, limit, "limits.max_files"));
+            }
+            found.push(Found::at(&path, &full)?);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,209 @@
+//! Records of comma-separated values, one at a time, as RFC 4180 has them: cells may stand in quotes, and hold line ends there. `csv-core`
+//! takes any bytes for cells: what is told here with its place (a quote within a cell, a lone carriage return, a text that ends in quotes)
+//! it passes as data, and it does not say which cells were quoted, which is what tells an empty text from a null.
+
+use std::sync::Arc;
+
+use super::files::Found;
+use super::input::Input;
+use crate::convert::limits::Limits;
+use crate::error::{Error, Place, Result};
+
+const RETURN: &str = "a carriage return stands alone outside of quotes; lines end in \\n or \\r\\n";
+
+/// Ends a cell of `text`, and the line if it is the `last` of one.
+fn end(text: &mut Vec<u8>, ends: &mut Vec<(usize, bool)>, quoted: bool, last: bool) -> Result<(), &'static str> {
+    let start = ends.last().map_or(0, |(end, _)| *end);
+    if !quoted && last && text.len() > start && text.last() == Some(&b'\r') {
+        text.pop();
+    }
+    ends.push((text.len(), quoted));
+    // Lines that end so would be one record, of which nobody sees that it is many.
+    let alone = !quoted && text.get(start..).unwrap_or_default().contains(&b'\r');
+    if alone { Err(RETURN) } else { Ok(()) }
+}
+
+/// Reads the records of one file.
+pub(crate) struct Records {
+    pub(crate) input: Input,
+    limits: Limits,
+    separator: u8,
+    /// The cells' text, without quotes, one after another.
+    text: Vec<u8>,
+    /// Where each ends in `text`, and whether it was in quotes.
+    ends: Vec<(usize, bool)>,
+    /// Number of the line where the last record ended.
+    line: u64,
+    /// Number of the line where the last record began.
+    pub(crate) started: u64,
+    /// How many records were read, without the header.
+    pub(crate) rows: u64,
+}
+
+impl Records {
+    pub(crate) fn open(found: &Found, limits: &Limits) -> Result<Self> {
+        let separator = if found.name.to_ascii_lowercase().contains(".tsv") { b'\t' } else { b',' };
+        let mut input = Input::open(found, false)?;
+        if input.peek()?.starts_with(&[0xef, 0xbb, 0xbf]) {
+            input.skip(3)?;
+        }
+        let limits = limits.clone();
+        Ok(Self { input, limits, separator, text: Vec::new(), ends: Vec::new(), line: 1, started: 1, rows: 0 })
+    }
+
+    pub(crate) fn corrupt(&self, what: impl std::fmt::Display) -> Error {
+        let place = Place::file(Arc::clone(self.input.name()));
+        Error::corrupt(place, format!("line {} (byte {}): {what}", self.line, self.input.offset()))
+    }
+
+    /// The names in the first record.
+    pub(crate) fn header(&mut self) -> Result<Vec<String>> {
+        if !self.read(0)? {
+            return Err(self.corrupt("it is empty; the first line names the columns"));
+        }
+        let mut names = Vec::with_capacity(self.ends.len());
+        for (number, (cell, _)) in self.cells().enumerate() {
+            let name = std::str::from_utf8(cell).map_err(|_| self.corrupt("the header is not UTF-8"))?;
+            names.push(if name.is_empty() { format!("column_{number}") } else { name.to_owned() });
+        }
+        let mut sorted: Vec<&String> = names.iter().collect();
+        sorted.sort_unstable();
+        if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(self.corrupt(format!("the header names {:?} twice", twice[0])));
+        }
+        Ok(names)
+    }
+
+    /// Reads the next record of `width` cells; false at the end.
+    pub(crate) fn next(&mut self, width: usize) -> Result<bool> {
+        if !self.read(width)? {
+            return Ok(false);
+        }
+        if self.ends.len() != width {
+            return Err(self.corrupt(format!("a record has {} cells, the header has {width}", self.ends.len())));
+        }
+        self.rows += 1;
+        Ok(true)
+    }
+
+    pub(crate) fn cells(&self) -> impl Iterator<Item = (&[u8], bool)> {
+        let mut start = 0;
+        self.ends.iter().map(move |(end, quoted)| {
+            let cell = self.text.get(start..*end).unwrap_or_default();
+            start = *end;
+            (cell, *quoted)
+        })
+    }
+
+    /// Reads a record of any width.
+    fn read(&mut self, width: usize) -> Result<bool> {
+        self.text.clear();
+        self.ends.clear();
+        let started = self.input.offset();
+        self.started = self.line;
+        // Outside of quotes, in them, after the quote that may end them, or between it and the end of the line.
+        #[derive(Clone, Copy, PartialEq)]
+        enum State {
+            Start,
+            Plain,
+            Quoted,
+            Closed,
+            Returned,
+        }
+        let mut state = State::Start;
+        let mut quoted = false;
+        loop {
+            let (separator, most) = (self.separator, self.limits.max_record_bytes);
+            let buffer = self.input.peek()?;
+            if buffer.is_empty() {
+                if state == State::Quoted {
+                    return Err(self.corrupt("it ends within quotes"));
+                }
+                if state == State::Start && self.ends.is_empty() {
+                    return Ok(false);
+                }
+                end(&mut self.text, &mut self.ends, quoted, true).map_err(|why| self.corrupt(why))?;
+                return Ok(true);
+            }
+            let (mut used, mut ended) = (0, false);
+            let mut wrong = None;
+            while let Some(byte) = buffer.get(used) {
+                used += 1;
+                match (state, *byte) {
+                    (State::Quoted, b'"') => state = State::Closed,
+                    (State::Quoted, byte) => {
+                        self.line += u64::from(byte == b'\n');
+                        // To the next quote at once.
+                        self.text.push(byte);
+                        let rest = buffer.get(used..).unwrap_or_default();
+                        let run = rest.iter().position(|byte| matches!(byte, b'"' | b'\n')).unwrap_or(rest.len());
+                        self.text.extend_from_slice(rest.get(..run).unwrap_or_default());
+                        used += run;
+                    }
+                    (State::Closed, b'"') => {
+                        self.text.push(b'"');
+                        state = State::Quoted;
+                    }
+                    (State::Start, b'"') => {
+                        quoted = true;
+                        state = State::Quoted;
+                    }
+                    (_, b'\n') => {
+                        self.line += 1;
+                        // A blank line is nothing, unless there is one column, of which it is a null.
+                        let blank = self.text.is_empty() || self.text == b"\r";
+                        if self.ends.is_empty() && blank && !quoted && width != 1 {
+                            self.text.clear();
+                            self.started = self.line;
+                            state = State::Start;
+                            continue;
+                        }
+                        wrong = end(&mut self.text, &mut self.ends, quoted, true).err();
+                        ended = true;
+                        break;
+                    }
+                    (State::Returned, _) => {
+                        wrong = Some(RETURN);
+                        break;
+                    }
+                    (_, byte) if byte == separator => {
+                        wrong = end(&mut self.text, &mut self.ends, quoted, false).err();
+                        quoted = false;
+                        state = State::Start;
+                        if wrong.is_some() || self.ends.len() > self.limits.max_columns {
+                            break;
+                        }
+                    }
+                    (State::Closed, b'\r') => state = State::Returned,
+                    (State::Closed, _) => {
+                        wrong = Some("text follows the end of quotes");
+                        break;
+                    }
+                    (_, byte) => {
+                        state = State::Plain;
+                        self.text.push(byte);
+                        let rest = buffer.get(used..).unwrap_or_default();
+                        let run =
+                            rest.iter().position(|byte| *byte == separator || *byte == b'\n').unwrap_or(rest.len());
+                        self.text.extend_from_slice(rest.get(..run).unwrap_or_default());
+                        used += run;
+                    }
+                }
+                if self.text.len() as u64 > most {
+                    break;
+                }
+            }
+            self.input.consume(used);
+            if let Some(why) = wrong {
+                return Err(self.corrupt(why));
+            }
+            let name = Arc::clone(self.input.name());
+            self.limits.columns(&name, || format!("line {}: a record", self.line), self.ends.len())?;
+            let bytes = self.text.len() as u64;
+            self.limits.record(&name, || format!("byte {started}: a record"), bytes)?;
+            if ended {
+                return Ok(true);
+            }
+        }
+    }
+}

@@ -1,0 +1,15 @@
+//! What the `_SUCCESS` of a finished conversion says.
+
+use serde_json::Value;
+
+use super::listing::Listing;
+use crate::convert::limits::Limits;
+use crate::store::directory::SUCCESS;
+
+/// What `_SUCCESS` in `tree` says; `None` if it says nothing of ours.
+pub(crate) fn read(tree: &Listing, limits: &Limits) -> Option<Value> {
+    let content = tree.small(SUCCESS, limits.max_index_bytes).ok()?;
+    let value: Value = serde_json::from_slice(&content).ok()?;
+    value.get("bowstring")?;
+    Some(value)
+}

@@ -1,0 +1,102 @@
+//! What the first rows tell that types do not: which columns of bytes hold images, and which values hardly repeat.
+
+use std::collections::HashSet;
+
+use arrow::array::{Array, AsArray, RecordBatch};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Field, Schema};
+
+use crate::codec::image;
+use crate::convert::errors::unexpected;
+use crate::convert::types::{is_binary, is_text};
+use crate::error::{Error, Place, Result};
+use crate::schema::Stored;
+
+/// What is said where images are wanted.
+pub(crate) const NO_IMAGES: &str = "no column holds images";
+
+/// Key of a field's metadata: its cells are image files, of this format where they are all of one.
+pub(crate) const IMAGE_KEY: &str = "bowstring.image";
+
+/// Whether the cells of a column are image files.
+pub(crate) fn is_image(field: &Field) -> bool {
+    field.metadata().contains_key(IMAGE_KEY)
+        || Stored::of(field.metadata()).is_some_and(|stored| {
+            stored.is_ok_and(|stored| matches!(stored.codec, crate::schema::Codec::Png | crate::schema::Codec::Jpeg))
+        })
+}
+
+/// `schema` with [`IMAGE_KEY`] on the columns of bytes whose cells in `sample` all begin as images do.
+pub(crate) fn mark_images(schema: &Schema, sample: &RecordBatch) -> Result<Schema> {
+    let mut fields: Vec<Field> = schema.fields().iter().map(|field| Field::clone(field)).collect();
+    for field in &mut fields {
+        if !is_binary(field.data_type()) || is_image(field) || Stored::of(field.metadata()).is_some() {
+            continue;
+        }
+        let Some(column) = sample.column_by_name(field.name()) else { continue };
+        let views = cast(column, &DataType::BinaryView).map_err(unexpected)?;
+        let mut formats = HashSet::new();
+        let all = views.as_binary_view().iter().flatten().take(64).all(|cell| match image::probe(cell) {
+            Ok(info) => {
+                formats.insert(info.format.name());
+                true
+            }
+            Err(_) => false,
+        });
+        if all && !formats.is_empty() {
+            let format = if formats.len() == 1 { formats.into_iter().next().unwrap_or("") } else { "" };
+            let mut metadata = field.metadata().clone();
+            metadata.insert(IMAGE_KEY.to_owned(), format.to_ascii_lowercase());
+            *field = field.clone().with_metadata(metadata);
+        }
+    }
+    Ok(Schema::new_with_metadata(fields, schema.metadata().clone()))
+}
+
+/// Says which cell it is, where there are no images because of a cell that is none among others that are.
+pub(crate) fn odd_image(error: Error, sample: &RecordBatch, place: &dyn Fn(u64) -> Place) -> Error {
+    if !matches!(&error, Error::Config { problem, .. } if problem == NO_IMAGES) {
+        return error;
+    }
+    for (field, column) in sample.schema_ref().fields().iter().zip(sample.columns()) {
+        let Ok(views) = cast(column, &DataType::BinaryView) else { continue };
+        if !is_binary(field.data_type()) {
+            continue;
+        }
+        let (mut images, mut odd) = (0, None);
+        let views = views.as_binary_view();
+        for row in (0..views.len()).filter(|row| views.is_valid(*row)).take(64) {
+            match image::probe(views.value(row)) {
+                Ok(_) => images += 1,
+                Err(why) => odd = odd.or(Some((row, why))),
+            }
+        }
+        if let (1.., Some((row, why))) = (images, odd) {
+            let what = "a cell among images is no image; filter it out, or choose another column".to_owned();
+            let place = place(row as u64).column(field.name().as_str());
+            return Error::Corrupt { place, what, source: Some(why.into()) };
+        }
+    }
+    error
+}
+
+/// Names of the columns for which a dictionary only costs: floats, and text that hardly repeats in `sample`.
+pub(crate) fn hardly_repeat(sample: &RecordBatch) -> Vec<String> {
+    let mut names = Vec::new();
+    for (field, column) in sample.schema_ref().fields().iter().zip(sample.columns()) {
+        let rows = column.len() - column.logical_null_count();
+        let rarely = match field.data_type() {
+            DataType::Float16 | DataType::Float32 | DataType::Float64 => true,
+            kind if is_text(kind) || kind.is_integer() => {
+                let Ok(text) = cast(column, &DataType::Utf8View) else { continue };
+                let values: HashSet<&str> = text.as_string_view().iter().flatten().collect();
+                rows >= 256 && values.len() * 10 > rows * 9
+            }
+            _ => false,
+        };
+        if rarely {
+            names.push(field.name().clone());
+        }
+    }
+    names
+}

@@ -1,0 +1,149 @@
+//! What other libraries say of columns in footers: Spark in its schema of rows, Hugging Face beside Arrow's. It becomes marks on the fields,
+//! see [`Feature`]. Vectors and matrices of Spark are known by their members too, so that an index of footers, or another writer, loses
+//! nothing but the vectors' length.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arrow::datatypes::{Field, Schema, SchemaRef};
+use parquet::basic::LogicalType;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::{Dataset, Layout};
+use crate::schema::{CLASSES_KEY, FEATURE_KEY, Feature, holds_image, is_matrix, is_vector};
+
+/// The key of a footer under which Spark leaves its schema.
+pub(super) const SPARK_ROW: &str = "org.apache.spark.sql.parquet.row.metadata";
+
+/// The key of an Arrow schema under which Hugging Face leaves its features.
+pub(super) const HUGGING_FACE: &str = "huggingface";
+
+/// Spark's schema of rows.
+#[derive(Deserialize)]
+struct SparkRow {
+    fields: Vec<SparkField>,
+}
+
+#[derive(Deserialize)]
+struct SparkField {
+    name: String,
+    #[serde(rename = "type")]
+    ty: Value,
+    #[serde(default)]
+    metadata: Value,
+}
+
+/// Whether Spark's schema says more than Parquet's.
+pub(super) fn tells(spark: &str) -> bool {
+    spark.contains("\"udt\"") || spark.contains("\"variant\"")
+}
+
+impl Dataset {
+    /// The [schema](Self::schema) with marks of what other libraries mean by columns, if what the dataset says of its cells is heeded.
+    pub(crate) fn marked_schema(&self) -> SchemaRef {
+        if !self.inner.decode {
+            return Arc::clone(self.schema());
+        }
+        let spark = self.inner.spark.as_deref().map(spark).unwrap_or_default();
+        let hugging_face = self.inner.layouts.iter().find_map(|layout| layout.hugging_face.as_deref());
+        let hugging_face = hugging_face.map(hugging_face_features).unwrap_or_default();
+        let marked = |field: &Arc<Field>| {
+            let (name, ty) = (field.name().as_str(), field.data_type());
+            let (said, told) = (spark.get(name), hugging_face.get(name));
+            let feature = match said {
+                _ if is_vector(ty) => match said {
+                    Some(Feature::Vector(size)) => Some(Feature::Vector(*size)),
+                    _ => Some(Feature::Vector(None)),
+                },
+                _ if is_matrix(ty) => Some(Feature::Matrix),
+                Some(Feature::Variant) => Some(Feature::Variant),
+                _ if self.inner.layouts.iter().any(|layout| is_variant(layout, name)) => Some(Feature::Variant),
+                _ if told.is_some_and(|told| told.is("Image")) && holds_image(ty) => Some(Feature::Image),
+                _ => None,
+            };
+            let classes = told.filter(|told| told.is("ClassLabel") && ty.is_integer()).and_then(HuggingFace::names);
+            if feature.is_none() && classes.is_none() {
+                return Arc::clone(field);
+            }
+            let mut metadata = field.metadata().clone();
+            metadata.extend(feature.map(|feature| (FEATURE_KEY.to_owned(), feature.text())));
+            metadata.extend(classes.map(|classes| (CLASSES_KEY.to_owned(), classes)));
+            Arc::new(Field::clone(field).with_metadata(metadata))
+        };
+        let schema = self.schema();
+        let fields: Vec<Arc<Field>> = schema.fields().iter().map(marked).collect();
+        Arc::new(Schema::new_with_metadata(fields, schema.metadata().clone()))
+    }
+}
+
+/// The columns of Spark's schema that it has types of its own for. One that cannot be read says nothing.
+fn spark(row: &str) -> BTreeMap<String, Feature> {
+    let row = serde_json::from_str::<SparkRow>(row).inspect_err(|error| tracing::debug!("Spark's schema: {error}"));
+    let feature = |field: &SparkField| {
+        if field.ty == "variant" {
+            return Some(Feature::Variant);
+        }
+        let class = field.ty.get("class").and_then(Value::as_str)?;
+        let count = field.metadata.get("ml_attr").and_then(|attributes| attributes.get("num_attrs"));
+        let size = count.and_then(Value::as_u64).and_then(|size| usize::try_from(size).ok()).filter(|size| *size > 0);
+        class.ends_with(".VectorUDT").then_some(Feature::Vector(size))
+    };
+    let fields = row.into_iter().flat_map(|row| row.fields);
+    fields.filter_map(|field| Some((field.name.clone(), feature(&field)?))).collect()
+}
+
+/// Whether the Parquet schema calls the root column `name` a variant.
+fn is_variant(layout: &Layout, name: &str) -> bool {
+    let root = layout.descriptor().root_schema();
+    let mut fields = root.get_fields().iter().map(|field| field.get_basic_info());
+    fields.any(|info| info.name() == name && matches!(info.logical_type_ref(), Some(LogicalType::Variant { .. })))
+}
+
+/// A feature as Hugging Face's `datasets` describes it.
+struct HuggingFace(Value);
+
+impl HuggingFace {
+    fn is(&self, name: &str) -> bool {
+        self.0.get("_type").is_some_and(|ty| ty == name)
+    }
+
+    /// The names of a `ClassLabel`, as JSON.
+    fn names(&self) -> Option<String> {
+        let names = self.0.get("names")?.as_array()?;
+        names.iter().all(Value::is_string).then(|| Value::from(names.clone()).to_string())
+    }
+}
+
+/// The features of the columns. What cannot be read says nothing.
+fn hugging_face_features(json: &str) -> BTreeMap<String, HuggingFace> {
+    let value = serde_json::from_str::<Value>(json).inspect_err(|error| tracing::debug!("{HUGGING_FACE}: {error}"));
+    let features = value.ok().and_then(|mut value| Some(value.get_mut("info")?.get_mut("features")?.take()));
+    match features {
+        Some(Value::Object(features)) => features.into_iter().map(|(name, told)| (name, HuggingFace(told))).collect(),
+        _ => BTreeMap::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_spark_says_is_read_and_damage_says_nothing() {
+        let vector = r#"{"type":"udt","class":"org.apache.spark.ml.linalg.VectorUDT"}"#;
+        let row = format!(
+            r#"{{"type":"struct","fields":[{{"name":"a","type":{vector},"nullable":true,"metadata":{{"ml_attr":{{"num_attrs":3}}}}}},
+            {{"name":"b","type":{vector},"metadata":{{}}}},{{"name":"v","type":"variant"}},{{"name":"x","type":"long"}}]}}"#
+        );
+        let found = spark(&row);
+        let expected = [("a", Feature::Vector(Some(3))), ("b", Feature::Vector(None)), ("v", Feature::Variant)];
+        assert_eq!(found, expected.map(|(name, feature)| (name.to_owned(), feature)).into_iter().collect());
+        assert!(tells(&row) && !tells(r#"{"type":"struct","fields":[]}"#));
+        assert!(spark("{").is_empty() && hugging_face_features("[1]").is_empty());
+        let features = r#"{"info":{"features":{"l":{"_type":"ClassLabel","names":["a","b"]},"i":{"_type":"Image"}}}}"#;
+        let found = hugging_face_features(features);
+        assert_eq!(found["l"].names().as_deref(), Some(r#"["a","b"]"#));
+        assert!(found["i"].is("Image") && found["i"].names().is_none());
+    }
+}

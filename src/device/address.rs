@@ -1,0 +1,4 @@
+//! Where something lies on a device.
+
+/// An address in a device's memory.
+pub type Address = u64;

@@ -1,0 +1,339 @@
+//! Who may come in: tokens from a file, compared in constant time.
+//!
+//! The file has one `tenant:token` or `tenant:sha256:<64 hex digits>` per line and `#` comments. It is read again when it
+//! changed, looked at once a second at most. A new version that is wrong is refused as a whole with a warning, and the old
+//! entries stay: a slip of the editor must not lock a running job out.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use sha2::{Digest as _, Sha256};
+use subtle::{ConditionallySelectable as _, ConstantTimeEq as _};
+
+use super::certificate;
+use super::secret::read_private;
+use crate::error::{Error, Result};
+use crate::flight::server::catalog::watched::Watched;
+
+/// Fewest characters of a token.
+const MIN_TOKEN: usize = 16;
+/// Most characters of a token.
+const MAX_TOKEN: usize = 4096;
+/// Most tokens in a file; each costs a comparison per call.
+const MAX_TOKENS: usize = 10_000;
+/// Largest file of tokens, in bytes.
+const MAX_FILE: u64 = 1 << 20;
+/// Most characters of a tenant's name.
+const MAX_NAME: usize = 128;
+
+/// What names of tenants begin with that are known by their certificates.
+const CERTIFICATE: &str = "certificate:";
+
+/// Whom a call is counted for: the holder of a token or of a certificate.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Tenant(Arc<str>);
+
+impl Tenant {
+    /// Everybody, where the server asks for no token.
+    pub fn anonymous() -> Self {
+        Self("anonymous".into())
+    }
+
+    /// A tenant by name: 1 to 128 letters, digits, `-`, `_` and `.`.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for another name.
+    pub fn new(name: &str) -> Result<Self> {
+        if is_name(name) {
+            Ok(Self(name.into()))
+        } else {
+            Err(Error::config("tenant", format!("{name:?} is not 1 to {MAX_NAME} letters, digits, `-`, `_` and `.`")))
+        }
+    }
+
+    /// The holder of a certificate that the TLS handshake has verified: `certificate:` and its common name, else its first DNS
+    /// name, else a digest of it. `der` is the certificate as it came.
+    pub fn of_certificate(der: &[u8]) -> Self {
+        let name = certificate::holder(der).filter(|name| is_name(name));
+        let name = name.unwrap_or_else(|| {
+            let digest = Sha256::digest(der);
+            digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+        });
+        Self(format!("{CERTIFICATE}{name}").into())
+    }
+
+    /// Whom a ticket was given to: a name that this server, or another with its key, has signed.
+    pub(crate) fn of_ticket(name: &str) -> Self {
+        let own = name.strip_prefix(CERTIFICATE).unwrap_or(name);
+        if is_name(own) { Self(name.into()) } else { Self::anonymous() }
+    }
+
+    /// The name; it may be logged.
+    pub fn name(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Tenant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Whether `name` may name a tenant or a dataset: it can stand in a log, a label and an error as it is.
+pub(crate) fn is_name(name: &str) -> bool {
+    (1..=MAX_NAME).contains(&name.len())
+        && !name.starts_with('.')
+        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+}
+
+/// Why a call was refused. It never says how close a wrong token came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Denied {
+    /// There is no `authorization` header.
+    #[error("no token: send `authorization: Bearer <token>`")]
+    Missing,
+    /// The header is not `Bearer <token>`.
+    #[error("the authorization header is not `Bearer <token>`")]
+    Malformed,
+    /// Nobody has this token.
+    #[error("the token is not known here")]
+    Unknown,
+}
+
+impl Denied {
+    /// The word for a metric's label.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Missing => "missing",
+            Self::Malformed => "malformed",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+impl From<Denied> for tonic::Status {
+    fn from(denied: Denied) -> Self {
+        Self::unauthenticated(denied.to_string())
+    }
+}
+
+/// One tenant's token, as its SHA-256.
+#[derive(Clone)]
+struct Known {
+    digest: [u8; 32],
+    tenant: Tenant,
+}
+
+/// The tokens that open the door. Clones share one list.
+#[derive(Clone)]
+pub struct Tokens {
+    known: Watched<Vec<Known>>,
+}
+
+impl fmt::Debug for Tokens {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokens").field("known", &self.known.get().len()).finish_non_exhaustive()
+    }
+}
+
+impl Tokens {
+    /// The tokens of the file at `path`, which is looked at again once a second when a token is checked.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming the file, and the line of what is wrong: it is missing or open to others (mode & 077), a line is
+    /// neither `tenant:token` nor `tenant:sha256:<hex>`, a token has fewer than 16 characters, or there are none.
+    pub fn from_file(path: impl Into<PathBuf>) -> Result<Self> {
+        let path = path.into();
+        let known = Watched::files("tokens", vec![path.clone()], move |_, _| read(&path))?;
+        Ok(Self { known })
+    }
+
+    /// The tokens of `text`, in the form of the file; for tests and for programs that get them elsewhere.
+    ///
+    /// # Errors
+    /// As [`Tokens::from_file`].
+    pub fn from_text(text: &str) -> Result<Self> {
+        Ok(Self { known: Watched::fixed(parse(text, "tokens")?) })
+    }
+
+    /// Reads the file now, whether it changed or not; a wrong one changes nothing.
+    pub fn reload(&self) {
+        self.known.reload();
+    }
+
+    /// The tenant whose token the value of the `authorization` header holds. Every entry is compared, and each in constant time.
+    ///
+    /// # Errors
+    /// [`Denied`].
+    pub fn check(&self, header: Option<&str>) -> Result<Tenant, Denied> {
+        let header = header.ok_or(Denied::Missing)?;
+        let (scheme, token) = header.split_once(' ').ok_or(Denied::Malformed)?;
+        let token = token.trim();
+        if !scheme.eq_ignore_ascii_case("bearer") || !(1..=MAX_TOKEN).contains(&token.len()) {
+            return Err(Denied::Malformed);
+        }
+        let known = self.known.get();
+        let digest: [u8; 32] = Sha256::digest(token.as_bytes()).into();
+        let mut found = u64::MAX;
+        for (at, entry) in (0_u64..).zip(known.iter()) {
+            found.conditional_assign(&at, entry.digest.ct_eq(&digest));
+        }
+        let entry = usize::try_from(found).ok().and_then(|at| known.get(at));
+        entry.map(|entry| entry.tenant.clone()).ok_or(Denied::Unknown)
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<Known>> {
+    let bytes = read_private(path, "tokens", MAX_FILE)?;
+    let shown = path.display().to_string();
+    let text = String::from_utf8(bytes).map_err(|_| Error::config("tokens", format!("file {shown} is no UTF-8")))?;
+    parse(&text, &shown)
+}
+
+fn parse(text: &str, origin: &str) -> Result<Vec<Known>> {
+    let mut known = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        // Never the line itself: most of it is a secret.
+        let wrong = |problem: &str| Error::config("tokens", format!("{origin}, line {number}: {problem}"));
+        let (tenant, token) =
+            line.split_once(':').ok_or_else(|| wrong("neither tenant:token nor tenant:sha256:<hex>"))?;
+        let tenant = Tenant::new(tenant.trim())
+            .map_err(|_| wrong("a tenant's name is 1 to 128 letters, digits, `-`, `_` and `.`"))?;
+        if tenant == Tenant::anonymous() {
+            return Err(wrong(
+                "anonymous is whoever calls a server without tokens, who sees all tenants: take another name",
+            ));
+        }
+        let token = token.trim();
+        let digest = match token.strip_prefix("sha256:") {
+            Some(hex) => from_hex(hex).ok_or_else(|| wrong("a SHA-256 has 64 hexadecimal digits"))?,
+            None if token.len() < MIN_TOKEN => return Err(wrong("a token has at least 16 characters")),
+            None if token.len() > MAX_TOKEN => return Err(wrong("a token has at most 4096 characters")),
+            None if !token.bytes().all(|byte| byte.is_ascii_graphic()) => {
+                return Err(wrong("a token is of visible ASCII characters"));
+            }
+            None => Sha256::digest(token.as_bytes()).into(),
+        };
+        if known.iter().any(|other: &Known| other.digest == digest && other.tenant != tenant) {
+            return Err(wrong("another tenant has the same token"));
+        }
+        if known.len() == MAX_TOKENS {
+            return Err(wrong("more than 10000 tokens"));
+        }
+        known.push(Known { digest, tenant });
+    }
+    if known.is_empty() {
+        return Err(Error::config("tokens", format!("{origin} holds no token, so nobody could come in")));
+    }
+    Ok(known)
+}
+
+fn from_hex(text: &str) -> Option<[u8; 32]> {
+    let mut digest = [0; 32];
+    if text.len() != 64 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    for (byte, at) in digest.iter_mut().zip((0..64).step_by(2)) {
+        *byte = u8::from_str_radix(text.get(at..at + 2)?, 16).ok()?;
+    }
+    Some(digest)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant, SystemTime};
+
+    use super::*;
+
+    const ANNA: &str = "correct-horse-battery";
+    const BERT: &str = "0123456789abcdef";
+
+    fn text() -> String {
+        let digest: String = Sha256::digest(BERT).iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("# who may read\n\nanna: {ANNA}\nbert:sha256:{digest}\nanna:another-token-of-anna\n")
+    }
+
+    #[test]
+    fn tokens_are_told_apart_and_never_shown() {
+        let tokens = Tokens::from_text(&text()).unwrap();
+        let check = |header: &str| tokens.check(Some(header)).map(|tenant| tenant.name().to_owned());
+        assert_eq!(check(&format!("Bearer {ANNA}")), Ok("anna".into()));
+        assert_eq!(check("bearer another-token-of-anna"), Ok("anna".into()));
+        assert_eq!(check(&format!("Bearer {BERT}")), Ok("bert".into()));
+        assert_eq!(tokens.check(None), Err(Denied::Missing));
+        for bad in ["", "Bearer", "Bearer ", "Basic abc", ANNA] {
+            assert_eq!(check(bad), Err(Denied::Malformed), "{bad:?}");
+        }
+        for bit in 0..ANNA.len() * 8 {
+            let mut token = ANNA.as_bytes().to_vec();
+            token[bit / 8] ^= 1 << (bit % 8);
+            if let Ok(token) = String::from_utf8(token) {
+                assert!(check(&format!("Bearer {token}")).is_err(), "{token:?}");
+            }
+        }
+        assert!(!format!("{tokens:?}").contains(ANNA));
+    }
+
+    #[test]
+    fn wrong_lines_are_named_without_their_secret() {
+        for (text, what) in [
+            ("anna", "line 1: neither"),
+            ("anna:short-secret", "line 1: a token has at least 16"),
+            ("\na b:correct-horse-battery", "line 2: a tenant's name"),
+            ("anna:sha256:12", "64 hexadecimal digits"),
+            ("anna:correct-horse-bättery", "visible ASCII"),
+            ("a:correct-horse-battery\nb:correct-horse-battery", "line 2: another tenant"),
+            ("# nobody", "holds no token"),
+        ] {
+            let error = Tokens::from_text(text).unwrap_err().to_string();
+            assert!(error.contains(what), "{error}");
+            assert!(!error.contains("horse") && !error.contains("short-secret"), "{error}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_changed_file_is_read_again_and_a_wrong_one_changes_nothing() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("tokens");
+        let start = Instant::now();
+        let write = |text: &str, seconds: u64| {
+            std::fs::write(&path, text).unwrap();
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+            let file = std::fs::File::options().write(true).open(&path).unwrap();
+            file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)).unwrap();
+        };
+        write(&text(), 1);
+        let tokens = Tokens::from_file(&path).unwrap();
+        let anna = format!("Bearer {ANNA}");
+        let new = "Bearer a-quite-new-token";
+        write("carl:a-quite-new-token", 2);
+        tokens.known.refresh(start);
+        assert!(tokens.check(Some(new)).is_err(), "looked at less than a second ago");
+        tokens.known.refresh(start + Duration::from_secs(2));
+        assert_eq!(tokens.check(Some(new)).unwrap().name(), "carl");
+        assert_eq!(tokens.check(Some(&anna)), Err(Denied::Unknown), "what is no longer in the file is no token");
+        write("broken", 3);
+        tokens.known.refresh(start + Duration::from_secs(4));
+        assert!(tokens.check(Some(new)).is_ok());
+    }
+
+    #[test]
+    fn a_ticket_is_counted_for_whom_it_was_given_to() {
+        for name in ["anna", "certificate:rank-7.example", "anonymous"] {
+            assert_eq!(Tenant::of_ticket(name).name(), name);
+        }
+        let certificate = Tenant::of_certificate(b"unreadable");
+        assert_eq!(Tenant::of_ticket(certificate.name()), certificate);
+        for name in ["", "certificate:", "certificate:a b", "x\n", "certificate:certificate:x"] {
+            assert_eq!(Tenant::of_ticket(name), Tenant::anonymous(), "{name:?}");
+        }
+    }
+}

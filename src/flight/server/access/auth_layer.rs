@@ -1,0 +1,286 @@
+//! The door: every call is checked before anything of it is read, and DoGet and DoPut are answered here, without copies.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use bytes::{Buf, Bytes};
+use http::{HeaderValue, Request, Response, header};
+use http_body::Body as _;
+use http_body_util::{BodyExt, Full, Limited};
+use prost::Message as _;
+use tonic::body::Body;
+use tonic::server::NamedService;
+use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
+use tonic::{Code, Status};
+use tower_service::Service;
+
+use super::audit::AuditRecord;
+use super::auth::Tenant;
+use super::refusals::{HELD, Refusals};
+use crate::flight::server::rpc::body::Messages;
+use crate::flight::server::rpc::core::{Core, Via};
+use crate::flight::server::rpc::incoming::{Claim, Incoming, Kind, Place};
+use crate::flight::server::rpc::put;
+use crate::flight::status::to_status;
+
+/// The call that is answered here.
+const DO_GET: &str = "/arrow.flight.protocol.FlightService/DoGet";
+
+/// The call that is answered by [`put`].
+const DO_PUT: &str = "/arrow.flight.protocol.FlightService/DoPut";
+
+/// Calls that are answered without reading what comes with them.
+const UNREAD: [&str; 2] =
+    ["/arrow.flight.protocol.FlightService/Handshake", "/arrow.flight.protocol.FlightService/DoExchange"];
+
+/// Bytes of a gRPC message's prefix.
+const FRAME: usize = 5;
+
+/// Bytes of a gRPC message's prefix, and of the key and length of a ticket.
+const FRAMING: usize = 16;
+
+/// Wraps the stock service `S`.
+#[derive(Debug, Clone)]
+pub(crate) struct AuthLayer<S> {
+    inner: S,
+    door: Door,
+    incoming: Arc<Incoming>,
+    core: Arc<Core>,
+}
+
+impl<S> AuthLayer<S> {
+    pub(crate) fn new(inner: S, core: Arc<Core>) -> Self {
+        let incoming = Incoming::new(core.config.limits.clone(), core.config.memory_budget);
+        let refusals = Arc::new(Refusals::new(core.config.limits.refused_per_minute));
+        let door = Door { refusals, core: Arc::clone(&core) };
+        Self { inner, door, incoming, core }
+    }
+}
+
+/// Refuses.
+#[derive(Debug, Clone)]
+struct Door {
+    refusals: Arc<Refusals>,
+    core: Arc<Core>,
+}
+
+impl Door {
+    /// A refusal of `peer` as it is sent, with the number of those that were held before it: none if it was held itself.
+    async fn hold(&self, peer: Option<IpAddr>, status: Status) -> (Status, Option<u64>) {
+        let Some(address) = peer else { return (status, Some(0)) };
+        match self.refusals.count(address, Instant::now()) {
+            Some(held) => (status, Some(held)),
+            None => {
+                tokio::time::sleep(HELD).await;
+                (Status::resource_exhausted("too many calls from your address are refused; mend them first"), None)
+            }
+        }
+    }
+
+    /// Refuses a call at the door.
+    async fn refuse(&self, mut line: AuditRecord, peer: Option<IpAddr>, status: Status) -> Status {
+        let why = status.clone();
+        let (status, held) = self.hold(peer, status).await;
+        if let Some(held) = held {
+            line.held = held;
+            self.core.config.audit.add(&line.ended(Some(&why)));
+        }
+        status
+    }
+}
+
+impl<S: NamedService> NamedService for AuthLayer<S> {
+    const NAME: &'static str = S::NAME;
+}
+
+impl<S> Service<Request<Body>> for AuthLayer<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible, Future: Send>,
+    S: Clone + Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let (mut parts, body) = request.into_parts();
+        let peer = peer(&parts.extensions);
+        let call = parts.uri.path().rsplit('/').next().unwrap_or_default().to_owned();
+        let tenant = match self.core.tenant(&parts) {
+            Ok(tenant) => tenant,
+            Err(status) => {
+                let line = AuditRecord::of(&call, peer, None);
+                let door = self.door.clone();
+                return Box::pin(async move { Ok(door.refuse(line, peer, status).await.into_http()) });
+            }
+        };
+        let kind = match parts.uri.path() {
+            DO_GET => Kind::Ticket,
+            DO_PUT => Kind::Write,
+            _ => Kind::Call,
+        };
+        let place = match self.incoming.enter(&tenant, kind) {
+            Ok(place) => place,
+            Err(error) => {
+                self.core.config.admin.metrics().error(&error);
+                let status = to_status(&error);
+                self.core.config.audit.add(&AuditRecord::of(&call, peer, Some(&tenant)).ended(Some(&status)));
+                return Box::pin(std::future::ready(Ok(status.into_http())));
+            }
+        };
+        if kind == Kind::Ticket {
+            let door = self.door.clone();
+            return Box::pin(async move {
+                match get(&door.core, (&tenant, peer), body, place).await {
+                    Ok(answer) => Ok(answer),
+                    // Its line is written.
+                    Err(status) if status.code() == Code::PermissionDenied => {
+                        Ok(door.hold(peer, status).await.0.into_http())
+                    }
+                    Err(status) => Ok(status.into_http()),
+                }
+            });
+        }
+        if kind == Kind::Write {
+            let core = Arc::clone(&self.core);
+            return Box::pin(async move {
+                let mut line = AuditRecord::of(&call, peer, Some(&tenant));
+                let space = core.config.spaces.of(&tenant);
+                let answer = put::answer(&core, &space, place.messages(body), &mut line.what).await;
+                core.config.audit.add(&line.ended(answer.as_ref().err()));
+                Ok(answer.unwrap_or_else(Status::into_http))
+            });
+        }
+        let mut inner = self.inner.clone();
+        let core = Arc::clone(&self.core);
+        let place = Arc::new(place);
+        Box::pin(async move {
+            let mut line = AuditRecord::of(&call, peer, Some(&tenant));
+            let (body, claim) = if UNREAD.contains(&parts.uri.path()) {
+                (Body::empty(), None)
+            } else {
+                match place.request(body).await {
+                    Ok((body, claim)) => {
+                        if core.config.audit.is_on() {
+                            line = line.about(body.get(FRAME..).unwrap_or_default());
+                        }
+                        (Body::new(Full::new(body)), claim)
+                    }
+                    Err(status) => {
+                        core.config.audit.add(&line.ended(Some(&status)));
+                        return Ok(status.into_http());
+                    }
+                }
+            };
+            parts.extensions.insert(tenant);
+            parts.extensions.insert(Arc::clone(&place));
+            let answer = inner.call(Request::from_parts(parts, body)).await;
+            let status = answer.as_ref().ok().and_then(|answer| Status::from_header_map(answer.headers()));
+            // Each rank says every few seconds that it is there.
+            if line.call != "gang.heartbeat" || status.is_some() {
+                core.config.audit.add(&line.ended(status.as_ref()));
+            }
+            Ok(held(answer?, place, claim))
+        })
+    }
+}
+
+/// `answer` with the place of its call and what was claimed for it, which are free when it was read: it is in memory until then.
+fn held(answer: Response<Body>, place: Arc<Place>, claim: Option<Claim>) -> Response<Body> {
+    let (mut parts, body) = answer.into_parts();
+    if body.is_end_stream() {
+        return Response::from_parts(parts, body);
+    }
+    let mut held = Some((place, claim, parts.extensions.remove::<Arc<Claim>>()));
+    let body = body.map_frame(move |frame| {
+        if frame.is_trailers() {
+            drop(held.take());
+        }
+        frame
+    });
+    Response::from_parts(parts, Body::new(body))
+}
+
+/// Where a call came from.
+fn peer(extensions: &http::Extensions) -> Option<IpAddr> {
+    let plain = extensions.get::<TcpConnectInfo>();
+    let info = plain.or_else(|| extensions.get::<TlsConnectInfo<TcpConnectInfo>>().map(TlsConnectInfo::get_ref));
+    info.and_then(TcpConnectInfo::remote_addr).map(|address| address.ip().to_canonical())
+}
+
+async fn get(
+    core: &Arc<Core>,
+    (tenant, peer): (&Tenant, Option<IpAddr>),
+    body: Body,
+    place: Place,
+) -> Result<Response<Body>, Status> {
+    let limit = core.config.limits.ticket_bytes.saturating_add(FRAMING);
+    let reading = Limited::new(body, limit).collect();
+    let body = tokio::time::timeout(core.config.limits.handshake(), reading)
+        .await
+        .map_err(|_| Status::deadline_exceeded("the ticket did not come in time"))?
+        .map_err(|_| Status::invalid_argument("the ticket is too long, or was cut off"))?
+        .to_bytes();
+    let ticket = ticket(body)?;
+    drop(place);
+    let messages = core.open(Via::Network(tenant), peer, &ticket.ticket).await?;
+    let mut response = Response::new(Body::new(Messages::new(messages)));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+    Ok(response)
+}
+
+/// The one message of a request.
+fn ticket(mut body: Bytes) -> Result<arrow_flight::Ticket, Status> {
+    let malformed = || Status::invalid_argument("this is no message of DoGet");
+    if body.len() < 5 || body.get_u8() != 0 {
+        return Err(malformed());
+    }
+    let length = body.get_u32() as usize;
+    if length != body.len() {
+        return Err(malformed());
+    }
+    arrow_flight::Ticket::decode(body).map_err(|_| malformed())
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body::Frame;
+    use http_body_util::StreamBody;
+
+    use super::*;
+    use crate::flight::server::limits::Limits;
+
+    #[tokio::test]
+    async fn an_answer_keeps_its_place_until_it_is_read() {
+        let incoming = Incoming::new(Limits { calls_per_tenant: 1, ..Limits::default() }, 0);
+        let tenant = Tenant::new("anna").unwrap();
+        let enter = || incoming.enter(&tenant, Kind::Call);
+        let place = Arc::new(enter().unwrap());
+        let frames = [Frame::data(Bytes::from_static(b"long")), Frame::trailers(http::HeaderMap::new())];
+        let body = StreamBody::new(futures::stream::iter(frames.map(Ok::<_, Status>)));
+        let mut answer = Response::new(Body::new(body));
+        answer.extensions_mut().insert(Arc::new(place.answer(96 << 20).await.unwrap()));
+        let mut body = held(answer, place, None).into_body();
+        assert!(body.frame().await.unwrap().unwrap().is_data());
+        assert!(enter().is_err(), "it is not read yet");
+        assert!(body.frame().await.unwrap().unwrap().is_trailers());
+        let place = Arc::new(enter().unwrap());
+        place.answer(96 << 20).await.unwrap();
+        // What nobody reads is free when its stream ends, and a refusal takes nothing.
+        let unread = held(Response::new(Body::new(Full::new(Bytes::from_static(b"x")))), Arc::clone(&place), None);
+        drop(place);
+        assert!(enter().is_err());
+        drop(unread);
+        let refusal = held(Status::internal("x").into_http(), Arc::new(enter().unwrap()), None);
+        assert!(enter().is_ok(), "{refusal:?}");
+    }
+}

@@ -1,0 +1,163 @@
+//! Whose names are whose: names of gangs and of written datasets mean nothing outside of their tenant's space.
+//!
+//! Each tenant has a space of its own, named like it. The catalogue's operator may put several tenants into one, which so share what is
+//! in it. What this process itself writes, and all there was before there were tenants, is in the common space: every tenant reads its
+//! datasets, those that are put into it write them and are in its gangs.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::auth::{Tenant, is_name};
+use crate::error::{Error, Result};
+use crate::flight::put::{Staging, WriteId};
+
+/// The space in which names are what they were before there were tenants.
+const COMMON: &str = "common";
+/// Between a space and a name of a gang: no tenant has it in its name.
+const OF_GANG: char = '/';
+/// Longest name of a gang within its space, in bytes.
+const MAX_GANG: usize = 128;
+/// Longest name of a dataset with its space, in bytes: names of files have 255, and some beside it.
+const MAX_DATASET: usize = 240;
+
+/// Tenants that are in another space than their own.
+#[derive(Debug, Clone, Default)]
+pub struct Spaces {
+    of: HashMap<String, Space>,
+}
+
+impl Spaces {
+    /// The tenants of each space, by name; `*` is all that are named nowhere else.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a name that is none, or a tenant in two spaces.
+    pub fn new(members: &BTreeMap<String, Vec<String>>) -> Result<Self> {
+        let mut of = HashMap::new();
+        for (space, tenants) in members {
+            let wrong = |problem: String| Err(Error::config("spaces", format!("space {space:?}: {problem}")));
+            if !is_member(space) {
+                return wrong("a name has 1 to 128 letters, digits, `-`, `_` and `.`".to_owned());
+            }
+            for tenant in tenants {
+                if tenant != "*" && !is_member(tenant) {
+                    return wrong(format!("{tenant:?} is no name of a tenant"));
+                }
+                if of.insert(tenant.clone(), Space::named(space)).is_some() {
+                    return wrong(format!("tenant {tenant:?} is in another space too"));
+                }
+            }
+        }
+        Ok(Self { of })
+    }
+
+    /// The space of `tenant`. An anonymous caller, where there are no tenants, has all names.
+    pub(crate) fn of(&self, tenant: &Tenant) -> Space {
+        if *tenant == Tenant::anonymous() {
+            return Space::Whole;
+        }
+        let put = self.of.get(tenant.name()).or_else(|| self.of.get("*"));
+        put.cloned().unwrap_or_else(|| Space::Own(tenant.name().into()))
+    }
+}
+
+/// Whether `name` may name a tenant, known by a token or by a certificate.
+fn is_member(name: &str) -> bool {
+    is_name(name.strip_prefix("certificate:").unwrap_or(name))
+}
+
+/// One space of names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Space {
+    /// All there are, where there are no tenants.
+    Whole,
+    /// Those that are in no other one.
+    Common,
+    /// Those of one tenant, or of several.
+    Own(Arc<str>),
+}
+
+impl Space {
+    fn named(name: &str) -> Self {
+        if name == COMMON { Self::Common } else { Self::Own(name.into()) }
+    }
+
+    /// The gang that is called `name` here, as the registry and its journal call it.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for what names no gang here.
+    pub(crate) fn gang(&self, name: &str) -> Result<String> {
+        let wrong = |problem: String| Err(Error::config("gang", problem));
+        match self {
+            Self::Whole => Ok(name.to_owned()),
+            Self::Common if name.contains(OF_GANG) => {
+                wrong(format!("names with `{OF_GANG}` are those of other spaces"))
+            }
+            Self::Common => Ok(name.to_owned()),
+            Self::Own(_) if !(1..=MAX_GANG).contains(&name.len()) => {
+                wrong(format!("a name of {} bytes is none for a gang: 1 to {MAX_GANG}", name.len()))
+            }
+            Self::Own(space) => Ok(format!("{space}{OF_GANG}{name}")),
+        }
+    }
+
+    /// The write `id` to the dataset that is called `dataset` here.
+    ///
+    /// # Errors
+    /// As [`WriteId::new`]; [`Error::Config`] for a name that is too long with its space.
+    pub(crate) fn write(&self, dataset: &str, id: &str) -> Result<WriteId> {
+        let write = WriteId::new(dataset, id)?;
+        let Self::Own(space) = self else { return Ok(write) };
+        let write = write.within(space);
+        let length = write.dataset().len();
+        if length > MAX_DATASET {
+            let problem =
+                format!("a name that has {length} bytes with its space {space:?} before it: at most {MAX_DATASET}");
+            return Err(Error::config("dataset", problem));
+        }
+        Ok(write)
+    }
+
+    /// Where the dataset that is called `dataset` here was written to.
+    pub(crate) fn own(&self, staging: &Staging, dataset: &str) -> Option<String> {
+        staging.url_of(&self.write(dataset, "x").ok()?)
+    }
+
+    /// As [`own`](Self::own), or of the common space, which all may read.
+    pub(crate) fn url(&self, staging: &Staging, dataset: &str) -> Option<String> {
+        self.own(staging, dataset).or_else(|| staging.url(dataset))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn members(text: &str) -> BTreeMap<String, Vec<String>> {
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn a_tenant_is_in_one_space() {
+        let spaces = members(r#"{"lab": ["anna", "certificate:bert.example"], "common": ["carl"], "dora": ["emil"]}"#);
+        let spaces = Spaces::new(&spaces).unwrap();
+        let of = |name: &str| spaces.of(&Tenant::of_ticket(name));
+        assert_eq!(of("anna"), of("certificate:bert.example"));
+        assert_eq!((of("carl"), of("anonymous")), (Space::Common, Space::Whole));
+        assert_eq!(of("emil"), of("dora"), "a grant: one tenant in another's space");
+        let gangs = ["anna", "bert.example", "dora", "common", "carl"].map(|name| of(name).gang("g").unwrap());
+        assert_eq!(gangs, ["lab/g", "bert.example/g", "dora/g", "common/g", "g"]);
+        assert!(of("carl").gang("lab/g").is_err() && of("anna").gang(&"g".repeat(129)).is_err());
+        assert_eq!(of("anonymous").gang("lab/g").unwrap(), "lab/g");
+        let names = ["anna", "certificate:zoe"].map(|name| of(name).write("x", "w").unwrap().dataset().to_owned());
+        assert_eq!(names, ["lab@x", "certificate@zoe@x"]);
+        assert!(of("anna").write("dora@x", "w").is_err() && of("carl").write("lab@x", "w").is_err());
+        let long = of(&format!("certificate:{}", "x".repeat(128)));
+        assert!(long.write(&"y".repeat(99), "w").is_ok() && long.write(&"y".repeat(100), "w").is_err());
+        let all = Spaces::new(&members(r#"{"common": ["*"], "dora": ["dora"]}"#)).unwrap();
+        assert_eq!(all.of(&Tenant::of_ticket("anna")), Space::Common);
+        assert_eq!(all.of(&Tenant::of_ticket("dora")), Space::Own("dora".into()));
+        for wrong in [r#"{"a": ["x"], "b": ["x"]}"#, r#"{"a/b": []}"#, r#"{"a": ["x y"]}"#, r#"{"": []}"#] {
+            assert!(Spaces::new(&members(wrong)).is_err(), "{wrong}");
+        }
+    }
+}

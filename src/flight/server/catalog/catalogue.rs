@@ -1,0 +1,120 @@
+//! Datasets by name.
+
+use std::collections::BTreeMap;
+
+use futures::{StreamExt as _, TryStreamExt as _};
+
+use super::entry::{ClientLimits, Entry};
+use crate::error::{Error, Result};
+use crate::nearest::distance;
+use crate::pipeline::PreparedPlan;
+
+/// Names told when one is not found.
+const NEAR: usize = 5;
+
+/// Datasets that are opened at once to see whether they can be.
+const OPENED_AT_ONCE: usize = 4;
+
+/// Datasets by name.
+#[derive(Debug, Clone, Default)]
+pub struct Catalogue {
+    entries: BTreeMap<String, Entry>,
+}
+
+impl Catalogue {
+    /// Adds the dataset `name` at `urls`, with the defaults of everything.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the name is taken or is none, or there are no `urls`.
+    pub fn add(&mut self, name: &str, urls: Vec<String>) -> Result<()> {
+        self.insert(Entry::new(name, urls, serde_json::Map::new(), ClientLimits::default())?)
+    }
+
+    /// Adds a dataset.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the name is taken.
+    pub fn insert(&mut self, entry: Entry) -> Result<()> {
+        let name = entry.name().to_owned();
+        if self.entries.contains_key(&name) {
+            return Err(Error::config(
+                "datasets",
+                format!("two datasets are named {name}; write NAME=URL to name them"),
+            ));
+        }
+        self.entries.insert(name, entry);
+        Ok(())
+    }
+
+    /// The dataset `name`.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] with the names that are most like it.
+    pub fn get(&self, name: &str) -> Result<&Entry> {
+        self.entries.get(name).ok_or_else(|| {
+            let shown: String = name.chars().take(128).collect();
+            let mut near: Vec<_> = self.names().map(|known| (distance(known, &shown), known)).collect();
+            near.sort_unstable();
+            let names: Vec<_> = near.iter().take(NEAR).map(|(_, known)| *known).collect();
+            let more = if near.len() > NEAR { ", ..." } else { "" };
+            Error::NotFound {
+                what: format!("dataset {shown:?}"),
+                hint: format!("this server has {}{more}", names.join(", ")),
+            }
+        })
+    }
+
+    /// The names, in order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.entries.keys().map(String::as_str)
+    }
+
+    /// The datasets, in order of their names.
+    pub fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.values()
+    }
+
+    /// Opens each dataset and lets go of it: whoever starts a server is told what its first client would be. Reads footers, and no
+    /// rows: filters and windows are not tried.
+    ///
+    /// # Errors
+    /// Those of opening, naming the file.
+    pub async fn check(&self) -> Result<()> {
+        let checks = self.entries.values().map(|entry| async {
+            let mut options = entry.options(&serde_json::Value::Null)?;
+            (options.filter, options.ngram) = (None, None);
+            (options.rank, options.world_size) = (Some(0), Some(1));
+            (options.batch_size, options.global_batch_size) = (Some(1), None);
+            let opened = PreparedPlan::open(&options).await;
+            opened.map(drop).inspect_err(|_| tracing::error!(dataset = entry.name(), "a dataset cannot be opened"))
+        });
+        futures::stream::iter(checks).buffered(OPENED_AT_ONCE).try_collect().await
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_or_the_nearest_told() {
+        let mut catalogue = Catalogue::default();
+        for name in ["photos", "photos-2026", "clicks", "texts"] {
+            catalogue.add(name, vec![format!("/data/{name}")]).unwrap();
+        }
+        assert_eq!(catalogue.get("clicks").unwrap().name(), "clicks");
+        let error = catalogue.get("photo").unwrap_err().to_string();
+        assert_eq!(error, "dataset \"photo\" not found; this server has photos, texts, clicks, photos-2026");
+        assert!(catalogue.add("clicks", vec!["x".into()]).is_err());
+        for name in ["", ".", "a/b", "a b", "ä"] {
+            assert!(catalogue.add(name, vec!["x".into()]).is_err(), "{name:?}");
+        }
+        assert!(catalogue.add("none", Vec::new()).is_err());
+        assert!(!format!("{catalogue:?}").contains("/data"));
+    }
+}

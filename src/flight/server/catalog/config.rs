@@ -1,0 +1,380 @@
+//! Everything a server is started with: what was said, and what it became.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::catalogue::Catalogue;
+use crate::dataset::WriterOptions;
+use crate::error::{Error, Result};
+use crate::flight::put::{Staging, StagingOptions};
+use crate::flight::server::access::audit::Audit;
+use crate::flight::server::access::auth::{Denied, Tenant, Tokens};
+use crate::flight::server::access::key::TicketKey;
+use crate::flight::server::access::space::Spaces;
+use crate::flight::server::access::tls::{ServerTls, TlsFiles, may_listen};
+use crate::flight::server::ops::admin::AdminState;
+use crate::flight::server::ops::limits::Limits;
+use crate::flight::server::stream::quota::{QuotaOptions, Quotas};
+use crate::pipeline::machine;
+
+/// Where a server listens if nothing is said.
+pub const LISTEN: &str = "127.0.0.1:8815";
+/// Seconds that streams have to end after the server was told to.
+pub const DRAIN_GRACE: f64 = 30.0;
+/// How much longer than that a process may take to be gone.
+const AFTER_DRAIN: Duration = Duration::from_secs(2);
+/// Longest such time: a day.
+const MAX_GRACE: f64 = 86_400.0;
+/// Seconds of a gang's lease if nothing is said.
+const GANG_LEASE: f64 = 10.0;
+/// Seconds for which the files of a dataset that nobody reads are taken for the same, if nothing is said.
+const REFRESH: f64 = 60.0;
+/// Longest such time: a day.
+const MAX_REFRESH: f64 = 86_400.0;
+/// What a lease may be: below it, a busy machine is taken for a dead one.
+const LEASES: std::ops::RangeInclusive<f64> = 0.1..=86_400.0;
+
+/// What the table `[server]` of the configuration can say; flags have the same names.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ServerOptions {
+    /// Address and port for Flight; 127.0.0.1:8815 by default.
+    pub listen: Option<String>,
+    /// Address and port for `/metrics`, `/livez` and `/readyz`; without, there are none.
+    pub admin: Option<String>,
+    /// File of tokens for `/metrics`; without, counters name no datasets to other hosts.
+    pub admin_tokens: Option<PathBuf>,
+    /// Bytes that everything in flight may take; the default is that of a loader.
+    pub memory_budget: Option<u64>,
+    /// CPU threads for decoding; the default is all that this process may use.
+    pub threads: Option<usize>,
+    /// Streams of batches at once over all tenants; the same as `limits.max_streams`.
+    pub max_streams: Option<u32>,
+    /// Addresses of all servers that serve the same datasets with the same key, this one included, as clients reach them.
+    pub replicas: Vec<String>,
+    /// Certificate, key, and the CA of clients.
+    pub tls: Option<TlsFiles>,
+    /// File of tokens.
+    pub tokens: Option<PathBuf>,
+    /// File of the key that tickets are signed with; without, tickets end with this process.
+    pub key_file: Option<PathBuf>,
+    /// Serve everybody who can reach the address.
+    pub insecure: bool,
+    /// Seconds that streams have to end after the server was told to; 30 by default.
+    pub drain_grace: Option<f64>,
+    /// File of the journal that a gang's generation and step survive a crash in.
+    pub journal: Option<PathBuf>,
+    /// Seconds after which a rank of a gang that was not heard of is lost; 10 by default, 0.1 to 86,400.
+    pub gang_lease: Option<f64>,
+    /// Seconds for which the files of a dataset that nobody reads are taken for the same; 60 by default, up to 86,400.
+    pub refresh: Option<f64>,
+    /// Bytes of the last batches of each stream that are kept for others that ask for the same, as far as a quarter of the memory
+    /// budget that is free holds them, and 1,024 batches at most: who begins within them shares the decoding. 64 MiB, and 256
+    /// batches at most, by default.
+    pub share_bytes: Option<u64>,
+    /// Where datasets that clients write go: `memory`, or a directory. Without, clients cannot write.
+    pub put: Option<String>,
+    /// Whether ranks on this host get their batches through shared memory; they do by default.
+    pub shared_memory: Option<bool>,
+    /// File that a line of JSON is added to for each call and each end of a stream.
+    pub audit_log: Option<PathBuf>,
+    /// Tenants whose gangs and written datasets are in one space of names, by its name; others have their own each.
+    pub spaces: BTreeMap<String, Vec<String>>,
+    /// What one peer may take.
+    pub limits: Limits,
+    /// What one tenant may take.
+    pub quotas: QuotaOptions,
+}
+
+/// What a server is started with.
+#[derive(Debug)]
+pub struct Config {
+    /// The datasets.
+    pub catalogue: Catalogue,
+    /// What one peer may take.
+    pub limits: Limits,
+    /// Who may come in; `None` asks for no token.
+    pub tokens: Option<Tokens>,
+    /// What tickets are signed with.
+    pub key: TicketKey,
+    /// The server's side of TLS; `None` speaks plain HTTP/2.
+    pub tls: Option<ServerTls>,
+    /// Whether every client shows a certificate.
+    pub client_ca: bool,
+    /// Whether the server may be open to everybody.
+    pub insecure: bool,
+    /// Addresses of all replicas, e.g. `grpc://10.0.0.2:8815`; empty means the address a client came by.
+    pub replicas: Vec<String>,
+    /// Bytes that everything in flight may take.
+    pub memory_budget: u64,
+    /// CPU threads for decoding.
+    pub threads: usize,
+    /// Time that streams have to end after shutdown began.
+    pub drain_grace: Duration,
+    /// What operators see.
+    pub admin: Arc<AdminState>,
+    /// File of the journal.
+    pub journal: Option<PathBuf>,
+    /// A rank of a gang that was not heard of for so long is lost. After a restart of the server ranks have twice as long.
+    pub gang_lease: Duration,
+    /// For how long the files of a dataset that nobody reads are taken for the same.
+    pub refresh: Duration,
+    /// Bytes of the last batches of each stream that are kept for others that ask for the same.
+    pub share_bytes: Option<u64>,
+    /// Where datasets that clients write go; none takes no writes.
+    pub put: Option<Put>,
+    /// Whether ranks on this host get their batches through shared memory.
+    pub shared_memory: bool,
+    /// Where calls and ends of streams are noted.
+    pub audit: Audit,
+    /// Whose names are whose.
+    pub spaces: Spaces,
+    /// What one tenant may take.
+    pub quotas: Quotas,
+}
+
+/// What may change while a server runs.
+#[derive(Debug, Clone)]
+pub struct Reload {
+    tokens: Option<Tokens>,
+    key: TicketKey,
+    tls: Option<ServerTls>,
+    audit: Audit,
+    admin: Arc<AdminState>,
+}
+
+impl Reload {
+    /// Reads all files again, whether they changed or not. What is wrong stays as it was, with a warning. Blocks on the files.
+    pub fn now(&self) {
+        self.tokens.iter().chain(self.admin.tokens()).for_each(Tokens::reload);
+        self.key.reload();
+        self.tls.iter().for_each(ServerTls::reload);
+        self.audit.reopen();
+    }
+}
+
+/// Where datasets that clients write go.
+#[derive(Debug, Clone)]
+pub enum Put {
+    /// Into this process, until it ends; they take up to half of the memory budget beside what streams take.
+    Memory,
+    /// Into a directory, as Parquet.
+    Directory(PathBuf),
+    /// Where somebody else in this process writes too.
+    Shared(Staging),
+}
+
+impl Put {
+    /// `memory`, or a directory.
+    fn parse(text: &str) -> Self {
+        if text == "memory" { Self::Memory } else { Self::Directory(text.into()) }
+    }
+
+    /// The place itself; a directory that another server has is waited for up to `patience`. Needs a runtime.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] naming the process that has the directory; [`Error::Store`].
+    pub(crate) async fn open(&self, memory_budget: u64, patience: Duration) -> Result<Staging> {
+        match self {
+            Self::Memory => {
+                let options = StagingOptions { writer: WriterOptions::fleeting(), ..StagingOptions::default() };
+                Staging::memory(memory_budget / 2, options)
+            }
+            Self::Directory(path) => {
+                let buffer_bytes = memory_budget / 4;
+                let options = StagingOptions { lock_patience: patience, buffer_bytes, ..StagingOptions::default() };
+                Staging::directory(path, options).await
+            }
+            Self::Shared(staging) => Ok(staging.clone()),
+        }
+    }
+}
+
+impl Config {
+    /// A server of `catalogue` as `options` say: files are read, keys made, defaults filled in.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming the option or the file that is wrong.
+    pub fn new(catalogue: Catalogue, options: &ServerOptions) -> Result<Self> {
+        let mut limits = options.limits.clone();
+        limits.max_streams = options.max_streams.unwrap_or(limits.max_streams);
+        limits.validate()?;
+        if catalogue.is_empty() && options.put.is_none() {
+            return Err(Error::config("datasets", "there is nothing to serve: name a dataset, or let clients write"));
+        }
+        for replica in &options.replicas {
+            check_replica(replica)?;
+        }
+        if let Some(threads) = options.threads.filter(|threads| !(1..=machine::MAX_THREADS).contains(threads)) {
+            let problem = format!("{threads} is not a whole number from 1 to {}", machine::MAX_THREADS);
+            return Err(Error::config("threads", problem));
+        }
+        let grace = options.drain_grace.unwrap_or(DRAIN_GRACE);
+        if !(0.0..=MAX_GRACE).contains(&grace) {
+            return Err(Error::config("drain_grace", format!("{grace} is not from 0 to {MAX_GRACE} seconds")));
+        }
+        let lease = options.gang_lease.unwrap_or(GANG_LEASE);
+        if !LEASES.contains(&lease) {
+            let problem = format!("{lease} is not from {} to {} seconds", LEASES.start(), LEASES.end());
+            return Err(Error::config("gang_lease", problem));
+        }
+        let refresh = options.refresh.unwrap_or(REFRESH);
+        if !(0.0..=MAX_REFRESH).contains(&refresh) {
+            return Err(Error::config("refresh", format!("{refresh} is not from 0 to {MAX_REFRESH} seconds")));
+        }
+        let admin = Arc::new(AdminState::new());
+        if let Some(path) = &options.admin_tokens {
+            admin.set_tokens(Tokens::from_file(path)?);
+        }
+        Ok(Self {
+            catalogue,
+            tokens: options.tokens.as_ref().map(Tokens::from_file).transpose()?,
+            key: match &options.key_file {
+                Some(path) => TicketKey::from_file(path)?,
+                None => TicketKey::random()?,
+            },
+            tls: options.tls.as_ref().map(|files| files.server(limits.handshake())).transpose()?,
+            client_ca: options.tls.as_ref().is_some_and(|files| files.client_ca.is_some()),
+            insecure: options.insecure,
+            replicas: options.replicas.clone(),
+            memory_budget: options.memory_budget.unwrap_or_else(machine::default_budget),
+            threads: options.threads.unwrap_or_else(machine::threads),
+            drain_grace: Duration::from_secs_f64(grace),
+            admin,
+            journal: options.journal.clone(),
+            gang_lease: Duration::from_secs_f64(lease),
+            refresh: Duration::from_secs_f64(refresh),
+            share_bytes: options.share_bytes,
+            put: options.put.as_deref().map(Put::parse),
+            shared_memory: options.shared_memory.unwrap_or(true),
+            audit: options.audit_log.as_deref().map(Audit::open).transpose()?.unwrap_or_default(),
+            spaces: Spaces::new(&options.spaces)?,
+            quotas: Quotas::new(options.quotas.clone(), limits.max_streams)?,
+            limits,
+        })
+    }
+
+    /// How long a server waits for the journal and the directory for writes while another one has them: the one that it replaces drains.
+    pub(crate) fn lock_patience(&self) -> Duration {
+        self.drain_grace + AFTER_DRAIN
+    }
+
+    /// What reads the files again that may change while the server runs: tokens, keys, certificates.
+    pub fn reload(&self) -> Reload {
+        Reload {
+            tokens: self.tokens.clone(),
+            key: self.key.clone(),
+            tls: self.tls.clone(),
+            audit: self.audit.clone(),
+            admin: Arc::clone(&self.admin),
+        }
+    }
+
+    /// Whether this server may listen at `address`.
+    ///
+    /// # Errors
+    /// As [`may_listen`].
+    pub fn check(&self, address: SocketAddr) -> Result<()> {
+        may_listen(address, self.tls.is_some(), self.tokens.is_some() || self.client_ca, self.insecure)
+    }
+
+    /// Whose call it is that came with this value of the `authorization` header, over a connection whose client showed this
+    /// certificate (DER, as the handshake verified it). Where there are tokens every call needs one, certificate or not.
+    ///
+    /// # Errors
+    /// [`Denied`], which is counted.
+    pub fn tenant(&self, header: Option<&str>, certificate: Option<&[u8]>) -> Result<Tenant, Denied> {
+        let found = match (&self.tokens, certificate) {
+            (Some(tokens), _) => tokens.check(header),
+            (None, Some(certificate)) if self.client_ca => Ok(Tenant::of_certificate(certificate)),
+            // The handshake lets nobody in without one; should it ever, this does not.
+            (None, _) if self.client_ca => Err(Denied::Missing),
+            (None, _) => Ok(Tenant::anonymous()),
+        };
+        found.inspect_err(|denied| self.admin.metrics().refused(*denied))
+    }
+}
+
+/// A replica's address is handed to clients as it is, so it must be one, and hold no password.
+fn check_replica(replica: &str) -> Result<()> {
+    let wrong = |problem: &str| Error::config("replicas", format!("{replica:?} {problem}, e.g. grpc://10.0.0.2:8815"));
+    // What cannot be read as an address may hold anything, so it is not repeated.
+    let url = url::Url::parse(replica)
+        .map_err(|_| Error::config("replicas", "one is no address; write e.g. grpc://10.0.0.2:8815"))?;
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(Error::config("replicas", "one holds a user or a password; clients bring their own tokens"));
+    }
+    if !["grpc", "grpc+tcp", "grpc+tls"].contains(&url.scheme()) {
+        return Err(wrong("must begin with grpc:// or grpc+tls://"));
+    }
+    if url.host_str().is_none_or(str::is_empty) || url.port().is_none() {
+        return Err(wrong("needs a host and a port"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn catalogue() -> Catalogue {
+        let mut catalogue = Catalogue::default();
+        catalogue.add("x", vec!["fixtures/imagenet40.parquet".to_owned()]).unwrap();
+        catalogue
+    }
+
+    #[test]
+    fn defaults_serve_this_host_alone() {
+        let config = Config::new(catalogue(), &ServerOptions::default()).unwrap();
+        assert!(config.check(LISTEN.parse().unwrap()).is_ok());
+        assert!(config.check("0.0.0.0:8815".parse().unwrap()).is_err());
+        assert_eq!((config.drain_grace, config.limits.max_streams), (Duration::from_secs(30), 4096));
+        assert!(config.threads > 0 && config.memory_budget > 0);
+        let open = Config::new(catalogue(), &ServerOptions { insecure: true, ..ServerOptions::default() }).unwrap();
+        assert!(open.check("0.0.0.0:8815".parse().unwrap()).is_ok());
+    }
+
+    #[test]
+    fn a_call_is_somebodys_or_refused() {
+        let mut config = Config::new(catalogue(), &ServerOptions::default()).unwrap();
+        assert_eq!(config.tenant(None, None), Ok(Tenant::anonymous()));
+        assert_eq!(config.tenant(None, Some(b"not asked for")), Ok(Tenant::anonymous()));
+        config.client_ca = true;
+        assert_eq!(config.tenant(Some("Bearer correct-horse-battery"), None), Err(Denied::Missing));
+        assert!(config.tenant(None, Some(b"unreadable")).unwrap().name().starts_with("certificate:"));
+        config.tokens = Some(Tokens::from_text("anna:correct-horse-battery").unwrap());
+        assert_eq!(config.tenant(None, Some(b"x")), Err(Denied::Missing), "a certificate is no token");
+        assert_eq!(config.tenant(Some("Bearer correct-horse-battery"), None).unwrap().name(), "anna");
+        assert_eq!(config.tenant(Some("Bearer correct-horse-batterz"), None), Err(Denied::Unknown));
+        let text = config.admin.metrics().encode();
+        assert!(text.contains("auth_refused_total{reason=\"missing\"} 2"), "{text}");
+    }
+
+    #[test]
+    fn wrong_options_are_named() {
+        let none = ServerOptions::default;
+        for (options, what) in [
+            (ServerOptions { drain_grace: Some(-1.0), ..none() }, "drain_grace"),
+            (ServerOptions { drain_grace: Some(f64::NAN), ..none() }, "drain_grace"),
+            (ServerOptions { gang_lease: Some(0.01), ..none() }, "gang_lease"),
+            (ServerOptions { gang_lease: Some(f64::NAN), ..none() }, "gang_lease"),
+            (ServerOptions { refresh: Some(-1.0), ..none() }, "refresh"),
+            (ServerOptions { threads: Some(0), ..none() }, "threads"),
+            (ServerOptions { threads: Some(1 << 32), ..none() }, "4294967296 is not a whole number from 1 to 4096"),
+            (ServerOptions { max_streams: Some(0), ..none() }, "max_streams"),
+            (ServerOptions { replicas: vec!["10.0.0.2:8815".into()], ..none() }, "replicas"),
+            (ServerOptions { replicas: vec!["http://10.0.0.2:8815".into()], ..none() }, "grpc://"),
+            (ServerOptions { replicas: vec!["grpc://10.0.0.2".into()], ..none() }, "port"),
+            (ServerOptions { replicas: vec!["grpc://me:hidden@10.0.0.2:1".into()], ..none() }, "password"),
+        ] {
+            let error = Config::new(catalogue(), &options).unwrap_err().to_string();
+            assert!(error.contains(what) && !error.contains("hidden"), "{error}");
+        }
+        assert!(Config::new(Catalogue::default(), &none()).is_err());
+    }
+}

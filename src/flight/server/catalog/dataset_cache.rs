@@ -1,0 +1,399 @@
+//! Datasets that are open, each with what was asked of it: streams that ask for the same share it.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::OnceCell;
+use tokio::time::Instant;
+
+use crate::error::{Error, Result};
+use crate::flight::server::access::auth::Tenant;
+use crate::flight::server::stream::budget::ByteBudget;
+use crate::flight::wire::Columns;
+use crate::manifest::Fingerprint;
+use crate::pipeline::{HiddenColumns, LoaderOptions, PreparedPlan, Stored, Workers};
+use crate::plan::{Plan, Share};
+
+/// Datasets that are kept open although no stream reads them.
+const KEPT: usize = 64;
+
+/// How often the files may be listed for those who go on with data that are not open.
+const SOON: Duration = Duration::from_secs(1);
+
+/// How long others wait for one who asks the store whether the files are still the same. Then what is open is good enough: it is read
+/// as the version that it was.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// A row of more bytes is charged before one is made to see what the columns are.
+const FREE_ROW: u64 = 1 << 20;
+
+/// Batches made ahead for each stream.
+pub(crate) const PREFETCH: usize = 4;
+
+/// A dataset with its columns and plan.
+#[derive(Debug)]
+pub(crate) struct OpenDataset {
+    pub(crate) prepared: PreparedPlan,
+    pub(crate) columns: Columns,
+    /// The plan of epoch 0 for one rank.
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) fingerprint: Fingerprint,
+    /// Bytes of row groups that all ranks of an epoch need together, for the epoch and the world that were asked about last.
+    whole: Mutex<Option<((u64, u32), u64)>>,
+}
+
+impl OpenDataset {
+    /// What `tenant` gets who asks for `options` behind `hidden`.
+    pub(crate) async fn open(
+        options: LoaderOptions,
+        hidden: HiddenColumns,
+        tenant: Tenant,
+        claims: Arc<ByteBudget>,
+    ) -> Result<Self> {
+        let prepared = PreparedPlan::hiding(&options, &hidden).await?;
+        prepared.check_nulls(&options).await?;
+        let plan = prepared.plan(0)?;
+        let row = prepared.row_bytes();
+        let _claim = if row > FREE_ROW { Some(claims.claim(&tenant, row).await?) } else { None };
+        let budget = usize::try_from(claims.budget()).unwrap_or(usize::MAX);
+        let columns = Columns::of(prepared.schema(), &prepared.empty_batch(&plan, budget)?);
+        let fingerprint = plan.fingerprint();
+        Ok(Self { prepared, columns, plan: Arc::new(plan), fingerprint, whole: Mutex::default() })
+    }
+
+    /// Bytes of row groups that all ranks of `plan`, one of this offer, need together. The first answer for an epoch takes time in
+    /// proportion to row groups and lanes.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] where their batches alone are beyond `budget`.
+    pub(crate) fn whole(&self, plan: &Plan, budget: u64) -> Result<u64> {
+        let asked = (plan.epoch(), plan.world());
+        let last = || self.whole.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, bytes)) = last().filter(|(of, _)| *of == asked) {
+            return Ok(bytes);
+        }
+        let bytes = self.prepared.need_within(plan, Share::whole(), 1, budget)?.row_groups;
+        *last() = Some((asked, bytes));
+        Ok(bytes)
+    }
+
+    /// The plan of `epoch` for `world` ranks, which takes time in proportion to row groups and lanes.
+    pub(crate) async fn plan(self: &Arc<Self>, epoch: u64, world: u32, workers: &Workers) -> Result<Arc<Plan>> {
+        if epoch == self.plan.epoch() {
+            let plan = self.plan.for_world(world);
+            return Ok(if plan.world() == self.plan.world() { Arc::clone(&self.plan) } else { Arc::new(plan) });
+        }
+        let offer = Arc::clone(self);
+        workers.run(move || offer.prepared.plan(epoch).map(|plan| Arc::new(plan.for_world(world)))).await
+    }
+}
+
+impl Source for OpenDataset {
+    fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
+    }
+
+    fn is_current(&self, options: &LoaderOptions) -> impl Future<Output = Result<bool>> + Send {
+        self.prepared.is_current(options)
+    }
+}
+
+impl Source for Stored {
+    fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint()
+    }
+
+    fn is_current(&self, options: &LoaderOptions) -> impl Future<Output = Result<bool>> + Send {
+        self.is_current(options)
+    }
+}
+
+/// What is kept open.
+pub(crate) trait Source {
+    /// What identifies its data.
+    fn fingerprint(&self) -> Fingerprint;
+
+    /// Whether `options` would still open the same.
+    fn is_current(&self, options: &LoaderOptions) -> impl Future<Output = Result<bool>> + Send;
+}
+
+/// What was asked for.
+#[derive(Debug, PartialEq, Eq)]
+struct Key {
+    urls: Vec<String>,
+    /// All options and the hidden, as JSON.
+    options: String,
+}
+
+/// One opening.
+#[derive(Debug)]
+struct Entry<T> {
+    key: Arc<Key>,
+    /// Counts the openings of the key: of files as they were, and as they are.
+    number: u64,
+    cell: OnceCell<Arc<T>>,
+    /// When it was last known to be what there is. Held while somebody looks.
+    looked: tokio::sync::Mutex<Instant>,
+}
+
+/// What is open by what was asked for, the one used last at the end.
+#[derive(Debug)]
+pub(crate) struct DatasetCache<T> {
+    entries: Mutex<VecDeque<Arc<Entry<T>>>>,
+}
+
+impl<T> Default for DatasetCache<T> {
+    fn default() -> Self {
+        Self { entries: Mutex::default() }
+    }
+}
+
+impl<T: Source> DatasetCache<T> {
+    /// What `options` ask for behind `hidden`; opened once by `open`, however many ask at the same time.
+    ///
+    /// With a `fingerprint` it is that of these data, if it is open: whoever has begun with them goes on with them. Who begins gets what
+    /// others read just now, or what was there less than `refresh` ago, so that ranks that begin together have one plan; or else what there
+    /// is now.
+    pub(crate) async fn get<F: Future<Output = Result<T>>>(
+        &self,
+        (mut options, hidden): (LoaderOptions, &HiddenColumns),
+        fingerprint: Option<Fingerprint>,
+        refresh: Duration,
+        open: impl Fn(LoaderOptions) -> F,
+    ) -> Result<Arc<T>> {
+        // The world is the ticket's affair; the environment of the server says nothing about it.
+        (options.rank, options.world_size) = (Some(0), Some(1));
+        let json =
+            serde_json::to_string(&(&options, hidden)).map_err(|error| Error::config("options", error.to_string()))?;
+        let key = Arc::new(Key { urls: options.urls.clone(), options: json });
+        if let Some(found) = fingerprint.and_then(|fingerprint| self.known(&key, fingerprint)) {
+            return Ok(found);
+        }
+        loop {
+            let entry = self.newest(&key);
+            let found = entry.cell.get_or_try_init(async || open(options.clone()).await.map(Arc::new)).await?;
+            let mut looked = entry.looked.lock().await;
+            // Somebody goes on with data that are not open: perhaps they are newer than these.
+            let (patience, used) = match fingerprint {
+                Some(_) => (refresh.min(SOON), false),
+                None => (refresh, Arc::strong_count(found) > 1),
+            };
+            if looked.elapsed() < patience {
+                return Ok(Arc::clone(found));
+            }
+            let current = used
+                || match tokio::time::timeout(LOOK, found.is_current(&options)).await {
+                    Ok(current) => current?,
+                    // Whoever waits for the lock goes on as well.
+                    Err(_) => {
+                        tracing::warn!("a store does not say in time whether files changed; what is open is served");
+                        true
+                    }
+                };
+            if current {
+                *looked = Instant::now();
+                return Ok(Arc::clone(found));
+            }
+            self.renew(&entry);
+        }
+    }
+
+    /// What is open of the data `fingerprint`.
+    fn known(&self, key: &Key, fingerprint: Fingerprint) -> Option<Arc<T>> {
+        let mut entries = self.lock();
+        let is = |entry: &Arc<Entry<T>>| {
+            *entry.key == *key && entry.cell.get().is_some_and(|found| found.fingerprint() == fingerprint)
+        };
+        let at = entries.iter().position(is)?;
+        used(&mut entries, at)?.cell.get().cloned()
+    }
+
+    /// The newest entry of `key`, which is made if there is none.
+    fn newest(&self, key: &Arc<Key>) -> Arc<Entry<T>> {
+        let mut entries = self.lock();
+        let of_key = entries.iter().enumerate().filter(|(_, entry)| entry.key == *key);
+        let newest = of_key.max_by_key(|(_, entry)| entry.number).map(|(at, _)| at);
+        newest.and_then(|at| used(&mut entries, at)).unwrap_or_else(|| add(&mut entries, Entry::new(key, 0)))
+    }
+
+    /// Makes a newer entry than `old`, unless somebody has.
+    fn renew(&self, old: &Entry<T>) {
+        let mut entries = self.lock();
+        if entries.iter().all(|entry| entry.key != old.key || entry.number <= old.number) {
+            add(&mut entries, Entry::new(&old.key, old.number + 1));
+        }
+    }
+
+    /// Forgets `offer`: its data has changed.
+    pub(crate) fn forget(&self, offer: &Arc<T>) {
+        self.lock().retain(|entry| entry.cell.get().is_none_or(|found| !Arc::ptr_eq(found, offer)));
+    }
+
+    /// Forgets all that is at `url`: it is gone.
+    pub(crate) fn forget_at(&self, url: &str) {
+        self.lock().retain(|entry| entry.key.urls.iter().all(|known| known != url));
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, VecDeque<Arc<Entry<T>>>> {
+        // Entries are put in whole.
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Moves entry `at` to the end: it was used last.
+fn used<T>(entries: &mut VecDeque<Arc<Entry<T>>>, at: usize) -> Option<Arc<Entry<T>>> {
+    let entry = entries.remove(at)?;
+    entries.push_back(Arc::clone(&entry));
+    Some(entry)
+}
+
+/// Adds `entry` at the end; of those that nobody reads, the one that was not used for longest makes room. What is read is open all the
+/// same, and whoever asks for it again must find it.
+fn add<T>(entries: &mut VecDeque<Arc<Entry<T>>>, entry: Entry<T>) -> Arc<Entry<T>> {
+    let entry = Arc::new(entry);
+    entries.push_back(Arc::clone(&entry));
+    let idle = |entry: &Arc<Entry<T>>| entry.cell.get().is_none_or(|found| Arc::strong_count(found) == 1);
+    while entries.len() > KEPT
+        && let Some(at) = entries.iter().take(entries.len() - 1).position(idle)
+    {
+        entries.remove(at);
+    }
+    entry
+}
+
+impl<T> Entry<T> {
+    fn new(key: &Arc<Key>, number: u64) -> Self {
+        Self { key: Arc::clone(key), number, cell: OnceCell::new(), looked: tokio::sync::Mutex::new(Instant::now()) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU8, Ordering};
+
+    use super::*;
+
+    /// What the files are, and how often they were opened.
+    #[derive(Debug, Default)]
+    struct Files {
+        now: AtomicU8,
+        opened: AtomicU8,
+        /// Seconds that the store takes to say what they are.
+        slow: AtomicU8,
+    }
+
+    #[derive(Debug)]
+    struct Data(Arc<Files>, u8);
+
+    fn data(version: u8) -> Fingerprint {
+        Fingerprint::from_bytes([version; 32])
+    }
+
+    impl Source for Data {
+        fn fingerprint(&self) -> Fingerprint {
+            data(self.1)
+        }
+
+        async fn is_current(&self, _: &LoaderOptions) -> Result<bool> {
+            // Others come in between.
+            tokio::task::yield_now().await;
+            tokio::time::sleep(Duration::from_secs(self.0.slow.load(Ordering::Relaxed).into())).await;
+            Ok(self.0.now.load(Ordering::Relaxed) == self.1)
+        }
+    }
+
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    async fn get(opened: &DatasetCache<Data>, files: &Arc<Files>, fingerprint: Option<u8>) -> (Arc<Data>, u8) {
+        let open = async |_| {
+            tokio::task::yield_now().await;
+            files.opened.fetch_add(1, Ordering::Relaxed);
+            Ok(Data(Arc::clone(files), files.now.load(Ordering::Relaxed)))
+        };
+        let asked = (LoaderOptions::default(), &HiddenColumns::default());
+        let found = opened.get(asked, fingerprint.map(data), MINUTE, open).await.unwrap();
+        let version = found.1;
+        (found, version)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_begins_has_the_plan_of_those_who_read_or_what_is_there() {
+        let (opened, files) = (DatasetCache::default(), Arc::new(Files::default()));
+        let (first, _) = get(&opened, &files, None).await;
+        files.now.store(1, Ordering::Relaxed);
+        tokio::time::advance(10 * MINUTE).await;
+        assert_eq!(get(&opened, &files, None).await.1, 0, "somebody reads it");
+        drop(first);
+        assert_eq!(get(&opened, &files, None).await.1, 0, "somebody joined just now");
+        tokio::time::advance(2 * MINUTE).await;
+        let asked = futures::future::join_all((0..8).map(|_| get(&opened, &files, None))).await;
+        assert!(asked.iter().all(|(_, version)| *version == 1));
+        assert_eq!(files.opened.load(Ordering::Relaxed), 2, "opened once for all");
+        assert_eq!(get(&opened, &files, Some(0)).await.1, 0, "who has begun goes on");
+        assert_eq!(get(&opened, &files, None).await.1, 1, "which makes them nobody else's");
+        tokio::time::advance(2 * MINUTE).await;
+        assert_eq!(
+            (get(&opened, &files, None).await.1, files.opened.load(Ordering::Relaxed)),
+            (1, 2),
+            "nothing changed"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_store_holds_nobody_up_for_long() {
+        let (opened, files) = (DatasetCache::default(), Arc::new(Files::default()));
+        drop(get(&opened, &files, None).await);
+        files.now.store(1, Ordering::Relaxed);
+        files.slow.store(200, Ordering::Relaxed);
+        tokio::time::advance(2 * MINUTE).await;
+        let start = Instant::now();
+        let asked = futures::future::join_all((0..8).map(|_| get(&opened, &files, None))).await;
+        assert!(asked.iter().all(|(_, version)| *version == 0), "what is open");
+        assert!(start.elapsed() < 2 * LOOK, "{:?}", start.elapsed());
+        drop(asked);
+        files.slow.store(1, Ordering::Relaxed);
+        tokio::time::advance(2 * MINUTE).await;
+        assert_eq!(get(&opened, &files, None).await.1, 1, "once the store answers in time");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_that_knows_older_files_than_the_ticket_looks_at_once() {
+        let (opened, files) = (DatasetCache::default(), Arc::new(Files::default()));
+        let (reading, _) = get(&opened, &files, None).await;
+        files.now.store(1, Ordering::Relaxed);
+        tokio::time::advance(2 * SOON).await;
+        assert_eq!(get(&opened, &files, Some(1)).await.1, 1);
+        assert_eq!(get(&opened, &files, Some(0)).await.1, 0);
+        files.now.store(2, Ordering::Relaxed);
+        assert_eq!(get(&opened, &files, Some(7)).await.1, 1, "but not more often than each second");
+        opened.forget(&reading);
+        assert_eq!(opened.lock().len(), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_others_read_stays_open_whatever_is_asked_for() {
+        let (opened, files) = (DatasetCache::default(), Arc::new(Files::default()));
+        let (reading, _) = get(&opened, &files, None).await;
+        for seed in 0..2 * KEPT as u64 {
+            let open = async |_| Ok(Data(Arc::clone(&files), 0));
+            let asked = (LoaderOptions { seed, ..LoaderOptions::default() }, &HiddenColumns::default());
+            opened.get(asked, None, MINUTE, open).await.unwrap();
+        }
+        assert_eq!(opened.lock().len(), KEPT);
+        assert!(Arc::ptr_eq(&get(&opened, &files, None).await.0, &reading), "the same for those who read with it");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_goes_on_with_older_files_is_not_forgotten_for_those_who_begin() {
+        let (opened, files) = (DatasetCache::default(), Arc::new(Files::default()));
+        for version in 0..2 * KEPT as u8 {
+            files.now.store(version, Ordering::Relaxed);
+            tokio::time::advance(2 * MINUTE).await;
+            assert_eq!(get(&opened, &files, None).await.1, version);
+            assert_eq!(get(&opened, &files, Some(0)).await.1, 0, "version {version}");
+            assert_eq!(get(&opened, &files, None).await.1, version);
+        }
+        assert_eq!(opened.lock().len(), KEPT);
+    }
+}

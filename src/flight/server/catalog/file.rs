@@ -1,0 +1,351 @@
+//! The TOML that a server is configured with: `[server]` and `[datasets.NAME]`, every mistake with its line and key.
+//!
+//! A line of the file is never repeated in an error: it may hold a password.
+
+use serde::de::DeserializeOwned;
+use serde_json::{Map, Value, json};
+use toml::de::{DeTable, DeValue};
+
+use super::catalogue::Catalogue;
+use super::config::ServerOptions;
+use super::entry::{ClientLimits, Entry, LIMITS};
+use crate::error::{Error, Result};
+use crate::pipeline::{LoaderOptions, gathered};
+
+/// Largest configuration, in bytes.
+pub const MAX_FILE: u64 = 4 << 20;
+
+/// What a configuration says.
+#[derive(Debug, Clone, Default)]
+pub struct ServeFile {
+    /// The table `[server]`.
+    pub server: ServerOptions,
+    /// The tables `[datasets.NAME]`.
+    pub catalogue: Catalogue,
+}
+
+impl Catalogue {
+    /// The tables `[datasets.NAME]` of a configuration; `origin` is its file's name for errors. See [`ServeFile`].
+    ///
+    /// # Errors
+    /// As [`ServeFile::from_toml`].
+    pub fn from_toml(text: &str, origin: &str) -> Result<Self> {
+        Ok(ServeFile::from_toml(text, origin)?.catalogue)
+    }
+}
+
+impl ServeFile {
+    /// Reads `text`; `origin` is the file's name for errors. Paths and addresses are relative to the working directory.
+    ///
+    /// ```
+    /// use bowstring::flight::server::file::ServeFile;
+    ///
+    /// # fn main() -> bowstring::Result<()> {
+    /// let file = ServeFile::from_toml(
+    ///     r#"
+    ///     [server]
+    ///     listen = "127.0.0.1:8815"
+    ///
+    ///     [datasets.photos]
+    ///     url = "fixtures/imagenet40.parquet"
+    ///     images = { image = { size = 64 } }
+    ///     limits = { max_batch_size = 512 }
+    ///     "#,
+    ///     "serve.toml",
+    /// )?;
+    /// assert_eq!(file.catalogue.names().collect::<Vec<_>>(), ["photos"]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming `origin`, the line and the key.
+    pub fn from_toml(text: &str, origin: &str) -> Result<Self> {
+        let source = Source { text, origin };
+        let document = DeTable::parse(text).map_err(|error| {
+            source.wrong(error.span().map(|span| span.start), format!("this is no TOML: {}", error.message()))
+        })?;
+        let mut file = Self::default();
+        for (key, value) in document.get_ref() {
+            let at = Some(key.span().start);
+            let table = value.get_ref().as_table();
+            let table = table.ok_or_else(|| source.wrong(at, format!("{} must be a table", key.get_ref())));
+            match key.get_ref().as_ref() {
+                "server" => file.server = source.server(table?)?,
+                "datasets" => {
+                    for (name, value) in table? {
+                        let at = name.span().start;
+                        let name = name.get_ref().as_ref();
+                        let options = value.get_ref().as_table().ok_or_else(|| {
+                            source.wrong(Some(at), format!("datasets.{name} must be a table: [datasets.{name}]"))
+                        })?;
+                        let entry = source.dataset(name, options, at)?;
+                        file.catalogue.insert(entry).map_err(|error| source.wrong(Some(at), inner(&error)))?;
+                    }
+                }
+                other => {
+                    return Err(source.wrong(at, format!("unknown key `{other}`, expected `server` or `datasets`")));
+                }
+            }
+        }
+        Ok(file)
+    }
+}
+
+/// The text of an error without the option's name, which the line and key stand for.
+fn inner(error: &Error) -> String {
+    match error {
+        Error::Config { problem, .. } => problem.clone(),
+        other => other.to_string(),
+    }
+}
+
+struct Source<'a> {
+    text: &'a str,
+    origin: &'a str,
+}
+
+impl Source<'_> {
+    fn wrong(&self, at: Option<usize>, problem: impl Into<String>) -> Error {
+        let line = at.and_then(|at| self.text.get(..at)).map(|before| before.matches('\n').count() + 1);
+        let line = line.map_or_else(String::new, |line| format!(", line {line}"));
+        Error::config("config", format!("{}{line}: {}", self.origin, problem.into()))
+    }
+
+    fn server(&self, table: &DeTable<'_>) -> Result<ServerOptions> {
+        let options: ServerOptions = self.read(table, "server", 0)?;
+        options.limits.validate().and(options.quotas.validate()).map_err(|error| {
+            let key = match &error {
+                Error::Config { option, .. } => *option,
+                _ => "server",
+            };
+            self.wrong(find(table, key), error.to_string())
+        })?;
+        Ok(options)
+    }
+
+    fn dataset(&self, name: &str, table: &DeTable<'_>, at: usize) -> Result<Entry> {
+        let path = format!("datasets.{name}");
+        let mut options = DeTable::new();
+        let mut limits = DeTable::new();
+        let mut urls = None;
+        for (key, value) in table {
+            match (key.get_ref().as_ref(), value.get_ref()) {
+                ("url" | "urls", _) if urls.is_some() => {
+                    return Err(self.wrong(Some(key.span().start), format!("{path}: give url or urls, not both")));
+                }
+                ("url", DeValue::String(url)) => urls = Some(vec![url.to_string()]),
+                ("urls", list @ DeValue::Array(_)) => {
+                    let list = self.json(list, key.span().start)?;
+                    let list = serde_json::from_value(list).map_err(|_| {
+                        self.wrong(Some(key.span().start), format!("{path}.urls must be a list of texts"))
+                    })?;
+                    urls = Some(list);
+                }
+                (key_text @ ("url" | "urls"), _) => {
+                    let kind = if key_text == "url" { "a text" } else { "a list of texts" };
+                    return Err(self.wrong(Some(key.span().start), format!("{path}.{key_text} must be {kind}")));
+                }
+                // `limits` holds what clients may ask for, beside what files may cost.
+                ("limits", DeValue::Table(table)) => {
+                    let mut files = DeTable::new();
+                    for (limit, value) in table {
+                        let of_clients = LIMITS.contains(&limit.get_ref().as_ref());
+                        let table = if of_clients { &mut limits } else { &mut files };
+                        table.insert(limit.clone(), value.clone());
+                    }
+                    options.insert(key.clone(), toml::Spanned::new(value.span(), DeValue::Table(files)));
+                }
+                _ => {
+                    options.insert(key.clone(), value.clone());
+                }
+            }
+        }
+        let urls = urls.ok_or_else(|| self.wrong(Some(at), format!("{path} needs url or urls")))?;
+        let limits: ClientLimits = self.read(&limits, &format!("{path}.limits"), at)?;
+        // Read once for its errors, which so have a line; the entry reads it again when a client asks.
+        let Options(options) = self.read(&options, &path, at)?;
+        Entry::new(name, urls, options, limits)
+            .map_err(|error| self.wrong(Some(at), format!("{path}: {}", inner(&error))))
+    }
+
+    /// A table as `T`. A mistake is put down to the deepest key that makes it alone.
+    fn read<T: DeserializeOwned>(&self, table: &DeTable<'_>, path: &str, at: usize) -> Result<T> {
+        let whole = self.table(table)?;
+        let error = match serde_json::from_value::<T>(Value::Object(whole)) {
+            Ok(read) => return Ok(read),
+            Err(error) => error.to_string(),
+        };
+        let alone = |key: &str, value: Value| {
+            let problem = serde_json::from_value::<T>(json!({key: value})).err().map(|error| error.to_string());
+            problem.is_some_and(|problem| problem == error)
+        };
+        for (key, value) in table {
+            let (name, start) = (key.get_ref().as_ref(), key.span().start);
+            if !alone(name, self.json(value.get_ref(), start)?) {
+                continue;
+            }
+            // Its values are secrets.
+            if name == "storage_options" {
+                return Err(self.wrong(Some(start), format!("{path}.{name} must be a table of texts")));
+            }
+            if let Some(inner) = value.get_ref().as_table() {
+                for (below, value) in inner {
+                    let start = below.span().start;
+                    let value = self.json(value.get_ref(), start)?;
+                    if alone(name, json!({below.get_ref().as_ref(): value})) {
+                        return Err(self.wrong(Some(start), format!("{path}.{name}.{}: {error}", below.get_ref())));
+                    }
+                }
+            }
+            return Err(self.wrong(Some(start), format!("{path}.{name}: {error}")));
+        }
+        Err(self.wrong(Some(at), format!("{path}: {error}")))
+    }
+
+    fn table(&self, table: &DeTable<'_>) -> Result<Map<String, Value>> {
+        table
+            .iter()
+            .map(|(key, value)| Ok((key.get_ref().to_string(), self.json(value.get_ref(), key.span().start)?)))
+            .collect()
+    }
+
+    /// A value as JSON. TOML's parser bounds the depth.
+    fn json(&self, value: &DeValue<'_>, at: usize) -> Result<Value> {
+        Ok(match value {
+            DeValue::String(text) => json!(text),
+            DeValue::Boolean(yes) => json!(yes),
+            DeValue::Integer(number) => {
+                let (digits, radix) = (number.as_str(), number.radix());
+                let signed = i64::from_str_radix(digits, radix).map(|number| json!(number));
+                let number = signed.or_else(|_| u64::from_str_radix(digits, radix).map(|number| json!(number)));
+                number.map_err(|_| self.wrong(Some(at), "a number is too large"))?
+            }
+            DeValue::Float(number) => {
+                let number = number.as_str().parse::<f64>().ok().filter(|number| number.is_finite());
+                json!(number.ok_or_else(|| self.wrong(Some(at), "a number is not finite; write it as a text"))?)
+            }
+            DeValue::Datetime(_) => return Err(self.wrong(Some(at), "dates and times are written as texts")),
+            DeValue::Array(list) => Value::Array(
+                list.iter().map(|value| self.json(value.get_ref(), value.span().start)).collect::<Result<_>>()?,
+            ),
+            DeValue::Table(table) => Value::Object(self.table(table)?),
+        })
+    }
+}
+
+/// Where `key` stands in `table` or in a table in it.
+fn find(table: &DeTable<'_>, key: &str) -> Option<usize> {
+    table.iter().find_map(|(name, value)| {
+        let here = (name.get_ref() == key).then(|| name.span().start);
+        here.or_else(|| value.get_ref().as_table().and_then(|table| find(table, key)))
+    })
+}
+
+/// Options of a loader, checked and kept as they were written.
+struct Options(Map<String, Value>);
+
+impl<'de> serde::Deserialize<'de> for Options {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let written = Map::deserialize(deserializer)?;
+        let options = gathered(written).map_err(|error| serde::de::Error::custom(inner(&error)))?;
+        LoaderOptions::from_document(options.clone()).map_err(|error| serde::de::Error::custom(inner(&error)))?;
+        Ok(Self(options))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_that_can_be_said_is_read() {
+        let text = r#"
+            [server]
+            listen = "127.0.0.1:0"
+            admin = "127.0.0.1:0"
+            memory_budget = 1_073_741_824
+            threads = 2
+            max_streams = 64
+            replicas = ["grpc://a:1", "grpc://b:1"]
+            tls = { cert = "c.pem", key = "k.pem", client_ca = "a.pem" }
+            tokens = "tokens"
+            key_file = "key"
+            insecure = false
+            drain_grace = 5
+            journal = "journal"
+            [server.limits]
+            connections = 10
+            [server.quotas.default]
+            streams = 8
+            [server.quotas.tenants.anna]
+            bytes_per_second = 1_000_000
+
+            [datasets.photos]
+            urls = ["a.parquet", "b.parquet"]
+            columns = ["image", "label"]
+            images = { image = { size = 64, crop = "center" } }
+            shuffle = false
+            storage_options = { aws_region = "x" }
+            [datasets.photos.limits]
+            max_batch_size = 256
+            allow_options = ["batch_size", "seed"]
+            max_files = 5
+        "#;
+        let file = ServeFile::from_toml(text, "x.toml").unwrap();
+        assert_eq!(file.server.tls.as_ref().unwrap().client_ca, Some("a.pem".into()));
+        assert_eq!((file.server.limits.connections, file.server.max_streams), (10, Some(64)));
+        assert_eq!(file.server.quotas.tenants["anna"].bytes_per_second, Some(1_000_000));
+        let options = file.catalogue.get("photos").unwrap().options(&json!({"batch_size": 2})).unwrap();
+        assert_eq!(options.urls, ["a.parquet", "b.parquet"]);
+        assert_eq!(options.columns.columns, ["image", "label"]);
+        assert_eq!(options.columns.images["image"].size.unwrap().height, 64);
+        assert_eq!((options.limits.max_files, options.shuffle), (5, false));
+        assert!(ServeFile::from_toml("", "x.toml").unwrap().catalogue.is_empty());
+    }
+
+    #[test]
+    fn mistakes_have_a_line_and_a_key_and_no_secret() {
+        for (text, line, what) in [
+            ("[server]\nlisen = 1", 2, "server.lisen: unknown field"),
+            ("[server]\nthreads = \"two\"", 2, "server.threads"),
+            ("[servers]", 1, "unknown key `servers`"),
+            ("server = 1", 1, "must be a table"),
+            ("[server]\n\n[server.limits]\nconections = 1", 4, "server.limits.conections"),
+            ("[server.limits]\nconnections = 0", 2, "connections"),
+            ("[server]\ntls = { cert = \"c\" }", 2, "missing field `key`"),
+            ("[server\n", 1, "no TOML"),
+            (
+                "[datasets.x]\nurl = \"a\"\nbach_size = 3",
+                3,
+                "datasets.x.bach_size: unknown option `bach_size`; did you mean `batch_size`?",
+            ),
+            (
+                "[datasets.x]\nurl = \"a\"\n[datasets.x.columns]\ncolumns = []\nexclud = []",
+                5,
+                "datasets.x.columns.exclud",
+            ),
+            ("[datasets.x]\nurl = \"a\"\nimages = { image = { sise = 3 } }", 3, "datasets.x.images"),
+            ("[datasets.x]\nurl = \"a\"\ntail = \"keep\"", 3, "datasets.x.tail"),
+            ("[datasets.x]\nurl = \"a\"\n[datasets.x.limits]\nmax_bach = 3", 4, "datasets.x.limits.max_bach"),
+            ("[datasets.x]\nurl = \"a\"\n[datasets.x.limits]\nmax_batch_size = -3", 4, "max_batch_size"),
+            ("[datasets.x]\nurl = \"a\"\nlimits = { allow_options = [\"urls\"] }", 1, "allow_options"),
+            ("[datasets.x]\nbatch_size = 3", 1, "needs url or urls"),
+            ("[datasets.x]\nurl = \"a\"\nurls = [\"b\"]", 3, "not both"),
+            ("[datasets.x]\nurl = 3", 2, "must be a text"),
+            ("[datasets.x]\nurls = [3]", 2, "list of texts"),
+            ("[datasets.\"a b\"]\nurl = \"a\"", 1, "letters, digits"),
+            ("[datasets.x]\nurl = \"a\"\nrank = 1", 1, "rank"),
+            ("[datasets.x]\nurl = \"a\"\nseed = 2024-01-01", 3, "dates"),
+            ("[datasets.x]\nurl = \"a\"\nseed = 99999999999999999999", 3, "too large"),
+            ("[datasets.x]\nurl = \"a\"\nfilter = \"id <\"", 1, "filter"),
+            ("[datasets.x]\nurl = \"a\"\nstorage_options = \"s3cr3t\"", 3, "storage_options"),
+            ("[datasets.x]\nurl = \"a\"\nstorage_options = { key = [\"s3cr3t\"] }", 3, "storage_options"),
+            ("[datasets.x]\nurl = \"a\"\nstorage_options = { key = \"s3cr3t\" \"", 3, "no TOML"),
+        ] {
+            let error = ServeFile::from_toml(text, "serve.toml").unwrap_err().to_string();
+            assert!(error.contains(&format!("serve.toml, line {line}: ")) && error.contains(what), "{text:?}: {error}");
+            assert!(!error.contains("s3cr3t"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,10 @@
+//! What a server has: its configuration, its datasets, and those that are open.
+
+pub mod catalogue;
+pub mod config;
+pub(crate) mod dataset_cache;
+pub mod entry;
+pub mod file;
+pub(crate) mod openings;
+pub(crate) mod pictures;
+pub(crate) mod watched;

@@ -1,0 +1,207 @@
+//! Datasets on their way to being open: so many at once, each within memory that is claimed first, none on a thread that others wait for.
+//!
+//! Opening reads footers, parses what a client wrote, and evaluates his filter over a whole dataset: all that before a stream is paid for.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+
+use crate::error::{Error, Result};
+use crate::flight::server::access::auth::Tenant;
+use crate::flight::server::stream::budget::ByteBudget;
+use crate::pipeline::LoaderOptions;
+
+/// Datasets that are opened at once, at least and at most; between them, as many as there are threads to decode.
+const AT_ONCE: std::ops::RangeInclusive<usize> = 4..=16;
+
+/// How long one waits for its turn.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Most memory that evaluating a filter takes at first, if a quarter of the budget is more.
+const FILTER_BYTES: u64 = 512 << 20;
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Openings {
+    all: Arc<Semaphore>,
+    /// How many of them may be one tenant's.
+    each: usize,
+    tenants: Mutex<HashMap<Tenant, Arc<Semaphore>>>,
+}
+
+/// One opening's turn: of its tenant, and of all.
+#[derive(Debug)]
+struct Turn {
+    _own: OwnedSemaphorePermit,
+    _all: OwnedSemaphorePermit,
+}
+
+impl Openings {
+    /// For a server that decodes on `threads` threads.
+    pub(crate) fn new(threads: usize) -> Self {
+        let all = threads.clamp(*AT_ONCE.start(), *AT_ONCE.end());
+        Self { all: Arc::new(Semaphore::new(all)), each: all / 2, tenants: Mutex::default() }
+    }
+
+    /// Runs `open`, which opens what `options` ask for within their memory budget, when it is the turn of `tenant` and the memory that
+    /// its filter takes is there. Dropping the future ends the opening at its next wait.
+    ///
+    /// # Errors
+    /// What `open` gives; [`Error::Remote`], to be tried again, where the turn or the memory did not come in time.
+    pub(crate) async fn run<T, F>(
+        &self,
+        tenant: &Tenant,
+        claims: &ByteBudget,
+        mut options: LoaderOptions,
+        open: impl Fn(LoaderOptions) -> F,
+    ) -> Result<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        let _turn = self.turn(tenant).await?;
+        let evaluates = options.filter.is_some() || options.ngram.is_some();
+        if !evaluates {
+            options.memory_budget = Some(claims.budget());
+            return aside(open(options)).await;
+        }
+        let mut bytes = (claims.budget() / 4).clamp(1, FILTER_BYTES);
+        loop {
+            let _claim = claims.claim(tenant, bytes).await?;
+            options.memory_budget = Some(bytes);
+            match aside(open(options.clone())).await {
+                // One row group of the filter's columns may take more than is usual, as long as the server has it.
+                Err(Error::Limit { asked, option: "memory_budget", .. })
+                    if asked > bytes && asked <= claims.budget() =>
+                {
+                    bytes = asked;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    async fn turn(&self, tenant: &Tenant) -> Result<Turn> {
+        let own = {
+            let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+            // Whoever opens nothing is forgotten.
+            tenants.retain(|_, own| Arc::strong_count(own) > 1);
+            Arc::clone(tenants.entry(tenant.clone()).or_insert_with(|| Arc::new(Semaphore::new(self.each))))
+        };
+        let turn = async {
+            let own = own.acquire_owned().await.ok()?;
+            let all = Arc::clone(&self.all).acquire_owned().await.ok()?;
+            Some(Turn { _own: own, _all: all })
+        };
+        match tokio::time::timeout(PATIENCE, turn).await {
+            Ok(Some(turn)) => Ok(turn),
+            Ok(None) => Err(Error::Closed { why: "the server is closed".to_owned() }),
+            Err(_) => Err(Error::Remote {
+                peer: "the server".to_owned(),
+                what: format!(
+                    "opens other datasets, {} at once and {} of one tenant, and none was done within {} s",
+                    self.all.available_permits().max(2 * self.each),
+                    self.each,
+                    PATIENCE.as_secs()
+                ),
+                source: None,
+            }),
+        }
+    }
+}
+
+/// Runs `work` on a thread of its own, so that what it computes between two waits holds up nobody else.
+async fn aside<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+    let runtime = tokio::runtime::Handle::current();
+    // Dropped with this future, which tells the thread.
+    let (_waits, gone) = oneshot::channel::<()>();
+    let done = tokio::task::spawn_blocking(move || {
+        runtime.block_on(async {
+            tokio::select! {
+                done = work => done,
+                _ = gone => Err(Error::Closed { why: "nobody waits for it any more".to_owned() }),
+            }
+        })
+    });
+    done.await.unwrap_or_else(|error| Err(Error::Closed { why: format!("a dataset was not opened: {error}") }))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+    use crate::pipeline::Filter;
+
+    fn tenant(name: &str) -> Tenant {
+        Tenant::new(name).unwrap()
+    }
+
+    fn filtered() -> LoaderOptions {
+        LoaderOptions { filter: Some(Filter::Text("x > 1".to_owned())), ..LoaderOptions::new("x", 1) }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn few_filters_run_at_once_and_all_within_the_budget() {
+        const BUDGET: u64 = 64 << 20;
+        let (openings, claims) = (Openings::new(8), ByteBudget::new(BUDGET));
+        let (now, most, memory) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)), AtomicUsize::new(0));
+        let run = async |name: &str| {
+            let (now, most) = (Arc::clone(&now), Arc::clone(&most));
+            let open = |options: LoaderOptions| {
+                let (now, most) = (Arc::clone(&now), Arc::clone(&most));
+                let bytes = usize::try_from(options.memory_budget.unwrap()).unwrap();
+                memory.fetch_max(bytes, Ordering::Relaxed);
+                async move {
+                    most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    // Computing, not waiting: on the runtime's own threads it would stop everybody.
+                    std::thread::sleep(Duration::from_millis(5));
+                    now.fetch_sub(1, Ordering::SeqCst);
+                    Ok(bytes)
+                }
+            };
+            openings.run(&tenant(name), &claims, filtered(), open).await.unwrap()
+        };
+        let names = ["anna", "bert", "carl"];
+        let bytes = futures::future::join_all((0..24).map(|at| run(names[at % 3]))).await;
+        assert!(bytes.iter().all(|bytes| *bytes as u64 == BUDGET / 4), "{bytes:?}");
+        assert!((1..=4).contains(&most.load(Ordering::SeqCst)), "{most:?}");
+        assert_eq!(claims.used(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_filter_over_large_row_groups_gets_what_they_take_or_an_error() {
+        let (openings, claims) = (Openings::new(2), ByteBudget::new(64 << 20));
+        let open = |needs: u64| {
+            let claims = &claims;
+            let openings = &openings;
+            async move {
+                let open = move |options: LoaderOptions| async move {
+                    let limit = options.memory_budget.unwrap();
+                    let what = "the filter's columns of a row group".to_owned();
+                    if needs > limit {
+                        return Err(Error::limit(what, needs, limit, "memory_budget"));
+                    }
+                    Ok(limit)
+                };
+                openings.run(&Tenant::anonymous(), claims, filtered(), open).await
+            }
+        };
+        assert_eq!(open(1 << 20).await.unwrap(), 16 << 20);
+        assert_eq!(open(40 << 20).await.unwrap(), 40 << 20);
+        assert!(matches!(open(65 << 20).await, Err(Error::Limit { asked, .. }) if asked == 65 << 20));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_turn_that_does_not_come_is_an_error_and_one_tenant_leaves_turns_to_others() {
+        let openings = Openings::new(1);
+        let anna = [openings.turn(&tenant("anna")).await.unwrap(), openings.turn(&tenant("anna")).await.unwrap()];
+        let error = openings.turn(&tenant("anna")).await.unwrap_err();
+        assert!(matches!(error, Error::Remote { .. }), "{error}");
+        openings.turn(&tenant("bert")).await.unwrap();
+        drop(anna);
+        openings.turn(&tenant("anna")).await.unwrap();
+    }
+}

@@ -1,0 +1,297 @@
+//! The operators' door: `/metrics`, `/livez` and `/readyz` over plain HTTP, on a port of its own.
+//!
+//! Whether the server is ready is told to whoever asks. Counters need a token where there are tokens for them; where there are none, and
+//! the port can be reached from other hosts, they are told without names of datasets.
+
+use std::fmt;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+
+use super::connections::{Admitted, Patience};
+use super::metrics::{Metrics, Open};
+use crate::error::{Error, Result};
+use crate::flight::server::access::auth::Tokens;
+
+/// Connections at once; a scraper needs one.
+const CONNECTIONS: usize = 64;
+/// How long one may stay: scrapers connect again.
+const PATIENCE: Patience =
+    Patience { introduction: Duration::from_secs(10), idle: Duration::from_secs(90), age: Duration::from_secs(600) };
+/// How long answers may take after the end was asked for.
+const LAST: Duration = Duration::from_millis(500);
+
+/// What is called before counters are shown, to bring those up to date that are looked up and not counted.
+type Probe = Box<dyn Fn(&Metrics) + Send + Sync>;
+
+/// What operators see of a server.
+#[derive(Default)]
+pub struct AdminState {
+    metrics: Metrics,
+    phase: AtomicU8,
+    probe: OnceLock<Probe>,
+    tokens: OnceLock<Tokens>,
+}
+
+const STARTING: u8 = 0;
+const READY: u8 = 1;
+const DRAINING: u8 = 2;
+
+impl fmt::Debug for AdminState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AdminState").field("phase", &self.phase()).finish_non_exhaustive()
+    }
+}
+
+impl AdminState {
+    /// A server that has not started yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The counters.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    /// Calls `probe` before each time that the counters are shown; the first probe stays.
+    pub fn set_probe(&self, probe: impl Fn(&Metrics) + Send + Sync + 'static) {
+        let _ = self.probe.set(Box::new(probe));
+    }
+
+    /// The tokens that counters are for.
+    pub(crate) fn tokens(&self) -> Option<&Tokens> {
+        self.tokens.get()
+    }
+
+    /// From now on counters are for holders of one of `tokens` alone; the first tokens stay.
+    pub fn set_tokens(&self, tokens: Tokens) {
+        let _ = self.tokens.set(tokens);
+    }
+
+    /// From now on calls are served, unless the server is draining already.
+    pub fn set_ready(&self) {
+        let _ = self.phase.compare_exchange(STARTING, READY, Ordering::SeqCst, Ordering::SeqCst);
+    }
+
+    /// From now on new calls go elsewhere.
+    pub fn set_draining(&self) {
+        self.phase.store(DRAINING, Ordering::SeqCst);
+        self.metrics.draining();
+    }
+
+    /// `starting`, `ready` or `draining`.
+    pub fn phase(&self) -> &'static str {
+        match self.phase.load(Ordering::SeqCst) {
+            STARTING => "starting",
+            READY => "ready",
+            _ => "draining",
+        }
+    }
+
+    fn text(&self) -> String {
+        if let Some(probe) = self.probe.get() {
+            probe(&self.metrics);
+        }
+        self.metrics.encode()
+    }
+}
+
+/// Answers on `listener` until `shutdown` is done.
+///
+/// # Errors
+/// [`Error::Remote`] if the listener fails.
+pub async fn admin(
+    listener: TcpListener,
+    state: Arc<AdminState>,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+) -> Result<()> {
+    let address = listener.local_addr().map_or_else(|error| error.to_string(), |address| address.to_string());
+    let router = Router::new()
+        .route("/metrics", get(metrics))
+        .route("/livez", get(|| async { "alive\n" }))
+        .route("/readyz", get(ready))
+        .with_state((state, listener.local_addr().map_or(true, |address| !address.ip().to_canonical().is_loopback())));
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let shutdown = async move {
+        shutdown.await;
+        let _ = stop.send(());
+    };
+    let door = Door {
+        listener,
+        places: Arc::new(Semaphore::new(CONNECTIONS)),
+        open: Metrics::new(),
+        cut: watch::channel(false).0,
+    };
+    let serving = axum::serve(door, router).with_graceful_shutdown(shutdown);
+    tokio::select! {
+        ended = serving => ended.map_err(|error| Error::Remote {
+            peer: format!("admin port {address}"),
+            what: "serving failed".to_owned(),
+            source: Some(Box::new(error)),
+        }),
+        // A peer that takes its time does not hold the process up.
+        () = async { let _ = stopped.await; tokio::time::sleep(LAST).await } => Ok(()),
+    }
+}
+
+/// The state, and whether other hosts can ask for it.
+type Told = (Arc<AdminState>, bool);
+
+async fn metrics(State((state, wide)): State<Told>, headers: HeaderMap) -> Response {
+    let shown = match state.tokens.get() {
+        Some(tokens) => {
+            let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+            if let Err(denied) = tokens.check(given) {
+                state.metrics.refused(denied);
+                return (StatusCode::UNAUTHORIZED, format!("{denied}\n")).into_response();
+            }
+            state.text()
+        }
+        None if wide => nameless(&state.text()),
+        None => state.text(),
+    };
+    ([(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")], shown).into_response()
+}
+
+/// Counters with one sum in place of one value for each dataset.
+fn nameless(text: &str) -> String {
+    let named = |line: &str| {
+        let (name, rest) = line.split_once("{dataset=")?;
+        Some((name.to_owned(), rest.rsplit_once(' ')?.1.parse::<u64>().ok()?))
+    };
+    let mut shown: Vec<(String, Option<u64>)> = Vec::new();
+    for line in text.lines() {
+        match (named(line), shown.last_mut()) {
+            (Some((name, value)), Some((last, Some(sum)))) if *last == name => *sum = sum.saturating_add(value),
+            (Some((name, value)), _) => shown.push((name, Some(value))),
+            // Whatever has a name in another form is left out.
+            (None, _) if line.contains("dataset=") => {}
+            (None, _) => shown.push((line.to_owned(), None)),
+        }
+    }
+    let lines = shown.into_iter().map(|(line, sum)| match sum {
+        Some(sum) => format!("{line} {sum}\n"),
+        None => format!("{line}\n"),
+    });
+    lines.collect()
+}
+
+async fn ready(State((state, _)): State<Told>) -> impl IntoResponse {
+    let phase = state.phase();
+    let code = if phase == "ready" { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    (code, format!("{phase}\n"))
+}
+
+/// The listener, with a place for each connection.
+struct Door {
+    listener: TcpListener,
+    places: Arc<Semaphore>,
+    /// Counts apart: the server's own counters are of its clients.
+    open: Metrics,
+    /// Connections end with the listener.
+    cut: watch::Sender<bool>,
+}
+
+impl axum::serve::Listener for Door {
+    type Io = Admitted<TcpStream>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        loop {
+            let (stream, peer) = axum::serve::Listener::accept(&mut self.listener).await;
+            // What comes when all places are taken is closed at once.
+            if let Ok(place) = Arc::clone(&self.places).try_acquire_owned() {
+                let open: Open = self.open.connection();
+                return (Admitted::new(stream, place, PATIENCE, open, self.cut.subscribe()), peer);
+            }
+        }
+    }
+
+    fn local_addr(&self) -> std::io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    async fn ask(address: SocketAddr, path: &str) -> String {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    #[tokio::test]
+    async fn counters_name_datasets_to_this_host_and_to_holders_of_tokens_alone() {
+        for (listen, tokens) in [("0.0.0.0:0", false), ("0.0.0.0:0", true), ("127.0.0.1:0", false)] {
+            let listener = TcpListener::bind(listen).await.unwrap();
+            let address: SocketAddr = ([127, 0, 0, 1], listener.local_addr().unwrap().port()).into();
+            let state = Arc::new(AdminState::new());
+            for (dataset, rows) in [("photos", 3), ("texts", 4)] {
+                state.metrics().stream(dataset).sent(rows, 100);
+            }
+            if tokens {
+                state.set_tokens(Tokens::from_text("operator:correct-horse-battery").unwrap());
+            }
+            tokio::spawn(admin(listener, Arc::clone(&state), std::future::pending()));
+            let plain = ask(address, "/metrics").await;
+            assert!(ask(address, "/livez").await.starts_with("HTTP/1.1 200"));
+            let path = "/metrics HTTP/1.1\r\nauthorization: Bearer correct-horse-battery\r\nx: ";
+            let told = ask(address, path).await;
+            if tokens {
+                assert!(plain.starts_with("HTTP/1.1 401") && !plain.contains("photos"), "{plain}");
+                assert!(told.starts_with("HTTP/1.1 200") && told.contains("photos"), "{told}");
+            } else if listen.starts_with("127") {
+                assert!(plain.contains("bowstring_rows_total{dataset=\"photos\"} 3"), "{plain}");
+            } else {
+                assert!(!plain.contains("photos") && plain.contains("bowstring_rows_total 7\n"), "{plain}");
+                assert!(plain.contains("# EOF"), "{plain}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn phases_and_counters_are_told() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let state = Arc::new(AdminState::new());
+        let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+        let running = tokio::spawn(admin(listener, Arc::clone(&state), async {
+            let _ = stopped.await;
+        }));
+        assert!(ask(address, "/readyz").await.starts_with("HTTP/1.1 503"));
+        assert!(ask(address, "/livez").await.starts_with("HTTP/1.1 200"));
+        state.set_ready();
+        assert!(ask(address, "/readyz").await.starts_with("HTTP/1.1 200"));
+        state.set_probe(|metrics| metrics.memory(1, 2));
+        let answer = ask(address, "/metrics").await;
+        assert!(answer.contains("openmetrics-text") && answer.contains("bowstring_memory_used_bytes 1"), "{answer}");
+        assert!(ask(address, "/else").await.starts_with("HTTP/1.1 404"));
+        state.set_draining();
+        state.set_ready();
+        let answer = ask(address, "/readyz").await;
+        assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("draining"), "{answer}");
+        assert!(ask(address, "/livez").await.starts_with("HTTP/1.1 200"));
+        assert!(ask(address, "/metrics").await.contains("bowstring_draining 1"));
+        // A connection that never asks does not hold the end up.
+        let _mute = TcpStream::connect(address).await.unwrap();
+        stop.send(()).unwrap();
+        tokio::time::timeout(Duration::from_secs(5), running).await.unwrap().unwrap().unwrap();
+    }
+}

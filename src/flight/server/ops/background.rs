@@ -1,0 +1,148 @@
+//! A server on threads of its own, within a process that does other things: a notebook, a Spark executor, a test.
+
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use crate::error::{Error, Result};
+use crate::flight::server::catalog::config::{Config, Put};
+use crate::flight::server::rpc::put::refused;
+use crate::flight::server::{Writes, serve};
+
+/// How long dropping waits beyond the grace time for the server to have ended.
+const AFTER_GRACE: Duration = Duration::from_secs(1);
+
+/// A running server. It drains when it is closed or dropped.
+#[derive(Debug)]
+pub struct Background {
+    address: SocketAddr,
+    tls: bool,
+    grace: Duration,
+    writes: Option<Writes>,
+    running: Option<Running>,
+}
+
+#[derive(Debug)]
+struct Running {
+    stop: oneshot::Sender<()>,
+    ended: mpsc::Receiver<Result<()>>,
+    thread: JoinHandle<()>,
+}
+
+impl Background {
+    /// Starts a server of `config` at `listen`, an address and port; port 0 is any that is free. It accepts connections when this
+    /// returns.
+    ///
+    /// # Errors
+    /// [`Error::Config`] if the address cannot be bound or the server may not listen there; [`Error::Store`] if the directory for writes
+    /// cannot be used; [`Error::Closed`] if another server has it and does not end within the grace time, or if no threads can be started.
+    pub fn start(mut config: Config, listen: &str) -> Result<Self> {
+        let refused = |error: std::io::Error| Error::config("listen", format!("{listen}: {error}"));
+        let addresses: Vec<SocketAddr> = listen.to_socket_addrs().map_err(refused)?.collect();
+        // StreamRequest before the port is bound: nobody shall connect in between.
+        addresses.iter().try_for_each(|address| config.check(*address))?;
+        let listener = TcpListener::bind(&*addresses).map_err(refused)?;
+        listener.set_nonblocking(true).map_err(refused)?;
+        let address = listener.local_addr().map_err(refused)?;
+        let (tls, grace) = (config.tls.is_some(), config.drain_grace);
+        let no_threads = |error: std::io::Error| Error::Closed { why: format!("no server can be started: {error}") };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name("bowstring-serve")
+            .enable_all()
+            .build()
+            .map_err(no_threads)?;
+        let mut writes = None;
+        if let Some(put) = &config.put {
+            let staging = runtime.block_on(put.open(config.memory_budget, config.lock_patience()))?;
+            writes = Some(Writes::new(staging.clone(), runtime.handle().clone()));
+            config.put = Some(Put::Shared(staging));
+        }
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (told, ended) = mpsc::channel();
+        let work = move || {
+            let served = runtime.block_on(async {
+                let listener = tokio::net::TcpListener::from_std(listener).map_err(no_threads)?;
+                let shutdown = async {
+                    // Dropping the sender says the same.
+                    let _ = stopped.await;
+                };
+                serve(listener, config, shutdown).await
+            });
+            // Reads in system calls may hang.
+            runtime.shutdown_background();
+            // Nobody listens where the owner gave up waiting.
+            let _ = told.send(served);
+        };
+        let thread = std::thread::Builder::new().name("bowstring-serve".to_owned()).spawn(work).map_err(no_threads)?;
+        Ok(Self { address, tls, grace, writes, running: Some(Running { stop, ended, thread }) })
+    }
+
+    /// As [`start`](Self::start), once each dataset was opened: a file that is damaged or gone is told to whoever starts the server, and
+    /// not to its first client.
+    ///
+    /// # Errors
+    /// Those of opening, naming the file; those of [`start`](Self::start).
+    pub fn start_checked(config: Config, listen: &str) -> Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| Error::Closed { why: format!("no runtime can be started: {error}") })?;
+        let checked = runtime.block_on(config.catalogue.check());
+        // Dropping a runtime waits for reads in system calls, which may hang.
+        runtime.shutdown_background();
+        checked?;
+        Self::start(config, listen)
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The address as clients write it, e.g. `grpc://127.0.0.1:41234`.
+    pub fn url(&self) -> String {
+        format!("{}://{}", if self.tls { "grpc+tls" } else { "grpc" }, self.address)
+    }
+
+    /// The way into it for this process.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if it takes no writes.
+    pub fn writes(&self) -> Result<&Writes> {
+        self.writes.as_ref().ok_or_else(refused)
+    }
+
+    /// Drains: streams have the configured grace time to end. Closing again does nothing.
+    ///
+    /// # Errors
+    /// How serving ended, if not well; [`Error::Timeout`] if it goes on beyond the grace time.
+    pub fn close(&mut self) -> Result<()> {
+        let Some(Running { stop, ended, thread }) = self.running.take() else { return Ok(()) };
+        drop(stop);
+        match ended.recv_timeout(self.grace.saturating_add(AFTER_GRACE)) {
+            Ok(served) => {
+                // It has sent its last word.
+                let _ = thread.join();
+                served
+            }
+            Err(mpsc::RecvTimeoutError::Disconnected) => Err(Error::Closed { why: "the server panicked".to_owned() }),
+            Err(mpsc::RecvTimeoutError::Timeout) => Err(Error::Timeout {
+                stage: "draining",
+                culprit: format!("streams of the server at {}", self.address),
+                waited: self.grace.saturating_add(AFTER_GRACE),
+            }),
+        }
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        if let Err(error) = self.close() {
+            tracing::warn!(error = %error.chain(), "a server did not end well");
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! Connections on their way in: counted, and closed when they are mute, idle or old.
+//!
+//! The transport pings its peers, but only once HTTP/2 has begun: whoever connects and says nothing, or too little, would stay
+//! for ever. So every connection carries a clock that looks at it when nothing comes.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::future::Future as _;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use futures::stream::{Stream, StreamExt as _};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::{Instant, Sleep};
+use tonic::transport::server::{Connected, TcpConnectInfo};
+
+use super::limits::Limits;
+use super::metrics::{Metrics, Open};
+
+/// Bytes with which a client of HTTP/2 introduces itself; a TLS hello is longer.
+const INTRODUCTION: u64 = 24;
+/// Pause after the system refused to accept a connection, e.g. for want of file descriptors.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The connections of `listener`, for ever; those that fail while they are accepted are passed over.
+pub fn accepted(listener: TcpListener) -> impl Stream<Item = io::Result<TcpStream>> + Send {
+    futures::stream::unfold(listener, |listener| async {
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    // Small messages must not wait for the answer to the last one.
+                    if let Err(error) = stream.set_nodelay(true) {
+                        tracing::debug!(%error, "a connection ended before it began");
+                        continue;
+                    }
+                    return Some((Ok(stream), listener));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "no connection could be accepted");
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+    })
+}
+
+/// How long a connection may be what it is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Patience {
+    /// Until it has introduced itself.
+    pub(crate) introduction: Duration,
+    /// Without a byte from the peer.
+    pub(crate) idle: Duration,
+    /// In all.
+    pub(crate) age: Duration,
+}
+
+impl Patience {
+    fn of(limits: &Limits) -> Self {
+        let seconds = Duration::from_secs;
+        Self {
+            introduction: limits.handshake(),
+            idle: seconds(limits.idle_seconds),
+            age: seconds(limits.connection_age_seconds.saturating_add(limits.connection_grace_seconds)),
+        }
+    }
+}
+
+/// Whom an address is counted for: one host has as many of IPv6 as it likes, all in one network of 64 bits.
+pub(crate) fn host(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << 64)).into(),
+        address => address,
+    }
+}
+
+/// Connections by the host that they come from.
+type Peers = Arc<Mutex<HashMap<IpAddr, usize>>>;
+
+/// One connection of a host.
+struct Peer {
+    peers: Peers,
+    address: IpAddr,
+}
+
+impl Peer {
+    /// A place for one more from where `io` comes from, if that may have one. Sockets of other kinds come from nowhere.
+    fn of<IO: Connected<ConnectInfo: 'static>>(io: &IO, peers: &Peers, most: usize) -> Result<Option<Self>, ()> {
+        let info: Box<dyn Any> = Box::new(io.connect_info());
+        let address = info.downcast_ref::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr);
+        let Some(address) = address.map(|address| host(address.ip())) else { return Ok(None) };
+        let mut counts = peers.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = counts.entry(address).or_default();
+        if *count >= most {
+            return Err(());
+        }
+        *count += 1;
+        Ok(Some(Self { peers: Arc::clone(peers), address }))
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let mut counts = self.peers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&self.address);
+            }
+        }
+    }
+}
+
+/// Lets in as many connections at once as `limits` allow, in all and from one address. What comes beyond that is closed at once, so that its client goes to
+/// another replica instead of waiting.
+pub fn admit<S, IO>(
+    incoming: S,
+    limits: &Limits,
+    metrics: Metrics,
+    cut: watch::Receiver<bool>,
+) -> impl Stream<Item = io::Result<Admitted<IO>>> + Send
+where
+    S: Stream<Item = io::Result<IO>> + Send,
+    IO: Connected + Send,
+{
+    let (peers, most) = (Peers::default(), limits.connections_per_peer);
+    let places = Arc::new(Semaphore::new(limits.connections.min(Semaphore::MAX_PERMITS)));
+    let patience = Patience::of(limits);
+    incoming.filter_map(move |incoming| {
+        let admitted = incoming.map(|io| {
+            let place = Arc::clone(&places).try_acquire_owned().ok();
+            let place = place.and_then(|place| Some((place, Peer::of(&io, &peers, most).ok()?)));
+            if place.is_none() {
+                metrics.connection_refused();
+            }
+            place.map(|(place, peer)| {
+                let mut admitted = Admitted::new(io, place, patience, metrics.connection(), cut.clone());
+                admitted.peer = peer;
+                admitted
+            })
+        });
+        std::future::ready(admitted.transpose())
+    })
+}
+
+/// Done when the connection is to be cut.
+type Cut = Pin<Box<dyn std::future::Future<Output = ()> + Send>>;
+
+impl<IO> std::fmt::Debug for Admitted<IO> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Admitted")
+            .field("received", &self.received)
+            .field("patience", &self.patience)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A connection that takes up a place while it lives.
+pub struct Admitted<IO> {
+    io: IO,
+    opened: Instant,
+    heard: Instant,
+    received: u64,
+    patience: Patience,
+    clock: Pin<Box<Sleep>>,
+    cut: Cut,
+    /// Its place among those of its address; held until it is gone.
+    peer: Option<Peer>,
+    _place: OwnedSemaphorePermit,
+    _open: Open,
+}
+
+impl<IO> Admitted<IO> {
+    pub(crate) fn new(
+        io: IO,
+        place: OwnedSemaphorePermit,
+        patience: Patience,
+        open: Open,
+        mut cut: watch::Receiver<bool>,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            io,
+            opened: now,
+            heard: now,
+            received: 0,
+            patience,
+            clock: Box::pin(tokio::time::sleep(patience.introduction.min(patience.age))),
+            cut: Box::pin(async move {
+                // A server that is gone without a word cuts its connections too.
+                let _ = cut.wait_for(|cut| *cut).await;
+            }),
+            peer: None,
+            _place: place,
+            _open: open,
+        }
+    }
+
+    /// When it is closed if nothing more comes.
+    fn due(&self) -> (Instant, &'static str) {
+        let silence = if self.received < INTRODUCTION {
+            (self.opened + self.patience.introduction, "the peer did not introduce itself in time")
+        } else {
+            (self.heard + self.patience.idle, "the peer was silent for too long")
+        };
+        let age = (self.opened + self.patience.age, "the connection reached its greatest age");
+        if age.0 <= silence.0 { age } else { silence }
+    }
+
+    /// Ready when the time is over; else wakes the task when it may be.
+    fn poll_over(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        if self.cut.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(io::Error::new(io::ErrorKind::ConnectionAborted, "the server ends"));
+        }
+        loop {
+            ready!(self.clock.as_mut().poll(cx));
+            let (due, why) = self.due();
+            if Instant::now() >= due {
+                return Poll::Ready(io::Error::new(io::ErrorKind::TimedOut, why));
+            }
+            self.clock.as_mut().reset(due);
+        }
+    }
+}
+
+impl<IO: AsyncRead + Unpin> AsyncRead for Admitted<IO> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        match Pin::new(&mut self.io).poll_read(cx, buffer) {
+            Poll::Ready(done) => {
+                self.heard = Instant::now();
+                self.received = self.received.saturating_add((buffer.filled().len() - before) as u64);
+                Poll::Ready(done)
+            }
+            Poll::Pending => self.poll_over(cx).map(Err),
+        }
+    }
+}
+
+impl<IO: AsyncWrite + Unpin> AsyncWrite for Admitted<IO> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.io).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+}
+
+impl<IO: Connected> Connected for Admitted<IO> {
+    type ConnectInfo = IO::ConnectInfo;
+
+    fn connect_info(&self) -> Self::ConnectInfo {
+        self.io.connect_info()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::SocketAddr;
+
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
+
+    fn limits() -> Limits {
+        Limits { connections: 2, ..Limits::default() }
+    }
+
+    /// A server that goes on as long as its connections do.
+    fn uncut() -> watch::Receiver<bool> {
+        let (sender, cut) = watch::channel(false);
+        tokio::spawn(async move { sender.closed().await });
+        cut
+    }
+
+    async fn pair(metrics: &Metrics) -> (DuplexStream, Admitted<DuplexStream>) {
+        let (near, far) = tokio::io::duplex(1024);
+        let incoming = futures::stream::iter([Ok(far)]);
+        let limits = limits();
+        let mut admitted = Box::pin(admit(incoming, &limits, metrics.clone(), uncut()));
+        (near, admitted.next().await.unwrap().unwrap())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn mute_idle_and_old_connections_are_closed_and_busy_ones_are_not() {
+        let metrics = Metrics::new();
+        let start = Instant::now();
+        let elapsed = || start.elapsed().as_secs();
+        let (mut near, mut far) = pair(&metrics).await;
+        near.write_all(&[0; 23]).await.unwrap();
+        let mut bytes = [0; 64];
+        assert_eq!(far.read(&mut bytes).await.unwrap(), 23);
+        let error = far.read(&mut bytes).await.unwrap_err();
+        assert!(error.kind() == io::ErrorKind::TimedOut && elapsed() == 10, "{error} after {} s", elapsed());
+
+        let (mut near, mut far) = pair(&metrics).await;
+        near.write_all(&[0; 24]).await.unwrap();
+        assert_eq!(far.read(&mut bytes).await.unwrap(), 24);
+        let error = far.read(&mut bytes).await.unwrap_err().to_string();
+        assert!(error.contains("silent") && elapsed() == 10 + 300, "{error} after {} s", elapsed());
+
+        let (mut near, mut far) = pair(&metrics).await;
+        let writing = tokio::spawn(async move {
+            while near.write_all(&[0; 24]).await.is_ok() {
+                tokio::time::sleep(Duration::from_secs(20)).await;
+            }
+        });
+        let error = loop {
+            if let Err(error) = far.read(&mut bytes).await {
+                break error.to_string();
+            }
+        };
+        assert!(error.contains("age") && elapsed() == 310 + 12 * 3600 + 300, "{error} after {} s", elapsed());
+        drop(far);
+        writing.await.unwrap();
+    }
+
+    /// A connection from an address.
+    struct From(SocketAddr);
+
+    impl Connected for From {
+        type ConnectInfo = TcpConnectInfo;
+
+        fn connect_info(&self) -> TcpConnectInfo {
+            TcpConnectInfo { local_addr: None, remote_addr: Some(self.0) }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_host_is_one_peer_however_many_addresses_it_has() {
+        let limits = Limits { connections: 100, connections_per_peer: 2, ..Limits::default() };
+        let of =
+            |addresses: &[&str]| addresses.iter().map(|ip| SocketAddr::new(ip.parse().unwrap(), 1)).collect::<Vec<_>>();
+        for (addresses, let_in) in [
+            (of(&["2001:db8::1", "2001:db8::2", "2001:db8::ffff:0:0:3", "2001:db8:0:1::1", "2001:db8:0:1::2"]), 4),
+            (of(&["10.0.0.1", "10.0.0.2", "::ffff:10.0.0.2", "10.0.0.2", "10.0.0.3"]), 4),
+        ] {
+            let incoming = futures::stream::iter(addresses.into_iter().map(|address| Ok(From(address))));
+            let admitted: Vec<_> = admit(incoming, &limits, Metrics::new(), uncut()).collect().await;
+            assert_eq!(admitted.len(), let_in);
+        }
+    }
+
+    #[tokio::test]
+    async fn there_are_only_so_many_places() {
+        let metrics = Metrics::new();
+        let incoming = futures::stream::iter((0..3).map(|_| Ok(tokio::io::duplex(1).1)));
+        let admitted: Vec<_> = admit(incoming, &limits(), metrics.clone(), uncut()).collect().await;
+        assert_eq!(admitted.len(), 2);
+        let text = metrics.encode();
+        assert!(
+            text.contains("bowstring_connections_open 2") && text.contains("connections_refused_total 1"),
+            "{text}"
+        );
+        drop(admitted);
+        assert!(metrics.encode().contains("bowstring_connections_open 0"));
+    }
+}

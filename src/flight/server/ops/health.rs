@@ -1,0 +1,86 @@
+//! The health service, which answers without a token: so it takes next to nothing from anybody.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::{Request, Response};
+use http_body_util::{BodyExt as _, Full, Limited};
+use tokio::sync::Semaphore;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::server::NamedService;
+use tower_service::Service;
+
+/// Largest request: it holds the name of a service.
+pub(crate) const MAX_REQUEST: usize = 1024;
+/// Calls that watch at once, on the whole server: each lasts as long as its client likes.
+pub(crate) const WATCHES: usize = 64;
+
+/// Wraps the stock service.
+#[derive(Debug, Clone)]
+pub(crate) struct Health<S> {
+    inner: S,
+    watches: Arc<Semaphore>,
+    patience: Duration,
+}
+
+impl<S> Health<S> {
+    /// A request has `patience` to come.
+    pub(crate) fn new(inner: S, patience: Duration) -> Self {
+        Self { inner, watches: Arc::new(Semaphore::new(WATCHES)), patience }
+    }
+}
+
+impl<S: NamedService> NamedService for Health<S> {
+    const NAME: &'static str = S::NAME;
+}
+
+impl<S> Service<Request<Body>> for Health<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible, Future: Send> + Clone + Send + 'static,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let (mut inner, patience) = (self.inner.clone(), self.patience);
+        let (parts, body) = request.into_parts();
+        let watch = parts.uri.path().ends_with("/Watch").then(|| Arc::clone(&self.watches).try_acquire_owned());
+        Box::pin(async move {
+            let place = match watch.transpose() {
+                Ok(place) => place,
+                Err(_) => {
+                    return Ok(
+                        Status::resource_exhausted(format!("at most {WATCHES} calls watch; use Check")).into_http()
+                    );
+                }
+            };
+            let body = match tokio::time::timeout(patience, Limited::new(body, MAX_REQUEST).collect()).await {
+                Ok(Ok(body)) => Body::new(Full::new(body.to_bytes())),
+                Ok(Err(_)) => {
+                    let status = Status::out_of_range(format!("a request has at most {MAX_REQUEST} bytes"));
+                    return Ok(status.into_http());
+                }
+                Err(_) => return Ok(Status::deadline_exceeded("the request did not come in time").into_http()),
+            };
+            let response = inner.call(Request::from_parts(parts, body)).await?;
+            let Some(place) = place else { return Ok(response) };
+            // The place is the answer's: it is free when that ends.
+            Ok(response.map(|body| {
+                Body::new(body.map_frame(move |frame| {
+                    let _held = &place;
+                    frame
+                }))
+            }))
+        })
+    }
+}

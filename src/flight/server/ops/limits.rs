@@ -1,0 +1,273 @@
+//! What one peer may take: every limit of the server, with defaults that a training job never meets.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tonic::transport::Server;
+
+use crate::error::{Error, Result};
+
+/// The limits of a server. Sizes are in bytes, times in seconds.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// Largest message either way. A row of 64 MiB passes, with room for its header.
+    pub message_bytes: usize,
+    /// Largest `app_metadata` of a message.
+    pub metadata_bytes: usize,
+    /// Largest ticket or descriptor.
+    pub ticket_bytes: usize,
+    /// Largest body of an action.
+    pub action_bytes: usize,
+    /// Connections at once; more are closed as soon as they are accepted.
+    pub connections: usize,
+    /// Connections at once from one address; of IPv6 from one network of 64 bits, which is one host's.
+    pub connections_per_peer: usize,
+    /// Streams at once on one connection.
+    pub streams_per_connection: u32,
+    /// Streams of batches at once on the whole server.
+    pub max_streams: u32,
+    /// Calls at once of one tenant, beside its streams of batches: also those that wait, as a barrier's.
+    pub calls_per_tenant: u32,
+    /// Attempts that one tenant puts at once.
+    pub writes_per_tenant: u32,
+    /// Gangs of one tenant, or of those that share a space; 1,024 in all.
+    pub gangs_per_tenant: u32,
+    /// Ranks of all gangs of one tenant; 65,536 in all.
+    pub gang_ranks_per_tenant: u32,
+    /// Calls of one address, or network as above, that are refused a minute, for want of a good token or ticket; further ones are held for a second each.
+    pub refused_per_minute: u32,
+    /// Headers of one call together, as HTTP/2 counts them.
+    pub header_list_bytes: u32,
+    /// Bytes that a client may send ahead on one stream.
+    pub stream_window_bytes: u32,
+    /// Bytes that a client may send ahead on one connection.
+    pub connection_window_bytes: u32,
+    /// Largest frame that a client may send.
+    pub frame_bytes: u32,
+    /// Streams that a client may reset before the server has looked at them.
+    pub pending_resets: usize,
+    /// Streams that the server may reset for a client's faults before it ends the connection.
+    pub error_resets: usize,
+    /// Time for the TLS handshake, for the first bytes of HTTP/2, and for the whole request of every call but DoPut.
+    pub handshake_seconds: u64,
+    /// Longest silence of a writer between two messages.
+    pub put_silence_seconds: u64,
+    /// Time for a message that is put, from its first byte to its last.
+    pub put_message_seconds: u64,
+    /// A connection is pinged when it has been quiet for so long.
+    pub keepalive_seconds: u64,
+    /// Time to answer a ping.
+    pub keepalive_timeout_seconds: u64,
+    /// A connection on which not a byte has come for so long is closed; one that answers pings never is.
+    pub idle_seconds: u64,
+    /// Age at which a connection is asked to end: calls in progress go on, new ones use a new connection.
+    pub connection_age_seconds: u64,
+    /// Time from then to when it is closed; a stream that is cut is resumed by its client.
+    pub connection_grace_seconds: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            message_bytes: 80 << 20,
+            metadata_bytes: 64 << 10,
+            ticket_bytes: 64 << 10,
+            action_bytes: 2 << 20,
+            connections: 4096,
+            connections_per_peer: 2048,
+            streams_per_connection: 64,
+            max_streams: 4096,
+            calls_per_tenant: 4096,
+            writes_per_tenant: 1024,
+            gangs_per_tenant: 256,
+            gang_ranks_per_tenant: 16_384,
+            refused_per_minute: 600,
+            header_list_bytes: 16 << 10,
+            stream_window_bytes: 4 << 20,
+            connection_window_bytes: 16 << 20,
+            frame_bytes: 1 << 20,
+            pending_resets: 20,
+            error_resets: 256,
+            handshake_seconds: 10,
+            put_silence_seconds: 600,
+            put_message_seconds: 120,
+            keepalive_seconds: 20,
+            keepalive_timeout_seconds: 10,
+            idle_seconds: 300,
+            connection_age_seconds: 12 * 3600,
+            connection_grace_seconds: 300,
+        }
+    }
+}
+
+/// Room for the type of an action, and for keys and lengths of fields.
+const AROUND: usize = 4 << 10;
+
+/// Largest window and least and greatest frame of HTTP/2.
+const MAX_WINDOW: u32 = (1 << 31) - 1;
+const FRAMES: std::ops::RangeInclusive<u32> = 1 << 14..=(1 << 24) - 1;
+/// Longest time that can be asked for, about 30 years: what is added to a clock must not overflow.
+const MAX_SECONDS: u64 = 1_000_000_000;
+
+impl Limits {
+    /// Checks every value.
+    ///
+    /// # Errors
+    /// [`Error::Config`] naming the limit.
+    pub fn validate(&self) -> Result<()> {
+        let sizes: [(&'static str, u64); 17] = [
+            ("refused_per_minute", self.refused_per_minute.into()),
+            ("message_bytes", self.message_bytes as u64),
+            ("metadata_bytes", self.metadata_bytes as u64),
+            ("ticket_bytes", self.ticket_bytes as u64),
+            ("action_bytes", self.action_bytes as u64),
+            ("connections", self.connections as u64),
+            ("connections_per_peer", self.connections_per_peer as u64),
+            ("calls_per_tenant", self.calls_per_tenant.into()),
+            ("writes_per_tenant", self.writes_per_tenant.into()),
+            ("gangs_per_tenant", self.gangs_per_tenant.into()),
+            ("gang_ranks_per_tenant", self.gang_ranks_per_tenant.into()),
+            ("streams_per_connection", self.streams_per_connection.into()),
+            ("max_streams", self.max_streams.into()),
+            ("header_list_bytes", self.header_list_bytes.into()),
+            ("pending_resets", self.pending_resets as u64),
+            ("error_resets", self.error_resets as u64),
+            ("frame_bytes", self.frame_bytes.into()),
+        ];
+        for (name, size) in sizes {
+            if size == 0 {
+                return Err(Error::config(name, "0 is less than 1"));
+            }
+            if size > u32::MAX.into() {
+                return Err(Error::config(name, format!("{size} is more than {}", u32::MAX)));
+            }
+        }
+        for (name, window) in [
+            ("stream_window_bytes", self.stream_window_bytes),
+            ("connection_window_bytes", self.connection_window_bytes),
+        ] {
+            if !(65_535..=MAX_WINDOW).contains(&window) {
+                return Err(Error::config(name, format!("{window} is not from 65535 to {MAX_WINDOW}")));
+            }
+        }
+        if !FRAMES.contains(&self.frame_bytes) {
+            let problem = format!("{} is not from {} to {}", self.frame_bytes, FRAMES.start(), FRAMES.end());
+            return Err(Error::config("frame_bytes", problem));
+        }
+        for (name, seconds) in [
+            ("handshake_seconds", self.handshake_seconds),
+            ("put_silence_seconds", self.put_silence_seconds),
+            ("put_message_seconds", self.put_message_seconds),
+            ("keepalive_seconds", self.keepalive_seconds),
+            ("keepalive_timeout_seconds", self.keepalive_timeout_seconds),
+            ("idle_seconds", self.idle_seconds),
+            ("connection_age_seconds", self.connection_age_seconds),
+            ("connection_grace_seconds", self.connection_grace_seconds),
+        ] {
+            if !(1..=MAX_SECONDS).contains(&seconds) {
+                return Err(Error::config(name, format!("{seconds} is not from 1 to {MAX_SECONDS} seconds")));
+            }
+        }
+        if self.idle_seconds <= self.keepalive_seconds + self.keepalive_timeout_seconds {
+            let problem = "must be more than keepalive_seconds and keepalive_timeout_seconds together, else a quiet client is cut off";
+            return Err(Error::config("idle_seconds", problem));
+        }
+        Ok(())
+    }
+
+    /// Time for a handshake.
+    pub fn handshake(&self) -> Duration {
+        Duration::from_secs(self.handshake_seconds)
+    }
+
+    /// Sets what the transport can hold a client to. Connections, their idleness and their greatest age are held by
+    /// [`connections::admit`](crate::flight::server::ops::connections::admit); sizes of messages by the services.
+    pub fn apply(&self, server: Server) -> Server {
+        // The grace after the age is not the transport's: with it, tonic cuts a connection without having asked it to end.
+        server
+            .max_concurrent_streams(self.streams_per_connection)
+            .http2_max_header_list_size(self.header_list_bytes)
+            .initial_stream_window_size(self.stream_window_bytes)
+            .initial_connection_window_size(self.connection_window_bytes)
+            .max_frame_size(self.frame_bytes)
+            .http2_max_pending_accept_reset_streams(Some(self.pending_resets))
+            .http2_max_local_error_reset_streams(Some(self.error_resets))
+            .http2_keepalive_interval(Some(Duration::from_secs(self.keepalive_seconds)))
+            .http2_keepalive_timeout(Some(Duration::from_secs(self.keepalive_timeout_seconds)))
+            .max_connection_age(Duration::from_secs(self.connection_age_seconds))
+            .tcp_nodelay(true)
+    }
+
+    /// Largest message of a call that puts no data: an action or a descriptor, and what is around it.
+    pub(crate) fn call_bytes(&self) -> usize {
+        self.action_bytes.max(self.ticket_bytes).saturating_add(AROUND)
+    }
+
+    /// Refuses a ticket or descriptor of `bytes` bytes that is too large.
+    ///
+    /// # Errors
+    /// [`Error::Limit`].
+    pub fn admit_ticket(&self, bytes: usize) -> Result<()> {
+        within("a ticket or descriptor", bytes, self.ticket_bytes, "ticket_bytes")
+    }
+
+    /// Refuses the body of an action of `bytes` bytes that is too large.
+    ///
+    /// # Errors
+    /// [`Error::Limit`].
+    pub fn admit_action(&self, bytes: usize) -> Result<()> {
+        within("the body of an action", bytes, self.action_bytes, "action_bytes")
+    }
+
+    /// Refuses the metadata of a message of `bytes` bytes that is too large.
+    ///
+    /// # Errors
+    /// [`Error::Limit`].
+    pub fn admit_metadata(&self, bytes: usize) -> Result<()> {
+        within("the metadata of a message", bytes, self.metadata_bytes, "metadata_bytes")
+    }
+}
+
+fn within(what: &str, asked: usize, limit: usize, option: &'static str) -> Result<()> {
+    if asked <= limit {
+        return Ok(());
+    }
+    Err(Error::limit(what.to_owned(), asked as u64, limit as u64, option))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_hold_and_wrong_limits_are_named() {
+        Limits::default().validate().unwrap();
+        assert!(Limits::default().message_bytes > (64 << 20) + (1 << 20), "rows of 64 MiB pass");
+        let text = serde_json::to_value(Limits::default()).unwrap();
+        for (name, value) in text.as_object().unwrap() {
+            assert!(value.as_u64().is_some(), "{name}");
+            for bad in [0, u64::MAX >> 12] {
+                let mut text = text.clone();
+                text[name] = bad.into();
+                // What does not fit its type is refused when it is read.
+                if let Ok(limits) = serde_json::from_value::<Limits>(text) {
+                    let error = limits.validate().unwrap_err().to_string();
+                    assert!(error.contains(name.as_str()), "{name} {bad}: {error}");
+                }
+            }
+        }
+        let hasty = Limits { idle_seconds: 30, ..Limits::default() };
+        assert!(hasty.validate().unwrap_err().to_string().contains("idle_seconds"));
+        assert!(serde_json::from_str::<Limits>(r#"{"conections": 1}"#).is_err());
+    }
+
+    #[test]
+    fn what_is_too_large_is_refused_with_its_option() {
+        let limits = Limits::default();
+        assert!(limits.admit_ticket(64 << 10).is_ok() && limits.admit_action(2 << 20).is_ok());
+        assert!(limits.admit_ticket((64 << 10) + 1).unwrap_err().to_string().contains("ticket_bytes"));
+        assert!(limits.admit_action((2 << 20) + 1).unwrap_err().to_string().contains("action_bytes"));
+        assert!(limits.admit_metadata((64 << 10) + 1).unwrap_err().to_string().contains("metadata_bytes"));
+    }
+}

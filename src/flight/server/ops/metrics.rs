@@ -1,0 +1,285 @@
+//! What is counted, in the text that Prometheus reads.
+//!
+//! Names of datasets are labels, names of tenants are not, and no option, address, token or ticket ever is.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::{Registry, Unit};
+
+use crate::error::{Error, Kind};
+use crate::flight::server::access::auth::Denied;
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfDataset {
+    dataset: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfKind {
+    kind: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfReason {
+    reason: &'static str,
+}
+
+/// All counters of one server. Clones count together.
+#[derive(Clone)]
+pub struct Metrics(Arc<Inner>);
+
+struct Inner {
+    registry: Registry,
+    streams_open: Gauge,
+    streams: Family<OfDataset, Counter>,
+    batches: Family<OfDataset, Counter>,
+    rows: Family<OfDataset, Counter>,
+    bytes: Family<OfDataset, Counter>,
+    decoded: [Counter; 2],
+    errors: Family<OfKind, Counter>,
+    refused: Family<OfReason, Counter>,
+    connections_open: Gauge,
+    connections_refused: Counter,
+    generations: Counter,
+    members: Gauge,
+    draining: Gauge,
+    memory_used: Gauge,
+    memory_budget: Gauge,
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Metrics {
+    /// Counters that all stand at zero.
+    pub fn new() -> Self {
+        let mut registry = Registry::with_prefix("bowstring");
+        let info = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
+        registry.register("build", "The server's version", info);
+        let mut inner = Inner {
+            registry: Registry::default(),
+            streams_open: Gauge::default(),
+            streams: Family::default(),
+            batches: Family::default(),
+            rows: Family::default(),
+            bytes: Family::default(),
+            decoded: Default::default(),
+            errors: Family::default(),
+            refused: Family::default(),
+            connections_open: Gauge::default(),
+            connections_refused: Counter::default(),
+            generations: Counter::default(),
+            members: Gauge::default(),
+            draining: Gauge::default(),
+            memory_used: Gauge::default(),
+            memory_budget: Gauge::default(),
+        };
+        registry.register("streams_open", "Streams of batches open now", inner.streams_open.clone());
+        registry.register("streams", "Streams of batches ever opened", inner.streams.clone());
+        registry.register("batches", "Batches sent", inner.batches.clone());
+        registry.register("rows", "Rows sent", inner.rows.clone());
+        registry.register_with_unit("sent", "Bytes of batches sent", Unit::Bytes, inner.bytes.clone());
+        let [row_groups, rows] = inner.decoded.clone();
+        registry.register(
+            "row_groups_decoded",
+            "Row groups or units of them decoded, however many ranks took rows of them",
+            row_groups,
+        );
+        registry.register("rows_decoded", "Rows decoded, however many ranks they were sent to", rows);
+        registry.register("errors", "Calls that ended with an error", inner.errors.clone());
+        registry.register("auth_refused", "Calls refused for want of a good token", inner.refused.clone());
+        registry.register("connections_open", "Connections open now", inner.connections_open.clone());
+        registry.register(
+            "connections_refused",
+            "Connections closed because there were too many",
+            inner.connections_refused.clone(),
+        );
+        registry.register("gang_generations", "Generations begun, over all gangs", inner.generations.clone());
+        registry.register("gang_members", "Members of all gangs now", inner.members.clone());
+        registry.register("draining", "1 while the server is ending", inner.draining.clone());
+        registry.register_with_unit("memory_used", "Memory in flight", Unit::Bytes, inner.memory_used.clone());
+        registry.register_with_unit(
+            "memory_budget",
+            "Memory that may be in flight",
+            Unit::Bytes,
+            inner.memory_budget.clone(),
+        );
+        inner.registry = registry;
+        Self(Arc::new(inner))
+    }
+
+    /// All counters as OpenMetrics text.
+    pub fn encode(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail; if it ever did, half a page would be worse than none.
+        match encode(&mut text, &self.0.registry) {
+            Ok(()) => text,
+            Err(fmt::Error) => String::new(),
+        }
+    }
+
+    /// Counts a stream of `dataset`, a name of the catalogue, until what is returned is dropped.
+    pub fn stream(&self, dataset: &str) -> StreamCounters {
+        let label = OfDataset { dataset: dataset.to_owned() };
+        self.0.streams.get_or_create(&label).inc();
+        StreamCounters {
+            batches: self.0.batches.get_or_create_owned(&label),
+            rows: self.0.rows.get_or_create_owned(&label),
+            bytes: self.0.bytes.get_or_create_owned(&label),
+            _open: Open::new(&self.0.streams_open),
+        }
+    }
+
+    /// Says how many row groups were decoded since the start, and how many rows they had.
+    pub fn decoded(&self, row_groups: u64, rows: u64) {
+        for (counter, count) in self.0.decoded.iter().zip([row_groups, rows]) {
+            counter.inner().fetch_max(count, Ordering::Relaxed);
+        }
+    }
+
+    /// Counts an error that a caller was told.
+    pub fn error(&self, error: &Error) {
+        let kind = match error.kind() {
+            Kind::Usage => "usage",
+            Kind::Data => "data",
+            Kind::Store => "store",
+            Kind::Changed => "changed",
+            Kind::Timeout => "timeout",
+            Kind::Closed => "closed",
+            Kind::Remote => "remote",
+            Kind::Fenced => "fenced",
+            Kind::Device => "device",
+        };
+        self.0.errors.get_or_create(&OfKind { kind }).inc();
+    }
+
+    /// Counts a call that was refused at the door.
+    pub fn refused(&self, denied: Denied) {
+        self.0.refused.get_or_create(&OfReason { reason: denied.reason() }).inc();
+    }
+
+    /// Counts a connection until what is returned is dropped.
+    pub fn connection(&self) -> Open {
+        Open::new(&self.0.connections_open)
+    }
+
+    /// Counts a connection that was closed because there were too many.
+    pub fn connection_refused(&self) {
+        self.0.connections_refused.inc();
+    }
+
+    /// Counts a generation of a gang that began.
+    pub fn generation(&self) {
+        self.0.generations.inc();
+    }
+
+    /// Counts a member of a gang until what is returned is dropped.
+    pub fn member(&self) -> Open {
+        Open::new(&self.0.members)
+    }
+
+    /// Says how many bytes are in flight, and how many may be.
+    pub fn memory(&self, used: u64, budget: u64) {
+        self.0.memory_used.set(i64::try_from(used).unwrap_or(i64::MAX));
+        self.0.memory_budget.set(i64::try_from(budget).unwrap_or(i64::MAX));
+    }
+
+    pub(crate) fn draining(&self) {
+        self.0.draining.set(1);
+    }
+}
+
+/// Something that is counted while it lives.
+#[derive(Debug)]
+pub struct Open(Gauge);
+
+impl Open {
+    fn new(gauge: &Gauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// The counters of one stream.
+#[derive(Debug)]
+pub struct StreamCounters {
+    batches: Counter,
+    rows: Counter,
+    bytes: Counter,
+    _open: Open,
+}
+
+impl StreamCounters {
+    /// Counts one batch of `rows` rows and `bytes` bytes as sent.
+    pub fn sent(&self, rows: u64, bytes: u64) {
+        self.batches.inc();
+        self.rows.inc_by(rows);
+        self.bytes.inc_by(bytes);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_counted_is_in_the_text() {
+        let metrics = Metrics::new();
+        let (first, second) = (metrics.stream("photos"), metrics.stream("photos"));
+        first.sent(32, 1000);
+        second.sent(32, 24);
+        drop(second);
+        metrics.decoded(2, 32);
+        metrics.error(&Error::config("x", "y"));
+        metrics.refused(Denied::Unknown);
+        metrics.generation();
+        let member = metrics.member();
+        metrics.memory(5, 7);
+        metrics.draining();
+        let text = metrics.encode();
+        for line in [
+            "bowstring_streams_open 1",
+            "bowstring_streams_total{dataset=\"photos\"} 2",
+            "bowstring_batches_total{dataset=\"photos\"} 2",
+            "bowstring_rows_total{dataset=\"photos\"} 64",
+            "bowstring_sent_bytes_total{dataset=\"photos\"} 1024",
+            "bowstring_row_groups_decoded_total 2",
+            "bowstring_rows_decoded_total 32",
+            "bowstring_errors_total{kind=\"usage\"} 1",
+            "bowstring_auth_refused_total{reason=\"unknown\"} 1",
+            "bowstring_gang_generations_total 1",
+            "bowstring_gang_members 1",
+            "bowstring_draining 1",
+            "bowstring_memory_used_bytes 5",
+            "bowstring_memory_budget_bytes 7",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+        assert!(text.ends_with("# EOF\n") && text.contains("bowstring_build_info{version="), "{text}");
+        drop(member);
+        assert!(metrics.encode().contains("bowstring_gang_members 0"));
+    }
+}

@@ -1,0 +1,8 @@
+//! Running a server: threads, connections, limits, health, metrics, the port of operators.
+
+pub mod admin;
+pub(crate) mod background;
+pub mod connections;
+pub(crate) mod health;
+pub mod limits;
+pub mod metrics;

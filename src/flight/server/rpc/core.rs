@@ -1,0 +1,538 @@
+//! What the server knows and decides, apart from the protocol: who asks, what is offered, and the streams of it.
+
+mod streaming;
+
+use std::net::IpAddr;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use arrow::datatypes::SchemaRef;
+use arrow_flight::{FlightDescriptor, FlightEndpoint, FlightInfo};
+use futures::Stream;
+use serde_json::{Map, Value, json};
+use tokio::sync::watch;
+use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
+use tonic::{Code, Status};
+
+use self::streaming::{Streaming, draining};
+use super::body::Message;
+use crate::error::{Error, Result};
+use crate::flight::client::{Local, StreamInfo};
+use crate::flight::gang::wire::Caller;
+use crate::flight::gang::{Reading, Registry};
+use crate::flight::put::Staging;
+use crate::flight::request::{StoredRows, StreamRequest, TAIL};
+use crate::flight::server::access::audit::{self, AuditRecord};
+use crate::flight::server::access::auth::Tenant;
+use crate::flight::server::access::key::TICKET_LIFE;
+use crate::flight::server::access::space::Space;
+use crate::flight::server::catalog::config::Config;
+use crate::flight::server::catalog::dataset_cache::{DatasetCache, OpenDataset};
+use crate::flight::server::catalog::entry::{ClientLimits, Entry};
+use crate::flight::server::catalog::openings::Openings;
+use crate::flight::server::stream::rows::{self, Sending};
+use crate::flight::server::stream::shared_streams::{OUTGOING, SharedStreams, Wanted};
+use crate::flight::server::stream::usage::Usage;
+use crate::flight::status::to_status;
+use crate::flight::ticket::Ticket;
+use crate::manifest::Fingerprint;
+use crate::memory::SharedAllocator;
+use crate::pipeline::{HiddenColumns, LoaderOptions, Stored, Workers};
+use crate::plan::{OrderVersion, State, Tail};
+
+/// Batches that one rank may hold before it gives some back.
+pub(crate) const WINDOW: u16 = 8;
+
+/// What metrics call all datasets in tenants' own spaces.
+const PRIVATE: &str = "(private)";
+
+/// Most tickets of one answer, and bytes of what they say; whoever has more ranks asks for each.
+const MAX_ENDPOINTS: u32 = 1024;
+const MAX_ENDPOINTS_BYTES: u64 = 4 << 20;
+/// Bytes of a ticket beside what was asked.
+const TICKET: u64 = 512;
+
+/// How a ticket came in.
+#[derive(Debug)]
+pub(crate) enum Via<'a> {
+    /// In a call of this tenant.
+    Network(&'a Tenant),
+    /// From a process of the same user on this host, as the kernel says: the ticket alone says for whom it is.
+    Local,
+}
+
+/// See the module.
+pub(crate) struct Core {
+    pub(crate) config: Config,
+    pub(crate) gangs: Arc<Registry>,
+    /// Where writes go.
+    pub(crate) staging: Option<Staging>,
+    /// The socket for ranks of this host.
+    socket: Option<String>,
+    opened: DatasetCache<OpenDataset>,
+    /// Datasets that are open for their stored rows.
+    tables: DatasetCache<Stored>,
+    openings: Openings,
+    streams: SharedStreams,
+    /// What each tenant was sent.
+    pub(crate) usage: Usage,
+    /// True from the moment that the server is to end.
+    draining: watch::Receiver<bool>,
+}
+
+/// What a core is made of beside its configuration.
+pub(crate) struct Parts {
+    pub(crate) gangs: Arc<Registry>,
+    pub(crate) staging: Option<Staging>,
+    pub(crate) socket: Option<String>,
+    /// Where batches are built for ranks of this host, if there may be such.
+    pub(crate) shared: Option<Arc<SharedAllocator>>,
+    pub(crate) draining: watch::Receiver<bool>,
+}
+
+impl Core {
+    pub(crate) fn new(config: Config, parts: Parts) -> Result<Self> {
+        let Parts { gangs, staging, socket, shared, draining } = parts;
+        let workers = Workers::new(config.threads)?;
+        let openings = Openings::new(workers.threads());
+        let streams = SharedStreams::new(workers, shared, config.memory_budget, config.share_bytes);
+        let (opened, tables) = (DatasetCache::default(), DatasetCache::default());
+        let usage = Usage::default();
+        Ok(Self { config, gangs, staging, socket, opened, tables, openings, streams, usage, draining })
+    }
+
+    /// Row groups that were decoded for streams of batches since the start, and their rows.
+    pub(crate) fn decoded(&self) -> (u64, u64) {
+        self.streams.workers().decoded()
+    }
+
+    /// Bytes of the memory budget that are claimed, and the budget.
+    pub(crate) fn memory(&self) -> (u64, u64) {
+        (self.streams.claims().used(), self.streams.claims().budget())
+    }
+
+    /// Who sends a request, if he may.
+    pub(crate) fn tenant(&self, request: &http::request::Parts) -> Result<Tenant, Status> {
+        let chain = request.extensions.get::<TlsConnectInfo<TcpConnectInfo>>().and_then(TlsConnectInfo::peer_certs);
+        let certificate = chain.as_ref().and_then(|chain| chain.first()).map(AsRef::as_ref);
+        let header = request.headers.get(http::header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+        Ok(self.config.tenant(header, certificate)?)
+    }
+
+    /// A member of a gang as the registry knows it: in the space of `tenant`.
+    fn caller(&self, tenant: &Tenant, caller: &Caller) -> Result<Caller> {
+        Ok(Caller { gang: self.config.spaces.of(tenant).gang(&caller.gang)?, ..caller.clone() })
+    }
+
+    /// What `asked` means, and what the dataset keeps back.
+    fn options(&self, tenant: &Tenant, asked: &StreamRequest) -> Result<(LoaderOptions, HiddenColumns)> {
+        let written;
+        let entry = match (self.config.catalogue.get(&asked.dataset), &self.staging) {
+            (Ok(entry), _) => entry,
+            (Err(unknown), None) => return Err(unknown),
+            (Err(unknown), Some(staging)) => {
+                let url = self.config.spaces.of(tenant).url(staging, &asked.dataset).ok_or(unknown)?;
+                written = Entry::new(&asked.dataset, vec![url], Map::new(), ClientLimits::default())?;
+                &written
+            }
+        };
+        let (mut options, hidden) = entry.request(&Value::Object(asked.options.clone()))?;
+        // What was written before there were versions of the order goes on in the first one, and what knows of no other tail is padded.
+        options.order_version.get_or_insert(OrderVersion::V1);
+        if !asked.options.contains_key(TAIL) {
+            options.tail.get_or_insert(Tail::Pad);
+        }
+        // One default that people expect of every address: a batch is for one rank.
+        if let Some(batch) = options.batch_size.take() {
+            let global = batch
+                .checked_mul(u64::from(asked.world_size))
+                .ok_or_else(|| Error::config("batch_size", "batch_size times world_size overflows"))?;
+            if options.global_batch_size.is_some_and(|given| given != global) {
+                return Err(Error::config("global_batch_size", "it is not batch_size times world_size; give one"));
+            }
+            options.global_batch_size = Some(global);
+        }
+        if let Some(global) = options.global_batch_size {
+            entry.check_global_batch(global, asked.world_size)?;
+        }
+        Ok((options, hidden))
+    }
+
+    /// What metrics call a dataset that `tenant` reads: by its name, unless that is its tenants' own affair.
+    fn label<'a>(&self, tenant: &Tenant, dataset: &'a str) -> &'a str {
+        let space = self.config.spaces.of(tenant);
+        let own = |staging| matches!(space, Space::Own(_)) && space.own(staging, dataset).is_some();
+        let private =
+            !self.config.catalogue.names().any(|name| name == dataset) && self.staging.as_ref().is_some_and(own);
+        if private { PRIVATE } else { dataset }
+    }
+
+    async fn offer(&self, tenant: &Tenant, asked: &StreamRequest) -> Result<Arc<OpenDataset>> {
+        let (options, hidden) = self.options(tenant, asked)?;
+        let claims = self.streams.claims();
+        let open = |options| {
+            let offer = |options| OpenDataset::open(options, hidden.clone(), tenant.clone(), Arc::clone(claims));
+            self.openings.run(tenant, claims, options, offer)
+        };
+        self.opened.get((options, &hidden), asked.fingerprint, self.config.refresh, open).await
+    }
+
+    async fn stored(&self, tenant: &Tenant, asked: &StreamRequest, rows: &StoredRows) -> Result<Arc<Stored>> {
+        rows::check(rows)?;
+        let (options, hidden) = self.options(tenant, asked)?;
+        let open = |options| {
+            let stored = |options: LoaderOptions| {
+                let hidden = hidden.clone();
+                async move { Stored::hiding(&options, &hidden).await }
+            };
+            self.openings.run(tenant, self.streams.claims(), options, stored)
+        };
+        self.tables.get((options, &hidden), asked.fingerprint, self.config.refresh, open).await
+    }
+
+    /// What there is for `asked`, with a ticket for the rank, or one for each rank.
+    pub(crate) async fn describe(&self, tenant: &Tenant, mut asked: StreamRequest) -> Result<FlightInfo> {
+        if let Some(rows) = asked.rows.take() {
+            return self.describe_rows(tenant, asked, rows).await;
+        }
+        if let Some(caller) = &asked.gang
+            && asked.fingerprint.is_none()
+        {
+            // Who resumes goes on with the same files, although there may be others by now.
+            asked.fingerprint = self.gangs.resumed(&self.caller(tenant, caller)?);
+        }
+        let offer = self.offer(tenant, &asked).await?;
+        let plan = offer.plan(asked.epoch, asked.world_size, self.streams.workers()).await?;
+        if let Some(caller) = &asked.gang {
+            self.gangs.may_read(
+                &self.caller(tenant, caller)?,
+                &Reading::new(&asked.dataset, offer.fingerprint, plan.spec()),
+            )?;
+        }
+        let state = State::at(offer.fingerprint, plan.spec().clone(), asked.epoch, asked.step);
+        asked.step = state.step_of(plan.rows(), asked.world_size)?;
+        let wanted = Wanted {
+            tenant: tenant.clone(),
+            offer: Arc::clone(&offer),
+            plan: Arc::clone(&plan),
+            share: asked.share(0)?,
+            outgoing: OUTGOING,
+        };
+        // Nobody waits for a step that another rank can never get.
+        self.streams.check(&wanted).await?;
+        let ranks = match asked.rank {
+            Some(rank) => rank..rank.saturating_add(1),
+            None => all(asked.world_size, &asked, "ranks", "rank")?,
+        };
+        let announced = StreamInfo {
+            fingerprint: offer.fingerprint,
+            spec: plan.spec().clone(),
+            steps: plan.steps(),
+            rows: plan.rows(),
+            server: env!("CARGO_PKG_VERSION").to_owned(),
+            local: self.socket.clone().and_then(Local::here),
+        };
+        let descriptor = FlightDescriptor::new_cmd(asked.to_json());
+        let mut info = FlightInfo::new()
+            .try_with_schema(offer.columns.arrow())
+            .map_err(|error| Error::Closed { why: format!("the schema cannot be written: {error}") })?
+            .with_descriptor(descriptor)
+            .with_total_records(i64::try_from(plan.rows()).unwrap_or(i64::MAX))
+            .with_total_bytes(-1)
+            .with_ordered(true)
+            .with_app_metadata(json(&announced));
+        for rank in ranks {
+            asked.rank = Some(rank);
+            plan.check_share(asked.share(rank)?)?;
+            info = info.with_endpoint(self.endpoint(tenant, &asked, offer.fingerprint));
+        }
+        Ok(info)
+    }
+
+    /// The parts of a dataset's stored rows, with a ticket for each.
+    async fn describe_rows(&self, tenant: &Tenant, mut asked: StreamRequest, rows: StoredRows) -> Result<FlightInfo> {
+        if asked.gang.is_some() {
+            return Err(Error::config("gang", "stored rows belong to no gang"));
+        }
+        let stored = self.stored(tenant, &asked, &rows).await?;
+        let parts = match rows.part {
+            Some(part) => part..part.saturating_add(1),
+            None => all(rows.parts, &asked, "parts", "rows.part")?,
+        };
+        let total = (0..stored.groups()).fold(0_u64, |sum, group| sum.saturating_add(stored.rows(group)));
+        let about = json!({
+            "fingerprint": stored.fingerprint(),
+            "rows": total,
+            "parts": rows.parts,
+            "row_groups": stored.groups(),
+            "server": env!("CARGO_PKG_VERSION"),
+        });
+        let mut info = FlightInfo::new()
+            .try_with_schema(stored.schema())
+            .map_err(|error| Error::Closed { why: format!("the schema cannot be written: {error}") })?
+            .with_total_records(i64::try_from(total).unwrap_or(i64::MAX))
+            .with_total_bytes(-1)
+            .with_ordered(true)
+            .with_app_metadata(json(&about));
+        for part in parts {
+            asked.rows = Some(StoredRows { part: Some(part), ..rows.clone() });
+            info = info.with_endpoint(self.endpoint(tenant, &asked, stored.fingerprint()));
+        }
+        asked.rows = Some(rows);
+        Ok(info.with_descriptor(FlightDescriptor::new_cmd(asked.to_json())))
+    }
+
+    /// Where `asked` is to be had, with a ticket for `tenant`.
+    fn endpoint(&self, tenant: &Tenant, asked: &StreamRequest, fingerprint: Fingerprint) -> FlightEndpoint {
+        let ticket = Ticket {
+            asked: asked.clone(),
+            fingerprint,
+            tenant: tenant.name().to_owned(),
+            expires: Ticket::expiry(SystemTime::now(), TICKET_LIFE),
+        };
+        let ticket = arrow_flight::Ticket::new(ticket.sign(&self.config.key.bytes()));
+        let endpoint = FlightEndpoint::new().with_ticket(ticket);
+        self.config.replicas.iter().fold(endpoint, |endpoint, replica| endpoint.with_location(replica))
+    }
+
+    /// The schema of what there is for `asked`.
+    pub(crate) async fn columns(&self, tenant: &Tenant, asked: &StreamRequest) -> Result<SchemaRef> {
+        if let Some(rows) = &asked.rows {
+            return Ok(Arc::clone(self.stored(tenant, asked, rows).await?.schema()));
+        }
+        Ok(Arc::clone(self.offer(tenant, asked).await?.columns.arrow()))
+    }
+
+    /// The state of a loader at the position of `asked`.
+    pub(crate) async fn state(&self, tenant: &Tenant, asked: &StreamRequest) -> Result<State> {
+        let offer = self.offer(tenant, asked).await?;
+        let plan = offer.plan(asked.epoch, asked.world_size, self.streams.workers()).await?;
+        let state = State::at(offer.fingerprint, plan.spec().clone(), asked.epoch, asked.step);
+        state.step_in(&plan)?;
+        Ok(state)
+    }
+
+    /// Removes a dataset that was written here; false if there was none.
+    pub(crate) async fn drop_dataset(&self, staging: &Staging, space: &Space, dataset: &str) -> Result<bool> {
+        let url = space.own(staging, dataset);
+        if url.is_none() && self.config.catalogue.get(dataset).is_ok() {
+            let problem =
+                format!("{dataset} is of the server's catalogue and was not written to it: its files are its owner's");
+            return Err(Error::config("dataset", problem));
+        }
+        let dropped = staging.drop_of(space.write(dataset, "drop")?).await?;
+        if let Some(url) = url {
+            // One of that name that is written later is another.
+            self.opened.forget_at(&url);
+            self.tables.forget_at(&url);
+        }
+        Ok(dropped)
+    }
+
+    /// What ended a stream of `dataset`: that it was dropped, if its files are missing for that.
+    fn ended(&self, tenant: &Tenant, dataset: &str, status: Status) -> Status {
+        let missing = matches!(status.code(), Code::FailedPrecondition | Code::NotFound);
+        match &self.staging {
+            Some(staging)
+                if missing
+                    && self.config.spaces.of(tenant).url(staging, dataset).is_none()
+                    && self.config.catalogue.get(dataset).is_err() =>
+            {
+                let hint = "it was dropped while it was read".to_owned();
+                to_status(&Error::NotFound { what: format!("dataset {dataset:?}"), hint })
+            }
+            _ => status,
+        }
+    }
+
+    /// Whether it is to end.
+    pub(crate) fn is_draining(&self) -> bool {
+        *self.draining.borrow()
+    }
+
+    /// The messages of a ticket that came from `peer`.
+    pub(crate) async fn open(
+        self: &Arc<Self>,
+        via: Via<'_>,
+        peer: Option<IpAddr>,
+        ticket: &[u8],
+    ) -> Result<impl Stream<Item = Result<Message, Status>> + use<>, Status> {
+        let holder = match via {
+            Via::Network(tenant) => Some(tenant),
+            Via::Local => None,
+        };
+        let mut entry = audit::Stream::new(&self.config.audit, AuditRecord::of("DoGet", peer, holder));
+        let opened = self.begin(via, ticket, &mut entry).await;
+        let (stream, tenant, dataset) = opened.inspect_err(|status| entry.end(Some(status)))?;
+        let open = OpenStream::new(Arc::clone(self), tenant);
+        Ok(futures::stream::unfold(Some((stream, open, dataset, entry)), async |streaming| {
+            let (mut stream, open, dataset, mut entry) = streaming?;
+            match stream.next().await {
+                Ok(Some(message)) => {
+                    open.core.usage.sent(&open.tenant, &message);
+                    if let Message::Batch(batch, _) = &message {
+                        entry.sent(batch.position.step, batch.position.rows);
+                    }
+                    Some((Ok(message), Some((stream, open, dataset, entry))))
+                }
+                Ok(None) => {
+                    entry.end(None);
+                    None
+                }
+                Err(status) => {
+                    let status = open.core.ended(&open.tenant, &dataset, status);
+                    entry.end(Some(&status));
+                    Some((Err(status), None))
+                }
+            }
+        }))
+    }
+
+    async fn begin(
+        self: &Arc<Self>,
+        via: Via<'_>,
+        ticket: &[u8],
+        entry: &mut audit::Stream,
+    ) -> Result<(Answer, Tenant, String), Status> {
+        let ticket = Ticket::verify_any(ticket, &self.config.key.taken(), SystemTime::now())
+            .map_err(|denied| Status::permission_denied(denied.to_string()))?;
+        entry.reads(&ticket);
+        let tenant = match via {
+            Via::Network(tenant) if ticket.tenant == tenant.name() => tenant.clone(),
+            Via::Network(_) => {
+                return Err(Status::permission_denied(
+                    "the ticket was given to somebody else; ask for one of your own",
+                ));
+            }
+            Via::Local => Tenant::of_ticket(&ticket.tenant),
+        };
+        let outgoing = match via {
+            Via::Network(_) => OUTGOING,
+            Via::Local => OUTGOING + u64::from(WINDOW),
+        };
+        if *self.draining.borrow() {
+            return Err(draining(ticket.asked.step));
+        }
+        let dataset = ticket.asked.dataset.clone();
+        let stream = self.answer(&tenant, ticket, outgoing).await.map_err(|error| {
+            self.config.admin.metrics().error(&error);
+            to_status(&error)
+        })?;
+        Ok((stream, tenant, dataset))
+    }
+
+    async fn answer(self: &Arc<Self>, tenant: &Tenant, mut ticket: Ticket, outgoing: u64) -> Result<Answer> {
+        // Whoever has a ticket has begun.
+        ticket.asked.fingerprint = Some(ticket.fingerprint);
+        match ticket.asked.rows.take() {
+            Some(rows) => {
+                let sending = self.rows(tenant, ticket, &rows).await?;
+                Ok(Answer::Rows(Arc::clone(self), Box::new(sending)))
+            }
+            None => self.stream(tenant, ticket, outgoing).await.map(|streaming| Answer::Batches(Box::new(streaming))),
+        }
+    }
+
+    async fn rows(&self, tenant: &Tenant, ticket: Ticket, rows: &StoredRows) -> Result<Sending> {
+        let permit = self.config.quotas.open_stream(tenant)?;
+        let stored = self.stored(tenant, &ticket.asked, rows).await?;
+        same_data(&ticket, stored.fingerprint())?;
+        let means = rows::Means {
+            workers: Arc::clone(self.streams.workers()),
+            claims: Arc::clone(self.streams.claims()),
+            permit,
+            counters: self.config.admin.metrics().stream(self.label(tenant, &ticket.asked.dataset)),
+            draining: self.draining.clone(),
+        };
+        Ok(Sending::new(stored, rows.part.unwrap_or(0), rows.parts, means))
+    }
+}
+
+/// A stream of a tenant, counted until it is dropped.
+struct OpenStream {
+    core: Arc<Core>,
+    tenant: Tenant,
+}
+
+impl OpenStream {
+    fn new(core: Arc<Core>, tenant: Tenant) -> Self {
+        core.usage.opened(&tenant);
+        Self { core, tenant }
+    }
+}
+
+impl Drop for OpenStream {
+    fn drop(&mut self) {
+        self.core.usage.closed(&self.tenant);
+    }
+}
+
+impl std::fmt::Debug for Core {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Core").field("streams", &self.streams).finish_non_exhaustive()
+    }
+}
+
+/// That a ticket is for the data that is there.
+fn same_data(ticket: &Ticket, found: Fingerprint) -> Result<()> {
+    if found == ticket.fingerprint {
+        return Ok(());
+    }
+    Err(Error::Mismatch {
+        what: format!("dataset {} of the ticket", ticket.asked.dataset),
+        expected: format!("fingerprint {}", ticket.fingerprint),
+        found: format!("fingerprint {found}"),
+        hint: "replicas must serve the same files, and files must not change during an epoch".to_owned(),
+    })
+}
+
+/// Bytes that the tickets for `asked` take, about: those of all ranks or parts, where none is named.
+pub(crate) fn endpoints_bytes(asked: &StreamRequest) -> usize {
+    let count = match (&asked.rows, asked.rank) {
+        (Some(StoredRows { part: Some(_), .. }), _) | (None, Some(_)) => 1,
+        (Some(rows), _) => rows.parts,
+        (None, None) => asked.world_size,
+    };
+    // Beside what was asked, a ticket has its tenant, its time and its signature, and an endpoint its replicas.
+    let bytes = u64::from(count.min(MAX_ENDPOINTS)).saturating_mul(2 * asked.to_json().len() as u64 + TICKET);
+    usize::try_from(bytes.min(2 * MAX_ENDPOINTS_BYTES)).unwrap_or(usize::MAX)
+}
+
+/// Tickets for all of `count` at once, of which each says all that was `asked`.
+fn all(count: u32, asked: &StreamRequest, what: &str, option: &'static str) -> Result<Range<u32>> {
+    let refused = |what: String, asked: u64, limit: u64| Err(Error::limit(what.clone(), asked, limit, option));
+    if count > MAX_ENDPOINTS {
+        return refused(format!("tickets for all {what} at once"), count.into(), MAX_ENDPOINTS.into());
+    }
+    let bytes = u64::from(count).saturating_mul(asked.to_json().len() as u64);
+    if bytes > MAX_ENDPOINTS_BYTES {
+        return refused(format!("tickets for all {what} at once, in bytes,"), bytes, MAX_ENDPOINTS_BYTES);
+    }
+    Ok(0..count)
+}
+
+/// What a ticket is answered with.
+enum Answer {
+    Batches(Box<Streaming>),
+    Rows(Arc<Core>, Box<Sending>),
+}
+
+impl Answer {
+    async fn next(&mut self) -> Result<Option<Message>, Status> {
+        match self {
+            Self::Batches(streaming) => streaming.next().await,
+            Self::Rows(core, sending) => sending.next().await.inspect_err(|status| {
+                if status.code() == Code::FailedPrecondition {
+                    // As for batches: whoever asks next is to see what is there now.
+                    core.tables.forget(sending.stored());
+                }
+            }),
+        }
+    }
+}
+
+/// Serialises what cannot fail.
+pub(crate) fn json(value: &impl serde::Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap_or_default()
+}

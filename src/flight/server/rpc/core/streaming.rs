@@ -1,0 +1,231 @@
+//! One stream of batches, from its ticket to its end: opened, fenced to its gang, held to its tenant's quota.
+//!
+//! Those who need memory may take a stream's place in its line while its client reads, or does not; the stream then gets another place
+//! and goes on with the same step.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tonic::{Code, Status};
+
+use super::{Core, same_data};
+use crate::error::{Error, Result};
+use crate::flight::gang::{Fence, Reading};
+use crate::flight::server::access::auth::Tenant;
+use crate::flight::server::ops::metrics::StreamCounters;
+use crate::flight::server::rpc::body::Message;
+use crate::flight::server::stream::budget::Claim;
+use crate::flight::server::stream::quota::{InFlight, StreamPermit};
+use crate::flight::server::stream::revocable::Revocable;
+use crate::flight::server::stream::shared_stream::{Found, Subscriber};
+use crate::flight::server::stream::shared_streams::{Terms, Wanted};
+use crate::flight::status::to_status;
+use crate::flight::ticket::Ticket;
+use crate::flight::wire::{Position, schema_message};
+
+impl Core {
+    pub(crate) async fn stream(self: &Arc<Self>, tenant: &Tenant, ticket: Ticket, outgoing: u64) -> Result<Streaming> {
+        let asked = &ticket.asked;
+        let fence = match &asked.gang {
+            Some(caller) => {
+                let member = self.caller(tenant, caller)?;
+                let fence = self.gangs.fence(&member.gang, member.rank, member.attempt, member.generation)?;
+                let (own, share) = (fence.share(), asked.share(0)?);
+                if (own.rank, own.of) != (share.rank, share.world) {
+                    return Err(Error::Mismatch {
+                        what: format!("share of rank {} of gang {}", caller.rank, caller.gang),
+                        expected: format!("{} of {}, as it joined", own.rank, own.of),
+                        found: format!("{} of {}", share.rank, share.world),
+                        hint: "leave rank and world_size to the gang".to_owned(),
+                    });
+                }
+                Some(fence)
+            }
+            None => None,
+        };
+        let permit = self.config.quotas.open_stream(tenant)?;
+        let mut leash = Leash { fence, draining: self.draining.clone() };
+        // Opening may wait for a slow store or for memory; the stream's end is heard there too.
+        let flow = tokio::select! {
+            biased;
+            end = leash.pulled(asked.step) => return Err(end.error()),
+            flow = self.flow(tenant, &ticket, permit, outgoing) => flow?,
+        };
+        Ok(Streaming { flow, leash, begun: false })
+    }
+
+    async fn flow(
+        self: &Arc<Self>,
+        tenant: &Tenant,
+        ticket: &Ticket,
+        permit: StreamPermit,
+        outgoing: u64,
+    ) -> Result<Flow> {
+        let asked = &ticket.asked;
+        let offer = self.offer(tenant, asked).await?;
+        same_data(ticket, offer.fingerprint)?;
+        let plan = offer.plan(asked.epoch, asked.world_size, self.streams.workers()).await?;
+        if let Some(caller) = &asked.gang {
+            // Before anything is sent: two ranks of a generation never get rows of two plans.
+            self.gangs
+                .read(&self.caller(tenant, caller)?, &Reading::new(&asked.dataset, offer.fingerprint, plan.spec()))?;
+        }
+        let wanted = Wanted { tenant: tenant.clone(), offer, plan, share: asked.share(0)?, outgoing };
+        let mut subscriber = self.streams.subscribe(&wanted, asked.step, Terms::default()).await?;
+        let outgoing = subscriber.outgoing();
+        let seat = self.streams.claims().seat(tenant);
+        seat.put(subscriber);
+        Ok(Flow {
+            core: Arc::clone(self),
+            wanted,
+            generation: asked.gang.as_ref().map(|caller| caller.generation),
+            seat,
+            outgoing,
+            counters: self.config.admin.metrics().stream(self.label(tenant, &asked.dataset)),
+            permit,
+            in_flight: None,
+            step: asked.step,
+        })
+    }
+}
+
+/// One stream on its way.
+pub(crate) struct Streaming {
+    flow: Flow,
+    leash: Leash,
+    begun: bool,
+}
+
+/// The batches of a stream, from one step to the next.
+struct Flow {
+    core: Arc<Core>,
+    wanted: Wanted,
+    generation: Option<u64>,
+    /// Its place in a line, unless it was given up to those who wait for memory: then it gets another.
+    seat: Revocable<Subscriber>,
+    /// The claim on batches that are on their way out.
+    #[expect(dead_code, reason = "held for its drop")]
+    outgoing: Option<Claim>,
+    counters: StreamCounters,
+    permit: StreamPermit,
+    /// The claim of the batch that is on its way out.
+    in_flight: Option<InFlight>,
+    /// The step that is sent next.
+    step: u64,
+}
+
+impl Streaming {
+    pub(crate) async fn next(&mut self) -> Result<Option<Message>, Status> {
+        if !self.begun {
+            self.begun = true;
+            return Ok(Some(Message::Schema(schema_message(&self.flow.wanted.offer.columns))));
+        }
+        self.flow.in_flight = None;
+        let step = self.flow.step;
+        // Whatever the stream waits for, a batch, memory or its tenant's turn, its end comes first: nothing is sent after it.
+        tokio::select! {
+            biased;
+            end = self.leash.pulled(step) => Err(end.status()),
+            message = self.flow.next() => message,
+        }
+    }
+}
+
+impl Flow {
+    /// The next batch, when there is one and it may go out.
+    async fn next(&mut self) -> Result<Option<Message>, Status> {
+        let mut place = self.seat.take();
+        let found = self.find(&mut place).await.inspect_err(|status| {
+            if status.code() == Code::FailedPrecondition {
+                // A file changed: the next call is to see what is there now.
+                self.core.opened.forget(&self.wanted.offer);
+            }
+        })?;
+        if let Some(place) = place {
+            // Also while it waits for its turn, which its own quota decides, others may have its memory.
+            self.seat.put(place);
+        }
+        let Found::Batch(batch) = found else { return Ok(None) };
+        let bytes = batch.body_len() as u64;
+        let claim = self.permit.acquire(bytes).await.map_err(|error| to_status(&error))?;
+        self.in_flight = Some(claim);
+        self.counters.sent(batch.position.rows, bytes);
+        self.step = batch.position.step + 1;
+        let metadata = match self.generation {
+            None => batch.metadata.clone(),
+            generation => Position { generation, ..batch.position.clone() }.to_json().into(),
+        };
+        Ok(Some(Message::Batch(batch, metadata)))
+    }
+
+    /// What is there at the next step, in `place` or in another one if it has none or fell behind.
+    async fn find(&self, place: &mut Option<Subscriber>) -> Result<Found, Status> {
+        let mut terms = Terms { paid: true, alone: false };
+        loop {
+            let subscriber = match place {
+                Some(subscriber) => subscriber,
+                None => {
+                    let again = self.core.streams.subscribe(&self.wanted, self.step, terms).await;
+                    place.insert(again.map_err(|error| to_status(&error))?)
+                }
+            };
+            match subscriber.next().await? {
+                // The line that it left behind has no more use for its memory.
+                Found::Behind => *place = None,
+                Found::Left => (*place, terms.alone) = (None, true),
+                found => return Ok(found),
+            }
+        }
+    }
+}
+
+/// What ends a stream, whatever it does: its generation is over, or the server is to end.
+struct Leash {
+    fence: Option<Fence>,
+    draining: watch::Receiver<bool>,
+}
+
+impl Leash {
+    /// Waits until the stream must end at `step`, and says why. Cancel-safe.
+    async fn pulled(&mut self, step: u64) -> Pulled {
+        let fence = &mut self.fence;
+        let fenced = async {
+            match fence {
+                Some(fence) => fence.ended().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            error = fenced => Pulled::Fenced(error),
+            _ = self.draining.wait_for(|draining| *draining) => Pulled::Draining(step),
+        }
+    }
+}
+
+/// Why a stream ends before its last batch.
+enum Pulled {
+    Fenced(Error),
+    Draining(u64),
+}
+
+impl Pulled {
+    fn error(self) -> Error {
+        match self {
+            Self::Fenced(error) => error,
+            Self::Draining(step) => Error::Closed { why: draining(step).message().to_owned() },
+        }
+    }
+
+    fn status(&self) -> Status {
+        match self {
+            Self::Fenced(error) => to_status(error),
+            Self::Draining(step) => draining(*step),
+        }
+    }
+}
+
+/// What a stream is told when the server is to end.
+pub(crate) fn draining(step: u64) -> Status {
+    Status::unavailable(format!("the server is draining; go on from step {step} at another replica, or here later"))
+}

@@ -1,0 +1,393 @@
+//! What callers send, on its way in: a message is paid for before it is in memory, by its tenant, and comes in time.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use arrow::buffer::{Buffer, MutableBuffer};
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt as _;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, timeout, timeout_at};
+use tonic::Status;
+use tonic::body::Body;
+
+use crate::error::{Error, Result};
+use crate::flight::grpc_codec::{Event, Head, Limits as FrameLimits, Reader};
+use crate::flight::put::ipc::MAX_HEADER;
+use crate::flight::server::access::auth::Tenant;
+use crate::flight::server::ops::limits::Limits;
+use crate::flight::status::from_status;
+
+/// Bytes that one permit stands for: a semaphore counts to 2^32.
+const UNIT: usize = 4096;
+/// Least bytes of all messages that are on their way in.
+const LEAST: u64 = 32 << 20;
+/// Least bytes of all answers that are on their way out: some of the longest.
+const LEAST_OUT: u64 = 128 << 20;
+/// A request of more bytes is paid for; of smaller ones there are as many as calls.
+const SMALL: usize = 64 << 10;
+/// Longest wait for room that other messages take.
+const LONGEST: Duration = Duration::from_secs(300);
+
+/// What of one kind a tenant has under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A call with one request.
+    Call,
+    /// A stream of batches, until its ticket is here.
+    Ticket,
+    /// An attempt that is put.
+    Write,
+}
+
+#[derive(Debug)]
+struct Account {
+    calls: u32,
+    tickets: u32,
+    writes: u32,
+    room: Arc<Semaphore>,
+    answers: Arc<Semaphore>,
+}
+
+/// All that is on its way in, and answers that are not read yet.
+#[derive(Debug)]
+pub(crate) struct Incoming {
+    limits: Limits,
+    whole: Arc<Semaphore>,
+    /// Units that one tenant may have of the whole, so that it cannot keep the others out.
+    share: usize,
+    /// Apart from the requests: those that hold memory for one wait for no other.
+    answers: Arc<Semaphore>,
+    share_of_answers: usize,
+    accounts: Mutex<HashMap<Tenant, Account>>,
+}
+
+impl Incoming {
+    /// A quarter of the memory budget is for what comes in, and as much for answers to calls.
+    pub(crate) fn new(limits: Limits, memory_budget: u64) -> Arc<Self> {
+        let room = |least: u64| {
+            let bytes = usize::try_from((memory_budget / 4).max(least)).unwrap_or(usize::MAX);
+            let units = (bytes / UNIT).min(1 << 28);
+            (Arc::new(Semaphore::new(units)), units - units / 4)
+        };
+        let ((whole, share), (answers, share_of_answers)) = (room(LEAST), room(LEAST_OUT));
+        Arc::new(Self { limits, whole, share, answers, share_of_answers, accounts: Mutex::default() })
+    }
+
+    fn accounts(&self) -> MutexGuard<'_, HashMap<Tenant, Account>> {
+        // Counters are changed one at a time.
+        self.accounts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for one more call of `tenant`.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] if it has too many.
+    pub(crate) fn enter(self: &Arc<Self>, tenant: &Tenant, kind: Kind) -> Result<Place> {
+        let mut accounts = self.accounts();
+        let account = accounts.entry(tenant.clone()).or_insert_with(|| Account {
+            calls: 0,
+            tickets: 0,
+            writes: 0,
+            room: Arc::new(Semaphore::new(self.share)),
+            answers: Arc::new(Semaphore::new(self.share_of_answers)),
+        });
+        let (count, most, what, option) = match kind {
+            Kind::Call => (&mut account.calls, self.limits.calls_per_tenant, "call", "calls_per_tenant"),
+            Kind::Ticket => (&mut account.tickets, self.limits.calls_per_tenant, "ticket", "calls_per_tenant"),
+            Kind::Write => (&mut account.writes, self.limits.writes_per_tenant, "write", "writes_per_tenant"),
+        };
+        if *count >= most {
+            let (what, asked) = (format!("another {what} at once for tenant {tenant}"), u64::from(*count) + 1);
+            return Err(Error::limit(what, asked, most.into(), option));
+        }
+        *count += 1;
+        let (room, answers) = (Arc::clone(&account.room), Arc::clone(&account.answers));
+        Ok(Place { incoming: Arc::clone(self), tenant: tenant.clone(), kind, room, answers })
+    }
+}
+
+/// A call that is under way.
+#[derive(Debug)]
+pub(crate) struct Place {
+    incoming: Arc<Incoming>,
+    tenant: Tenant,
+    kind: Kind,
+    room: Arc<Semaphore>,
+    answers: Arc<Semaphore>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut accounts = self.incoming.accounts();
+        if let Some(account) = accounts.get_mut(&self.tenant) {
+            match self.kind {
+                Kind::Call => account.calls -= 1,
+                Kind::Ticket => account.tickets -= 1,
+                Kind::Write => account.writes -= 1,
+            }
+            if account.calls == 0 && account.tickets == 0 && account.writes == 0 {
+                accounts.remove(&self.tenant);
+            }
+        }
+    }
+}
+
+/// So many units of a tenant's share, and of the whole.
+async fn acquire(
+    (share, whole): (&Arc<Semaphore>, &Arc<Semaphore>),
+    units: usize,
+    culprit: &'static str,
+) -> Result<Claim> {
+    let units = u32::try_from(units).unwrap_or(u32::MAX);
+    let acquire = async {
+        let share = Arc::clone(share).acquire_many_owned(units).await;
+        let whole = Arc::clone(whole).acquire_many_owned(units).await;
+        share.and_then(|share| Ok(Claim { _share: share, _whole: whole? }))
+    };
+    let late = |_| Error::Timeout { stage: "receive", culprit: culprit.to_owned(), waited: LONGEST };
+    // The semaphores are never closed.
+    timeout(LONGEST, acquire).await.map_err(late)?.map_err(|error| Error::Closed { why: error.to_string() })
+}
+
+/// Memory for a message; given back on drop.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    _share: OwnedSemaphorePermit,
+    _whole: OwnedSemaphorePermit,
+}
+
+impl Place {
+    /// Memory for `bytes` bytes, once there is so much.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] if there is never so much; [`Error::Timeout`].
+    async fn claim(&self, bytes: usize) -> Result<Claim> {
+        let units = bytes.div_ceil(UNIT);
+        if units > self.incoming.share {
+            return Err(Error::limit(
+                "a message on its way in",
+                bytes as u64,
+                (self.incoming.share * UNIT) as u64,
+                "memory_budget",
+            ));
+        }
+        acquire((&self.room, &self.incoming.whole), units, "room for a message: others are on their way in").await
+    }
+
+    /// Memory for an answer of `bytes` bytes, once there is so much; the longest have all that one tenant may.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`].
+    pub(crate) async fn answer(&self, bytes: usize) -> Result<Claim> {
+        let units = bytes.div_ceil(UNIT).min(self.incoming.share_of_answers);
+        let others = "room for an answer: others are not read yet";
+        acquire((&self.answers, &self.incoming.answers), units, others).await
+    }
+
+    /// The body of a call with one request, and what it is paid with.
+    ///
+    /// # Errors
+    /// A status for a body that is too long, too late or cut off.
+    pub(crate) async fn request(&self, mut body: Body) -> Result<(Bytes, Option<Claim>), Status> {
+        let (limit, patience) = (self.incoming.limits.call_bytes(), self.incoming.limits.handshake());
+        let deadline = Instant::now() + patience;
+        let (mut whole, mut claim) = (BytesMut::new(), None);
+        loop {
+            let late = |_| Status::deadline_exceeded(format!("the request did not come within {patience:?}"));
+            let Some(frame) = timeout_at(deadline, body.frame()).await.map_err(late)? else { break };
+            let Ok(data) = frame?.into_data() else { continue };
+            let length = whole.len() + data.len();
+            if length > limit {
+                return Err(Status::out_of_range(format!("a request has at most {limit} bytes")));
+            }
+            if length > SMALL && claim.is_none() {
+                let room = timeout_at(deadline, self.claim(limit)).await;
+                let room = room.map_err(|_| Status::unavailable("there is no room for the request; try again"))?;
+                claim = Some(room.map_err(|error| crate::flight::status::to_status(&error))?);
+            }
+            whole.extend_from_slice(&data);
+        }
+        Ok((whole.freeze(), claim))
+    }
+
+    /// The messages of a stream that is put.
+    pub(crate) fn messages(self, body: Body) -> Arrivals {
+        let limits = FrameLimits { header: MAX_HEADER, body: self.incoming.limits.message_bytes };
+        Arrivals { body, piece: Bytes::new(), reader: Reader::new(limits), place: self }
+    }
+}
+
+/// A message that is put, and what it is paid with.
+#[derive(Debug)]
+pub(crate) struct Arrived {
+    pub(crate) head: Head,
+    pub(crate) body: Buffer,
+    _claim: Claim,
+}
+
+/// Messages as they come.
+#[derive(Debug)]
+pub(crate) struct Arrivals {
+    body: Body,
+    piece: Bytes,
+    reader: Reader,
+    place: Place,
+}
+
+impl Arrivals {
+    /// The next message; none after the last.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`] and [`Error::Limit`] for what is no message or too long; [`Error::Timeout`] for one that does not come in
+    /// time; what the connection says.
+    pub(crate) async fn next(&mut self) -> Result<Option<Arrived>> {
+        let limits = &self.place.incoming.limits;
+        let silence = Duration::from_secs(limits.put_silence_seconds);
+        if self.piece.is_empty() && !self.more(Instant::now() + silence, silence).await? {
+            return Ok(None);
+        }
+        let patience = Duration::from_secs(self.place.incoming.limits.put_message_seconds);
+        let mut deadline = Instant::now() + patience;
+        let mut claim = self.place.claim(MAX_HEADER).await?;
+        let (mut head, mut body) = (Head::default(), MutableBuffer::new(0));
+        loop {
+            match self.reader.read(&mut self.piece).map_err(named)? {
+                Event::Head(found) => {
+                    // Not both at once: those that wait for more must not keep each other from it.
+                    drop(claim);
+                    let waited = Instant::now();
+                    claim = self.place.claim(found.body + MAX_HEADER).await?;
+                    deadline += waited.elapsed();
+                    body = MutableBuffer::with_capacity(found.body);
+                    head = found;
+                    self.place.incoming.limits.admit_metadata(head.metadata.len())?;
+                }
+                Event::Body(some) => body.extend_from_slice(&self.piece.split_to(some)),
+                Event::End => return Ok(Some(Arrived { head, body: body.into(), _claim: claim })),
+                Event::More => {
+                    if !self.more(deadline, patience).await? {
+                        return Err(Error::Closed { why: "the writer left in the middle of a message".to_owned() });
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits for more bytes; false if there are no more.
+    async fn more(&mut self, deadline: Instant, patience: Duration) -> Result<bool> {
+        let late =
+            |_| Error::Timeout { stage: "receive", culprit: "the writer's next bytes".to_owned(), waited: patience };
+        while self.piece.is_empty() {
+            let Some(frame) = timeout_at(deadline, self.body.frame()).await.map_err(late)? else { return Ok(false) };
+            let frame = frame.map_err(|status| from_status("the writer", &status))?;
+            self.piece = frame.into_data().unwrap_or_default();
+        }
+        Ok(true)
+    }
+}
+
+/// The option of this side that says how long a message may be.
+fn named(error: Error) -> Error {
+    match error {
+        Error::Limit { what, asked, limit, .. } => Error::limit(what, asked, limit, "message_bytes"),
+        error => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::{Full, StreamBody};
+
+    use super::*;
+
+    fn incoming(limits: Limits) -> Arc<Incoming> {
+        Incoming::new(limits, 0)
+    }
+
+    fn tenant(name: &str) -> Tenant {
+        Tenant::new(name).unwrap()
+    }
+
+    /// A body of these bytes, after which it says nothing.
+    fn mute(bytes: &[u8]) -> Body {
+        let first = futures::stream::iter([Ok::<_, Status>(http_body::Frame::data(Bytes::copy_from_slice(bytes)))]);
+        Body::new(StreamBody::new(futures::StreamExt::chain(first, futures::stream::pending())))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_does_not_come_is_not_waited_for() {
+        let incoming = incoming(Limits::default());
+        let call = || incoming.enter(&tenant("a"), Kind::Call).unwrap();
+        let start = Instant::now();
+        let status = call().request(mute(b"abc")).await.unwrap_err();
+        assert_eq!((status.code(), start.elapsed().as_secs()), (tonic::Code::DeadlineExceeded, 10));
+        let write = |bytes: &[u8]| incoming.enter(&tenant("a"), Kind::Write).unwrap().messages(mute(bytes));
+        for (bytes, seconds) in [(&[][..], 600), (&[0, 0, 0][..], 120), (&[0, 0, 0, 0, 9, 0x12, 3, 1][..], 120)] {
+            let start = Instant::now();
+            let error = write(bytes).next().await.unwrap_err();
+            assert!(matches!(error, Error::Timeout { .. }), "{error}");
+            assert_eq!(start.elapsed().as_secs(), seconds, "{bytes:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_announced_is_paid_for_by_its_tenant() {
+        let incoming = incoming(Limits::default());
+        let large = crate::flight::grpc_codec::head(b"", b"", 20 << 20).unwrap();
+        let write = |name: &str| incoming.enter(&tenant(name), Kind::Write).unwrap().messages(mute(&large));
+        let (mut first, mut second, mut small) = (write("a"), write("a"), write("b"));
+        small.body = Body::new(Full::new(crate::flight::grpc_codec::head(b"h", b"", 0).unwrap()));
+        // Two of 20 MiB do not fit the share of 24 MiB, and leave room for another tenant.
+        let waits = futures::future::join(first.next(), second.next());
+        tokio::select! {
+            biased;
+            _ = waits => panic!("neither has come"),
+            found = small.next() => assert_eq!(found.unwrap().unwrap().head.header, b"h"),
+        }
+        drop((first, second, small));
+        assert!(incoming.accounts().is_empty());
+        assert_eq!(incoming.whole.available_permits() * UNIT, LEAST as usize);
+        let huge = crate::flight::grpc_codec::head(b"", b"", 60 << 20).unwrap();
+        let error = incoming.enter(&tenant("a"), Kind::Write).unwrap().messages(mute(&huge)).next().await.unwrap_err();
+        assert!(matches!(error, Error::Limit { option: "memory_budget", .. }), "{error}");
+        let huge = crate::flight::grpc_codec::head(b"", b"", 100 << 20).unwrap();
+        let error = incoming.enter(&tenant("a"), Kind::Write).unwrap().messages(mute(&huge)).next().await.unwrap_err();
+        assert!(matches!(error, Error::Limit { option: "message_bytes", .. }), "{error}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_that_nobody_reads_are_a_tenants_own_affair() {
+        let incoming = incoming(Limits::default());
+        let enter = |name: &str| incoming.enter(&tenant(name), Kind::Call).unwrap();
+        let (first, second) = (enter("a"), enter("a"));
+        let unread = first.answer(90 << 20).await.unwrap();
+        let error = second.answer(10 << 20).await.unwrap_err();
+        assert!(matches!(&error, Error::Timeout { culprit, .. } if culprit.contains("not read")), "{error}");
+        second.claim(20 << 20).await.unwrap();
+        enter("b").answer(20 << 20).await.unwrap();
+        drop(unread);
+        second.answer(1 << 30).await.unwrap();
+        assert_eq!(incoming.answers.available_permits() * UNIT, LEAST_OUT as usize);
+    }
+
+    #[tokio::test]
+    async fn calls_and_writes_of_a_tenant_are_counted_apart() {
+        let incoming = incoming(Limits { calls_per_tenant: 2, writes_per_tenant: 1, ..Limits::default() });
+        let kinds = [Kind::Call, Kind::Call, Kind::Ticket, Kind::Ticket, Kind::Write];
+        let held = kinds.map(|kind| incoming.enter(&tenant("a"), kind).unwrap());
+        for (kind, name) in
+            [(Kind::Call, "calls_per_tenant"), (Kind::Ticket, "calls_per_tenant"), (Kind::Write, "writes_per_tenant")]
+        {
+            let error = incoming.enter(&tenant("a"), kind).unwrap_err();
+            assert!(error.to_string().contains(name), "{error}");
+            incoming.enter(&tenant("b"), kind).unwrap();
+        }
+        drop(held);
+        incoming.enter(&tenant("a"), Kind::Write).unwrap();
+        let long = Body::new(Full::new(Bytes::from(vec![0; (2 << 20) + (4 << 10) + 1])));
+        let status = incoming.enter(&tenant("a"), Kind::Call).unwrap().request(long).await.unwrap_err();
+        assert_eq!(status.code(), tonic::Code::OutOfRange);
+    }
+}

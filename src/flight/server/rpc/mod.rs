@@ -1,0 +1,9 @@
+//! The calls of Arrow Flight and their bodies, and the same without a network.
+
+pub(crate) mod body;
+pub(crate) mod core;
+pub(crate) mod incoming;
+pub(crate) mod local;
+pub(crate) mod put;
+pub(crate) mod service;
+pub(crate) mod writes;

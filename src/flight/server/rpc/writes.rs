@@ -1,0 +1,60 @@
+//! Datasets put into a server by the process that it runs in: without a connection, and without a copy of what is given.
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::SchemaRef;
+use tokio::runtime::Handle;
+
+use crate::error::Result;
+use crate::flight::put::{Committed, Mode, Staged, Staging, Token, WriteId};
+
+/// The way into a server's [`Staging`] for the process that it runs in; the same writes as those of clients. Clones are the same way.
+#[derive(Debug, Clone)]
+pub struct Writes {
+    staging: Staging,
+    runtime: Handle,
+}
+
+impl Writes {
+    pub(crate) fn new(staging: Staging, runtime: Handle) -> Self {
+        Self { staging, runtime }
+    }
+
+    /// As [`Staging::stage`], and waits for it.
+    ///
+    /// # Errors
+    /// As there; [`Error::Closed`](crate::Error::Closed) once the server has ended.
+    ///
+    /// # Panics
+    /// Within a task of an asynchronous runtime, which must not wait.
+    pub fn stage(
+        &self,
+        write: &WriteId,
+        task: u32,
+        schema: SchemaRef,
+        batches: impl Iterator<Item = Result<RecordBatch>>,
+    ) -> Result<Staged> {
+        self.runtime.block_on(self.staging.stage(write, task, 0, schema, futures::stream::iter(batches)))
+    }
+
+    /// As [`Staging::commit`], and waits for it.
+    ///
+    /// # Errors
+    /// As there; [`Error::Closed`](crate::Error::Closed) once the server has ended.
+    ///
+    /// # Panics
+    /// As [`stage`](Self::stage).
+    pub fn commit(&self, write: &WriteId, mode: Mode, tokens: &[Token]) -> Result<Committed> {
+        self.runtime.block_on(self.staging.commit(write, mode, tokens))
+    }
+
+    /// As [`Staging::abort`], and waits for it.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// As [`stage`](Self::stage).
+    pub fn abort(&self, write: &WriteId) -> Result<()> {
+        self.runtime.block_on(self.staging.abort(write))
+    }
+}

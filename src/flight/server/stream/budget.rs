@@ -1,0 +1,484 @@
+//! The memory of a server's streams: one budget, claimed whole before a stream begins, and what ended lines keep of it for those
+//! that begin.
+//!
+//! Nobody waits for memory that nobody needs: while somebody waits, nothing is kept, and what a stream holds that nobody takes anything
+//! of is given up. Tenants take turns: where one holds more than its share, another that waits gets part of it. A stream that gave up its
+//! memory goes on where it was once it has some again, so its client notices nothing but the wait.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+use super::revocable::{Held, Revocable};
+use crate::error::{Error, Result};
+use crate::flight::server::access::auth::Tenant;
+use crate::manifest::Fingerprint;
+use crate::memory::{Pool, SlabPool};
+
+/// Unit of the memory budget, in bytes: permits are 32 bits wide.
+const UNIT: u64 = 4096;
+
+/// How long a stream waits for others to give memory back.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How often one that waits asks who could give memory back.
+const ASKS: Duration = Duration::from_secs(1);
+
+/// How long nothing may be taken of a stream while others wait for memory.
+const STALLED: Duration = Duration::from_secs(10);
+
+/// How long one waits until a tenant that has more than its share gives up some of it.
+const TURN: Duration = Duration::from_secs(10);
+
+/// Pools that are kept at most.
+const IDLE: usize = 16;
+
+/// The budget.
+#[derive(Debug)]
+pub(crate) struct ByteBudget {
+    free: Arc<Semaphore>,
+    budget: u64,
+    kept: Mutex<Kept>,
+    accounts: Arc<Accounts>,
+    /// Streams that hold memory, or may.
+    seats: Mutex<Vec<Weak<dyn Held>>>,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    /// Memory of lines that ended, the last one at the end, each with the claim on it: fresh pages cost more than a batch.
+    pools: VecDeque<Idle>,
+    /// Streams that wait for memory.
+    waiting: usize,
+}
+
+/// A pool that nobody uses. It goes to streams of the same tenant and the same data only: whoever received its batches through shared
+/// memory can read what lies there next, and whoever reads the next line with this tenant what lies there still.
+#[derive(Debug)]
+struct Idle {
+    pool: Arc<Pool>,
+    data: Fingerprint,
+    /// Bytes of each of its batches, where they share slabs; else 0.
+    together: usize,
+    claim: Claim,
+}
+
+/// Who holds how much, and who waits.
+#[derive(Debug, Default)]
+struct Accounts(Mutex<HashMap<Tenant, Account>>);
+
+#[derive(Debug, Default)]
+struct Account {
+    permits: usize,
+    waiting: usize,
+    /// Held by the one claim of the tenant that is in the queue, so that tenants take turns there.
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Accounts {
+    fn change<T>(&self, tenant: &Tenant, change: impl FnOnce(&mut Account) -> T) -> T {
+        // Numbers are whole between any two statements.
+        let mut accounts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let account = accounts.entry(tenant.clone()).or_default();
+        let changed = change(account);
+        if account.permits == 0 && account.waiting == 0 {
+            accounts.remove(tenant);
+        }
+        changed
+    }
+
+    /// What each tenant holds or waits for.
+    fn all(&self) -> HashMap<Tenant, usize> {
+        let accounts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        accounts.iter().map(|(tenant, account)| (tenant.clone(), account.permits)).collect()
+    }
+}
+
+/// A part of the budget, given back on drop.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    permit: OwnedSemaphorePermit,
+    tenant: Tenant,
+    accounts: Arc<Accounts>,
+}
+
+impl Claim {
+    fn new(permit: OwnedSemaphorePermit, tenant: &Tenant, accounts: &Arc<Accounts>) -> Self {
+        accounts.change(tenant, |account| account.permits += permit.num_permits());
+        Self { permit, tenant: tenant.clone(), accounts: Arc::clone(accounts) }
+    }
+
+    /// Takes `bytes` of it as a claim of their own; none if it has fewer.
+    pub(crate) fn split(&mut self, bytes: u64) -> Option<Self> {
+        let permit = self.permit.split(usize::try_from(bytes.div_ceil(UNIT)).ok()?)?;
+        Some(Self { permit, tenant: self.tenant.clone(), accounts: Arc::clone(&self.accounts) })
+    }
+
+    /// Adds `more`, of the same budget.
+    pub(crate) fn add(&mut self, mut more: Self) {
+        let count = more.permit.num_permits();
+        if let Some(permit) = more.permit.split(count) {
+            self.accounts.change(&more.tenant, |account| account.permits -= count);
+            self.accounts.change(&self.tenant, |account| account.permits += count);
+            self.permit.merge(permit);
+        }
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let count = self.permit.num_permits();
+        self.accounts.change(&self.tenant, |account| account.permits -= count);
+    }
+}
+
+/// One that waits: while there is any, nothing is kept.
+struct Waiting<'a>(&'a ByteBudget, Tenant);
+
+impl<'a> Waiting<'a> {
+    fn new(claims: &'a ByteBudget, tenant: &Tenant) -> Self {
+        claims.accounts.change(tenant, |account| account.waiting += 1);
+        let mut kept = claims.kept();
+        kept.waiting += 1;
+        let given_up = std::mem::take(&mut kept.pools);
+        drop(kept);
+        drop(given_up);
+        Self(claims, tenant.clone())
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.kept().waiting -= 1;
+        self.0.accounts.change(&self.1, |account| account.waiting -= 1);
+    }
+}
+
+impl ByteBudget {
+    pub(crate) fn new(budget: u64) -> Self {
+        let permits = usize::try_from(budget / UNIT).unwrap_or(usize::MAX).min(Semaphore::MAX_PERMITS);
+        Self {
+            free: Arc::new(Semaphore::new(permits)),
+            budget,
+            kept: Mutex::default(),
+            accounts: Arc::default(),
+            seats: Mutex::default(),
+        }
+    }
+
+    /// Bytes of the budget.
+    pub(crate) fn budget(&self) -> u64 {
+        self.budget
+    }
+
+    /// Bytes that streams have claimed.
+    pub(crate) fn used(&self) -> u64 {
+        let kept: usize = self.kept().pools.iter().map(|idle| idle.claim.permit.num_permits()).sum();
+        let free = (self.free.available_permits() + kept) as u64;
+        self.budget.saturating_sub(free.saturating_mul(UNIT))
+    }
+
+    /// A seat for what a stream of `tenant` holds: those who wait for memory may take it.
+    pub(crate) fn seat<T: std::fmt::Debug + Send + 'static>(&self, tenant: &Tenant) -> Revocable<T> {
+        let seat = Revocable::new(tenant);
+        let mut seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
+        seats.retain(|seat| seat.strong_count() > 0);
+        seats.push(Arc::downgrade(&seat.held()));
+        seat
+    }
+
+    /// ByteBudget `bytes` for `tenant`, waiting for others to give memory back.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] for more than the budget; [`Error::Remote`], to be tried again, where nothing came back in time.
+    pub(crate) async fn claim(&self, tenant: &Tenant, bytes: u64) -> Result<Claim> {
+        let permits = u32::try_from(bytes.div_ceil(UNIT)).ok().filter(|_| bytes <= self.budget);
+        let permits = permits.ok_or_else(|| Error::limit("one stream", bytes, self.budget, "memory_budget"))?;
+        if let Some(claim) = self.try_claim(tenant, bytes) {
+            return Ok(claim);
+        }
+        let _waiting = Waiting::new(self, tenant);
+        let (free, started) = (Arc::clone(&self.free), Instant::now());
+        let turn = self.accounts.change(tenant, |account| Arc::clone(&account.turn));
+        let acquired = async {
+            let _turn = turn.lock().await;
+            free.acquire_many_owned(permits).await
+        };
+        let mut acquired = std::pin::pin!(acquired);
+        loop {
+            match tokio::time::timeout(ASKS, &mut acquired).await {
+                Ok(Ok(permit)) => return Ok(Claim::new(permit, tenant, &self.accounts)),
+                Ok(Err(_)) => return Err(Error::Closed { why: "the server is closed".to_owned() }),
+                Err(_) if started.elapsed() < PATIENCE => self.press(tenant, permits as usize, started.elapsed()),
+                // To be tried again: others will end, and another replica may have room.
+                Err(_) => {
+                    let own = self.accounts.all().get(tenant).copied().unwrap_or(0) as u64 * UNIT;
+                    // How much others hold is the operator's to know.
+                    let (used, budget) = (self.used(), self.budget);
+                    tracing::warn!(waits = %tenant, bytes, own, used, budget, "no memory for another stream");
+                    return Err(Error::Remote {
+                        peer: "the server".to_owned(),
+                        what: format!(
+                            "has no memory for another stream: {bytes} bytes beside {own} that this tenant holds of its \
+                             memory_budget; nobody gave any back within {} s",
+                            PATIENCE.as_secs()
+                        ),
+                        source: None,
+                    });
+                }
+            }
+        }
+    }
+
+    /// Makes one stream give up its memory for `tenant`, which has waited for `waited`: one that nobody takes anything of; or one of a
+    /// tenant with more than its share, if `tenant` has no more than its own with what it asks for, or nothing at all.
+    fn press(&self, tenant: &Tenant, asked: usize, waited: Duration) {
+        let seats: Vec<Arc<dyn Held>> = {
+            let seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
+            seats.iter().filter_map(Weak::upgrade).collect()
+        };
+        let idle = |seat: &&Arc<dyn Held>| seat.idle().filter(|idle| *idle >= STALLED);
+        if let Some(seat) = seats.iter().filter(|seat| idle(seat).is_some()).max_by_key(|seat| idle(seat)) {
+            tracing::warn!(holder = %seat.tenant(), waits = %tenant, "memory of a stream that nobody reads is given to another");
+            seat.give_up();
+            return;
+        }
+        if waited < TURN {
+            return;
+        }
+        let accounts = self.accounts.all();
+        let share = usize::try_from(self.budget / UNIT).unwrap_or(usize::MAX) / accounts.len().max(1);
+        let own = accounts.get(tenant).copied().unwrap_or(0);
+        if own > 0 && own.saturating_add(asked) > share {
+            return;
+        }
+        let others = accounts.iter().filter(|(other, held)| *other != tenant && **held > share);
+        let Some((most, _)) = others.max_by_key(|(_, held)| **held) else { return };
+        // The last to come is the first to go.
+        if seats.iter().rev().filter(|seat| seat.tenant() == most).any(|seat| seat.give_up()) {
+            tracing::warn!(holder = %most, waits = %tenant, "memory beyond a tenant's share is given to another");
+        }
+    }
+
+    /// ByteBudget `bytes` if they are there now. What ended lines keep is given up for it, the oldest first.
+    pub(crate) fn try_claim(&self, tenant: &Tenant, bytes: u64) -> Option<Claim> {
+        let permits = u32::try_from(bytes.div_ceil(UNIT)).ok()?;
+        loop {
+            if let Ok(permit) = Arc::clone(&self.free).try_acquire_many_owned(permits) {
+                return Some(Claim::new(permit, tenant, &self.accounts));
+            }
+            let given_up = self.kept().pools.pop_front();
+            drop(given_up?);
+        }
+    }
+
+    /// As [`try_claim`](Self::try_claim), but leaves alone what ended lines keep and what others wait for: for what is nice to have.
+    pub(crate) fn try_spare(&self, tenant: &Tenant, bytes: u64) -> Option<Claim> {
+        let permits = u32::try_from(bytes.div_ceil(UNIT)).ok()?;
+        if self.kept().waiting > 0 {
+            return None;
+        }
+        let permit = Arc::clone(&self.free).try_acquire_many_owned(permits).ok()?;
+        Some(Claim::new(permit, tenant, &self.accounts))
+    }
+
+    /// Keeps the pool of a line that ended, with as much of the line's claim as it holds at most; the rest of it is free at once.
+    /// `together` are the bytes of each of its batches, where they share slabs. Nothing is kept that the claim does not pay for, or
+    /// while somebody waits for memory.
+    pub(crate) fn keep(&self, pool: Arc<Pool>, data: Fingerprint, mut claim: Claim, together: usize) {
+        // The rest was for reading.
+        let paid = claim.split(SlabPool::bytes(pool.budget(), together) as u64);
+        let mut kept = self.kept();
+        let Some(part) = paid.filter(|_| kept.waiting == 0) else {
+            drop(kept);
+            // The pool's memory first.
+            drop(pool);
+            drop(claim);
+            return;
+        };
+        kept.pools.push_back(Idle { pool, data, together, claim: part });
+        let given_up = if kept.pools.len() > IDLE { kept.pools.pop_front() } else { None };
+        drop(kept);
+        drop(given_up);
+    }
+
+    /// The pool of an ended line of `tenant` over the same `data` whose batches were alike.
+    pub(crate) fn reuse(
+        &self,
+        (tenant, data): (&Tenant, Fingerprint),
+        budget: usize,
+        together: usize,
+    ) -> Option<Arc<Pool>> {
+        let mut kept = self.kept();
+        let own = |idle: &Idle| idle.claim.tenant == *tenant && idle.data == data;
+        let alike = |idle: &Idle| own(idle) && idle.pool.budget() == budget && idle.together == together;
+        let at = kept.pools.iter().rposition(alike)?;
+        let found = kept.pools.remove(at);
+        drop(kept);
+        found.map(|idle| idle.pool)
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        // Numbers and queues are whole between any two statements.
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::SystemAllocator;
+
+    const DATA: Fingerprint = Fingerprint::from_bytes([0; 32]);
+
+    fn pool(budget: u64) -> Arc<Pool> {
+        Pool::new(Arc::new(SystemAllocator), budget as usize)
+    }
+
+    fn tenant(name: &str) -> Tenant {
+        Tenant::new(name).unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_ended_lines_keep_is_nobodys_wait() {
+        let (anna, claims) = (tenant("anna"), ByteBudget::new(100 * UNIT));
+        let line = claims.claim(&anna, 80 * UNIT).await.unwrap();
+        assert!(claims.try_claim(&anna, 30 * UNIT).is_none());
+        // The line ends while a stream waits: what it held goes to the stream and is not kept.
+        let waits = claims.claim(&anna, 90 * UNIT);
+        let ends = async {
+            tokio::task::yield_now().await;
+            claims.keep(pool(UNIT), DATA, line, 0);
+        };
+        let (claimed, ()) =
+            tokio::time::timeout(Duration::from_secs(10), async { tokio::join!(waits, ends) }).await.unwrap();
+        drop(claimed.unwrap());
+        // Kept where nobody waits, used again, and given up for whoever needs it.
+        claims.keep(pool(60 * UNIT), DATA, claims.claim(&anna, 60 * UNIT).await.unwrap(), 0);
+        assert_eq!(claims.used(), 0);
+        assert!(claims.try_spare(&anna, 50 * UNIT).is_none(), "what is nice to have takes nothing from what is kept");
+        assert!(claims.reuse((&anna, DATA), 60 * 4096, 100_000).is_none(), "a pool for batches of another length");
+        assert!(
+            claims.reuse((&anna, DATA), 60 * 4096, 0).is_some() && claims.reuse((&anna, DATA), 60 * 4096, 0).is_none()
+        );
+        claims.keep(pool(60 * UNIT), DATA, claims.claim(&anna, 60 * UNIT).await.unwrap(), 0);
+        let mut all = claims.claim(&anna, 100 * UNIT).await.unwrap();
+        let part = all.split(40 * UNIT).unwrap();
+        drop(all);
+        assert_eq!(claims.used(), 40 * UNIT);
+        drop(part);
+        // Of a line that read far ahead only the pool's own part is kept, so that the next one can read ahead too.
+        let claims = ByteBudget::new(1000 * UNIT);
+        for _ in 0..3 {
+            claims.keep(pool(256 * UNIT), DATA, claims.claim(&anna, 900 * UNIT).await.unwrap(), 0);
+            assert_eq!(claims.free.available_permits(), 744);
+            claims.reuse((&anna, DATA), 1 << 20, 0).unwrap();
+        }
+        // What its slabs hold beyond the pool's budget is paid for too.
+        claims.keep(pool(256 * UNIT), DATA, claims.claim(&anna, 900 * UNIT).await.unwrap(), 100_000);
+        assert_eq!(claims.free.available_permits(), 1000 - 512);
+        claims.reuse((&anna, DATA), 1 << 20, 100_000).unwrap();
+        // A line that has not paid for all of it keeps nothing.
+        claims.keep(pool(256 * UNIT), DATA, claims.claim(&anna, 500 * UNIT).await.unwrap(), 100_000);
+        assert!(claims.free.available_permits() == 1000 && claims.reuse((&anna, DATA), 1 << 20, 100_000).is_none());
+        assert!(matches!(claims.claim(&anna, 1001 * UNIT).await, Err(Error::Limit { .. })));
+    }
+
+    /// Holds `bytes` of `claims` in a seat of `tenant`, as a stream does between two messages.
+    async fn stream(claims: &ByteBudget, tenant: &Tenant, bytes: u64) -> Revocable<Claim> {
+        let seat = claims.seat(tenant);
+        seat.put(claims.claim(tenant, bytes).await.unwrap());
+        seat
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_that_nobody_reads_gives_its_memory_to_the_next_one() {
+        let (anna, bert, claims) = (tenant("anna"), tenant("bert"), ByteBudget::new(100 * UNIT));
+        let unread = stream(&claims, &anna, 90 * UNIT).await;
+        let start = Instant::now();
+        let claimed = claims.claim(&bert, 80 * UNIT).await.unwrap();
+        assert!((STALLED..STALLED + 2 * ASKS).contains(&start.elapsed()), "{:?}", start.elapsed());
+        // Its client comes back, and waits like anybody else: for what is within reach, and no longer than he is told.
+        assert!(unread.take().is_none());
+        let start = Instant::now();
+        let error = claims.claim(&anna, 90 * UNIT).await.unwrap_err().to_string();
+        assert!(error.contains("no memory for another stream") && error.contains("within 30 s"), "{error}");
+        assert!(!error.contains("bert"), "{error}");
+        let others = (80 * UNIT).to_string();
+        assert!(!error.contains(&others), "what others hold is not told: {error}");
+        assert_eq!(start.elapsed(), PATIENCE);
+        drop(claimed);
+        unread.put(claims.claim(&anna, 90 * UNIT).await.unwrap());
+        assert!(unread.take().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn streams_that_are_read_keep_their_memory_unless_their_tenant_has_more_than_its_share() {
+        let (anna, bert, claims) = (tenant("anna"), tenant("bert"), Arc::new(ByteBudget::new(100 * UNIT)));
+        let mut seats = Vec::new();
+        for _ in 0..5 {
+            seats.push(stream(&claims, &anna, 20 * UNIT).await);
+        }
+        let read = async |seats: &[Revocable<Claim>]| loop {
+            for seat in seats {
+                if let Some(claim) = seat.take() {
+                    seat.put(claim);
+                }
+            }
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        };
+        // Her own next stream waits in vain; another tenant's does not.
+        tokio::select! {
+            _ = read(&seats) => unreachable!(),
+            claimed = claims.claim(&anna, 20 * UNIT) => assert!(claimed.is_err()),
+        }
+        let mut of_bert = Vec::new();
+        for _ in 0..2 {
+            tokio::select! {
+                _ = read(&seats) => unreachable!(),
+                claimed = claims.claim(&bert, 20 * UNIT) => of_bert.push(claimed.unwrap()),
+            }
+        }
+        assert_eq!(seats.iter().filter(|seat| seat.take().map(|claim| seat.put(claim)).is_some()).count(), 3);
+        // A third would be more than bert's share of a half.
+        tokio::select! {
+            _ = read(&seats) => unreachable!(),
+            claimed = claims.claim(&bert, 20 * UNIT) => assert!(claimed.is_err()),
+        }
+        assert_eq!(seats.iter().filter(|seat| seat.take().is_some()).count(), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_claims_of_one_tenant_are_one_place_in_the_queue() {
+        let (anna, bert, claims) = (tenant("anna"), tenant("bert"), Arc::new(ByteBudget::new(100 * UNIT)));
+        let first = claims.claim(&anna, 100 * UNIT).await.unwrap();
+        let order = Mutex::new(Vec::new());
+        let wait = async |tenant: &Tenant| {
+            let claimed = claims.claim(tenant, 100 * UNIT).await.unwrap();
+            order.lock().unwrap().push(tenant.name().to_owned());
+            drop(claimed);
+        };
+        let release = async {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            drop(first);
+        };
+        tokio::join!(wait(&anna), wait(&anna), wait(&anna), wait(&bert), release);
+        assert_eq!(order.into_inner().unwrap(), ["anna", "bert", "anna", "anna"]);
+    }
+
+    #[tokio::test]
+    async fn memory_of_one_tenant_is_never_the_next_ones() {
+        let (anna, bert, claims) = (tenant("anna"), tenant("bert"), ByteBudget::new(100 * UNIT));
+        claims.keep(pool(60 * UNIT), DATA, claims.claim(&anna, 60 * UNIT).await.unwrap(), 0);
+        assert!(claims.reuse((&bert, DATA), 60 * 4096, 0).is_none());
+        let other = Fingerprint::from_bytes([1; 32]);
+        assert!(
+            claims.reuse((&anna, other), 60 * 4096, 0).is_none(),
+            "others may read these data with anna, and not those"
+        );
+        assert!(claims.reuse((&anna, DATA), 60 * 4096, 0).is_some());
+    }
+}

@@ -1,0 +1,10 @@
+//! Streams of batches: what is made once for many, and what memory and which quota they take.
+
+pub(crate) mod budget;
+pub mod quota;
+pub(crate) mod revocable;
+pub(crate) mod rows;
+pub(crate) mod shared_plan;
+pub(crate) mod shared_stream;
+pub(crate) mod shared_streams;
+pub(crate) mod usage;

@@ -1,0 +1,397 @@
+//! What one tenant may take from the others: streams, bytes per second, bytes in flight.
+//!
+//! ```text
+//!   open_stream ─► StreamPermit ─ acquire(bytes) ─► waits for room in flight ─► waits for its turn ─► InFlight
+//! ```
+//!
+//! Too many streams are refused, and so is a message that could never fit; everything else waits, which is back-pressure. A wait
+//! ends with the stream: dropping the future gives back what it had taken. `governor` limits rates alone;
+//! streams and bytes in flight are most of this file.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+use crate::error::{Error, Result};
+use crate::flight::server::access::auth::Tenant;
+
+/// Streams of a tenant where nothing else is said.
+const STREAMS: u32 = 256;
+/// Bytes that one permit of room in flight stands for: a semaphore counts to 2^32.
+const UNIT: u64 = 4096;
+/// How far a tenant that was quiet may run ahead of its rate.
+const BURST: Duration = Duration::from_millis(250);
+/// Longest wait for a turn; a message that would wait longer is refused, for its client has given up by then.
+const LONGEST: Duration = Duration::from_secs(300);
+/// Tenants remembered; more are forgotten once they have no streams.
+const TENANTS: usize = 10_000;
+
+/// What one tenant may take; what is not given has the default's value.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Quota {
+    /// Streams at once; 256 by default.
+    pub streams: Option<u32>,
+    /// Bytes per second over all its streams; unlimited by default.
+    pub bytes_per_second: Option<u64>,
+    /// Bytes of batches that wait for the network, over all its streams; by default only the server's budget counts.
+    pub in_flight_bytes: Option<u64>,
+}
+
+/// The quotas of all tenants.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct QuotaOptions {
+    /// For every tenant that is not named.
+    pub default: Quota,
+    /// For tenants by name.
+    pub tenants: BTreeMap<String, Quota>,
+}
+
+impl QuotaOptions {
+    fn of(&self, tenant: &Tenant) -> Quota {
+        let own = self.tenants.get(tenant.name()).cloned().unwrap_or_default();
+        Quota {
+            streams: own.streams.or(self.default.streams).or(Some(STREAMS)),
+            bytes_per_second: own.bytes_per_second.or(self.default.bytes_per_second),
+            in_flight_bytes: own.in_flight_bytes.or(self.default.in_flight_bytes),
+        }
+    }
+
+    /// Checks every quota.
+    ///
+    /// # Errors
+    /// [`Error::Config`]: a quota of zero would let nothing through.
+    pub fn validate(&self) -> Result<()> {
+        for (name, quota) in
+            self.tenants.iter().map(|(name, quota)| (name.as_str(), quota)).chain([("default", &self.default)])
+        {
+            let zero = |option: &'static str| Err(Error::config(option, format!("the quota of {name} is zero")));
+            match quota {
+                Quota { streams: Some(0), .. } => return zero("streams"),
+                Quota { bytes_per_second: Some(0), .. } => return zero("bytes_per_second"),
+                Quota { in_flight_bytes: Some(0), .. } => return zero("in_flight_bytes"),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Evens a flow of bytes out to a rate. Pure: the time is what it is told, as time since the start.
+#[derive(Debug)]
+struct Pace {
+    /// Bytes per second, at least 1.
+    rate: u64,
+    /// When all bytes that were let through would have been, at the rate.
+    through: Duration,
+}
+
+impl Pace {
+    fn cost(&self, bytes: u64) -> Duration {
+        let nanoseconds = u128::from(bytes) * 1_000_000_000 / u128::from(self.rate.max(1));
+        Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX))
+    }
+
+    /// Takes a turn for `bytes` bytes; how long to wait for it, or the wait that is too long to be taken.
+    fn reserve(&mut self, bytes: u64, now: Duration) -> Result<Duration, Duration> {
+        let wait = self.through.saturating_sub(now);
+        if wait > LONGEST {
+            return Err(wait);
+        }
+        let start = self.through.max(now.saturating_sub(BURST));
+        self.through = start.saturating_add(self.cost(bytes));
+        Ok(wait)
+    }
+
+    /// Gives a turn back that was not used.
+    fn give_back(&mut self, bytes: u64) {
+        self.through = self.through.saturating_sub(self.cost(bytes));
+    }
+}
+
+/// What one tenant has taken.
+#[derive(Debug)]
+struct Account {
+    streams: u32,
+    most: u32,
+    pace: Option<Pace>,
+    /// Room in flight, and how many units of it there are in all.
+    room: Option<(Arc<Semaphore>, u32)>,
+}
+
+impl Account {
+    fn new(quota: &Quota) -> Self {
+        let units = |bytes: u64| u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).min(1 << 28);
+        Self {
+            streams: 0,
+            most: quota.streams.unwrap_or(STREAMS),
+            pace: quota.bytes_per_second.map(|rate| Pace { rate, through: Duration::ZERO }),
+            room: quota.in_flight_bytes.map(|bytes| (Arc::new(Semaphore::new(units(bytes) as usize)), units(bytes))),
+        }
+    }
+
+    /// Whether forgetting it changes nothing.
+    fn is_quiet(&self, now: Duration) -> bool {
+        self.streams == 0 && self.pace.as_ref().is_none_or(|pace| pace.through <= now)
+    }
+}
+
+/// All accounts.
+#[derive(Debug)]
+struct Books {
+    options: QuotaOptions,
+    most_streams: u32,
+    streams: u32,
+    accounts: HashMap<Tenant, Account>,
+}
+
+impl Books {
+    fn open(&mut self, tenant: &Tenant, now: Duration) -> Result<Option<(Arc<Semaphore>, u32)>> {
+        if self.streams >= self.most_streams {
+            return Err(Error::limit(
+                format!("another stream for tenant {tenant}, on the whole server,"),
+                u64::from(self.streams) + 1,
+                self.most_streams.into(),
+                "max_streams",
+            ));
+        }
+        if self.accounts.len() >= TENANTS && !self.accounts.contains_key(tenant) {
+            self.accounts.retain(|_, account| !account.is_quiet(now));
+        }
+        let options = &self.options;
+        let account = self.accounts.entry(tenant.clone()).or_insert_with(|| Account::new(&options.of(tenant)));
+        if account.streams >= account.most {
+            return Err(Error::limit(
+                format!("another stream for tenant {tenant}"),
+                u64::from(account.streams) + 1,
+                account.most.into(),
+                "streams",
+            ));
+        }
+        account.streams += 1;
+        self.streams += 1;
+        Ok(account.room.clone())
+    }
+
+    fn close(&mut self, tenant: &Tenant) {
+        self.streams = self.streams.saturating_sub(1);
+        if let Some(account) = self.accounts.get_mut(tenant) {
+            account.streams = account.streams.saturating_sub(1);
+        }
+    }
+
+    fn pace(&mut self, tenant: &Tenant) -> Option<&mut Pace> {
+        self.accounts.get_mut(tenant).and_then(|account| account.pace.as_mut())
+    }
+}
+
+/// The quotas of a server, and what is taken of them. Clones share one account per tenant.
+#[derive(Debug, Clone)]
+pub struct Quotas {
+    books: Arc<Mutex<Books>>,
+    start: Instant,
+}
+
+impl Quotas {
+    /// Quotas by `options`, and at most `max_streams` streams over all tenants.
+    ///
+    /// # Errors
+    /// As [`QuotaOptions::validate`].
+    pub fn new(options: QuotaOptions, max_streams: u32) -> Result<Self> {
+        options.validate()?;
+        let books = Books { options, most_streams: max_streams, streams: 0, accounts: HashMap::new() };
+        Ok(Self { books: Arc::new(Mutex::new(books)), start: Instant::now() })
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Counts a stream of `tenant` until the permit is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] naming the tenant and the option, if it, or the server, has as many as it may.
+    pub fn open_stream(&self, tenant: &Tenant) -> Result<StreamPermit> {
+        let room = self.books().open(tenant, self.start.elapsed())?;
+        Ok(StreamPermit { quotas: self.clone(), tenant: tenant.clone(), room })
+    }
+}
+
+/// One stream of a tenant.
+#[derive(Debug)]
+pub struct StreamPermit {
+    quotas: Quotas,
+    tenant: Tenant,
+    room: Option<(Arc<Semaphore>, u32)>,
+}
+
+impl StreamPermit {
+    /// Whose stream it is.
+    pub fn tenant(&self) -> &Tenant {
+        &self.tenant
+    }
+
+    /// Waits until `bytes` bytes may be sent. What is returned holds their room in flight until it is dropped.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] naming the tenant and the option, if they never fit, or their turn is more than five minutes away.
+    pub async fn acquire(&self, bytes: u64) -> Result<InFlight> {
+        let refused = |asked: u64, limit: u64, option: &'static str| {
+            Error::limit(format!("a message for tenant {}", self.tenant), asked, limit, option)
+        };
+        let room = match &self.room {
+            None => None,
+            Some((room, all)) => {
+                let units = u32::try_from(bytes.div_ceil(UNIT)).ok().filter(|units| units <= all);
+                let units = units.ok_or_else(|| refused(bytes, u64::from(*all) * UNIT, "in_flight_bytes"))?;
+                let closed = |_| Error::Closed { why: "the server ends".to_owned() };
+                Some(Arc::clone(room).acquire_many_owned(units).await.map_err(closed)?)
+            }
+        };
+        let now = self.quotas.start.elapsed();
+        let reserved = match self.quotas.books().pace(&self.tenant) {
+            None => Ok(Duration::ZERO),
+            Some(pace) => pace.reserve(bytes, now).map_err(|wait| {
+                let most = pace.rate.saturating_mul(LONGEST.as_secs());
+                (wait.as_secs().saturating_mul(pace.rate), most)
+            }),
+        };
+        let wait = reserved.map_err(|(asked, limit)| refused(asked, limit, "bytes_per_second"))?;
+        if !wait.is_zero() {
+            let mut turn = Turn { permit: self, bytes, used: false };
+            tokio::time::sleep(wait).await;
+            turn.used = true;
+        }
+        Ok(InFlight { _room: room })
+    }
+}
+
+impl Drop for StreamPermit {
+    fn drop(&mut self) {
+        self.quotas.books().close(&self.tenant);
+    }
+}
+
+/// A turn that is waited for; one that is given up does not delay those after it.
+struct Turn<'a> {
+    permit: &'a StreamPermit,
+    bytes: u64,
+    used: bool,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if !self.used
+            && let Some(pace) = self.permit.quotas.books().pace(&self.permit.tenant)
+        {
+            pace.give_back(self.bytes);
+        }
+    }
+}
+
+/// Bytes on their way; dropped when the network has taken them.
+#[derive(Debug)]
+pub struct InFlight {
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn quotas(default: Quota, max_streams: u32) -> Quotas {
+        let anna = Quota { streams: Some(3), ..Quota::default() };
+        let options = QuotaOptions { default, tenants: BTreeMap::from([("anna".to_owned(), anna)]) };
+        Quotas::new(options, max_streams).unwrap()
+    }
+
+    fn tenant(name: &str) -> Tenant {
+        Tenant::new(name).unwrap()
+    }
+
+    #[test]
+    fn a_pace_is_smooth_and_forgets_no_byte() {
+        let ms = Duration::from_millis;
+        let mut pace = Pace { rate: 1000, through: Duration::ZERO };
+        // Ten seconds in, it may run 250 ms ahead, then every 100 bytes take 100 ms.
+        let waits: Vec<_> = (0..6).map(|_| pace.reserve(100, ms(10_000)).unwrap()).collect();
+        assert_eq!(waits, [ms(0), ms(0), ms(0), ms(50), ms(150), ms(250)]);
+        pace.give_back(100);
+        assert_eq!(pace.reserve(100, ms(10_000)), Ok(ms(250)));
+        // A message of any size goes when nothing is owed, and those after it pay for it.
+        assert_eq!(pace.reserve(100_000, ms(20_000)), Ok(ms(0)));
+        assert_eq!(pace.reserve(1, ms(20_000)), Ok(ms(99_750)));
+        pace.reserve(u64::MAX, ms(20_000)).unwrap();
+        assert!(pace.reserve(1, ms(20_000)).is_err());
+        // Whatever is asked when, the rate holds over the whole.
+        let mut pace = Pace { rate: 1 << 20, through: Duration::ZERO };
+        let (mut now, mut sent, mut random) = (Duration::ZERO, 0, 7_u64);
+        for _ in 0..10_000 {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let bytes = random >> 48;
+            now += pace.reserve(bytes, now).unwrap() + Duration::from_micros(random >> 32 & 1023);
+            sent += bytes;
+        }
+        let allowed = (now + BURST).as_secs_f64() * f64::from(1 << 20) + f64::from(1 << 16);
+        assert!(sent as f64 <= allowed, "{sent} bytes in {now:?}");
+        assert!(sent as f64 >= 0.95 * allowed, "{sent} bytes in {now:?}");
+    }
+
+    #[test]
+    fn streams_are_counted_per_tenant_and_in_all() {
+        let quotas = quotas(Quota { streams: Some(2), ..Quota::default() }, 4);
+        let open = |name: &str| quotas.open_stream(&tenant(name));
+        let bert = [open("bert").unwrap(), open("bert").unwrap()];
+        let error = open("bert").unwrap_err().to_string();
+        assert!(error.contains("tenant bert") && error.contains("raise streams"), "{error}");
+        let anna = [open("anna").unwrap(), open("anna").unwrap()];
+        let error = open("anna").unwrap_err().to_string();
+        assert!(error.contains("tenant anna") && error.contains("max_streams"), "{error}");
+        drop(bert);
+        let third = open("anna").unwrap();
+        assert!(open("anna").is_err(), "anna has a quota of three");
+        assert!(open("carl").is_ok());
+        drop((anna, third));
+        assert_eq!(quotas.books().streams, 0);
+        assert!(
+            Quotas::new(
+                QuotaOptions { default: Quota { streams: Some(0), ..Quota::default() }, ..Default::default() },
+                1
+            )
+            .is_err()
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn bytes_wait_for_room_and_for_their_turn() {
+        let quota = Quota { bytes_per_second: Some(1 << 20), in_flight_bytes: Some(1 << 20), ..Quota::default() };
+        let quotas = quotas(quota, 10);
+        let stream = quotas.open_stream(&tenant("bert")).unwrap();
+        let error = stream.acquire((1 << 20) + 1).await.unwrap_err().to_string();
+        assert!(error.contains("tenant bert") && error.contains("in_flight_bytes"), "{error}");
+        let start = Instant::now();
+        let first = stream.acquire(1 << 20).await.unwrap();
+        assert!(start.elapsed() < Duration::from_millis(1));
+        let second = tokio::time::timeout(Duration::from_secs(100), stream.acquire(1)).await;
+        assert!(second.is_err(), "no room in flight");
+        drop(first);
+        let start = Instant::now();
+        for _ in 0..8 {
+            stream.acquire(1 << 20).await.unwrap();
+        }
+        let elapsed = start.elapsed().as_secs_f64();
+        assert!((6.7..=7.1).contains(&elapsed), "{elapsed} s");
+        // What is given up delays nobody.
+        for _ in 0..100 {
+            let _ = tokio::time::timeout(Duration::from_millis(1), stream.acquire(1 << 20)).await;
+        }
+        let start = Instant::now();
+        stream.acquire(1).await.unwrap();
+        assert!(start.elapsed().as_secs_f64() < 1.1, "{:?}", start.elapsed());
+    }
+}

@@ -1,0 +1,184 @@
+//! A line: the batches of one share, made as they are asked for, and a stream's place in it.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures::StreamExt;
+use tonic::Status;
+
+use super::budget::{ByteBudget, Claim};
+use super::shared_plan::SharedPlan;
+use crate::error::{Error, Result};
+use crate::flight::server::access::auth::Tenant;
+use crate::flight::server::catalog::dataset_cache::OpenDataset;
+use crate::flight::status::to_status;
+use crate::flight::wire::{Encoded, encode};
+use crate::pipeline::Batches;
+
+/// The production of one share, and the last batches of it.
+#[derive(Debug)]
+pub(crate) struct SharedStream {
+    pub(crate) offer: Arc<OpenDataset>,
+    pub(crate) steps: u64,
+    pub(crate) ring: Mutex<Ring>,
+    pub(crate) source: tokio::sync::Mutex<Batches>,
+    pub(crate) memory: Option<Claim>,
+    /// Bytes of each batch, where they share slabs; else 0.
+    pub(crate) together: usize,
+    pub(crate) claims: Arc<ByteBudget>,
+    /// Whose memory it is.
+    pub(crate) tenant: Tenant,
+    /// Whether others read it too: then they may have its pages mapped, so that nothing else may lie there.
+    pub(crate) mixed: AtomicBool,
+    /// What reads the row groups, where that is for other ranks too.
+    pub(crate) _plan: Option<Arc<SharedPlan>>,
+}
+
+impl Drop for SharedStream {
+    fn drop(&mut self) {
+        let pool = self.source.get_mut().pool();
+        if let Some(memory) = self.memory.take() {
+            if *self.mixed.get_mut() {
+                // The pool's memory first.
+                drop(pool);
+                drop(memory);
+            } else {
+                self.claims.keep(pool, self.offer.fingerprint, memory, self.together);
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Ring {
+    pub(crate) batches: VecDeque<Arc<Encoded>>,
+    /// Batches that are remembered.
+    pub(crate) most: usize,
+    /// The step that is made next.
+    pub(crate) next: u64,
+    pub(crate) failed: Option<Status>,
+    /// The other ranks of the plan went on without it: nothing more is made.
+    pub(crate) left: bool,
+}
+
+impl Ring {
+    fn first(&self) -> u64 {
+        self.next - self.batches.len() as u64
+    }
+
+    pub(crate) fn has(&self, step: u64) -> bool {
+        self.failed.is_none() && !self.left && (self.first()..=self.next).contains(&step)
+    }
+
+    fn get(&self, step: u64) -> Option<Arc<Encoded>> {
+        let at = usize::try_from(step.checked_sub(self.first())?).ok()?;
+        self.batches.get(at).map(Arc::clone)
+    }
+}
+
+impl SharedStream {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Ring> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a subscriber finds.
+#[derive(Debug)]
+pub(crate) enum Found {
+    /// The next batch; its generation is the stream's affair.
+    Batch(Arc<Encoded>),
+    /// The epoch is over.
+    End,
+    /// Others are so far ahead that the batch is gone: subscribe again.
+    Behind,
+    /// The other ranks of the plan went on without this one: subscribe again, alone.
+    Left,
+}
+
+/// One stream's place in a line.
+#[derive(Debug)]
+pub(crate) struct Subscriber {
+    line: Arc<SharedStream>,
+    step: u64,
+    outgoing: Option<Claim>,
+}
+
+impl Subscriber {
+    pub(crate) fn new(line: Arc<SharedStream>, step: u64, tenant: &Tenant, outgoing: Claim) -> Self {
+        if line.tenant != *tenant {
+            line.mixed.store(true, Ordering::Relaxed);
+        }
+        Self { line, step, outgoing: Some(outgoing) }
+    }
+
+    /// The claim on what is on its way out. It is needed for as long as anything is, also where the rest was given up.
+    pub(crate) fn outgoing(&mut self) -> Option<Claim> {
+        self.outgoing.take()
+    }
+
+    /// The next batch of the stream. Nothing is lost when the future is dropped.
+    pub(crate) async fn next(&mut self) -> Result<Found, Status> {
+        if self.step >= self.line.steps {
+            return Ok(Found::End);
+        }
+        if let Some(found) = self.ready()? {
+            return Ok(found);
+        }
+        let line = Arc::clone(&self.line);
+        let mut source = line.source.lock().await;
+        // Somebody else may have made it meanwhile.
+        if let Some(found) = self.ready()? {
+            return Ok(found);
+        }
+        let made = match source.next().await {
+            Some(Ok(batch)) => {
+                // From here on it is the ring's, whose memory is claimed apart.
+                batch.deliver();
+                encode(&batch, &self.line.offer.columns, None)
+            }
+            Some(Err(_)) if source.is_behind() => {
+                self.line.lock().left = true;
+                return Ok(Found::Left);
+            }
+            Some(Err(error)) => Err(error),
+            None => Err(Error::Closed { why: format!("the data ended before step {}", self.step) }),
+        };
+        let mut ring = self.line.lock();
+        match made {
+            Ok(batch) => {
+                if ring.batches.len() >= ring.most {
+                    ring.batches.pop_front();
+                }
+                ring.batches.push_back(Arc::new(batch));
+                ring.next += 1;
+            }
+            Err(error) => {
+                tracing::warn!(error = %error.chain(), "a stream failed");
+                ring.failed = Some(to_status(&error));
+            }
+        }
+        drop(ring);
+        drop(source);
+        match self.ready()? {
+            Some(found) => Ok(found),
+            None => Err(Status::internal("a batch was made out of order; this is a bug in bowstring")),
+        }
+    }
+
+    fn ready(&mut self) -> Result<Option<Found>, Status> {
+        let ring = self.line.lock();
+        if let Some(batch) = ring.get(self.step) {
+            drop(ring);
+            self.step += 1;
+            return Ok(Some(Found::Batch(batch)));
+        }
+        if let Some(status) = &ring.failed {
+            return Err(status.clone());
+        }
+        if ring.left {
+            return Ok(Some(Found::Left));
+        }
+        Ok((self.step < ring.first()).then_some(Found::Behind))
+    }
+}

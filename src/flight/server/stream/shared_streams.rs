@@ -1,0 +1,503 @@
+//! Decode once, many consumers: streams of the same share of the same plan take their batches from one line.
+//!
+//! ```text
+//!   line   Batches ─► encode ─► ring of the last batches ─► every stream that is within the ring
+//! ```
+//!
+//! Whoever comes first to the end of the ring makes the next batch; the others wait for it. A stream that falls behind the ring
+//! goes on with a line of its own, so that nobody waits for the slowest. All memory is claimed when a stream begins (see
+//! [`budget`](crate::flight::server::stream::budget)): what the line needs, its ring, and the batches that each stream may have on their way out.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::budget::{ByteBudget, Claim};
+use super::shared_plan::{Footing, SharedPlan, SharedPlans, check};
+use super::shared_stream::{Ring, SharedStream, Subscriber};
+use crate::error::{Error, Result};
+use crate::flight::server::access::auth::Tenant;
+use crate::flight::server::catalog::dataset_cache::{OpenDataset, PREFETCH};
+use crate::memory::{HostAllocator, Pool, SharedAllocator, SlabPool, SystemAllocator};
+use crate::pipeline::{Batches, MemoryNeed, Run, Workers};
+use crate::plan::{Plan, Share};
+
+/// Batches that a line remembers at least, and at most if nothing is said.
+pub(crate) const RING: std::ops::RangeInclusive<u64> = 4..=256;
+
+/// Bytes of batches that the lines of a plan remember together where they are many, if nothing is said: enough for jobs that begin a moment
+/// apart. Memory that is touched for the first time costs more than what is written there.
+const RING_BYTES: u64 = 64 << 20;
+
+/// Most batches that a line remembers where it was said how many bytes.
+const MAX_RING: u64 = 1024;
+
+/// Batches that a stream has on its way out at most, where the receiver keeps none.
+pub(crate) const OUTGOING: u64 = 2;
+
+/// Most memory for reading ahead that a line asks for beyond its need.
+pub(crate) const AHEAD: u64 = 256 << 20;
+
+type Key = (usize, u64, u32, u32);
+
+/// Who subscribes to what, from where on.
+#[derive(Debug, Clone)]
+pub(crate) struct Wanted {
+    pub(crate) tenant: Tenant,
+    pub(crate) offer: Arc<OpenDataset>,
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) share: Share,
+    /// Batches that may be on their way out at once.
+    pub(crate) outgoing: u64,
+}
+
+impl Wanted {
+    fn key(&self) -> Key {
+        (Arc::as_ptr(&self.offer) as usize, self.plan.epoch(), self.share.rank, self.share.world)
+    }
+}
+
+/// On which terms somebody subscribes.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Terms {
+    /// It has memory for batches on their way out.
+    pub(crate) paid: bool,
+    /// Its row groups are read for itself: the other ranks of its plan went on without it.
+    pub(crate) alone: bool,
+}
+
+/// What all streams of a server share.
+#[derive(Debug)]
+pub(crate) struct SharedStreams {
+    lines: Mutex<HashMap<Key, Vec<Weak<SharedStream>>>>,
+    plans: SharedPlans,
+    workers: Arc<Workers>,
+    /// Where batches are built; none for memory that no other process sees.
+    shared: Option<Arc<SharedAllocator>>,
+    claims: Arc<ByteBudget>,
+    /// Bytes of batches that each line remembers, if somebody said it.
+    share: Option<u64>,
+}
+
+impl SharedStreams {
+    /// Streams share `budget`. Each line remembers `share` bytes of batches where that is given.
+    pub(crate) fn new(
+        workers: Arc<Workers>,
+        shared: Option<Arc<SharedAllocator>>,
+        budget: u64,
+        share: Option<u64>,
+    ) -> Self {
+        Self {
+            lines: Mutex::default(),
+            plans: SharedPlans::default(),
+            workers,
+            shared,
+            claims: Arc::new(ByteBudget::new(budget)),
+            share,
+        }
+    }
+
+    /// The budget that streams claim their memory of.
+    pub(crate) fn claims(&self) -> &Arc<ByteBudget> {
+        &self.claims
+    }
+
+    /// The threads that decode.
+    pub(crate) fn workers(&self) -> &Arc<Workers> {
+        &self.workers
+    }
+
+    /// What a line of such a share needs. Asking may be long: it is done where batches are made.
+    async fn need(&self, wanted: &Wanted) -> Result<MemoryNeed> {
+        let (offer, plan, share) = (Arc::clone(&wanted.offer), Arc::clone(&wanted.plan), wanted.share);
+        let budget = self.claims.budget();
+        self.workers.run(move || offer.prepared.need_within(&plan, share, PREFETCH, budget)).await
+    }
+
+    /// That all ranks of the plan of `wanted` can be served at once.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] where they need more than the budget.
+    pub(crate) async fn check(&self, wanted: &Wanted) -> Result<()> {
+        check(wanted, &self.claims, &self.workers).await
+    }
+
+    /// A stream of what is `wanted` from `step` on. Memory for its batches on their way out is claimed with it unless it has some: see
+    /// [`Subscriber::outgoing`].
+    pub(crate) async fn subscribe(&self, wanted: &Wanted, step: u64, terms: Terms) -> Result<Subscriber> {
+        wanted.plan.check_share(wanted.share)?;
+        if wanted.share.world > 1 && !terms.alone {
+            let plan = self.plans.get(wanted, &self.claims, &self.workers).await?;
+            if let Some(subscriber) = self.beside_others(wanted, step, terms, &plan).await? {
+                return Ok(subscriber);
+            }
+        }
+        self.alone(wanted, step, terms).await
+    }
+
+    /// As [`subscribe`](Self::subscribe), where the row groups are read for other ranks too; none where `step` is far from theirs.
+    async fn beside_others(
+        &self,
+        wanted: &Wanted,
+        step: u64,
+        terms: Terms,
+        plan: &Arc<SharedPlan>,
+    ) -> Result<Option<Subscriber>> {
+        let Wanted { tenant, share, outgoing, .. } = wanted;
+        let footing = plan.footing;
+        let ((batches, batch), least) = (footing.batches(wanted), footing.line(wanted));
+        let out = if terms.paid { 0 } else { outgoing.saturating_mul(batch) };
+        if self.find(wanted, step).is_some() {
+            let claim = self.claims.claim(tenant, out).await?;
+            if let Some(line) = self.find(wanted, step) {
+                return Ok(Some(Subscriber::new(line, step, tenant, claim)));
+            }
+        }
+        let mut memory = match plan.line(least) {
+            Some(memory) => memory,
+            None => self.claims.claim(tenant, least).await?,
+        };
+        let claim = memory.split(out).ok_or_else(|| Error::Closed { why: "a claim is too small".to_owned() })?;
+        // Others may have begun the same line while this one waited.
+        if let Some(line) = self.find(wanted, step) {
+            return Ok(Some(Subscriber::new(line, step, tenant, claim)));
+        }
+        let need = MemoryNeed { row_groups: 0, batches };
+        let place = self.place(wanted, need, footing, &mut memory);
+        let run = place.run(self, *share, step, batches);
+        let Some(batches) = plan.reader.batches(run, need)? else { return Ok(None) };
+        let line = self.line(wanted, step, place, batches, memory, Some(Arc::clone(plan)));
+        Ok(Some(Subscriber::new(line, step, tenant, claim)))
+    }
+
+    /// As [`subscribe`](Self::subscribe), with row groups that are read for this share alone.
+    async fn alone(&self, wanted: &Wanted, step: u64, terms: Terms) -> Result<Subscriber> {
+        let Wanted { tenant, offer, plan, share, outgoing } = wanted;
+        let need = self.need(wanted).await?;
+        let batch = need.batches / (PREFETCH as u64 + 2);
+        let out = if terms.paid { 0 } else { outgoing.saturating_mul(batch) };
+        if self.find(wanted, step).is_some() {
+            let claim = self.claims.claim(tenant, out).await?;
+            if let Some(line) = self.find(wanted, step) {
+                return Ok(Subscriber::new(line, step, tenant, claim));
+            }
+        }
+        // What it needs at least is claimed in one piece: two streams that each held a part would wait for each other.
+        let least = need.total().saturating_add(RING.start().saturating_mul(batch));
+        let mut memory = self.claims.claim(tenant, out.saturating_add(least)).await?;
+        let claim = memory.split(out).ok_or_else(|| Error::Closed { why: "a claim is too small".to_owned() })?;
+        // Others may have begun the same line while this one waited.
+        if let Some(line) = self.find(wanted, step) {
+            return Ok(Subscriber::new(line, step, tenant, claim));
+        }
+        let place = self.place(wanted, need, Footing::FULL, &mut memory);
+        let mut ahead = AHEAD.min(self.spare());
+        match self.claims.try_spare(tenant, ahead) {
+            Some(more) => memory.add(more),
+            None => ahead = 0,
+        }
+        let run = place.run(self, *share, step, need.total().saturating_add(ahead));
+        let batches = offer.prepared.batches_in(Arc::clone(plan), run, need)?;
+        let line = self.line(wanted, step, place, batches, memory, None);
+        Ok(Subscriber::new(line, step, tenant, claim))
+    }
+
+    /// Bytes that one stream may take beyond its need: those that begin together see the same memory free.
+    fn spare(&self) -> u64 {
+        self.claims.budget().saturating_sub(self.claims.used()) / 4
+    }
+
+    /// Where a line that needs `need` builds its batches, and how many of them it remembers.
+    fn place(&self, wanted: &Wanted, need: MemoryNeed, footing: Footing, memory: &mut Claim) -> Place {
+        // Each takes what it can get, the ring first.
+        let batch = need.batches / (footing.prefetch as u64 + 2);
+        let least = footing.ring;
+        let (bytes, most) = match self.share {
+            Some(bytes) => (bytes, MAX_RING),
+            None => (RING_BYTES / u64::from(wanted.share.world.max(1)), *RING.end()),
+        };
+        let mut ring = (bytes.min(self.spare()) / batch.max(1)).clamp(least, most);
+        while ring > least {
+            if let Some(more) = self.claims.try_spare(&wanted.tenant, (ring - least).saturating_mul(batch)) {
+                memory.add(more);
+                break;
+            }
+            ring = (ring / 2).max(least);
+        }
+        let kept = ring.saturating_add(wanted.outgoing).saturating_mul(batch);
+        let keep = usize::try_from(kept).unwrap_or(usize::MAX);
+        let batches = usize::try_from(need.batches).unwrap_or(usize::MAX).saturating_add(keep);
+        let even = wanted.offer.prepared.even_batch(&wanted.plan, wanted.share).unwrap_or(0);
+        Place { home: self.home(wanted, batches, even, memory), ring, keep, prefetch: footing.prefetch }
+    }
+
+    /// A line of `batches` from `step` on, for all streams that ask for the same.
+    fn line(
+        &self,
+        wanted: &Wanted,
+        step: u64,
+        place: Place,
+        batches: Batches,
+        memory: Claim,
+        plan: Option<Arc<SharedPlan>>,
+    ) -> Arc<SharedStream> {
+        let line = Arc::new(SharedStream {
+            offer: Arc::clone(&wanted.offer),
+            steps: wanted.plan.steps(),
+            ring: Mutex::new(Ring {
+                batches: VecDeque::new(),
+                most: place.ring as usize,
+                next: step,
+                failed: None,
+                left: false,
+            }),
+            source: tokio::sync::Mutex::new(batches),
+            memory: Some(memory),
+            together: place.home.together,
+            claims: Arc::clone(&self.claims),
+            tenant: wanted.tenant.clone(),
+            mixed: AtomicBool::new(false),
+            _plan: plan,
+        });
+        let mut lines = self.lock();
+        lines.retain(|_, lines| {
+            lines.retain(|line| line.strong_count() > 0);
+            !lines.is_empty()
+        });
+        lines.entry(wanted.key()).or_default().push(Arc::downgrade(&line));
+        line
+    }
+
+    /// Where a line for `wanted` builds batches, `bytes` of them at once, all of `len` bytes if that is not 0. What slabs that several batches share
+    /// take beyond is added to `memory`; where the budget has no room for it, each batch has a slab of its own.
+    fn home(&self, wanted: &Wanted, bytes: usize, len: usize, memory: &mut Claim) -> BatchArena {
+        let (tenant, whose) = (&wanted.tenant, (&wanted.tenant, wanted.offer.fingerprint));
+        let home =
+            |allocator, together| BatchArena { allocator, pool: self.claims.reuse(whose, bytes, together), together };
+        let Some(shared) = &self.shared else { return home(Arc::new(SystemAllocator), 0) };
+        let alone = || home(Arc::<SharedAllocator>::clone(shared), 0);
+        let held = SlabPool::bytes(bytes, len);
+        let Some(slab_pool) = SlabPool::new(Arc::clone(shared), len, held) else { return alone() };
+        // What an earlier line kept is given up first: its claim may be what is missing.
+        let side_by_side = home(Arc::new(slab_pool), len);
+        if held > bytes {
+            let Some(more) = self.claims.try_spare(tenant, (held - bytes) as u64) else { return alone() };
+            memory.add(more);
+        }
+        side_by_side
+    }
+
+    /// A line that has `step` in its ring, or makes it next.
+    fn find(&self, wanted: &Wanted, step: u64) -> Option<Arc<SharedStream>> {
+        let lines = self.lock();
+        let lines = lines.get(&wanted.key())?.iter().filter_map(Weak::upgrade);
+        lines.into_iter().find(|line| line.lock().has(step))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Vec<Weak<SharedStream>>>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a line is built with.
+#[derive(Debug)]
+struct Place {
+    home: BatchArena,
+    /// Batches that it remembers.
+    ring: u64,
+    /// Bytes of batches that are in use after they were delivered.
+    keep: usize,
+    /// Batches made ahead.
+    prefetch: usize,
+}
+
+impl Place {
+    fn run(&self, streams: &SharedStreams, share: Share, from: u64, budget: u64) -> Run {
+        Run {
+            share,
+            from,
+            workers: Arc::clone(&streams.workers),
+            allocator: Arc::clone(&self.home.allocator),
+            budget: usize::try_from(budget).unwrap_or(usize::MAX),
+            keep: self.keep,
+            pool: self.home.pool.clone(),
+            prefetch: self.prefetch,
+        }
+    }
+}
+
+/// Where a line builds its batches.
+#[derive(Debug)]
+struct BatchArena {
+    allocator: Arc<dyn HostAllocator>,
+    /// What an earlier line kept.
+    pool: Option<Arc<Pool>>,
+    /// Bytes of each batch, where they share slabs; else 0.
+    together: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{FixedSizeListArray, Float32Array, RecordBatch};
+    use arrow::datatypes::{DataType, Field as ArrowField};
+
+    use super::*;
+    use crate::flight::server::stream::shared_stream::Found;
+    use crate::pipeline::{HiddenColumns, LoaderOptions};
+    use crate::plan::Tail;
+
+    const WIDTH: usize = 1024;
+    /// Bytes of a batch: 25 rows of 4 KiB, and the mask.
+    const BATCH: usize = 25 * WIDTH * 4 + 256;
+
+    /// A file of 40 batches of vectors.
+    fn write(path: &std::path::Path) {
+        let values = Float32Array::from_iter_values((0..1000 * WIDTH).map(|at| at as f32));
+        let field = Arc::new(ArrowField::new("item", DataType::Float32, false));
+        let rows = FixedSizeListArray::new(field, WIDTH as i32, Arc::new(values), None);
+        let rows = RecordBatch::try_from_iter_with_nullable([("x", Arc::new(rows) as _, false)]).unwrap();
+        let file = std::fs::File::create(path).unwrap();
+        let mut writer = parquet::arrow::ArrowWriter::try_new(file, rows.schema(), None).unwrap();
+        writer.write(&rows).unwrap();
+        writer.close().unwrap();
+    }
+
+    async fn offer(path: &std::path::Path, tail: Tail) -> Arc<OpenDataset> {
+        offer_of(path, 25, tail).await
+    }
+
+    async fn offer_of(path: &std::path::Path, batch: u64, tail: Tail) -> Arc<OpenDataset> {
+        let options =
+            LoaderOptions { shuffle: false, tail: Some(tail), ..LoaderOptions::new(path.to_str().unwrap(), batch) };
+        let claims = Arc::new(ByteBudget::new(1 << 30));
+        Arc::new(OpenDataset::open(options, HiddenColumns::default(), Tenant::anonymous(), claims).await.unwrap())
+    }
+
+    fn wanted(tenant: &str, offer: &Arc<OpenDataset>) -> Wanted {
+        Wanted {
+            tenant: Tenant::new(tenant).unwrap(),
+            offer: Arc::clone(offer),
+            plan: Arc::clone(&offer.plan),
+            share: Share { rank: 0, world: 1 },
+            outgoing: 8,
+        }
+    }
+
+    /// The slabs that the batches of a stream lie in, from `step` to its end.
+    async fn slabs(stream: &mut Subscriber, shared: &SharedAllocator) -> Vec<u64> {
+        let mut found = Vec::new();
+        while let Found::Batch(batch) = stream.next().await.unwrap() {
+            found.extend(batch.slabs.iter().map(|slab| shared.locate(slab).unwrap().0.id()));
+        }
+        found
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn pages_of_one_tenant_are_never_anothers() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("data.parquet");
+        write(&path);
+        let offer = offer(&path, Tail::Pad).await;
+        let shared = Arc::new(SharedAllocator::new());
+        let streams = SharedStreams::new(Workers::new(2).unwrap(), Some(Arc::clone(&shared)), 1 << 30, None);
+        let open = async |tenant: &str| streams.subscribe(&wanted(tenant, &offer), 0, Terms::default()).await.unwrap();
+        let of_anna = slabs(&mut open("anna").await, &shared).await;
+        let again = slabs(&mut open("anna").await, &shared).await;
+        assert!(again.iter().any(|slab| of_anna.contains(slab)), "her own memory comes again");
+        let of_bert = slabs(&mut open("bert").await, &shared).await;
+        assert!(of_bert.iter().all(|slab| !of_anna.contains(slab) && !again.contains(slab)), "{of_bert:?}");
+        // Memory of a line that two tenants read is nobody's afterwards.
+        let (mut first, mut second) = (open("carl").await, open("dora").await);
+        let seen = [slabs(&mut first, &shared).await, slabs(&mut second, &shared).await].concat();
+        drop((first, second));
+        for tenant in ["carl", "dora"] {
+            let next = slabs(&mut open(tenant).await, &shared).await;
+            assert!(next.iter().all(|slab| !seen.contains(slab)), "{tenant}: {next:?}");
+        }
+    }
+
+    /// Reads all of the share, and says how many slabs there were at most and which of them were divided in the end.
+    async fn read(streams: &SharedStreams, offer: &Arc<OpenDataset>, shared: &SharedAllocator) -> (usize, Vec<u64>) {
+        let mut stream = streams.subscribe(&wanted("anna", offer), 0, Terms::default()).await.unwrap();
+        let (mut most, mut divided, mut batches) = (0, Vec::new(), 0_usize);
+        while let Found::Batch(batch) = stream.next().await.unwrap() {
+            let [slab] = batch.slabs.as_slice() else { panic!("{} slabs", batch.slabs.len()) };
+            let values = &slab[..8];
+            assert_eq!(
+                values,
+                [(batches * 25 * WIDTH) as f32, (batches * 25 * WIDTH + 1) as f32].map(f32::to_le_bytes).concat()
+            );
+            let (found, _) = shared.locate(slab).unwrap();
+            if found.is_divided() && !divided.contains(&found.id()) {
+                divided.push(found.id());
+            }
+            most = most.max(shared.slabs_held());
+            batches += 1;
+        }
+        assert_eq!(batches, 40);
+        (most, divided)
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn ranks_of_a_plan_remember_so_many_bytes_together() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("data.parquet");
+        write(&path);
+        // Steps of 1 MB.
+        let offer = offer_of(&path, 250, Tail::Pad).await;
+        for (world, share, least) in [(1, None, 50), (5, None, 50), (50, None, 50), (5, Some(8 << 20), 35)] {
+            let streams = SharedStreams::new(Workers::new(2).unwrap(), None, 8 << 30, share);
+            let mut remembered = 0;
+            for rank in 0..world {
+                let wanted = Wanted { share: Share { rank, world }, ..wanted("anna", &offer) };
+                let stream = streams.subscribe(&wanted, 0, Terms::default()).await.unwrap();
+                let lines = streams.lock();
+                let line = lines[&wanted.key()][0].upgrade().unwrap();
+                remembered += line.lock().most as u64 * (1 << 20) / u64::from(world);
+                drop((lines, stream));
+            }
+            let steps = remembered >> 20;
+            // A step is a little less than 1 MiB.
+            assert!((least..=66).contains(&steps), "{world} ranks remember {steps} steps");
+        }
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn small_batches_share_slabs_where_there_is_memory_for_whole_ones() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("data.parquet");
+        write(&path);
+        let without_mask = offer(&path, Tail::Drop).await;
+        let offer = offer(&path, Tail::Pad).await;
+        let shared = Arc::new(SharedAllocator::new());
+        let streams = SharedStreams::new(Workers::new(2).unwrap(), Some(Arc::clone(&shared)), 1 << 30, None);
+        let (most, divided) = read(&streams, &offer, &shared).await;
+        // 19 in each slab of 2 MiB.
+        assert!(!divided.is_empty() && most <= 3, "{most} slabs, {divided:?}");
+        assert_eq!(streams.claims.used(), 0);
+        let kept = shared.slabs_held();
+        let (most, again) = read(&streams, &offer, &shared).await;
+        assert!(most == kept && again.iter().all(|slab| divided.contains(slab)), "{again:?} after {divided:?}");
+        // As many bytes for as many batches, by estimate, but each is a page shorter.
+        let (_, others) = read(&streams, &without_mask, &shared).await;
+        assert!(!others.is_empty() && others.iter().all(|slab| !divided.contains(slab)), "{others:?}");
+
+        // The least that a stream takes, and a little more.
+        let share = Share { rank: 0, world: 1 };
+        let need = offer.prepared.need(&offer.plan, share, PREFETCH);
+        let batch = need.batches / (PREFETCH as u64 + 2);
+        assert_eq!(offer.prepared.even_batch(&offer.plan, share), Some(BATCH));
+        let least = need.total() + (RING.start() + 8) * batch + (64 << 10);
+        for (budget, together) in [(least, false), (least + (1 << 20), true)] {
+            let shared = Arc::new(SharedAllocator::new());
+            let streams = SharedStreams::new(Workers::new(2).unwrap(), Some(Arc::clone(&shared)), budget, Some(0));
+            for _ in 0..2 {
+                let (most, divided) = read(&streams, &offer, &shared).await;
+                assert_eq!(!divided.is_empty(), together, "{budget}");
+                assert!(if together { most <= 3 } else { most > 3 }, "{most} slabs");
+                let held: usize = shared.bytes_held();
+                assert!(held as u64 <= budget, "{held} bytes kept");
+            }
+        }
+    }
+}

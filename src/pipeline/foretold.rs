@@ -1,0 +1,143 @@
+//! What is known of values when a dataset is opened, and said there rather than hours later: nulls where they are errors, and integers
+//! that a consumer of 32 bits cannot have.
+//!
+//! Footers tell where to look, and a look decides: the column is read in a row group that they name. So statistics that are wrong refuse
+//! nothing, and neither do rows that a filter leaves out.
+
+use std::sync::Arc;
+
+use arrow::array::ArrayRef;
+use futures::stream::{StreamExt, TryStreamExt};
+
+use super::job::Source;
+use crate::codec::{Columns, Watched};
+use crate::dataset::{Dataset, OpenOptions, Projection, Room, Told};
+use crate::error::{Error, Place, Result};
+
+/// Columns that are looked at together.
+const AT_ONCE: usize = 8;
+
+/// Columns that an error lists; more are counted.
+const LISTED: usize = 40;
+
+/// The ways out of nulls.
+const WAYS_OUT: &str = "say what becomes of them with nulls, for all columns or one by one: \"mask\" (<column>__valid tells them), or a \
+                        value to fill in; or exclude the columns, select other rows with a filter, or set bad_rows";
+
+/// An integer that 32 bits do not hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WideInteger {
+    /// The column.
+    pub column: Arc<str>,
+    /// The first one that was found.
+    pub value: i128,
+    /// Where it is.
+    pub place: Place,
+}
+
+/// That the rows of `sources` have no nulls in columns where these are errors, as far as footers tell.
+///
+/// # Errors
+/// [`Error::Nulls`], once for all such columns.
+pub(super) async fn nulls(sources: &[Source], options: &OpenOptions) -> Result<()> {
+    for source in sources {
+        let columns = source.columns.strict();
+        let find = |dataset: &Dataset, paths: &[String], _: &[Watched]| dataset.told_nulls(paths);
+        let seen = look(source, columns, options, find, |columns: &Columns, column, array| {
+            columns.null_in(column, array).map(|row| ((), Some(row)))
+        });
+        let seen = seen.await?;
+        let Some((first, _, (), place)) = seen.first() else { continue };
+        let chosen = options.filter.is_some();
+        let count = |told: &Told| {
+            let groups =
+                if told.groups == 1 { "1 row group".to_owned() } else { format!("{} row groups", told.groups) };
+            let values = if told.values == 1 { "1 null".to_owned() } else { format!("{} nulls", told.values) };
+            // How many of them a filter leaves is not known.
+            format!("{}{values} in {groups}", if chosen { "some of " } else { "" })
+        };
+        let listed = seen.iter().take(LISTED).map(|(column, told, ..)| format!("{} ({})", column.name, count(told)));
+        let mut listed = listed.collect::<Vec<_>>().join(", ");
+        if seen.len() > LISTED {
+            listed += &format!(", and {} more", seen.len() - LISTED);
+        }
+        let columns = if seen.len() == 1 { "a column".to_owned() } else { format!("{} columns", seen.len()) };
+        let what = format!("nulls in {columns}, where nulls is \"error\": {listed}");
+        return Err(Error::nulls(what, WAYS_OUT).at(place.clone().column(Arc::clone(&first.name))));
+    }
+    Ok(())
+}
+
+/// Integers of `sources`, delivered as they are stored, that 32 bits do not hold: the first one of each column, as far as footers tell.
+pub(super) async fn wide_integers(sources: &[Source], options: &OpenOptions) -> Result<Vec<WideInteger>> {
+    let mut found = Vec::new();
+    for source in sources {
+        let find = |dataset: &Dataset, paths: &[String], columns: &[Watched]| {
+            let signed: Vec<bool> = columns.iter().map(|column| column.signed).collect();
+            dataset.told_wide(paths, &signed)
+        };
+        let seen = look(source, source.columns.long(), options, find, Columns::wide_in).await?;
+        found.extend(seen.into_iter().map(|(column, _, value, place)| {
+            let place = place.column(Arc::clone(&column.name));
+            WideInteger { column: column.name, value, place }
+        }));
+    }
+    Ok(found)
+}
+
+/// What was seen of a column: what footers told, and the first of it with its place.
+type Seen<T> = (Watched, Told, T, Place);
+
+/// Those of `columns` of which footers tell something, by `find`, that is there indeed, by `is_there`.
+async fn look<T: Send + 'static>(
+    source: &Source,
+    columns: Vec<Watched>,
+    options: &OpenOptions,
+    find: impl FnOnce(&Dataset, &[String], &[Watched]) -> Result<Vec<Told>> + Send + 'static,
+    is_there: impl Fn(&Columns, &Watched, &ArrayRef) -> Option<(T, Option<usize>)> + Copy + Send + 'static,
+) -> Result<Vec<Seen<T>>> {
+    if columns.is_empty() {
+        return Ok(Vec::new());
+    }
+    let dataset = source.dataset.clone();
+    let told = tokio::task::spawn_blocking(move || {
+        let paths: Vec<String> = columns.iter().map(|column| column.told.clone()).collect();
+        let told = find(&dataset, &paths, &columns)?;
+        Ok(columns.into_iter().zip(told).filter(|(_, told)| told.groups > 0).collect::<Vec<_>>())
+    });
+    let told =
+        told.await.unwrap_or_else(|error| Err(Error::Closed { why: format!("footers were not seen: {error}") }))?;
+    let room = Room::new(options);
+    let looks = told.into_iter().map(|(column, told)| {
+        let room = &room;
+        async move {
+            let (dataset, columns) = (&source.dataset, &source.columns);
+            let projection = Arc::new(dataset.project(std::slice::from_ref(&column.path))?);
+            for group in &told.named {
+                // What else is wrong there is told to whoever reads it.
+                let array = read(dataset, *group, &projection, room);
+                let Ok(Ok(array)) = tokio::time::timeout(options.timeout, array).await else { continue };
+                if let Some((found, row)) = is_there(columns, &column, &array) {
+                    let place = dataset.place(*group);
+                    let place = match row {
+                        Some(row) => place.row(dataset.stored_row(*group, row as u64)),
+                        None => place,
+                    };
+                    return Ok(Some((column, told, found, place)));
+                }
+            }
+            Ok::<_, Error>(None)
+        }
+    });
+    let seen: Vec<Option<Seen<T>>> = futures::stream::iter(looks).buffered(AT_ONCE).try_collect().await?;
+    Ok(seen.into_iter().flatten().collect())
+}
+
+/// The one root column of `projection` in row group `group`.
+async fn read(dataset: &Dataset, group: usize, projection: &Arc<Projection>, room: &Room) -> Result<ArrayRef> {
+    let _permit = room.take(dataset, projection, group).await?;
+    let fetched = dataset.fetch(group, projection).await?;
+    let (dataset, projection) = (dataset.clone(), Arc::clone(projection));
+    let decoded = tokio::task::spawn_blocking(move || dataset.decode(&fetched, &projection, 0));
+    decoded.await.unwrap_or_else(|error| Err(Error::Closed { why: format!("a column was not seen: {error}") }))
+}

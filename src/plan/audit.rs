@@ -1,0 +1,453 @@
+//! The audit of a run: joins the certificates of all its loaders and says which steps of which rank were consumed exactly once.
+//!
+//! It is arithmetic over spans of positions, and touches no row: a run over 10^9 rows takes as long as one over a thousand. That the
+//! steps of an epoch hold each row once is the plan's own promise, which [`Plan::census`](super::Plan::census) counts.
+//!
+//! ```text
+//!   position ──►  0      40      60            100        140
+//!   loader A, rank 0   ├────────────────┤                        killed; its last certificate is of step 60
+//!   loader B, rank 0           ├─────────────────────────────┤   resumed at 40: replaces A from 40 on
+//!   loader C, rank 1   ├─────────────────┤        ├──────────┤   never consumed 62 to 100
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Serialize;
+
+use super::certificate::{Certificate, Span};
+use super::spec::{PlanSpec, Tail};
+use crate::error::{Error, Result};
+use crate::manifest::Fingerprint;
+
+/// Epoch and step.
+type At = (u64, u64);
+
+/// What is wrong with a range of steps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fault {
+    /// Consumed by no loader.
+    NotConsumed,
+    /// Consumed more than once, and not because a later loader resumed before it.
+    Repeated,
+}
+
+/// Steps that were not consumed exactly once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What is wrong.
+    pub fault: Fault,
+    /// Epoch and step of the first one.
+    pub from: At,
+    /// Epoch and step after the last one.
+    pub to: At,
+    /// The rank whose share it is; `None` for the whole step.
+    pub rank: Option<u32>,
+    /// Of how many ranks.
+    pub world_size: u32,
+}
+
+/// What the certificates of a run say together.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Audit {
+    /// The data.
+    pub fingerprint: Fingerprint,
+    /// The resolved plan.
+    pub spec: PlanSpec,
+    /// Rows of an epoch over all ranks.
+    pub rows: u64,
+    /// Steps of an epoch of one rank.
+    pub steps: u64,
+    /// Loaders that have a certificate.
+    pub loaders: usize,
+    /// Times that loaders went on from a state.
+    pub resumes: usize,
+    /// Steps of ranks that were consumed, and again after a resume before them.
+    pub replaced_steps: u64,
+    /// The first position of the epoch that the run began in.
+    pub from: At,
+    /// The last position that all ranks reached: everything from `from` to it is exactly once if `exact`.
+    pub until: At,
+    /// The last position that any rank reached.
+    pub end: At,
+    /// Whether every step between `from` and `until` was consumed exactly once by every rank.
+    pub exact: bool,
+    /// Rows that other rows replaced.
+    pub skipped_rows: u64,
+    /// Rows with a column that was set to zero.
+    pub zeroed_rows: u64,
+    /// What is wrong, in the order of positions, and what some ranks have not reached yet.
+    pub findings: Vec<Finding>,
+    /// Findings beyond those listed.
+    pub more_findings: u64,
+}
+
+/// Most findings that an audit lists.
+const MAX_FINDINGS: usize = 10_000;
+
+/// A span with who consumed it.
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    from: u128,
+    to: u128,
+    rank: u32,
+    world: u32,
+    loader: usize,
+    /// Its place among the loader's spans.
+    number: usize,
+    resumed: bool,
+    opened: u64,
+    written: u64,
+}
+
+impl Piece {
+    /// Whether `later` made this one void: it went on from a state after this one was over.
+    fn is_replaced_by(&self, later: &Self) -> bool {
+        let is_later =
+            if self.loader == later.loader { self.number < later.number } else { self.written <= later.opened };
+        later.resumed && is_later
+    }
+}
+
+/// Joins the certificates of one run. Of several by one loader the last one counts.
+///
+/// # Errors
+/// [`Error::Config`] without certificates, or for one that dropped spans; [`Error::Mismatch`] for certificates of different plans.
+pub fn audit(certificates: &[Certificate]) -> Result<Audit> {
+    let certificates = latest(certificates);
+    let Some(first) = certificates.first() else {
+        return Err(Error::config("certificate", "no certificates: give those of all ranks and restarts"));
+    };
+    for other in &certificates {
+        same_plan(first, other)?;
+    }
+    // Those of one rank: worlds that have a step fewer, under `even`, take the last two in one.
+    let of_one = first.spec.steps(first.rows);
+    let steps = u128::from(of_one);
+    let linear = |(epoch, step): At, own: u64| {
+        let step = if step >= own { of_one } else { step };
+        u128::from(epoch) * steps + u128::from(step)
+    };
+    let position = |linear: u128| match steps {
+        0 => (0, 0),
+        // An epoch is a u64, and so is a step below the number of steps.
+        steps => ((linear / steps) as u64, (linear % steps) as u64),
+    };
+    let mut pieces = Vec::new();
+    for (loader, certificate) in certificates.iter().enumerate() {
+        let Certificate { rank, world_size: world, opened, written, .. } = **certificate;
+        for (number, Span { from, to, resumed }) in certificate.consumed.iter().enumerate() {
+            let (from, to, resumed) = (linear(*from, certificate.steps), linear(*to, certificate.steps), *resumed);
+            if from < to {
+                pieces.push(Piece { from, to, rank, world, loader, number, resumed, opened, written });
+            }
+        }
+    }
+    let mut found = Found::default();
+    let epoch = pieces.iter().map(|piece| piece.from).min().map_or(0, |at| at - at % steps.max(1));
+    found.sweep(&pieces, epoch);
+    let end = pieces.iter().map(|piece| piece.to).max().unwrap_or(epoch);
+    let until = found.agreed.max(epoch);
+    let is_before = |finding: &&Raw| finding.from < until;
+    let exact = found.raw.iter().filter(is_before).count() == 0;
+    let show = |raw: &Raw| Finding {
+        fault: raw.fault,
+        from: position(raw.from),
+        to: position(raw.to),
+        rank: raw.rank,
+        world_size: raw.world,
+    };
+    Ok(Audit {
+        fingerprint: first.fingerprint,
+        spec: first.spec.clone(),
+        rows: first.rows,
+        steps: of_one,
+        loaders: certificates.len(),
+        resumes: certificates.iter().flat_map(|one| &one.consumed).filter(|span| span.resumed).count(),
+        replaced_steps: u64::try_from(found.replaced).unwrap_or(u64::MAX),
+        from: position(epoch),
+        until: position(until),
+        end: position(end),
+        exact,
+        skipped_rows: certificates.iter().map(|one| one.bad_rows.skipped).fold(0, u64::saturating_add),
+        zeroed_rows: certificates.iter().map(|one| one.bad_rows.zeroed).fold(0, u64::saturating_add),
+        findings: found.raw.iter().take(MAX_FINDINGS).map(show).collect(),
+        more_findings: found.raw.len().saturating_sub(MAX_FINDINGS) as u64,
+    })
+}
+
+/// The last certificate of each loader.
+fn latest(certificates: &[Certificate]) -> Vec<&Certificate> {
+    let mut last: BTreeMap<(&str, u32), &Certificate> = BTreeMap::new();
+    for certificate in certificates {
+        let found = last.entry((&certificate.loader, certificate.rank)).or_insert(certificate);
+        if certificate.written >= found.written {
+            *found = certificate;
+        }
+    }
+    last.into_values().collect()
+}
+
+fn same_plan(first: &Certificate, other: &Certificate) -> Result<()> {
+    let differs = |what: &str, expected: String, found: String| Error::Mismatch {
+        what: format!("{what} of the certificate of rank {}, loader {}", other.rank, other.loader),
+        expected,
+        found,
+        hint:
+            "audit the certificates of one dataset and plan together; those of validation, for example, by themselves"
+                .to_owned(),
+    };
+    let json = |spec: &PlanSpec| serde_json::to_string(spec).unwrap_or_default();
+    if first.fingerprint != other.fingerprint {
+        return Err(differs("fingerprint", first.fingerprint.to_string(), other.fingerprint.to_string()));
+    }
+    if first.spec != other.spec {
+        return Err(differs("plan", json(&first.spec), json(&other.spec)));
+    }
+    let steps = other.spec.steps(other.rows);
+    let has_fewer = other.spec.tail == Tail::Even && other.steps + 1 == steps;
+    if first.rows != other.rows || (other.steps != steps && !has_fewer) {
+        let found = format!("{} rows in {} steps", other.rows, other.steps);
+        return Err(differs("size", format!("{} rows in {steps} steps", first.rows), found));
+    }
+    if other.dropped > 0 {
+        let problem =
+            format!("that of rank {} dropped {} spans: nothing can be said of them", other.rank, other.dropped);
+        return Err(Error::config("certificate", problem));
+    }
+    Ok(())
+}
+
+/// A finding in linear positions.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Raw {
+    fault: Fault,
+    from: u128,
+    to: u128,
+    rank: Option<u32>,
+    world: u32,
+}
+
+#[derive(Debug, Default)]
+struct Found {
+    raw: Vec<Raw>,
+    /// The end of the last interval that every rank consumed.
+    agreed: u128,
+    replaced: u128,
+    /// Findings that end where the sweep is, which the next interval may prolong.
+    open: BTreeMap<(Fault, Option<u32>, u32), usize>,
+}
+
+impl Found {
+    /// Goes through the positions from `start` on, interval by interval between which nobody begins or ends.
+    fn sweep(&mut self, pieces: &[Piece], start: u128) {
+        let mut edges: BTreeMap<u128, (Vec<usize>, Vec<usize>)> = BTreeMap::new();
+        for (number, piece) in pieces.iter().enumerate() {
+            edges.entry(piece.from).or_default().0.push(number);
+            edges.entry(piece.to).or_default().1.push(number);
+        }
+        let mut active: BTreeSet<(u64, usize, usize, usize)> = BTreeSet::new();
+        let mut at = start;
+        for (edge, (begin, end)) in edges {
+            if edge > at {
+                // In the order in which they were opened, and of one loader in the order of its spans.
+                let here: Vec<&Piece> = active.iter().map(|(.., number)| &pieces[*number]).collect();
+                self.interval(at, edge, &here);
+                at = edge;
+            }
+            let key = |number: usize| (pieces[number].opened, pieces[number].loader, pieces[number].number, number);
+            end.iter().for_each(|number| _ = active.remove(&key(*number)));
+            begin.iter().for_each(|number| _ = active.insert(key(*number)));
+        }
+    }
+
+    /// Judges `from..to`, which all of `pieces` hold.
+    fn interval(&mut self, from: u128, to: u128, pieces: &[&Piece]) {
+        let mut kept: Vec<&Piece> = Vec::new();
+        for piece in pieces {
+            // Another world replaces every rank of the one before.
+            let conflicts = |older: &&Piece| older.world != piece.world || older.rank == piece.rank;
+            kept.retain(|older| {
+                let is_replaced = conflicts(older) && older.is_replaced_by(piece);
+                self.replaced += if is_replaced { to - from } else { 0 };
+                !is_replaced
+            });
+            kept.push(piece);
+        }
+        let mut faults: Vec<(Fault, Option<u32>, u32)> = Vec::new();
+        match kept.last() {
+            None => faults.push((Fault::NotConsumed, None, 0)),
+            Some(last) if kept.iter().any(|piece| piece.world != last.world) => {
+                faults.push((Fault::Repeated, None, last.world));
+            }
+            Some(Piece { world, .. }) => {
+                let mut times: BTreeMap<u32, u32> = BTreeMap::new();
+                kept.iter().for_each(|piece| *times.entry(piece.rank).or_default() += 1);
+                let repeated = times.iter().filter(|(_, times)| **times > 1);
+                faults.extend(repeated.map(|(rank, _)| (Fault::Repeated, Some(*rank), *world)));
+                if times.len() < *world as usize {
+                    let missing = (0..*world).filter(|rank| !times.contains_key(rank));
+                    faults.extend(missing.map(|rank| (Fault::NotConsumed, Some(rank), *world)));
+                } else {
+                    self.agreed = to;
+                }
+            }
+        }
+        let mut open = BTreeMap::new();
+        for (fault, rank, world) in faults {
+            let known = self.open.get(&(fault, rank, world)).copied();
+            let number = known.unwrap_or_else(|| {
+                self.raw.push(Raw { fault, from, to, rank, world });
+                self.raw.len() - 1
+            });
+            self.raw[number].to = to;
+            open.insert((fault, rank, world), number);
+        }
+        self.open = open;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::certificate::BadRows;
+
+    /// Of 10 steps an epoch.
+    fn certificate(
+        loader: &str,
+        (rank, world_size): (u32, u32),
+        (opened, written): (u64, u64),
+        spans: &[(At, At, bool)],
+    ) -> Certificate {
+        Certificate {
+            version: Certificate::VERSION,
+            loader: loader.to_owned(),
+            opened,
+            written,
+            fingerprint: Fingerprint::from_bytes([7; 32]),
+            spec: PlanSpec::new(1, 8),
+            rows: 80,
+            steps: 10,
+            rank,
+            world_size,
+            generation: None,
+            consumed: spans
+                .iter()
+                .map(|(from, to, resumed)| Span { from: *from, to: *to, resumed: *resumed })
+                .collect(),
+            dropped: 0,
+            bad_rows: BadRows { skipped: 1, zeroed: 0 },
+            signature: None,
+        }
+    }
+
+    fn finding(fault: Fault, from: At, to: At, rank: Option<u32>, world_size: u32) -> Finding {
+        Finding { fault, from, to, rank, world_size }
+    }
+
+    #[test]
+    fn a_run_without_interruption_is_exact() {
+        let run: Vec<_> =
+            (0..4).map(|rank| certificate(&rank.to_string(), (rank, 4), (1, 9), &[((0, 0), (3, 0), false)])).collect();
+        let audit = audit(&run).unwrap();
+        assert!(audit.exact && audit.findings.is_empty(), "{audit:?}");
+        assert_eq!((audit.from, audit.until, audit.end, audit.skipped_rows), ((0, 0), (3, 0), (3, 0), 4));
+    }
+
+    #[test]
+    fn a_resume_replaces_what_came_after_its_state_and_nothing_else() {
+        // Killed at 7 and 8 of epoch 1, gone on at 5 with one rank more.
+        let mut run = vec![
+            certificate("a", (0, 2), (1, 50), &[((0, 0), (1, 7), false)]),
+            certificate("b", (1, 2), (2, 51), &[((0, 0), (1, 8), false)]),
+        ];
+        for rank in 0..3 {
+            run.push(certificate(&format!("c{rank}"), (rank, 3), (60, 70), &[((1, 5), (2, 0), true)]));
+        }
+        let exact = audit(&run).unwrap();
+        assert!(exact.exact && exact.findings.is_empty(), "{exact:?}");
+        assert_eq!((exact.replaced_steps, exact.resumes, exact.until), (5, 3, (2, 0)));
+        // Without its state a restart repeats what was trained on.
+        for late in &mut run[2..] {
+            late.consumed[0].resumed = false;
+        }
+        let repeated = audit(&run).unwrap();
+        assert!(!repeated.exact);
+        assert_eq!(repeated.findings, [finding(Fault::Repeated, (1, 5), (1, 8), None, 3)]);
+        // Resumed while the others went on: both were trained on.
+        for late in &mut run[2..] {
+            (late.consumed[0].resumed, late.opened) = (true, 50);
+        }
+        assert_eq!(audit(&run).unwrap().findings, [finding(Fault::Repeated, (1, 5), (1, 8), None, 3)]);
+    }
+
+    #[test]
+    fn every_gap_and_repetition_is_named() {
+        let run = [
+            certificate("a", (0, 2), (1, 9), &[((0, 0), (0, 6), false), ((1, 0), (2, 0), false)]),
+            certificate("b", (1, 2), (1, 9), &[((0, 0), (0, 4), false), ((1, 0), (2, 3), false)]),
+            certificate("c", (1, 2), (1, 9), &[((1, 2), (1, 5), false)]),
+        ];
+        let audit = audit(&run).unwrap();
+        assert_eq!(
+            audit.findings,
+            [
+                finding(Fault::NotConsumed, (0, 4), (0, 6), Some(1), 2),
+                finding(Fault::NotConsumed, (0, 6), (1, 0), None, 0),
+                finding(Fault::Repeated, (1, 2), (1, 5), Some(1), 2),
+                finding(Fault::NotConsumed, (2, 0), (2, 3), Some(0), 2),
+            ]
+        );
+        assert_eq!((audit.exact, audit.until, audit.end), (false, (2, 0), (2, 3)));
+    }
+
+    #[test]
+    fn what_some_ranks_have_not_reached_yet_is_no_fault_of_what_all_have() {
+        let run = [
+            certificate("a", (0, 2), (1, 9), &[((4, 0), (4, 6), false)]),
+            certificate("b", (1, 2), (1, 9), &[((4, 0), (4, 4), false)]),
+        ];
+        let audit = audit(&run).unwrap();
+        assert!(audit.exact);
+        assert_eq!((audit.from, audit.until, audit.end), ((4, 0), (4, 4), (4, 6)));
+        assert_eq!(audit.findings, [finding(Fault::NotConsumed, (4, 4), (4, 6), Some(1), 2)]);
+    }
+
+    #[test]
+    fn worlds_with_a_step_fewer_took_the_last_two_in_one() {
+        // 74 rows in steps of 8: the last two steps have five each, too few for six ranks.
+        let even = |loader: &str, (rank, world), times, steps, span| Certificate {
+            spec: PlanSpec { tail: Tail::Even, ..PlanSpec::new(1, 8) },
+            rows: 74,
+            steps,
+            ..certificate(loader, (rank, world), times, &[span])
+        };
+        let mut run = vec![even("a", (0, 1), (1, 9), 10, ((0, 0), (0, 4), false))];
+        run.extend((0..6).map(|rank| even(&rank.to_string(), (rank, 6), (10, 19), 9, ((0, 4), (0, 9), true))));
+        run.push(even("b", (0, 1), (20, 29), 10, ((1, 0), (2, 0), true)));
+        let audit = audit(&run).unwrap();
+        assert!(audit.exact && audit.findings.is_empty(), "{audit:?}");
+        assert_eq!((audit.steps, audit.until), (10, (2, 0)));
+    }
+
+    #[test]
+    fn processes_that_all_take_themselves_for_the_only_rank_are_found() {
+        let run = ["a", "b"].map(|loader| certificate(loader, (0, 1), (1, 9), &[((0, 0), (1, 0), false)]));
+        let audit = audit(&run).unwrap();
+        assert_eq!(audit.findings, [finding(Fault::Repeated, (0, 0), (1, 0), Some(0), 1)]);
+        assert!(!audit.exact);
+    }
+
+    #[test]
+    fn the_last_certificate_of_a_loader_counts_and_plans_are_not_mixed() {
+        let early = certificate("a", (0, 1), (1, 5), &[((0, 0), (0, 4), false)]);
+        let late = certificate("a", (0, 1), (1, 9), &[((0, 0), (1, 0), false)]);
+        let joined = audit(&[late.clone(), early.clone()]).unwrap();
+        assert!(joined.exact && joined.findings.is_empty() && joined.loaders == 1, "{joined:?}");
+        assert!(audit(&[]).is_err());
+        let other = Certificate { loader: "b".to_owned(), spec: PlanSpec::new(2, 8), ..late.clone() };
+        assert!(matches!(audit(&[early.clone(), other]), Err(Error::Mismatch { .. })));
+        let dropped = Certificate { dropped: 1, ..late };
+        assert!(matches!(audit(&[dropped]), Err(Error::Config { .. })));
+    }
+}

@@ -1,0 +1,225 @@
+//! Where the steps of an epoch begin and end, and how many rows a step has with those that fill it: the [`Tail`] as arithmetic.
+//!
+//! ```text
+//!   pad, repeat │ G │ G │ G │ left .. filled to G                short │ G │ G │ G │ left .. filled to ceil(left / W) * W
+//!   drop        │ G │ G │ G │                                     even │ G │ G │ G │ left │       at least half of G is left
+//!                                                                      │ G │ G │ x │ y │          x + y = G + left, halves
+//!                                                                      │ G │ G │ G + left │       y is less than W
+//! ```
+//!
+//! Which rows a step has must not hang on the number of ranks W: a state is a number of steps, and whoever goes on from it on other ranks
+//! has to find all other rows in the other steps. Under `short` only the filling hangs on W. Under `even` a cut that is made where the rows
+//! left are fewer than the ranks would: eight ranks would move it, one would not, and between them a state before the last step would
+//! mean two things; and three rows that one rank left could never be given to eight. So the last two steps share their rows wherever less
+//! than half of a global batch is left. Then every step has half a global batch, which is enough for any number of ranks that
+//! have two rows each in a step, and the cut is the same for all of them.
+//!
+//! Ranks of one row each (G < 2 W) may be more than that. Where either of the last two steps has fewer rows than there are ranks, the two
+//! are one: a step of one to three rows for each rank, and the epoch has one step fewer. Up to there all worlds have the same
+//! steps. Its end is written as that of the others, see [`State::step`](super::State::step), so that none takes the rows again; and a
+//! state between the last two steps, whose rows are fewer than the ranks that would go on, is refused.
+
+use std::ops::Range;
+
+use super::share::{Share, length};
+use super::spec::Tail;
+use crate::error::{Error, Result};
+
+/// See the module.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Cuts {
+    tail: Tail,
+    batch: u64,
+    /// Ranks.
+    world: u32,
+    /// Rows that are delivered.
+    rows: u64,
+    steps: u64,
+    /// Steps of a whole global batch before all others.
+    full: u64,
+    /// Where the step after these ends: before the end of the epoch if there is another one.
+    cut: u64,
+}
+
+impl Cuts {
+    /// Of `rows` rows in steps of `batch`, for `world` ranks.
+    pub(super) fn new(tail: Tail, batch: u64, rows: u64, world: u32) -> Self {
+        let (whole, left) = (rows / batch, rows % batch);
+        let plain = |steps, rows| Self { tail, batch, world, rows, steps, full: whole, cut: rows };
+        if left == 0 {
+            return plain(whole, rows);
+        }
+        match tail {
+            Tail::Drop => plain(whole, whole * batch),
+            Tail::Even if whole > 0 => {
+                let start = (whole - 1) * batch;
+                let first = if left >= batch.div_ceil(2) { batch } else { (batch + left).div_ceil(2) };
+                let is_one = u64::from(world) > first.min(batch + left - first);
+                let (steps, full, cut) = match is_one {
+                    true => (whole, whole - 1, rows),
+                    false if first == batch => (whole + 1, whole, rows),
+                    false => (whole + 1, whole - 1, start + first),
+                };
+                Self { tail, batch, world, rows, steps, full, cut }
+            }
+            Tail::Pad | Tail::Repeat | Tail::Short | Tail::Even => plain(whole + 1, rows),
+        }
+    }
+
+    /// The same for `world` ranks.
+    pub(super) fn of_world(self, world: u32) -> Self {
+        Self::new(self.tail, self.batch, self.rows, world)
+    }
+
+    pub(super) fn world(&self) -> u32 {
+        self.world
+    }
+
+    pub(super) fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    pub(super) fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Steps of a whole global batch, which come first; all others are cut in another way.
+    pub(super) fn full(&self) -> u64 {
+        self.full
+    }
+
+    /// Positions that `step` delivers for the first time.
+    pub(super) fn positions(&self, step: u64) -> Range<u64> {
+        if step >= self.steps {
+            return self.rows..self.rows;
+        }
+        if step < self.full {
+            return step * self.batch..(step + 1) * self.batch;
+        }
+        if step == self.full { self.full * self.batch..self.cut } else { self.cut..self.rows }
+    }
+
+    /// The step that delivers `position`, one of the epoch, for the first time.
+    pub(super) fn step_of(&self, position: u64) -> u64 {
+        match position / self.batch {
+            step if step < self.full => step,
+            _ => self.full + u64::from(position >= self.cut),
+        }
+    }
+
+    /// Rows of `step` on the ranks of `share` together, with padding and repeated ones.
+    pub(super) fn places(&self, step: u64, share: Share) -> u64 {
+        let real = length(&self.positions(step));
+        match self.tail {
+            Tail::Pad | Tail::Repeat | Tail::Drop => self.batch,
+            Tail::Even => real,
+            Tail::Short if real == self.batch => real,
+            Tail::Short => {
+                // All rows of a plan are those of its own ranks.
+                let world = u64::from(if share.world == 1 { self.world } else { share.world });
+                real.div_ceil(world) * world
+            }
+        }
+    }
+
+    /// The most rows that `share` has in a step.
+    pub(super) fn most(&self, share: Share) -> u64 {
+        let others = (self.full..self.steps).map(|step| self.places(step, share));
+        let full = (self.full > 0 || self.steps == 0).then_some(self.batch);
+        others.chain(full).map(|places| length(&share.part(places))).max().unwrap_or(0)
+    }
+
+    /// Refuses ranks that would get no row in some step although nothing is repeated and nothing is padded.
+    pub(super) fn check(&self, share: Share) -> Result<()> {
+        let world = u64::from(share.world);
+        if self.tail != Tail::Even || self.rows == 0 || share.world == 1 {
+            return Ok(());
+        }
+        let Self { rows, .. } = self;
+        if *rows < world {
+            let problem = format!(
+                "even: an epoch of {rows} rows for {world} ranks, of which some get none; use at most {rows} ranks, or tail=short, which \
+                 repeats rows, or tail=pad"
+            );
+            return Err(Error::config("tail", problem));
+        }
+        let least = (self.full..self.steps).map(|step| length(&self.positions(step))).min();
+        if least.is_some_and(|least| least < world) {
+            let problem = format!("even: the plan was made for {} ranks, not {world}: use Plan::for_world", self.world);
+            return Err(Error::config("tail", problem));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sizes(tail: Tail, batch: u64, rows: u64, world: u32) -> Vec<u64> {
+        let cuts = Cuts::new(tail, batch, rows, world);
+        let sizes: Vec<_> = (0..cuts.steps()).map(|step| length(&cuts.positions(step))).collect();
+        assert_eq!(sizes.iter().sum::<u64>(), cuts.rows());
+        for step in 0..cuts.steps() {
+            assert!(cuts.positions(step).all(|position| cuts.step_of(position) == step), "{cuts:?}, step {step}");
+            assert_eq!(step < cuts.full(), sizes[..=step as usize].iter().all(|size| *size == batch), "{cuts:?}");
+        }
+        assert!(cuts.positions(cuts.steps()).is_empty());
+        sizes
+    }
+
+    #[test]
+    fn steps_are_cut_as_the_drawing_says() {
+        for (tail, rows, world, expected) in [
+            (Tail::Pad, 27, 3, &[8, 8, 8, 3][..]),
+            (Tail::Repeat, 27, 3, &[8, 8, 8, 3]),
+            (Tail::Short, 27, 3, &[8, 8, 8, 3]),
+            (Tail::Drop, 27, 3, &[8, 8, 8]),
+            (Tail::Even, 24, 3, &[8, 8, 8]),
+            (Tail::Even, 28, 4, &[8, 8, 8, 4]),
+            (Tail::Even, 27, 3, &[8, 8, 6, 5]),
+            (Tail::Even, 27, 1, &[8, 8, 6, 5]),
+            (Tail::Even, 27, 6, &[8, 8, 11]),
+            (Tail::Even, 28, 8, &[8, 8, 12]),
+            (Tail::Even, 9, 4, &[5, 4]),
+            (Tail::Even, 9, 8, &[9]),
+            (Tail::Even, 3, 3, &[3]),
+            (Tail::Even, 0, 3, &[]),
+        ] {
+            assert_eq!(sizes(tail, 8, rows, world), expected, "{tail:?}, {rows} rows, {world} ranks");
+        }
+    }
+
+    #[test]
+    fn a_cut_of_even_is_that_of_all_worlds_of_two_rows_each() {
+        for batch in 1..20 {
+            for rows in 1..80 {
+                let one = sizes(Tail::Even, batch, rows, 1);
+                assert!(one.iter().all(|size| *size <= batch && *size >= (batch / 2).min(rows)), "{batch}, {rows}");
+                for world in 1..=batch as u32 {
+                    let other = sizes(Tail::Even, batch, rows, world);
+                    let is_one = other.len() < one.len();
+                    assert!(other == one || is_one && 2 * u64::from(world) > batch, "{batch}, {rows}, {world}");
+                    assert!(!is_one || other[..other.len() - 1] == one[..other.len() - 1], "{batch}, {rows}, {world}");
+                    let has_rows = other.iter().all(|size| *size >= u64::from(world));
+                    assert_eq!(has_rows, rows >= u64::from(world), "{batch}, {rows}, {world}");
+                    let share = Share::new(0, world).unwrap();
+                    assert_eq!(Cuts::new(Tail::Even, batch, rows, world).check(share).is_ok(), has_rows);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_last_step_of_short_has_the_rows_that_are_left_on_every_rank() {
+        for (rows, world, expected) in [(27, 1, 3), (27, 2, 4), (27, 3, 3), (27, 8, 8), (24, 3, 8), (1, 5, 5)] {
+            let cuts = Cuts::new(Tail::Short, 8, rows, world);
+            let last = cuts.steps() - 1;
+            assert_eq!(cuts.places(last, Share::new(0, world).unwrap()), expected, "{rows}, {world}");
+            assert_eq!(cuts.places(last, Share::whole()), expected, "{rows}, {world}");
+        }
+        // Ranks of unequal batches: the last has more rows in the last step than in any other.
+        let cuts = Cuts::new(Tail::Short, 11, 21, 3);
+        assert_eq!(cuts.most(Share::new(2, 3).unwrap()), 4);
+    }
+}

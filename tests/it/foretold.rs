@@ -1,0 +1,197 @@
+//! What is known of values when a loader is opened: nulls where they are errors, integers beyond 32 bits. Footers are not believed.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use arrow::array::{ArrayRef, Int64Array, ListArray, RecordBatch, StringArray, StructArray, UInt64Array};
+use arrow::datatypes::{DataType, Field, Int64Type, Schema};
+use bowstring::codec::{BadRows, Nulls};
+use bowstring::pipeline::Filter;
+use bowstring::{Error, Loader, LoaderOptions, Place};
+use parquet::arrow::ArrowWriter;
+use parquet::file::metadata::{ParquetMetaDataReader, ParquetMetaDataWriter};
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::file::statistics::Statistics;
+
+/// A file of row groups of five rows.
+fn write(path: &Path, columns: &[(&str, ArrayRef)], statistics: EnabledStatistics) {
+    let field = |(name, array): &(&str, ArrayRef)| Field::new(*name, array.data_type().clone(), true);
+    let schema = Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()));
+    let batch = RecordBatch::try_new(Arc::clone(&schema), columns.iter().map(|(_, array)| array.clone()).collect());
+    let properties =
+        WriterProperties::builder().set_statistics_enabled(statistics).set_max_row_group_row_count(Some(5)).build();
+    let mut writer = ArrowWriter::try_new(File::create(path).unwrap(), schema, Some(properties)).unwrap();
+    writer.write(&batch.unwrap()).unwrap();
+    writer.close().unwrap();
+}
+
+fn numbers(rows: i64, nulls: &[i64]) -> ArrayRef {
+    Arc::new((0..rows).map(|row| (!nulls.contains(&row)).then_some(row)).collect::<Int64Array>())
+}
+
+/// Twenty rows: `id`, `a` with nulls in rows 7, 8 and 12, `s.b` with one in row 19, `t` with none.
+fn holes(directory: &Path, statistics: EnabledStatistics) -> PathBuf {
+    let path = directory.join("holes.parquet");
+    let words = (0..20).map(|row| (row != 19).then(|| format!("row {row}"))).collect::<StringArray>();
+    let member = Arc::new(Field::new("b", DataType::Utf8, true));
+    let of: ArrayRef = Arc::new(StructArray::from(vec![(member, Arc::new(words) as ArrayRef)]));
+    let columns = [("id", numbers(20, &[])), ("a", numbers(20, &[7, 8, 12])), ("s", of), ("t", numbers(20, &[]))];
+    write(&path, &columns, statistics);
+    path
+}
+
+fn options(path: &Path) -> LoaderOptions {
+    LoaderOptions { shuffle: false, threads: Some(2), ..LoaderOptions::new(path.to_str().unwrap(), 4) }
+}
+
+/// Rows of an epoch, all of which came.
+fn drained(options: LoaderOptions) -> bowstring::Result<u64> {
+    let mut loader = Loader::open(options)?;
+    while loader.next()?.is_some() {}
+    Ok(loader.rows())
+}
+
+#[test]
+fn nulls_are_told_when_the_loader_is_opened() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = holes(directory.path(), EnabledStatistics::Chunk);
+    let error = Loader::open(options(&path)).unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, Error::Nulls { .. }), "{text}");
+    assert_eq!(error.place(), Some(&Place::file("holes.parquet").row_group(1).column("a").row(2)));
+    assert!(text.contains("2 columns") && text.contains("a (3 nulls in 2 row groups)"), "{text}");
+    assert!(text.contains("s.b (1 null in 1 row group)") && text.contains("mask") && text.contains("filter"), "{text}");
+
+    // Every way out.
+    let masked = |options: &mut LoaderOptions| options.columns.nulls = Nulls::Mask.into();
+    let some = |options: &mut LoaderOptions| options.columns.columns = vec!["id".into(), "t".into()];
+    let others = |options: &mut LoaderOptions| options.columns.exclude = vec!["a".into(), "s".into()];
+    let bad = |options: &mut LoaderOptions| options.bad_rows = BadRows::Zero;
+    for way in [&masked as &dyn Fn(&mut LoaderOptions), &some, &others, &bad] {
+        let mut options = options(&path);
+        way(&mut options);
+        assert_eq!(drained(options).unwrap(), 20);
+    }
+    let filtered = |filter: &str| LoaderOptions { filter: Some(Filter::Text(filter.to_owned())), ..options(&path) };
+    assert_eq!(drained(filtered("a is not null and s.b is not null")).unwrap(), 16);
+    assert_eq!(drained(filtered("id < 7")).unwrap(), 7);
+    // Row 12 is left of three.
+    let error = Loader::open(filtered("id > 9 and id < 19")).unwrap_err();
+    assert_eq!(error.place(), Some(&Place::file("holes.parquet").row_group(2).column("a").row(2)), "{error}");
+    assert!(error.to_string().contains("a column") && error.to_string().contains("some of"), "{error}");
+    // Planning needs no values.
+    assert!(bowstring::pipeline::LocalSource::open(options(&path)).is_ok());
+}
+
+#[test]
+fn without_statistics_the_same_error_comes_with_the_row() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = holes(directory.path(), EnabledStatistics::None);
+    let mut loader = Loader::open(options(&path)).unwrap();
+    assert_eq!(loader.next().unwrap().unwrap().rows, 4);
+    let error = loader.next().unwrap_err();
+    assert!(matches!(error, Error::Nulls { .. }), "{error}");
+    assert_eq!(error.place(), Some(&Place::file("holes.parquet").row_group(1).column("a").row(2)));
+    // Where no row can stand in, it is no damage either.
+    let path = directory.path().join("empty.parquet");
+    write(&path, &[("a", numbers(3, &[0, 1, 2]))], EnabledStatistics::None);
+    let error = drained(LoaderOptions { bad_rows: BadRows::Skip, ..options(&path) }).unwrap_err();
+    assert!(matches!(error, Error::Nulls { .. }) && error.to_string().contains("stand in"), "{error}");
+}
+
+/// The same file with other statistics of its first column.
+fn lie(path: &Path, statistics: &Statistics) {
+    let bytes = std::fs::read(path).unwrap();
+    let metadata = ParquetMetaDataReader::new().parse_and_finish(&File::open(path).unwrap()).unwrap();
+    let length = u32::from_le_bytes(bytes[bytes.len() - 8..][..4].try_into().unwrap()) as usize;
+    let groups = metadata.row_groups().iter().map(|group| {
+        let mut columns = group.columns().to_vec();
+        columns[0] = columns[0].clone().into_builder().set_statistics(statistics.clone()).build().unwrap();
+        group.clone().into_builder().set_column_metadata(columns).build().unwrap()
+    });
+    let metadata = metadata.clone().into_builder().set_row_groups(groups.collect()).build();
+    let mut file = bytes[..bytes.len() - 8 - length].to_vec();
+    ParquetMetaDataWriter::new(&mut file, &metadata).finish().unwrap();
+    std::fs::write(path, file).unwrap();
+}
+
+#[test]
+fn statistics_alone_refuse_nothing() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("lies.parquet");
+    write(&path, &[("a", numbers(20, &[])), ("b", numbers(20, &[]))], EnabledStatistics::Chunk);
+    lie(&path, &Statistics::int64(Some(-1 << 40), Some(1 << 40), None, Some(3), false));
+    let loader = Loader::open(options(&path)).unwrap();
+    assert!(loader.wide_integers().unwrap().is_empty());
+    assert_eq!(drained(options(&path)).unwrap(), 20);
+    // Empty lists count as nulls in footers.
+    let path = directory.path().join("lists.parquet");
+    let lists = (0..20).map(|row| Some((0..row % 3).map(Some).collect::<Vec<_>>()));
+    write(
+        &path,
+        &[("l", Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>(lists)))],
+        EnabledStatistics::Chunk,
+    );
+    assert_eq!(drained(options(&path)).unwrap(), 20);
+}
+
+#[test]
+fn what_files_and_directories_lack_is_null() {
+    let directory = tempfile::tempdir().unwrap();
+    let both = [("a", numbers(5, &[])), ("b", numbers(5, &[]))];
+    write(&directory.path().join("1.parquet"), &both, EnabledStatistics::Chunk);
+    write(&directory.path().join("2.parquet"), &both[..1], EnabledStatistics::Chunk);
+    let error = Loader::open(options(directory.path())).unwrap_err();
+    assert!(error.to_string().contains("b (5 nulls in 1 row group)"), "{error}");
+    assert_eq!(error.place(), Some(&Place::file("2.parquet").row_group(0).column("b").row(0)));
+    let tree = tempfile::tempdir().unwrap();
+    for value in ["7", "__HIVE_DEFAULT_PARTITION__"] {
+        let folder = tree.path().join(format!("p={value}"));
+        std::fs::create_dir(&folder).unwrap();
+        write(&folder.join("x.parquet"), &both, EnabledStatistics::Chunk);
+    }
+    let error = Loader::open(options(tree.path())).unwrap_err();
+    assert!(error.to_string().contains("p (5 nulls in 1 row group)"), "{error}");
+    assert_eq!(
+        drained(LoaderOptions { filter: Some(Filter::Text("p = 7".to_owned())), ..options(tree.path()) }).unwrap(),
+        5
+    );
+}
+
+#[test]
+fn integers_beyond_32_bits_are_known() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("wide.parquet");
+    let at =
+        |row: usize, value: i64| Arc::new((0..20).map(|at| if at == row { value } else { 1 }).collect::<Int64Array>());
+    let unsigned = (0..20).map(|at| if at == 13 { 1 << 32 } else { u64::from(u32::MAX) }).collect::<UInt64Array>();
+    let lists = (0..20).map(|row| Some(vec![Some(if row == 6 { 1 << 50 } else { 0 })]));
+    let columns: [(&str, ArrayRef); 6] = [
+        ("id", numbers(20, &[])),
+        ("high", at(11, 1 << 31)),
+        ("low", at(3, i64::from(i32::MIN) - 1)),
+        ("bound", at(9, i64::from(i32::MIN))),
+        ("unsigned", Arc::new(unsigned)),
+        ("list", Arc::new(ListArray::from_iter_primitive::<Int64Type, _, _>(lists))),
+    ];
+    write(&path, &columns, EnabledStatistics::Chunk);
+    let found = |options: LoaderOptions| {
+        let wide = Loader::open(options).unwrap().wide_integers().unwrap();
+        let told =
+            wide.into_iter().map(|wide| (wide.column.to_string(), wide.value, wide.place.row_group, wide.place.row));
+        told.collect::<Vec<_>>()
+    };
+    let expected: [(String, i128, Option<usize>, Option<u64>); 4] = [
+        ("high".to_owned(), 1 << 31, Some(2), Some(1)),
+        ("low".to_owned(), i128::from(i32::MIN) - 1, Some(0), Some(3)),
+        ("unsigned".to_owned(), 1 << 32, Some(2), Some(3)),
+        ("list".to_owned(), 1 << 50, Some(1), None),
+    ];
+    assert_eq!(found(options(&path)), expected);
+    let filtered = LoaderOptions { filter: Some(Filter::Text("id > 3 and id < 11".to_owned())), ..options(&path) };
+    assert_eq!(found(filtered), expected[3..]);
+    let mut cast = options(&path);
+    cast.columns.cast = serde_json::from_str(r#"{"high": "float64", "list": "float32"}"#).unwrap();
+    assert_eq!(found(cast), expected[1..3]);
+}
