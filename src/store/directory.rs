@@ -113,6 +113,17 @@ pub(crate) fn flush_file(path: &Path) -> Result<()> {
     file.and_then(|file| file.sync_all()).map_err(|error| failed("flush", path, error))
 }
 
+/// Brings all that was written to the file system of `directory` to the disk. Whether it can: only Linux can.
+#[cfg_attr(not(feature = "convert"), allow(dead_code, reason = "only conversions write so many files"))]
+pub(crate) fn flush_file_system(directory: &Path) -> Result<bool> {
+    #[cfg(target_os = "linux")]
+    {
+        let opened = File::open(directory).and_then(|directory| Ok(rustix::fs::syncfs(directory)?));
+        opened.map_err(|error| failed("flush", directory, error))?;
+    }
+    Ok(cfg!(target_os = "linux"))
+}
+
 /// Brings the names in `directory` to the disk; only Unix can open one, and only there is it needed.
 pub(crate) fn flush(directory: &Path) -> Result<()> {
     if cfg!(unix) {

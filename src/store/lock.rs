@@ -58,8 +58,7 @@ impl Lock {
     /// [`Error::Store`] if the file cannot be opened or written, or the file system has no locks.
     pub(crate) fn attempt(path: &Path) -> Result<Attempt> {
         for _ in 0..TRIES {
-            let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
-            let mut file = opened.map_err(|error| failed("open the lock", path, error))?;
+            let mut file = open(path).map_err(|error| failed("open the lock", path, error))?;
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
@@ -140,6 +139,20 @@ pub(crate) fn beside(path: &Path) -> PathBuf {
 }
 
 /// Whether the name `path` still means the open `file`.
+/// Opens or makes the file that is locked. Whoever may make files in its directory could have left a link there, and what that names
+/// would be written over; so a link is an error, as is what is no file.
+fn open(path: &Path) -> std::io::Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NOFOLLOW | libc::O_NONBLOCK);
+    let file = options.open(path)?;
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    Err(std::io::Error::other("it is no regular file; remove it"))
+}
+
 #[cfg(unix)]
 fn is_at(file: &File, path: &Path) -> Result<bool> {
     use std::os::unix::fs::MetadataExt;
@@ -179,6 +192,18 @@ mod tests {
         drop(held);
         assert!(path.exists());
         Lock::take(&path, "write the journal").unwrap();
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_in_place_of_the_lock_is_not_followed() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, precious) = (directory.path().join("lock"), directory.path().join("precious"));
+        std::fs::write(&precious, "work of years").unwrap();
+        std::os::unix::fs::symlink(&precious, &path).unwrap();
+        let error = Lock::take(&path, "write").unwrap_err();
+        assert!(matches!(error, Error::Store { .. }), "{error}");
+        assert_eq!(std::fs::read_to_string(&precious).unwrap(), "work of years");
     }
 
     #[test]

@@ -11,6 +11,9 @@
 //! | CSV | line ends outside of quotes, without the header |
 //! | JSON Lines | lines that are not blank |
 //!
+//! What footers and indexes say of Parquet, Petastorm and MDS is what the tasks' own counts were held against, so that there this is the
+//! same number once more, of other files: those that were written.
+//!
 //! No value is decoded, and but for framing and unpacking nothing is shared with the readers that deliver rows.
 
 use crate::convert::format::Format;

@@ -31,8 +31,9 @@ pub(crate) struct Frames {
     decoder: StreamDecoder,
     size: u64,
     packed: bool,
-    /// Batches that came and were not taken. Arrow ends a message without a body, such as an empty batch, only when the next one
-    /// begins: two may come of one message, and one when the schema was asked for.
+    /// What was read when the schema was asked for: Arrow ends a message without a body only when the next one begins.
+    next: Option<(Header, u64)>,
+    /// Batches that came and were not taken. For the same reason two may come of one message, of which one was empty.
     pub(crate) came: VecDeque<RecordBatch>,
     pub(crate) ended: bool,
     /// Whether it is a file, not a stream.
@@ -61,9 +62,14 @@ pub(crate) fn count(found: &Found) -> Result<u64> {
     Ok(rows)
 }
 
+/// Bytes that a message begins with, whatever it is.
+const MARK: usize = 4;
+
 /// The start of a message: prefix and metadata, and how many bytes follow.
 pub(crate) struct Header {
     bytes: Vec<u8>,
+    /// How many of them the decoder has.
+    given: usize,
     body: usize,
     at: u64,
 }
@@ -104,21 +110,27 @@ impl Frames {
             _ => {}
         }
         let (decoder, size) = (StreamDecoder::new(), found.bytes);
-        Ok(Self { input, decoder, size, packed, came: VecDeque::new(), ended: false, file, batches: 0 })
+        Ok(Self { input, decoder, size, packed, next: None, came: VecDeque::new(), ended: false, file, batches: 0 })
     }
 
     /// The schema, which is the first message.
     pub(crate) fn schema(&mut self) -> Result<SchemaRef> {
-        loop {
-            if let Some(schema) = self.decoder.schema() {
-                return Ok(schema);
-            }
-            match self.header()? {
-                Some((header, _)) => self.message(header)?,
-                None if self.ended => return Err(self.input.corrupt(0, "it has no schema")),
-                None => self.end()?,
+        if let Some((header, _)) = self.header()? {
+            self.message(header, |_| Ok(()))?;
+            if self.decoder.schema().is_none() {
+                // The decoder ends a message without a body when it sees what follows. Its mark is enough: the rest is for whoever has room.
+                match self.header()? {
+                    Some((header, body)) => {
+                        let mark: Vec<u8> = header.bytes.iter().take(MARK).copied().collect();
+                        let (given, at) = (mark.len(), header.at);
+                        self.decode(Buffer::from_vec(mark), at)?;
+                        self.next = Some((Header { given, ..header }, body));
+                    }
+                    None => self.end()?,
+                }
             }
         }
+        self.decoder.schema().ok_or_else(|| self.input.corrupt(0, "it has no schema"))
     }
 
     /// Tells the decoder that there is nothing more, which ends a message without a body.
@@ -130,6 +142,9 @@ impl Frames {
 
     /// The next message's start, and the bytes that it will take in memory.
     pub(crate) fn header(&mut self) -> Result<Option<(Header, u64)>> {
+        if let Some(next) = self.next.take() {
+            return Ok(Some(next));
+        }
         let at = self.input.offset();
         let mut prefix = [0; 4];
         let read = self.input.fill(&mut prefix)?;
@@ -174,7 +189,7 @@ impl Frames {
         let Some(body) = body else {
             return Err(self.input.corrupt(at, format!("a message claims {claimed} bytes, {left} are left")));
         };
-        Ok(Some((Header { bytes, body, at }, body as u64)))
+        Ok(Some((Header { bytes, given: 0, body, at }, body as u64)))
     }
 
     /// What follows the end mark: nothing in a stream; in a file the footer, which lists as many batches as there were.
@@ -209,9 +224,9 @@ impl Frames {
         }
     }
 
-    /// Reads the rest of a message and decodes it.
-    pub(crate) fn message(&mut self, header: Header) -> Result<()> {
-        let Header { mut bytes, body, at } = header;
+    /// Reads the rest of a message and decodes it. `reserve` is told to how many bytes it is about to be unpacked, beside its own.
+    pub(crate) fn message(&mut self, header: Header, reserve: impl FnOnce(u64) -> Result<()>) -> Result<()> {
+        let Header { mut bytes, given, body, at } = header;
         let metadata = bytes.len();
         if self.input.append(body as u64, &mut bytes)? < body as u64 {
             return Err(self.input.corrupt(at, "it ends within a message"));
@@ -225,7 +240,10 @@ impl Frames {
             return Err(Error::limit(what, unpacked, most.min(8 << 30), "limits.max_record_bytes")
                 .at(Place::file(Arc::clone(self.input.name()))));
         }
-        self.decode(Buffer::from_vec(bytes), at)
+        if unpacked > 0 {
+            reserve(unpacked)?;
+        }
+        self.decode(Buffer::from_vec(bytes).slice(given), at)
     }
 
     fn decode(&mut self, mut buffer: Buffer, at: u64) -> Result<()> {

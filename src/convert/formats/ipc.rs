@@ -126,7 +126,15 @@ impl Batches for Reader<'_> {
                 Some((header, body)) => {
                     let name = || format!("file {}: a batch", self.frames.input.name());
                     self.permit = Some(self.budget.reserve(body, name)?);
-                    self.frames.message(header)?;
+                    let (budget, permit) = (self.budget, &mut self.permit);
+                    let file = Arc::clone(self.frames.input.name());
+                    self.frames.message(header, |unpacked| {
+                        // One permit at a time, so that nobody waits for himself.
+                        *permit = None;
+                        let whole = body.saturating_add(unpacked);
+                        *permit = Some(budget.reserve(whole, || format!("file {file}: a batch, unpacked,"))?);
+                        Ok(())
+                    })?;
                 }
                 None => self.frames.end()?,
             }
@@ -279,5 +287,34 @@ impl Rows for StreamRows {
         self.writer.finish().map_err(|error| broken(&self.path, error))?;
         let output = self.writer.into_inner().map_err(|error| broken(&self.path, error))?;
         Ok((output.close()?, Value::Null))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::Int64Array;
+    use arrow::ipc::writer::{FileWriter, IpcWriteOptions};
+
+    use super::*;
+    use crate::convert::verify;
+    use crate::error::Error;
+
+    #[test]
+    fn what_unpacks_to_more_than_the_budget_is_refused_before() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("zeros.arrow");
+        let zeros: ArrayRef = Arc::new(Int64Array::from(vec![0; 4 << 20]));
+        let batch = RecordBatch::try_from_iter([("x", zeros)]).unwrap();
+        let options = IpcWriteOptions::default().try_with_compression(Some(CompressionType::ZSTD)).unwrap();
+        let file = std::fs::File::create(&path).unwrap();
+        let mut writer = FileWriter::try_new_with_options(file, &batch.schema(), options).unwrap();
+        writer.write(&batch).unwrap();
+        writer.finish().unwrap();
+        assert!(std::fs::metadata(&path).unwrap().len() < 1 << 20);
+        let text = path.to_str().unwrap();
+        let with = |memory_budget| verify(text, text, &ConvertOptions { memory_budget, ..ConvertOptions::default() });
+        let error = with(32 << 20).unwrap_err();
+        assert!(matches!(error, Error::Limit { option: "memory_budget", .. }), "{error}");
+        assert!(with(256 << 20).unwrap().equal);
     }
 }

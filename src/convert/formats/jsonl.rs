@@ -104,8 +104,10 @@ pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>>
     let mut pieces = Vec::new();
     let mut shards = Vec::new();
     for (number, found) in files.iter().enumerate() {
-        let packed = !matches!(found.name.rsplit('.').next(), Some("jsonl" | "ndjson" | "json"));
-        let count = if packed { 1 } else { found.bytes.div_ceil(PIECE).max(1) };
+        let named = matches!(found.name.rsplit('.').next(), Some("jsonl" | "ndjson" | "json"));
+        // What is packed has no pieces, whatever it is called.
+        let whole = !named || found.bytes <= PIECE || Input::is_packed(found)?;
+        let count = if whole { 1 } else { found.bytes.div_ceil(PIECE) };
         for piece in 0..count {
             let end = if piece + 1 == count { u64::MAX } else { (piece + 1) * PIECE };
             pieces.push((number, piece * PIECE, end));
@@ -498,4 +500,29 @@ pub(crate) fn texts(column: &ArrayRef) -> Result<arrow::array::StringArray> {
         column.is_valid(row).then(|| value.to_owned())
     };
     Ok(lines.enumerate().map(value).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::PIECE;
+    use crate::convert::{ConvertOptions, open};
+
+    #[test]
+    fn what_is_packed_has_no_pieces_whatever_it_is_called() {
+        let directory = tempfile::tempdir().unwrap();
+        let line = format!("{{\"x\": \"{}\"}}\n", "a".repeat(1 << 20));
+        let shards =
+            |path: &std::path::Path| open(path.to_str().unwrap(), &ConvertOptions::default()).unwrap().shards().len();
+        let path = directory.path().join("packed.jsonl");
+        let mut packed =
+            flate2::write::GzEncoder::new(std::fs::File::create(&path).unwrap(), flate2::Compression::none());
+        (0..=PIECE >> 20).for_each(|_| packed.write_all(line.as_bytes()).unwrap());
+        packed.finish().unwrap();
+        assert_eq!(shards(&path), 1);
+        let path = directory.path().join("plain.jsonl");
+        std::fs::write(&path, line.repeat(1 + (PIECE >> 20) as usize)).unwrap();
+        assert_eq!(shards(&path), 2);
+    }
 }

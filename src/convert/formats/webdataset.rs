@@ -331,6 +331,9 @@ fn column(field: &Field, given: bool, cells: Cells) -> Result<ArrayRef, String> 
     cast(&array, field.data_type()).map_err(|misfit| misfit.to_string())
 }
 
+/// The endings of image files by format; those of others are `bmp`, or `bin` where the bytes are no image.
+const IMAGES: [(&str, &str); 4] = [("JPEG", "jpg"), ("PNG", "png"), ("WebP", "webp"), ("GIF", "gif")];
+
 /// How a column becomes members.
 #[derive(Debug, Clone)]
 enum Member {
@@ -398,6 +401,15 @@ pub(crate) fn sink(schema: &SchemaRef, options: &ConvertOptions) -> Result<Box<d
             return Err(refused(Format::Webdataset, field, "another column has the same ending"));
         }
         members.push(member);
+    }
+    for (member, field) in members.iter().zip(schema.fields()) {
+        let Member::Image(name) = member else { continue };
+        let ends = IMAGES.iter().map(|(_, end)| *end).chain(["bmp", "bin"]);
+        if let Some(other) = ends.map(|end| format!("{name}.{end}")).find(|other| names.contains(other)) {
+            let hint =
+                format!("its images may be {other:?}, as another column is; rename one, or choose with --columns");
+            return Err(refused(Format::Webdataset, field, &hint));
+        }
     }
     if members.iter().all(|member| matches!(member, Member::Key)) {
         return Err(Error::config("columns", "a sample needs more than its key"));
@@ -509,13 +521,9 @@ impl Rows for TarRows {
                     Member::Json(name) => put(name, column.as_string::<i32>().value(at).as_bytes()),
                     Member::Image(name) => {
                         let cell = column.as_binary_view().value(at);
-                        let end = probe(cell).map_or("bin", |info| match info.format.name() {
-                            "JPEG" => "jpg",
-                            "PNG" => "png",
-                            "WebP" => "webp",
-                            "GIF" => "gif",
-                            _ => "bmp",
-                        });
+                        let format = probe(cell).ok().map(|info| info.format.name());
+                        let known = IMAGES.iter().find(|(name, _)| Some(*name) == format);
+                        let end = known.map_or(if format.is_some() { "bmp" } else { "bin" }, |(_, end)| *end);
                         put(&format!("{name}.{end}"), cell);
                     }
                 }
@@ -541,5 +549,32 @@ impl Rows for TarRows {
     fn finish(mut self: Box<Self>) -> Result<(u64, Value)> {
         self.output.put(&tar::END)?;
         Ok((self.output.close()?, Value::Null))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::datatypes::Metadata;
+
+    use super::*;
+    use crate::convert::values::sample::IMAGE_KEY;
+
+    #[test]
+    fn images_never_have_the_name_of_another_column() {
+        let sink = |names: &[&str]| {
+            let field = |name: &&str| {
+                let known = (*name == "image").then(|| (IMAGE_KEY.to_owned(), String::new()));
+                Field::new(*name, DataType::Binary, false).with_metadata(known.into_iter().collect::<Metadata>())
+            };
+            let fields: Vec<Field> = names.iter().map(field).collect();
+            sink(&Arc::new(Schema::new(fields)), &ConvertOptions::default())
+        };
+        for other in ["image.jpg", "image.png", "image.bin"] {
+            for names in [["image", other], [other, "image"]] {
+                let error = sink(&names).unwrap_err().to_string();
+                assert!(error.contains(other), "{error}");
+            }
+        }
+        sink(&["image", "mask.jpg"]).unwrap();
     }
 }

@@ -7,12 +7,12 @@ use super::journal::Done;
 use super::publish::Staging;
 use crate::convert::sink::Part;
 use crate::error::{Error, Result};
-use crate::store::directory::flush_file;
+use crate::store::directory::{flush_file, flush_file_system};
 
 /// Finished tasks that wait for the disk at most; who finishes another one waits too.
 const WAITING: usize = 4;
 
-/// Runs `work`, which gives away the tasks that it finishes. They are brought to the disk, if `flushes`, noted, and added to `done`.
+/// Runs `work`, which gives away the tasks that it finishes. They are brought to the disk, one by one if `flushes`, noted, and added to `done`.
 ///
 /// # Errors
 /// That of the disk, else that of `work`.
@@ -27,7 +27,8 @@ pub(crate) fn commit(
         let settling = scope.spawn(move || {
             let mut settled = Vec::new();
             for finished in receiver {
-                let on_disk = if flushes { flush(&staging.files(finished.task), &finished.parts) } else { Ok(()) };
+                let files = staging.files(finished.task);
+                let on_disk = if flushes { flush(&files, &finished.parts) } else { flush_all(&files, &finished.parts) };
                 if let Err(error) = on_disk.and_then(|()| staging.journal.done(&finished)) {
                     // Nobody receives any more, which ends the work.
                     return (settled, Err(error));
@@ -43,6 +44,14 @@ pub(crate) fn commit(
         done.extend(settled);
         noted.and(worked)
     })
+}
+
+/// Brings files of `directory`, which are so many that one by one would take days, to the disk.
+pub(super) fn flush_all(directory: &Path, parts: &[Part]) -> Result<()> {
+    if parts.is_empty() || flush_file_system(directory)? {
+        return Ok(());
+    }
+    flush(directory, parts)
 }
 
 /// Brings files of `directory` to the disk.

@@ -15,7 +15,7 @@ use arrow::datatypes::Field;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::commit::flush;
+use super::commit::{flush, flush_all};
 use super::finished::{Found, finished};
 use super::journal::Done;
 use super::publish::{self, Staging};
@@ -120,6 +120,8 @@ pub fn work(
     let done = job.work(task, directory, &job.budget(), progress)?;
     if job.sink.flushes() {
         flush(directory, &done.parts)?;
+    } else {
+        flush_all(directory, &done.parts)?;
     }
     serde_json::to_string(&done).map_err(|error| failed("describe", directory, std::io::Error::from(error)))
 }

@@ -43,6 +43,20 @@ pub(crate) struct Staging {
     lock: Lock,
 }
 
+/// That a file has all that was written to it: a machine that stopped may have kept its name and lost the rest.
+fn whole(path: &Path, part: &Part) -> Result<()> {
+    let found = fs::metadata(path).map_err(|error| failed("look at", path, error))?.len();
+    if found == part.bytes {
+        return Ok(());
+    }
+    Err(Error::Mismatch {
+        what: format!("{} as it was written", path.display()),
+        expected: format!("{} bytes", part.bytes),
+        found: format!("{found} bytes"),
+        hint: "nothing was published; set overwrite to start again".to_owned(),
+    })
+}
+
 impl Staging {
     /// The hidden directory for `destination`, and the tasks that were finished in it before.
     ///
@@ -140,8 +154,10 @@ impl Staging {
             let from = self.files(task).join(&part.name);
             let to = data.join(&target.name);
             if to.exists() && !from.exists() {
+                whole(&to, part)?;
                 continue;
             }
+            whole(&from, part)?;
             let renamed = fs::rename(&from, &to).or_else(|error| match (error.kind(), to.parent()) {
                 (io::ErrorKind::NotFound, Some(parent)) if from.exists() => {
                     fs::create_dir_all(parent)?;
@@ -239,4 +255,30 @@ fn places(destination: &Path) -> Result<(Destination, PathBuf)> {
     hidden.push(".bowstring-convert");
     let directory = destination.parent.join(hidden);
     Ok((destination, directory))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::convert::options::ConvertOptions;
+
+    #[test]
+    fn a_file_that_lost_its_bytes_is_not_published() {
+        let directory = tempfile::tempdir().unwrap();
+        let options = ConvertOptions::default();
+        let dst = directory.path().join("out");
+        let (staging, _) = Staging::open(&dst, "x", false, options.replace(), &options.limits).unwrap();
+        let file = staging.task(0).unwrap().join("a.jpg");
+        let part = Part { name: "a.jpg".into(), rows: 1, bytes: 3, extra: Value::Null };
+        let done = [Done { task: 0, parts: vec![part.clone()], digest: None, rows: 1, read: 1 }];
+        // As after the power failed: the name is there.
+        fs::write(&file, b"").unwrap();
+        let error = staging.gather(&done, std::slice::from_ref(&part)).unwrap_err();
+        assert!(matches!(error, Error::Mismatch { .. }) && error.to_string().contains("3 bytes"), "{error}");
+        fs::write(&file, b"abc").unwrap();
+        staging.gather(&done, std::slice::from_ref(&part)).unwrap();
+        // Again, after a kill in between.
+        fs::write(staging.data().join("a.jpg"), b"ab").unwrap();
+        assert!(staging.gather(&done, std::slice::from_ref(&part)).is_err());
+    }
 }

@@ -14,7 +14,7 @@ use crate::convert::check::digest::Summing;
 use crate::convert::errors::unexpected;
 use crate::convert::rolling::Dealt;
 use crate::convert::sink::Writer;
-use crate::convert::values::cells::as_type_of;
+use crate::convert::values::cells::as_type_at;
 use crate::error::{Error, Place, Result};
 use crate::store::directory::failed;
 
@@ -114,6 +114,11 @@ impl Job {
             Some(selected) => filter_record_batch(&batch, selected).map_err(unexpected)?,
             None => batch,
         };
+        let stored = |at: usize| {
+            // The row before the filter.
+            let before = selected.as_ref().and_then(|selected| selected.values().set_indices().nth(at));
+            row + before.unwrap_or(at) as u64
+        };
         let mut columns = Vec::with_capacity(self.schema.fields().len());
         for field in self.schema.fields() {
             let Some(column) = batch.column_by_name(field.name()) else {
@@ -122,18 +127,43 @@ impl Job {
                     hint: String::new(),
                 });
             };
-            columns.push(as_type_of(field.name(), row, column, field.data_type())?);
+            columns.push(as_type_at(field.name(), stored, column, field.data_type())?);
         }
         let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
         let batch =
             RecordBatch::try_new_with_options(Arc::clone(&self.schema), columns, &options).map_err(unexpected)?;
         match &self.pixels {
-            Some(pixels) => pixels.apply(&batch, &|at| {
-                // The row before the filter.
-                let before = selected.as_ref().and_then(|selected| selected.values().set_indices().nth(at));
-                self.source.place(shard, row + before.unwrap_or(at) as u64)
-            }),
+            Some(pixels) => pixels.apply(&batch, &|at| self.source.place(shard, stored(at))),
             None => Ok(batch),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::{ArrayRef, Int64Array};
+    use parquet::arrow::ArrowWriter;
+
+    use super::*;
+    use crate::convert::{ConvertOptions, Format, convert};
+
+    #[test]
+    fn a_value_that_does_not_fit_is_named_by_its_row_in_the_source() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.parquet");
+        let numbers: ArrayRef = Arc::new(Int64Array::from(vec![1, 2, 3, 4, 300]));
+        let batch = RecordBatch::try_from_iter([("x", numbers)]).unwrap();
+        let mut writer = ArrowWriter::try_new(std::fs::File::create(&path).unwrap(), batch.schema(), None).unwrap();
+        writer.write(&batch).unwrap();
+        writer.close().unwrap();
+        let options = ConvertOptions {
+            schema: Some(serde_json::from_str(r#"{"x": "int8"}"#).unwrap()),
+            filter: Some("x >= 4".parse().unwrap()),
+            to: Some(Format::Jsonl),
+            ..ConvertOptions::default()
+        };
+        let dst = directory.path().join("out");
+        let error = convert(path.to_str().unwrap(), &dst, &options, &Progress::default()).unwrap_err();
+        assert!(error.chain().contains("row 4"), "{}", error.chain());
     }
 }

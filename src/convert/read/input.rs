@@ -75,6 +75,13 @@ impl Input {
         Self::packed(found, stream, Packed::of(&start, zlib))
     }
 
+    /// Whether a file is packed in a way that its first bytes tell, whatever its name says.
+    pub(crate) fn is_packed(found: &Found) -> Result<bool> {
+        let mut stream = found.reader(0)?;
+        let start = stream.start().map_err(|error| found.failed("read", error))?;
+        Ok(Packed::of(&start, false) != Packed::Plain)
+    }
+
     /// Opens a file that is packed in a known way.
     pub(crate) fn open_as(found: &Found, packed: Packed) -> Result<Self> {
         Self::packed(found, found.reader(0)?, packed)

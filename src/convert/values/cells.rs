@@ -121,16 +121,26 @@ pub(crate) fn from_npy(cells: &BinaryArray, codec: Codec, field: &Field) -> Resu
 
 /// The same values in another layout or type; what does not fit is an error. For what has no name.
 pub(crate) fn as_type(array: &ArrayRef, data_type: &DataType) -> Result<ArrayRef> {
-    cast(array, data_type).map_err(|misfit| unfit("a column", 0, &misfit))
+    cast(array, data_type).map_err(|misfit| unfit("a column", |at| at as u64, &misfit))
 }
 
 /// The same for column `name`, whose first row is number `row` of what is counted.
 pub(crate) fn as_type_of(name: &str, row: u64, array: &ArrayRef, data_type: &DataType) -> Result<ArrayRef> {
+    as_type_at(name, |at| row + at as u64, array, data_type)
+}
+
+/// The same where `row` says which row the one at a place in the array is.
+pub(crate) fn as_type_at(
+    name: &str,
+    row: impl Fn(usize) -> u64,
+    array: &ArrayRef,
+    data_type: &DataType,
+) -> Result<ArrayRef> {
     cast(array, data_type).map_err(|misfit| unfit(&format!("column {name:?}"), row, &misfit))
 }
 
-fn unfit(what: &str, row: u64, misfit: &Misfit) -> Error {
-    let at = misfit.row.map_or_else(String::new, |at| format!(", row {}", row + at as u64));
+fn unfit(what: &str, row: impl Fn(usize) -> u64, misfit: &Misfit) -> Error {
+    let at = misfit.row.map_or_else(String::new, |at| format!(", row {}", row(at)));
     Error::Mismatch {
         what: format!("{what}{at}"),
         expected: "a value of the type that is wanted".to_owned(),

@@ -163,6 +163,7 @@ impl MdsSource {
     /// The cells of the first sample, if there is one.
     fn first(&self) -> Result<Option<Vec<Vec<u8>>>> {
         let Some(number) = self.entries.iter().position(|entry| entry.samples > 0) else { return Ok(None) };
+        // There is none to share yet; what an index may claim is limited where a shard is opened.
         let budget = Budget::new(u64::MAX);
         let mut samples = self.samples(number, &budget)?;
         if !samples.advance()? {

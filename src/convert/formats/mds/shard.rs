@@ -54,13 +54,25 @@ impl Unpacked {
     }
 }
 
+/// How much snappy packs at most: a copy of 64 bytes takes two.
+const SNAPPY_RATIO: u64 = 64;
+
 impl<'a> Samples<'a> {
     pub(super) fn open(entry: &'a Entry, found: &Found, budget: &'a Budget, limits: &Limits) -> Result<Self> {
         let raw = entry.raw_data.bytes;
         let offsets = entry.samples.saturating_add(1).saturating_mul(4);
         let packing = entry.compression.as_deref().map(|name| name.split(':').next().unwrap_or(name));
         let snappy = packing == Some("snappy");
-        let needed = offsets.saturating_mul(2) + if snappy { raw.saturating_add(found.bytes) } else { 0 };
+        if offsets > limits.max_index_bytes {
+            let (what, limit) = (format!("file {}: its offsets", found.name), limits.max_index_bytes);
+            return Err(Error::limit(what, offsets, limit, "limits.max_index_bytes"));
+        }
+        if snappy && raw / SNAPPY_RATIO > found.bytes {
+            let what = format!("{} bytes of snappy cannot be the {raw} of its index", found.bytes);
+            return Err(Error::corrupt(Place::file(Arc::clone(&found.name)), what));
+        }
+        let whole = if snappy { raw.saturating_add(found.bytes) } else { 0 };
+        let needed = offsets.saturating_mul(2).saturating_add(whole);
         let permit = budget.reserve(needed, || format!("file {}: its offsets", found.name))?;
         let input = match packing {
             None => Unpacked::Stream(Input::open_as(found, Packed::Plain)?),
