@@ -10,7 +10,9 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 
-use super::directory::{failed, flush, remove};
+#[cfg(any(feature = "convert", test))]
+use super::directory::remove;
+use super::directory::{failed, flush};
 use crate::error::Result;
 
 /// Writes a new small file whole, and brings it to the disk.

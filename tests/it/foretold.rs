@@ -18,7 +18,7 @@ use parquet::file::statistics::Statistics;
 fn write(path: &Path, columns: &[(&str, ArrayRef)], statistics: EnabledStatistics) {
     let field = |(name, array): &(&str, ArrayRef)| Field::new(*name, array.data_type().clone(), true);
     let schema = Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()));
-    let batch = RecordBatch::try_new(Arc::clone(&schema), columns.iter().map(|(_, array)| array.clone()).collect());
+    let batch = RecordBatch::try_new(Arc::clone(&schema), columns.iter().map(|(_, array)| Arc::clone(array)).collect());
     let properties =
         WriterProperties::builder().set_statistics_enabled(statistics).set_max_row_group_row_count(Some(5)).build();
     let mut writer = ArrowWriter::try_new(File::create(path).unwrap(), schema, Some(properties)).unwrap();

@@ -373,7 +373,7 @@ fn an_address_of_another_kind_is_told_with_the_right_one() {
                 ..support::options(directory.path(), 8, 0, 1)
             };
             let begun = Instant::now();
-            let error = Loader::open(options).err().expect("nothing there to open");
+            let error = Loader::open(options).expect_err("nothing there to open");
             let text = error.chain();
             assert!(text.contains(&told) && text.len() < 160 && !text.contains('\n'), "{text}");
             assert_eq!(error.kind().exit_code(), 2, "{text}");

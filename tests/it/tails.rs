@@ -57,14 +57,11 @@ impl Case {
 }
 
 type Opened<Row> = Box<dyn World<Row>>;
+/// Opens so many ranks, at a state if there is one.
+type Open<'a, Row> = &'a dyn Fn(u32, Option<&State>) -> Result<Opened<Row>>;
 
 /// Goes through an epoch of the `selected` rows, with a resume somewhere, and holds it to what is promised.
-fn check<Row: Ord + Copy + Debug>(
-    case: &Case,
-    selected: &[Row],
-    random: &mut Random,
-    open: &dyn Fn(u32, Option<&State>) -> Result<Opened<Row>>,
-) {
+fn check<Row: Ord + Copy + Debug>(case: &Case, selected: &[Row], random: &mut Random, open: Open<'_, Row>) {
     let (rows, global) = (selected.len() as u64, case.global);
     let whole = rows.div_ceil(global);
     let mut delivered: Vec<Vec<Vec<Row>>> = Vec::new();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bowstring::device::{Device, DeviceStats};
-use bowstring::pipeline::{Ledger, LocalSource, PlanInfo, Stats};
+use bowstring::pipeline::{Ledger, LocalSource, PlanInfo, Stats, WideInteger};
 use bowstring::{AnyBatch, BatchSource, Loader, LoaderOptions, Next, Result, Schema, State};
 
 use super::ways::next;
@@ -64,6 +64,14 @@ impl BatchSource for Watched {
 
     fn check(&self) -> Result<()> {
         self.inner.check()
+    }
+
+    fn wide_integers(&self) -> Result<Vec<WideInteger>> {
+        self.inner.wide_integers()
+    }
+
+    fn generation(&self) -> Option<u64> {
+        self.inner.generation()
     }
 
     fn stats(&self) -> Stats {
