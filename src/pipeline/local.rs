@@ -236,6 +236,7 @@ impl BatchSource for LocalSource {
 
     /// What is read ahead makes room for the look, and is read again: there is one budget.
     fn wide_integers(&mut self, wait: Duration) -> Result<Next<Vec<WideInteger>>> {
+        self.check()?;
         if self.look.is_none() {
             self.engine.reset();
             let look = self.prepared.wide_integers(&self.engine.job.groups);
