@@ -87,7 +87,8 @@ def _column(field: Mapping[str, Any], batch: int | None) -> Column:
     rows = batch
     for axis in dims[:at]:
         rows = None if rows is None else rows * axis
-    inner = tuple(axis["padded"] if isinstance(axis, dict) else axis for axis in rest if axis not in ("ragged", "any"))
+    uneven = ("ragged", "sparse", "any")
+    inner = tuple(axis["padded"] if isinstance(axis, dict) else axis for axis in rest if axis not in uneven)
     shaped = "any" in rest
     return Column(
         name=field["name"],
@@ -96,7 +97,7 @@ def _column(field: Mapping[str, Any], batch: int | None) -> Column:
         rows=rows,
         leading=leading,
         inner=() if shaped else inner,
-        ragged=1 if shaped else rest.count("ragged"),
+        ragged=1 if shaped else rest.count("ragged") + rest.count("sparse"),
         shaped=shaped,
         parts=tuple(field["names"]),
         is_text=field["text"],

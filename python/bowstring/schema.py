@@ -21,7 +21,10 @@ class Field:
     arrow: str | None
     """Arrow type of text, binary, lists of them, and columns named in ``arrow``. ``None`` for tensors."""
     dims: tuple[str | int | tuple[str, int], ...]
-    """Axes: ``"batch"``, a length, ``"ragged"``, ``"any"``, or ``("padded", length)``."""
+    """Axes: ``"batch"``, a length, ``"ragged"``, ``"sparse"``, ``"any"``, or ``("padded", length)``.
+
+    ``"sparse"`` are the columns of a sparse matrix: as ``"ragged"``, and ``<name>__indices`` tells the column of each value.
+    """
     unit: str | None
     """Unit of dates, times and durations, with the time zone if there is one: ``"us, UTC"``."""
     classes: tuple[str, ...] | None

@@ -28,7 +28,7 @@ def settled(tail: str | None, drop_last: bool | None) -> str | None:
     drop_last = plain(drop_last)
     if not isinstance(drop_last, bool):
         raise ConfigError(f"option drop_last: {drop_last!r} is neither True nor False", option="drop_last")
-    # A keyword goes before the environment, but here is no other tail to go to.
+    # A keyword goes before the environment, but drop_last=False names no tail that could go before the environment's.
     other = os.environ.get("BOWSTRING_TAIL") if tail is None and not drop_last else tail
     if other is not None and (other == "drop") != drop_last:
         problem = f"{drop_last}, and tail is {other!r}; give one of the two"

@@ -25,13 +25,14 @@ class Stored:
     codec: Literal["npy", "npz", "png", "jpeg"]
     """How a cell is encoded."""
     dtype: str
-    """Element type by NumPy's name; ``time`` for datetime64, ``text`` and ``bytes`` for arrays of strings."""
+    """Element type by NumPy's name; ``time`` for datetime64, ``timedelta`` for timedelta64, ``text`` and ``bytes`` for arrays of
+    strings."""
     shape: tuple[int | None, ...]
     """Shape of each value; ``None`` is an axis that varies from cell to cell."""
 
     def options(self) -> dict[str, Any]:
         """As the library reads it."""
-        element = self.dtype if self.dtype in ("time", "text", "bytes") else {"number": self.dtype}
+        element = self.dtype if self.dtype in ("time", "timedelta", "text", "bytes") else {"number": self.dtype}
         return {"codec": self.codec, "element": element, "shape": list(self.shape)}
 
 

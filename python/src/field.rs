@@ -17,7 +17,8 @@ fn document(field: &Field) -> Value {
     let dim = |dim: &Dim| match dim {
         Dim::Batch => json!("batch"),
         Dim::Fixed(n) => json!(n),
-        Dim::Ragged | Dim::Cut(_) | Dim::Sparse => json!("ragged"),
+        Dim::Ragged | Dim::Cut(_) => json!("ragged"),
+        Dim::Sparse => json!("sparse"),
         Dim::Any => json!("any"),
         Dim::Padded(n) => json!({ "padded": n }),
     };

@@ -7,7 +7,7 @@ use std::time::Duration;
 use bowstring::dataset::Index;
 use bowstring::device::{Consumer, DeviceValue};
 use bowstring::flight::wire::arrow_schema;
-use bowstring::pipeline::Pass;
+use bowstring::pipeline::{Pass, WideInteger};
 use bowstring::plan::State;
 use bowstring::tensor::Value;
 use bowstring::{AnyBatch, Batch, Error, Loader, Next};
@@ -254,8 +254,10 @@ impl PyLoader {
 
     /// Integers that are delivered in 64 bits and need more than 32: column, value, and the place as text.
     fn wide_integers(&self, py: Python<'_>) -> PyResult<Vec<(String, i128, String)>> {
-        let found = self.0.with(py, |loader| loader.wide_integers())?;
-        Ok(found.into_iter().map(|wide| (wide.column.to_string(), wide.value, wide.place.to_string())).collect())
+        let told = |wide: &WideInteger| (wide.column.to_string(), wide.value, wide.place.to_string());
+        let found =
+            self.0.next(py, Loader::wide_integers_within, |_, _| (), |found| Ok(found.iter().map(told).collect()))?;
+        Ok(found.unwrap_or_default())
     }
 
     fn set_epoch(&self, py: Python<'_>, epoch: u64) -> PyResult<()> {

@@ -128,6 +128,9 @@ def test_vectors_of_spark() -> None:
     sparse = FEATURES / "vectors_sparse.parquet"
     dense = next(iter(Loader(sparse, batch_size=20, shuffle=False, cast={"features": "float32"})))["features"]
     csr = next(iter(Loader(sparse, batch_size=20, shuffle=False, lists={"features": "csr"})))
+    rows = Loader(sparse, batch_size=20, lists={"features": "csr"}).schema["features"]
+    assert rows.dims == ("batch", "sparse")
+    assert rows.names == ("features__values", "features__offsets", "features__indices")
     made = np.zeros((20, 1000), np.float32)
     for row in range(20):
         here = slice(*csr["features__offsets"][row : row + 2])

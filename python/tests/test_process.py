@@ -120,6 +120,31 @@ def test_ctrl_c_does_not_wait_for_the_store(slow_store: Any, script: Script, whi
     assert exited - sent < 18, f"{exited - sent:.2f} s until the process was gone"
 
 
+LOOKED = """
+import signal, sys, time
+import bowstring
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+loader = bowstring.Loader(sys.argv[1], batch_size=10)
+try:
+    loader._native.wide_integers()
+except KeyboardInterrupt:
+    print(time.time(), flush=True)
+"""
+
+
+def test_ctrl_c_does_not_wait_for_a_look_at_integers(slow_store: Any, script: Script) -> None:
+    store = slow_store(60, everything=False)
+    child = script(LOOKED, store.url)
+    assert store.asked.wait(30)
+    time.sleep(0.2)
+    sent = time.time()
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=20)
+    assert child.returncode == 0, err
+    assert float(out) - sent < 15, f"{float(out) - sent:.2f} s until KeyboardInterrupt"
+
+
 INTERRUPTED_OFTEN = """
 import os, random, signal, sys, threading, time
 import bowstring, numpy

@@ -31,7 +31,7 @@ impl StoredDecoder {
     pub fn new(stored: &Stored) -> Result<Self> {
         let (dtype, unit) = match stored.element {
             Element::Number(dtype) => (dtype, None),
-            Element::Time => (DType::Int64, Some(TIMES)),
+            Element::Time | Element::Timedelta => (DType::Int64, Some(TIMES)),
             Element::Text | Element::Bytes => {
                 let what = "arrays of strings as a tensor".to_owned();
                 return Err(Error::unsupported(what, "they are delivered as Arrow lists"));

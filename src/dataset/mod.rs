@@ -80,7 +80,7 @@ use crate::error::{Error, Place, Result};
 use crate::manifest::{Manifest, RowGroup};
 use crate::store::{Base, Found, Object};
 use layout::Layout;
-use open::within;
+pub(crate) use open::within;
 use outline::{Sealed, Wide};
 use packed::Packed;
 use selection::Selection;
@@ -199,6 +199,11 @@ impl Dataset {
     #[must_use]
     pub fn without(&self, hidden: &dyn Fn(&str) -> bool) -> Self {
         Self { visible: Some(hidden::visible(self.schema(), hidden)), ..self.clone() }
+    }
+
+    /// The addresses that it was opened at, without secrets.
+    pub(crate) fn urls(&self) -> &[String] {
+        &self.inner.urls
     }
 
     /// What Petastorm says of the dataset, if it wrote it.

@@ -232,7 +232,7 @@ impl Dataset {
 }
 
 /// Waits for `work`, but no longer than `limit`: then `culprit` is who did not answer.
-pub(super) async fn within<T>(limit: Duration, culprit: String, work: impl Future<Output = Result<T>>) -> Result<T> {
+pub(crate) async fn within<T>(limit: Duration, culprit: String, work: impl Future<Output = Result<T>>) -> Result<T> {
     match tokio::time::timeout(limit, work).await {
         Ok(done) => done,
         Err(_) => Err(Error::Timeout { stage: "open", culprit, waited: limit }),
@@ -309,7 +309,8 @@ fn manifest(inner: &Inner, groups: Vec<RowGroup>, digests: &[[u8; 32]], filter: 
     let files = inner.files.iter().zip(digests).map(entry).collect();
     let field = |field: &Arc<Field>| {
         let said = |key: &str| field.metadata().get(key).map(|said| format!(" {said}")).unwrap_or_default();
-        let stored = said(STORED_KEY) + &said(DTYPE_KEY);
+        // Before timedeltas had a name of their own they were times: the same data keep their fingerprint.
+        let stored = said(STORED_KEY).replace("\"timedelta\"", "\"time\"") + &said(DTYPE_KEY);
         format!("{} {}{}{stored}\n", field.name(), field.data_type(), if field.is_nullable() { "?" } else { "" })
     };
     let schema: String = inner.schema.fields().iter().map(field).collect();

@@ -4,6 +4,7 @@
 use super::project::Source;
 use super::{DataFile, Dataset};
 use crate::error::Result;
+use crate::manifest::RowGroup;
 
 /// Row groups that are named for a column; more are counted only.
 const NAMED: usize = 8;
@@ -13,7 +14,7 @@ const NAMED: usize = 8;
 pub(crate) struct Told {
     /// How many values, before any filter.
     pub(crate) values: u64,
-    /// In how many row groups of which something is selected.
+    /// In how many row groups, of which something is selected.
     pub(crate) groups: usize,
     /// The first of these.
     pub(crate) named: Vec<usize>,
@@ -45,29 +46,30 @@ enum From {
 }
 
 impl Dataset {
-    /// The nulls of columns, each a dotted path to one leaf without lists of varying length around it.
+    /// The nulls of columns, each a dotted path to one leaf without lists of varying length around it, in row groups that have more of them
+    /// than a selection leaves out: one at least is selected.
     ///
     /// # Errors
     /// [`Error::NotFound`](crate::Error::NotFound) for a path that names nothing.
     pub(crate) fn told_nulls(&self, paths: &[String]) -> Result<Vec<Told>> {
         let origins = self.origins(paths)?;
         let mut told = vec![Told::default(); paths.len()];
-        self.each_selected(|number, file, (ordinal, rows)| {
+        self.each_selected(|number, file, group| {
+            let (ordinal, rows) = (group.ordinal as usize, group.rows);
+            let left_out = rows.saturating_sub(group.selected);
             let origins = &origins[file.layout];
             let leaves =
                 origins.iter().filter_map(|from| if let From::Leaf(leaf) = from { Some(leaf + 1) } else { None });
             let chunks = self.inner.packed.chunks(file.first + ordinal, leaves.max().unwrap_or(0));
             for ((path, from), told) in paths.iter().zip(origins).zip(&mut told) {
                 let no_value = || file.partitions.iter().any(|(key, value)| **key == **path && value.is_none());
-                told.add(
-                    number,
-                    match from {
-                        From::Leaf(leaf) => chunks.get(*leaf).and_then(|chunk| chunk.nulls).unwrap_or(0),
-                        From::Nowhere => rows,
-                        From::Partition if no_value() => rows,
-                        From::Partition | From::Several => 0,
-                    },
-                );
+                let nulls = match from {
+                    From::Leaf(leaf) => chunks.get(*leaf).and_then(|chunk| chunk.nulls).unwrap_or(0),
+                    From::Nowhere => rows,
+                    From::Partition if no_value() => rows,
+                    From::Partition | From::Several => 0,
+                };
+                told.add(number, if nulls > left_out { nulls } else { 0 });
             }
         });
         Ok(told)
@@ -80,23 +82,23 @@ impl Dataset {
     pub(crate) fn told_wide(&self, paths: &[String], signed: &[bool]) -> Result<Vec<Told>> {
         let origins = self.origins(paths)?;
         let mut told = vec![Told::default(); paths.len()];
-        self.each_selected(|number, file, (ordinal, _)| {
+        self.each_selected(|number, file, group| {
             for (at, from) in origins[file.layout].iter().enumerate() {
                 let From::Leaf(leaf) = from else { continue };
                 let Ok(known) = file.wide.binary_search_by_key(leaf, |wide| wide.leaf) else { continue };
                 let wide = file.wide[known];
                 let first = if signed[at] { wide.signed } else { wide.unsigned };
-                told[at].add(number, u64::from(first == Some(ordinal)));
+                told[at].add(number, u64::from(first == Some(group.ordinal as usize)));
             }
         });
         Ok(told)
     }
 
-    /// Shows `visit` every row group of which something is selected: its number, its file, its number there and its rows.
-    fn each_selected(&self, mut visit: impl FnMut(usize, &DataFile, (usize, u64))) {
+    /// Shows `visit` every row group of which something is selected: its number, its file, and itself.
+    fn each_selected(&self, mut visit: impl FnMut(usize, &DataFile, &RowGroup)) {
         for (number, group) in self.inner.manifest.groups.iter().enumerate().filter(|(_, group)| group.selected > 0) {
             if let Some(file) = self.inner.files.get(group.file as usize) {
-                visit(number, file, (group.ordinal as usize, group.rows));
+                visit(number, file, group);
             }
         }
     }

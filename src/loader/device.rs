@@ -105,15 +105,15 @@ impl DeviceSource {
     }
 
     /// Moves the source that runs ahead. Where that fails, it goes on as before, and so does what it made.
-    fn go(&mut self, change: impl FnOnce(&mut dyn BatchSource) -> Result<()>) -> Result<()> {
+    fn go<T>(&mut self, change: impl FnOnce(&mut dyn BatchSource) -> Result<T>) -> Result<T> {
         let mut made = self.ahead.lock();
-        change(&mut *made.source)?;
+        let changed = change(&mut *made.source)?;
         made.generation += 1;
         self.info.clone_from(made.source.info());
         let generation = made.generation;
         drop(made);
         self.transfer.restart(generation);
-        Ok(())
+        Ok(changed)
     }
 }
 
@@ -126,7 +126,7 @@ impl BatchSource for DeviceSource {
         self.go(|source| source.seek(epoch, step))
     }
 
-    fn resume(&mut self, state: &State) -> Result<()> {
+    fn resume(&mut self, state: &State) -> Result<u64> {
         self.go(|source| source.resume(state))
     }
 
@@ -154,8 +154,8 @@ impl BatchSource for DeviceSource {
         Ok(())
     }
 
-    fn wide_integers(&self) -> Result<Vec<WideInteger>> {
-        self.ahead.lock().source.wide_integers()
+    fn wide_integers(&mut self, wait: Duration) -> Result<Next<Vec<WideInteger>>> {
+        self.ahead.lock().source.wide_integers(wait)
     }
 
     /// What was made ahead counts as consumed.

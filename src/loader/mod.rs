@@ -61,9 +61,11 @@ impl Loader {
     /// Opens the dataset that `options.urls` name.
     ///
     /// # Errors
-    /// [`Error::Config`] for options that contradict each other, [`Error::Limit`] for a budget that can never hold a step,
-    /// [`Error::Nulls`] for columns with nulls of which the options say nothing, as far as footers tell, whatever opening the dataset gives, and what a server says; [`Error::Device`] if `options.device` names a GPU that this process cannot
-    /// use.
+    /// - [`Error::Config`] for options that contradict each other;
+    /// - [`Error::Limit`] for a budget that can never hold a step;
+    /// - [`Error::Nulls`] for columns with nulls of which the options say nothing, as far as footers tell;
+    /// - [`Error::Device`] if `options.device` names a GPU that this process cannot use;
+    /// - whatever opening the dataset gives, and what a server says.
     pub fn open(options: LoaderOptions) -> Result<Self> {
         Ok(Self::of(open::at_place(&options, open::any)?))
     }
@@ -251,12 +253,12 @@ impl Loader {
     /// version of the order, the state's is followed from here on, in later epochs too.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] if the state belongs to another dataset or plan; [`Error::Config`] for the last rows of an epoch under
-    /// [`Tail::Even`](crate::plan::Tail::Even) if they are fewer than the ranks. The loader then stays where it is.
+    /// The loader then stays where it is.
+    /// - [`Error::Mismatch`] if the state belongs to another dataset or plan;
+    /// - [`Error::Config`] for the last rows of an epoch under [`Tail::Even`](crate::plan::Tail::Even) if they are fewer than the ranks.
     pub fn load_state(&mut self, state: &State) -> Result<()> {
         let before = self.source.info().spec.order_version;
-        self.source.resume(state)?;
-        let step = self.source.info().step_of(state)?;
+        let step = self.source.resume(state)?;
         self.consumed.resume(self.cursor.position(), (state.epoch, step));
         if self.source.info().spec.order_version != before {
             self.consumed.forget();
@@ -268,10 +270,22 @@ impl Loader {
     /// Integers that are delivered in 64 bits and need more than 32: the first one of each column, as far as footers tell where to look.
     /// For consumers that have 32 bits only. Of a server's data nothing is known.
     ///
+    /// The look takes its memory from the budget: what is read ahead makes room for it, and is read again.
+    ///
     /// # Errors
-    /// [`Error::Closed`] after [`close`](Self::close).
-    pub fn wide_integers(&self) -> Result<Vec<WideInteger>> {
-        self.source.wide_integers()
+    /// [`Error::Closed`] after [`close`](Self::close); [`Error::Timeout`] if the files do not answer.
+    pub fn wide_integers(&mut self) -> Result<Vec<WideInteger>> {
+        let started = Instant::now();
+        let found = self.wide_integers_within(self.timeout())?.or_error(|| self.timed_out(started.elapsed()))?;
+        Ok(found.unwrap_or_default())
+    }
+
+    /// As [`wide_integers`](Self::wide_integers), but gives up with [`Next::Pending`] after `wait`; the look goes on.
+    ///
+    /// # Errors
+    /// As [`wide_integers`](Self::wide_integers).
+    pub fn wide_integers_within(&mut self, wait: Duration) -> Result<Next<Vec<WideInteger>>> {
+        self.source.wide_integers(wait)
     }
 
     /// What this loader consumed since it was opened, to be joined with the certificates of the other ranks, and of those before a restart:

@@ -92,10 +92,15 @@ impl Loader {
 
     /// Goes to `at`, where a pass may begin.
     fn send(&mut self, at: At) -> Result<()> {
+        let left = self.cursor.position();
         if !self.cursor.begin(at) {
             self.source.seek(at.0, at.1)?;
-            self.consumed.jump(self.cursor.position(), at);
             self.cursor.seek(at);
+        }
+        // Where the source need not be sent, what came back may be left behind all the same.
+        let begun = self.cursor.position();
+        if left != begun {
+            self.consumed.jump(left, begun);
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use futures::StreamExt;
 use tokio::runtime::Runtime;
 
-use super::feed::Feed;
+use super::feed::{Feed, Task};
 use super::job::{Job, Means, Source, Workers, closed};
 use super::ledger::Ledger;
 use super::options::{LoaderOptions, Settings};
@@ -150,6 +150,14 @@ impl Engine {
     /// [`Error::Closed`] after [`close`](Self::close), and those of `work`.
     pub(super) fn block_on<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         self.runtime.as_ref().ok_or_else(closed)?.block_on(work)
+    }
+
+    /// Begins `work` on its own I/O threads.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] after [`close`](Self::close).
+    pub(super) fn spawn<T: Send + 'static>(&self, work: impl Future<Output = T> + Send + 'static) -> Result<Task<T>> {
+        Ok(Task(self.runtime.as_ref().ok_or_else(closed)?.spawn(work)))
     }
 
     /// Stage and culprit of a wait that brought nothing.

@@ -52,7 +52,7 @@ impl From<Failure> for Error {
 
 /// Aborts its task when dropped.
 #[derive(Debug)]
-struct Task<T>(JoinHandle<T>);
+pub(super) struct Task<T>(pub(super) JoinHandle<T>);
 
 impl<T> Drop for Task<T> {
     fn drop(&mut self) {

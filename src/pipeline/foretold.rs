@@ -4,6 +4,7 @@
 //! Footers tell where to look, and a look decides: the column is read in a row group that they name. So statistics that are wrong refuse
 //! nothing, and neither do rows that a filter leaves out.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::array::ArrayRef;
@@ -11,7 +12,7 @@ use futures::stream::{StreamExt, TryStreamExt};
 
 use super::job::Source;
 use crate::codec::{Columns, Watched};
-use crate::dataset::{Dataset, OpenOptions, Projection, Room, Told};
+use crate::dataset::{Dataset, OpenOptions, Projection, Room, Told, within};
 use crate::error::{Error, Place, Result};
 
 /// Columns that are looked at together.
@@ -35,40 +36,49 @@ pub struct WideInteger {
     pub place: Place,
 }
 
-/// That the rows of `sources` have no nulls in columns where these are errors, as far as footers tell.
+/// That the rows of `sources` have no nulls in columns where these are errors, as far as footers tell. Looks take `most` bytes of a row group
+/// at most: what takes more is left to whoever reads it.
 ///
 /// # Errors
-/// [`Error::Nulls`], once for all such columns.
-pub(super) async fn nulls(sources: &[Source], options: &OpenOptions) -> Result<()> {
+/// [`Error::Nulls`], once for all such columns; [`Error::Limit`] for a look within `most` that the memory of `options` does not hold;
+/// [`Error::Timeout`].
+pub(super) async fn nulls(sources: &[Source], options: &OpenOptions, most: u64) -> Result<()> {
+    let mut seen = Vec::new();
     for source in sources {
-        let columns = source.columns.strict();
         let find = |dataset: &Dataset, paths: &[String], _: &[Watched]| dataset.told_nulls(paths);
-        let seen = look(source, columns, options, find, |columns: &Columns, column, array| {
+        let is_there = |columns: &Columns, column: &Watched, array: &ArrayRef| {
             columns.null_in(column, array).map(|row| ((), Some(row)))
-        });
-        let seen = seen.await?;
-        let Some((first, _, (), place)) = seen.first() else { continue };
-        let chosen = options.filter.is_some();
-        let count = |told: &Told| {
-            let groups =
-                if told.groups == 1 { "1 row group".to_owned() } else { format!("{} row groups", told.groups) };
-            let values = if told.values == 1 { "1 null".to_owned() } else { format!("{} nulls", told.values) };
-            // How many of them a filter leaves is not known.
-            format!("{}{values} in {groups}", if chosen { "some of " } else { "" })
         };
-        let listed = seen.iter().take(LISTED).map(|(column, told, ..)| format!("{} ({})", column.name, count(told)));
-        let mut listed = listed.collect::<Vec<_>>().join(", ");
-        if seen.len() > LISTED {
-            listed += &format!(", and {} more", seen.len() - LISTED);
-        }
-        let columns = if seen.len() == 1 { "a column".to_owned() } else { format!("{} columns", seen.len()) };
-        let what = format!("nulls in {columns}, where nulls is \"error\": {listed}");
-        return Err(Error::nulls(what, WAYS_OUT).at(place.clone().column(Arc::clone(&first.name))));
+        let found = look(source, source.columns.strict(), (options, most), find, is_there).await?;
+        seen.extend(found.into_iter().map(|seen| (source, seen)));
     }
-    Ok(())
+    let Some((_, (first, _, (), place))) = seen.first() else { return Ok(()) };
+    let chosen = options.filter.is_some();
+    let count = |told: &Told| {
+        let groups = if told.groups == 1 { "1 row group".to_owned() } else { format!("{} row groups", told.groups) };
+        let values = if told.values == 1 { "1 null".to_owned() } else { format!("{} nulls", told.values) };
+        // How many of them a filter leaves is not known.
+        format!("{}{values} in {groups}", if chosen { "some of " } else { "" })
+    };
+    let listed = seen.iter().take(LISTED).map(|(source, (column, told, ..))| {
+        let of = if sources.len() > 1 { format!(" of {}", source.dataset.urls().join(", ")) } else { String::new() };
+        format!("{}{of} ({})", column.name, count(told))
+    });
+    let mut listed = listed.collect::<Vec<_>>().join(", ");
+    if seen.len() > LISTED {
+        listed += &format!(", and {} more", seen.len() - LISTED);
+    }
+    let names: BTreeSet<&str> = seen.iter().map(|(_, (column, ..))| &*column.name).collect();
+    let columns = if names.len() == 1 { "a column".to_owned() } else { format!("{} columns", names.len()) };
+    let what = format!("nulls in {columns}, where nulls is \"error\": {listed}");
+    Err(Error::nulls(what, WAYS_OUT).at(place.clone().column(Arc::clone(&first.name))))
 }
 
-/// Integers of `sources`, delivered as they are stored, that 32 bits do not hold: the first one of each column, as far as footers tell.
+/// Integers of `sources`, delivered as they are stored, that 32 bits do not hold: the first one of each column, as far as footers tell and
+/// looks within the memory of `options` show.
+///
+/// # Errors
+/// [`Error::Timeout`].
 pub(super) async fn wide_integers(sources: &[Source], options: &OpenOptions) -> Result<Vec<WideInteger>> {
     let mut found = Vec::new();
     for source in sources {
@@ -76,7 +86,8 @@ pub(super) async fn wide_integers(sources: &[Source], options: &OpenOptions) -> 
             let signed: Vec<bool> = columns.iter().map(|column| column.signed).collect();
             dataset.told_wide(paths, &signed)
         };
-        let seen = look(source, source.columns.long(), options, find, Columns::wide_in).await?;
+        let limits = (options, options.memory_limit);
+        let seen = look(source, source.columns.long(), limits, find, Columns::wide_in).await?;
         found.extend(seen.into_iter().map(|(column, _, value, place)| {
             let place = place.column(Arc::clone(&column.name));
             WideInteger { column: column.name, value, place }
@@ -88,11 +99,11 @@ pub(super) async fn wide_integers(sources: &[Source], options: &OpenOptions) -> 
 /// What was seen of a column: what footers told, and the first of it with its place.
 type Seen<T> = (Watched, Told, T, Place);
 
-/// Those of `columns` of which footers tell something, by `find`, that is there indeed, by `is_there`.
+/// Those of `columns` of which footers tell something, by `find`, that is there indeed, by `is_there`. It ends within the time-out.
 async fn look<T: Send + 'static>(
     source: &Source,
     columns: Vec<Watched>,
-    options: &OpenOptions,
+    (options, most): (&OpenOptions, u64),
     find: impl FnOnce(&Dataset, &[String], &[Watched]) -> Result<Vec<Told>> + Send + 'static,
     is_there: impl Fn(&Columns, &Watched, &ArrayRef) -> Option<(T, Option<usize>)> + Copy + Send + 'static,
 ) -> Result<Vec<Seen<T>>> {
@@ -107,6 +118,11 @@ async fn look<T: Send + 'static>(
     });
     let told =
         told.await.unwrap_or_else(|error| Err(Error::Closed { why: format!("footers were not seen: {error}") }))?;
+    let Some(((first, _), others)) = told.split_first() else { return Ok(Vec::new()) };
+    let culprit = match others.len() {
+        0 => format!("a look at column {}", first.name),
+        others => format!("a look at column {} and {others} more", first.name),
+    };
     let room = Room::new(options);
     let looks = told.into_iter().map(|(column, told)| {
         let room = &room;
@@ -114,9 +130,12 @@ async fn look<T: Send + 'static>(
             let (dataset, columns) = (&source.dataset, &source.columns);
             let projection = Arc::new(dataset.project(std::slice::from_ref(&column.path))?);
             for group in &told.named {
+                if dataset.cost(*group, &projection).total() > most {
+                    continue;
+                }
+                let _permit = room.take(dataset, &projection, *group).await?;
                 // What else is wrong there is told to whoever reads it.
-                let array = read(dataset, *group, &projection, room);
-                let Ok(Ok(array)) = tokio::time::timeout(options.timeout, array).await else { continue };
+                let Ok(array) = read(dataset, *group, &projection).await else { continue };
                 if let Some((found, row)) = is_there(columns, &column, &array) {
                     let place = dataset.place(*group);
                     let place = match row {
@@ -129,13 +148,13 @@ async fn look<T: Send + 'static>(
             Ok::<_, Error>(None)
         }
     });
-    let seen: Vec<Option<Seen<T>>> = futures::stream::iter(looks).buffered(AT_ONCE).try_collect().await?;
+    let looks = futures::stream::iter(looks).buffered(AT_ONCE).try_collect();
+    let seen: Vec<Option<Seen<T>>> = within(options.timeout, culprit, looks).await?;
     Ok(seen.into_iter().flatten().collect())
 }
 
 /// The one root column of `projection` in row group `group`.
-async fn read(dataset: &Dataset, group: usize, projection: &Arc<Projection>, room: &Room) -> Result<ArrayRef> {
-    let _permit = room.take(dataset, projection, group).await?;
+async fn read(dataset: &Dataset, group: usize, projection: &Arc<Projection>) -> Result<ArrayRef> {
     let fetched = dataset.fetch(group, projection).await?;
     let (dataset, projection) = (dataset.clone(), Arc::clone(projection));
     let decoded = tokio::task::spawn_blocking(move || dataset.decode(&fetched, &projection, 0));

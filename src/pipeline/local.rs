@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::engine::{BatchMemory, Engine, Parts};
+use super::feed::Task;
 use super::foretold::WideInteger;
 use super::job::closed;
 use super::ledger::Ledger;
@@ -27,8 +28,9 @@ use crate::tensor::Next;
 #[derive(Debug)]
 pub struct LocalSource {
     engine: Engine,
+    /// For integers beyond 32 bits, since somebody asked for them.
+    look: Option<Look>,
     prepared: PreparedPlan,
-    options: LoaderOptions,
     limits: Limits,
     need: MemoryNeed,
     /// Of the epoch that is read.
@@ -36,6 +38,13 @@ pub struct LocalSource {
     info: PlanInfo,
     /// Steps of `plan`'s epoch already yielded.
     step: u64,
+}
+
+/// A look for integers beyond 32 bits.
+#[derive(Debug)]
+enum Look {
+    UnderWay(Task<Result<Vec<WideInteger>>>),
+    Over(Result<Vec<WideInteger>>),
 }
 
 impl LocalSource {
@@ -46,7 +55,7 @@ impl LocalSource {
     /// [`Error::Config`] for options that contradict each other, [`Error::Limit`] for a budget that can never hold a step, and
     /// whatever opening the dataset gives.
     pub fn open(options: LoaderOptions) -> Result<Self> {
-        Self::opened(options, BatchMemory::default(), false)
+        Self::opened(&options, BatchMemory::default())
     }
 
     /// As [`open`](Self::open), to take batches, which are built in `memory`. Where footers tell of nulls that would be errors, one is
@@ -56,17 +65,16 @@ impl LocalSource {
     /// As [`open`](Self::open); [`Error::Nulls`] for all columns in which the rows have nulls that no option says anything about, as far
     /// as footers tell; and [`Error::Device`] if there is no such memory.
     pub fn open_in(options: LoaderOptions, memory: BatchMemory) -> Result<Self> {
-        Self::opened(options, memory, true)
+        let source = Self::opened(&options, memory)?;
+        source.engine.block_on(source.prepared.check_nulls())?;
+        Ok(source)
     }
 
-    fn opened(options: LoaderOptions, memory: BatchMemory, for_batches: bool) -> Result<Self> {
+    fn opened(options: &LoaderOptions, memory: BatchMemory) -> Result<Self> {
         let settings = options.settings()?;
         let limits = Limits { share: settings.share, budget: settings.budget, prefetch: settings.prefetch };
-        let (engine, (prepared, plan, need)) = Engine::open(&options, &settings, |runtime| {
-            let prepared = runtime.block_on(PreparedPlan::with(&options, &settings))?;
-            if for_batches {
-                runtime.block_on(prepared.check_nulls(&options))?;
-            }
+        let (engine, (prepared, plan, need)) = Engine::open(options, &settings, |runtime| {
+            let prepared = runtime.block_on(PreparedPlan::with(options, &settings))?;
             let plan = prepared.plan(0)?.for_world(settings.share.world);
             plan.check_share(settings.share)?;
             let need = limits.fit(&prepared, &plan).map_err(|error| limits.remedy(error, &prepared, &settings.spec))?;
@@ -76,7 +84,7 @@ impl LocalSource {
             Ok((parts, (prepared, Arc::new(plan), need)))
         })?;
         let info = PlanInfo::of(&plan, settings.share);
-        Ok(Self { engine, prepared, options, limits, need, plan, info, step: 0 })
+        Ok(Self { engine, look: None, prepared, limits, need, plan, info, step: 0 })
     }
 
     /// The plan of the epoch of the next batch.
@@ -150,6 +158,15 @@ impl LocalSource {
         Ok(Arc::new(plan))
     }
 
+    /// Waits for the look that is under way, if there is one; false if it takes longer than `wait`.
+    fn look_ends(&mut self, wait: Duration) -> Result<bool> {
+        let Some(Look::UnderWay(task)) = &mut self.look else { return Ok(true) };
+        let ended = self.engine.block_on(async { Ok(tokio::time::timeout(wait, &mut task.0).await) })?;
+        let Ok(found) = ended else { return Ok(false) };
+        self.look = Some(Look::Over(found.unwrap_or_else(|_| Err(closed()))));
+        Ok(true)
+    }
+
     fn go(&mut self, plan: Arc<Plan>, step: u64) {
         self.engine.follow(self.prepared.sources_in(plan.spec().order_version));
         self.info = PlanInfo::of(&plan, self.limits.share);
@@ -159,6 +176,12 @@ impl LocalSource {
 
 impl BatchSource for LocalSource {
     fn next(&mut self, wait: Duration) -> Result<Next<AnyBatch>> {
+        // Reading ahead would take the memory that the look waits for.
+        let started = Instant::now();
+        if !self.look_ends(wait)? {
+            return Ok(Next::Pending);
+        }
+        let wait = wait.saturating_sub(started.elapsed());
         let (plan, share) = (&self.plan, self.limits.share);
         let next = self.engine.next_within(wait, || Arc::clone(plan) as _, share, self.step)?;
         match &next {
@@ -179,13 +202,13 @@ impl BatchSource for LocalSource {
         Ok(())
     }
 
-    fn resume(&mut self, state: &State) -> Result<()> {
+    fn resume(&mut self, state: &State) -> Result<u64> {
         let spec = self.prepared.spec_in(state.spec.order_version)?;
         state.check(&self.plan.fingerprint(), &spec)?;
         let plan = self.plan_by(&spec, state.epoch)?;
         let step = state.step_in(&plan)?;
         self.go(plan, step);
-        Ok(())
+        Ok(step)
     }
 
     fn info(&self) -> &PlanInfo {
@@ -201,15 +224,31 @@ impl BatchSource for LocalSource {
     }
 
     fn culprit(&self) -> (&'static str, String) {
-        self.engine.culprit()
+        match &self.look {
+            Some(Look::UnderWay(_)) => ("open", "a look for integers beyond 32 bits".to_owned()),
+            Some(Look::Over(_)) | None => self.engine.culprit(),
+        }
     }
 
     fn check(&self) -> Result<()> {
         if self.engine.is_closed() { Err(closed()) } else { Ok(()) }
     }
 
-    fn wide_integers(&self) -> Result<Vec<WideInteger>> {
-        self.engine.block_on(self.prepared.wide_integers(&self.options))
+    /// What is read ahead makes room for the look, and is read again: there is one budget.
+    fn wide_integers(&mut self, wait: Duration) -> Result<Next<Vec<WideInteger>>> {
+        self.check()?;
+        if self.look.is_none() {
+            self.engine.reset();
+            let look = self.prepared.wide_integers(&self.engine.job.groups);
+            self.look = Some(Look::UnderWay(self.engine.spawn(look)?));
+        }
+        if !self.look_ends(wait)? {
+            return Ok(Next::Pending);
+        }
+        match self.look.take() {
+            Some(Look::Over(found)) => found.map(Next::Item),
+            Some(Look::UnderWay(_)) | None => Err(closed()),
+        }
     }
 
     fn stats(&self) -> Stats {

@@ -20,7 +20,7 @@ use super::sized::sized;
 use super::stats::Stats;
 use super::{batch_bytes, batches_at_once};
 use crate::codec::{BadRows, Columns, Rows};
-use crate::dataset::{Dataset, Sizes};
+use crate::dataset::{Dataset, OpenOptions, Sizes};
 use crate::error::{Error, Result};
 use crate::manifest::{Fingerprint, Manifest};
 use crate::memory::{HostAllocator, Pool, SystemAllocator};
@@ -58,6 +58,8 @@ pub struct PreparedPlan {
     spec: PlanSpec,
     /// Whether the options name the version of the order.
     names_version: bool,
+    /// How the datasets were opened.
+    open: OpenOptions,
     pub(super) bad_rows: BadRows,
 }
 
@@ -113,37 +115,52 @@ impl PreparedPlan {
 
     /// As [`with`](Self::with), in units of these sizes.
     pub(super) async fn in_units(options: &LoaderOptions, settings: &Settings, sizes: Sizes) -> Result<Self> {
-        let whole = View::new(sources(settings, options, true).await?);
+        let whole = View::new(sources(settings, options, Marks::Heeded).await?);
         let units = whole.in_units(sizes, settings.open.timeout).await?;
         let (asked, names_version) = (settings.spec.clone(), options.order_version.is_some());
-        let mut prepared = Self { whole, units, spec: asked.clone(), asked, names_version, bad_rows: options.bad_rows };
+        let (open, bad_rows) = (settings.open.clone(), options.bad_rows);
+        let mut prepared = Self { whole, units, spec: asked.clone(), asked, names_version, open, bad_rows };
         prepared.spec = prepared.asked.resolve(prepared.manifests_in(prepared.asked.order_version))?;
         Ok(prepared)
     }
 
     /// That no column in which nulls are errors has some, as far as that is known before rows are read; see [`BadRows`] for what else
-    /// may be done about them. `options` are those that it was opened with.
+    /// may be done about them.
     ///
     /// # Errors
-    /// [`Error::Nulls`], once for all such columns.
-    pub async fn check_nulls(&self, options: &LoaderOptions) -> Result<()> {
+    /// [`Error::Nulls`], once for all such columns; [`Error::Timeout`] if the files do not answer.
+    pub async fn check_nulls(&self) -> Result<()> {
+        self.check_nulls_within(self.open.memory_limit).await
+    }
+
+    /// As [`check_nulls`](Self::check_nulls), where up to `most` bytes of memory may be had.
+    ///
+    /// # Errors
+    /// As there; and [`Error::Limit`] where the memory that it was opened with is too little to look, and `most` is not.
+    pub(crate) async fn check_nulls_within(&self, most: u64) -> Result<()> {
         // Of windows it is not known which rows they have.
-        if options.bad_rows != BadRows::Error || options.ngram.is_some() {
+        if self.bad_rows != BadRows::Error || self.open.ngram.is_some() {
             return Ok(());
         }
-        foretold::nulls(&self.whole.sources, &options.settings()?.open).await
+        foretold::nulls(&self.whole.sources, &self.open, most).await
     }
 
     /// Integers that are delivered as they are stored, in 64 bits, and need more than 32: the first one of each column, as far as that is
-    /// known before rows are read. `options` are those that it was opened with.
-    ///
-    /// # Errors
-    /// [`Error::Config`] for options that contradict each other.
-    pub async fn wide_integers(&self, options: &LoaderOptions) -> Result<Vec<WideInteger>> {
-        if options.ngram.is_some() {
-            return Ok(Vec::new());
+    /// known before rows are read. The look waits for its memory, which it takes of `pool`.
+    pub(super) fn wide_integers(
+        &self,
+        pool: &Arc<Pool>,
+    ) -> impl Future<Output = Result<Vec<WideInteger>>> + Send + 'static {
+        let (sources, pool, open) = (Arc::clone(&self.whole.sources), Arc::clone(pool), self.open.clone());
+        async move {
+            if open.ngram.is_some() {
+                return Ok(Vec::new());
+            }
+            let bytes = pool.budget().min(usize::try_from(open.memory).unwrap_or(usize::MAX));
+            let reserved = pool.reserve(bytes).await?;
+            let memory = reserved.bytes() as u64;
+            foretold::wide_integers(&sources, &OpenOptions { memory, memory_limit: memory, ..open }).await
         }
-        foretold::wide_integers(&self.whole.sources, &options.settings()?.open).await
     }
 
     fn view(&self, version: OrderVersion) -> &View {
@@ -409,9 +426,17 @@ impl Drop for Batches {
     }
 }
 
-/// Opens the datasets. All must give the same columns. Only if `marked` they are what other libraries mean by them, see
-/// [`Feature`](crate::schema::Feature).
-pub(super) async fn sources(settings: &Settings, options: &LoaderOptions, marked: bool) -> Result<Arc<[Source]>> {
+/// What becomes of the marks that other libraries left on columns, see [`Feature`](crate::schema::Feature).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Marks {
+    /// Columns are what these libraries mean by them.
+    Heeded,
+    /// Columns are what they are stored as.
+    Ignored,
+}
+
+/// Opens the datasets. All must give the same columns.
+pub(super) async fn sources(settings: &Settings, options: &LoaderOptions, marks: Marks) -> Result<Arc<[Source]>> {
     let mut sources = Vec::new();
     for urls in &settings.datasets {
         let dataset = Dataset::open(urls, settings.open.clone()).await?;
@@ -427,7 +452,10 @@ pub(super) async fn sources(settings: &Settings, options: &LoaderOptions, marked
             // Packs are asked for by their own names, like columns.
             asked.columns = ngram.columns();
         }
-        let schema = if marked { dataset.marked_schema() } else { Arc::clone(dataset.schema()) };
+        let schema = match marks {
+            Marks::Heeded => dataset.marked_schema(),
+            Marks::Ignored => Arc::clone(dataset.schema()),
+        };
         let asked = sized(&dataset, &schema, asked, options.budget()).await?;
         let columns = Arc::new(Columns::new(&schema, &asked)?.shuffled(shuffled));
         let maker = match &options.ngram {

@@ -9,7 +9,7 @@ use super::cursor::Cursor;
 use super::engine::{BatchMemory, Engine, Parts};
 use super::ledger::Ledger;
 use super::options::LoaderOptions;
-use super::prepared::{largest_group, sources};
+use super::prepared::{Marks, largest_group, sources};
 use super::stats::Stats;
 use crate::dataset::Dataset;
 use crate::error::{Error, Result};
@@ -78,7 +78,7 @@ impl RowGroups {
         (options.rank, options.world_size) = (Some(0), Some(1));
         let settings = options.settings()?;
         let (engine, dataset) = Engine::open(&options, &settings, |runtime| {
-            let sources = runtime.block_on(sources(&settings, &options, false))?;
+            let sources = runtime.block_on(sources(&settings, &options, Marks::Ignored))?;
             let dataset = sources[0].dataset.clone();
             let rows = Listed::most_rows(dataset.manifest(), max_rows);
             let batch = super::batch_bytes(&sources, usize::try_from(rows).unwrap_or(usize::MAX));

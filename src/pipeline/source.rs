@@ -38,8 +38,7 @@ impl PlanInfo {
 
     /// The position before `step` of `epoch`, as any world has it.
     pub fn state(&self, epoch: u64, step: u64) -> State {
-        let step = if step == self.steps { self.spec.steps(self.rows) } else { step };
-        State::at(self.fingerprint, self.spec.clone(), epoch, step)
+        State::in_world(self.fingerprint, self.spec.clone(), (self.steps, self.rows), (epoch, step))
     }
 
     /// The first step that this world yields after `state`.
@@ -73,11 +72,11 @@ pub trait BatchSource: Debug + Send {
     fn seek(&mut self, epoch: u64, step: u64) -> Result<()>;
 
     /// Goes to a position that any source of the same data and plan was at; in the state's version of the order from here on, unless the
-    /// options name one. Nothing changes where that fails.
+    /// options name one. Returns the step that comes next, as this world counts. Nothing changes where that fails.
     ///
     /// # Errors
     /// [`Error::Mismatch`](crate::Error::Mismatch) if the state belongs to another dataset or plan.
-    fn resume(&mut self, state: &State) -> Result<()>;
+    fn resume(&mut self, state: &State) -> Result<u64>;
 
     /// The plan that is followed.
     fn info(&self) -> &PlanInfo;
@@ -99,12 +98,14 @@ pub trait BatchSource: Debug + Send {
     fn check(&self) -> Result<()>;
 
     /// Integers that are delivered in 64 bits and need more than 32: the first one of each column, as far as that is known before rows are
-    /// read. Nothing is known of what a server reads.
+    /// read; nothing yet if looking for them takes longer than `wait`. Nothing is known of what a server reads.
     ///
     /// # Errors
-    /// [`Error::Closed`](crate::Error::Closed) after [`close`](Self::close).
-    fn wide_integers(&self) -> Result<Vec<WideInteger>> {
-        Ok(Vec::new())
+    /// [`Error::Closed`](crate::Error::Closed) after [`close`](Self::close); [`Error::Timeout`](crate::Error::Timeout) if the files do not
+    /// answer.
+    fn wide_integers(&mut self, wait: Duration) -> Result<Next<Vec<WideInteger>>> {
+        let _ = wait;
+        Ok(Next::Item(Vec::new()))
     }
 
     /// Counters since the source was opened.

@@ -7,8 +7,8 @@
 //!                                                                      │ G │ G │ G + left │       y is less than W
 //! ```
 //!
-//! Which rows a step has must not hang on the number of ranks W: a state is a number of steps, and whoever goes on from it on other ranks
-//! has to find all other rows in the other steps. Under `short` only the filling hangs on W. Under `even` a cut that is made where the rows
+//! Which rows a step has must not depend on the number of ranks W: a state is a number of steps, and whoever goes on from it on other ranks
+//! has to find all other rows in the other steps. Under `short` only the filling depends on W. Under `even` a cut that is made where the rows
 //! left are fewer than the ranks would: eight ranks would move it, one would not, and between them a state before the last step would
 //! mean two things; and three rows that one rank left could never be given to eight. So the last two steps share their rows wherever less
 //! than half of a global batch is left. Then every step has half a global batch, which is enough for any number of ranks that

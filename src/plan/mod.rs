@@ -11,7 +11,7 @@
 //! rank r of W             = its even share of that list
 //! ```
 //!
-//! Where the last steps end, and what fills them, the [`Tail`] says. Their rows do not hang on W either, so that a state goes on with any
+//! Where the last steps end, and what fills them, the [`Tail`] says. Their rows do not depend on W either, so that a state goes on with any
 //! number of ranks and each row comes once: [`Tail::Short`] fills the last step by W, and what fills is no part of the list; [`Tail::Even`]
 //! lets the last two steps share their rows by G alone, wherever less than half of G is left, and not where the ranks of today
 //! are too many. Ranks of one row each that are more than half of G have these two steps as one; a state between the two, which only fewer
@@ -31,7 +31,7 @@
 //! as row groups of their own ([`OrderVersion::V3`]).
 //!
 //! Nothing here holds a row: a plan keeps about 20 bytes per row group and at most 4 MiB of orders of small windows, and any step is
-//! found by binary search. What a shuffle is hangs on the [`OrderVersion`].
+//! found by binary search. What a shuffle is depends on the [`OrderVersion`].
 
 mod audit;
 mod census;

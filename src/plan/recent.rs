@@ -17,7 +17,7 @@ pub(super) struct Recent(Mutex<Orders>);
 
 #[derive(Default)]
 struct Orders {
-    /// By key and number of rows, which are all that an order hangs on.
+    /// By key and number of rows, which are all that an order depends on.
     orders: HashMap<(u64, u64), Used>,
     bytes: usize,
     uses: u64,

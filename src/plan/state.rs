@@ -50,8 +50,19 @@ impl State {
 
     /// The position before `step` of `plan`.
     pub fn new(plan: &Plan, step: u64) -> Self {
-        let step = if step == plan.steps() { plan.spec().steps(plan.rows()) } else { step };
-        Self::at(plan.fingerprint(), plan.spec().clone(), plan.epoch(), step)
+        Self::in_world(plan.fingerprint(), plan.spec().clone(), (plan.steps(), plan.rows()), (plan.epoch(), step))
+    }
+
+    /// The position before `step` of `epoch`, as ranks count whose epochs have `steps` steps and `rows` rows: the end of an epoch is written
+    /// as one rank has it.
+    pub(crate) fn in_world(
+        fingerprint: Fingerprint,
+        spec: PlanSpec,
+        (steps, rows): (u64, u64),
+        (epoch, step): (u64, u64),
+    ) -> Self {
+        let step = if step == steps { spec.steps(rows) } else { step };
+        Self::at(fingerprint, spec, epoch, step)
     }
 
     /// The position before `step`, counted as in a world of one rank, of `epoch` of the plan that `spec` resolved to over the data of

@@ -35,8 +35,10 @@ pub enum Codec {
 pub enum Element {
     /// A number or boolean.
     Number(DType),
-    /// NumPy's `datetime64` or `timedelta64`: delivered as int64, in the unit of the first cell.
+    /// NumPy's `datetime64`, or `timedelta64` of those who wrote before that had a name of its own: delivered as int64, in `ns`.
     Time,
+    /// NumPy's `timedelta64`: delivered as int64, in `ns`.
+    Timedelta,
     /// NumPy's `str_`.
     Text,
     /// NumPy's `bytes_`.

@@ -61,6 +61,7 @@ table!(
     passes::a_state_from_the_end_of_an_epoch_has_an_empty_pass,
     passes::a_pass_has_one_end_and_ends_with_the_next,
     passes::a_look_moves_nothing,
+    passes::what_a_new_pass_leaves_behind_is_not_consumed,
     ends::an_interrupted_wait_loses_nothing,
     ends::a_wait_that_is_too_long_names_its_culprit,
     ends::a_closed_loader_says_so_and_its_batches_stay,

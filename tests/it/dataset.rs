@@ -1,6 +1,6 @@
 //! Datasets on written files: every flavour of Parquet value by value, layouts, addresses, schemas, filters.
 
-mod http;
+pub(crate) mod http;
 mod index;
 mod support;
 mod trees;

@@ -3,24 +3,31 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use arrow::array::{ArrayRef, Int64Array, ListArray, RecordBatch, StringArray, StructArray, UInt64Array};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema};
 use bowstring::codec::{BadRows, Nulls};
 use bowstring::pipeline::Filter;
-use bowstring::{Error, Loader, LoaderOptions, Place};
+use bowstring::{Error, Loader, LoaderOptions, Next, Place};
 use parquet::arrow::ArrowWriter;
 use parquet::file::metadata::{ParquetMetaDataReader, ParquetMetaDataWriter};
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::statistics::Statistics;
 
+use crate::dataset::http::{Marks, Server};
+
 /// A file of row groups of five rows.
 fn write(path: &Path, columns: &[(&str, ArrayRef)], statistics: EnabledStatistics) {
+    write_groups(path, columns, statistics, 5);
+}
+
+fn write_groups(path: &Path, columns: &[(&str, ArrayRef)], statistics: EnabledStatistics, rows: usize) {
     let field = |(name, array): &(&str, ArrayRef)| Field::new(*name, array.data_type().clone(), true);
     let schema = Arc::new(Schema::new(columns.iter().map(field).collect::<Vec<_>>()));
     let batch = RecordBatch::try_new(Arc::clone(&schema), columns.iter().map(|(_, array)| Arc::clone(array)).collect());
     let properties =
-        WriterProperties::builder().set_statistics_enabled(statistics).set_max_row_group_row_count(Some(5)).build();
+        WriterProperties::builder().set_statistics_enabled(statistics).set_max_row_group_row_count(Some(rows)).build();
     let mut writer = ArrowWriter::try_new(File::create(path).unwrap(), schema, Some(properties)).unwrap();
     writer.write(&batch.unwrap()).unwrap();
     writer.close().unwrap();
@@ -85,6 +92,112 @@ fn nulls_are_told_when_the_loader_is_opened() {
 }
 
 #[test]
+fn nulls_of_all_datasets_of_a_mixture_are_told_at_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str, nulls: &[i64]| {
+        let path = directory.path().join(name);
+        write(&path, &[("a", numbers(20, nulls)), ("b", numbers(20, &[]))], EnabledStatistics::Chunk);
+        path.to_str().unwrap().to_owned()
+    };
+    let urls = vec![file("first.parquet", &[]), file("second.parquet", &[9]), file("third.parquet", &[0, 1, 19])];
+    let error = Loader::open(LoaderOptions { urls, weights: vec![1.0; 3], ..options(Path::new("")) }).unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(error, Error::Nulls { .. }), "{text}");
+    assert_eq!(error.place(), Some(&Place::file("second.parquet").row_group(1).column("a").row(4)), "{text}");
+    assert!(text.contains("nulls in a column,") && !text.contains("first.parquet"), "{text}");
+    for told in ["second.parquet (1 null in 1 row group)", "third.parquet (3 nulls in 2 row groups)"] {
+        assert!(text.contains(told), "{text}");
+    }
+}
+
+#[test]
+fn row_groups_that_may_lack_nulls_are_not_read_when_the_loader_is_opened() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("holes.parquet");
+    let columns = [("id", numbers(200_000, &[])), ("a", numbers(200_000, &[20_007]))];
+    write_groups(&path, &columns, EnabledStatistics::Chunk, 20_000);
+    let metadata = ParquetMetaDataReader::new().parse_and_finish(&File::open(&path).unwrap()).unwrap();
+    let (start, length) = metadata.row_group(1).column(1).byte_range();
+    let server = Server::start();
+    server.put("holes.parquet", std::fs::read(&path).unwrap(), Marks { etag: Some("\"1\""), modified: None });
+    let open = |filter: &str| {
+        let urls = vec![server.url("holes.parquet")];
+        let filter = Some(Filter::Text(filter.to_owned()));
+        server.requests();
+        let opened = Loader::open(LoaderOptions { urls, filter, ..options(Path::new("")) }).map(drop);
+        let starts = server.requests().into_iter().filter_map(|request| {
+            request.rsplit_once("bytes=").and_then(|(_, range)| range.split('-').next()?.parse::<u64>().ok())
+        });
+        (opened, starts.filter(|at| (start..start + length).contains(at)).count())
+    };
+    let (opened, reads) = open("id != 20007");
+    opened.unwrap();
+    assert_eq!(reads, 0, "one row is left out of the row group, perhaps the one that is null");
+    let (opened, reads) = open("id != 7");
+    assert!(opened.unwrap_err().to_string().contains("a (some of 1 null in 1 row group)"));
+    assert_eq!(reads, 1);
+}
+
+#[test]
+fn a_look_ends_with_the_time_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("holes.parquet");
+    // More row groups than are looked into, of columns that the read of the footer does not bring along.
+    let column: ArrayRef = Arc::new((0..200_000).map(|row| (row % 5 > 0).then_some(row)).collect::<Int64Array>());
+    let columns = [("a", Arc::clone(&column)), ("b", column)];
+    write_groups(&path, &columns, EnabledStatistics::Chunk, 20_000);
+    let server = Server::start();
+    let bytes = std::fs::read(&path).unwrap();
+    server.put("holes.parquet", bytes.clone(), Marks { etag: Some("\"1\""), modified: None });
+    server.hang_below(bytes.len() as u64 / 2);
+    let urls = vec![server.url("holes.parquet")];
+    let started = Instant::now();
+    let error = Loader::open(LoaderOptions { urls, timeout: 3.0, ..options(Path::new("")) }).unwrap_err();
+    assert!(matches!(error, Error::Timeout { .. }), "{error}");
+    assert!(error.to_string().contains("a look at column a and 1 more"), "{error}");
+    // Eight row groups are named.
+    assert!(started.elapsed() < Duration::from_secs(20), "{:?}", started.elapsed());
+}
+
+#[test]
+fn integers_are_looked_for_within_the_budget_of_a_loader_that_reads_ahead() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("wide.parquet");
+    let wide = (0..400_000).map(|row| if row == 399_999 { 1 << 40 } else { row }).collect::<Int64Array>();
+    write_groups(&path, &[("id", Arc::new(wide))], EnabledStatistics::Chunk, 10_000);
+    let open = |memory_budget| {
+        let (memory_budget, batch_size) = (Some(memory_budget), Some(4000));
+        Loader::open(LoaderOptions { memory_budget, batch_size, ..options(&path) })
+    };
+    let Error::Limit { asked, .. } = open(1).unwrap_err() else { panic!("a budget of one byte") };
+    let mut loader = open(asked).unwrap();
+    let held: Vec<_> = (0..3).map(|_| loader.next().unwrap().unwrap()).collect();
+    let mut looks = 0;
+    let found = loop {
+        looks += 1;
+        match loader.wide_integers_within(Duration::ZERO).unwrap() {
+            Next::Item(found) => break found,
+            Next::Pending => std::thread::sleep(Duration::from_millis(1)),
+            Next::End => panic!("no end"),
+        }
+    };
+    assert!(looks > 1, "a look takes time");
+    assert_eq!((found.len(), found[0].value, found[0].place.row_group), (1, 1 << 40, Some(39)));
+    assert_eq!(loader.wide_integers().unwrap(), found, "as often as it is asked for");
+    let memory = loader.stats().memory;
+    assert!(memory.peak <= memory.budget, "{memory:?}");
+    // What was read ahead comes all the same.
+    let rest = std::iter::from_fn(|| loader.next().unwrap());
+    let ids: Vec<i64> = held.into_iter().chain(rest).flat_map(|batch| crate::support::ids(&batch)).collect();
+    assert!(ids[..399_999].iter().copied().eq(0..399_999) && ids[399_999..] == [1 << 40]);
+    // Somebody who gives up the look goes on at once.
+    loader.wide_integers_within(Duration::ZERO).unwrap();
+    assert_eq!(loader.next().unwrap().unwrap().step, 0);
+    loader.close();
+    assert!(matches!(loader.wide_integers(), Err(Error::Closed { .. })));
+}
+
+#[test]
 fn without_statistics_the_same_error_comes_with_the_row() {
     let directory = tempfile::tempdir().unwrap();
     let path = holes(directory.path(), EnabledStatistics::None);
@@ -122,7 +235,7 @@ fn statistics_alone_refuse_nothing() {
     let path = directory.path().join("lies.parquet");
     write(&path, &[("a", numbers(20, &[])), ("b", numbers(20, &[]))], EnabledStatistics::Chunk);
     lie(&path, &Statistics::int64(Some(-1 << 40), Some(1 << 40), None, Some(3), false));
-    let loader = Loader::open(options(&path)).unwrap();
+    let mut loader = Loader::open(options(&path)).unwrap();
     assert!(loader.wide_integers().unwrap().is_empty());
     assert_eq!(drained(options(&path)).unwrap(), 20);
     // Empty lists count as nulls in footers.

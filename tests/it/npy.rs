@@ -62,6 +62,7 @@ fn codec(name: &str) -> Codec {
 fn element(descr: &str) -> Element {
     let element = Npy::parse(descr).unwrap();
     match element.dtype() {
+        _ if descr.contains('m') => Element::Timedelta,
         _ if element.unit.is_some() => Element::Time,
         Some(dtype) => Element::Number(dtype),
         None if descr.contains('U') => Element::Text,
@@ -178,6 +179,7 @@ fn a_cell_that_is_not_as_declared_is_an_error_that_names_both() {
         (Element::Number(DType::Uint32), vec![Some(2), Some(3)], "<i4 where uint32"),
         (Element::Number(DType::Float32), vec![None, None], "<i4 where float32"),
         (Element::Time, vec![None, None], "<i4 where datetime64"),
+        (Element::Timedelta, vec![None, None], "<i4 where timedelta64"),
         (Element::Text, vec![None, None], "<i4 where str_"),
         (Element::Number(DType::Int32), vec![Some(2), Some(4)], "[2, 3] where [2, 4]"),
         (Element::Number(DType::Int32), vec![None], "[2, 3] where [None]"),

@@ -5,6 +5,7 @@ use std::fmt;
 use clap::Parser;
 use serde::Serialize;
 
+use bowstring::Result;
 use bowstring::pipeline::{BatchSource as _, LocalSource};
 use bowstring::plan::{Census, PlanSpec, Share};
 
@@ -49,14 +50,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     source.seek(args.epoch, 0)?;
     let world = source.info().share.world;
     let plan = source.plan();
-    let mut rank_rows = Vec::new();
-    for rank in 0..world {
-        let share = Share::new(rank, world)?;
-        // All steps but the last few are alike.
-        let alike = plan.steps().saturating_sub(2);
-        let ends = (alike..plan.steps()).map(|step| plan.real_rows(step, share)).sum::<u64>();
-        rank_rows.push(plan.real_rows(0, share).saturating_mul(alike) + ends);
-    }
+    let rank_rows = (0..world).map(|rank| Ok(plan.share_rows(Share::new(rank, world)?))).collect::<Result<_>>()?;
     let census = plan.census();
     let is_wrong = census.each_row_once == Some(false);
     out.report(&Report {

@@ -437,9 +437,54 @@ fn check_unique(fields: &Schema) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
+    use arrow::array::{Int8Array, Int32Array, StructArray, new_null_array};
+    use arrow::buffer::NullBuffer;
     use arrow::datatypes::{DataType, Schema};
 
     use super::*;
+    use crate::schema::{FEATURE_KEY, Feature};
+
+    #[test]
+    fn a_null_is_found_without_a_copy_of_the_values() {
+        let fields = [("type", DataType::Int8), ("size", DataType::Int32)];
+        let mut fields: Vec<_> =
+            fields.into_iter().map(|(name, ty)| arrow::datatypes::Field::new(name, ty, true)).collect();
+        let list = |name: &str, ty| {
+            let item = Arc::new(arrow::datatypes::Field::new("element", ty, true));
+            arrow::datatypes::Field::new(name, DataType::List(item), true)
+        };
+        fields.extend([list("indices", DataType::Int32), list("values", DataType::Float64)]);
+        let rows = 1000;
+        let vectors = DataType::Struct(fields.clone().into());
+        let nulls = NullBuffer::from_iter((0..rows).map(|row| row != 700));
+        let kinds: ArrayRef = Arc::new(Int8Array::from(vec![0; rows]));
+        let sizes: ArrayRef = Arc::new(Int32Array::from(vec![i32::MAX; rows]));
+        let lists = fields[2..].iter().map(|field| new_null_array(field.data_type(), rows));
+        let columns = [kinds, sizes].into_iter().chain(lists).collect();
+        let array: ArrayRef = Arc::new(StructArray::new(fields.into(), columns, Some(nulls)));
+
+        // As a matrix of these they would be 16 TiB.
+        let longest = Lists::Vector(i32::MAX as usize);
+        let options =
+            ColumnOptions { lists: PerColumn(BTreeMap::from([("v".to_owned(), longest)])), ..ColumnOptions::default() };
+        let marks = HashMap::from([(FEATURE_KEY.to_owned(), Feature::Vector(None).text())]);
+        let schema = |ty: &DataType, marks: HashMap<String, String>| {
+            Arc::new(Schema::new(vec![arrow::datatypes::Field::new("v", ty.clone(), true).with_metadata(marks)]))
+        };
+        let first_null = |ty: &DataType, marks, options: &ColumnOptions, array: &ArrayRef| {
+            let columns = Columns::new(&schema(ty, marks), options).unwrap();
+            let strict = columns.strict();
+            assert_eq!(strict.len(), 1);
+            columns.null_in(&strict[0], array)
+        };
+        assert_eq!(first_null(&vectors, marks, &options, &array), Some(700));
+        let plain = ColumnOptions::default();
+        let numbers: ArrayRef = Arc::new(Int32Array::from(vec![Some(1), Some(2), None, None]));
+        assert_eq!(first_null(&DataType::Int32, HashMap::new(), &plain, &numbers), Some(2));
+        assert_eq!(first_null(&DataType::Int32, HashMap::new(), &plain, &numbers.slice(0, 2)), None);
+    }
 
     /// Of these widths, in bytes, those of rows that are left in their pages.
     fn left(ty: DataType, options: &ColumnOptions, widths: &[usize]) -> Vec<usize> {

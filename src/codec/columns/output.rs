@@ -46,6 +46,13 @@ pub(super) enum Held {
     Indices,
 }
 
+impl Held {
+    /// Whether its cells are vectors of Spark.
+    pub(super) fn is_vector(&self) -> bool {
+        matches!(self, Self::Dense(_) | Self::Sparse | Self::Indices)
+    }
+}
+
 /// What becomes of nulls, with the value to fill in as bytes: of one element, or a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum NullPlan {

@@ -78,11 +78,17 @@ fn union(first: Option<NullBuffer>, second: Option<&NullBuffer>) -> Option<NullB
     NullBuffer::union(first.as_ref(), second).filter(|nulls| nulls.null_count() > 0)
 }
 
-/// Prepares one leaf of the root column `root`.
-pub(super) fn part(member: &Member, root: &ArrayRef, limit: Option<&Limit>) -> Checked<Part> {
-    if matches!(member.held, Held::Dense(_) | Held::Sparse | Held::Indices) {
-        return vector::part(member, root);
+/// The first row of the root column `root` that is null in one leaf, without a copy of any values.
+pub(super) fn first_null(member: &Member, root: &ArrayRef) -> Checked<Option<usize>> {
+    if member.held.is_vector() {
+        return vector::first_null(root);
     }
+    let (walk, ..) = walked(member, root)?;
+    Ok(walk.nulls.and_then(|rows| rows.first()))
+}
+
+/// The way from the root column `root` to one leaf, the leaf, and its nulls.
+fn walked(member: &Member, root: &ArrayRef) -> Checked<(Walk, ArrayRef, Option<NullBuffer>)> {
     let noted = !matches!(member.nulls, NullPlan::Fill(_));
     let mut walk = Walk { rows: root.len(), levels: Vec::new(), noted, nulls: None };
     let mut array = Arc::clone(root);
@@ -123,6 +129,15 @@ pub(super) fn part(member: &Member, root: &ArrayRef, limit: Option<&Limit>) -> C
     }
     let nulls = union(nulls, array.logical_nulls().as_ref());
     walk.note(nulls.as_ref());
+    Ok((walk, array, nulls))
+}
+
+/// Prepares one leaf of the root column `root`.
+pub(super) fn part(member: &Member, root: &ArrayRef, limit: Option<&Limit>) -> Checked<Part> {
+    if member.held.is_vector() {
+        return vector::part(member, root);
+    }
+    let (mut walk, array, nulls) = walked(member, root)?;
     let mut part = match member.leaf.kind {
         _ if !matches!(member.held, Held::Values) => held(member, &array, nulls, root)?,
         Kind::Text | Kind::Binary => text(member, &walk, &array, nulls)?,

@@ -9,7 +9,7 @@ use arrow::buffer::{Buffer, OffsetBuffer};
 use arrow::datatypes::{Float64Type, Int8Type, Int32Type};
 
 use super::block::{Bad, Cause, Data, Offsets, Part, RowSet};
-use super::number::{self, convert, misfits};
+use super::number::{self, convert};
 use super::output::{Held, Member, NullPlan};
 use super::prepare::{self, Checked};
 use crate::schema::DType;
@@ -105,94 +105,137 @@ pub(super) fn part(member: &Member, root: &ArrayRef) -> Checked<Part> {
     }
 }
 
-/// Zeros for `len` numbers: how many there are says a file.
-fn zeros(len: Option<usize>) -> Checked<Vec<f64>> {
-    let mut numbers = Vec::new();
-    let len = len.filter(|len| numbers.try_reserve_exact(*len).is_ok()).ok_or("there is no memory for its vectors")?;
-    numbers.resize(len, 0.0);
-    Ok(numbers)
+/// The first row of the column `root` of vectors that is null.
+pub(super) fn first_null(root: &ArrayRef) -> Checked<Option<usize>> {
+    let vectors = Vectors::of(root)?;
+    Ok((0..root.len()).find(|row| matches!(vectors.get(*row), Vector::Null)))
+}
+
+/// Numbers of vectors, each written once and as the type that is delivered.
+struct Numbers {
+    dtype: DType,
+    /// Aligned for every type.
+    words: Vec<u64>,
+    /// Bytes that are written.
+    length: usize,
+    /// Rows with a number that does not fit the type.
+    misfits: RowSet,
+}
+
+impl Numbers {
+    /// Room for `most` numbers in `rows` rows. The file says how many there are.
+    fn new(dtype: DType, rows: usize, most: Option<usize>) -> Checked<Self> {
+        let words = most.and_then(|most| most.checked_mul(dtype.size())).map(|bytes| bytes.div_ceil(size_of::<u64>()));
+        Ok(Self { dtype, words: zeros(words)?, length: 0, misfits: RowSet::new(rows) })
+    }
+
+    /// The place of `count` more.
+    fn place(&mut self, count: usize) -> &mut [u8] {
+        let start = self.length;
+        self.length += count * self.dtype.size();
+        &mut bytemuck::cast_slice_mut(&mut self.words)[start..self.length]
+    }
+
+    /// Adds those of `row`.
+    fn push(&mut self, row: usize, numbers: &[f64]) {
+        let dtype = self.dtype;
+        if !convert(DType::Float64, bytemuck::cast_slice(numbers), dtype, self.place(numbers.len())) {
+            self.misfits.insert(row);
+        }
+    }
+
+    fn finish(self) -> (Buffer, RowSet) {
+        (Buffer::from_vec(self.words).slice_with_length(0, self.length), self.misfits)
+    }
+}
+
+/// `len` zeros: where there is no memory for them, that is an error and no abort.
+fn zeros<T: Clone + Default>(len: Option<usize>) -> Checked<Vec<T>> {
+    let mut zeros = Vec::new();
+    let len = len.filter(|len| zeros.try_reserve_exact(*len).is_ok()).ok_or("there is no memory for its vectors")?;
+    zeros.resize(len, T::default());
+    Ok(zeros)
 }
 
 fn dense(member: &Member, vectors: &Vectors<'_>, size: usize) -> Checked<Part> {
     let rows = vectors.array.len();
-    let mut numbers = zeros(rows.checked_mul(size))?;
+    let mut numbers = Numbers::new(member.dtype, rows, rows.checked_mul(size))?;
     let (mut nulls, mut broken) = (RowSet::new(rows), RowSet::new(rows));
-    for (row, to) in numbers.chunks_exact_mut(size).enumerate() {
+    // One sparse vector with its zeros.
+    let mut spread: Vec<f64> = Vec::new();
+    for row in 0..rows {
         match vectors.get(row) {
-            Vector::Null => nulls.insert(row),
-            Vector::Dense(values) if values.len() == size => to.copy_from_slice(&vectors.numbers().values()[values]),
+            Vector::Dense(values) if values.len() == size => numbers.push(row, &vectors.numbers().values()[values]),
             Vector::Sparse(length, indices, values) if length == size => {
+                if spread.is_empty() {
+                    spread = zeros(Some(size))?;
+                }
+                spread.fill(0.0);
                 for (index, value) in indices.zip(values) {
                     // Checked to be within the size.
-                    to[vectors.places().value(index) as usize] = vectors.numbers().value(value);
+                    spread[vectors.places().value(index) as usize] = vectors.numbers().value(value);
+                }
+                numbers.push(row, &spread);
+            }
+            Vector::Null => {
+                nulls.insert(row);
+                let place = numbers.place(size);
+                if let NullPlan::Fill(value) = &member.nulls {
+                    number::fill(place, value);
                 }
             }
-            Vector::Broken | Vector::Dense(_) | Vector::Sparse(..) => broken.insert(row),
+            Vector::Broken | Vector::Dense(_) | Vector::Sparse(..) => {
+                broken.insert(row);
+                numbers.place(size);
+            }
         }
     }
-    let (mut bytes, misfit) = cast(member, &numbers)?;
-    if let NullPlan::Fill(value) = &member.nulls {
-        let width = size * member.dtype.size();
-        for row in (0..rows).filter(|row| nulls.contains(*row)) {
-            number::fill(&mut bytes[row * width..(row + 1) * width], value);
-        }
-    }
-    let mut misfits = RowSet::new(rows);
-    misfit.into_iter().for_each(|at| misfits.insert(at / size));
+    let (bytes, misfits) = numbers.finish();
     let width = size * member.dtype.size();
-    let data = Data::Fixed { bytes: Buffer::from_vec(bytes), width, stride: width };
+    let data = Data::Fixed { bytes, width, stride: width };
     Ok(finish(member, vectors, data, (nulls, broken, misfits), Some(size)))
 }
 
 /// The values of vectors, or their indices, as lists.
 fn sparse(member: &Member, vectors: &Vectors<'_>, values: bool) -> Checked<Part> {
     let rows = vectors.array.len();
-    let (mut numbers, mut places): (Vec<f64>, Vec<i32>) = (Vec::new(), Vec::new());
+    let mut numbers = Numbers::new(member.dtype, rows, Some(if values { vectors.numbers().len() } else { 0 }))?;
+    let mut places: Vec<i32> = Vec::new();
     let mut lengths = Vec::with_capacity(rows);
     let (mut nulls, mut broken) = (RowSet::new(rows), RowSet::new(rows));
     for row in 0..rows {
-        let before = if values { numbers.len() } else { places.len() };
-        match vectors.get(row) {
-            Vector::Null => nulls.insert(row),
-            Vector::Broken => broken.insert(row),
-            Vector::Dense(of) if values => numbers.extend_from_slice(&vectors.numbers().values()[of]),
-            Vector::Sparse(_, _, of) if values => numbers.extend_from_slice(&vectors.numbers().values()[of]),
+        lengths.push(match vectors.get(row) {
+            Vector::Null => {
+                nulls.insert(row);
+                0
+            }
+            Vector::Broken => {
+                broken.insert(row);
+                0
+            }
+            Vector::Dense(of) | Vector::Sparse(_, _, of) if values => {
+                numbers.push(row, &vectors.numbers().values()[of.clone()]);
+                of.len()
+            }
             // A dense vector is no longer than its list, whose offsets are 32 bits where Spark wrote them.
-            Vector::Dense(of) => places.extend((0..of.len()).map(|at| i32::try_from(at).unwrap_or(i32::MAX))),
-            Vector::Sparse(_, of, _) => places.extend_from_slice(&vectors.places().values()[of]),
-        }
-        lengths.push(if values { numbers.len() } else { places.len() } - before);
+            Vector::Dense(of) => {
+                places.extend((0..of.len()).map(|at| i32::try_from(at).unwrap_or(i32::MAX)));
+                of.len()
+            }
+            Vector::Sparse(_, of, _) => {
+                places.extend_from_slice(&vectors.places().values()[of.clone()]);
+                of.len()
+            }
+        });
     }
-    let offsets = OffsetBuffer::<i64>::from_lengths(lengths);
-    let mut misfits = RowSet::new(rows);
-    let bytes = if values {
-        let (bytes, misfit) = cast(member, &numbers)?;
-        let owner = Offsets::Large(offsets.clone());
-        misfit.into_iter().filter_map(|at| owner.owner(at)).for_each(|row| misfits.insert(row));
-        Buffer::from_vec(bytes)
-    } else {
-        Buffer::from_vec(places)
-    };
-    let data = Data::Lists { offsets: vec![Offsets::Large(offsets)], values: bytes, width: member.dtype.size() };
+    let offsets = vec![Offsets::Large(OffsetBuffer::<i64>::from_lengths(lengths))];
+    let (bytes, misfits) = if values { numbers.finish() } else { (Buffer::from_vec(places), RowSet::default()) };
+    let data = Data::Lists { offsets, values: bytes, width: member.dtype.size() };
     if !values {
         // What is wrong with a row is told with its values.
         (nulls, broken) = (RowSet::default(), RowSet::default());
     }
     Ok(finish(member, vectors, data, (nulls, broken, misfits), None))
-}
-
-/// The numbers as bytes of the member's type, and which of them do not fit it.
-fn cast(member: &Member, numbers: &[f64]) -> Checked<(Vec<u8>, Vec<usize>)> {
-    let stored: &[u8] = bytemuck::cast_slice(numbers);
-    if member.dtype == DType::Float64 {
-        return Ok((stored.to_vec(), Vec::new()));
-    }
-    let mut bytes = vec![0; numbers.len() * member.dtype.size()];
-    if convert(DType::Float64, stored, member.dtype, &mut bytes) {
-        return Ok((bytes, Vec::new()));
-    }
-    let misfit = misfits(DType::Float64, stored, member.dtype);
-    if misfit.is_empty() { Err("values that are not aligned".to_owned()) } else { Ok((bytes, misfit)) }
 }
 
 fn finish(

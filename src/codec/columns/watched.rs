@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arrow::array::ArrayRef;
 
 use super::Columns;
-use super::block::{Cause, Data};
+use super::block::Data;
 use super::leaf::Kind;
 use super::output::{Form, Held, NullPlan};
 use super::prepare;
@@ -56,10 +56,9 @@ impl Columns {
         members.filter(as_stored).map(|at| self.watched(at)).collect()
     }
 
-    /// The first row of the root column `root` that is null in `column`.
+    /// The first row of the root column `root` that is null in `column`. Its values are not touched.
     pub(crate) fn null_in(&self, column: &Watched, root: &ArrayRef) -> Option<usize> {
-        let part = prepare::part(&self.members[column.member], root, None).ok()?;
-        part.bad.iter().filter(|bad| matches!(bad.cause, Cause::Null)).find_map(|bad| bad.rows.first())
+        prepare::first_null(&self.members[column.member], root).ok().flatten()
     }
 
     /// The first integer of the root column `root` that 32 bits do not hold, and its row, if it is not in a list.

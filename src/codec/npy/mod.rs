@@ -236,6 +236,7 @@ impl NpyDecoder {
         let same = match &self.element {
             Element::Number(dtype) => element.unit.is_none() && element.dtype() == Some(*dtype),
             Element::Time => element.unit.is_some(),
+            Element::Timedelta => element.kind == Kind::Timedelta,
             Element::Text => element.kind == Kind::Text,
             Element::Bytes => element.kind == Kind::Bytes,
         };
@@ -243,6 +244,7 @@ impl NpyDecoder {
             let declared = match &self.element {
                 Element::Number(dtype) => dtype.name(),
                 Element::Time => "datetime64 or timedelta64",
+                Element::Timedelta => "timedelta64",
                 Element::Text => "str_",
                 Element::Bytes => "bytes_",
             };

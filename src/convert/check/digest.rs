@@ -1,7 +1,8 @@
 //! Digests of rows in any order: one per column, one of whole rows.
 //!
 //! A cell's hash depends on its value, not on how the value is kept: `int32` 5 is `int64` 5, text is its bytes, a list of fixed
-//! size is a list, a timestamp counts nanoseconds. So two formats that keep the same values have the same digests.
+//! size is a list, a timestamp counts nanoseconds. So two formats that keep the same values have the same digests. A timestamp of no zone
+//! is another value than one with a zone, as nobody knows which instant it is.
 
 use std::sync::Arc;
 
@@ -27,13 +28,16 @@ pub(crate) const NULL: u64 = 0x9E37_79B9_7F4A_7C15;
 pub(crate) const INTEGER: u64 = 1;
 const FLOAT: u64 = 2;
 const BYTES: u64 = 3;
-pub(crate) const INSTANT: u64 = 4;
+/// A date, or a time of no known zone.
+pub(crate) const WALL: u64 = 4;
 pub(crate) const CLOCK: u64 = 5;
 const SPAN: u64 = 6;
 pub(crate) const DECIMAL: u64 = 7;
 pub(crate) const LIST: u64 = 8;
 pub(crate) const STRUCT: u64 = 9;
 const OTHER: u64 = 10;
+/// A time of a known zone: the same instant in any other zone.
+pub(crate) const INSTANT: u64 = 11;
 
 /// The digest of one column.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -148,6 +152,11 @@ pub(crate) fn wide_integer(tag: u64, value: i128) -> u64 {
     mix(mix(value as u64, tag), (value >> 64) as u64)
 }
 
+/// The tag of a timestamp in `zone`.
+pub(crate) fn timestamp(zone: &Option<Arc<str>>) -> u64 {
+    if zone.is_some() { INSTANT } else { WALL }
+}
+
 pub(crate) fn float(value: f64) -> u64 {
     // All NaNs are one value.
     mix(if value.is_nan() { f64::NAN.to_bits() } else { value.to_bits() }, FLOAT)
@@ -195,12 +204,14 @@ fn cells(array: &ArrayRef) -> Result<Vec<u64>, ArrowError> {
         DataType::Float16 => primitive::<Float16Type>(array, |value| float(f64::from(value))),
         DataType::Float32 => primitive::<Float32Type>(array, |value| float(f64::from(value))),
         DataType::Float64 => primitive::<Float64Type>(array, float),
-        DataType::Date32 => times!(Date32Type, INSTANT, DAY),
-        DataType::Date64 => times!(Date64Type, INSTANT, 1_000_000),
-        DataType::Timestamp(TimeUnit::Second, _) => times!(TimestampSecondType, INSTANT, 1_000_000_000),
-        DataType::Timestamp(TimeUnit::Millisecond, _) => times!(TimestampMillisecondType, INSTANT, 1_000_000),
-        DataType::Timestamp(TimeUnit::Microsecond, _) => times!(TimestampMicrosecondType, INSTANT, 1_000),
-        DataType::Timestamp(TimeUnit::Nanosecond, _) => times!(TimestampNanosecondType, INSTANT, 1),
+        DataType::Date32 => times!(Date32Type, WALL, DAY),
+        DataType::Date64 => times!(Date64Type, WALL, 1_000_000),
+        DataType::Timestamp(TimeUnit::Second, zone) => times!(TimestampSecondType, timestamp(zone), 1_000_000_000),
+        DataType::Timestamp(TimeUnit::Millisecond, zone) => {
+            times!(TimestampMillisecondType, timestamp(zone), 1_000_000)
+        }
+        DataType::Timestamp(TimeUnit::Microsecond, zone) => times!(TimestampMicrosecondType, timestamp(zone), 1_000),
+        DataType::Timestamp(TimeUnit::Nanosecond, zone) => times!(TimestampNanosecondType, timestamp(zone), 1),
         DataType::Time32(TimeUnit::Second) => times!(Time32SecondType, CLOCK, 1_000_000_000),
         DataType::Time32(_) => times!(Time32MillisecondType, CLOCK, 1_000_000),
         DataType::Time64(TimeUnit::Microsecond) => times!(Time64MicrosecondType, CLOCK, 1_000),
@@ -292,7 +303,8 @@ fn texts(array: &ArrayRef, tag: u64, trim: impl Fn(&str) -> &str) -> Result<Vec<
 #[cfg(test)]
 mod tests {
     use arrow::array::{
-        FixedSizeListArray, Float32Array, Float64Array, Int32Array, Int64Array, ListArray, StringArray, StringViewArray,
+        Date32Array, FixedSizeListArray, Float32Array, Float64Array, Int32Array, Int64Array, ListArray, StringArray,
+        StringViewArray, TimestampMicrosecondArray, TimestampSecondArray,
     };
 
     use super::*;
@@ -319,6 +331,13 @@ mod tests {
         assert!(same(lists(pairs.clone()), Arc::new(fixed.clone())));
         assert!(same(lists(pairs).slice(1, 2), Arc::new(fixed.slice(1, 2))));
         assert!(!same(lists(vec![Some(vec![])]), lists(vec![None])));
+        let (micros, seconds) = (vec![1_700_000_000_000_000], TimestampSecondArray::from(vec![1_700_000_000]));
+        let zoned = |zone: &str| Arc::new(TimestampMicrosecondArray::from(micros.clone()).with_timezone(zone));
+        assert!(same(zoned("UTC"), zoned("+05:00")), "the same instant");
+        assert!(same(Arc::new(TimestampMicrosecondArray::from(micros.clone())), Arc::new(seconds.clone())));
+        assert!(!same(zoned("UTC"), Arc::new(seconds)), "of no zone");
+        let (day, midnight) = (Date32Array::from(vec![19_675]), TimestampSecondArray::from(vec![19_675 * 86_400]));
+        assert!(same(Arc::new(day), Arc::new(midnight)));
         assert!(!same(lists(vec![Some(vec![Some(1)]), Some(vec![])]), lists(vec![Some(vec![]), Some(vec![Some(1)])])));
     }
 

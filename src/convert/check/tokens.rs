@@ -11,7 +11,7 @@ use arrow::array::{Array, BooleanArray};
 use arrow::compute::kernels::cast_utils::{Parser, string_to_datetime};
 use arrow::datatypes::{DataType, Time64NanosecondType};
 
-use super::digest::{self, CLOCK, DECIMAL, Digest, INSTANT, INTEGER, LIST, NULL, STRUCT, Summing};
+use super::digest::{self, CLOCK, DECIMAL, Digest, INTEGER, LIST, NULL, STRUCT, Summing, WALL};
 use super::raw::{Raw, RawRows};
 use crate::convert::budget::{Budget, Progress};
 use crate::convert::format::Format;
@@ -245,16 +245,16 @@ impl Judge {
                 _ => Err("it is no boolean".to_owned()),
             },
             DataType::Date32 | DataType::Date64 if text.len() <= 10 => {
-                nanos(INSTANT, instant(&format!("{text}T00:00:00"))?)
+                nanos(WALL, instant(&format!("{text}T00:00:00"))?)
             }
             DataType::Date32 => Err("it is no date".to_owned()),
-            DataType::Date64 => nanos(INSTANT, instant(text)?),
+            DataType::Date64 => nanos(WALL, instant(text)?),
             DataType::Timestamp(_, zone) => {
                 let clock = text.get(11..).unwrap_or_default();
                 if clock.contains(['Z', '+', '-']) != zone.is_some() {
                     return Err("its offset or that of the type is lost".to_owned());
                 }
-                nanos(INSTANT, instant(text)?)
+                nanos(digest::timestamp(zone), instant(text)?)
             }
             DataType::Time32(_) | DataType::Time64(_) => {
                 let count = Time64NanosecondType::parse(text).ok_or("it is no time")?;

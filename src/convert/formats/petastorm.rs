@@ -120,6 +120,7 @@ fn describe(field: &Field) -> Result<(Field, UnischemaField)> {
             Element::Number(DType::Bool) => "bool_",
             Element::Number(dtype) => dtype.name(),
             Element::Time => "datetime64",
+            Element::Timedelta => "timedelta64",
             Element::Text => "str_",
             Element::Bytes => "bytes_",
         };

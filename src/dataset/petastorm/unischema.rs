@@ -279,7 +279,8 @@ impl UnischemaField {
         let element = match self.numpy_dtype.as_str() {
             "str_" | "str" => Element::Text,
             "bytes_" | "bytes" => Element::Bytes,
-            "datetime64" | "timedelta64" => Element::Time,
+            "datetime64" => Element::Time,
+            "timedelta64" => Element::Timedelta,
             name => match self.dtype() {
                 Some(dtype) => Element::Number(dtype),
                 None => return Err(unsupported(format!("arrays of {name}"))),

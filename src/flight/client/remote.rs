@@ -219,7 +219,7 @@ impl BatchSource for RemoteSource {
     }
 
     /// The server is asked what another version of the order is there.
-    fn resume(&mut self, state: &State) -> Result<()> {
+    fn resume(&mut self, state: &State) -> Result<u64> {
         let PlanInfo { fingerprint, spec, share, .. } = &self.info;
         let version = state.spec.order_version;
         let other = if version == spec.order_version || self.names_version || state.fingerprint != *fingerprint {
@@ -237,7 +237,8 @@ impl BatchSource for RemoteSource {
             (self.info, self.asked, self.announced, self.columns) = other;
             self.plan = Reading::fingerprint(self.announced.fingerprint, &self.announced.spec);
         }
-        self.seek(state.epoch, step)
+        self.seek(state.epoch, step)?;
+        Ok(step)
     }
 
     fn info(&self) -> &PlanInfo {

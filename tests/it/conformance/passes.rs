@@ -179,3 +179,23 @@ pub(super) fn a_look_moves_nothing(way: &Way) {
     loader.close();
     assert!(matches!(loader.peek(), Err(Error::Closed { .. })), "{}", way.name);
 }
+
+pub(super) fn what_a_new_pass_leaves_behind_is_not_consumed(way: &Way) {
+    let consumed =
+        |loader: &Loader| -> Vec<_> { loader.certificate().consumed.iter().map(|span| (span.from, span.to)).collect() };
+    let mut loader = way.whole();
+    let begun = loader.begin().unwrap();
+    let mut last = None;
+    while let Some(batch) = next_in(&mut loader, begun) {
+        last = Some(batch);
+    }
+    let steps = loader.steps();
+    loader.put_back_in(begun, last.unwrap());
+    assert_eq!(consumed(&loader), [((0, 0), (0, steps - 1))], "{}", way.name);
+    assert_eq!(pass(&mut loader, 2).len(), 2);
+    assert_eq!(consumed(&loader), [((0, 0), (0, steps - 1)), ((1, 0), (1, 2))], "{}", way.name);
+    // A closed loader goes nowhere.
+    loader.close();
+    loader.set_epoch(5).unwrap();
+    assert_eq!(consumed(&loader), [((0, 0), (0, steps - 1)), ((1, 0), (1, 2))], "{}", way.name);
+}

@@ -42,7 +42,7 @@ impl BatchSource for Watched {
         self.inner.seek(epoch, step)
     }
 
-    fn resume(&mut self, state: &State) -> Result<()> {
+    fn resume(&mut self, state: &State) -> Result<u64> {
         self.inner.resume(state)
     }
 
@@ -66,8 +66,8 @@ impl BatchSource for Watched {
         self.inner.check()
     }
 
-    fn wide_integers(&self) -> Result<Vec<WideInteger>> {
-        self.inner.wide_integers()
+    fn wide_integers(&mut self, wait: Duration) -> Result<Next<Vec<WideInteger>>> {
+        self.inner.wide_integers(wait)
     }
 
     fn generation(&self) -> Option<u64> {

@@ -1,3 +1,4 @@
+use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::{
@@ -5,8 +6,12 @@ use arrow::array::{
     Float32Array, Float64Array, Int8Array, Int32Array, Int64Array, ListArray, RecordBatch, StringArray, StructArray,
     TimestampMicrosecondArray, UInt16Array, UInt64Array,
 };
-use arrow::datatypes::{DataType, Field, Float32Type, Int32Type, Int64Type};
+use arrow::datatypes::{DataType, Field, Float32Type, Int32Type, Int64Type, Metadata, Schema};
+use bowstring::codec::npy::{Npy, Unit, write_npy};
 use bowstring::convert::{ConvertOptions, Format, Types};
+use bowstring::dataset::{DatasetWriter, WriterOptions};
+use bowstring::schema::{Codec, Element, Stored};
+use bowstring::{Loader, LoaderOptions};
 
 use super::{batch, fixture, kind, names, parquet, rows, run, same, to};
 
@@ -360,6 +365,65 @@ fn types_of_text_are_inferred_or_given() {
     let (_, text) = kind(run(&at("late.csv"), &at("never"), &to(Format::Parquet)));
     assert!(text.contains("late.csv") && text.contains("--schema"), "{text}");
     assert!(!at("never").exists());
+}
+
+#[test]
+fn a_timestamp_of_no_zone_is_not_one_with_a_zone() {
+    let directory = tempfile::tempdir().unwrap();
+    let write = |name: &str, zone: Option<&str>| {
+        let times = TimestampMicrosecondArray::from(vec![Some(1_700_000_000_000_000), None]).with_timezone_opt(zone);
+        let path = directory.path().join(name);
+        parquet(&path, &RecordBatch::try_from_iter_with_nullable([("at", Arc::new(times) as ArrayRef, true)]).unwrap());
+        path
+    };
+    let (naive, utc, other) =
+        (write("naive.parquet", None), write("utc.parquet", Some("UTC")), write("other.parquet", Some("+05:00")));
+    same(&utc, &other);
+    let found = bowstring::convert::verify(&super::text(&naive), &super::text(&utc), &ConvertOptions::default());
+    let found = found.unwrap();
+    assert!(!found.equal && !found.columns[0].equal, "{found:#?}");
+    assert_eq!((found.only_first, found.only_second), (1, 1), "{found:#?}");
+}
+
+#[test]
+fn arrays_of_timedeltas_are_declared_as_such() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let stored = Stored { codec: Codec::Npy, element: Element::Timedelta, shape: vec![Some(2)] };
+    let cell = |element: &Npy| {
+        let mut cell = Vec::new();
+        write_npy(element, &[2], &[5_i64.to_le_bytes(), 7_i64.to_le_bytes()].concat(), &mut cell).unwrap();
+        cell
+    };
+    let millis = Unit::named("ms").unwrap();
+    let field = Field::new("x", DataType::Binary, false)
+        .with_metadata(std::iter::once(stored.metadata()).collect::<Metadata>());
+    let schema = Arc::new(Schema::new(vec![field]));
+    let write = |name: &str, cell: Vec<u8>| {
+        let mut writer = DatasetWriter::create(&at(name), Arc::clone(&schema), WriterOptions::default()).unwrap();
+        let cells: ArrayRef = Arc::new(BinaryArray::from_vec(vec![&cell; 3]));
+        writer.write(&RecordBatch::try_new(Arc::clone(&schema), vec![cells]).unwrap()).unwrap();
+        writer.finish().unwrap();
+    };
+    let first = |path: &Path| {
+        let mut loader = Loader::open(LoaderOptions::new(path.to_str().unwrap(), 3))?;
+        let batch = loader.next()?.unwrap();
+        Ok::<_, bowstring::Error>(batch.tensor("x").unwrap().as_slice::<i64>().unwrap()[..2].to_vec())
+    };
+    write("native", cell(&Npy::timedelta(millis)));
+    run(&at("native"), &at("petastorm"), &to(Format::Petastorm)).unwrap();
+    run(&at("petastorm"), &at("back"), &to(Format::Parquet)).unwrap();
+    let metadata = std::fs::read(at("petastorm/_common_metadata")).unwrap();
+    assert!(
+        metadata.windows(11).any(|part| part == b"timedelta64")
+            && !metadata.windows(10).any(|part| part == b"datetime64")
+    );
+    for name in ["native", "petastorm", "back"] {
+        assert_eq!(first(&at(name)).unwrap(), [5_000_000, 7_000_000], "{name}");
+    }
+    write("wrong", cell(&Npy::datetime(millis)));
+    let error = first(&at("wrong")).unwrap_err().to_string();
+    assert!(error.contains("where timedelta64 is declared"), "{error}");
 }
 
 #[test]

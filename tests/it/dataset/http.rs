@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// What the server tells of an object's version.
@@ -20,6 +20,8 @@ struct State {
     /// One line per request: method, path and range.
     requests: Mutex<Vec<String>>,
     ignore_conditions: AtomicBool,
+    /// Requests for ranges that begin before this are never answered.
+    hangs_below: AtomicU64,
 }
 
 /// The server; its thread ends with the process.
@@ -60,6 +62,11 @@ impl Server {
         self.state.ignore_conditions.store(true, Ordering::SeqCst);
     }
 
+    /// Requests for ranges that begin before `offset` are never answered from here on.
+    pub(crate) fn hang_below(&self, offset: u64) {
+        self.state.hangs_below.store(offset, Ordering::SeqCst);
+    }
+
     /// The requests since the last call.
     pub(crate) fn requests(&self) -> Vec<String> {
         std::mem::take(&mut self.state.requests.lock().unwrap())
@@ -86,6 +93,12 @@ fn serve(mut stream: TcpStream, state: &State) -> std::io::Result<()> {
         let (method, path) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
         let range = headers.get("range").map(String::as_str);
         state.requests.lock().unwrap().push(format!("{method} {path} {}", range.unwrap_or("all")));
+        let start = range.and_then(|range| range.strip_prefix("bytes=")?.split('-').next()?.parse::<u64>().ok());
+        if start.is_some_and(|start| start < state.hangs_below.load(Ordering::SeqCst)) {
+            // Until the client goes.
+            reader.read_line(&mut String::new())?;
+            return Ok(());
+        }
         let (status, extra, body) = match path.split_once('?').filter(|(_, query)| query.contains("list-type=2")) {
             Some((bucket, query)) => ("200 OK", String::new(), list(state, bucket, query)),
             None => {

@@ -52,7 +52,7 @@ impl OpenDataset {
         claims: Arc<ByteBudget>,
     ) -> Result<Self> {
         let prepared = PreparedPlan::hiding(&options, &hidden).await?;
-        prepared.check_nulls(&options).await?;
+        prepared.check_nulls_within(claims.budget()).await?;
         let plan = prepared.plan(0)?;
         let row = prepared.row_bytes();
         let _claim = if row > FREE_ROW { Some(claims.claim(&tenant, row).await?) } else { None };

@@ -1,6 +1,7 @@
 //! Datasets on their way to being open: so many at once, each within memory that is claimed first, none on a thread that others wait for.
 //!
-//! Opening reads footers, parses what a client wrote, and evaluates his filter over a whole dataset: all that before a stream is paid for.
+//! Opening reads footers, parses what a client wrote, evaluates his filter over a whole dataset, and looks at the first values of columns:
+//! all that before a stream is paid for.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,6 +22,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Most memory that evaluating a filter takes at first, if a quarter of the budget is more.
 const FILTER_BYTES: u64 = 512 << 20;
+
+/// The same for looks at columns: for nulls, and for the size of the first image or vector.
+const LOOK_BYTES: u64 = 64 << 20;
 
 /// See the module.
 #[derive(Debug)]
@@ -45,8 +49,8 @@ impl Openings {
         Self { all: Arc::new(Semaphore::new(all)), each: all / 2, tenants: Mutex::default() }
     }
 
-    /// Runs `open`, which opens what `options` ask for within their memory budget, when it is the turn of `tenant` and the memory that
-    /// its filter takes is there. Dropping the future ends the opening at its next wait.
+    /// Runs `open`, which opens what `options` ask for within their memory budget, when it is the turn of `tenant` and the memory is there
+    /// that its filter and its looks at columns take. Dropping the future ends the opening at its next wait.
     ///
     /// # Errors
     /// What `open` gives; [`Error::Remote`], to be tried again, where the turn or the memory did not come in time.
@@ -63,16 +67,13 @@ impl Openings {
     {
         let _turn = self.turn(tenant).await?;
         let evaluates = options.filter.is_some() || options.ngram.is_some();
-        if !evaluates {
-            options.memory_budget = Some(claims.budget());
-            return aside(open(options)).await;
-        }
-        let mut bytes = (claims.budget() / 4).clamp(1, FILTER_BYTES);
+        let most = if evaluates { FILTER_BYTES } else { LOOK_BYTES };
+        let mut bytes = (claims.budget() / 4).clamp(1, most);
         loop {
             let _claim = claims.claim(tenant, bytes).await?;
             options.memory_budget = Some(bytes);
             match aside(open(options.clone())).await {
-                // One row group of the filter's columns may take more than is usual, as long as the server has it.
+                // One row group of the columns that are read may take more than is usual, as long as the server has it.
                 Err(Error::Limit { asked, option: "memory_budget", .. })
                     if asked > bytes && asked <= claims.budget() =>
                 {
@@ -192,6 +193,23 @@ mod tests {
         assert_eq!(open(1 << 20).await.unwrap(), 16 << 20);
         assert_eq!(open(40 << 20).await.unwrap(), 40 << 20);
         assert!(matches!(open(65 << 20).await, Err(Error::Limit { asked, .. }) if asked == 65 << 20));
+    }
+
+    #[tokio::test]
+    async fn what_is_looked_at_is_claimed_without_a_filter_too() {
+        const BUDGET: u64 = 64 << 20;
+        let (openings, claims) = (Openings::new(2), Arc::new(ByteBudget::new(BUDGET)));
+        let open = |options: LoaderOptions| {
+            let claims = Arc::clone(&claims);
+            async move { Ok((options.memory_budget.unwrap(), claims.used())) }
+        };
+        let found = openings.run(&tenant("anna"), &claims, LoaderOptions::new("x", 1), open).await.unwrap();
+        assert_eq!(found, (BUDGET / 4, BUDGET / 4));
+        assert_eq!(claims.used(), 0);
+        let large = ByteBudget::new(1 << 40);
+        let open = |options: LoaderOptions| async move { Ok(options.memory_budget.unwrap()) };
+        assert_eq!(openings.run(&tenant("anna"), &large, LoaderOptions::new("x", 1), open).await.unwrap(), LOOK_BYTES);
+        assert_eq!(openings.run(&tenant("anna"), &large, filtered(), open).await.unwrap(), FILTER_BYTES);
     }
 
     #[tokio::test(start_paused = true)]
