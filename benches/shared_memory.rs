@@ -56,7 +56,7 @@ async fn server() {
             let pool = Arc::clone(&pool);
             async move {
                 let slab = Some(Arc::new(pool.reserve(len).await?.allocate(len)?));
-                Ok(Outgoing { header: Bytes::from_static(b"h"), slab, exclusive, extra: Vec::new() })
+                Ok(Outgoing { header: Bytes::from_static(b"h"), slab, exclusive, extra: Vec::new(), paid: None })
             }
         });
         std::future::ready(Ok(batches.boxed()))

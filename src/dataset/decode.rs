@@ -228,12 +228,16 @@ impl Group<'_> {
         for (leaf, ranges) in some.iter().filter(|(leaf, _)| leaves.numbers.contains(leaf)) {
             let (chunk, column) = self.column(*leaf)?;
             let (lineage, _) = self.lineage(*leaf);
-            for (range, _) in ranges {
+            for (range, rows) in ranges {
                 // A chunk that is nothing but these pages.
                 let stored = range.end - range.start;
                 let part = Chunk { start: range.start, data: range.start, stored, dictionary: false, ..*chunk };
                 let pages = unpack::pages(&self.chunks, &part, column, self.num_rows())?;
-                Checked::new(pages, column, lineage.clone(), None).try_for_each(|page| page.map(drop))?;
+                let mut checked = Checked::new(pages, column, lineage.clone(), None);
+                if let Some(rows) = rows {
+                    checked = checked.of_rows(usize::try_from(*rows)?);
+                }
+                checked.try_for_each(|page| page.map(drop))?;
             }
         }
         Ok(())

@@ -152,6 +152,6 @@ async fn read(found: &Found, options: &OpenOptions) -> Result<Known> {
 
 async fn parsed(bytes: bytes::Bytes, limits: &Limits, place: Place) -> Result<Known> {
     let limits = limits.clone();
-    let parsed = tokio::task::spawn_blocking(move || Known::read(&bytes, &limits, &place));
+    let parsed = super::held::spawn(move || Known::read(&bytes, &limits, &place));
     parsed.await.unwrap_or_else(|error| Err(Error::Closed { why: format!("the index was not read: {error}") }))
 }

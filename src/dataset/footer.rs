@@ -77,7 +77,7 @@ impl Footers {
     pub(super) async fn read(self: Arc<Self>, found: Found) -> Result<Footer> {
         let place = Place::file(Arc::clone(&found.name));
         let (object, bytes, start) = fetch(&found, &self.limits, &place).await?;
-        let parsed = tokio::task::spawn_blocking(move || self.footer(object, &bytes, start, &place));
+        let parsed = super::held::spawn(move || self.footer(object, &bytes, start, &place));
         parsed.await.unwrap_or_else(|error| Err(Error::Closed { why: format!("a footer was not parsed: {error}") }))
     }
 
@@ -132,7 +132,7 @@ pub(super) async fn again(
         }
     };
     let (limits, stamp) = (limits.clone(), object.stamp().to_string());
-    let parsed = tokio::task::spawn_blocking(move || {
+    let parsed = super::held::spawn(move || {
         if <[u8; 32]>::from(Sha256::digest(&bytes)) != digest {
             let file = place.file.as_deref().unwrap_or_default().to_owned();
             return Err(Error::SourceChanged { file, was: stamp, now: "another footer".to_owned() });

@@ -21,6 +21,7 @@ pub mod filter;
 mod footer;
 mod guard;
 mod head;
+pub(crate) mod held;
 mod hidden;
 mod hive;
 mod index;

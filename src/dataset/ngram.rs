@@ -140,7 +140,7 @@ pub(super) async fn windows(dataset: &Dataset, ngram: &Ngram, options: &OpenOpti
             let _permit = room.take(&dataset, &projection, group).await?;
             let culprit = format!("the timestamps of {place}");
             let fetched = within(options.timeout, culprit, dataset.fetch(group, &projection)).await?;
-            let found = tokio::task::spawn_blocking(move || {
+            let found = super::held::spawn(move || {
                 let times = dataset.decode(&fetched, &projection, 0)?;
                 ngram.of(&times).map_err(|what| unsorted(place, what))
             });

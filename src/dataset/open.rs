@@ -121,7 +121,7 @@ impl Dataset {
         };
         let digests: Vec<[u8; 32]> = footers.iter().map(|footer| footer.digest).collect();
         let whole: Vec<Option<Bytes>> = footers.iter_mut().map(|footer| footer.bytes.take()).collect();
-        let unified = tokio::task::spawn_blocking(move || layout::gather(footers, partitions));
+        let unified = super::held::spawn(move || layout::gather(footers, partitions));
         let mut inner = unified
             .await
             .unwrap_or_else(|error| Err(Error::Closed { why: format!("schemas were not unified: {error}") }))?;
@@ -161,7 +161,7 @@ impl Dataset {
         let mut filter = options.filter.as_ref().map(ToString::to_string).unwrap_or_default();
         if let Some(selector) = &options.selector {
             let (asked, petastorm) = (selector.asks_indexes(), inner.petastorm.clone());
-            let indexes = tokio::task::spawn_blocking(move || match petastorm {
+            let indexes = super::held::spawn(move || match petastorm {
                 Some(petastorm) if asked => petastorm.indexes(),
                 _ => Ok(Vec::new()),
             });

@@ -271,7 +271,7 @@ async fn decide(job: &Job<'_>, candidate: Candidate) -> Result<(usize, Selection
     let culprit = format!("the filter's columns of {}", dataset.place(group));
     let fetched = within(job.options.timeout, culprit, fetched).await?;
     let (dataset, bound, projection) = (dataset.clone(), Arc::clone(&job.bound), Arc::clone(projection));
-    let work = tokio::task::spawn_blocking(move || {
+    let work = super::held::spawn(move || {
         let (row_group, ..) = dataset.group(group)?;
         let count = candidate.pages.as_ref().map_or(row_group.rows, |pages| pages.row_count() as u64);
         let columns = (0..projection.roots().len()).map(|root| {

@@ -1,6 +1,6 @@
 //! Which row groups are read at all: by number, or by the indexes that Petastorm stored.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -72,8 +72,8 @@ impl Selector {
                         Err(Error::config("selector", format!("index {index:?} is one of values; give some")))
                     }
                     IndexKind::SingleField { values: known } => {
-                        let wanted = |value: &IndexValue| values.iter().any(|wanted| is(value, wanted));
-                        let found = known.iter().filter(|(value, _)| wanted(value));
+                        let wanted = Wanted::new(values);
+                        let found = known.iter().filter(|(value, _)| wanted.has(value));
                         Ok(found.flat_map(|(_, row_groups)| row_groups.iter().copied()).collect())
                     }
                 }
@@ -100,17 +100,48 @@ impl Selector {
     }
 }
 
-/// Whether an indexed value is the one that is asked for.
-fn is(value: &IndexValue, wanted: &Value) -> bool {
-    match value {
-        IndexValue::Null => wanted.is_null(),
-        IndexValue::Bool(value) => wanted.as_bool() == Some(*value),
-        IndexValue::Int(value) => wanted.as_i64() == Some(*value),
-        IndexValue::Uint(value) => wanted.as_u64() == Some(*value),
-        IndexValue::Float(value) => wanted.as_f64() == Some(*value),
-        IndexValue::Text(value) => wanted.as_str() == Some(value),
-        IndexValue::Bytes(value) => wanted.as_str().is_some_and(|wanted| wanted.as_bytes() == value),
+/// The values that are asked for, to be found at once: there may be as many as the index has.
+#[derive(Debug, Default)]
+struct Wanted<'a> {
+    null: bool,
+    bools: HashSet<bool>,
+    ints: HashSet<i64>,
+    uints: HashSet<u64>,
+    /// Their bits.
+    floats: HashSet<u64>,
+    texts: HashSet<&'a str>,
+}
+
+impl<'a> Wanted<'a> {
+    fn new(values: &'a [Value]) -> Self {
+        Self {
+            null: values.iter().any(Value::is_null),
+            bools: values.iter().filter_map(Value::as_bool).collect(),
+            ints: values.iter().filter_map(Value::as_i64).collect(),
+            uints: values.iter().filter_map(Value::as_u64).collect(),
+            floats: values.iter().filter_map(Value::as_f64).map(bits).collect(),
+            texts: values.iter().filter_map(Value::as_str).collect(),
+        }
     }
+
+    /// Whether an indexed value is one of them.
+    fn has(&self, value: &IndexValue) -> bool {
+        match value {
+            IndexValue::Null => self.null,
+            IndexValue::Bool(value) => self.bools.contains(value),
+            IndexValue::Int(value) => self.ints.contains(value),
+            IndexValue::Uint(value) => self.uints.contains(value),
+            // JSON has none that differs from itself.
+            IndexValue::Float(value) => self.floats.contains(&bits(*value)),
+            IndexValue::Text(value) => self.texts.contains(value.as_str()),
+            IndexValue::Bytes(value) => std::str::from_utf8(value).is_ok_and(|value| self.texts.contains(value)),
+        }
+    }
+}
+
+/// The same bits for both zeros.
+fn bits(value: f64) -> u64 {
+    (value + 0.0).to_bits()
 }
 
 #[cfg(test)]
@@ -119,7 +150,12 @@ mod tests {
 
     #[test]
     fn selectors_combine() {
-        let values = vec![(IndexValue::Text("a".to_owned()), vec![0, 2]), (IndexValue::Int(7), vec![1, 2])];
+        let values = vec![
+            (IndexValue::Text("a".to_owned()), vec![0, 2]),
+            (IndexValue::Int(7), vec![1, 2]),
+            (IndexValue::Float(-0.0), vec![3]),
+            (IndexValue::Bytes(b"b".to_vec()), vec![1]),
+        ];
         let index = RowGroupIndex {
             name: "ix".to_owned(),
             columns: vec!["x".to_owned()],
@@ -131,6 +167,8 @@ mod tests {
         };
         assert_eq!(chosen(r#"{"index": "ix", "values": ["a"]}"#).unwrap(), [0, 2]);
         assert_eq!(chosen(r#"{"index": "ix", "values": ["a", 7]}"#).unwrap(), [0, 1, 2]);
+        assert_eq!(chosen(r#"{"index": "ix", "values": [0, "b"]}"#).unwrap(), [1, 3]);
+        assert_eq!(chosen(r#"{"index": "ix", "values": [null, true, 8, "c"]}"#).unwrap(), [0_u32; 0]);
         let both = r#"{"all": [{"index": "ix", "values": ["a"]}, {"any": [{"row_groups": [2, 3]}]}]}"#;
         assert_eq!(chosen(both).unwrap(), [2]);
         assert!(chosen(r#"{"row_groups": [4]}"#).is_err());

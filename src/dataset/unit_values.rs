@@ -366,6 +366,12 @@ fn a_filter_holds_the_page_index_against_the_pages_that_it_reads() {
     assert!(error.contains("its pages have 100 rows, the page index states 99"), "{error}");
     // Of other pages it is right.
     assert_eq!(open("n between 720 and 730").unwrap().manifest().rows(), 11);
+    // Pages of lists do not say how many rows they have.
+    silent_pages(&path);
+    off_by_one(&path, 1, 5);
+    let error = open("n between 520 and 530 and list overlaps (525)").unwrap_err().chain();
+    assert!(error.contains("they have 100 rows, the page index states 101"), "{error}");
+    assert_eq!(open("n between 720 and 730 and list overlaps (725)").unwrap().manifest().rows(), 1);
 }
 
 #[test]

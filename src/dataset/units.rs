@@ -174,7 +174,7 @@ struct Sample {
 
 /// Runs `work`, which takes a while, beside what waits for stores.
 async fn on_cpu<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    let done = tokio::task::spawn_blocking(work).await;
+    let done = super::held::spawn(work).await;
     done.unwrap_or_else(|error| Err(Error::Closed { why: format!("row groups were not cut into units: {error}") }))
 }
 

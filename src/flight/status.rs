@@ -18,6 +18,9 @@ const KEY: &str = "bowstring-error-bin";
 /// Most bytes of a detail, which has to fit in a header list.
 const MAX_BYTES: usize = 4 << 10;
 
+/// Limits of what is under way at once, which somebody else's end frees: to be tried again.
+const PASSING: [&str; 4] = ["streams", "max_streams", "calls_per_tenant", "writes_per_tenant"];
+
 /// An error as it travels.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
@@ -157,7 +160,8 @@ pub fn to_status(error: &Error) -> Status {
         }
         Error::Limit { place, what, asked, limit, option } => {
             let (at, what) = At::of(place.as_deref(), what);
-            (Code::OutOfRange, Detail::Limit { what, asked: *asked, limit: *limit, option: (*option).to_owned(), at })
+            let code = if PASSING.contains(option) { Code::ResourceExhausted } else { Code::OutOfRange };
+            (code, Detail::Limit { what, asked: *asked, limit: *limit, option: (*option).to_owned(), at })
         }
         Error::Config { option, problem } => {
             (Code::InvalidArgument, Detail::Config { option: (*option).to_owned(), problem: problem.clone() })
@@ -277,10 +281,16 @@ fn known(name: &str) -> &'static str {
         "all_gather",
         "bad_rows",
         "barrier",
+        "calls_per_tenant",
+        "in_flight_bytes",
+        "max_streams",
+        "streams",
+        "writes_per_tenant",
         "batch",
         "batch_size",
         "cast",
         "columns",
+        "commit",
         "dataset",
         "decode",
         "descriptor",
@@ -364,6 +374,15 @@ mod tests {
             let back = from_status("grpc://h", &to_status(&error));
             assert_eq!(back.place(), Some(&place));
             assert_eq!(back.to_string().matches("row group 1").count(), 1, "{back}");
+        }
+        // What somebody else's end frees is tried again; what never fits is not.
+        for (option, passes) in
+            [("streams", true), ("max_streams", true), ("calls_per_tenant", true), ("batch_size", false)]
+        {
+            let status = to_status(&Error::limit("another stream", 3, 2, option));
+            assert_eq!(is_transient(&status), passes, "{option}");
+            let back = from_status("grpc://h", &status);
+            assert!(matches!(back, Error::Limit { option: found, .. } if found == option), "{back}");
         }
         let plain = from_status("grpc://h", &Status::unavailable("gone"));
         assert_eq!(plain.to_string(), "grpc://h: Unavailable: gone");

@@ -203,7 +203,8 @@ impl Ahead {
         let named = Arc::new(window.clone());
         for group in &window.groups {
             let key = (window.source, *group);
-            let slot = match self.slots.get(&key).and_then(Weak::upgrade) {
+            // One that failed is read again: those who waited for it know why.
+            let slot = match self.slots.get(&key).and_then(Weak::upgrade).filter(|slot| !slot.has_failed()) {
                 Some(slot) => slot,
                 None => {
                     let slot = Slot::new(window.source, *group);

@@ -12,7 +12,7 @@ use futures::stream::{StreamExt, TryStreamExt};
 
 use super::job::Source;
 use crate::codec::{Columns, Watched};
-use crate::dataset::{Dataset, OpenOptions, Projection, Room, Told, within};
+use crate::dataset::{Dataset, OpenOptions, Projection, Room, Told, held, within};
 use crate::error::{Error, Place, Result};
 
 /// Columns that are looked at together.
@@ -111,7 +111,7 @@ async fn look<T: Send + 'static>(
         return Ok(Vec::new());
     }
     let dataset = source.dataset.clone();
-    let told = tokio::task::spawn_blocking(move || {
+    let told = held::spawn(move || {
         let paths: Vec<String> = columns.iter().map(|column| column.told.clone()).collect();
         let told = find(&dataset, &paths, &columns)?;
         Ok(columns.into_iter().zip(told).filter(|(_, told)| told.groups > 0).collect::<Vec<_>>())
@@ -157,6 +157,6 @@ async fn look<T: Send + 'static>(
 async fn read(dataset: &Dataset, group: usize, projection: &Arc<Projection>) -> Result<ArrayRef> {
     let fetched = dataset.fetch(group, projection).await?;
     let (dataset, projection) = (dataset.clone(), Arc::clone(projection));
-    let decoded = tokio::task::spawn_blocking(move || dataset.decode(&fetched, &projection, 0));
+    let decoded = held::spawn(move || dataset.decode(&fetched, &projection, 0));
     decoded.await.unwrap_or_else(|error| Err(Error::Closed { why: format!("a column was not seen: {error}") }))
 }

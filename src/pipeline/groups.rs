@@ -86,6 +86,11 @@ impl Slot {
         self.outcome.get()?.as_ref().ok().map(|loaded| &loaded.cells)
     }
 
+    /// Whether it is done and there are no cells.
+    pub(super) fn has_failed(&self) -> bool {
+        self.outcome.get().is_some_and(Result::is_err)
+    }
+
     /// Why the row group failed: the same for every rank that waited for it.
     pub(super) fn error(&self) -> Error {
         match self.outcome.get() {

@@ -173,6 +173,12 @@ impl State {
         PATIENCE.iter().any(|(patience, lag)| waited >= *patience && self.leave_behind(*lag))
     }
 
+    /// Lets go of windows with a row group that failed, which the steps to come have read again. Steps that wait for one keep it, and learn
+    /// why it failed. What is given back is dropped outside the lock.
+    fn forget_failed(&mut self) -> Vec<Live> {
+        self.windows.extract_if(|_, live| live.window.has_failed()).map(|(_, live)| live).collect()
+    }
+
     /// Takes back what was read for the latest step after `step`, if nobody has taken that yet: the window, and all steps from the one it
     /// was read for on, which are prepared again later. Whether there was one; what it gives is dropped outside the lock.
     pub(super) fn take_back(&mut self, step: u64) -> Option<(Live, Vec<Result<Work>>)> {
@@ -249,6 +255,8 @@ impl Reader {
     }
 
     fn place(self: &Arc<Self>, mut state: MutexGuard<'_, State>, share: Share, from: u64) -> Membership {
+        // Whoever comes, perhaps again after an error, comes to what works by now.
+        let failed = state.forget_failed();
         let number = state.number;
         state.number += 1;
         state.seen.insert(share.rank);
@@ -257,6 +265,7 @@ impl Reader {
             Member { share, next: from, asked: from, queue: VecDeque::new(), ready: Arc::clone(&ready), behind: false };
         state.members.insert(number, member);
         drop(state);
+        drop(failed);
         self.shared.attention.notify_one();
         Membership { reader: Arc::clone(self), number, ready }
     }
@@ -320,5 +329,27 @@ impl Membership {
             }
             self.ready.notified().await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::groups::Slot;
+    use super::*;
+
+    #[test]
+    fn whoever_comes_finds_no_window_that_failed() {
+        let mut state = State::default();
+        let slots = [Slot::new(0, 0), Slot::new(0, 1)];
+        for (lane, slot) in (0..).zip(&slots) {
+            let live = Live { window: Arc::new(Window::new(vec![Arc::clone(slot)])), first: 0, last: 9 };
+            state.windows.insert((0, 0, lane, 0), live);
+        }
+        slots[0].finish(Err(closed()));
+        // A step that waits for it keeps it and its error.
+        let waiting = Arc::clone(&state.windows[&(0, 0, 0, 0)].window);
+        assert_eq!(state.forget_failed().len(), 1);
+        assert_eq!(state.windows.keys().collect::<Vec<_>>(), [&(0, 0, 1, 0)], "what is on its way stays");
+        assert!(waiting.has_failed() && state.forget_failed().is_empty());
     }
 }

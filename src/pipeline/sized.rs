@@ -6,7 +6,7 @@ use arrow::datatypes::{DataType, FieldRef, SchemaRef};
 use crate::codec::columns::Lists;
 use crate::codec::image::{Info, probe};
 use crate::codec::{ColumnOptions, vector_length};
-use crate::dataset::Dataset;
+use crate::dataset::{Dataset, held};
 use crate::error::{Error, Place, Result};
 use crate::schema::{Feature, holds_image};
 
@@ -78,7 +78,7 @@ async fn first<T: Send + 'static>(
         }
         let fetched = dataset.fetch(group, &projection).await?;
         let (dataset, projection, place) = (dataset.clone(), projection.clone(), dataset.place(group).column(column));
-        let looked = tokio::task::spawn_blocking(move || {
+        let looked = held::spawn(move || {
             let array = dataset.decode(&fetched, &projection, 0)?;
             look(&array, &place).transpose()
         });

@@ -24,6 +24,11 @@ impl Window {
         Self { slots, names, is_ready: AtomicBool::new(false) }
     }
 
+    /// Whether a row group failed, so that no step gets all of its rows from it.
+    pub(super) fn has_failed(&self) -> bool {
+        self.slots.iter().any(|slot| slot.has_failed())
+    }
+
     /// Waits until all row groups are there; the first one that failed if there is one.
     pub(super) async fn ready(&self) -> Result<(), Arc<Slot>> {
         // Whoever sees it sees the row groups too.

@@ -92,6 +92,14 @@ impl<'a> Stores<'a> {
                 .to_owned();
             return Err(Error::unsupported(format!("{shown} with a query"), hint));
         }
+        if url.scheme().starts_with("http") && (url.password().is_some() || !url.username().is_empty()) {
+            // They would not be sent, and each error of a request would tell them.
+            let problem = format!(
+                "{shown} has a user name or password in it: leave that out; web servers are read without one, and clouds take keys from \
+                 storage_options"
+            );
+            return Err(Error::config("urls", problem));
+        }
         if url.scheme() == MEMORY {
             let host = url.host_str().unwrap_or_default();
             let missing = || Error::NotFound { what: shown.clone(), hint: "it is not of this process".to_owned() };
@@ -115,7 +123,7 @@ impl<'a> Stores<'a> {
         }
         let (store, path) = object_store::parse_url_opts(&url, self.settings(&url, &scheme)).map_err(|error| {
             // The error text may quote the address; credentials in it are never shown.
-            if url.password().is_some() || !url.username().is_empty() && url.scheme().starts_with("http") {
+            if url.password().is_some() {
                 return Error::config("urls", format!("{shown} cannot be opened"));
             }
             Error::Store { operation: "open".to_owned(), url: shown.clone(), source: error.into() }
@@ -216,6 +224,11 @@ mod tests {
             let error = stores.remote(text).unwrap_err();
             assert!(!error.chain().contains("secret"), "{}", error.chain());
             assert!(!display(text).contains("secret"), "{}", display(text));
+        }
+        for text in ["https://user:secret@h/x.parquet", "http://secret@h/x.parquet", "https://:secret@h/a/b"] {
+            let error = stores.remote(text).unwrap_err();
+            assert!(matches!(error, Error::Config { option: "urls", .. }), "{error}");
+            assert!(error.to_string().contains("storage_options") && !error.to_string().contains("secret"), "{error}");
         }
         assert_eq!(display("s3://bucket/a/*.parquet"), "s3://bucket/a/*.parquet");
         assert_eq!(display("/data/a@b"), "/data/a@b");

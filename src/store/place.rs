@@ -8,7 +8,7 @@ use futures::StreamExt;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStore};
 
-use super::walk::Walk;
+use super::walk::{Walk, Ways, below};
 use crate::error::{Error, Result};
 
 /// A store, and how its objects are addressed in messages.
@@ -51,7 +51,7 @@ impl Place {
     /// The objects at any depth below `base` whose names relative to it `accept` takes, at most `most` of them, in no order.
     ///
     /// # Errors
-    /// [`Error::Limit`] names `limits.max_files`; [`Error::Store`].
+    /// [`Error::Limit`] names `limits.max_files`; [`Error::Config`] for a file that a link leads to a second time; [`Error::Store`].
     pub(super) async fn list(
         &self,
         base: &Path,
@@ -59,22 +59,25 @@ impl Place {
         accept: impl Fn(&str) -> bool,
     ) -> Result<Vec<ObjectMeta>> {
         let mut found = Vec::new();
-        let mut take = |meta: ObjectMeta| -> Result<()> {
-            if accept(below(base, &meta.location)) {
-                found.push(meta);
-                check_count(found.len(), most)?;
-            }
-            Ok(())
-        };
         if self.local {
-            let mut walk = Walk::below(base);
+            let (mut walk, mut ways) = (Walk::below(base), Ways::new(base));
             while let Some(some) = walk.next().await? {
-                some.into_iter().try_for_each(&mut take)?;
+                for met in some {
+                    if accept(below(base, &met.meta.location)) {
+                        ways.take(&met, &accept)?;
+                        found.push(met.meta);
+                        check_count(found.len(), most)?;
+                    }
+                }
             }
         } else {
             let mut listing = self.store.list(Some(base).filter(|base| !base.as_ref().is_empty()));
             while let Some(next) = listing.next().await {
-                take(next.map_err(|error| self.failed("list", base, error))?)?;
+                let meta = next.map_err(|error| self.failed("list", base, error))?;
+                if accept(below(base, &meta.location)) {
+                    found.push(meta);
+                    check_count(found.len(), most)?;
+                }
             }
         }
         // Some tools mark a directory by an empty object of its name.
@@ -92,11 +95,6 @@ impl Place {
         found.retain(|_| keep.next().unwrap_or(true));
         Ok(found)
     }
-}
-
-/// `path` relative to `base`, which it is below.
-pub(super) fn below<'a>(base: &Path, path: &'a Path) -> &'a str {
-    path.as_ref().strip_prefix(base.as_ref()).unwrap_or_default().trim_start_matches('/')
 }
 
 /// # Errors

@@ -9,8 +9,9 @@ use object_store::{ObjectMeta, ObjectStore, ObjectStoreExt};
 
 use super::address::Stores;
 use super::object::Object;
-use super::place::{Place, below};
+use super::place::Place;
 use super::stamp::Stamp;
+use super::walk::below;
 use crate::error::{Error, Result};
 
 /// Objects that are looked up at once.

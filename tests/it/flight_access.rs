@@ -537,7 +537,7 @@ fn the_quota_of_one_tenant_is_not_anothers() {
             })
             .collect();
         tokio::time::sleep(Duration::from_millis(300)).await;
-        refused(&get(&channel, Some(ANNA), &of_anna).await, Code::OutOfRange, "a fourth stream");
+        refused(&get(&channel, Some(ANNA), &of_anna).await, Code::ResourceExhausted, "a fourth stream");
         let start = std::time::Instant::now();
         let mut most = Duration::ZERO;
         for _ in 0..5 {

@@ -472,9 +472,12 @@ fn a_consumer_that_takes_its_time_is_no_error() {
     let (_home, data, log) = home(ROWS);
     let server = start(&data, &log);
     let port = server.port;
-    let readers = ["tcp", "shared_memory"].map(|transport| {
+    // The last one copies the batches that wait for its consumer, and has room for two copies.
+    let cases = [("tcp", 2, 64 << 20), ("shared_memory", 2, 64 << 20), ("shared_memory", 8, 300_000)];
+    let readers = cases.map(|(transport, prefetch, budget)| {
         thread::spawn(move || {
-            let mut loader = Loader::open(options(port, transport)).unwrap();
+            let options = LoaderOptions { prefetch, memory_budget: Some(budget), ..options(port, transport) };
+            let mut loader = Loader::open(options).unwrap();
             let mut ids = Vec::new();
             let mut batches = 0;
             while let Some(batch) = loader.next().unwrap_or_else(|error| panic!("{transport}: {}", error.chain())) {

@@ -56,7 +56,7 @@ fn length(bytes: usize, exclusive: bool, number: u64) -> usize {
 fn source(memory: &Memory, ticket: &str) -> Result<Source, Refusal> {
     if ticket == "state" {
         let header = format!("{} {}", memory.used(), memory.allocator.slabs_held()).into();
-        let state = Outgoing { header, slab: None, exclusive: false, extra: Vec::new() };
+        let state = Outgoing { header, slab: None, exclusive: false, extra: Vec::new(), paid: None };
         return Ok(futures::stream::iter([Ok(state)]).boxed());
     }
     let numbers: Vec<usize> = ticket.split(' ').filter_map(|number| number.parse().ok()).collect();
@@ -73,7 +73,7 @@ fn source(memory: &Memory, ticket: &str) -> Result<Source, Refusal> {
             fill(&mut slab, number);
             let extra = vec![Bytes::from_static(b"extra "), format!("of {number}").into()];
             let header = Bytes::copy_from_slice(&number.to_le_bytes());
-            Ok(Outgoing { header, slab: Some(Arc::new(slab)), exclusive: exclusive == 1, extra })
+            Ok(Outgoing { header, slab: Some(Arc::new(slab)), exclusive: exclusive == 1, extra, paid: None })
         }
     });
     Ok(batches.boxed())

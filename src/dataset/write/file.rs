@@ -17,6 +17,9 @@ use parquet::schema::types::ColumnDescPtr;
 use super::bytes;
 use crate::page::{PlainChunk, Values};
 
+/// Bytes that are kept of a finished column chunk until its file ends, about: what the footer and the page index say of it.
+const FINISHED_CHUNK: usize = 1 << 10;
+
 /// Where a file goes.
 pub(crate) trait Sink: Write + Send {
     /// About so many bytes come next.
@@ -209,10 +212,16 @@ impl<W: Sink> FileWriter<W> {
         self.gathered(ArrowColumnWriter::get_estimated_total_bytes, PlainChunk::bytes)
     }
 
-    /// Bytes of memory that the row group that is gathered takes, about.
+    /// Bytes of memory that the row group that is gathered takes, and what is kept of finished ones for the footer, about.
     pub(crate) fn memory_size(&self) -> usize {
         let held = self.group.as_ref().map_or(0, |group| group.held);
-        held + self.gathered(ArrowColumnWriter::memory_size, |_| 0)
+        held + self.gathered(ArrowColumnWriter::memory_size, |_| 0) + self.footer_size()
+    }
+
+    /// Bytes of memory that is kept of finished row groups until the file ends, about.
+    pub(crate) fn footer_size(&self) -> usize {
+        let leaves: usize = self.columns.iter().map(|column| column.leaves).sum();
+        self.file.flushed_row_groups().len().saturating_mul(leaves).saturating_mul(FINISHED_CHUNK)
     }
 
     fn gathered(&self, encoded: fn(&ArrowColumnWriter) -> usize, plain: fn(&PlainChunk) -> usize) -> usize {
@@ -486,7 +495,7 @@ mod tests {
         assert!(buffer.strong_count() > 1);
         writer.flush().unwrap();
         assert_eq!(buffer.strong_count(), 1);
-        assert_eq!(writer.memory_size(), 0);
+        assert_eq!(writer.memory_size(), FINISHED_CHUNK, "what the footer will say of it");
     }
 
     #[test]

@@ -189,7 +189,21 @@ impl DatasetWriter {
         })
     }
 
-    /// Bytes of memory that the row group that is gathered takes, about.
+    /// Ends the open file where what is kept of its finished row groups takes more than `most` bytes.
+    ///
+    /// # Errors
+    /// [`Error::Store`] if the disk fails.
+    #[cfg(feature = "flight")]
+    pub(crate) fn end_beyond(&mut self, most: usize) -> Result<()> {
+        if self.open.as_ref().is_none_or(|open| open.writer.footer_size() <= most) {
+            return Ok(());
+        }
+        let outcome = self.close();
+        self.failed |= outcome.is_err();
+        outcome
+    }
+
+    /// Bytes of memory that the open file takes: the row group that is gathered, and what is kept of finished ones, about.
     #[cfg(feature = "flight")]
     pub(crate) fn memory_size(&self) -> usize {
         self.open.as_ref().map_or(0, |open| open.writer.memory_size())

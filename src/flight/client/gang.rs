@@ -54,7 +54,10 @@ impl Wire for Actions {
             answer.map_err(|failure| match failure {
                 Failure::Final(error) => error,
                 Failure::Transient(error) => {
-                    *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                    // A server that has too much to do is there.
+                    if !matches!(error, Error::Limit { .. }) {
+                        *self.connection.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                    }
                     // To be repeated, which only an error of this kind is.
                     match error {
                         Error::Remote { .. } => error,

@@ -85,18 +85,24 @@ impl Stream {
         self.unusable
     }
 
-    pub(super) async fn next(
-        &mut self,
-        peer: &str,
-        columns: &Columns,
-        pool: &Arc<Pool>,
-    ) -> Result<Option<Batch>, Failure> {
+    /// What the server sends next; none after the last.
+    pub(super) async fn next(&mut self, peer: &str) -> Result<Option<Incoming>, Failure> {
         let Some(incoming) = self.receiver.next().await else { return Ok(None) };
-        let Incoming { header, body, extra } = incoming.map_err(|error| {
+        incoming.map(Some).map_err(|error| {
             // Without a refusal it was this process: a file that cannot be opened or mapped, a limit, a broken connection.
             self.unusable = refusal(&error).is_none_or(|refusal| refusal.code == NO_SLAB);
             failed(peer, error)
-        })?;
+        })
+    }
+
+    /// The batch in what came. Where the consumer keeps many it is copied, and may wait for memory: for the consumer, not for the server.
+    pub(super) async fn batch(
+        &mut self,
+        peer: &str,
+        Incoming { header, body, extra }: Incoming,
+        columns: &Columns,
+        pool: &Arc<Pool>,
+    ) -> Result<Batch, Failure> {
         let malformed = || {
             Failure::Final(Error::Mismatch {
                 what: format!("a batch through shared memory from {peer}"),
@@ -120,7 +126,7 @@ impl Stream {
             None if !extra.is_empty() => owned(&extra, pool).await?,
             None => return Err(malformed()),
         };
-        decode(columns, header, metadata, &body).map(Some).map_err(Failure::Final)
+        decode(columns, header, metadata, &body).map_err(Failure::Final)
     }
 }
 

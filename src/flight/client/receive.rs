@@ -355,7 +355,7 @@ impl Receiver {
         let source = Arc::clone(&self.source);
         loop {
             source.wait_for(format!("{peer} to make step {}", self.asked.step));
-            let next = tokio::time::timeout(source.silence(), stream.next(peer, &self.columns, &self.pool)).await;
+            let next = tokio::time::timeout(source.silence(), stream.next(peer)).await;
             let next = next.map_err(|_| {
                 Failure::Transient(Error::Timeout {
                     stage: "receive",
@@ -364,7 +364,12 @@ impl Receiver {
                 })
             })?;
             match next? {
-                Some(batch) => self.hand_over(peer, batch, sender).await?,
+                Some(incoming) => {
+                    // Waiting for memory is waiting for the consumer.
+                    source.wait_for("the consumer to give back a batch".to_owned());
+                    let batch = stream.batch(peer, incoming, &self.columns, &self.pool).await?;
+                    self.hand_over(peer, batch, sender).await?;
+                }
                 None if self.asked.step == self.announced.steps => return Ok(()),
                 None => {
                     let what = format!("the stream ended before step {} of {}", self.asked.step, self.announced.steps);

@@ -23,7 +23,7 @@ use super::wire::{
 use crate::manifest::Fingerprint;
 
 /// How many ended processes per rank are remembered, so that a late repetition of their call is told its end again.
-const REMEMBERED: usize = 8;
+pub(super) const REMEMBERED: usize = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -69,8 +69,14 @@ pub(super) struct Group {
     why: String,
     world: u32,
     members: BTreeMap<u32, Member>,
+    /// How many members have acknowledged each position, or none.
+    standing: BTreeMap<Option<Position>, usize>,
+    /// How many members have left cleanly.
+    left: usize,
     joiners: BTreeMap<u32, Joiner>,
     retired: BTreeMap<u32, VecDeque<(u128, Arc<Refusal>)>>,
+    /// How many there are of these.
+    remembered: usize,
     /// The position at which this generation began; no rank acknowledges it, or what is before it, again.
     base: Option<Position>,
     acknowledged: Option<Position>,
@@ -100,6 +106,9 @@ impl Group {
             members: BTreeMap::new(),
             joiners: BTreeMap::new(),
             retired: BTreeMap::new(),
+            remembered: 0,
+            standing: BTreeMap::new(),
+            left: 0,
             base: None,
             acknowledged: None,
             reads: None,
@@ -134,6 +143,17 @@ impl Group {
     /// How many ranks it keeps something of.
     pub(super) fn ranks(&self) -> usize {
         self.members.len() + self.joiners.len()
+    }
+
+    /// How many ended processes it remembers.
+    pub(super) fn remembered(&self) -> usize {
+        self.remembered
+    }
+
+    /// Forgets them: a late call of one of them is taken for that of a new process.
+    pub(super) fn forget_ends(&mut self) {
+        self.retired.clear();
+        self.remembered = 0;
     }
 
     /// Whether the rank has a place in it, though perhaps another process holds it.
@@ -265,7 +285,7 @@ impl Group {
     fn raise(&mut self, why: String, effects: &mut Effects) {
         let end = Refusal::Fenced { gang: self.name.clone(), generation: self.generation, why: why.clone() };
         let end = Arc::new(end);
-        for (rank, member) in std::mem::take(&mut self.members) {
+        for (rank, member) in self.take_members() {
             self.retire(rank, member.seat.attempt, Arc::clone(&end));
         }
         self.phase = Phase::Forming;
@@ -299,22 +319,36 @@ impl Group {
             }
             return Ok(());
         }
-        match self.members.get_mut(&caller.rank) {
-            Some(member) if !member.left => member.left = true,
-            _ => return Ok(()),
+        if !self.depart(caller.rank) {
+            return Ok(());
         }
         self.gone.get_or_insert(caller.rank);
         effects.records.push(Record::Left { gang: self.name.clone(), generation: self.generation, rank: caller.rank });
         if self.rounds.waited_for() {
             self.rounds.break_with(self.gone(caller.rank));
         }
-        if self.members.values().all(|member| member.left) {
+        if self.left == self.members.len() {
             self.phase = Phase::Ended;
             self.rounds = Collectives::default();
             effects.records.push(Record::Ended { gang: self.name.clone(), generation: self.generation });
         }
         effects.woken = true;
         Ok(())
+    }
+
+    /// All members, who are none any more.
+    fn take_members(&mut self) -> BTreeMap<u32, Member> {
+        self.standing.clear();
+        self.left = 0;
+        std::mem::take(&mut self.members)
+    }
+
+    /// A rank leaves cleanly; false if it is not in it.
+    fn depart(&mut self, rank: u32) -> bool {
+        let Some(member) = self.members.get_mut(&rank).filter(|member| !member.left) else { return false };
+        member.left = true;
+        self.left += 1;
+        true
     }
 
     fn gone(&self, rank: u32) -> Refusal {
@@ -397,7 +431,7 @@ impl Group {
             self.read(caller, &Reading::named(plan), effects)?;
         }
         let (rank, base) = (caller.rank, self.base);
-        let Some(member) = self.members.get_mut(&rank) else {
+        let Some(member) = self.members.get(&rank) else {
             return self.check(caller, false).and(Err(self.nobody(rank)));
         };
         let behind = member.acked.map_or(base >= Some(position), |acked| position < acked);
@@ -413,14 +447,13 @@ impl Group {
             });
         }
         if member.acked != Some(position) {
-            member.acked = Some(position);
+            self.stand(rank, position);
             effects.records.push(Record::Acked {
                 gang: self.name.clone(),
                 generation: self.generation,
                 rank,
                 position,
             });
-            self.recount();
         }
         let plan = self.reads.as_ref().map(|reads| reads.plan);
         let token = Token::new(self.name.clone(), self.generation, position).of_plan(plan);
@@ -431,9 +464,18 @@ impl Group {
         config("rank", format!("gang {} has no rank {rank}", self.name))
     }
 
-    /// The acknowledged position is the least of all ranks, once each has acknowledged one in this generation.
-    fn recount(&mut self) {
-        if let Some(least) = self.members.values().map(|member| member.acked).min().flatten() {
+    /// A rank has acknowledged `position`. That of the gang is the least of all ranks, once each has acknowledged one in this generation.
+    fn stand(&mut self, rank: u32, position: Position) {
+        let Some(member) = self.members.get_mut(&rank) else { return };
+        let before = member.acked.replace(position);
+        if let Some(count) = self.standing.get_mut(&before) {
+            *count -= 1;
+            if *count == 0 {
+                self.standing.remove(&before);
+            }
+        }
+        *self.standing.entry(Some(position)).or_default() += 1;
+        if let Some(least) = self.standing.keys().next().copied().flatten() {
             self.acknowledged = self.acknowledged.max(Some(least));
         }
     }

@@ -78,8 +78,12 @@ pub(super) enum Record {
     Left { gang: String, generation: u64, rank: u32 },
     /// All ranks left cleanly.
     Ended { gang: String, generation: u64 },
-    /// Gangs that were forgotten had no generation above this one.
-    Floor { generation: u64 },
+    /// Gangs that were forgotten had no generation above this one: those of a space, which is empty for those in none, or all.
+    Floor {
+        generation: u64,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        space: Option<String>,
+    },
 }
 
 impl Record {

@@ -8,7 +8,7 @@
 //! | `rank`, `world_size` | `max_world` ranks | |
 //! | `share` | below the number of shares, which is at most `max_world` | with the rank |
 //! | `info`: `address`, `device`, `host` | 256 bytes each | with the rank |
-//! | `token` | its checksum, its gang's name, generations below 2^53 | while the rank joins |
+//! | `token` | its checksum, its gang's name, generations below 2^53 or reached in its space | while the rank joins |
 //! | `attempt`, `plan` | 32 and 64 hexadecimal digits | with the rank; with the generation |
 //! | `failure` | its first 512 characters | as the reason of the next generation |
 //! | `message` of an `all_gather` | `max_message`; of one round `max_gathered`; of all gangs `max_held`, of one tenant's `held_per_tenant` | until the next round has opened |
@@ -17,6 +17,7 @@
 //! | `position` | not before the last one of the rank | a number |
 //! | `timeout_ms`, `poll_ms` | cut to 30 days and `max_poll` | while the call waits |
 //! | gangs | `max_gangs`; of one tenant `gangs_per_tenant` | a few words and `members` each |
+//! | processes that ended | the last 8 of each rank; of all gangs of a tenant 8 times `ranks_per_tenant` | until there are more |
 //! | ranks of all gangs | `max_members`; of one tenant `ranks_per_tenant` | 1 KiB at most each |
 //!
 //! Lower-case names are the fields of [`RegistryOptions`](super::RegistryOptions).

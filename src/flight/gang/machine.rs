@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::collectives::{Arriving, CollectiveKind};
-use super::group::{Effects, Group, Phase};
+use super::group::{Effects, Group, Phase, REMEMBERED};
 use super::journal::Record;
 use super::limits;
 use super::registry::RegistryOptions;
@@ -16,7 +16,7 @@ use super::wire::{
     Reading, Refusal, Share, State, from_hex,
 };
 
-/// Generations of tokens from outside are below this, so that counting never overflows.
+/// Generations of tokens from outside are below this, so that counting never overflows, or were reached here.
 const GENERATIONS: u64 = 1 << 53;
 
 /// What happened, for the shell to carry out before it answers.
@@ -54,6 +54,11 @@ impl Meeting {
     }
 }
 
+/// The space of a gang, for its floor: empty for those in none.
+fn floor_of(name: &str) -> &str {
+    limits::space(name).unwrap_or_default()
+}
+
 /// The message of an arrival, in words.
 fn whose(request: &MeetRequest) -> String {
     format!("message of rank {} of gang {}", request.caller.rank, request.caller.gang)
@@ -63,8 +68,10 @@ fn whose(request: &MeetRequest) -> String {
 pub(super) struct Machine {
     options: RegistryOptions,
     gangs: BTreeMap<String, Group>,
-    /// The highest generation of a gang that was forgotten.
+    /// The highest generation of a gang that was forgotten, in any space, as journals without spaces say it.
     floor: u64,
+    /// The same of each space: what tenants count up to is no matter of others.
+    floors: BTreeMap<String, u64>,
     happened: Happened,
     #[cfg(test)]
     pub(super) unfenced: bool,
@@ -76,6 +83,7 @@ impl Machine {
             options,
             gangs: BTreeMap::new(),
             floor: 0,
+            floors: BTreeMap::new(),
             happened: Happened::default(),
             #[cfg(test)]
             unfenced: false,
@@ -89,8 +97,12 @@ impl Machine {
         let until = machine.options.lease + machine.options.grace;
         for record in records {
             let name = match record {
-                Record::Floor { generation } => {
-                    machine.floor = machine.floor.max(*generation);
+                Record::Floor { generation, space } => {
+                    let floor = match space {
+                        Some(space) => machine.floors.entry(space.clone()).or_default(),
+                        None => &mut machine.floor,
+                    };
+                    *floor = (*floor).max(*generation);
                     continue;
                 }
                 Record::Formed { gang, .. }
@@ -101,7 +113,7 @@ impl Machine {
                 | Record::Left { gang, .. }
                 | Record::Ended { gang, .. } => gang,
             };
-            let (floor, lease) = (machine.floor, machine.options.lease);
+            let (floor, lease) = (machine.floor(name), machine.options.lease);
             let group = machine.gangs.entry(name.clone()).or_insert_with(|| Group::new(name, floor + 1, lease));
             group.replay(record, until);
         }
@@ -110,7 +122,9 @@ impl Machine {
 
     /// The fewest records that make this machine again.
     pub(super) fn snapshot(&self) -> Vec<Record> {
-        let mut records = vec![Record::Floor { generation: self.floor }];
+        let mut records = vec![Record::Floor { generation: self.floor, space: None }];
+        let own = |(space, floor): (&String, &u64)| Record::Floor { generation: *floor, space: Some(space.clone()) };
+        records.extend(self.floors.iter().map(own));
         records.extend(self.gangs.values().flat_map(Group::snapshot));
         records
     }
@@ -150,9 +164,13 @@ impl Machine {
             group.unfenced = self.unfenced;
         }
         let mut effects = Effects::default();
+        let remembered = group.remembered();
         group.touched = now;
         group.tick(now, &mut effects);
         let answer = act(group, &mut effects);
+        if group.remembered() > remembered {
+            self.forget_ends(name);
+        }
         self.happened.records.append(&mut effects.records);
         if effects.woken {
             self.happened.woken.insert(name.to_owned());
@@ -198,7 +216,7 @@ impl Machine {
         }
         if let Some(token) = &request.token {
             limits::name(&token.gang)?;
-            if !token.is_intact() || token.generation >= GENERATIONS {
+            if !token.is_intact() || (token.generation >= GENERATIONS && token.generation > self.reached(name)) {
                 return config("token", format!("the token of rank {} is damaged", request.rank));
             }
             if token.gang != *name {
@@ -215,9 +233,42 @@ impl Machine {
         }
         if !self.gangs.contains_key(name) {
             self.make_room(name)?;
-            self.gangs.insert(name.clone(), Group::new(name, self.floor + 1, self.options.lease));
+            self.gangs.insert(name.clone(), Group::new(name, self.floor(name) + 1, self.options.lease));
         }
         self.with(now, name, |group, effects| group.join(now, request, effects))
+    }
+
+    /// The highest generation of a gang that was forgotten, for a gang that is called `name`.
+    fn floor(&self, name: &str) -> u64 {
+        self.floors.get(floor_of(name)).copied().unwrap_or(0).max(self.floor)
+    }
+
+    /// The highest generation in the space that `name` is in.
+    fn reached(&self, name: &str) -> u64 {
+        self.beside(name).map(Group::generation).max().unwrap_or(0).max(self.floor(name))
+    }
+
+    /// Whether what the space of `name` takes is held against the limits of a tenant: not where there are no tenants.
+    fn is_tenants(&self, name: &str) -> bool {
+        self.options.tenants || limits::space(name).is_some()
+    }
+
+    /// Lets go of ended processes that gangs of the space of `name` remember, of those first that nobody called for longest, until they are
+    /// as many as its ranks may have.
+    fn forget_ends(&mut self, name: &str) {
+        let ranks = if self.is_tenants(name) { self.options.ranks_per_tenant } else { self.options.max_members };
+        let most = ranks.saturating_mul(REMEMBERED);
+        let mut all: usize = self.beside(name).map(Group::remembered).sum();
+        while all > most {
+            let others = self
+                .gangs
+                .iter_mut()
+                .filter(|(it, group)| limits::space(it) == limits::space(name) && group.remembered() > 0);
+            // Its own come last.
+            let Some((_, group)) = others.min_by_key(|(it, group)| (*it == name, group.touched)) else { return };
+            all = all.saturating_sub(group.remembered());
+            group.forget_ends();
+        }
     }
 
     /// The gangs of the space that `name` is in.
@@ -231,7 +282,7 @@ impl Machine {
             Err(Refusal::Limit { what, asked: asked as u64 + 1, limit: limit as u64, option: option.into() })
         };
         let (own, limit) = (self.beside(name).count(), self.options.gangs_per_tenant);
-        if limits::space(name).is_some() && own >= limit && !self.forget_one(name, true) {
+        if self.is_tenants(name) && own >= limit && !self.forget_one(name, true) {
             return refused(format!("gang {name}, beside those of the same tenant"), own, limit, "gangs_per_tenant");
         }
         let (all, limit) = (self.gangs.len(), self.options.max_gangs);
@@ -247,7 +298,7 @@ impl Machine {
             let own: usize = self.beside(name).map(Group::ranks).sum();
             let all: usize = self.gangs.values().map(Group::ranks).sum();
             let (each, most) = (self.options.ranks_per_tenant, self.options.max_members);
-            let own_is_full = limits::space(name).is_some() && own >= each;
+            let own_is_full = self.is_tenants(name) && own >= each;
             if !own_is_full && all < most {
                 return Ok(());
             }
@@ -279,8 +330,10 @@ impl Machine {
             .map(|(victim, group)| (victim.clone(), group.generation()));
         let Some((victim, generation)) = victim else { return false };
         self.gangs.remove(&victim);
-        self.floor = self.floor.max(generation);
-        self.happened.records.push(Record::Floor { generation: self.floor });
+        let space = floor_of(&victim).to_owned();
+        let floor = self.floors.entry(space.clone()).or_default();
+        *floor = (*floor).max(generation);
+        self.happened.records.push(Record::Floor { generation: *floor, space: Some(space) });
         true
     }
 
@@ -335,7 +388,7 @@ impl Machine {
         let asked = message.len() as u64;
         let adds = self.gangs.get(name).map_or(0, |group| group.adds(&request.caller, request.round, asked));
         if adds > 0 {
-            let own = limits::space(name).map_or(0, |_| self.beside(name).map(Group::held).sum::<u64>() + adds);
+            let own = if self.is_tenants(name) { self.beside(name).map(Group::held).sum::<u64>() + adds } else { 0 };
             let all = self.gangs.values().map(Group::held).sum::<u64>() + adds;
             for (held, limit, whose_else, option) in [
                 (own, self.options.held_per_tenant, "the same tenant", "held_per_tenant"),
@@ -396,6 +449,12 @@ impl Machine {
     /// How many ranks a gang has that is asked about.
     pub(super) fn ranks(&self, gang: &str) -> usize {
         self.gangs.get(gang).map_or(0, Group::ranks)
+    }
+
+    /// How many ended processes the gangs beside `name` remember.
+    #[cfg(test)]
+    pub(super) fn remembered(&self, name: &str) -> usize {
+        self.beside(name).map(Group::remembered).sum()
     }
 
     /// How many gangs with a name of the kind run now.

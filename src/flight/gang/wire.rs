@@ -26,6 +26,9 @@ pub const ACTIONS: [&str; 8] = [
     "gang.state",
 ];
 
+/// Those that wait for other ranks.
+pub(crate) const WAITS: [&str; 3] = ["gang.join", "gang.barrier", "gang.all_gather"];
+
 /// A position in training: everything up to and including step `step` of epoch `epoch` is done. Ordered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

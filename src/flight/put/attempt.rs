@@ -83,7 +83,7 @@ impl<D> Attempt<D> {
     where
         D: FnMut(&M) -> Result<Option<RecordBatch>>,
     {
-        // The message is held, and with it what it is paid with, until its rows are written.
+        // The message is held, and with it what it is paid with, until its rows are written. What stays longer the decoder pays for.
         let Some(batch) = (self.decode)(&message)? else { return Ok(()) };
         let writer = self.writer.as_mut().ok_or_else(over)?;
         let long_rows = &self.busy.inner.long_rows;
@@ -128,6 +128,8 @@ fn over() -> Error {
 /// An attempt between two steps. Dropped, it is removed on a thread that may block.
 pub(super) struct Running<A: Send + 'static> {
     inner: Arc<Inner>,
+    /// Whose threads it takes.
+    space: Option<String>,
     attempt: Option<Box<A>>,
 }
 
@@ -139,7 +141,8 @@ impl<A: Send + 'static> fmt::Debug for Running<A> {
 
 impl<D: Send + 'static> Running<Attempt<D>> {
     pub(super) fn new(attempt: Attempt<D>) -> Self {
-        Self { inner: Arc::clone(&attempt.busy.inner), attempt: Some(Box::new(attempt)) }
+        let space = attempt.busy.write.space().map(str::to_owned);
+        Self { inner: Arc::clone(&attempt.busy.inner), space, attempt: Some(Box::new(attempt)) }
     }
 }
 
@@ -149,7 +152,7 @@ impl<A: Send + 'static> Running<A> {
         &mut self,
         work: impl FnOnce(&mut A) -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let place = Arc::clone(&self.inner.threads).acquire_owned().await;
+        let place = self.inner.place(self.space.as_deref()).await;
         let mut attempt = self.attempt.take().ok_or_else(over)?;
         let step = tokio::task::spawn_blocking(move || {
             let outcome = work(&mut attempt);

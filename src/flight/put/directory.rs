@@ -61,6 +61,9 @@ impl Drop for Piece {
     }
 }
 
+/// Bytes that are kept of finished row groups of an attempt at most where memory is short, about.
+const FOOTER: usize = 1 << 20;
+
 /// An attempt that is being written. Dropped, it is removed.
 #[derive(Debug)]
 pub(super) struct Writer {
@@ -74,13 +77,15 @@ impl Writer {
         self.writer.write(batch)
     }
 
-    /// Bytes of memory that the row group that is gathered takes.
+    /// Bytes of memory that the row group that is gathered takes, and what is kept of those before it.
     pub(super) fn gathered(&self) -> u64 {
         self.writer.memory_size() as u64
     }
 
+    /// Ends the row group, and the file if much is kept of its row groups.
     pub(super) fn flush(&mut self) -> Result<()> {
-        self.writer.flush()
+        self.writer.flush()?;
+        self.writer.end_beyond(FOOTER)
     }
 
     pub(super) fn finish(self) -> Result<Piece> {
@@ -320,7 +325,8 @@ impl Directory {
 
     /// Turns the dataset's name to `version`, at once.
     fn show(&self, dataset: &str, version: &Path) -> Result<()> {
-        let (path, new) = (self.root.join(dataset), self.root.join(HIDDEN).join("_link"));
+        // Each has its own: commits of other datasets go on at the same time.
+        let (path, new) = (self.root.join(dataset), self.root.join(HIDDEN).join(format!("_link.{dataset}")));
         turn(&path, version, &new)
     }
 }
@@ -366,7 +372,7 @@ mod tests {
 
     /// Fails, and leaves something where the next link would be made, so that nothing can be turned back.
     fn failing_for_good(root: &Path) -> Result<()> {
-        fs::create_dir_all(root.join(HIDDEN).join("_link").join("x")).unwrap();
+        fs::create_dir_all(root.join(HIDDEN).join("_link.d").join("x")).unwrap();
         failing(root)
     }
 
@@ -429,7 +435,7 @@ mod tests {
         assert_eq!(files(&directory).unwrap().len(), 2);
         assert_eq!(directory.answer(&id("b")).unwrap(), Some(committed), "whoever asks again is told the same");
         drop(directory);
-        fs::remove_dir_all(root.path().join(HIDDEN).join("_link")).unwrap();
+        fs::remove_dir_all(root.path().join(HIDDEN).join("_link.d")).unwrap();
         let directory = open(root.path()).await;
         assert_eq!(directory.answer(&id("b")).unwrap(), Some(committed), "by the next process too");
         assert_eq!(files(&directory).unwrap().len(), 2);

@@ -23,6 +23,9 @@ use crate::error::{Error, Result};
 /// Longest header of a message: some ten thousand columns.
 pub(crate) const MAX_HEADER: usize = 1 << 20;
 
+/// Most columns of a stream, counted as Parquet stores them.
+const MAX_COLUMNS: usize = 10_000;
+
 /// How many times the longest message writing a batch may take: enough for lists of single bytes.
 const WRITTEN: u64 = 16;
 
@@ -34,30 +37,53 @@ const OPTIONS: VerifierOptions = VerifierOptions {
     ignore_missing_null_terminator: false,
 };
 
+/// What a dictionary that is kept is paid with.
+pub(crate) type Paid = Box<dyn Send>;
+
 /// Decodes the messages of one stream.
-#[derive(Debug)]
 pub(crate) struct Decoder {
     schema: SchemaRef,
     dictionaries: HashMap<i64, ArrayRef>,
-    /// Bytes of the bodies of the dictionaries that are held.
-    held: HashMap<i64, usize>,
+    /// Bytes of the bodies of the dictionaries that are held, and what they are paid with: they outlive their messages.
+    held: HashMap<i64, (usize, Paid)>,
+    /// Pays for so many bytes that are kept.
+    keep: Box<dyn Fn(usize) -> Result<Paid> + Send>,
     /// Bytes that the cells of a batch may take, and dictionaries together.
     limit: usize,
 }
 
+impl std::fmt::Debug for Decoder {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("Decoder").field("schema", &self.schema).finish_non_exhaustive()
+    }
+}
+
 impl Decoder {
-    /// A decoder for what follows the schema in `header`; the cells of a batch may take `limit` bytes.
+    /// A decoder for what follows the schema in `header`; the cells of a batch may take `limit` bytes. `keep` pays for the bytes of a
+    /// dictionary, which stays until the stream ends or another takes its place.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] for what is no schema; [`Error::Unsupported`] for columns of types that nobody writes.
-    pub(crate) fn new(header: &[u8], limit: usize) -> Result<Self> {
+    /// [`Error::Mismatch`] for what is no schema; [`Error::Unsupported`] for columns of types that nobody writes, and for too many.
+    pub(crate) fn new(
+        header: &[u8],
+        limit: usize,
+        keep: impl Fn(usize) -> Result<Paid> + Send + 'static,
+    ) -> Result<Self> {
         let message = message(header)?;
         let schema = message.header_as_schema().ok_or_else(|| {
             malformed("a schema as the first message", message.header_type().variant_name().unwrap_or("another kind"))
         })?;
         let schema = try_fb_to_schema(schema).map_err(|error| malformed("a schema", error))?;
         schema.fields().iter().try_for_each(|field| bounds::admit(field.name(), field.data_type()))?;
-        Ok(Self { schema: Arc::new(schema), dictionaries: HashMap::new(), held: HashMap::new(), limit })
+        let columns: usize = schema.fields().iter().map(|field| bounds::leaves(field.data_type())).sum();
+        if columns > MAX_COLUMNS {
+            return Err(Error::unsupported(
+                format!("putting {columns} columns, those within others counted"),
+                format!("put at most {MAX_COLUMNS}: the Parquet writer takes memory for each"),
+            ));
+        }
+        let (schema, keep) = (Arc::new(schema), Box::new(keep));
+        Ok(Self { schema, dictionaries: HashMap::new(), held: HashMap::new(), keep, limit })
     }
 
     /// The columns.
@@ -69,7 +95,8 @@ impl Decoder {
     ///
     /// # Errors
     /// [`Error::Mismatch`] for what is no batch of the schema; [`Error::Unsupported`] for compressed bodies and growing
-    /// dictionaries; [`Error::Limit`] for one whose cells take more than the message could hold.
+    /// dictionaries; [`Error::Limit`] for one whose cells take more than the message could hold, and for a dictionary that there is no room
+    /// for.
     pub(crate) fn decode(&mut self, header: &[u8], body: &Buffer) -> Result<Option<RecordBatch>> {
         if header.is_empty() && body.is_empty() {
             return Ok(None);
@@ -123,13 +150,17 @@ impl Decoder {
             return Err(malformed("a dictionary of a column", format!("one of number {}", dictionary.id())));
         };
         bounds::check(dictionary.data().ok_or_else(none)?, std::iter::once(values.as_ref()), body.len())?;
-        let others: usize = self.held.iter().filter(|(id, _)| **id != dictionary.id()).map(|(_, bytes)| bytes).sum();
+        // The one that it takes the place of makes room.
+        self.dictionaries.remove(&dictionary.id());
+        self.held.remove(&dictionary.id());
+        let others: usize = self.held.values().map(|(bytes, _)| bytes).sum();
         if others.saturating_add(body.len()) > self.limit {
             return Err(self.too_large("the dictionaries of a stream", others.saturating_add(body.len()) as u64));
         }
+        let paid = (self.keep)(body.len())?;
         let read = read_dictionary(body, dictionary, &self.schema, &mut self.dictionaries, &message.version());
         read.map_err(|error| malformed("a dictionary of the schema", error))?;
-        self.held.insert(dictionary.id(), body.len());
+        self.held.insert(dictionary.id(), (body.len(), paid));
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! Staging: the calls of a writer, each a few steps over the [`WriteLedger`] and the target.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::path::Path;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +11,7 @@ use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
 use futures::{Stream, StreamExt};
 use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::attempt::{Attempt, Buffers, Busy, Running};
@@ -53,6 +54,12 @@ impl Default for StagingOptions {
 /// Threads that write at once: far fewer than the runtime has for work that may block, which reading needs too.
 const THREADS: usize = 16;
 
+/// Of these, so many at most for the tenants of one space.
+const THREADS_OF_ONE: usize = THREADS - THREADS / 4;
+
+/// How long a commit waits for others of its dataset.
+const PATIENCE: Duration = Duration::from_secs(300);
+
 /// Where writes are gathered and committed. Clones are the same staging.
 #[derive(Debug, Clone)]
 pub struct Staging {
@@ -63,13 +70,32 @@ pub struct Staging {
 pub(super) struct Inner {
     book: Mutex<WriteLedger<Piece>>,
     pub(super) target: Target,
-    /// One commit at a time: each builds on the version before it. Those that wait for it hold no thread.
-    committing: Arc<Semaphore>,
+    /// One commit at a time to each dataset: each builds on the version before it. Those that wait for it hold no thread.
+    committing: Named<String>,
     /// A place for each thread that writes.
-    pub(super) threads: Arc<Semaphore>,
+    threads: Arc<Semaphore>,
+    /// The same for each space.
+    threads_of: Named<Option<String>>,
     pub(super) buffers: Buffers,
     /// Held while a row is written for which the Parquet writer takes much memory: one at a time.
     pub(super) long_rows: Mutex<()>,
+}
+
+/// Semaphores by name, for as long as somebody has one.
+type Named<K> = Mutex<HashMap<K, Arc<Semaphore>>>;
+
+/// The semaphore of `name`, new with so many `permits`.
+fn named<K: Hash + Eq>(all: &Named<K>, name: K, permits: usize) -> Arc<Semaphore> {
+    let mut all = all.lock().unwrap_or_else(PoisonError::into_inner);
+    all.retain(|_, known| Arc::strong_count(known) > 1);
+    Arc::clone(all.entry(name).or_insert_with(|| Arc::new(Semaphore::new(permits))))
+}
+
+/// A place among the threads that write.
+#[derive(Debug)]
+pub(super) struct Place {
+    _own: OwnedSemaphorePermit,
+    _all: OwnedSemaphorePermit,
 }
 
 #[derive(Debug)]
@@ -121,8 +147,9 @@ impl Staging {
         let inner = Arc::new(Inner {
             book,
             target,
-            committing: Arc::new(Semaphore::new(1)),
+            committing: Mutex::default(),
             threads: Arc::new(Semaphore::new(THREADS)),
+            threads_of: Mutex::default(),
             buffers: Buffers::new(options.buffer_bytes),
             long_rows: Mutex::default(),
         });
@@ -188,8 +215,8 @@ impl Staging {
     ///
     /// # Errors
     /// [`Error::NotFound`] names a token that is not staged; [`Error::Mismatch`] two attempts of one task, or tasks of different
-    /// columns; [`Error::Config`] if the dataset must not be there; [`Error::Closed`] after an abort; [`Error::Store`]. After any of
-    /// them, readers see what they saw before, and the write can be committed again. A disk that fails when the rows are visible already is
+    /// columns; [`Error::Config`] if the dataset must not be there; [`Error::Closed`] after an abort; [`Error::Timeout`] where others
+    /// change the dataset for too long; [`Error::Store`]. After any of them, readers see what they saw before, and the write can be committed again. A disk that fails when the rows are visible already is
     /// answered by taking them back; where that fails too the commit is made, and the log warns.
     pub async fn commit(&self, write: &WriteId, mode: Mode, tokens: &[Token]) -> Result<Committed> {
         self.commit_as(write, write.id(), mode, tokens).await
@@ -203,8 +230,8 @@ impl Staging {
     pub async fn commit_as(&self, write: &WriteId, once: &str, mode: Mode, tokens: &[Token]) -> Result<Committed> {
         let once = WriteId { dataset: write.dataset.clone(), ..WriteId::new("once", once)? };
         let (inner, write, tokens) = (Arc::clone(&self.inner), write.clone(), tokens.to_vec());
-        let committing = Arc::clone(&self.inner.committing);
-        alone(committing, move || {
+        let dataset = write.clone();
+        Inner::alone(&self.inner, dataset, move || {
             if let Some(committed) = inner.target.answer(&once)? {
                 let gone = inner.book().end_commit(&write, Some(committed), Instant::now());
                 drop(gone);
@@ -265,8 +292,9 @@ impl Staging {
     /// As there.
     pub(crate) async fn drop_of(&self, name: WriteId) -> Result<bool> {
         let inner = Arc::clone(&self.inner);
+        let dataset = name.clone();
         // No commit builds on a version that is about to go.
-        alone(Arc::clone(&self.inner.committing), move || match &inner.target {
+        Inner::alone(&self.inner, dataset, move || match &inner.target {
             Target::Directory(directory) => directory.drop_dataset(name.dataset()),
             Target::Memory(memory) => Ok(Handle::current().block_on(memory.drop_dataset(name.dataset()))),
         })
@@ -312,6 +340,37 @@ impl Inner {
     pub(super) fn book(&self) -> MutexGuard<'_, WriteLedger<Piece>> {
         // Every call leaves the book consistent.
         self.book.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A place for a thread that writes for `space`, once one is free; none if there are no more.
+    pub(super) async fn place(&self, space: Option<&str>) -> Option<Place> {
+        let own = named(&self.threads_of, space.map(str::to_owned), THREADS_OF_ONE).acquire_owned().await.ok()?;
+        let all = Arc::clone(&self.threads).acquire_owned().await.ok()?;
+        Some(Place { _own: own, _all: all })
+    }
+
+    /// Runs `work` where it may block, as the only one that changes the dataset of `name`, to its end even if this future is dropped.
+    async fn alone<T: Send + 'static>(
+        inner: &Arc<Self>,
+        name: WriteId,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let inner = Arc::clone(inner);
+        let working = tokio::spawn(async move {
+            let turn = named(&inner.committing, name.dataset().to_owned(), 1).acquire_owned();
+            let turn = tokio::time::timeout(PATIENCE, turn).await.map_err(|_| Error::Timeout {
+                stage: "commit",
+                culprit: format!("others that change dataset {:?}", name.dataset()),
+                waited: PATIENCE,
+            })?;
+            let place = inner.place(name.space()).await;
+            blocking(move || {
+                let _held = (turn, place);
+                work()
+            })
+            .await
+        });
+        joined(working.await)
     }
 }
 
@@ -416,22 +475,6 @@ async fn blocking<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + '
     joined(tokio::task::spawn_blocking(work).await)
 }
 
-/// Runs `work` where it may block, as the only one with the turn, to its end even if this future is dropped.
-async fn alone<T: Send + 'static>(
-    turn: Arc<Semaphore>,
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    let working = tokio::spawn(async move {
-        let turn = turn.acquire_owned().await;
-        blocking(move || {
-            let _turn = turn;
-            work()
-        })
-        .await
-    });
-    joined(working.await)
-}
-
 /// Drops what takes files with it where that may block. A failure has nobody to be told to.
 pub(super) async fn discard<T: Send + 'static>(gone: T) {
     let _ = tokio::task::spawn_blocking(move || drop(gone)).await;
@@ -439,4 +482,50 @@ pub(super) async fn discard<T: Send + 'static>(gone: T) {
 
 pub(super) fn joined<T>(outcome: Result<Result<T>, tokio::task::JoinError>) -> Result<T> {
     outcome.unwrap_or_else(|error| Err(Error::Closed { why: format!("the writing thread ended: {error}") }))
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::Int64Array;
+    use arrow::datatypes::{DataType, Field, Schema};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn commits_wait_for_those_of_their_own_dataset_alone_and_not_for_ever() {
+        let staging = Staging::memory(64 << 20, StagingOptions::default()).unwrap();
+        let schema = Arc::new(Schema::new(vec![Field::new("id", DataType::Int64, false)]));
+        let rows = RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(Int64Array::from(vec![1]))]).unwrap();
+        let stage = async |dataset: &str| {
+            let write = WriteId::new(dataset, "w").unwrap();
+            let batches = futures::stream::iter([Ok(rows.clone())]);
+            let staged = staging.stage(&write, 0, 0, Arc::clone(&schema), batches).await.unwrap();
+            (write, [staged.token])
+        };
+        let ((slow, slow_tokens), (other, tokens)) = (stage("slow").await, stage("other").await);
+        let held = named(&staging.inner.committing, "slow".to_owned(), 1).acquire_owned().await.unwrap();
+        let start = Instant::now();
+        assert_eq!(staging.commit(&other, Mode::Create, &tokens).await.unwrap().rows, 1);
+        assert!(start.elapsed() < PATIENCE);
+        let error = staging.commit(&slow, Mode::Create, &slow_tokens).await.unwrap_err();
+        assert!(matches!(&error, Error::Timeout { culprit, .. } if culprit.contains("\"slow\"")), "{error}");
+        drop(held);
+        assert_eq!(staging.commit(&slow, Mode::Create, &slow_tokens).await.unwrap().rows, 1, "it can be tried again");
+        assert!(staging.drop_dataset("other").await.unwrap());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_space_leaves_threads_to_others() {
+        let staging = Staging::memory(64 << 20, StagingOptions::default()).unwrap();
+        let inner = &staging.inner;
+        let mut places = Vec::new();
+        for _ in 0..THREADS_OF_ONE {
+            places.push(inner.place(Some("anna")).await);
+        }
+        let wait = |space| tokio::time::timeout(Duration::from_secs(1), inner.place(space));
+        assert!(wait(Some("anna")).await.is_err());
+        assert!(wait(Some("bert")).await.unwrap().is_some() && wait(None).await.unwrap().is_some());
+        places.pop();
+        assert!(wait(Some("anna")).await.unwrap().is_some());
+    }
 }

@@ -89,6 +89,7 @@ where
     let gang_options = RegistryOptions {
         lease: config.gang_lease,
         grace: config.gang_lease,
+        tenants: config.has_tenants(),
         gangs_per_tenant: config.limits.gangs_per_tenant as usize,
         ranks_per_tenant: config.limits.gang_ranks_per_tenant as usize,
         ..RegistryOptions::default()

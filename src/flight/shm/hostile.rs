@@ -194,7 +194,13 @@ async fn what_lies_in_one_slab_with_others_is_not_to_be_written_to() {
     let open = move |_| {
         let buffers = pools.clone().map(|pool| pool.try_reserve(100_000).unwrap().allocate(100_000).unwrap());
         let batches = buffers.map(|buffer| {
-            Ok(Outgoing { header: Bytes::new(), slab: Some(Arc::new(buffer)), exclusive: true, extra: Vec::new() })
+            Ok(Outgoing {
+                header: Bytes::new(),
+                slab: Some(Arc::new(buffer)),
+                exclusive: true,
+                extra: Vec::new(),
+                paid: None,
+            })
         });
         std::future::ready(Ok(futures::stream::iter(batches).boxed()))
     };
@@ -235,7 +241,7 @@ async fn lying_ranks_are_refused_and_the_honest_are_served() {
             let pool = Arc::clone(&pool);
             async move {
                 let slab = Some(Arc::new(pool.reserve(5000).await?.allocate(5000)?));
-                Ok(Outgoing { header: Bytes::new(), slab, exclusive: true, extra: Vec::new() })
+                Ok(Outgoing { header: Bytes::new(), slab, exclusive: true, extra: Vec::new(), paid: None })
             }
         });
         std::future::ready(Ok(batches.boxed()))

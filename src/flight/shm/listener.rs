@@ -1,5 +1,6 @@
 //! The server's end: accepts ranks of its own user, sends them batches as they have room, and keeps slabs until they are released.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Read;
@@ -34,6 +35,8 @@ pub struct Outgoing {
     pub exclusive: bool,
     /// What has no place in the slab; arrives as one piece.
     pub extra: Vec<Bytes>,
+    /// What the slab is paid with, if it is: kept as long as the slab is, also after the source has ended.
+    pub paid: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// Batches for one receiver. Its error is the last thing that the receiver hears.
@@ -152,16 +155,19 @@ pub(super) fn same_user(socket: &UnixStream) -> bool {
     socket.peer_cred().is_ok_and(|peer| peer.uid() == fd::own_user() || peer.uid() == 0)
 }
 
+/// What a batch is paid with.
+type Paid = Option<Box<dyn Any + Send + Sync>>;
+
 /// Batches that a receiver has. Those it still has when the connection ends are never written to again: it may live and read.
 struct Lent {
     allocator: Arc<SharedAllocator>,
-    /// By number.
-    batches: HashMap<u64, Arc<HostBuffer>>,
+    /// By number, each with what it is paid with.
+    batches: HashMap<u64, (Arc<HostBuffer>, Paid)>,
 }
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        self.batches.values().for_each(|buffer| self.allocator.retire(buffer));
+        self.batches.values().for_each(|(buffer, _)| self.allocator.retire(buffer));
     }
 }
 
@@ -260,7 +266,7 @@ impl Connection {
 
     fn send(&mut self, batch: Outgoing) -> Result<(), Broken> {
         self.forget()?;
-        let Outgoing { header, slab, exclusive, extra } = batch;
+        let Outgoing { header, slab, exclusive, extra, paid } = batch;
         let number = self.sent;
         let Some(buffer) = slab.filter(|buffer| !buffer.is_empty()) else {
             return self.push(&Frame::Batch { number, body: None, header, extra }, None);
@@ -268,7 +274,7 @@ impl Connection {
         let Some((slab, offset)) = self.lent.allocator.locate(&buffer) else {
             return Err(Broken::Io(std::io::Error::other("a batch is not in the listener's shared memory")));
         };
-        if self.lent.batches.values().any(|lent| lent.as_ptr() == buffer.as_ptr()) {
+        if self.lent.batches.values().any(|(lent, _)| lent.as_ptr() == buffer.as_ptr()) {
             return Err(Broken::Io(std::io::Error::other("a batch was sent again before it was released")));
         }
         // Other batches may lie in it, or others have this one.
@@ -277,7 +283,7 @@ impl Connection {
         let (offset, len, slab_len) = (offset as u64, buffer.len() as u64, slab.len() as u64);
         let body = Some(Body { slab: slab.id(), slab_len, offset, len, new, exclusive });
         self.sent += 1;
-        self.lent.batches.insert(number, buffer);
+        self.lent.batches.insert(number, (buffer, paid));
         let pass = new.then_some(slab);
         self.push(&Frame::Batch { number, body, header, extra }, pass)
     }

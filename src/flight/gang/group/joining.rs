@@ -1,6 +1,6 @@
 //! How a gang comes together: who may join, who is missing, whether all mean the same, and where they start.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ impl Group {
             self.phase = Phase::Forming;
             self.generation += 1;
             self.why = "the run before this one has ended".into();
-            self.members.clear();
+            drop(self.take_members());
             (self.base, self.acknowledged, self.reads) = (None, None, None);
         }
         if self.phase == Phase::Running {
@@ -185,6 +185,8 @@ impl Group {
         self.world = u32::try_from(seats.len()).unwrap_or(u32::MAX);
         self.members =
             seats.into_iter().map(|seat| (seat.rank, Member { seat, until, left: false, acked: None })).collect();
+        self.standing = BTreeMap::from([(None, self.members.len())]);
+        self.left = 0;
         self.joiners.clear();
         self.rounds = Collectives::default();
         self.gone = None;
@@ -219,8 +221,10 @@ impl Group {
 
     pub(super) fn retire(&mut self, rank: u32, attempt: u128, end: Arc<Refusal>) {
         let all = self.retired.entry(rank).or_default();
+        self.remembered += 1;
         if all.len() >= REMEMBERED {
             all.pop_front();
+            self.remembered -= 1;
         }
         all.push_back((attempt, end));
     }

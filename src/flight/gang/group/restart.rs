@@ -19,7 +19,7 @@ impl Group {
             Record::Raised { generation, acknowledged, why, reads, .. } => {
                 let end = Refusal::Fenced { gang: self.name.clone(), generation: self.generation, why: why.clone() };
                 let end = Arc::new(end);
-                for (rank, member) in std::mem::take(&mut self.members) {
+                for (rank, member) in self.take_members() {
                     self.retire(rank, member.seat.attempt, Arc::clone(&end));
                 }
                 self.phase = Phase::Forming;
@@ -36,17 +36,13 @@ impl Group {
             }
             // The rest belongs to a generation that runs; a record of another one cannot be there.
             Record::Acked { generation, rank, position, .. } if *generation == self.generation => {
-                if let Some(member) = self.members.get_mut(rank) {
-                    member.acked = Some(*position);
-                    self.recount();
-                }
+                self.stand(*rank, *position);
             }
             Record::Bound { generation, reads, .. } if *generation == self.generation => {
                 self.reads = Some(reads.clone());
             }
             Record::Left { generation, rank, .. } if *generation == self.generation => {
-                if let Some(member) = self.members.get_mut(rank) {
-                    member.left = true;
+                if self.depart(*rank) {
                     self.gone.get_or_insert(*rank);
                 }
             }

@@ -55,7 +55,7 @@ fn a_tail_torn_at_any_byte_keeps_all_whole_records_and_goes_on() {
         let whole_ones = ends.iter().filter(|end| **end <= length).count().saturating_sub(1);
         let (mut journal, found) = opened(&torn).unwrap();
         assert_eq!(found, records()[..whole_ones], "cut at {length}");
-        let next = Record::Floor { generation: 9 };
+        let next = Record::Floor { generation: 9, space: None };
         journal.append(std::slice::from_ref(&next)).unwrap();
         drop(journal);
         let found = opened(&torn).unwrap().1;
@@ -149,7 +149,7 @@ fn a_journal_of_the_version_before_is_opened_and_rewritten() {
             Record::Raised { generation: 5, acknowledged: Some(Position { epoch: 1, step: 7 }), reads: None, .. },
         ]
     ));
-    let more = Record::Floor { generation: 9 };
+    let more = Record::Floor { generation: 9, space: None };
     journal.append(std::slice::from_ref(&more)).unwrap();
     drop(journal);
     let bytes = std::fs::read(&path).unwrap();

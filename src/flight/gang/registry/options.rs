@@ -23,6 +23,9 @@ pub struct RegistryOptions {
     pub max_members: usize,
     /// The most bytes of messages of all gangs together. Default 256 MiB.
     pub max_held: u64,
+    /// Whether callers are tenants, so that gangs in no space are those of the tenants of the common one, and not of everybody. Default
+    /// false.
+    pub tenants: bool,
     /// The most gangs of one tenant, or of those that share a space. Default 256.
     pub gangs_per_tenant: usize,
     /// The most ranks of all gangs of one tenant. Default 16,384.
@@ -43,6 +46,7 @@ impl Default for RegistryOptions {
             max_gathered: 16 << 20,
             max_members: 65_536,
             max_held: 256 << 20,
+            tenants: false,
             gangs_per_tenant: 256,
             ranks_per_tenant: 16_384,
             held_per_tenant: 64 << 20,

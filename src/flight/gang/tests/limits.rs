@@ -148,3 +148,90 @@ fn one_tenant_cannot_take_what_another_needs() {
     assert_eq!(refused(machine.join(at(1), &of("bert/c", 0, 1))), "gangs_per_tenant");
     let _ = done(machine.join(at(1), &of("anna/c", 0, 1)));
 }
+
+#[test]
+fn generations_of_one_tenants_tokens_are_no_matter_of_another() {
+    let options = RegistryOptions { gangs_per_tenant: 1, ..RegistryOptions::default() };
+    let mut machine = Machine::new(options.clone());
+    let position = Position { epoch: 0, step: 7 };
+    let alone = |gang: &str, attempt, token| JoinRequest { gang: gang.into(), token, ..request(0, 1, attempt) };
+    let end = |machine: &mut Machine, gang: &str, generation, attempt| {
+        let caller = Caller { gang: gang.into(), ..caller(0, generation, attempt) };
+        let token = machine.ack(at(0), &AckRequest { caller: caller.clone(), position, plan: None }).unwrap().token;
+        machine.leave(at(0), &LeaveRequest { caller, failure: None }).unwrap();
+        token
+    };
+    let highest = (1 << 53) - 1;
+    let forged = Some(Token::new("evil/a", highest, Position { epoch: 0, step: 6 }));
+    let joined = done(machine.join(at(0), &alone("evil/a", 1, forged)));
+    assert_eq!(joined.generation, 1 << 53);
+    let own = end(&mut machine, "evil/a", joined.generation, 1);
+    // The first gang makes room for the second.
+    let _ = done(machine.join(at(0), &alone("evil/b", 2, None)));
+    assert!(machine.state(at(0), "evil/a").is_err());
+    let written = [machine.snapshot(), machine.take_happened().records];
+    let again = written.map(|records| Machine::restore(options.clone(), &records));
+    for mut machine in again.into_iter().chain([machine]) {
+        for gang in ["anna/a", "g"] {
+            let joined = done(machine.join(at(1), &alone(gang, 3, None)));
+            assert_eq!(joined.generation, 1, "{gang}");
+            let token = end(&mut machine, gang, 1, 3);
+            assert_eq!(done(machine.join(at(2), &alone(gang, 4, Some(token)))).resume, Some(position));
+        }
+        // What was reached here may come back, and nothing beyond it.
+        end(&mut machine, "evil/b", joined.generation + 1, 2);
+        let beyond = Some(Token::new("evil/a", (1 << 53) + 2, position));
+        assert!(matches!(machine.join(at(3), &alone("evil/a", 5, beyond)), Err(Refusal::Config { .. })));
+        assert_eq!(done(machine.join(at(3), &alone("evil/a", 6, Some(own.clone())))).resume, Some(position));
+    }
+}
+
+#[test]
+fn tenants_of_the_common_space_have_the_limits_of_one_tenant() {
+    let options = RegistryOptions {
+        tenants: true,
+        gangs_per_tenant: 2,
+        ranks_per_tenant: 4,
+        held_per_tenant: 10,
+        ..RegistryOptions::default()
+    };
+    let mut machine = Machine::new(options);
+    let of = |gang: &str, rank, world| JoinRequest { gang: gang.into(), ..request(rank, world, 1) };
+    let refused = |outcome: Result<Polled<Joined>, Refusal>| match outcome {
+        Err(Refusal::Limit { option, .. }) => option,
+        other => panic!("{other:?}"),
+    };
+    let _ = done(machine.join(at(0), &of("a", 0, 1)));
+    for rank in 0..3 {
+        let _ = machine.join(at(0), &of("b", rank, 4)).unwrap();
+    }
+    assert_eq!(refused(machine.join(at(0), &of("b", 3, 4))), "gang_ranks_per_tenant");
+    let message = MeetRequest {
+        caller: Caller { gang: "a".into(), ..caller(0, 1, 1) },
+        ..meeting(&caller(0, 1, 1), 1, &"00".repeat(11), 1_000)
+    };
+    let refusal = machine.meet(at(0), CollectiveKind::AllGather, &message).unwrap_err();
+    assert!(matches!(&refusal, Refusal::Limit { option, .. } if option == "held_per_tenant"), "{refusal:?}");
+    machine.tick(at(60));
+    let _ = machine.join(at(60), &of("b", 0, 4)).unwrap();
+    let _ = done(machine.join(at(60), &of("c", 0, 1)));
+    assert_eq!(refused(machine.join(at(60), &of("d", 0, 1))), "gangs_per_tenant");
+    let _ = done(machine.join(at(60), &of("dora/a", 0, 1)));
+}
+
+#[test]
+fn ended_processes_of_all_gangs_of_a_tenant_are_bounded() {
+    let options = RegistryOptions { ranks_per_tenant: 10, ..RegistryOptions::default() };
+    let mut machine = Machine::new(options);
+    for gang in ["anna/a", "anna/b", "anna/c", "bert/a"] {
+        for rank in 0..50 {
+            let asked = JoinRequest { gang: gang.into(), timeout_ms: 0, ..request(rank, 100, rank.into()) };
+            // Its time is up at once, and it is told so again.
+            for _ in 0..2 {
+                assert!(matches!(machine.join(at(0), &asked), Err(Refusal::Timeout { .. })), "{gang}, rank {rank}");
+            }
+        }
+    }
+    assert_eq!(machine.remembered("bert/a"), 50, "others have their own");
+    assert!((1..=80).contains(&machine.remembered("anna/a")), "{}", machine.remembered("anna/a"));
+}

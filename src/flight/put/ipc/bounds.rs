@@ -10,6 +10,19 @@ use crate::error::{Error, Result};
 /// Rows that a message may have beyond eight for each byte of its body: a column of nulls takes none.
 const ROWS: u64 = 64 << 10;
 
+/// Columns that Parquet makes of one of type `kind`.
+pub(super) fn leaves(kind: &DataType) -> usize {
+    match kind {
+        DataType::List(field) | DataType::LargeList(field) | DataType::FixedSizeList(field, _) => {
+            leaves(field.data_type())
+        }
+        DataType::Map(entries, _) => leaves(entries.data_type()),
+        DataType::Struct(fields) => fields.iter().map(|field| leaves(field.data_type())).sum(),
+        DataType::Dictionary(_, values) => leaves(values),
+        _ => 1,
+    }
+}
+
 /// Refuses columns that nobody writes to Parquet, and sizes that no type has.
 pub(super) fn admit(name: &str, kind: &DataType) -> Result<()> {
     let unsupported =

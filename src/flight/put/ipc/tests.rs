@@ -1,4 +1,5 @@
 use std::panic::catch_unwind;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arrow::array::{
     BooleanArray, DictionaryArray, FixedSizeListArray, Int64Array, ListArray, NullArray, StringArray, StringViewArray,
@@ -60,8 +61,13 @@ fn sent(batch: &RecordBatch) -> Vec<(Vec<u8>, Vec<u8>)> {
     }
 }
 
+/// Pays with nothing.
+fn free(_: usize) -> Result<Paid> {
+    Ok(Box::new(()))
+}
+
 fn read(messages: &[(Vec<u8>, Vec<u8>)]) -> Result<Vec<RecordBatch>> {
-    let mut decoder = Decoder::new(&messages[0].0, LIMIT)?;
+    let mut decoder = Decoder::new(&messages[0].0, LIMIT, free)?;
     let mut found = Vec::new();
     for (header, body) in &messages[1..] {
         found.extend(decoder.decode(header, &Buffer::from(body.as_slice()))?);
@@ -73,6 +79,60 @@ fn read(messages: &[(Vec<u8>, Vec<u8>)]) -> Result<Vec<RecordBatch>> {
 fn what_writers_send_is_read_as_it_is() {
     let batch = rows();
     assert_eq!(read(&sent(&batch)).unwrap(), [batch]);
+}
+
+#[test]
+fn columns_are_counted_as_they_are_stored() {
+    let schema = |count: usize| {
+        let fields = (0..count).map(|at| Arc::new(Field::new(at.to_string(), DataType::Int64, true)));
+        let within = DataType::Struct(fields.collect());
+        let list = DataType::List(Arc::new(Field::new("item", within, true)));
+        let schema = Arc::new(Schema::new(vec![Field::new("x", list, true), Field::new("y", DataType::Int8, true)]));
+        sent(&RecordBatch::new_empty(schema)).remove(0).0
+    };
+    Decoder::new(&schema(MAX_COLUMNS - 1), LIMIT, free).unwrap();
+    let error = Decoder::new(&schema(MAX_COLUMNS), LIMIT, free).unwrap_err();
+    assert!(matches!(&error, Error::Unsupported { .. }) && error.to_string().contains("10001 columns"), "{error}");
+}
+
+/// Gives bytes back when it is dropped.
+struct Kept(Arc<AtomicUsize>, usize);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.0.fetch_sub(self.1, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn dictionaries_are_paid_for_as_long_as_they_are_held() {
+    let named = |value: &str| {
+        let column: DictionaryArray<Int32Type> = std::iter::repeat_n(value, 3).collect();
+        sent(&RecordBatch::try_from_iter([("named", Arc::new(column) as ArrayRef)]).unwrap())
+    };
+    let (first, second) = (named(&"x".repeat(1000)), named(&"y".repeat(3000)));
+    let [schema, dictionary, batch] = first.as_slice() else { panic!("{} messages", first.len()) };
+    let kept = Arc::new(AtomicUsize::new(0));
+    let all = Arc::clone(&kept);
+    let keep = move |bytes: usize| {
+        if all.load(Ordering::Relaxed) + bytes > 2048 {
+            return Err(Error::limit("dictionaries", bytes as u64, 2048, "memory_budget"));
+        }
+        all.fetch_add(bytes, Ordering::Relaxed);
+        Ok(Box::new(Kept(Arc::clone(&all), bytes)) as Paid)
+    };
+    let mut decoder = Decoder::new(&schema.0, LIMIT, keep).unwrap();
+    let mut decode = |(header, body): &(Vec<u8>, Vec<u8>)| decoder.decode(header, &Buffer::from(body.as_slice()));
+    // Its own message is long gone when the batch comes; the same again takes the place of the first.
+    for _ in 0..3 {
+        assert!(decode(dictionary).unwrap().is_none());
+        assert_eq!(kept.load(Ordering::Relaxed), dictionary.1.len());
+        assert_eq!(decode(batch).unwrap().unwrap().num_rows(), 3);
+    }
+    let error = decode(&second[1]).unwrap_err();
+    assert!(matches!(error, Error::Limit { option: "memory_budget", .. }), "{error}");
+    drop(decoder);
+    assert_eq!(kept.load(Ordering::Relaxed), 0);
 }
 
 /// A batch of one column that says of itself what is told.
@@ -109,7 +169,7 @@ fn what_a_message_claims_is_held_against_its_body() {
     let schema = sent(&ids).remove(0).0;
     let try_it = |rows, nulls, buffers: [(i64, i64); 2], compressed| {
         let buffers = buffers.map(|(at, length)| Place::new(at, length));
-        let mut decoder = Decoder::new(&schema, LIMIT).unwrap();
+        let mut decoder = Decoder::new(&schema, LIMIT, free).unwrap();
         // What lz4 would announce: nearly as much as there may be.
         let body = [(i64::MAX - 64).to_le_bytes(), [0; 8]].concat();
         decoder.decode(&claimed(rows, nulls, &buffers, compressed), &Buffer::from(body.as_slice()))

@@ -280,7 +280,12 @@ impl Config {
     /// # Errors
     /// As [`may_listen`].
     pub fn check(&self, address: SocketAddr) -> Result<()> {
-        may_listen(address, self.tls.is_some(), self.tokens.is_some() || self.client_ca, self.insecure)
+        may_listen(address, self.tls.is_some(), self.has_tenants(), self.insecure)
+    }
+
+    /// Whether it is known who calls: by a token or a certificate.
+    pub(crate) fn has_tenants(&self) -> bool {
+        self.tokens.is_some() || self.client_ca
     }
 
     /// Whose call it is that came with this value of the `authorization` header, over a connection whose client showed this

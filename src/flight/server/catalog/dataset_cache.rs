@@ -7,12 +7,14 @@ use std::time::Duration;
 use tokio::sync::OnceCell;
 use tokio::time::Instant;
 
+use super::once::Once;
+use super::turns::Turns;
 use crate::error::{Error, Result};
 use crate::flight::server::access::auth::Tenant;
 use crate::flight::server::stream::budget::ByteBudget;
 use crate::flight::wire::Columns;
 use crate::manifest::Fingerprint;
-use crate::pipeline::{HiddenColumns, LoaderOptions, PreparedPlan, Stored, Workers};
+use crate::pipeline::{HiddenColumns, LoaderOptions, MemoryNeed, PreparedPlan, Stored};
 use crate::plan::{Plan, Share};
 
 /// Datasets that are kept open although no stream reads them.
@@ -28,6 +30,13 @@ const LOOK: Duration = Duration::from_secs(5);
 /// A row of more bytes is charged before one is made to see what the columns are.
 const FREE_ROW: u64 = 1 << 20;
 
+/// Plans of epochs that are remembered of each dataset: ranks of a job are in one epoch or the next, and a plan takes some 20 bytes a row
+/// group.
+const PLANS: usize = 4;
+
+/// Answers to what a share needs that are remembered.
+const NEEDS: usize = 64;
+
 /// Batches made ahead for each stream.
 pub(crate) const PREFETCH: usize = 4;
 
@@ -39,8 +48,10 @@ pub(crate) struct OpenDataset {
     /// The plan of epoch 0 for one rank.
     pub(crate) plan: Arc<Plan>,
     pub(crate) fingerprint: Fingerprint,
-    /// Bytes of row groups that all ranks of an epoch need together, for the epoch and the world that were asked about last.
-    whole: Mutex<Option<((u64, u32), u64)>>,
+    /// Plans of other epochs.
+    plans: Once<u64, Arc<Plan>>,
+    /// What shares of plans need: by epoch, world of the plan, share, and batches made ahead.
+    needs: Once<(u64, u32, Share, usize), MemoryNeed>,
 }
 
 impl OpenDataset {
@@ -59,33 +70,41 @@ impl OpenDataset {
         let budget = usize::try_from(claims.budget()).unwrap_or(usize::MAX);
         let columns = Columns::of(prepared.schema(), &prepared.empty_batch(&plan, budget)?);
         let fingerprint = plan.fingerprint();
-        Ok(Self { prepared, columns, plan: Arc::new(plan), fingerprint, whole: Mutex::default() })
+        let (plans, needs) = (Once::new(PLANS), Once::new(NEEDS));
+        Ok(Self { prepared, columns, plan: Arc::new(plan), fingerprint, plans, needs })
     }
 
-    /// Bytes of row groups that all ranks of `plan`, one of this offer, need together. The first answer for an epoch takes time in
-    /// proportion to row groups and lanes.
+    /// What `share` of `plan`, one of this offer, needs with `prefetch` batches ahead. Finding it takes time in proportion to row groups and
+    /// lanes: it is done once for all that ask, when it is the turn of one of them.
     ///
     /// # Errors
-    /// [`Error::Limit`] where their batches alone are beyond `budget`.
-    pub(crate) fn whole(&self, plan: &Plan, budget: u64) -> Result<u64> {
-        let asked = (plan.epoch(), plan.world());
-        let last = || self.whole.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, bytes)) = last().filter(|(of, _)| *of == asked) {
-            return Ok(bytes);
-        }
-        let bytes = self.prepared.need_within(plan, Share::whole(), 1, budget)?.row_groups;
-        *last() = Some((asked, bytes));
-        Ok(bytes)
+    /// [`Error::Limit`] where the batches alone are beyond `budget`; [`Error::Remote`] where the turn did not come in time.
+    pub(crate) async fn need(
+        self: &Arc<Self>,
+        plan: &Arc<Plan>,
+        (share, prefetch): (Share, usize),
+        budget: u64,
+        turns: (&Turns, &Tenant),
+    ) -> Result<MemoryNeed> {
+        let key = (plan.epoch(), plan.world(), share, prefetch);
+        let (offer, plan) = (Arc::clone(self), Arc::clone(plan));
+        self.needs.get(key, turns, move || offer.prepared.need_within(&plan, share, prefetch, budget)).await
     }
 
-    /// The plan of `epoch` for `world` ranks, which takes time in proportion to row groups and lanes.
-    pub(crate) async fn plan(self: &Arc<Self>, epoch: u64, world: u32, workers: &Workers) -> Result<Arc<Plan>> {
-        if epoch == self.plan.epoch() {
-            let plan = self.plan.for_world(world);
-            return Ok(if plan.world() == self.plan.world() { Arc::clone(&self.plan) } else { Arc::new(plan) });
-        }
-        let offer = Arc::clone(self);
-        workers.run(move || offer.prepared.plan(epoch).map(|plan| Arc::new(plan.for_world(world)))).await
+    /// The plan of `epoch` for `world` ranks. Making it takes time in proportion to row groups and lanes: it is done once for all that ask,
+    /// when it is the turn of one of them.
+    ///
+    /// # Errors
+    /// Those of [`PreparedPlan::plan`]; [`Error::Remote`] where the turn did not come in time.
+    pub(crate) async fn plan(self: &Arc<Self>, epoch: u64, world: u32, turns: (&Turns, &Tenant)) -> Result<Arc<Plan>> {
+        let plan = if epoch == self.plan.epoch() {
+            Arc::clone(&self.plan)
+        } else {
+            let offer = Arc::clone(self);
+            self.plans.get(epoch, turns, move || offer.prepared.plan(epoch).map(Arc::new)).await?
+        };
+        let of_world = plan.for_world(world);
+        Ok(if of_world.world() == plan.world() { plan } else { Arc::new(of_world) })
     }
 }
 

@@ -5,6 +5,8 @@ pub mod config;
 pub(crate) mod dataset_cache;
 pub mod entry;
 pub mod file;
+pub(crate) mod once;
 pub(crate) mod openings;
 pub(crate) mod pictures;
+pub(crate) mod turns;
 pub(crate) mod watched;

@@ -3,22 +3,16 @@
 //! Opening reads footers, parses what a client wrote, evaluates his filter over a whole dataset, and looks at the first values of columns:
 //! all that before a stream is paid for.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::Arc;
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::oneshot;
 
+use super::turns::Turns;
+use crate::dataset::held::{self, Held};
 use crate::error::{Error, Result};
 use crate::flight::server::access::auth::Tenant;
 use crate::flight::server::stream::budget::ByteBudget;
 use crate::pipeline::LoaderOptions;
-
-/// Datasets that are opened at once, at least and at most; between them, as many as there are threads to decode.
-const AT_ONCE: std::ops::RangeInclusive<usize> = 4..=16;
-
-/// How long one waits for its turn.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Most memory that evaluating a filter takes at first, if a quarter of the budget is more.
 const FILTER_BYTES: u64 = 512 << 20;
@@ -28,29 +22,17 @@ const LOOK_BYTES: u64 = 64 << 20;
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Openings {
-    all: Arc<Semaphore>,
-    /// How many of them may be one tenant's.
-    each: usize,
-    tenants: Mutex<HashMap<Tenant, Arc<Semaphore>>>,
-}
-
-/// One opening's turn: of its tenant, and of all.
-#[derive(Debug)]
-struct Turn {
-    _own: OwnedSemaphorePermit,
-    _all: OwnedSemaphorePermit,
-}
+pub(crate) struct Openings(Turns);
 
 impl Openings {
     /// For a server that decodes on `threads` threads.
     pub(crate) fn new(threads: usize) -> Self {
-        let all = threads.clamp(*AT_ONCE.start(), *AT_ONCE.end());
-        Self { all: Arc::new(Semaphore::new(all)), each: all / 2, tenants: Mutex::default() }
+        Self(Turns::new("opens other datasets", threads))
     }
 
     /// Runs `open`, which opens what `options` ask for within their memory budget, when it is the turn of `tenant` and the memory is there
-    /// that its filter and its looks at columns take. Dropping the future ends the opening at its next wait.
+    /// that its filter and its looks at columns take. Dropping the future ends the opening at its next wait; both are held until all work that
+    /// it began has ended.
     ///
     /// # Errors
     /// What `open` gives; [`Error::Remote`], to be tried again, where the turn or the memory did not come in time.
@@ -65,14 +47,14 @@ impl Openings {
         T: Send + 'static,
         F: Future<Output = Result<T>> + Send + 'static,
     {
-        let _turn = self.turn(tenant).await?;
+        let turn = Arc::new(self.0.turn(tenant).await?);
         let evaluates = options.filter.is_some() || options.ngram.is_some();
         let most = if evaluates { FILTER_BYTES } else { LOOK_BYTES };
         let mut bytes = (claims.budget() / 4).clamp(1, most);
         loop {
-            let _claim = claims.claim(tenant, bytes).await?;
+            let claim = claims.claim(tenant, bytes).await?;
             options.memory_budget = Some(bytes);
-            match aside(open(options.clone())).await {
+            match aside(open(options.clone()), Arc::new((Arc::clone(&turn), claim))).await {
                 // One row group of the columns that are read may take more than is usual, as long as the server has it.
                 Err(Error::Limit { asked, option: "memory_budget", .. })
                     if asked > bytes && asked <= claims.budget() =>
@@ -83,48 +65,21 @@ impl Openings {
             }
         }
     }
-
-    async fn turn(&self, tenant: &Tenant) -> Result<Turn> {
-        let own = {
-            let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
-            // Whoever opens nothing is forgotten.
-            tenants.retain(|_, own| Arc::strong_count(own) > 1);
-            Arc::clone(tenants.entry(tenant.clone()).or_insert_with(|| Arc::new(Semaphore::new(self.each))))
-        };
-        let turn = async {
-            let own = own.acquire_owned().await.ok()?;
-            let all = Arc::clone(&self.all).acquire_owned().await.ok()?;
-            Some(Turn { _own: own, _all: all })
-        };
-        match tokio::time::timeout(PATIENCE, turn).await {
-            Ok(Some(turn)) => Ok(turn),
-            Ok(None) => Err(Error::Closed { why: "the server is closed".to_owned() }),
-            Err(_) => Err(Error::Remote {
-                peer: "the server".to_owned(),
-                what: format!(
-                    "opens other datasets, {} at once and {} of one tenant, and none was done within {} s",
-                    self.all.available_permits().max(2 * self.each),
-                    self.each,
-                    PATIENCE.as_secs()
-                ),
-                source: None,
-            }),
-        }
-    }
 }
 
-/// Runs `work` on a thread of its own, so that what it computes between two waits holds up nobody else.
-async fn aside<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static) -> Result<T> {
+/// Runs `work` on a thread of its own, so that what it computes between two waits holds up nobody else. `held` is dropped when that thread,
+/// and whatever work it began on others, has ended.
+async fn aside<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send + 'static, held: Held) -> Result<T> {
     let runtime = tokio::runtime::Handle::current();
     // Dropped with this future, which tells the thread.
     let (_waits, gone) = oneshot::channel::<()>();
     let done = tokio::task::spawn_blocking(move || {
-        runtime.block_on(async {
+        runtime.block_on(held::scope(held, async {
             tokio::select! {
                 done = work => done,
                 _ = gone => Err(Error::Closed { why: "nobody waits for it any more".to_owned() }),
             }
-        })
+        }))
     });
     done.await.unwrap_or_else(|error| Err(Error::Closed { why: format!("a dataset was not opened: {error}") }))
 }
@@ -132,6 +87,9 @@ async fn aside<T: Send + 'static>(work: impl Future<Output = Result<T>> + Send +
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use tokio::sync::Semaphore;
 
     use super::*;
     use crate::pipeline::Filter;
@@ -212,14 +170,39 @@ mod tests {
         assert_eq!(openings.run(&tenant("anna"), &large, filtered(), open).await.unwrap(), FILTER_BYTES);
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn a_turn_that_does_not_come_is_an_error_and_one_tenant_leaves_turns_to_others() {
-        let openings = Openings::new(1);
-        let anna = [openings.turn(&tenant("anna")).await.unwrap(), openings.turn(&tenant("anna")).await.unwrap()];
-        let error = openings.turn(&tenant("anna")).await.unwrap_err();
-        assert!(matches!(error, Error::Remote { .. }), "{error}");
-        openings.turn(&tenant("bert")).await.unwrap();
-        drop(anna);
-        openings.turn(&tenant("anna")).await.unwrap();
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_a_dropped_call_leaves_behind_is_paid_for_until_it_ends() {
+        let (openings, claims) = (Openings::new(1), ByteBudget::new(64 << 20));
+        let (started, release) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicUsize::new(0)));
+        let open = |_: LoaderOptions| {
+            let (started, release) = (Arc::clone(&started), Arc::clone(&release));
+            async move {
+                // A row group that is evaluated, which nobody can stop.
+                let evaluating = held::spawn(move || {
+                    started.add_permits(1);
+                    while release.load(Ordering::SeqCst) == 0 {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                });
+                evaluating.await.map_err(|error| Error::Closed { why: error.to_string() })
+            }
+        };
+        let anna = tenant("anna");
+        for _ in 0..2 {
+            tokio::select! {
+                _ = openings.run(&anna, &claims, filtered(), open) => panic!("it cannot end"),
+                begun = started.acquire() => begun.unwrap().forget(),
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(claims.used(), 32 << 20, "both are held");
+        let third = tokio::time::timeout(Duration::from_millis(50), openings.run(&anna, &claims, filtered(), open));
+        assert!(third.await.is_err() && started.available_permits() == 0, "and so are the turns");
+        release.store(1, Ordering::SeqCst);
+        openings.run(&anna, &claims, filtered(), open).await.unwrap();
+        while claims.used() > 0 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
     }
 }

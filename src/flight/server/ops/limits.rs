@@ -27,7 +27,8 @@ pub struct Limits {
     pub streams_per_connection: u32,
     /// Streams of batches at once on the whole server.
     pub max_streams: u32,
-    /// Calls at once of one tenant, beside its streams of batches: also those that wait, as a barrier's.
+    /// Calls at once of one tenant, beside its streams of batches. Those that wait for other ranks of a gang count only beyond
+    /// `gang_ranks_per_tenant` of them.
     pub calls_per_tenant: u32,
     /// Attempts that one tenant puts at once.
     pub writes_per_tenant: u32,

@@ -11,6 +11,7 @@ use http_body::{Body, Frame};
 use tonic::Status;
 
 use crate::flight::grpc_codec;
+use crate::flight::server::stream::departed::Departed;
 use crate::flight::status::to_status;
 use crate::flight::wire::Encoded;
 
@@ -22,8 +23,8 @@ const SMALL: usize = 32 << 10;
 pub(crate) enum Message {
     /// The schema as an Arrow IPC message.
     Schema(Bytes),
-    /// A batch, with the metadata that goes beside it.
-    Batch(std::sync::Arc<Encoded>, Bytes),
+    /// A batch, with the metadata that goes beside it, and what pays for it as long as its receiver has it.
+    Batch(std::sync::Arc<Encoded>, Bytes, Departed),
     /// Stored rows: an Arrow IPC message and its body.
     Rows(Bytes, Bytes),
 }
@@ -32,7 +33,7 @@ impl Message {
     fn frames(&self, out: &mut VecDeque<Bytes>) -> Result<(), Status> {
         let (header, metadata, body, length) = match self {
             Self::Schema(header) => (header, &Bytes::new(), Vec::new(), 0),
-            Self::Batch(batch, metadata) => {
+            Self::Batch(batch, metadata, _) => {
                 let body: Vec<Bytes> = batch.body().collect();
                 (&batch.header, metadata, body, batch.body_len())
             }

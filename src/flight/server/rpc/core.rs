@@ -203,7 +203,7 @@ impl Core {
             asked.fingerprint = self.gangs.resumed(&self.caller(tenant, caller)?);
         }
         let offer = self.offer(tenant, &asked).await?;
-        let plan = offer.plan(asked.epoch, asked.world_size, self.streams.workers()).await?;
+        let plan = offer.plan(asked.epoch, asked.world_size, (self.streams.planning(), tenant)).await?;
         if let Some(caller) = &asked.gang {
             self.gangs.may_read(
                 &self.caller(tenant, caller)?,
@@ -307,7 +307,7 @@ impl Core {
     /// The state of a loader at the position of `asked`.
     pub(crate) async fn state(&self, tenant: &Tenant, asked: &StreamRequest) -> Result<State> {
         let offer = self.offer(tenant, asked).await?;
-        let plan = offer.plan(asked.epoch, asked.world_size, self.streams.workers()).await?;
+        let plan = offer.plan(asked.epoch, asked.world_size, (self.streams.planning(), tenant)).await?;
         let state = State::at(offer.fingerprint, plan.spec().clone(), asked.epoch, asked.step);
         state.step_in(&plan)?;
         Ok(state)
@@ -371,7 +371,7 @@ impl Core {
             match stream.next().await {
                 Ok(Some(message)) => {
                     open.core.usage.sent(&open.tenant, &message);
-                    if let Message::Batch(batch, _) = &message {
+                    if let Message::Batch(batch, ..) = &message {
                         entry.sent(batch.position.step, batch.position.rows);
                     }
                     Some((Ok(message), Some((stream, open, dataset, entry))))

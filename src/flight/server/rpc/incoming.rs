@@ -1,6 +1,7 @@
 //! What callers send, on its way in: a message is paid for before it is in memory, by its tenant, and comes in time.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -44,10 +45,13 @@ pub(crate) enum Kind {
 #[derive(Debug)]
 struct Account {
     calls: u32,
+    /// Calls that wait for other ranks of their gangs.
+    waits: u32,
     tickets: u32,
     writes: u32,
     room: Arc<Semaphore>,
     answers: Arc<Semaphore>,
+    dictionaries: Arc<Semaphore>,
 }
 
 /// All that is on its way in, and answers that are not read yet.
@@ -60,11 +64,13 @@ pub(crate) struct Incoming {
     /// Apart from the requests: those that hold memory for one wait for no other.
     answers: Arc<Semaphore>,
     share_of_answers: usize,
+    /// For what writes keep from message to message, apart from their messages: whoever waits for one holds none that another needs.
+    dictionaries: Arc<Semaphore>,
     accounts: Mutex<HashMap<Tenant, Account>>,
 }
 
 impl Incoming {
-    /// A quarter of the memory budget is for what comes in, and as much for answers to calls.
+    /// A quarter of the memory budget is for what comes in, as much for answers to calls, and half as much for dictionaries.
     pub(crate) fn new(limits: Limits, memory_budget: u64) -> Arc<Self> {
         let room = |least: u64| {
             let bytes = usize::try_from((memory_budget / 4).max(least)).unwrap_or(usize::MAX);
@@ -72,7 +78,8 @@ impl Incoming {
             (Arc::new(Semaphore::new(units)), units - units / 4)
         };
         let ((whole, share), (answers, share_of_answers)) = (room(LEAST), room(LEAST_OUT));
-        Arc::new(Self { limits, whole, share, answers, share_of_answers, accounts: Mutex::default() })
+        let dictionaries = Arc::new(Semaphore::new(whole.available_permits() / 2));
+        Arc::new(Self { limits, whole, share, answers, share_of_answers, dictionaries, accounts: Mutex::default() })
     }
 
     fn accounts(&self) -> MutexGuard<'_, HashMap<Tenant, Account>> {
@@ -88,10 +95,12 @@ impl Incoming {
         let mut accounts = self.accounts();
         let account = accounts.entry(tenant.clone()).or_insert_with(|| Account {
             calls: 0,
+            waits: 0,
             tickets: 0,
             writes: 0,
             room: Arc::new(Semaphore::new(self.share)),
             answers: Arc::new(Semaphore::new(self.share_of_answers)),
+            dictionaries: Arc::new(Semaphore::new(self.share / 2)),
         });
         let (count, most, what, option) = match kind {
             Kind::Call => (&mut account.calls, self.limits.calls_per_tenant, "call", "calls_per_tenant"),
@@ -104,7 +113,9 @@ impl Incoming {
         }
         *count += 1;
         let (room, answers) = (Arc::clone(&account.room), Arc::clone(&account.answers));
-        Ok(Place { incoming: Arc::clone(self), tenant: tenant.clone(), kind, room, answers })
+        let dictionaries = Arc::clone(&account.dictionaries);
+        let waits = AtomicBool::new(false);
+        Ok(Place { incoming: Arc::clone(self), tenant: tenant.clone(), kind, waits, room, answers, dictionaries })
     }
 }
 
@@ -114,8 +125,11 @@ pub(crate) struct Place {
     incoming: Arc<Incoming>,
     tenant: Tenant,
     kind: Kind,
+    /// Whether it is counted among those that wait. Changed while the accounts are locked.
+    waits: AtomicBool,
     room: Arc<Semaphore>,
     answers: Arc<Semaphore>,
+    dictionaries: Arc<Semaphore>,
 }
 
 impl Drop for Place {
@@ -123,11 +137,12 @@ impl Drop for Place {
         let mut accounts = self.incoming.accounts();
         if let Some(account) = accounts.get_mut(&self.tenant) {
             match self.kind {
+                Kind::Call if self.waits.load(Ordering::Relaxed) => account.waits -= 1,
                 Kind::Call => account.calls -= 1,
                 Kind::Ticket => account.tickets -= 1,
                 Kind::Write => account.writes -= 1,
             }
-            if account.calls == 0 && account.tickets == 0 && account.writes == 0 {
+            if account.calls == 0 && account.waits == 0 && account.tickets == 0 && account.writes == 0 {
                 accounts.remove(&self.tenant);
             }
         }
@@ -151,6 +166,34 @@ async fn acquire(
     timeout(LONGEST, acquire).await.map_err(late)?.map_err(|error| Error::Closed { why: error.to_string() })
 }
 
+/// Memory for what a write keeps.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    share: Arc<Semaphore>,
+    whole: Arc<Semaphore>,
+    /// Bytes that one tenant may have of it.
+    most: u64,
+}
+
+impl Keeper {
+    /// Memory for `bytes` bytes, if it is there: what others keep may stay for hours.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] if it is not.
+    pub(crate) fn keep(&self, bytes: usize) -> Result<Claim> {
+        let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
+        let share = Arc::clone(&self.share).try_acquire_many_owned(units);
+        let whole = Arc::clone(&self.whole).try_acquire_many_owned(units);
+        match (share, whole) {
+            (Ok(share), Ok(whole)) => Ok(Claim { _share: share, _whole: whole }),
+            _ => {
+                let what = "a dictionary, beside those that open writes keep, of which one tenant's";
+                Err(Error::limit(what, bytes as u64, self.most, "memory_budget"))
+            }
+        }
+    }
+}
+
 /// Memory for a message; given back on drop.
 #[derive(Debug)]
 pub(crate) struct Claim {
@@ -159,6 +202,26 @@ pub(crate) struct Claim {
 }
 
 impl Place {
+    /// The call may wait for other ranks of a gang. It leaves its place among the calls to others, heartbeats above all, as long as no more
+    /// wait than a tenant may have ranks; of more, each is counted as any call.
+    pub(crate) fn wait(&self) {
+        let mut accounts = self.incoming.accounts();
+        let most = self.incoming.limits.gang_ranks_per_tenant;
+        let account = accounts.get_mut(&self.tenant).filter(|account| account.waits < most && self.kind == Kind::Call);
+        if let Some(account) = account
+            && !self.waits.swap(true, Ordering::Relaxed)
+        {
+            account.calls -= 1;
+            account.waits += 1;
+        }
+    }
+
+    /// What a write keeps dictionaries in, which outlive their messages.
+    pub(crate) fn keeper(&self) -> Keeper {
+        let most = (self.incoming.share / 2 * UNIT) as u64;
+        Keeper { share: Arc::clone(&self.dictionaries), whole: Arc::clone(&self.incoming.dictionaries), most }
+    }
+
     /// Memory for `bytes` bytes, once there is so much.
     ///
     /// # Errors
@@ -237,6 +300,11 @@ pub(crate) struct Arrivals {
 }
 
 impl Arrivals {
+    /// As [`Place::keeper`].
+    pub(crate) fn keeper(&self) -> Keeper {
+        self.place.keeper()
+    }
+
     /// The next message; none after the last.
     ///
     /// # Errors
@@ -357,6 +425,24 @@ mod tests {
         assert!(matches!(error, Error::Limit { option: "message_bytes", .. }), "{error}");
     }
 
+    #[test]
+    fn what_writes_keep_is_paid_for_apart_from_messages() {
+        let incoming = incoming(Limits::default());
+        let keeper = |name: &str| incoming.enter(&tenant(name), Kind::Write).unwrap().keeper();
+        // Of 16 MiB for all, three quarters are for one.
+        let (anna, carl) = (keeper("a"), keeper("c"));
+        let kept = [anna.keep(8 << 20).unwrap(), anna.keep(4 << 20).unwrap()];
+        let error = anna.keep(1).unwrap_err();
+        assert!(matches!(error, Error::Limit { option: "memory_budget", .. }), "{error}");
+        let other = carl.keep(4 << 20).unwrap();
+        assert!(carl.keep(1).is_err(), "nothing is left");
+        assert_eq!(incoming.whole.available_permits() * UNIT, LEAST as usize, "messages have their own");
+        drop(kept);
+        let _more = carl.keep(8 << 20).unwrap();
+        drop(other);
+        assert!(incoming.accounts().is_empty());
+    }
+
     #[tokio::test(start_paused = true)]
     async fn answers_that_nobody_reads_are_a_tenants_own_affair() {
         let incoming = incoming(Limits::default());
@@ -374,7 +460,9 @@ mod tests {
 
     #[tokio::test]
     async fn calls_and_writes_of_a_tenant_are_counted_apart() {
-        let incoming = incoming(Limits { calls_per_tenant: 2, writes_per_tenant: 1, ..Limits::default() });
+        let limits =
+            Limits { calls_per_tenant: 2, writes_per_tenant: 1, gang_ranks_per_tenant: 1, ..Limits::default() };
+        let incoming = incoming(limits);
         let kinds = [Kind::Call, Kind::Call, Kind::Ticket, Kind::Ticket, Kind::Write];
         let held = kinds.map(|kind| incoming.enter(&tenant("a"), kind).unwrap());
         for (kind, name) in
@@ -384,7 +472,14 @@ mod tests {
             assert!(error.to_string().contains(name), "{error}");
             incoming.enter(&tenant("b"), kind).unwrap();
         }
-        drop(held);
+        // Those that wait for other ranks leave room for heartbeats.
+        held[0].wait();
+        held[0].wait();
+        let heartbeat = incoming.enter(&tenant("a"), Kind::Call).unwrap();
+        held[1].wait();
+        assert!(incoming.enter(&tenant("a"), Kind::Call).is_err(), "one may wait, and two may be calls");
+        drop((held, heartbeat));
+        assert!(incoming.accounts().is_empty());
         incoming.enter(&tenant("a"), Kind::Write).unwrap();
         let long = Body::new(Full::new(Bytes::from(vec![0; (2 << 20) + (4 << 10) + 1])));
         let status = incoming.enter(&tenant("a"), Kind::Call).unwrap().request(long).await.unwrap_err();

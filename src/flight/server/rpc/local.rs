@@ -1,5 +1,6 @@
 //! Ranks on this host: the same streams, through shared memory.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -51,7 +52,8 @@ async fn source(core: &Arc<Core>, ticket: &[u8], allocator: Arc<SharedAllocator>
                 // A rank of this host has the schema from the announcement.
                 Ok(Message::Schema(_)) => None,
                 Ok(Message::Rows(..)) => Some(Err(refusal(&no_rows()))),
-                Ok(Message::Batch(batch, metadata)) => {
+                Ok(Message::Batch(batch, metadata, departed)) => {
+                    let paid: Option<Box<dyn Any + Send + Sync>> = Some(Box::new(departed));
                     let header = framed(&batch.header, &metadata);
                     let (slab, exclusive) = match batch.slabs.as_slice() {
                         [slab] if batch.tail.is_empty() && allocator.locate(slab).is_some() => {
@@ -60,12 +62,12 @@ async fn source(core: &Arc<Core>, ticket: &[u8], allocator: Arc<SharedAllocator>
                         _ => (gatherer.gather(batch.body(), batch.body_len()).map(Arc::new), true),
                     };
                     Some(match slab {
-                        Ok(slab) => Ok(Outgoing { header, slab: Some(slab), exclusive, extra: Vec::new() }),
+                        Ok(slab) => Ok(Outgoing { header, slab: Some(slab), exclusive, extra: Vec::new(), paid }),
                         // Through the socket, as over TCP.
                         Err(error) if (1..=MAX_INLINE).contains(&batch.body_len()) => {
                             tracing::debug!(error = %error.chain(), "a batch goes without shared memory");
                             let extra = batch.body().filter(|part| !part.is_empty()).collect();
-                            Ok(Outgoing { header, slab: None, exclusive: false, extra })
+                            Ok(Outgoing { header, slab: None, exclusive: false, extra, paid })
                         }
                         // The rank tries again, then over TCP.
                         Err(error) => {

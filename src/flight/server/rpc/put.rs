@@ -16,7 +16,7 @@ use super::body::trailers;
 use super::core::{Core, json};
 use super::incoming::{Arrivals, Arrived};
 use crate::error::{Error, Result};
-use crate::flight::put::ipc::Decoder;
+use crate::flight::put::ipc::{Decoder, Paid};
 use crate::flight::put::{Committed, Mode, Staged, Token};
 use crate::flight::server::access::space::Space;
 use crate::flight::status::to_status;
@@ -114,7 +114,9 @@ async fn stage(core: &Core, space: &Space, mut messages: Arrivals, dataset: &mut
         let next = messages.next().await?;
         head = next.ok_or_else(|| Error::config("put", "nothing was put: there is no schema"))?.head;
     }
-    let mut decoder = Decoder::new(&head.header, limits.message_bytes)?;
+    let keeper = messages.keeper();
+    let keep = move |bytes: usize| keeper.keep(bytes).map(|claim| Box::new(claim) as Paid);
+    let mut decoder = Decoder::new(&head.header, limits.message_bytes, keep)?;
     let schema = Arc::clone(decoder.schema());
     let arriving = futures::stream::try_unfold(messages, |mut messages| async move {
         Ok(messages.next().await?.map(|message| (message, messages)))

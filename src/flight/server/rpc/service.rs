@@ -18,7 +18,7 @@ use super::core::{Core, endpoints_bytes, json};
 use super::incoming::{Claim, Place};
 use super::put;
 use crate::error::Error;
-use crate::flight::gang::wire::ACTIONS;
+use crate::flight::gang::wire::{ACTIONS, WAITS};
 use crate::flight::request::StreamRequest;
 use crate::flight::server::access::auth::Tenant;
 use crate::flight::status::to_status;
@@ -173,6 +173,9 @@ impl FlightService for Service {
                 put::act(&self.0, &self.0.config.spaces.of(&tenant), put, &body).await
             }
             gang => {
+                if WAITS.contains(&gang) {
+                    place.wait();
+                }
                 let space = self.0.config.spaces.of(&tenant);
                 self.0.gangs.call_as(gang, &body, |name| space.gang(name), &claimed).await
             }

@@ -111,6 +111,11 @@ impl Claim {
         Self { permit, tenant: tenant.clone(), accounts: Arc::clone(accounts) }
     }
 
+    /// Bytes of it.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.permit.num_permits() as u64 * UNIT
+    }
+
     /// Takes `bytes` of it as a claim of their own; none if it has fewer.
     pub(crate) fn split(&mut self, bytes: u64) -> Option<Self> {
         let permit = self.permit.split(usize::try_from(bytes.div_ceil(UNIT)).ok()?)?;
@@ -234,7 +239,8 @@ impl ByteBudget {
     }
 
     /// Makes one stream give up its memory for `tenant`, which has waited for `waited`: one that nobody takes anything of; or one of a
-    /// tenant with more than its share, if `tenant` has no more than its own with what it asks for, or nothing at all.
+    /// tenant with more than its share, if `tenant` has no more than its own with what it asks for, or nothing at all. Nobody gives up
+    /// anything for one that asks for more than it has room for when all others have no more than their shares.
     fn press(&self, tenant: &Tenant, asked: usize, waited: Duration) {
         let seats: Vec<Arc<dyn Held>> = {
             let seats = self.seats.lock().unwrap_or_else(PoisonError::into_inner);
@@ -253,6 +259,12 @@ impl ByteBudget {
         let share = usize::try_from(self.budget / UNIT).unwrap_or(usize::MAX) / accounts.len().max(1);
         let own = accounts.get(tenant).copied().unwrap_or(0);
         if own > 0 && own.saturating_add(asked) > share {
+            return;
+        }
+        let kept: usize =
+            accounts.iter().filter(|(other, _)| *other != tenant).map(|(_, held)| (*held).min(share)).sum();
+        let all = usize::try_from(self.budget / UNIT).unwrap_or(usize::MAX);
+        if own.saturating_add(asked) > all.saturating_sub(kept) {
             return;
         }
         let others = accounts.iter().filter(|(other, held)| *other != tenant && **held > share);
@@ -449,6 +461,32 @@ mod tests {
             claimed = claims.claim(&bert, 20 * UNIT) => assert!(claimed.is_err()),
         }
         assert_eq!(seats.iter().filter(|seat| seat.take().is_some()).count(), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_asks_for_more_than_others_can_give_up_takes_nothing_from_them() {
+        let (anna, bert, claims) = (tenant("anna"), tenant("bert"), Arc::new(ByteBudget::new(100 * UNIT)));
+        let mut seats = Vec::new();
+        for _ in 0..9 {
+            seats.push(stream(&claims, &anna, 10 * UNIT).await);
+        }
+        let read = async {
+            loop {
+                for seat in &seats {
+                    if let Some(claim) = seat.take() {
+                        seat.put(claim);
+                    }
+                }
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        };
+        // Anna keeps her half whatever happens.
+        tokio::select! {
+            _ = read => unreachable!(),
+            claimed = claims.claim(&bert, 60 * UNIT) => assert!(claimed.is_err()),
+        }
+        let held = seats.iter().filter(|seat| seat.take().map(|claim| seat.put(claim)).is_some()).count();
+        assert_eq!(held, 9, "nothing was taken in vain");
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,6 +1,7 @@
 //! Streams of batches: what is made once for many, and what memory and which quota they take.
 
 pub(crate) mod budget;
+pub(crate) mod departed;
 pub mod quota;
 pub(crate) mod revocable;
 pub(crate) mod rows;

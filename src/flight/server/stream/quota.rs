@@ -7,6 +7,9 @@
 //! Too many streams are refused, and so is a message that could never fit; everything else waits, which is back-pressure. A wait
 //! ends with the stream: dropping the future gives back what it had taken. `governor` limits rates alone;
 //! streams and bytes in flight are most of this file.
+//!
+//! Ranks of a job wait for each other: where all room in flight is held by streams that nobody reads until another rank has its batch,
+//! that one waited for ever. So a stream that waits while none of the room comes back goes beyond it by one message.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,6 +26,8 @@ use crate::flight::server::access::auth::Tenant;
 const STREAMS: u32 = 256;
 /// Bytes that one permit of room in flight stands for: a semaphore counts to 2^32.
 const UNIT: u64 = 4096;
+/// How long no room in flight comes back before those who wait for it go beyond it. Each stream has one message in flight.
+const STALLED: Duration = Duration::from_secs(5);
 /// How far a tenant that was quiet may run ahead of its rate.
 const BURST: Duration = Duration::from_millis(250);
 /// Longest wait for a turn; a message that would wait longer is refused, for its client has given up by then.
@@ -38,7 +43,8 @@ pub struct Quota {
     pub streams: Option<u32>,
     /// Bytes per second over all its streams; unlimited by default.
     pub bytes_per_second: Option<u64>,
-    /// Bytes of batches that wait for the network, over all its streams; by default only the server's budget counts.
+    /// Bytes of batches that wait for the network, over all its streams; by default only the server's budget counts. Where none of them goes
+    /// for 5 s, each stream that waits goes beyond them by one batch.
     pub in_flight_bytes: Option<u64>,
 }
 
@@ -114,24 +120,85 @@ impl Pace {
     }
 }
 
+/// Room for the bytes of a tenant that are in flight.
+#[derive(Debug)]
+struct Room {
+    free: Arc<Semaphore>,
+    /// Units in all.
+    all: u32,
+    /// When some of it came back last.
+    given_back: Mutex<Instant>,
+}
+
+impl Room {
+    fn new(bytes: u64) -> Arc<Self> {
+        let all = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).min(1 << 28);
+        let free = Arc::new(Semaphore::new(all as usize));
+        Arc::new(Self { free, all, given_back: Mutex::new(Instant::now()) })
+    }
+
+    fn given_back(&self) -> MutexGuard<'_, Instant> {
+        self.given_back.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for `units` for a message of `tenant`, as long as anybody gives some back.
+    async fn take(self: &Arc<Self>, units: u32, tenant: &Tenant) -> Result<Part> {
+        let asked = Instant::now();
+        let mut taking = std::pin::pin!(Arc::clone(&self.free).acquire_many_owned(units));
+        loop {
+            let last = asked.max(*self.given_back());
+            tokio::select! {
+                biased;
+                taken = &mut taking => {
+                    let permit = taken.map_err(|_| Error::Closed { why: "the server ends".to_owned() })?;
+                    return Ok(Part { room: Arc::clone(self), permit: Some(permit) });
+                }
+                () = tokio::time::sleep_until(last + STALLED) => {}
+            }
+            if *self.given_back() <= last {
+                let limit = u64::from(self.all) * UNIT;
+                tracing::warn!(
+                    %tenant,
+                    in_flight_bytes = limit,
+                    "streams whose clients read nothing hold all bytes in flight; another one goes beyond them"
+                );
+                return Ok(Part { room: Arc::clone(self), permit: None });
+            }
+        }
+    }
+}
+
+/// Room that a message holds; none for one beyond it.
+#[derive(Debug)]
+struct Part {
+    room: Arc<Room>,
+    permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if self.permit.is_some() {
+            *self.room.given_back() = Instant::now();
+        }
+    }
+}
+
 /// What one tenant has taken.
 #[derive(Debug)]
 struct Account {
     streams: u32,
     most: u32,
     pace: Option<Pace>,
-    /// Room in flight, and how many units of it there are in all.
-    room: Option<(Arc<Semaphore>, u32)>,
+    room: Option<Arc<Room>>,
 }
 
 impl Account {
     fn new(quota: &Quota) -> Self {
-        let units = |bytes: u64| u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX).min(1 << 28);
         Self {
             streams: 0,
             most: quota.streams.unwrap_or(STREAMS),
             pace: quota.bytes_per_second.map(|rate| Pace { rate, through: Duration::ZERO }),
-            room: quota.in_flight_bytes.map(|bytes| (Arc::new(Semaphore::new(units(bytes) as usize)), units(bytes))),
+            room: quota.in_flight_bytes.map(Room::new),
         }
     }
 
@@ -151,7 +218,7 @@ struct Books {
 }
 
 impl Books {
-    fn open(&mut self, tenant: &Tenant, now: Duration) -> Result<Option<(Arc<Semaphore>, u32)>> {
+    fn open(&mut self, tenant: &Tenant, now: Duration) -> Result<Option<Arc<Room>>> {
         if self.streams >= self.most_streams {
             return Err(Error::limit(
                 format!("another stream for tenant {tenant}, on the whole server,"),
@@ -227,7 +294,7 @@ impl Quotas {
 pub struct StreamPermit {
     quotas: Quotas,
     tenant: Tenant,
-    room: Option<(Arc<Semaphore>, u32)>,
+    room: Option<Arc<Room>>,
 }
 
 impl StreamPermit {
@@ -236,7 +303,8 @@ impl StreamPermit {
         &self.tenant
     }
 
-    /// Waits until `bytes` bytes may be sent. What is returned holds their room in flight until it is dropped.
+    /// Waits until `bytes` bytes may be sent. What is returned holds their room in flight until it is dropped, unless all room is held by
+    /// streams that nobody reads: then these bytes go beyond it.
     ///
     /// # Errors
     /// [`Error::Limit`] naming the tenant and the option, if they never fit, or their turn is more than five minutes away.
@@ -246,11 +314,10 @@ impl StreamPermit {
         };
         let room = match &self.room {
             None => None,
-            Some((room, all)) => {
-                let units = u32::try_from(bytes.div_ceil(UNIT)).ok().filter(|units| units <= all);
-                let units = units.ok_or_else(|| refused(bytes, u64::from(*all) * UNIT, "in_flight_bytes"))?;
-                let closed = |_| Error::Closed { why: "the server ends".to_owned() };
-                Some(Arc::clone(room).acquire_many_owned(units).await.map_err(closed)?)
+            Some(room) => {
+                let units = u32::try_from(bytes.div_ceil(UNIT)).ok().filter(|units| *units <= room.all);
+                let units = units.ok_or_else(|| refused(bytes, u64::from(room.all) * UNIT, "in_flight_bytes"))?;
+                Some(room.take(units, &self.tenant).await?)
             }
         };
         let now = self.quotas.start.elapsed();
@@ -297,7 +364,7 @@ impl Drop for Turn<'_> {
 /// Bytes on their way; dropped when the network has taken them.
 #[derive(Debug)]
 pub struct InFlight {
-    _room: Option<OwnedSemaphorePermit>,
+    _room: Option<Part>,
 }
 
 #[cfg(test)]
@@ -377,7 +444,7 @@ mod tests {
         let start = Instant::now();
         let first = stream.acquire(1 << 20).await.unwrap();
         assert!(start.elapsed() < Duration::from_millis(1));
-        let second = tokio::time::timeout(Duration::from_secs(100), stream.acquire(1)).await;
+        let second = tokio::time::timeout(STALLED / 2, stream.acquire(1)).await;
         assert!(second.is_err(), "no room in flight");
         drop(first);
         let start = Instant::now();
@@ -393,5 +460,31 @@ mod tests {
         let start = Instant::now();
         stream.acquire(1).await.unwrap();
         assert!(start.elapsed().as_secs_f64() < 1.1, "{:?}", start.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn streams_that_nobody_reads_stop_no_other_rank_for_ever() {
+        let quota = Quota { in_flight_bytes: Some(4 * UNIT), ..Quota::default() };
+        let quotas = quotas(quota, 10);
+        let open = || quotas.open_stream(&tenant("bert")).unwrap();
+        let (streams, late) = ([open(), open(), open(), open()], open());
+        let held = futures::future::join_all(streams.iter().map(|stream| stream.acquire(UNIT))).await;
+        // Their clients wait for that of the last one, in a sum over all ranks.
+        let start = Instant::now();
+        let beyond = late.acquire(2 * UNIT).await.unwrap();
+        assert!((STALLED..2 * STALLED).contains(&start.elapsed()), "{:?}", start.elapsed());
+        drop(beyond);
+        // As long as some is read, it waits its turn.
+        let mut held: Vec<_> = held.into_iter().map(Result::unwrap).collect();
+        let (start, reading) = (Instant::now(), async {
+            for _ in 0..2 {
+                tokio::time::sleep(STALLED * 4 / 5).await;
+                drop(held.pop());
+            }
+        });
+        let (in_turn, ()) = tokio::join!(late.acquire(2 * UNIT), reading);
+        assert_eq!(start.elapsed(), STALLED * 8 / 5);
+        let again = tokio::time::timeout(STALLED / 2, late.acquire(UNIT)).await;
+        assert!(again.is_err(), "all of it is held: {in_turn:?}");
     }
 }

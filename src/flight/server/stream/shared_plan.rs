@@ -12,6 +12,7 @@ use super::budget::{ByteBudget, Claim};
 use super::shared_streams::{AHEAD, RING, Wanted};
 use crate::error::{Error, Result};
 use crate::flight::server::catalog::dataset_cache::PREFETCH;
+use crate::flight::server::catalog::turns::Turns;
 use crate::pipeline::{SharedReader, Workers};
 use crate::plan::Share;
 
@@ -85,41 +86,37 @@ struct Need {
     footing: Footing,
 }
 
-/// What the ranks of the plan of `wanted` need. Asking may be long: it is done where batches are made.
-async fn need(wanted: &Wanted, claims: &ByteBudget, workers: &Workers) -> Result<Need> {
+/// What the ranks of the plan of `wanted` need. Asking may be long, and is done in turns.
+async fn need(wanted: &Wanted, claims: &ByteBudget, turns: &Turns) -> Result<Need> {
     let world = u64::from(wanted.share.world);
-    // The first share is as large as any.
-    let wanted = Wanted { share: Share { rank: 0, ..wanted.share }, ..wanted.clone() };
     let (budget, lanes) = (claims.budget(), wanted.plan.lanes());
-    workers
-        .run(move || {
-            let row_groups = wanted.offer.whole(&wanted.plan, budget)?;
-            let with =
-                |footing: Footing| Need { row_groups, lines: footing.line(&wanted).saturating_mul(world), footing };
-            let fits = |need: &Need| need.row_groups.saturating_add(need.lines) <= budget;
-            let lean = with(Footing::LEAN);
-            if !fits(&lean) {
-                let what = format!(
-                    "serving {world} ranks: {} MB of row groups over {lanes} lanes and {} MB of batches of all ranks,",
-                    lean.row_groups >> 20,
-                    lean.lines >> 20
-                );
-                let asked = lean.row_groups.saturating_add(lean.lines);
-                let option = "memory_budget (or lower lanes, window_rows, batch_size or prefetch)";
-                return Err(Error::limit(what, asked, budget, option));
-            }
-            Ok(Some(with(Footing::FULL)).filter(fits).unwrap_or(lean))
-        })
-        .await
+    let whole = wanted.offer.need(&wanted.plan, (Share::whole(), 1), budget, (turns, &wanted.tenant)).await?;
+    // The first share is as large as any.
+    let first = Wanted { share: Share { rank: 0, ..wanted.share }, ..wanted.clone() };
+    let row_groups = whole.row_groups;
+    let with = |footing: Footing| Need { row_groups, lines: footing.line(&first).saturating_mul(world), footing };
+    let fits = |need: &Need| need.row_groups.saturating_add(need.lines) <= budget;
+    let lean = with(Footing::LEAN);
+    if !fits(&lean) {
+        let what = format!(
+            "serving {world} ranks: {} MB of row groups over {lanes} lanes and {} MB of batches of all ranks,",
+            lean.row_groups >> 20,
+            lean.lines >> 20
+        );
+        let asked = lean.row_groups.saturating_add(lean.lines);
+        let option = "memory_budget (or lower lanes, window_rows, batch_size or prefetch)";
+        return Err(Error::limit(what, asked, budget, option));
+    }
+    Ok(Some(with(Footing::FULL)).filter(fits).unwrap_or(lean))
 }
 
 /// That all ranks of the plan of `wanted` can be served at once.
 ///
 /// # Errors
 /// [`Error::Limit`] where they need more than the budget.
-pub(crate) async fn check(wanted: &Wanted, claims: &ByteBudget, workers: &Workers) -> Result<()> {
+pub(crate) async fn check(wanted: &Wanted, claims: &ByteBudget, turns: &Turns) -> Result<()> {
     if wanted.share.world > 1 {
-        need(wanted, claims, workers).await?;
+        need(wanted, claims, turns).await?;
     }
     Ok(())
 }
@@ -133,7 +130,7 @@ impl SharedPlans {
         &self,
         wanted: &Wanted,
         claims: &ByteBudget,
-        workers: &Arc<Workers>,
+        (workers, turns): (&Arc<Workers>, &Turns),
     ) -> Result<Arc<SharedPlan>> {
         let key = (Arc::as_ptr(&wanted.offer) as usize, wanted.plan.epoch(), wanted.share.world);
         let asked = Instant::now();
@@ -145,6 +142,11 @@ impl SharedPlans {
             });
             Arc::clone(entries.entry(key).or_default())
         };
+        if let Some(plan) = entry.try_lock().ok().and_then(|entry| entry.plan.upgrade()) {
+            return Ok(plan);
+        }
+        // Before the others wait for it: it may have to wait for a turn of its tenant's.
+        let need = need(wanted, claims, turns).await?;
         let mut entry = entry.lock().await;
         if let Some(plan) = entry.plan.upgrade() {
             return Ok(plan);
@@ -152,7 +154,7 @@ impl SharedPlans {
         if let Some((_, error)) = entry.failed.as_ref().filter(|(since, _)| *since >= asked) {
             return Err(Error::again(error));
         }
-        match make(wanted, claims, workers).await {
+        match make(wanted, claims, workers, need).await {
             Ok(plan) => {
                 let plan = Arc::new(plan);
                 *entry = Entry { plan: Arc::downgrade(&plan), failed: None };
@@ -167,9 +169,9 @@ impl SharedPlans {
     }
 }
 
-async fn make(wanted: &Wanted, claims: &ByteBudget, workers: &Arc<Workers>) -> Result<SharedPlan> {
+async fn make(wanted: &Wanted, claims: &ByteBudget, workers: &Arc<Workers>, need: Need) -> Result<SharedPlan> {
     let Wanted { tenant, plan, share, .. } = wanted;
-    let Need { row_groups: need, lines, footing } = need(wanted, claims, workers).await?;
+    let Need { row_groups: need, lines, footing } = need;
     let mut row_groups = claims.claim(tenant, need.saturating_add(lines)).await?;
     let split = row_groups.split(lines);
     let lines = split.ok_or_else(|| Error::Closed { why: "a claim is too small".to_owned() })?;

@@ -18,6 +18,7 @@ use super::shared_stream::{Ring, SharedStream, Subscriber};
 use crate::error::{Error, Result};
 use crate::flight::server::access::auth::Tenant;
 use crate::flight::server::catalog::dataset_cache::{OpenDataset, PREFETCH};
+use crate::flight::server::catalog::turns::Turns;
 use crate::memory::{HostAllocator, Pool, SharedAllocator, SlabPool, SystemAllocator};
 use crate::pipeline::{Batches, MemoryNeed, Run, Workers};
 use crate::plan::{Plan, Share};
@@ -71,6 +72,7 @@ pub(crate) struct Terms {
 pub(crate) struct SharedStreams {
     lines: Mutex<HashMap<Key, Vec<Weak<SharedStream>>>>,
     plans: SharedPlans,
+    planning: Turns,
     workers: Arc<Workers>,
     /// Where batches are built; none for memory that no other process sees.
     shared: Option<Arc<SharedAllocator>>,
@@ -90,6 +92,7 @@ impl SharedStreams {
         Self {
             lines: Mutex::default(),
             plans: SharedPlans::default(),
+            planning: Turns::new("plans for others", workers.threads()),
             workers,
             shared,
             claims: Arc::new(ByteBudget::new(budget)),
@@ -107,11 +110,9 @@ impl SharedStreams {
         &self.workers
     }
 
-    /// What a line of such a share needs. Asking may be long: it is done where batches are made.
-    async fn need(&self, wanted: &Wanted) -> Result<MemoryNeed> {
-        let (offer, plan, share) = (Arc::clone(&wanted.offer), Arc::clone(&wanted.plan), wanted.share);
-        let budget = self.claims.budget();
-        self.workers.run(move || offer.prepared.need_within(&plan, share, PREFETCH, budget)).await
+    /// Turns at planning, and at finding what plans need.
+    pub(crate) fn planning(&self) -> &Turns {
+        &self.planning
     }
 
     /// That all ranks of the plan of `wanted` can be served at once.
@@ -119,7 +120,7 @@ impl SharedStreams {
     /// # Errors
     /// [`Error::Limit`] where they need more than the budget.
     pub(crate) async fn check(&self, wanted: &Wanted) -> Result<()> {
-        check(wanted, &self.claims, &self.workers).await
+        check(wanted, &self.claims, &self.planning).await
     }
 
     /// A stream of what is `wanted` from `step` on. Memory for its batches on their way out is claimed with it unless it has some: see
@@ -127,7 +128,7 @@ impl SharedStreams {
     pub(crate) async fn subscribe(&self, wanted: &Wanted, step: u64, terms: Terms) -> Result<Subscriber> {
         wanted.plan.check_share(wanted.share)?;
         if wanted.share.world > 1 && !terms.alone {
-            let plan = self.plans.get(wanted, &self.claims, &self.workers).await?;
+            let plan = self.plans.get(wanted, &self.claims, (&self.workers, &self.planning)).await?;
             if let Some(subscriber) = self.beside_others(wanted, step, terms, &plan).await? {
                 return Ok(subscriber);
             }
@@ -173,7 +174,8 @@ impl SharedStreams {
     /// As [`subscribe`](Self::subscribe), with row groups that are read for this share alone.
     async fn alone(&self, wanted: &Wanted, step: u64, terms: Terms) -> Result<Subscriber> {
         let Wanted { tenant, offer, plan, share, outgoing } = wanted;
-        let need = self.need(wanted).await?;
+        let budget = self.claims.budget();
+        let need = offer.need(plan, (*share, PREFETCH), budget, (&self.planning, tenant)).await?;
         let batch = need.batches / (PREFETCH as u64 + 2);
         let out = if terms.paid { 0 } else { outgoing.saturating_mul(batch) };
         if self.find(wanted, step).is_some() {

@@ -63,7 +63,7 @@ impl Usage {
     pub(crate) fn sent(&self, tenant: &Tenant, message: &Message) {
         let (rows, bytes) = match message {
             Message::Schema(_) => return,
-            Message::Batch(batch, _) => (batch.position.rows, batch.body_len()),
+            Message::Batch(batch, ..) => (batch.position.rows, batch.body_len()),
             Message::Rows(header, body) => (0, header.len() + body.len()),
         };
         self.change(tenant, |counts| {

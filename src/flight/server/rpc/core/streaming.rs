@@ -14,7 +14,7 @@ use crate::flight::gang::{Fence, Reading};
 use crate::flight::server::access::auth::Tenant;
 use crate::flight::server::ops::metrics::StreamCounters;
 use crate::flight::server::rpc::body::Message;
-use crate::flight::server::stream::budget::Claim;
+use crate::flight::server::stream::departed::Departures;
 use crate::flight::server::stream::quota::{InFlight, StreamPermit};
 use crate::flight::server::stream::revocable::Revocable;
 use crate::flight::server::stream::shared_stream::{Found, Subscriber};
@@ -64,7 +64,7 @@ impl Core {
         let asked = &ticket.asked;
         let offer = self.offer(tenant, asked).await?;
         same_data(ticket, offer.fingerprint)?;
-        let plan = offer.plan(asked.epoch, asked.world_size, self.streams.workers()).await?;
+        let plan = offer.plan(asked.epoch, asked.world_size, (self.streams.planning(), tenant)).await?;
         if let Some(caller) = &asked.gang {
             // Before anything is sent: two ranks of a generation never get rows of two plans.
             self.gangs
@@ -72,7 +72,7 @@ impl Core {
         }
         let wanted = Wanted { tenant: tenant.clone(), offer, plan, share: asked.share(0)?, outgoing };
         let mut subscriber = self.streams.subscribe(&wanted, asked.step, Terms::default()).await?;
-        let outgoing = subscriber.outgoing();
+        let outgoing = Departures::new(subscriber.outgoing(), outgoing);
         let seat = self.streams.claims().seat(tenant);
         seat.put(subscriber);
         Ok(Flow {
@@ -104,8 +104,7 @@ struct Flow {
     /// Its place in a line, unless it was given up to those who wait for memory: then it gets another.
     seat: Revocable<Subscriber>,
     /// The claim on batches that are on their way out.
-    #[expect(dead_code, reason = "held for its drop")]
-    outgoing: Option<Claim>,
+    outgoing: Departures,
     counters: StreamCounters,
     permit: StreamPermit,
     /// The claim of the batch that is on its way out.
@@ -155,7 +154,7 @@ impl Flow {
             None => batch.metadata.clone(),
             generation => Position { generation, ..batch.position.clone() }.to_json().into(),
         };
-        Ok(Some(Message::Batch(batch, metadata)))
+        Ok(Some(Message::Batch(batch, metadata, self.outgoing.leave())))
     }
 
     /// What is there at the next step, in `place` or in another one if it has none or fell behind.

@@ -1,0 +1,31 @@
+//! Work on threads that may block, which holds what its caller paid for it with until it ends.
+//!
+//! Whoever drops the future of an opening leaves such work behind: it runs to its end, with all that it was given. What was claimed for it
+//! is free only then.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use tokio::task::JoinHandle;
+
+/// What work is paid with.
+pub(crate) type Held = Arc<dyn Any + Send + Sync>;
+
+tokio::task_local! {
+    static HELD: Held;
+}
+
+/// Runs `work`; whatever it [spawns](spawn) holds `held`.
+#[cfg(feature = "flight")]
+pub(crate) async fn scope<T>(held: Held, work: impl Future<Output = T>) -> T {
+    HELD.scope(held, work).await
+}
+
+/// Runs `work` where it may block. It holds what the task that asks for it holds.
+pub(crate) fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    let held = HELD.try_with(Arc::clone).ok();
+    tokio::task::spawn_blocking(move || {
+        let _held = held;
+        work()
+    })
+}
