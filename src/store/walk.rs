@@ -142,7 +142,7 @@ fn enter(levels: &mut Vec<Level>, path: PathBuf) -> Result<()> {
 
 /// The file at `path` as `object_store` tells of it; none for what one of its writers has not finished.
 fn object(path: &FsPath, meta: &Metadata) -> Result<Option<ObjectMeta>> {
-    let name = path.to_str().ok_or_else(|| failed("list", path, "its name is no UTF-8"))?;
+    let name = path.to_str().ok_or_else(|| failed("list", path, "its name is not UTF-8"))?;
     let location = Path::parse(name).map_err(|error| failed("list", path, error))?;
     let staged = location.filename().and_then(|name| name.split_once('#')).map(|(_, number)| number);
     if staged.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())) {
@@ -156,17 +156,17 @@ fn object(path: &FsPath, meta: &Metadata) -> Result<Option<ObjectMeta>> {
 }
 
 /// The identity of files where the system tells none.
-const NOBODY: (u64, u64) = (0, 0);
+pub(crate) const NOBODY: (u64, u64) = (0, 0);
 
 /// Device and inode.
 #[cfg(unix)]
-fn identity(meta: &Metadata) -> (u64, u64) {
+pub(crate) fn identity(meta: &Metadata) -> (u64, u64) {
     use std::os::unix::fs::MetadataExt;
     (meta.dev(), meta.ino())
 }
 
 #[cfg(not(unix))]
-fn identity(_: &Metadata) -> (u64, u64) {
+pub(crate) fn identity(_: &Metadata) -> (u64, u64) {
     NOBODY
 }
 
