@@ -487,8 +487,8 @@ mod tests {
             ("struct<a: int64>", "{\"a\": 1, \"a\": 1}", "a", "twice"),
             ("struct<a: struct<b: int8>>", "{\"a\": {\"b\": 300}}", "a.b", "300"),
             ("map<string, int32>", "{\"k\": 1, \"k\": 2}", "", "twice"),
-            ("int64", "1 2", "", "no JSON"),
-            ("int64", "{", "", "no JSON"),
+            ("int64", "1 2", "", "not JSON"),
+            ("int64", "{", "", "not JSON"),
         ] {
             let wrong = read(of, &[text]).unwrap_err();
             assert_eq!(wrong.path.join("."), path, "{of} {text}: {}", wrong.what);
