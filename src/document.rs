@@ -24,7 +24,7 @@ pub fn read<T: DeserializeOwned>(text: &str) -> Result<T> {
     match serde_json::from_str(text) {
         Ok(Value::Object(document)) => from_map(document),
         Ok(_) => Err(Error::config("options", "the options must be one JSON object")),
-        Err(error) => Err(Error::config("options", format!("this is no JSON: {error}"))),
+        Err(error) => Err(Error::config("options", format!("this is not JSON: {error}"))),
     }
 }
 

@@ -145,7 +145,7 @@ pub enum Error {
         hint: String,
     },
     /// A limit was reached before anything was allocated: raise the named option if the data is trusted.
-    #[error("{}{what} needs {asked}, the limit is {limit}; raise {option} if this is intended", before(.place))]
+    #[error("{}{what} needs {asked}{}, the limit is {limit}; raise {option} if this is intended", before(.place), unit(.option))]
     Limit {
         /// The place, if it is in a file. Set with [`Error::at`].
         place: Option<Box<Place>>,
@@ -222,6 +222,11 @@ pub enum Error {
         /// The reason.
         why: String,
     },
+}
+
+/// What the limits of an option count, where its name says so.
+fn unit(option: &str) -> &'static str {
+    if option.ends_with("_bytes") { " bytes" } else { "" }
 }
 
 fn before(place: &Option<Box<Place>>) -> String {
@@ -467,7 +472,7 @@ mod tests {
         assert_eq!((limit.place(), limit.to_string().starts_with("the page needs 5")), (None, true));
         let limit = limit.at(place.clone());
         assert_eq!(limit.place(), Some(&place));
-        assert!(limit.to_string().starts_with("file a.parquet, row group 3: the page needs 5, the limit is 4"));
+        assert!(limit.to_string().starts_with("file a.parquet, row group 3: the page needs 5 bytes, the limit is 4"));
         let odd = Error::unsupported("a column", "leave it out").at(place.clone());
         assert_eq!(odd.to_string(), "file a.parquet, row group 3: a column is not supported; leave it out");
         assert_eq!(odd.at(Place::default()).place(), Some(&place));

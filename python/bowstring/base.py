@@ -9,7 +9,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Generic, Literal, NoReturn, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NoReturn, TypeVar
 
 from bowstring import _native, ranks
 from bowstring.arrays import objects
@@ -148,6 +148,9 @@ class BaseLoader(ABC, Generic[A]):
     :param limits: limits against hostile files.
     :param gang: :class:`Gang`: rank and share of the data come from there, and batches end with its generation. For servers only.
     """
+
+    _tail: ClassVar[str] = "short"
+    """What becomes of the last step where nothing says it."""
 
     def __init__(
         self,

@@ -107,6 +107,7 @@ def convert(
     compression: str | None = None,
     image_quality: int | None = None,
     resize: int | None = None,
+    images: Sequence[str] | None = None,
     shuffle: int | None = None,
     shards: int | None = None,
     jobs: int | None = None,
@@ -131,7 +132,9 @@ def convert(
     :param target_file_size: bytes at which an output file ends.
     :param compression: ``none``, ``snappy``, ``lz4``, ``zstd``, ``zstd:LEVEL`` or ``gzip``, as far as the format has it.
     :param image_quality: encode images again as JPEG of this quality.
-    :param resize: scale images down to this length of the shorter side.
+    :param resize: scale images down to this length of the shorter side. JPEG is encoded again as JPEG, of quality 90 without
+        ``image_quality``, other images as PNG.
+    :param images: the columns that ``resize`` and ``image_quality`` are for; needed if several hold images.
     :param shuffle: seed of a shuffle of all rows.
     :param shards: write exactly this many files.
     :param jobs: threads.
@@ -154,6 +157,7 @@ def convert(
         compression=compression,
         image_quality=image_quality,
         resize=resize,
+        images=images,
         shuffle=shuffle,
         shards=shards,
         jobs=jobs,
@@ -185,9 +189,26 @@ def plan(
     columns: Sequence[str] | None = None,
     schema: Mapping[str, str] | str | None = None,
     filter: str | None = None,
+    overwrite: bool = False,
+    storage_options: Mapping[str, str] | None = None,
+    limits: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """The plan of :func:`convert`: formats, columns and types, the first rows. Writes nothing."""
-    options = options_json(from_format=from_format, to=to, columns=columns, schema=schema, filter=filter)
+    """The plan of :func:`convert`: formats, columns and types, the first rows. Writes nothing.
+
+    :param overwrite: as of :func:`convert`, which without it refuses a destination that is not empty.
+    :param storage_options: options of the store that the source is in.
+    :param limits: limits against hostile files.
+    """
+    options = options_json(
+        from_format=from_format,
+        to=to,
+        columns=columns,
+        schema=schema,
+        filter=filter,
+        overwrite=overwrite,
+        storage_options=storage_options,
+        limits=limits,
+    )
     found: dict[str, Any] = json.loads(_native.convert_plan(os.fspath(src), dst, options))
     return found
 
@@ -202,6 +223,8 @@ def verify(
     schema: Mapping[str, str] | str | None = None,
     jobs: int | None = None,
     memory_budget: int | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    limits: Mapping[str, int] | None = None,
 ) -> Comparison:
     """Compares the rows of two datasets of any formats, in any order.
 
@@ -211,9 +234,18 @@ def verify(
     :param schema: types by column, for formats that have none.
     :param jobs: threads.
     :param memory_budget: bytes for everything in flight (512 MiB).
+    :param storage_options: options of the stores that they are in.
+    :param limits: limits against hostile files.
     """
     options = options_json(
-        from_format=a_format, to=b_format, columns=columns, schema=schema, jobs=jobs, memory_budget=memory_budget
+        from_format=a_format,
+        to=b_format,
+        columns=columns,
+        schema=schema,
+        jobs=jobs,
+        memory_budget=memory_budget,
+        storage_options=storage_options,
+        limits=limits,
     )
     found = json.loads(_native.verify(os.fspath(a), os.fspath(b), options))
     names = Comparison.__dataclass_fields__

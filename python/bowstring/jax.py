@@ -57,6 +57,8 @@ class Loader(BaseLoader[Any]):
     :param to: ``device``, or ``host`` for NumPy arrays over the batch's own memory, bfloat16 included.
     """
 
+    _tail = "pad"
+
     def __init__(
         self,
         url: Url | Sequence[Url],
@@ -79,7 +81,7 @@ class Loader(BaseLoader[Any]):
         if sharding is None and to == "device":
             options = placed(options, "JAX", lambda: bool(_gpus()))
         if tails.told(options) is None:
-            options["tail"] = "pad"
+            options["tail"] = self._tail
         super().__init__(url, **options)
         self._on_gpu = self.device != "cpu"
         self._sharding = sharding

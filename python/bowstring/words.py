@@ -135,4 +135,4 @@ def raise_for(name: str) -> NoReturn:
     else:
         near = difflib.get_close_matches(name, NAMES, 1)
         problem = f"did you mean {near[0]}=?" if near else f"there are {', '.join(NAMES)}"
-    raise UnknownOptionError(f"{name} is no option of bowstring's loaders; {problem}", option=name)
+    raise UnknownOptionError(f"{name} is not an option of bowstring's loaders; {problem}", option=name)

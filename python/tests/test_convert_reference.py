@@ -172,7 +172,7 @@ def test_times_of_seconds_and_dates_are_times_and_dates_for_others(tmp_path: pat
 def test_petastorm_refuses_times_that_it_would_cut(tmp_path: pathlib.Path) -> None:
     src = tmp_path / "src.parquet"
     pq.write_table(pa.table({"id": [0, 1], "at": pa.array([1000, 1001], pa.timestamp("ns"))}), src)
-    with pytest.raises(bowstring.Error, match=r'column "at", row 1'):
+    with pytest.raises(bowstring.Error, match=r"column at, row 1"):
         bowstring.convert(src, tmp_path / "out", to="petastorm")
     assert not (tmp_path / "out").exists()
     pq.write_table(pa.table({"id": [0, 1], "at": pa.array([1000, 2000], pa.timestamp("ns"))}), src)

@@ -84,7 +84,7 @@ def test_words_say_options_that_there_are(data: str, word: str) -> None:
     with pytest.raises(bowstring.UnknownOptionError) as caught:
         bowstring.Loader(data, batch_size=4, **{word: None})  # type: ignore[arg-type]
     told = str(caught.value)
-    assert told.startswith(f"{word} is no option of bowstring's loaders; ")
+    assert told.startswith(f"{word} is not an option of bowstring's loaders; ")
     assert "\n" not in told
     assert set(re.findall(r"(\w+)=", told)) <= set(NAMES)
 

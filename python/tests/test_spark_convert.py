@@ -15,6 +15,7 @@ import bowstring.spark
 import pytest
 
 pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
 pytestmark = [
@@ -48,6 +49,23 @@ def test_a_frame_into_every_format_of_rows(spark: Any, tmp_path: pathlib.Path, t
     again = bowstring.spark.convert(spark, frame(spark).where("id < 10"), str(url), to=to, overwrite=True)
     assert (again.rows, again.unchanged) == (10, False)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["rows", "spark"]
+
+
+def test_files_of_rows_have_names_of_their_own(spark: Any, tmp_path: pathlib.Path) -> None:
+    """Formats that name rows, or a file for each, from several tasks."""
+    arrays = frame(spark).selectExpr("array(id) x")
+    several = {"target_file_size": 1, "verify": True}
+    report = bowstring.spark.convert(spark, arrays, str(tmp_path / "arrays"), to="numpy", **several)
+    assert (report.rows, report.files, report.tasks) == (90, 90, 3)
+    photos = spark.read.parquet(str(FIXTURES / "imagenet40.parquet")).select("image").repartition(3)
+    report = bowstring.spark.convert(spark, photos, str(tmp_path / "images"), to="images", **several)
+    assert (report.rows, report.files, report.tasks) == (40, 40, 3)
+    bowstring.spark.convert(spark, frame(spark), str(tmp_path / "tars"), to="webdataset", shards=3)
+    # Read as anybody's, which have keys.
+    (tmp_path / "tars" / "_SUCCESS").unlink()
+    bowstring.convert(tmp_path / "tars", tmp_path / "keys", to="parquet")
+    keys = pq.read_table(tmp_path / "keys").column("__key__").to_pylist()
+    assert len(keys) == len(set(keys)) == 90
 
 
 @pytest.mark.parametrize(

@@ -217,6 +217,14 @@ def test_what_is_not_ours_is_replaced_only_where_that_is_said(tmp_path: pathlib.
     # Now it is.
     place, attempt = begun(path, "next")
     assert place.publish([attempt], replace=True, create=False)
+    # But not what somebody puts there.
+    notes = path / "write-next" / "notes.txt"
+    notes.touch()
+    place, attempt = begun(path, "last")
+    with pytest.raises(ConfigError, match=r"write-next/notes.txt.*overwrite_foreign"):
+        place.publish([attempt], replace=True, create=False)
+    notes.unlink()
+    assert place.publish([attempt], replace=True, create=False)
 
 
 def test_an_empty_directory_is_replaced(tmp_path: pathlib.Path) -> None:

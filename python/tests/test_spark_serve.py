@@ -158,6 +158,20 @@ def test_every_row_once_in_equal_steps(spark: Any) -> None:
     assert found[0][0] != found[0][1], "epochs are shuffled"
 
 
+def test_no_row_comes_twice_where_no_tail_is_given(spark: Any) -> None:
+    frame = spark.range(0, 10, numPartitions=2)
+    with bowstring.spark.serve(frame, 4, batch_size=2, timeout=WAIT, patience=WAIT) as handle:
+
+        def work(rank: int) -> list[list[int]]:
+            with handle.loader(rank) as loader:
+                return [batch["id"].tolist() for batch in loader]
+
+        found = ranks(4, work)
+        handle.wait(WAIT)
+    assert len({len(steps) for steps in found}) == 1
+    assert sorted(number for steps in found for step in steps for number in step) == list(range(10))
+
+
 def epochs_from(loader: Any) -> list[list[int]]:
     return [batch["id"][batch["_mask"]].tolist() for batch in loader]
 

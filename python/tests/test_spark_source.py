@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import pathlib
+import pickle
 import re
 import signal
 import time
@@ -17,6 +18,7 @@ import pytest
 from bowstring.flight import Connection, attempt_of
 
 pa = pytest.importorskip("pyarrow")
+pq = pytest.importorskip("pyarrow.parquet")
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
 pytestmark = [
@@ -340,6 +342,43 @@ def test_a_partition_of_dates_is_a_date_as_spark_has_it(spark: Any, tmp_path: pa
     some = read(spark, path, filter="id >= 4").select(names).sort("id")
     assert dict(some.dtypes)["day"] == "date"
     assert some.collect() == theirs.select(names).filter("id >= 4").sort("id").collect()
+
+
+def reader_of(path: pathlib.Path) -> Any:
+    """What Spark reads the directory with."""
+    from bowstring.spark import read
+    from bowstring.spark.options import SourceOptions
+
+    options = SourceOptions.read({"path": str(path)})
+    return read.reader(options, read.schema(options))
+
+
+def test_a_directory_that_is_written_anew_is_no_mixture(tmp_path: pathlib.Path) -> None:
+    def write(tag: str) -> None:
+        for number in range(2):
+            pq.write_table(pa.table({"v": [f"{tag} {number}"] * 3}), tmp_path / f"part-0000{number}.parquet")
+
+    write("old")
+    reader = reader_of(tmp_path)
+    parts = [pickle.loads(pickle.dumps(part)) for part in reader.partitions()]
+    assert [value for batch in reader.read(parts[0]) for value in batch.column(0).to_pylist()] == ["old 0"] * 3
+    begun = iter(reader.read(parts[1]))
+    assert next(begun).column(0).to_pylist() == ["old 1"] * 3
+    write("newer")
+    for rest in (begun, iter(reader.read(parts[1]))):
+        with pytest.raises(bowstring.SourceChangedError, match="written anew"):
+            list(rest)
+
+
+def test_times_of_int96_may_be_of_any_year(tmp_path: pathlib.Path) -> None:
+    times = [datetime.datetime(9999, 12, 31, 23, 59, 59), datetime.datetime(2024, 1, 1), datetime.datetime(1, 1, 1)]
+    table = pa.table({"t": pa.array(times, pa.timestamp("us"))})
+    pq.write_table(table, tmp_path / "a.parquet", use_deprecated_int96_timestamps=True, store_schema=False)
+    reader = reader_of(tmp_path)
+    found = [
+        value for part in reader.partitions() for batch in reader.read(part) for value in batch.column(0).to_pylist()
+    ]
+    assert found == times
 
 
 def test_what_cannot_be_is_said(spark: Any, tmp_path: pathlib.Path) -> None:

@@ -1,4 +1,4 @@
-//! RowGroupBlock that are arrays or images: one decoder for all encodings, with the shape of each value known before it is decoded.
+//! Cells that are arrays or images: one decoder for all encodings, with the shape of each value known before it is decoded.
 
 use crate::codec::image::StoredImage;
 use crate::codec::npy::{NpyDecoder, Unit};

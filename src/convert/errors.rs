@@ -1,11 +1,21 @@
 //! Errors that formats and conversions have in common.
 
+use std::fmt::Display;
+
 use arrow::datatypes::Field;
 use arrow::error::ArrowError;
 
 use crate::convert::format::Format;
 use crate::convert::types::type_text;
 use crate::error::{Error, Place};
+
+/// What is said where a conversion finds what it wrote, or counted, to be something else.
+pub(crate) const FAULT: &str = "nothing was published; this is a fault of the disk or of bowstring";
+
+/// The data at `place` where two things that must agree do not.
+pub(crate) fn differs(place: Place, what: &str, expected: impl Display, found: impl Display, hint: &str) -> Error {
+    Error::corrupt(place, format!("{what}: expected {expected}, found {found}; {hint}"))
+}
 
 /// An error of Arrow in code that gave it what it takes.
 pub(crate) fn unexpected(error: ArrowError) -> Error {

@@ -19,8 +19,10 @@ pub enum Format {
     Petastorm,
     /// Arrow IPC files and streams, Feather version 2.
     Arrow,
-    /// Comma-separated values with a header line; `.tsv` has tabs.
+    /// Comma-separated values with a header line.
     Csv,
+    /// The same with tabs.
+    Tsv,
     /// JSON Lines: one object per line.
     Jsonl,
     /// TensorFlow's records of `tf.train.Example` or `tf.train.SequenceExample`.
@@ -39,11 +41,12 @@ pub enum Format {
 
 impl Format {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Parquet,
         Self::Petastorm,
         Self::Arrow,
         Self::Csv,
+        Self::Tsv,
         Self::Jsonl,
         Self::Tfrecord,
         Self::Webdataset,
@@ -60,6 +63,7 @@ impl Format {
             Self::Petastorm => "petastorm",
             Self::Arrow => "arrow",
             Self::Csv => "csv",
+            Self::Tsv => "tsv",
             Self::Jsonl => "jsonl",
             Self::Tfrecord => "tfrecord",
             Self::Webdataset => "webdataset",
@@ -82,7 +86,6 @@ impl Format {
         let alias = match lower.as_str() {
             "feather" | "ipc" => "arrow",
             "json" | "ndjson" => "jsonl",
-            "tsv" => "csv",
             "tar" | "wds" => "webdataset",
             "imagefolder" => "images",
             "npy" | "npz" => "numpy",
@@ -92,7 +95,7 @@ impl Format {
         };
         Self::ALL.into_iter().find(|format| format.name() == alias).ok_or_else(|| {
             let names: Vec<&str> = Self::ALL.iter().map(|format| format.name()).collect();
-            Error::config("format", format!("{name:?} is none of {}", names.join(", ")))
+            Error::config("format", format!("{name:?} is not one of {}", names.join(", ")))
         })
     }
 
@@ -102,6 +105,7 @@ impl Format {
             Self::Parquet | Self::Petastorm => "parquet",
             Self::Arrow | Self::Datasets => "arrow",
             Self::Csv => "csv",
+            Self::Tsv => "tsv",
             Self::Jsonl => "jsonl",
             Self::Tfrecord => "tfrecord",
             Self::Webdataset => "tar",
@@ -110,23 +114,31 @@ impl Format {
         }
     }
 
+    /// What stands between the cells of a record, if it has such.
+    pub(crate) fn separator(self) -> Option<u8> {
+        match self {
+            Self::Csv => Some(b','),
+            Self::Tsv => Some(b'\t'),
+            _ => None,
+        }
+    }
+
     /// The format that a file of this name has.
     pub(crate) fn of_name(name: &str) -> Option<Self> {
         let lower = name.to_ascii_lowercase();
         let bare =
             [".gz", ".zst", ".zstd", ".zz", ".bz2"].iter().find_map(|end| lower.strip_suffix(end)).unwrap_or(&lower);
-        // Names such as `train.tfrecord-00000-of-00010`, and Spark's `part-r-00000` below `x.tfrecord`.
-        if bare.contains(".tfrecord") || bare.starts_with("part-r-") {
-            return Some(Self::Tfrecord);
-        }
-        Some(match bare.rsplit_once('.')?.1 {
+        Some(match bare.rsplit_once('.').map_or("", |(_, ending)| ending) {
             "parquet" | "parq" => Self::Parquet,
             "arrow" | "feather" | "ipc" | "arrows" => Self::Arrow,
-            "csv" | "tsv" => Self::Csv,
+            "csv" => Self::Csv,
+            "tsv" => Self::Tsv,
             "jsonl" | "ndjson" | "json" => Self::Jsonl,
             "tar" | "tgz" => Self::Webdataset,
             "mds" => Self::Mds,
             "npy" | "npz" => Self::Numpy,
+            // Names such as `train.tfrecord-00000-of-00010`, and Spark's `part-r-00000` below `x.tfrecord`.
+            ending if bare.contains(".tfrecord") || ending.is_empty() && bare.starts_with("part-r-") => Self::Tfrecord,
             _ => return None,
         })
     }
@@ -176,7 +188,9 @@ mod tests {
     fn names_tell_formats() {
         let of = |name| Format::of_name(name).map(Format::name);
         assert_eq!(of("a.jsonl.gz"), Some("jsonl"));
-        assert_eq!(of("train.tfrecord-00000-of-00010"), Some("tfrecord"));
+        assert_eq!((of("train.tfrecord-00000-of-00010"), of("part-r-00000.gz")), (Some("tfrecord"), Some("tfrecord")));
+        assert_eq!((of("part-r-00000-1f0c.gz.parquet"), of("part-r-1.csv")), (Some("parquet"), Some("csv")));
+        assert_eq!((of("x.tsv.gz"), Format::parse("TSV").unwrap().name()), (Some("tsv"), "tsv"));
         assert_eq!((of("x.TAR"), of("README"), of("shard.00000.mds.zstd")), (Some("webdataset"), None, Some("mds")));
         assert_eq!(Format::of_destination(Path::new("/tmp/out-mds/")), Some(Format::Mds));
         assert_eq!(Format::of_destination(Path::new("/tmp/out")), None);

@@ -39,7 +39,7 @@ pub use check::digest::{ColumnDigest, Digest};
 pub use check::verify::{ColumnVerdict, Comparison, verify};
 pub use format::Format;
 pub use formats::{Entry, Example, Feature, Kind, RecordReader, TarReader, open, write_record};
-pub use job::{Begun, Conversion, Plan, Report, convert, plan, work};
+pub use job::{Begun, Conversion, Plan, Report, convert, is_unfinished, plan, work};
 pub use limits::Limits;
 pub use options::ConvertOptions;
 pub use sink::{Part, Sink, Writer};

@@ -29,10 +29,13 @@ pub struct ConvertOptions {
     pub target_file_size: u64,
     /// `none`, or what the format has: `snappy`, `lz4`, `zstd`, `zstd:LEVEL`, `gzip`. Default: what suits the format.
     pub compression: Option<String>,
-    /// Quality from 1 to 100 at which images are encoded again as JPEG.
+    /// Quality from 1 to 100 at which images are encoded again as JPEG, smaller ones than `resize` too.
     pub image_quality: Option<u8>,
-    /// Length of the shorter side to which larger images are scaled down.
+    /// Length of the shorter side to which larger images are scaled down: JPEG is encoded again as JPEG, of quality 90 without
+    /// `image_quality`, and everything else as PNG.
     pub resize: Option<u32>,
+    /// Columns that `resize` and `image_quality` are for. Without, the one that holds images; of several none is chosen.
+    pub images: Vec<String>,
     /// Seed of a shuffle of all rows; as they come without.
     pub shuffle: Option<u64>,
     /// Output files, exactly.
@@ -70,6 +73,7 @@ impl Default for ConvertOptions {
             compression: None,
             image_quality: None,
             resize: None,
+            images: Vec::new(),
             shuffle: None,
             shards: None,
             filter: None,

@@ -23,12 +23,10 @@ pub(crate) fn ending(extension: &str, packing: Packing) -> String {
     }
 }
 
-/// What makes keys of different files different: the numbers of task and file.
-pub(crate) fn prefix(path: &Path) -> String {
-    let parts: Vec<String> = path.iter().map(|part| part.to_string_lossy().into_owned()).collect();
-    let tasks = parts.iter().rposition(|part| part == "tasks").map_or(parts.len().saturating_sub(1), |at| at + 1);
-    let parts: Vec<&str> = parts.iter().skip(tasks).map(|part| part.split('.').next().unwrap_or(part)).collect();
-    parts.join("_")
+/// What makes keys of different files different: the writer's own name, and the number of the file.
+pub(crate) fn prefix(unit: &str, path: &Path) -> String {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    format!("{unit}_{}", name.split('.').next().unwrap_or_default())
 }
 
 /// One file that grows by batches.

@@ -29,11 +29,12 @@ pub trait Sink: Send + Sync + Debug {
     /// The format.
     fn format(&self) -> Format;
 
-    /// A writer of files in `directory`, which exists and is empty.
+    /// A writer of files in `directory`, which exists and is empty. `unit` is the number of the task, or of the task and the file that its
+    /// rows are dealt to: no other writer of the conversion has the same one, so that it makes the names of rows unique.
     ///
     /// # Errors
     /// `Store` if a file cannot be made.
-    fn writer(&self, directory: &Path) -> Result<Box<dyn Writer>>;
+    fn writer(&self, directory: &Path, unit: &str) -> Result<Box<dyn Writer>>;
 
     /// The name in the dataset of file number `number` of `total`.
     fn name(&self, part: &Part, number: usize, total: usize) -> String;

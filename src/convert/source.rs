@@ -2,6 +2,7 @@
 
 use std::fmt::Debug;
 use std::ops::Range;
+use std::path::PathBuf;
 
 use arrow::array::RecordBatch;
 use arrow::datatypes::SchemaRef;
@@ -37,6 +38,9 @@ pub trait Source: Send + Sync + Debug {
 
     /// Its parts, in order.
     fn shards(&self) -> &[Shard];
+
+    /// The files of this machine that it reads.
+    fn paths(&self) -> Vec<PathBuf>;
 
     /// Reads shard number `shard`: the columns with these ascending numbers, in batches of some megabytes. What the format keeps
     /// in memory while reading is taken from `budget`.

@@ -69,7 +69,7 @@ impl<'de> Deserialize<'de> for Types {
             Value::Object(map) => {
                 let types = map.iter().map(|(name, value)| {
                     let text =
-                        value.as_str().ok_or_else(|| D::Error::custom(format!("the type of {name:?} is no text")))?;
+                        value.as_str().ok_or_else(|| D::Error::custom(format!("the type of {name:?} is not text")))?;
                     Ok((name.clone(), parse_type(text).map_err(D::Error::custom)?))
                 });
                 Ok(Self(types.collect::<Result<_, D::Error>>()?))

@@ -1,4 +1,4 @@
-//! Photos that a device decodes: which columns, and what is left to it. StreamRequest for by name (`decoder: nvjpeg`), so that what cannot be is an
+//! Photos that a device decodes: which columns, and what is left to it. Asked for by name (`decoder: nvjpeg`), so that what cannot be is an
 //! error, never the CPU in silence.
 
 use std::collections::BTreeMap;

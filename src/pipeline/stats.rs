@@ -127,7 +127,7 @@ pub struct Stats {
     pub read: Stage,
     /// Parquet to Arrow, a row group at a time.
     pub decode: Stage,
-    /// RowGroupBlock into their place in a batch; image decoding is here.
+    /// Cells into their place in a batch; image decoding is here.
     pub batch: Stage,
     /// Whoever takes the batches.
     pub consumer: Stage,

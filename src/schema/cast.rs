@@ -23,7 +23,7 @@ use arrow::util::display::{ArrayFormatter, FormatOptions};
 /// The longest text of a value in an error.
 const SHOWN: usize = 40;
 
-/// A value that is none of the type that is wanted.
+/// A value that does not fit the type that is wanted.
 #[derive(Debug)]
 pub(crate) struct Misfit {
     /// Its row in the array, where one is to blame.
@@ -37,7 +37,7 @@ pub(crate) struct Misfit {
 impl fmt::Display for Misfit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.cause {
-            None => write!(f, "the value {} of {} is no {} without loss", self.value, self.from, self.to),
+            None => write!(f, "the value {} of {} does not fit {}", self.value, self.from, self.to),
             Some(cause) => write!(f, "{} does not become {}: {cause}", self.from, self.to),
         }
     }

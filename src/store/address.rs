@@ -39,7 +39,7 @@ impl Address {
             return Err(Error::config("urls", problem));
         }
         let path =
-            url.to_file_path().map_err(|()| Error::config("urls", format!("{text} is no absolute local path")))?;
+            url.to_file_path().map_err(|()| Error::config("urls", format!("{text} is not an absolute local path")))?;
         Ok(Self::Local(path))
     }
 }
@@ -201,7 +201,7 @@ fn unparsed(text: &str) -> &str {
 }
 
 fn bad_url(text: &str, error: url::ParseError) -> Error {
-    Error::config("urls", format!("{} is no address: {error}", unparsed(text)))
+    Error::config("urls", format!("{} is not an address: {error}", unparsed(text)))
 }
 
 #[cfg(test)]

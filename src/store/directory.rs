@@ -1,8 +1,9 @@
 //! Local directories that are made to appear at once: where they go, whether there is room for them, and what is on the disk.
 
+use std::collections::HashSet;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
@@ -18,6 +19,18 @@ pub(crate) fn failed(operation: &str, path: &Path, error: impl Into<crate::error
 /// The file that says that a dataset is whole. What is in ours tells that it is one of ours.
 pub(crate) const SUCCESS: &str = "_SUCCESS";
 
+/// The list of a conversion's files.
+pub(crate) const FILES: &str = "_files";
+
+/// Deepest directories that are looked into.
+const MAX_DEPTH: usize = 64;
+
+/// Name of the file beside a dataset that has what its footers say.
+pub(super) const INDEX: &str = "_bowstring_index";
+
+/// What bowstring writes beside Parquet files where there is no list.
+const BESIDE: [&str; 3] = [INDEX, "_common_metadata", "_metadata"];
+
 /// Most bytes of it that are looked at.
 const MAX_SUCCESS_BYTES: u64 = 64 << 20;
 
@@ -26,6 +39,8 @@ const MAX_SUCCESS_BYTES: u64 = 64 << 20;
 struct Mark {
     #[serde(rename = "bowstring")]
     _version: IgnoredAny,
+    /// What a conversion made of it.
+    format: Option<IgnoredAny>,
 }
 
 /// What may be replaced.
@@ -85,8 +100,13 @@ impl Destination {
             Ok(())
         } else if !replace.overwrite {
             Err(Error::config("overwrite", format!("{shown} is not empty; set overwrite to replace what is there")))
-        } else if is_ours(&self.path) {
-            Ok(())
+        } else if let Some(mark) = mark(&self.path) {
+            let Some(name) = added(&self.path, &mark)? else { return Ok(()) };
+            let problem = format!(
+                "{shown} has {name}, which bowstring did not write there, so overwrite does not replace it; move it away, or set \
+                 overwrite_foreign too to delete it"
+            );
+            Err(Error::config("overwrite_foreign", problem))
         } else {
             let problem = format!(
                 "{shown} has no {SUCCESS} of bowstring, so overwrite does not replace it; set overwrite_foreign too to delete what is there"
@@ -96,15 +116,69 @@ impl Destination {
     }
 }
 
-/// Whether the `_SUCCESS` in `directory` is one of ours.
-fn is_ours(directory: &Path) -> bool {
+/// What the `_SUCCESS` in `directory` says, if it is one of ours.
+fn mark(directory: &Path) -> Option<Mark> {
     let path = directory.join(SUCCESS);
     // Opening what is no file, such as a pipe, may wait for ever.
     if !fs::metadata(&path).is_ok_and(|found| found.is_file()) {
-        return false;
+        return None;
     }
-    let Ok(file) = File::open(&path) else { return false };
-    serde_json::from_reader::<_, Mark>(BufReader::new(file.take(MAX_SUCCESS_BYTES))).is_ok()
+    let file = File::open(&path).ok()?;
+    serde_json::from_reader(BufReader::new(file.take(MAX_SUCCESS_BYTES))).ok()
+}
+
+/// A file in `directory`, which has our `_SUCCESS`, that somebody else put there: one that its list does not have. The dataset writer
+/// leaves no list: there it is one that neither is Parquet nor belongs beside it. Of a conversion that lost its list nothing is known.
+fn added(directory: &Path, mark: &Mark) -> Result<Option<String>> {
+    #[derive(Deserialize)]
+    struct Line {
+        name: String,
+    }
+    let path = directory.join(FILES);
+    let listed: Option<HashSet<String>> = match fs::metadata(&path).is_ok_and(|found| found.is_file()) {
+        true => {
+            let file = File::open(&path).map_err(|error| failed("open", &path, error))?;
+            let lines = BufReader::new(file).lines().map_while(Result::ok);
+            Some(lines.filter_map(|line| Some(serde_json::from_str::<Line>(&line).ok()?.name)).collect())
+        }
+        false => None,
+    };
+    let is_ours = |name: &String| match &listed {
+        Some(listed) => name == INDEX || listed.contains(name),
+        None => mark.format.is_some() || name.ends_with(".parquet") || BESIDE.contains(&name.as_str()),
+    };
+    Ok(names(directory)?.into_iter().find(|name| !is_ours(name)))
+}
+
+/// The names of all files below `directory`, sorted, with `/`; without the list, `_SUCCESS`, and names with a dot in front, which
+/// no reader takes for data. A directory that is too deep to look into is named as a file is.
+///
+/// # Errors
+/// [`Error::Store`].
+pub(crate) fn names(directory: &Path) -> Result<Vec<String>> {
+    let mut found = Vec::new();
+    descend(directory, "", 0, &mut found)?;
+    found.sort_unstable();
+    Ok(found)
+}
+
+fn descend(directory: &Path, prefix: &str, depth: usize, found: &mut Vec<String>) -> Result<()> {
+    for entry in fs::read_dir(directory).map_err(|error| failed("list", directory, error))? {
+        let entry = entry.map_err(|error| failed("list", directory, error))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.starts_with('.') || (depth == 0 && (name == SUCCESS || name == FILES)) {
+            continue;
+        }
+        let path = entry.path();
+        let kind = entry.file_type().map_err(|error| failed("list", &path, error))?;
+        let full = format!("{prefix}{name}");
+        if !kind.is_dir() || depth >= MAX_DEPTH {
+            found.push(full);
+        } else {
+            descend(&path, &format!("{full}/"), depth + 1, found)?;
+        }
+    }
+    Ok(())
 }
 
 /// Brings the content of the file at `path` to the disk.

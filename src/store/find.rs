@@ -9,6 +9,7 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStoreExt};
 
 use super::address::{Address, Stores, display};
+use super::directory::INDEX;
 use super::glob::{self, Pattern};
 use super::place::{Place, check_count};
 use super::stamp::Stamp;
@@ -45,9 +46,6 @@ pub struct Listing {
     /// The file [`INDEX`] in the one directory that was listed, and whether it is there.
     pub(crate) index: Option<(Found, bool)>,
 }
-
-/// Name of the file beside a dataset that has what its footers say.
-pub(super) const INDEX: &str = "_bowstring_index";
 
 impl Listing {
     /// The file `name` in the directory that all names are relative to, which may not exist. None where looking for it is not

@@ -7,7 +7,7 @@ pub(super) fn is_pattern(text: &str) -> bool {
 }
 
 /// Splits a pattern into the directory that needs no matching and the rest, e.g. `/data/` and `*/x.parquet`.
-pub(super) fn split(pattern: &str) -> (&str, &str) {
+pub(crate) fn split(pattern: &str) -> (&str, &str) {
     let first = pattern.find(['*', '?', '[', '{']).unwrap_or(pattern.len());
     let cut = pattern.get(..first).and_then(|fixed| fixed.rfind('/')).map_or(0, |slash| slash + 1);
     pattern.split_at(cut)

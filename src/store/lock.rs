@@ -150,7 +150,7 @@ fn open(path: &Path) -> std::io::Result<File> {
     if file.metadata()?.is_file() {
         return Ok(file);
     }
-    Err(std::io::Error::other("it is no regular file; remove it"))
+    Err(std::io::Error::other("it is not a regular file; remove it"))
 }
 
 #[cfg(unix)]

@@ -11,7 +11,7 @@
 mod address;
 pub(crate) mod directory;
 mod find;
-mod glob;
+pub(crate) mod glob;
 mod keys;
 mod known;
 #[cfg(any(feature = "convert", feature = "flight"))]
@@ -23,7 +23,7 @@ mod stamp;
 mod table;
 #[cfg(feature = "convert")]
 mod tree;
-mod walk;
+pub(crate) mod walk;
 
 pub(crate) use address::display;
 #[cfg(feature = "flight")]

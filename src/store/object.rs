@@ -74,7 +74,7 @@ impl Found {
     }
 
     fn elsewhere(&self) -> Error {
-        let source = "it is no file of this machine, or read from within a runtime".into();
+        let source = "it is not a file of this machine, or read from within a runtime".into();
         Error::Store { operation: "open".to_owned(), url: self.url(), source }
     }
 

@@ -207,7 +207,7 @@ pub(super) fn below<'a>(base: &Path, path: &'a Path) -> &'a str {
 
 /// The path of the file at `path` in the store of this machine's files.
 fn location(path: &FsPath) -> Result<Path> {
-    let name = path.to_str().ok_or_else(|| failed("list", path, "its name is no UTF-8"))?;
+    let name = path.to_str().ok_or_else(|| failed("list", path, "its name is not UTF-8"))?;
     Path::parse(name).map_err(|error| failed("list", path, error))
 }
 
@@ -226,17 +226,17 @@ fn object(path: &FsPath, meta: &Metadata) -> Result<Option<ObjectMeta>> {
 }
 
 /// The identity of files where the system tells none.
-const NOBODY: (u64, u64) = (0, 0);
+pub(crate) const NOBODY: (u64, u64) = (0, 0);
 
 /// Device and inode.
 #[cfg(unix)]
-fn identity(meta: &Metadata) -> (u64, u64) {
+pub(crate) fn identity(meta: &Metadata) -> (u64, u64) {
     use std::os::unix::fs::MetadataExt;
     (meta.dev(), meta.ino())
 }
 
 #[cfg(not(unix))]
-fn identity(_: &Metadata) -> (u64, u64) {
+pub(crate) fn identity(_: &Metadata) -> (u64, u64) {
     NOBODY
 }
 

@@ -280,6 +280,9 @@ fn index_writes_what_the_next_run_opens_by() {
     let beside = std::fs::canonicalize(directory.path()).unwrap().join("_bowstring_index");
     assert_eq!((&made["index"], &made["rows"]), (&Value::from(text(&beside)), &Value::from(100)));
     assert_eq!(made["fingerprint"], plain["fingerprint"]);
+    // It is of all columns and rows: what chooses some is no option of it.
+    let ran = run(&["index", url, "--columns", "nope"]);
+    assert!(ran.code == 2 && ran.stderr.contains("--columns"), "{}", ran.stderr);
     // It is found, and its damage is no harm; asked for by name it is.
     assert_eq!(json(&["inspect", url]), plain);
     assert_eq!(json(&["inspect", url, "--index", text(&beside)]), plain);

@@ -238,6 +238,13 @@ fn what_is_there_is_replaced_only_if_asked() {
     assert_eq!(read(&path).1[0].num_rows(), 20);
     assert_eq!(names(directory.path()), ["d"]);
 
+    // What somebody else put there stays, and nothing else does.
+    fs::write(path.join("notes.txt"), "years of work").unwrap();
+    let error = write(&path, &[ids(0..1)], overwrite.clone()).unwrap_err();
+    assert!(matches!(error, Error::Config { option: "overwrite_foreign", .. }), "{error}");
+    assert!(error.to_string().contains("notes.txt") && path.join("notes.txt").exists(), "{error}");
+    fs::remove_file(path.join("notes.txt")).unwrap();
+
     // Only what is ours: with the `_SUCCESS` of others, or none, it takes another word.
     let foreign = directory.path().join("thesis");
     for success in ["", "{}", "{\"bowstring\""] {

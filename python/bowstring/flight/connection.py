@@ -86,7 +86,7 @@ class Address:
         """Reads ``grpc://host:port/dataset``."""
         parsed = urllib.parse.urlsplit(url)
         if parsed.scheme not in _SCHEMES or not parsed.hostname:
-            raise ConfigError(f"option url: {url!r} is no server; write grpc://host:port/dataset", option="url")
+            raise ConfigError(f"option url: {url!r} is not a server; write grpc://host:port/dataset", option="url")
         if parsed.username or parsed.password or parsed.query or parsed.fragment:
             raise ConfigError("option url: tokens and options do not belong into a server's address", option="url")
         host = f"[{parsed.hostname}]" if ":" in parsed.hostname else parsed.hostname

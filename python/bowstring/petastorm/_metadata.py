@@ -19,7 +19,17 @@ from bowstring.petastorm.unischema import Unischema, UnischemaField
 
 __all__ = ["Metadata", "load"]
 
-_CLASSES = {"Decimal": Decimal, "str": str, "bytes": bytes, "unicode_": np.str_, "string_": np.bytes_}
+# Python's own, which NumPy has no names for any more, and NumPy's older names.
+_CLASSES = {
+    "Decimal": Decimal,
+    "str": str,
+    "bytes": bytes,
+    "int": int,
+    "float": float,
+    "bool": bool,
+    "unicode_": np.str_,
+    "string_": np.bytes_,
+}
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def read(data: bytes) -> npt.NDArray[Any]:
 
 def _read(data: bytes) -> npt.NDArray[Any]:
     if data[:6] != b"\x93NUMPY" or len(data) < 12:
-        raise DecodeFieldError("this is no .npy file: its first bytes are not NumPy's")
+        raise DecodeFieldError("this is not a .npy file: its first bytes are not NumPy's")
     wide = data[6] >= 2
     start = 12 if wide else 10
     length = int.from_bytes(data[8:start], "little")
@@ -68,7 +68,7 @@ def _read(data: bytes) -> npt.NDArray[Any]:
     header = data[start : start + length].decode("utf-8" if data[6] >= 3 else "latin-1")
     found = [pattern.search(header) for pattern in (_DESCR, _ORDER, _SHAPE)]
     if not all(found):
-        raise DecodeFieldError(f".npy: header {header[:200]!r} is no array of plain elements")
+        raise DecodeFieldError(f".npy: header {header[:200]!r} is not an array of plain elements")
     descr, order, shape_text = (match[1] for match in found if match)
     dtype = np.dtype(descr)
     axes = [axis.strip() for axis in shape_text.split(",") if axis.strip()]

@@ -2,8 +2,8 @@
 
 ```text
   .clicks-mds.bowstring-convert/      beside the destination, as of every conversion
-    attempts/000003x0x9f3a/           what one attempt at one task writes
-    attempts/000003x0x9f3a.done       what is to be known of it: it is whole
+    attempts/1f0c.../000003x0x9f3a/      what one attempt at one task of this source and these options writes
+    attempts/1f0c.../000003x0x9f3a.done  what is to be known of it: it is whole
   .clicks-mds.bowstring-spark-77ab/   the rows of a data frame, until they are converted
 ```
 """

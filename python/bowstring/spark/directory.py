@@ -40,6 +40,8 @@ from bowstring.writer import DatasetWriter
 __all__ = ["DirectoryStreamWriter", "DirectoryWriter", "Place", "local", "replaceable"]
 
 _OPEN = "_open"
+# What belongs beside Parquet files.
+_BESIDE = {"_common_metadata", "_metadata"}
 _REMOVALS = 20
 
 
@@ -189,16 +191,24 @@ class Place:
 
 
 def replaceable(path: Path, foreign: bool) -> None:
-    """That a dataset may take the place of what is at ``path``: nothing, one of ours, or anything if it may be ``foreign``.
+    """That a dataset may take the place of what is at ``path``: nothing, one of ours alone, or anything if it may be ``foreign``.
 
     :raises ConfigError: naming the option that allows it.
     """
-    if foreign or not path.exists() or _is_ours(path):
+    if foreign or not path.exists():
         return
-    problem = (
-        f"{path} has no _SUCCESS of bowstring, so overwrite does not replace it; "
-        "set overwrite_foreign to true to delete what is there"
-    )
+    if not _is_ours(path):
+        problem = (
+            f"{path} has no _SUCCESS of bowstring, so overwrite does not replace it; "
+            "set overwrite_foreign to true to delete what is there"
+        )
+    elif (name := _added(path)) is not None:
+        problem = (
+            f"{path} has {name}, which bowstring did not write there, so overwrite does not replace it; move it away, or "
+            "set overwrite_foreign to true to delete it"
+        )
+    else:
+        return
     raise ConfigError(f"option overwrite_foreign: {problem}", option="overwrite_foreign")
 
 
@@ -211,6 +221,28 @@ def _is_ours(path: Path) -> bool:
         return mark.is_file() and "bowstring" in json.loads(mark.read_bytes())
     except (OSError, ValueError, TypeError):
         return False
+
+
+def _added(path: Path) -> str | None:
+    """A file in a dataset of ours that somebody else put there, as conversions look for it; ``None`` if there is none."""
+    try:
+        listed = {json.loads(line)["name"] for line in (path / "_files").read_text().splitlines()}
+    except FileNotFoundError:
+        if not (path / "_SUCCESS").exists() or "format" in json.loads((path / "_SUCCESS").read_bytes()):
+            return None  # empty, or a conversion that lost its list
+        listed = None
+    except (ValueError, KeyError, TypeError):
+        listed = set()  # no list of ours
+    for directory, below, files in os.walk(path):
+        below[:] = [name for name in below if not name.startswith(".")]
+        for name in files:
+            found = Path(directory, name).relative_to(path).as_posix()
+            if name.startswith(".") or found in ("_SUCCESS", "_files", "_bowstring_index"):
+                continue
+            ours = found in listed if listed is not None else found.endswith(".parquet") or found in _BESIDE
+            if not ours:
+                return found
+    return None
 
 
 def _hidden(path: Path) -> str:

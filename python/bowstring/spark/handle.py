@@ -94,7 +94,9 @@ def serve(
     :param timeout: seconds for all ranks to come, once the rows are there.
     :param patience: seconds that a rank may be silent before it counts as dead; a new process may take its place until then.
     :param attempts: how often the job is submitted when a task or an executor fails.
-    :param loader: other options of the ranks' loaders: ``columns``, ``nulls``, ``tail``, ... They are the same for all ranks.
+    :param loader: other options of the ranks' loaders: ``columns``, ``nulls``, ``tail``, ... They are the same for all ranks. Every
+        partition has a last step of its own, for which ``tail`` counts; the default is ``even``, which repeats no row, and ``pad``
+        for JAX. In a partition of fewer rows than ranks each rank gets one, so that some come twice.
     """
     world_size = whole("world_size", world_size, 1, (1 << 32) - 1)
     batch_size = whole("batch_size", batch_size, 1, 1 << 31)

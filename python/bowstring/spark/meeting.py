@@ -71,7 +71,7 @@ class Meeting:
     def rank(self, rank: int, now: float) -> dict[str, Any]:
         """The answer to a rank's heartbeat."""
         if not 0 <= rank < self.world_size:
-            return {"state": "failed", "why": f"rank {rank} is none of the {self.world_size} that were announced"}
+            return {"state": "failed", "why": f"rank {rank} is not one of the {self.world_size} that were announced"}
         self.seen[rank] = now
         if self.failed is not None:
             return {"state": "failed", "why": self.failed}

@@ -54,7 +54,7 @@ class SourceOptions:
             raise ConfigError("option path: give .load(url) or .save(url)", option="path")
         exists = options.get("if_exists")
         if exists is not None and exists not in _EXISTS:
-            raise ConfigError(f"option if_exists: {exists!r} is none of {', '.join(_EXISTS)}", option="if_exists")
+            raise ConfigError(f"option if_exists: {exists!r} is not one of {', '.join(_EXISTS)}", option="if_exists")
         columns = options.get("columns")
         writer: dict[str, Any] = {name: _number(options, name) for name in _OF_WRITER if name in options}
         if "compression" in options:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow.flight as flight
 
-from bowstring import ranks
+from bowstring import ranks, tails
 from bowstring.base import BaseLoader
 from bowstring.errors import ClosedError, ConfigError, Error, MismatchError, RemoteError, TimeoutError
 from bowstring.flight import Connection
@@ -178,7 +178,7 @@ class RankLoader:
                     "make the frame deterministic, or checkpoint it before serve()"
                 )
             try:
-                loaders = [self._part(told, part["url"]) for part in told["parts"]]
+                loaders = [self._part(told, part) for part in told["parts"]]
             except (RemoteError, ClosedError):
                 # They may be gone already; the driver will tell.
                 if self._newer(told["generation"]):
@@ -191,14 +191,18 @@ class RankLoader:
             self._streams = []
             return
 
-    def _part(self, told: Mapping[str, Any], url: str) -> BaseLoader[Any]:
+    def _part(self, told: Mapping[str, Any], part: Mapping[str, Any]) -> BaseLoader[Any]:
+        options = told["loader"]
+        # Each part has a last step of its own: what `short` repeats there adds up. With fewer rows than ranks one gets none.
+        if tails.told(options) is None and self._kind._tail == "short" and part["rows"] >= told["world_size"]:
+            options = {**options, "tail": "even"}
         return self._kind(
-            url,
+            part["url"],
             rank=self._rank,
             world_size=told["world_size"],
             storage_options=self._storage,
             timeout=self._timeout,
-            **told["loader"],
+            **options,
             **self._own,
         )
 

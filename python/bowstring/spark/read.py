@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import pairwise
@@ -25,16 +25,19 @@ from bowstring.spark.types import arrow_schema, conform, spark_schema
 __all__ = ["reader", "schema"]
 
 _ROWS_PER_BATCH = 10_000
+# Of a file: bytes, and the time of its last change in nanoseconds; nothing where there is no file.
+_Version = tuple[int | None, int | None]
 # Tasks of a read from a server without `parts`: as many as row groups, but no more than this.
 _PARTS = 32
 
 
 class _Part(InputPartition):
-    """The part of one task."""
+    """The part of one task, of one version of what is read."""
 
-    def __init__(self, value: Any, fingerprint: str = "") -> None:
+    def __init__(self, value: Any, fingerprint: str = "", versions: Mapping[str, _Version] | None = None) -> None:
         super().__init__(value)
         self.fingerprint = fingerprint
+        self.versions = dict(versions or {})
 
 
 def _chosen(found: StructType, columns: Sequence[str] | None) -> StructType:
@@ -127,9 +130,21 @@ class ServerReader(_Reader):
         with _rows(self.options) as (connection, dataset):
             rows = connection.rows(dataset, part=part, parts=parts, columns=self.wanted.names, filter=self.filter())
             if rows.fingerprint != partition.fingerprint:
-                raise SourceChangedError(f"{shown(self.options.url)} was written anew while it was read; read it again")
+                raise _changed(self.options.url)
             for batch in rows:
                 yield conform(batch, target)
+
+
+def _changed(url: str) -> SourceChangedError:
+    return SourceChangedError(f"{shown(url)} was written anew while it was read; read it again")
+
+
+def _versions(files: Sequence[Any]) -> dict[str, _Version]:
+    """The versions of pyarrow's fragments, by their paths."""
+    by_path = {file.path: file.filesystem for file in files}
+    with ThreadPoolExecutor(16) as pool:
+        found = pool.map(lambda item: item[1].get_file_info(item[0]), by_path.items())
+        return {path: (info.size, info.mtime_ns) for path, info in zip(by_path, found, strict=True)}
 
 
 def _files(url: str) -> Any:
@@ -137,12 +152,14 @@ def _files(url: str) -> Any:
 
     # A store's URL is pyarrow's to open: s3://, gs://, hdfs://.
     place = url if "://" in url and not url.startswith("file:") else str(local(url))
+    # INT96 in nanoseconds, pyarrow's default, wraps around beyond the years 1677 to 2262. Spark has microseconds.
+    parquet = ds.ParquetFileFormat(read_options=ds.ParquetReadOptions(coerce_int96_timestamp_unit="us"))
     try:
-        found = ds.dataset(place, format="parquet", partitioning="hive")
+        found = ds.dataset(place, format=parquet, partitioning="hive")
     except FileNotFoundError as error:
         raise NotFoundError(f"{shown(url)} not found") from error
     typed = _with_dates(found)
-    return found if typed is None else ds.dataset(place, format="parquet", partitioning=typed)
+    return found if typed is None else ds.dataset(place, format=parquet, partitioning=typed)
 
 
 def _with_dates(found: Any) -> Any:
@@ -187,26 +204,42 @@ class FilesReader(_Reader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Row groups, dealt to tasks as they follow each other."""
-        groups = [group for file in _files(self.options.url).get_fragments() for group in file.split_by_row_group()]
+        files = list(_files(self.options.url).get_fragments())
+        # Before the footers are read: what changes then is another version than that which was planned.
+        versions = _versions(files)
+        groups = [group for file in files for group in file.split_by_row_group()]
         groups = [group for group in groups if group.row_groups]
         parts = min(self.options.parts or len(groups), len(groups))
         bounds = [len(groups) * part // max(parts, 1) for part in range(parts + 1)]
-        return [_Part(groups[first:end]) for first, end in pairwise(bounds)]
+        return [_Part(own, versions=_of(own, versions)) for own in (groups[a:b] for a, b in pairwise(bounds))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of some row groups."""
         target = arrow_schema(self.wanted)
         if partition.value is None:  # what Spark makes of no partitions
             return
+        assert isinstance(partition, _Part)
         found = _files(self.options.url).schema
         chosen = filters.expression(self.conditions)
         for group in partition.value:
+            self._check(group, partition)
             batches = group.to_batches(
                 schema=found, columns=self.wanted.names, filter=chosen, batch_size=_ROWS_PER_BATCH
             )
             for batch in batches:
                 if batch.num_rows:
                     yield conform(batch, target)
+            self._check(group, partition)
+
+    def _check(self, group: Any, partition: _Part) -> None:
+        """That the file of a row group is the one that was planned."""
+        if _versions([group]) != _of([group], partition.versions):
+            raise _changed(self.options.url)
+
+
+def _of(groups: Sequence[Any], versions: Mapping[str, _Version]) -> dict[str, _Version]:
+    """The versions of the files of some row groups."""
+    return {group.path: versions[group.path] for group in groups}
 
 
 class _PushedServerReader(_Pushed, ServerReader):

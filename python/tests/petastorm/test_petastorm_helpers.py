@@ -8,9 +8,12 @@ import pathlib
 import shutil
 from collections.abc import Callable
 from decimal import Decimal
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+from bowstring.errors import ConfigError
 from bowstring.petastorm import make_reader
 from bowstring.petastorm.etl import petastorm_generate_metadata
 from bowstring.petastorm.etl._footer import INDEX_KEY, ROW_GROUPS_KEY
@@ -53,6 +56,15 @@ def test_a_process_of_its_own() -> None:
     assert run_in_subprocess(operator.mul, 6, 7) == 42
     assert run_in_subprocess(int, "z", base=36) == 35
     assert run_in_subprocess(os.getpid) != os.getpid()
+
+
+@pytest.mark.parametrize("given", [{"parquet_row_group_size_bytes": 5}, {"compression_codec": "snappy"}])
+def test_a_server_takes_no_options_of_files(given: dict[str, Any]) -> None:
+    from bowstring.petastorm.spark import make_spark_converter
+
+    session = SimpleNamespace(conf=SimpleNamespace(get=lambda *_: "grpc://127.0.0.1:9"))
+    with pytest.raises(ConfigError, match=next(iter(given))):
+        make_spark_converter(SimpleNamespace(sparkSession=session), **given)
 
 
 def test_values_beside_the_schema(tmp_path: pathlib.Path, at: Callable[[str], str]) -> None:

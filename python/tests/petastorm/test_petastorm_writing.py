@@ -334,3 +334,21 @@ def test_the_type_of_a_partition_is_the_loaders(tmp_path: pathlib.Path) -> None:
         with make_batch_reader(f"file://{tmp_path}/{name}", num_epochs=1, shuffle_row_groups=False) as reader:
             assert reader.schema.fields["k"].numpy_dtype is dtype
             assert [value for batch in reader for value in batch.k.tolist()] == wanted
+
+
+def test_fields_of_pythons_own_types(tmp_path: pathlib.Path) -> None:
+    kinds: dict[str, tuple[type, str, list[Any]]] = {
+        "number": (int, "LongType", [1, 2]),
+        "real": (float, "DoubleType", [1.5, 2.5]),
+        "flag": (bool, "BooleanType", [True, False]),
+    }
+    fields = [
+        UnischemaField(name, kind, (), ScalarCodec(SparkType(spark)), False) for name, (kind, spark, _) in kinds.items()
+    ]
+    pq.write_table(pa.table({name: values for name, (_, _, values) in kinds.items()}), tmp_path / "a.parquet")
+    Folder(f"file://{tmp_path}", None).describe({SCHEMA_KEY: _document.metadata(Unischema("Own", fields))})
+    with make_reader(f"file://{tmp_path}", shuffle_row_groups=False) as reader:
+        rows = list(reader)
+    for name, (kind, _, values) in kinds.items():
+        found = [getattr(row, name) for row in rows]
+        assert (found, {type(value) for value in found}) == (values, {kind})

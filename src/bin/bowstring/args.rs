@@ -3,7 +3,7 @@
 //! Flags override the JSON file of `--options`, and both are read as one [`LoaderOptions`], so that a name, a type and a
 //! default exist once, in the library.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Parser};
@@ -19,11 +19,25 @@ use crate::interrupt::at_home;
 #[derive(Debug, Clone, Parser)]
 #[command(next_help_heading = "Dataset")]
 pub(crate) struct DatasetArgs {
-    /// Files, directories, globs or URLs of one dataset; with --weights, one entry per dataset
+    /// Files, directories, globs or URLs of one dataset; of a mixture, one entry per dataset
     #[arg(value_name = "URL", required_unless_present = "options")]
     urls: Vec<String>,
     #[command(flatten)]
-    flags: Flags<false>,
+    flags: Flags<DATASET>,
+    /// JSON file of options, by the names of the flags and of Python; flags and environment override it
+    #[arg(long, env = "BOWSTRING_OPTIONS", value_name = "FILE", hide_env_values = true)]
+    options: Option<PathBuf>,
+}
+
+/// The dataset alone: where it is, and how it is opened.
+#[derive(Debug, Clone, Parser)]
+#[command(next_help_heading = "Dataset")]
+pub(crate) struct PlaceArgs {
+    /// Files, directories, globs or URLs of one dataset
+    #[arg(value_name = "URL", required_unless_present = "options")]
+    urls: Vec<String>,
+    #[command(flatten)]
+    flags: Flags<PLACE>,
     /// JSON file of options, by the names of the flags and of Python; flags and environment override it
     #[arg(long, env = "BOWSTRING_OPTIONS", value_name = "FILE", hide_env_values = true)]
     options: Option<PathBuf>,
@@ -36,16 +50,25 @@ pub(crate) struct LoaderArgs {
     #[command(flatten)]
     dataset: DatasetArgs,
     #[command(flatten)]
-    flags: Flags<true>,
+    flags: Flags<LOADING>,
 }
 
-/// The flags of one part of the table: options of loading, or those of the dataset and its columns.
-#[derive(Debug, Clone, Default)]
-struct Flags<const LOADING: bool>(Map<String, Value>);
+/// Parts of the table: options of the dataset and its columns, those of loading, and those that are left where no rows are chosen.
+const DATASET: u8 = 0;
+const LOADING: u8 = 1;
+const PLACE: u8 = 2;
 
-impl<const LOADING: bool> Flags<LOADING> {
+/// The flags of one part of the table.
+#[derive(Debug, Clone, Default)]
+struct Flags<const PART: u8>(Map<String, Value>);
+
+impl<const PART: u8> Flags<PART> {
     fn entries() -> impl Iterator<Item = &'static OptionEntry> {
-        OPTIONS.iter().filter(|entry| (entry.about == About::Loading) == LOADING && entry.flag().is_some())
+        let is_in = |entry: &&OptionEntry| match PART {
+            PLACE => matches!(entry.name, "storage_options" | "limits" | "partitioning"),
+            _ => (entry.about == About::Loading) == (PART == LOADING),
+        };
+        OPTIONS.iter().filter(move |entry| is_in(entry) && entry.flag().is_some())
     }
 }
 
@@ -94,9 +117,9 @@ fn value_name(entry: &OptionEntry) -> &'static str {
     }
 }
 
-impl<const LOADING: bool> Args for Flags<LOADING> {
+impl<const PART: u8> Args for Flags<PART> {
     fn augment_args(command: Command) -> Command {
-        let heading = if LOADING { "Loader" } else { "Dataset" };
+        let heading = if PART == LOADING { "Loader" } else { "Dataset" };
         command.args(Self::entries().filter_map(|entry| flag(entry, heading)))
     }
 
@@ -105,7 +128,7 @@ impl<const LOADING: bool> Args for Flags<LOADING> {
     }
 }
 
-impl<const LOADING: bool> FromArgMatches for Flags<LOADING> {
+impl<const PART: u8> FromArgMatches for Flags<PART> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let mut flags = Self::default();
         flags.update_from_arg_matches(matches)?;
@@ -139,18 +162,30 @@ impl DatasetArgs {
     }
 
     fn document(&self) -> Result<Map<String, Value>> {
-        let mut document = match &self.options {
-            Some(path) => read(path)?,
-            None => Map::new(),
-        };
-        // clap cannot tell an empty list from none.
-        if !self.urls.is_empty() {
-            let urls: Vec<_> = self.urls.iter().map(|url| at_home(url)).collect();
-            document.insert("urls".to_owned(), json!(urls));
-        }
-        lay(&mut document, &self.flags.0);
-        Ok(document)
+        document(self.options.as_deref(), &self.urls, &self.flags.0)
     }
+}
+
+impl PlaceArgs {
+    /// The options that say where the dataset is; a file may have others.
+    pub(crate) fn options(&self) -> Result<LoaderOptions> {
+        LoaderOptions::from_document(document(self.options.as_deref(), &self.urls, &self.flags.0)?)
+    }
+}
+
+/// The file of options under what was given beside it.
+fn document(file: Option<&Path>, urls: &[String], flags: &Map<String, Value>) -> Result<Map<String, Value>> {
+    let mut document = match file {
+        Some(path) => read(path)?,
+        None => Map::new(),
+    };
+    // clap cannot tell an empty list from none.
+    if !urls.is_empty() {
+        let urls: Vec<_> = urls.iter().map(|url| at_home(url)).collect();
+        document.insert("urls".to_owned(), json!(urls));
+    }
+    lay(&mut document, flags);
+    Ok(document)
 }
 
 impl LoaderArgs {
@@ -186,7 +221,7 @@ fn lay(document: &mut Map<String, Value>, flags: &Map<String, Value>) {
     }
 }
 
-fn read(path: &std::path::Path) -> Result<Map<String, Value>> {
+fn read(path: &Path) -> Result<Map<String, Value>> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| Error::config("options", format!("{} cannot be read: {error}", path.display())))?;
     match serde_json::from_str(&text) {

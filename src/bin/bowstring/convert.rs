@@ -10,7 +10,7 @@ use clap::Parser;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
-use bowstring::convert::{ConvertOptions, Format, Plan, Progress, Report, convert, plan};
+use bowstring::convert::{ConvertOptions, Format, Limits, Plan, Progress, Report, convert, plan};
 use bowstring::dataset::filter::Expr;
 use bowstring::{Error, Result};
 
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     /// Format of the source, if its names do not give it
     #[arg(long, value_name = "FORMAT", value_parser = format)]
     from: Option<Format>,
-    /// Format of the destination: parquet, petastorm, arrow, csv, jsonl, tfrecord, webdataset, mds, images, numpy, datasets
+    /// Format of the destination: parquet, petastorm, arrow, csv, tsv, jsonl, tfrecord, webdataset, mds, images, numpy, datasets
     #[arg(long, value_name = "FORMAT", value_parser = format)]
     to: Option<Format>,
     /// Columns to take, in this order, separated by commas
@@ -56,9 +56,12 @@ pub(crate) struct Args {
     /// Re-encode images as JPEG of this quality, from 1 to 100
     #[arg(long, value_name = "QUALITY")]
     image_quality: Option<u8>,
-    /// Scale images down to this length of the shorter side
+    /// Scale images down to this length of the shorter side: JPEG is encoded again as JPEG of quality 90, other images as PNG
     #[arg(long, value_name = "PIXELS")]
     resize: Option<u32>,
+    /// Columns to which --resize and --image-quality apply, separated by commas; needed if several columns hold images
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    images: Vec<String>,
     /// Shuffle all rows, with this seed
     #[arg(long, value_name = "SEED", num_args = 0..=1, default_missing_value = "0")]
     shuffle: Option<u64>,
@@ -74,6 +77,9 @@ pub(crate) struct Args {
     /// Options of the source's store, e.g. aws_region=eu-central-1; separated by commas
     #[arg(long, env = "BOWSTRING_STORAGE_OPTIONS", value_name = "KEY=VALUE", value_delimiter = ',', value_parser = crate::args::pair, hide_env_values = true)]
     storage_options: Vec<(String, String)>,
+    /// Limits against hostile files, e.g. max_record_bytes=1GiB; separated by commas
+    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = crate::args::pair)]
+    limits: Vec<(String, String)>,
     /// Continue an interrupted conversion to the same place
     #[arg(long)]
     resume: bool,
@@ -110,6 +116,17 @@ pub(crate) fn types(text: &str) -> Result<serde_json::Value> {
     Ok(serde_json::Value::String(text))
 }
 
+/// Limits from the command line, as bytes are written there.
+pub(crate) fn limits(given: &[(String, String)]) -> Result<Limits> {
+    let wrong = |problem: String| Error::Config { option: "limits", problem };
+    let mut named = serde_json::Map::new();
+    for (name, value) in given {
+        let value = crate::args::bytes(value).map_err(|why| wrong(format!("{name}: {why}")))?;
+        named.insert(name.clone(), value.into());
+    }
+    serde_json::from_value(named.into()).map_err(|error| wrong(error.to_string()))
+}
+
 impl Args {
     fn options(&self) -> Result<ConvertOptions> {
         let default = ConvertOptions::default();
@@ -130,6 +147,7 @@ impl Args {
             compression: self.compression.clone(),
             image_quality: self.image_quality,
             resize: self.resize,
+            images: self.images.clone(),
             shuffle: self.shuffle,
             shards: self.shards,
             filter: self.filter.as_deref().map(Expr::parse).transpose()?,
@@ -140,7 +158,7 @@ impl Args {
             verify: self.verify,
             memory_budget: self.memory_budget.unwrap_or(default.memory_budget),
             storage_options: self.storage_options.iter().cloned().collect(),
-            ..default
+            limits: limits(&self.limits)?,
         })
     }
 }
@@ -185,11 +203,14 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
         let left = match (reads, writes) {
             (_, true) => "nothing was written.".to_owned(),
             (true, false) => format!("nothing is at {} yet. Standard input is over, so it starts again.", to.display()),
-            _ => format!(
+            _ if bowstring::convert::is_unfinished(&to) => format!(
                 "nothing is at {} yet. What is finished is kept beside it; the same command with --resume goes on, without it starts \
                  again.",
                 to.display()
             ),
+            _ => {
+                format!("nothing is at {} yet, and nothing was finished: the same command starts again.", to.display())
+            }
         };
         tell(&format!("Interrupted after {rows}: {left}\n"));
         return Err(Failure::Told(INTERRUPTED));

@@ -8,7 +8,7 @@ use serde::Serialize;
 use bowstring::dataset::{Dataset, OpenOptions};
 use bowstring::{Error, Result};
 
-use crate::args::DatasetArgs;
+use crate::args::PlaceArgs;
 use crate::out::{Out, Outcome};
 use crate::table::plural;
 
@@ -16,7 +16,7 @@ use crate::table::plural;
 #[derive(Debug, Parser)]
 pub(crate) struct Args {
     #[command(flatten)]
-    dataset: DatasetArgs,
+    dataset: PlaceArgs,
     /// The index's path; by default _bowstring_index in the dataset's directory, where loaders find it
     #[arg(short, long, value_name = "URL")]
     output: Option<String>,
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
         .enable_all()
         .build()
         .map_err(|error| Error::Closed { why: format!("no threads can be started: {error}") })?;
-    // It is the same whatever is selected.
+    // It is the same whatever is selected, which a file of options may do.
     let open = OpenOptions { filter: None, selector: None, ngram: None, ..options.open_options()? };
     let report = runtime.block_on(write(&options.urls, open, args.output.as_deref()))?;
     out.report(&report)

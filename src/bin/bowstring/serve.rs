@@ -290,7 +290,7 @@ async fn serve(args: &Args, file: ServeFile, out: &mut Out) -> Outcome {
         }
     });
     let listen = file.server.listen.as_deref().unwrap_or(LISTEN);
-    // StreamRequest before the port is bound: nobody shall connect in between.
+    // Asked before the port is bound: nobody shall connect in between.
     for address in resolve("listen", listen).await? {
         config.check(address)?;
     }
@@ -421,7 +421,8 @@ fn every_interface(address: &str) -> Cow<'_, str> {
 async fn resolve(option: &'static str, address: &str) -> Result<Vec<SocketAddr>> {
     let typed = every_interface(address);
     let found = tokio::net::lookup_host(&*typed).await;
-    let found = found.map_err(|error| Error::config(option, format!("{address:?} is no address and port: {error}")))?;
+    let found =
+        found.map_err(|error| Error::config(option, format!("{address:?} is not an address and port: {error}")))?;
     Ok(found.collect())
 }
 

@@ -23,13 +23,13 @@ const GLANCE: Duration = Duration::from_millis(100);
 
 /// Formats whose dataset may be one file.
 fn is_one_file(format: Format) -> bool {
-    use Format::{Arrow, Csv, Jsonl, Numpy, Parquet, Tfrecord, Webdataset};
-    matches!(format, Arrow | Csv | Jsonl | Numpy | Parquet | Tfrecord | Webdataset)
+    use Format::{Arrow, Csv, Jsonl, Numpy, Parquet, Tfrecord, Tsv, Webdataset};
+    matches!(format, Arrow | Csv | Tsv | Jsonl | Numpy | Parquet | Tfrecord | Webdataset)
 }
 
 /// Formats whose files a terminal can show.
 fn is_text(format: Format) -> bool {
-    matches!(format, Format::Csv | Format::Jsonl)
+    matches!(format, Format::Csv | Format::Tsv | Format::Jsonl)
 }
 
 /// Refuses `-` where `options` ask for what a stream cannot have, before anything is read.
@@ -63,7 +63,8 @@ pub(crate) fn check(src: &str, dst: &Path, options: &ConvertOptions) -> Result<(
         ));
     }
     if !is_text(format) && io::stdout().is_terminal() {
-        let problem = format!("standard output is a terminal, and {format} is no text; send it to a file or a program");
+        let problem =
+            format!("standard output is a terminal, and {format} is not text; send it to a file or a program");
         return Err(Error::config("to", problem));
     }
     for (option, given) in [

@@ -41,6 +41,12 @@ pub(crate) struct Args {
     /// Memory for everything in flight [default: 512MiB]
     #[arg(long, env = "BOWSTRING_MEMORY_BUDGET", value_name = "BYTES", value_parser = crate::args::bytes, hide_env_values = true)]
     memory_budget: Option<u64>,
+    /// Options of the stores that A and B are in, e.g. aws_region=eu-central-1; separated by commas
+    #[arg(long, env = "BOWSTRING_STORAGE_OPTIONS", value_name = "KEY=VALUE", value_delimiter = ',', value_parser = crate::args::pair, hide_env_values = true)]
+    storage_options: Vec<(String, String)>,
+    /// Limits against hostile files, e.g. max_record_bytes=1GiB; separated by commas
+    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = crate::args::pair)]
+    limits: Vec<(String, String)>,
 }
 
 impl Args {
@@ -60,6 +66,8 @@ impl Args {
             schema,
             jobs: self.jobs,
             memory_budget: self.memory_budget.unwrap_or(default.memory_budget),
+            storage_options: self.storage_options.iter().cloned().collect(),
+            limits: crate::convert::limits(&self.limits)?,
             ..default
         })
     }

@@ -138,7 +138,7 @@ impl Columns {
         Ok((0..all.len()).filter(|at| meant(all[*at])).collect())
     }
 
-    /// The same columns, of which batches hold only these outputs, and row numbers only if `row_id`. RowGroupBlock serve both.
+    /// The same columns, of which batches hold only these outputs, and row numbers only if `row_id`. Cells serve both.
     pub(crate) fn only(&self, outputs: &[usize], row_id: bool) -> Self {
         let mut only = self.clone();
         for (_, output) in only.outputs.iter_mut().enumerate().filter(|(at, _)| !outputs.contains(at)) {

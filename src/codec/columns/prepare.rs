@@ -234,7 +234,7 @@ fn long(member: &Member, walk: &Walk, offsets: &[Offsets], limit: &Limit, root: 
     found
 }
 
-/// RowGroupBlock that are kept as Arrow arrays: of their own type, or lists of the strings that are in them.
+/// Columns that are kept as Arrow arrays: of their own type, or lists of the strings that are in them.
 fn held(member: &Member, array: &ArrayRef, nulls: Option<NullBuffer>, root: &ArrayRef) -> Checked<Part> {
     let part = |array, bad| Part {
         data: Data::Nested(array),

@@ -8,7 +8,7 @@
 //! | WebDataset | members, where the name before the dot changes |
 //! | MDS | samples in the index |
 //! | images, NumPy | files |
-//! | CSV | line ends outside of quotes, without the header |
+//! | CSV, TSV | line ends outside of quotes, without the header |
 //! | JSON Lines | lines that are not blank |
 //!
 //! What footers and indexes say of Parquet, Petastorm and MDS is what the tasks' own counts were held against, so that there this is the
@@ -60,7 +60,7 @@ pub(crate) fn rows(src: &str, source: &dyn Source, opening: &Opening) -> Result<
         Format::Arrow | Format::Datasets => frames::count(found),
         Format::Tfrecord => tfrecord::count(found, limits),
         Format::Webdataset => samples(found, limits),
-        Format::Csv => records(found, width),
+        Format::Csv | Format::Tsv => records(found, width, format.separator().unwrap_or(b',')),
         _ => lines(found),
     };
     files.iter().map(count).sum()
@@ -115,8 +115,7 @@ fn lines(found: &Found) -> Result<u64> {
 
 /// Records of a CSV file of `width` columns, without the header. A line of no bytes is none, unless there is one column, of which
 /// it is a null.
-fn records(found: &Found, width: usize) -> Result<u64> {
-    let separator = if found.name.to_ascii_lowercase().contains(".tsv") { b'\t' } else { b',' };
+fn records(found: &Found, width: usize, separator: u8) -> Result<u64> {
     let (mut records, mut quoted, mut at_start) = (0_u64, false, true);
     // Bytes of the line so far, without a carriage return at its end, and whether there is one.
     let (mut len, mut carriage) = (0_u64, false);
@@ -166,7 +165,7 @@ mod tests {
             ("a,b\n", 2, 0),
             ("a,b", 2, 0),
         ] {
-            assert_eq!(records(&found(text), width).unwrap(), count, "{text:?}");
+            assert_eq!(records(&found(text), width, b',').unwrap(), count, "{text:?}");
         }
         for (text, count) in [("{}\n{}\n", 2), ("{}\n \t\r\n{}", 2), ("", 0), ("\n", 0)] {
             assert_eq!(lines(&found(text)).unwrap(), count, "{text:?}");

@@ -42,11 +42,7 @@ pub(crate) struct RawRows {
 impl RawRows {
     pub(crate) fn open(found: &Found, limits: &Limits, format: Format) -> Result<Self> {
         let mut input = Input::open(found, false)?;
-        let separator = match format {
-            Format::Csv if found.name.to_ascii_lowercase().contains(".tsv") => Some(b'\t'),
-            Format::Csv => Some(b','),
-            _ => None,
-        };
+        let separator = format.separator();
         if separator.is_some() && input.peek()?.starts_with(b"\xef\xbb\xbf") {
             input.consume(3);
         }
@@ -239,7 +235,7 @@ mod tests {
         assert_eq!(cells[0], [bare("007"), quoted("x\"\ny"), Raw::Null]);
         assert_eq!(cells[1], [quoted(""), bare("5\" pipe"), bare("1.50")]);
         assert_eq!(cells.len(), 2);
-        assert_eq!(read("x.tsv", Format::Csv, "a\tb\n1\t2").unwrap()[0][1].1, bare("2"));
+        assert_eq!(read("x.tsv", Format::Tsv, "a\tb\n1\t2").unwrap()[0][1].1, bare("2"));
         assert_eq!(read("x.csv", Format::Csv, "a\n\n1\n").unwrap().len(), 2);
         assert!(read("x.csv", Format::Csv, "a,b\n1,\"2").is_err());
         assert!(read("x.csv", Format::Csv, "a,b\n1\n").is_err());

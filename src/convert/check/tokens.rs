@@ -4,7 +4,7 @@
 //! shows. The sums are held against the digest of what was written.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use arrow::array::timezone::Tz;
 use arrow::array::{Array, BooleanArray};
@@ -14,6 +14,7 @@ use arrow::datatypes::{DataType, Time64NanosecondType};
 use super::digest::{self, CLOCK, DECIMAL, Digest, INTEGER, LIST, NULL, STRUCT, Summing, WALL};
 use super::raw::{Raw, RawRows};
 use crate::convert::budget::{Budget, Progress};
+use crate::convert::errors::differs;
 use crate::convert::format::Format;
 use crate::convert::options::ConvertOptions;
 use crate::convert::parallel::parallel;
@@ -21,13 +22,13 @@ use crate::convert::source::{Source, Text};
 use crate::convert::types::{is_text, item, type_text};
 use crate::convert::values::clock::Instant;
 use crate::dataset::filter::Bound;
-use crate::error::{Error, Result};
+use crate::error::{Place, Result};
 
 /// Holds the text of `source` against `found`, which is the digest of the columns `names` as they were written. Of a filter, the
 /// columns it reads come with it. A source that is no text passes.
 ///
 /// # Errors
-/// `Mismatch` naming a column; `Corrupt` for a token that is no value of its column's type; what reading the text gives.
+/// `Corrupt` naming a column, or for a token that is not a value of its column's type; what reading the text gives.
 pub(crate) fn check<'a>(
     source: &dyn Source,
     names: impl Iterator<Item = &'a str>,
@@ -60,12 +61,11 @@ pub(crate) fn check<'a>(
         }
         _ => "the rows and the text of their source".to_owned(),
     };
-    Err(Error::Mismatch {
-        what,
-        expected: format!("{} rows, digest {}", stands.rows, stands.sum),
-        found: format!("{} rows, digest {}", found.rows, found.sum),
-        hint: "what was read is not what stands there; this is a fault of bowstring".into(),
-    })
+    let digest = |digest: &Digest| format!("{} rows, digest {}", digest.rows, digest.sum);
+    let hint = "what was read is not what stands there; this is a fault of bowstring";
+    // All files of the source together are summed.
+    let place = texts.first().map_or_else(Place::default, |text| Place::file(Arc::clone(&text.found.name)));
+    Err(differs(place, &what, digest(&stands), digest(found), hint))
 }
 
 /// The sums of one file's tokens.
@@ -162,7 +162,7 @@ impl Judge {
             }
             Raw::Bare(text) => {
                 if self.json && (is_text(of) || of.is_temporal()) {
-                    return Err("it is no text".to_owned());
+                    return Err("it is not text".to_owned());
                 }
                 text
             }
@@ -215,15 +215,15 @@ impl Judge {
         match of {
             kind if is_text(kind) => Ok(digest::bytes(text.as_bytes())),
             kind if kind.is_integer() => {
-                let number: i128 = text.parse().map_err(|_| "it is no integer")?;
+                let number: i128 = text.parse().map_err(|_| "it is not an integer")?;
                 exact(number.to_string() == text)?;
                 Ok(digest::wide_integer(INTEGER, number))
             }
             kind if kind.is_floating() => {
                 let number: f64 = match kind {
-                    DataType::Float64 => text.parse().map_err(|_| "it is no number")?,
-                    DataType::Float32 => text.parse::<f32>().map_err(|_| "it is no number")?.into(),
-                    _ => half::f16::from_f64(text.parse().map_err(|_| "it is no number")?).into(),
+                    DataType::Float64 => text.parse().map_err(|_| "it is not a number")?,
+                    DataType::Float32 => text.parse::<f32>().map_err(|_| "it is not a number")?.into(),
+                    _ => half::f16::from_f64(text.parse().map_err(|_| "it is not a number")?).into(),
                 };
                 let mantissa = text.split(['e', 'E']).next().unwrap_or_default();
                 let zero = !mantissa.bytes().any(|byte| matches!(byte, b'1'..=b'9'));
@@ -242,12 +242,12 @@ impl Judge {
             DataType::Boolean => match (text.to_ascii_lowercase().as_str(), self.given) {
                 ("true", _) | ("1", true) => nanos(INTEGER, 1),
                 ("false", _) | ("0", true) => nanos(INTEGER, 0),
-                _ => Err("it is no boolean".to_owned()),
+                _ => Err("it is not a boolean".to_owned()),
             },
             DataType::Date32 | DataType::Date64 if text.len() <= 10 => {
                 nanos(WALL, instant(&format!("{text}T00:00:00"))?)
             }
-            DataType::Date32 => Err("it is no date".to_owned()),
+            DataType::Date32 => Err("it is not a date".to_owned()),
             DataType::Date64 => nanos(WALL, instant(text)?),
             DataType::Timestamp(_, zone) => {
                 let clock = text.get(11..).unwrap_or_default();
@@ -257,13 +257,13 @@ impl Judge {
                 nanos(digest::timestamp(zone), instant(text)?)
             }
             DataType::Time32(_) | DataType::Time64(_) => {
-                let count = Time64NanosecondType::parse(text).ok_or("it is no time")?;
+                let count = Time64NanosecondType::parse(text).ok_or("it is not a time")?;
                 nanos(CLOCK, i128::from(count))
             }
             DataType::Decimal128(..) | DataType::Decimal256(..) => {
                 Ok(digest::mix(twox_hash::XxHash3_64::oneshot(plain(text)?.as_bytes()), DECIMAL))
             }
-            _ => Err("no token is such a value".to_owned()),
+            _ => Err("values of this type have no tokens".to_owned()),
         }
     }
 }
@@ -290,13 +290,13 @@ fn instant(text: &str) -> Result<i128, String> {
 fn plain(text: &str) -> Result<String, String> {
     let lower = text.to_ascii_lowercase();
     let (mantissa, power) = lower.split_once('e').unwrap_or((&lower, "0"));
-    let power: i64 = power.parse().map_err(|_| "it is no number")?;
+    let power: i64 = power.parse().map_err(|_| "it is not a number")?;
     let negative = mantissa.starts_with('-');
     let mantissa = mantissa.trim_start_matches(['-', '+']);
     let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     let mut digits = format!("{whole}{fraction}");
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) || power.abs() > 1000 {
-        return Err("it is no number".to_owned());
+        return Err("it is not a number".to_owned());
     }
     let mut point = whole.len() as i64 + power;
     while point < 0 {

@@ -10,7 +10,6 @@ use serde::Serialize;
 use super::digest::{Digest, Summing};
 use super::tokens;
 use crate::convert::budget::{Budget, Progress};
-use crate::convert::errors::unexpected;
 use crate::convert::format::Format;
 use crate::convert::formats;
 use crate::convert::options::ConvertOptions;
@@ -215,10 +214,11 @@ fn text(batch: &RecordBatch, row: usize) -> Result<String> {
     let options = FormatOptions::default().with_null("null");
     let mut cells = BTreeMap::new();
     for (field, column) in batch.schema_ref().fields().iter().zip(batch.columns()) {
-        let column = &timezone::offset(column)?;
-        let formatter = ArrayFormatter::try_new(column, &options).map_err(unexpected)?;
-        // What cannot be shown, such as a named time zone, is still a row.
-        let cell = formatter.value(row).try_to_string().unwrap_or_else(|_| "?".to_owned());
+        let column = &timezone::shown(column)?;
+        // What cannot be shown is still a row.
+        let formatter = ArrayFormatter::try_new(column, &options).ok();
+        let cell = formatter.and_then(|formatter| formatter.value(row).try_to_string().ok());
+        let cell = cell.unwrap_or_else(|| "?".to_owned());
         let short: String = cell.chars().take(40).collect();
         let more = if short.len() < cell.len() { "…" } else { "" };
         cells.insert(field.name().as_str(), format!("{short}{more}"));

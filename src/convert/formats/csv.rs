@@ -1,9 +1,9 @@
-//! Comma-separated values with a header line.
+//! Values separated by commas, or tabs, with a header line.
 //!
 //! A cell that is empty is null; an empty text stands in quotes. Types are those given, those a conversion wrote, or the narrowest
 //! that all cells of a sample have: integers, floats, booleans, dates, timestamps, text. A later cell that is none is an error.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
@@ -13,11 +13,11 @@ use arrow::util::display::{ArrayFormatter, FormatOptions};
 use serde_json::Value;
 
 use crate::convert::budget::Budget;
-use crate::convert::errors::{refused, unexpected};
+use crate::convert::errors::{differs, refused, unexpected};
 use crate::convert::format::Format;
 use crate::convert::limits::{BATCH_BYTES, BATCH_ROWS, Limits};
 use crate::convert::options::{ConvertOptions, Packing};
-use crate::convert::read::files::Found;
+use crate::convert::read::files::{self, Found};
 use crate::convert::read::listing::Listing;
 use crate::convert::read::records::Records;
 use crate::convert::rolling::{Output, RollingWriter, Rows, ending};
@@ -37,6 +37,8 @@ const SAMPLE_FILES: usize = 16;
 
 #[derive(Debug)]
 struct CsvSource {
+    format: Format,
+    separator: u8,
     files: Vec<Found>,
     schema: SchemaRef,
     /// Of each column, whether its type was given.
@@ -46,21 +48,26 @@ struct CsvSource {
 }
 
 pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>> {
-    let files = tree.list(&opening.limits, &|name| Format::of_name(name) == Some(Format::Csv))?;
+    separated(Format::Csv, b',', tree, opening)
+}
+
+pub(crate) fn open_tabs(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>> {
+    separated(Format::Tsv, b'\t', tree, opening)
+}
+
+fn separated(format: Format, separator: u8, tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>> {
+    let files = tree.list(&opening.limits, &|name| Format::of_name(name) == Some(format))?;
     let mut names: Option<Vec<String>> = None;
     let mut guesses: Vec<Guess> = Vec::new();
     for (number, found) in files.iter().enumerate() {
-        let mut records = Records::open(found, &opening.limits)?;
+        let mut records = Records::open(found, &opening.limits, separator)?;
         let header = records.header()?;
         match &names {
             Some(first) if *first == header => {}
             Some(first) => {
-                return Err(Error::Mismatch {
-                    what: format!("the header of file {} and of the first one", found.name),
-                    expected: first.join(", "),
-                    found: header.join(", "),
-                    hint: "convert them one by one".into(),
-                });
+                let (expected, header) = (first.join(", "), header.join(", "));
+                let what = "its header and that of the first file";
+                return Err(differs(Place::file(&*found.name), what, expected, header, "convert them one by one"));
             }
             None => {
                 guesses = vec![Guess::default(); header.len()];
@@ -76,21 +83,21 @@ pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>>
         }
     }
     let Some(names) = names else {
-        return Err(Error::NotFound { what: "a CSV file".into(), hint: "names end in .csv or .tsv".into() });
+        return Err(Error::NotFound { what: format!("a file of {format}"), hint: format!("names end in .{format}") });
     };
     let field = |(name, guess): (&String, &Guess)| {
         let data_type = opening.wanted(name).cloned().unwrap_or_else(|| guess.data_type());
         let field = Field::new(name, data_type, true).with_metadata(opening.metadata(name));
         match holds(field.data_type()) {
             true => Ok(field),
-            false => Err(refused(Format::Csv, &field, "give a type that a text can be read as")),
+            false => Err(refused(format, &field, "give a type that a text can be read as")),
         }
     };
     let fields: Vec<Field> = names.iter().zip(&guesses).map(field).collect::<Result<_>>()?;
     let shards = shards_of(&files);
     let given = fields.iter().map(|field| opening.wanted(field.name()).is_some()).collect();
     let (schema, limits) = (Arc::new(Schema::new(fields)), opening.limits.clone());
-    Ok(Box::new(CsvSource { files, schema, given, shards, limits }))
+    Ok(Box::new(CsvSource { format, separator, files, schema, given, shards, limits }))
 }
 
 /// What the cells of a sample can all be read as, by the same rules as all cells are read later.
@@ -182,7 +189,7 @@ fn holds(data_type: &DataType) -> bool {
 
 impl Source for CsvSource {
     fn format(&self) -> Format {
-        Format::Csv
+        self.format
     }
 
     fn schema(&self) -> &SchemaRef {
@@ -193,9 +200,13 @@ impl Source for CsvSource {
         &self.shards
     }
 
+    fn paths(&self) -> Vec<PathBuf> {
+        files::paths(&self.files)
+    }
+
     fn read<'a>(&'a self, shard: usize, columns: &[usize], budget: &'a Budget) -> Result<Box<dyn Batches + 'a>> {
         let Some(found) = self.files.get(shard) else { return Ok(Box::new(Nothing)) };
-        let mut records = Records::open(found, &self.limits)?;
+        let mut records = Records::open(found, &self.limits, self.separator)?;
         records.header()?;
         let schema = Arc::new(self.schema.project(columns).map_err(unexpected)?);
         // Text, and what it is cast to.
@@ -207,7 +218,7 @@ impl Source for CsvSource {
             let kind = field.data_type();
             let bare = !given && (kind.is_integer() || kind.is_floating());
             let hint = "give a type that a text can be read as";
-            grown.push((growing(kind, given).ok_or_else(|| refused(Format::Csv, field, hint))?, bare));
+            grown.push((growing(kind, given).ok_or_else(|| refused(self.format, field, hint))?, bare));
         }
         let (columns, width) = (columns.to_vec(), self.schema.fields().len());
         Ok(Box::new(Reader { records, schema, columns, growing: grown, width }))
@@ -215,7 +226,7 @@ impl Source for CsvSource {
 
     fn texts(&self) -> Vec<Text> {
         let text = |(number, found): (usize, &Found)| {
-            Text::new(found, &self.limits, Format::Csv, &self.given, number..number + 1)
+            Text::new(found, &self.limits, self.format, &self.given, number..number + 1)
         };
         self.files.iter().enumerate().map(text).collect()
     }
@@ -237,7 +248,7 @@ impl Reader {
         let place = Place::file(Arc::clone(self.records.input.name())).column(field.name().as_str());
         let quotes = if quoted { " in quotes" } else { "" };
         let what = format!(
-            "line {}: {}{quotes} is no {}: {why}; give another type with --schema",
+            "line {}: {}{quotes} is not a valid {}: {why}; give another type with --schema",
             self.records.started,
             scalar::shown(cell),
             type_text(field.data_type())
@@ -288,22 +299,30 @@ impl Batches for Reader {
 
 #[derive(Debug)]
 struct CsvSink {
+    format: Format,
+    separator: u8,
     schema: SchemaRef,
     packing: Packing,
     target: u64,
 }
 
-pub(crate) fn sink(schema: &SchemaRef, options: &ConvertOptions) -> Result<Box<dyn Sink>> {
+/// The sink of values separated by `separator`, which is what `format` has.
+pub(crate) fn sink(
+    format: Format,
+    separator: u8,
+    schema: &SchemaRef,
+    options: &ConvertOptions,
+) -> Result<Box<dyn Sink>> {
     for field in schema.fields() {
         if !holds(&plain(field.data_type())) {
             let hint = "choose columns with --columns, or another type with --schema";
-            return Err(refused(Format::Csv, field, hint));
+            return Err(refused(format, field, hint));
         }
     }
     let allowed = ["none", "gzip", "zstd"];
-    let packing = Packing::parse(options.compression.as_deref(), Format::Csv, &allowed, Packing::None)?;
+    let packing = Packing::parse(options.compression.as_deref(), format, &allowed, Packing::None)?;
     let target = if options.shards.is_some() { u64::MAX } else { options.target_file_size };
-    Ok(Box::new(CsvSink { schema: Arc::clone(schema), packing, target }))
+    Ok(Box::new(CsvSink { format, separator, schema: Arc::clone(schema), packing, target }))
 }
 
 fn plain(data_type: &DataType) -> DataType {
@@ -318,40 +337,46 @@ fn plain(data_type: &DataType) -> DataType {
 
 impl Sink for CsvSink {
     fn format(&self) -> Format {
-        Format::Csv
+        self.format
     }
 
-    fn writer(&self, directory: &Path) -> Result<Box<dyn Writer>> {
-        let (schema, packing) = (Arc::clone(&self.schema), self.packing);
+    fn writer(&self, directory: &Path, _: &str) -> Result<Box<dyn Writer>> {
+        let (schema, packing, separator) = (Arc::clone(&self.schema), self.packing, self.separator);
         let make = move |path: &Path| -> Result<Box<dyn Rows>> {
             let mut output = Output::create(path, packing)?;
             let mut header = Vec::new();
             for (number, field) in schema.fields().iter().enumerate() {
                 if number > 0 {
-                    header.push(b',');
+                    header.push(separator);
                 }
-                quote(field.name(), &mut header);
+                quote(field.name(), separator, &mut header);
             }
             header.push(b'\n');
             output.put(&header)?;
-            Ok(Box::new(CsvRows { output }))
+            Ok(Box::new(CsvRows { output, separator }))
         };
-        Ok(RollingWriter::writer(directory, &ending("csv", self.packing), self.target, Arc::new(make)))
+        Ok(RollingWriter::writer(
+            directory,
+            &ending(self.format.extension(), self.packing),
+            self.target,
+            Arc::new(make),
+        ))
     }
 
     fn name(&self, _: &Part, number: usize, _: usize) -> String {
-        format!("part-{number:05}.{}", ending("csv", self.packing))
+        format!("part-{number:05}.{}", ending(self.format.extension(), self.packing))
     }
 }
 
 struct CsvRows {
     output: Output,
+    separator: u8,
 }
 
 /// Appends text as a cell: in quotes if it is empty, or holds what would end it, or could be taken for something else.
-fn quote(text: &str, out: &mut Vec<u8>) {
+fn quote(text: &str, separator: u8, out: &mut Vec<u8>) {
     let plain = !text.is_empty()
-        && !text.bytes().any(|byte| matches!(byte, b',' | b'"' | b'\n' | b'\r'))
+        && !text.bytes().any(|byte| byte == separator || matches!(byte, b'"' | b'\n' | b'\r'))
         && !text.starts_with(char::is_whitespace)
         && !text.ends_with(char::is_whitespace)
         && !text.starts_with('\u{feff}');
@@ -389,10 +414,12 @@ impl Rows for CsvRows {
         for row in 0..batch.num_rows() {
             for (number, column) in columns.iter().enumerate() {
                 if number > 0 {
-                    line.push(b',');
+                    line.push(self.separator);
                 }
                 match column {
-                    Cells::Text(text) if text.is_valid(row) => quote(text.as_string_view().value(row), &mut line),
+                    Cells::Text(text) if text.is_valid(row) => {
+                        quote(text.as_string_view().value(row), self.separator, &mut line)
+                    }
                     Cells::Shown(formatter, array) if array.is_valid(row) => {
                         let text = formatter.value(row).try_to_string().map_err(unexpected)?;
                         line.extend_from_slice(text.as_bytes());

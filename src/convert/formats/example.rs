@@ -12,7 +12,7 @@ use crate::convert::errors::{refused, refused_value, unexpected};
 use crate::convert::format::Format;
 use crate::convert::types::{is_binary, is_text, item, type_text};
 use crate::convert::values::cells::as_type_of;
-use crate::error::{Error, Result};
+use crate::error::{Error, Place, Result};
 use crate::schema::cast;
 
 /// `tf.train.Feature`: one kind of list.
@@ -367,11 +367,9 @@ impl Column {
         if self.levels > 0 {
             array = list(array, outer, Some(valid))?;
         }
-        cast(&array, &self.data_type).map_err(|misfit| Error::Mismatch {
-            what: format!("feature {:?}", self.name),
-            expected: type_text(&self.data_type),
-            found: format!("other values ({misfit})"),
-            hint: "give its type with --schema".into(),
+        cast(&array, &self.data_type).map_err(|misfit| {
+            let place = Place::default().column(self.name.as_str());
+            Error::corrupt(place, format!("{misfit}; give its type with --schema"))
         })
     }
 }

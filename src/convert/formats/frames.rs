@@ -44,7 +44,7 @@ pub(crate) struct Frames {
 
 /// What is said of a file that lacks its end.
 const CUT: &str =
-    "it begins as an Arrow file and has not its end: the mark, the footer and the magic; it was cut short";
+    "it begins as an Arrow file, but its end is missing (the mark, the footer and the magic); it was cut short";
 
 /// Rows of a file, counted by what the heads of its batches say: no column is decoded.
 pub(crate) fn count(found: &Found) -> Result<u64> {

@@ -30,7 +30,7 @@ pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>>
     let place = || Place::file("state.json");
     let content = tree.small("state.json", opening.limits.max_index_bytes)?;
     let state: Value = serde_json::from_slice(&content)
-        .map_err(|error| Error::corrupt_by(place(), "it is no state of a dataset", error))?;
+        .map_err(|error| Error::corrupt_by(place(), "it is not a state of a dataset", error))?;
     let names = state.get("_data_files").and_then(Value::as_array);
     let names = names.ok_or_else(|| Error::corrupt(place(), "it names no data files"))?;
     if state.get("_indices_data_files").and_then(Value::as_array).is_some_and(|files| !files.is_empty()) {
@@ -79,7 +79,7 @@ impl Sink for DatasetsSink {
         Format::Datasets
     }
 
-    fn writer(&self, directory: &Path) -> Result<Box<dyn Writer>> {
+    fn writer(&self, directory: &Path, _: &str) -> Result<Box<dyn Writer>> {
         let (schema, compression) = (Arc::clone(&self.schema), self.compression);
         let make = move |path: &Path| StreamRows::create(path, &schema, compression);
         Ok(RollingWriter::writer(directory, "arrow", self.target, Arc::new(make)))

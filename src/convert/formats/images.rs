@@ -20,7 +20,6 @@ use crate::convert::limits::Limits;
 use crate::convert::options::ConvertOptions;
 use crate::convert::read::files::{self, Found};
 use crate::convert::read::listing::Listing;
-use crate::convert::rolling::prefix;
 use crate::convert::sink::{Part, Sink, Writer};
 use crate::convert::source::{Batches, Opening, Shard, Source};
 use crate::convert::types::{is_binary, is_text};
@@ -72,7 +71,7 @@ struct FolderSource {
 
 pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>> {
     if tree.file()?.is_some() {
-        return Err(Error::config("src", format!("{} is no directory of classes", tree.shown())));
+        return Err(Error::config("src", format!("{} is not a directory of classes", tree.shown())));
     }
     let files = tree.list(&opening.limits, &is_image)?;
     if files.is_empty() {
@@ -161,6 +160,10 @@ impl Source for FolderSource {
         &self.shards
     }
 
+    fn paths(&self) -> Vec<PathBuf> {
+        files::paths(&self.files)
+    }
+
     fn place(&self, shard: usize, row: u64) -> Place {
         // Each row is a file.
         let file = self.ranges.get(shard).and_then(|range| self.files.get(range.start + usize::try_from(row).ok()?));
@@ -198,7 +201,7 @@ impl Batches for Reader<'_> {
             labels.push(match (class, self.source.label) {
                 (Some(class), Label::Digits) => Some(class.parse::<i64>().map_err(|_| {
                     let place = Place::file(Arc::clone(&file.name)).column("label");
-                    Error::corrupt(place, "the directory is no number, as those that were written are")
+                    Error::corrupt(place, "the directory is not a number, as those that were written are")
                 })?),
                 (Some(class), _) if self.source.labels.is_some() => {
                     self.source.labels.as_ref().and_then(|labels| labels.of(class))
@@ -243,9 +246,11 @@ struct FolderSink {
     path: Option<String>,
     /// Whether there is a label beside the class.
     labelled: bool,
+    /// Whether images were encoded again, so that a name may have the ending of what they were.
+    anew: bool,
 }
 
-pub(crate) fn sink(schema: &SchemaRef, _: &ConvertOptions) -> Result<Box<dyn Sink>> {
+pub(crate) fn sink(schema: &SchemaRef, options: &ConvertOptions) -> Result<Box<dyn Sink>> {
     let fields = schema.fields();
     let images: Vec<_> = fields.iter().filter(|field| is_binary(field.data_type()) && holds_images(field)).collect();
     let image = match images[..] {
@@ -272,7 +277,8 @@ pub(crate) fn sink(schema: &SchemaRef, _: &ConvertOptions) -> Result<Box<dyn Sin
         }
     }
     let labelled = class.as_deref() == Some("class") && number("label").is_some();
-    Ok(Box::new(FolderSink { image, class, path, labelled }))
+    let anew = options.resize.is_some() || options.image_quality.is_some();
+    Ok(Box::new(FolderSink { image, class, path, labelled, anew }))
 }
 
 impl Sink for FolderSink {
@@ -284,13 +290,11 @@ impl Sink for FolderSink {
         false
     }
 
-    fn writer(&self, directory: &Path) -> Result<Box<dyn Writer>> {
-        let prefix = prefix(&directory.join("x"));
-        let prefix = prefix.strip_suffix("_x").unwrap_or(&prefix).to_owned();
+    fn writer(&self, directory: &Path, unit: &str) -> Result<Box<dyn Writer>> {
         Ok(Box::new(FolderWriter {
             sink: self.clone(),
             directory: directory.to_owned(),
-            prefix,
+            prefix: unit.to_owned(),
             labels: Labels::default(),
             rows: 0,
             parts: Vec::new(),
@@ -334,6 +338,12 @@ fn several(class: &str, one: Option<i64>, other: Option<i64>, place: String) -> 
         format!("the class {class:?} with the labels {} and {}{place} in images", shown(other), shown(one)),
         "a class has one label; leave out `label`, or leave out `class` for directories named by the label",
     )
+}
+
+/// Whether `ending` of a file's name says the format whose ending is `known`.
+pub(crate) fn ends_so(ending: &str, known: &str) -> bool {
+    let ending = ending.to_ascii_lowercase();
+    ending == known || (ending == "jpeg" && known == "jpg")
 }
 
 /// Whether a text is one plain name of a file or directory.
@@ -390,13 +400,16 @@ impl Writer for FolderWriter {
                 Ok("GIF") => "gif",
                 Ok(_) => "bmp",
                 Err(error) => {
-                    let what = format!("what is no image ({error})");
+                    let what = format!("something that is not an image ({error})");
                     return Err(refused_value(Format::Images, &self.sink.image, self.rows, &what, ""));
                 }
             };
             let given = self.text(paths.as_ref(), self.sink.path.as_ref(), at)?;
             let file = match given.as_deref().map(|path| path.rsplit('/').next().unwrap_or(path)) {
-                Some(name) if is_plain(name) && is_image(name) => name.to_owned(),
+                Some(name) if is_plain(name) && is_image(name) => match name.rsplit_once('.') {
+                    Some((stem, old)) if self.sink.anew && !ends_so(old, ending) => format!("{stem}.{ending}"),
+                    _ => name.to_owned(),
+                },
                 Some(name) if is_plain(name) => format!("{name}.{ending}"),
                 Some(name) => {
                     let what = format!("the path {:?}", name.chars().take(60).collect::<String>());

@@ -2,7 +2,7 @@
 //!
 //! How messages are framed, and when a file is whole, is a matter of `frames`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, RecordBatch};
@@ -14,17 +14,17 @@ use serde_json::Value;
 
 use super::frames::Frames;
 use crate::convert::budget::{Budget, Permit};
-use crate::convert::errors::unexpected;
+use crate::convert::errors::{differs, unexpected};
 use crate::convert::format::Format;
 use crate::convert::options::{ConvertOptions, Packing};
-use crate::convert::read::files::Found;
+use crate::convert::read::files::{self, Found};
 use crate::convert::read::listing::Listing;
 use crate::convert::rolling::{Output, RollingWriter, Rows};
 use crate::convert::sink::{Part, Sink, Writer};
 use crate::convert::source::{Batches, Nothing, Opening, Shard, Source, slices};
 use crate::convert::types::schema_json;
 use crate::convert::values::cells::as_type_of;
-use crate::error::{Error, Result};
+use crate::error::{Error, Place, Result};
 
 #[derive(Debug)]
 pub(crate) struct IpcSource {
@@ -50,12 +50,9 @@ impl IpcSource {
                 None => schema = Some(found),
                 Some(first) if first.fields() == found.fields() => {}
                 Some(first) => {
-                    return Err(Error::Mismatch {
-                        what: format!("the columns of file {} and of the first one", file.name),
-                        expected: format!("{:?}", schema_json(first)),
-                        found: format!("{:?}", schema_json(&found)),
-                        hint: "convert them one by one".into(),
-                    });
+                    let (expected, found) = (format!("{:?}", schema_json(first)), format!("{:?}", schema_json(&found)));
+                    let what = "its columns and those of the first file";
+                    return Err(differs(Place::file(&*file.name), what, expected, found, "convert them one by one"));
                 }
             }
         }
@@ -87,6 +84,10 @@ impl Source for IpcSource {
 
     fn shards(&self) -> &[Shard] {
         &self.shards
+    }
+
+    fn paths(&self) -> Vec<PathBuf> {
+        files::paths(&self.files)
     }
 
     fn read<'a>(&'a self, shard: usize, columns: &[usize], budget: &'a Budget) -> Result<Box<dyn Batches + 'a>> {
@@ -172,7 +173,7 @@ impl Sink for IpcSink {
         Format::Arrow
     }
 
-    fn writer(&self, directory: &Path) -> Result<Box<dyn Writer>> {
+    fn writer(&self, directory: &Path, _: &str) -> Result<Box<dyn Writer>> {
         let (schema, compression) = (Arc::clone(&self.schema), self.compression);
         Ok(RollingWriter::writer(
             directory,

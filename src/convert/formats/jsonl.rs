@@ -1,12 +1,11 @@
 //! JSON Lines: an object per line. Types are those given, those a conversion wrote, or what a sample of the lines has in common.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
-use arrow::compute::cast;
-use arrow::datatypes::{DataType, Field, Fields, Float64Type, Schema, SchemaRef};
+use arrow::array::{Array, ArrayRef, RecordBatch};
+use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef};
 use arrow::json::writer::{LineDelimited, WriterBuilder};
 use serde_json::Value;
 
@@ -15,7 +14,7 @@ use crate::convert::errors::{refused, refused_value, unexpected};
 use crate::convert::format::Format;
 use crate::convert::limits::{BATCH_BYTES, BATCH_ROWS, Limits};
 use crate::convert::options::{ConvertOptions, Packing};
-use crate::convert::read::files::Found;
+use crate::convert::read::files::{self, Found};
 use crate::convert::read::input::Input;
 use crate::convert::read::listing::Listing;
 use crate::convert::rolling::{Output, RollingWriter, Rows, ending};
@@ -24,6 +23,7 @@ use crate::convert::source::{Batches, Nothing, Opening, Shard, Source, Text};
 use crate::convert::types::{is_text, item};
 use crate::convert::values::json::{Broken, Lexer, Token};
 use crate::convert::values::objects::{Objects, Wrong};
+use crate::convert::values::unheld::{Unheld, unheld};
 use crate::convert::values::{scalar, timezone};
 use crate::error::{Error, Place, Result};
 
@@ -166,10 +166,10 @@ struct Members(BTreeMap<String, Seen>);
 impl Members {
     /// Takes in a line, which is to be one object.
     fn object(&mut self, line: &[u8]) -> Result<(), String> {
-        let broken = |why: &str| format!("the line is no JSON: {why}");
+        let broken = |why: &str| format!("the line is not JSON: {why}");
         let mut lexer = Lexer::new(line);
         if lexer.value().map_err(broken)? != Token::Object {
-            return Err("the line is no object; JSON Lines has one object per line".to_owned());
+            return Err("the line is not an object; JSON Lines has one object per line".to_owned());
         }
         self.see(&mut lexer).and_then(|()| lexer.end()).map_err(broken)
     }
@@ -291,6 +291,10 @@ impl Source for JsonSource {
         &self.shards
     }
 
+    fn paths(&self) -> Vec<PathBuf> {
+        files::paths(&self.files)
+    }
+
     fn read<'a>(&'a self, shard: usize, columns: &[usize], _: &'a Budget) -> Result<Box<dyn Batches + 'a>> {
         let piece = self.pieces.get(shard).and_then(|(file, start, end)| Some((self.files.get(*file)?, *start, *end)));
         let Some((found, start, end)) = piece else { return Ok(Box::new(Nothing)) };
@@ -398,7 +402,7 @@ impl Sink for JsonSink {
         Format::Jsonl
     }
 
-    fn writer(&self, directory: &Path) -> Result<Box<dyn Writer>> {
+    fn writer(&self, directory: &Path, _: &str) -> Result<Box<dyn Writer>> {
         let packing = self.packing;
         let make = move |path: &Path| -> Result<Box<dyn Rows>> {
             Ok(Box::new(JsonRows { output: Output::create(path, packing)?, rows: 0 }))
@@ -419,15 +423,8 @@ struct JsonRows {
 impl Rows for JsonRows {
     fn write(&mut self, batch: &RecordBatch) -> Result<()> {
         for (field, column) in batch.schema_ref().fields().iter().zip(batch.columns()) {
-            if let Some(row) = not_finite(column)? {
-                let hint = "JSON has no NaN and no infinity";
-                return Err(refused_value(
-                    Format::Jsonl,
-                    field.name(),
-                    self.rows + row as u64,
-                    "a NaN or infinity",
-                    hint,
-                ));
+            if let Some(Unheld { row, what, hint }) = unheld(column)? {
+                return Err(refused_value(Format::Jsonl, field.name(), self.rows + row as u64, what, hint));
             }
         }
         let names = batch.schema_ref().fields().iter().map(|field| field.name().clone());
@@ -452,40 +449,9 @@ impl Rows for JsonRows {
     }
 }
 
-/// A row with a float in it, at any depth, that is not finite.
-pub(crate) fn not_finite(column: &ArrayRef) -> Result<Option<usize>> {
-    let deep = |data_type: &DataType| data_type.is_floating() || data_type.is_nested();
-    match column.data_type() {
-        kind if kind.is_floating() => {
-            let wide = cast(column, &DataType::Float64).map_err(unexpected)?;
-            let wide = wide.as_primitive::<Float64Type>();
-            Ok(wide.iter().position(|value| value.is_some_and(|value| !value.is_finite())))
-        }
-        DataType::Struct(_) => {
-            for inner in column.as_struct().columns().iter().filter(|inner| deep(inner.data_type())) {
-                if let Some(row) = not_finite(inner)? {
-                    return Ok(Some(row));
-                }
-            }
-            Ok(None)
-        }
-        kind => {
-            let Some(item) = item(kind).filter(|item| deep(item)) else { return Ok(None) };
-            let large = DataType::LargeList(Arc::new(Field::new("item", item.clone(), true)));
-            let lists = cast(column, &large).map_err(unexpected)?;
-            let lists = lists.as_list::<i64>();
-            for row in (0..lists.len()).filter(|row| lists.is_valid(*row)) {
-                if not_finite(&lists.value(row))?.is_some() {
-                    return Ok(Some(row));
-                }
-            }
-            Ok(None)
-        }
-    }
-}
-
 /// Each value of a column as JSON; null for null.
 pub(crate) fn texts(column: &ArrayRef) -> Result<arrow::array::StringArray> {
+    let column = &timezone::offset(column)?;
     let field = Field::new("c", column.data_type().clone(), true);
     let batch =
         RecordBatch::try_new(Arc::new(Schema::new(vec![field])), vec![Arc::clone(column)]).map_err(unexpected)?;

@@ -29,7 +29,7 @@ pub(crate) fn read(tree: &Listing, limits: &Limits) -> Result<Option<Labels>> {
         Err(error) => return Err(error),
     };
     let by_class = serde_json::from_slice(&text)
-        .map_err(|error| Error::corrupt_by(Place::file(NAME), "it is no object of labels by class", error))?;
+        .map_err(|error| Error::corrupt_by(Place::file(NAME), "it is not an object of labels by class", error))?;
     Ok(Some(Labels { by_class, text: String::from_utf8_lossy(&text).into_owned() }))
 }
 
@@ -55,7 +55,7 @@ impl Labels {
 
     /// The error for a class without one.
     pub(crate) fn lacks(&self, class: &str) -> Error {
-        let what = format!("the class {class:?} is none of the {} that have a label there", self.by_class.len());
+        let what = format!("the class {class:?} is not among the {} that have a label there", self.by_class.len());
         Error::corrupt(Place::file(NAME), what)
     }
 

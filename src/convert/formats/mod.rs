@@ -67,6 +67,7 @@ fn open_in(tree: Option<Listing>, format: Format, src: &str, opening: &Opening) 
         Format::Parquet | Format::Petastorm => return parquet::open(src, opening),
         Format::Arrow => ipc::open,
         Format::Csv => csv::open,
+        Format::Tsv => csv::open_tabs,
         Format::Jsonl => jsonl::open,
         Format::Tfrecord => tfrecord::open,
         Format::Webdataset => webdataset::open,
@@ -76,7 +77,26 @@ fn open_in(tree: Option<Listing>, format: Format, src: &str, opening: &Opening) 
         Format::Datasets => huggingface::open,
     };
     let tree = tree.map_or_else(|| Listing::open(src, &opening.storage_options, opening.read_bytes), Ok)?;
-    open(&tree, opening)
+    let source = open(&tree, opening)?;
+    unpartitioned(&*source)?;
+    Ok(source)
+}
+
+/// Refuses `key=value` directories where they would be lost: only Parquet makes columns of them. Those of images are classes, those of
+/// arrays are in `path`, and an index of MDS names its directories.
+fn unpartitioned(source: &dyn Source) -> Result<()> {
+    match source.format() {
+        Format::Arrow | Format::Csv | Format::Tsv | Format::Jsonl | Format::Tfrecord | Format::Webdataset => {}
+        _ => return Ok(()),
+    }
+    let directories = source.shards().iter().filter_map(|shard| shard.id.rsplit_once('/')).map(|(above, _)| above);
+    match directories.flat_map(|above| above.split('/')).find(|name| name.find('=').is_some_and(|at| at > 0)) {
+        Some(name) => Err(Error::unsupported(
+            format!("a directory {name:?}, whose value would be lost, in a source of {}", source.format()),
+            "convert the directories one by one, or rename them",
+        )),
+        None => Ok(()),
+    }
 }
 
 /// The sink of `format` for columns `schema`.
@@ -92,11 +112,13 @@ pub(crate) fn sink(
     sample: &RecordBatch,
 ) -> Result<Box<dyn Sink>> {
     check_names(format, schema)?;
+    check_options(format, options)?;
     match format {
         Format::Parquet => parquet::sink(schema, options, sample, false),
         Format::Petastorm => parquet::sink(schema, options, sample, true),
         Format::Arrow => ipc::sink(schema, options),
-        Format::Csv => csv::sink(schema, options),
+        Format::Csv => csv::sink(format, b',', schema, options),
+        Format::Tsv => csv::sink(format, b'\t', schema, options),
         Format::Jsonl => jsonl::sink(schema, options),
         Format::Tfrecord => tfrecord::sink(schema, options),
         Format::Webdataset => webdataset::sink(schema, options),
@@ -105,6 +127,25 @@ pub(crate) fn sink(
         Format::Numpy => numpy::sink(schema, options),
         Format::Datasets => huggingface::sink(schema, options),
     }
+}
+
+/// Refuses options that the format has no use for: whoever gives one expects something of it.
+fn check_options(format: Format, options: &ConvertOptions) -> Result<()> {
+    let named_by_rows = matches!(format, Format::Images | Format::Numpy);
+    let groups = matches!(format, Format::Parquet | Format::Petastorm);
+    let level = options.compression.as_deref().is_some_and(|name| name.contains(':'));
+    let level = level && matches!(format, Format::Arrow | Format::Datasets);
+    for (option, given, why) in [
+        ("shards", named_by_rows && options.shards.is_some(), "each row is a file; leave it out"),
+        ("compression", named_by_rows && options.compression.is_some(), "files stay as they are; leave it out"),
+        ("rows_per_group", !groups && options.rows_per_group.is_some(), "only Parquet has row groups; leave it out"),
+        ("compression", level, "its zstd takes no level; write zstd"),
+    ] {
+        if given {
+            return Err(Error::config(option, format!("{format}: {why}")));
+        }
+    }
+    Ok(())
 }
 
 /// Refuses two columns of one name, and no columns.

@@ -10,13 +10,12 @@ use arrow::datatypes::{DataType, Field, Metadata, Schema, SchemaRef};
 use serde_json::Value;
 
 use crate::convert::budget::Budget;
-use crate::convert::errors::{refused, refused_value, unexpected};
+use crate::convert::errors::{differs, refused, refused_value, unexpected};
 use crate::convert::format::Format;
 use crate::convert::limits::Limits;
 use crate::convert::options::ConvertOptions;
 use crate::convert::read::files::{self, Found};
 use crate::convert::read::listing::Listing;
-use crate::convert::rolling::prefix;
 use crate::convert::sink::{Part, Sink, Writer};
 use crate::convert::source::{Batches, Opening, Shard, Source};
 use crate::convert::types::{dtype, is_binary, is_text, item};
@@ -32,6 +31,8 @@ struct ArraySource {
     files: Vec<Found>,
     ranges: Vec<std::ops::Range<usize>>,
     codec: Codec,
+    /// The column that names the files.
+    path: Option<String>,
     schema: SchemaRef,
     shards: Vec<Shard>,
     limits: Limits,
@@ -45,17 +46,18 @@ pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>>
     };
     let zipped = first.name.ends_with(".npz");
     if let Some(other) = files.iter().find(|file| file.name.ends_with(".npz") != zipped) {
-        return Err(Error::Mismatch {
-            what: format!("the kind of file {} and of {}", other.name, first.name),
-            expected: if zipped { ".npz" } else { ".npy" }.to_owned(),
-            found: if zipped { ".npy" } else { ".npz" }.to_owned(),
-            hint: "convert them one by one".into(),
-        });
+        let (expected, found) = if zipped { (".npz", ".npy") } else { (".npy", ".npz") };
+        let what = format!("its kind and that of {}", first.name);
+        return Err(differs(Place::file(&*other.name), &what, expected, found, "convert them one by one"));
     }
     let codec = if zipped { Codec::Npz } else { Codec::Npy };
-    // The name of the column is the one it was written from.
-    let written = opening.written.iter().flat_map(|schema| schema.fields()).find(|field| field.name() != "path");
-    let name = written.map_or("array", |field| field.name().as_str());
+    // The names of the columns are those that they were written from.
+    let written = || opening.written.iter().flat_map(|schema| schema.fields());
+    let name = written().find(|field| !is_path(field)).map_or("array", |field| field.name().as_str());
+    let path = match &opening.written {
+        Some(_) => written().find(|field| is_path(field)).map(|field| field.name().clone()),
+        None => Some("path".to_owned()),
+    };
     let array = match opening.wanted(name) {
         Some(wanted) => Field::new(name, wanted.clone(), false).with_metadata(opening.metadata(name)),
         None => {
@@ -71,9 +73,7 @@ pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>>
         return Err(refused(Format::Numpy, &array, "a file holds an array, or a list of numbers"));
     }
     let mut fields = Vec::new();
-    if opening.written.as_ref().is_none_or(|schema| schema.field_with_name("path").is_ok()) {
-        fields.push(Field::new("path", DataType::Utf8, false));
-    }
+    fields.extend(path.as_ref().map(|path| Field::new(path, DataType::Utf8, false)));
     fields.push(array);
     let (mut ranges, mut shards) = (Vec::new(), Vec::new());
     for start in (0..files.len()).step_by(SHARD_FILES) {
@@ -93,7 +93,7 @@ pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>>
         ranges.push(range);
     }
     let (schema, limits) = (Arc::new(Schema::new(fields)), opening.limits.clone());
-    Ok(Box::new(ArraySource { files, ranges, codec, schema, shards, limits }))
+    Ok(Box::new(ArraySource { files, ranges, codec, path, schema, shards, limits }))
 }
 
 impl Source for ArraySource {
@@ -107,6 +107,10 @@ impl Source for ArraySource {
 
     fn shards(&self) -> &[Shard] {
         &self.shards
+    }
+
+    fn paths(&self) -> Vec<PathBuf> {
+        files::paths(&self.files)
     }
 
     fn place(&self, shard: usize, row: u64) -> Place {
@@ -150,7 +154,7 @@ impl Batches for Reader<'_> {
         let paths: ArrayRef = Arc::new(paths.finish());
         let mut columns = Vec::with_capacity(2);
         for field in self.schema.fields() {
-            columns.push(if field.name() == "path" {
+            columns.push(if self.source.path.as_ref() == Some(field.name()) {
                 Arc::clone(&paths)
             } else {
                 from_npy(&cells, self.source.codec, field)?
@@ -164,6 +168,11 @@ impl Batches for Reader<'_> {
     fn consumed(&self) -> u64 {
         self.consumed
     }
+}
+
+/// Whether a column names the files of the rows.
+fn is_path(field: &Field) -> bool {
+    is_text(field.data_type()) && matches!(field.name().as_str(), "path" | "__key__")
 }
 
 #[derive(Debug, Clone)]
@@ -183,7 +192,7 @@ pub(crate) fn sink(schema: &SchemaRef, _: &ConvertOptions) -> Result<Box<dyn Sin
         };
         if let (Some(codec), None) = (codec, &array) {
             array = Some((field.name().clone(), codec));
-        } else if is_text(field.data_type()) && matches!(field.name().as_str(), "path" | "__key__") && path.is_none() {
+        } else if is_path(field) && path.is_none() {
             path = Some(field.name().clone());
         } else {
             let hint = "files hold one column of arrays or of lists of numbers, named by `path`; choose with --columns";
@@ -205,13 +214,11 @@ impl Sink for ArraySink {
         false
     }
 
-    fn writer(&self, directory: &Path) -> Result<Box<dyn Writer>> {
-        let prefix = prefix(&directory.join("x"));
-        let prefix = prefix.strip_suffix("_x").unwrap_or(&prefix).to_owned();
+    fn writer(&self, directory: &Path, unit: &str) -> Result<Box<dyn Writer>> {
         Ok(Box::new(ArrayWriter {
             sink: self.clone(),
             directory: directory.to_owned(),
-            prefix,
+            prefix: unit.to_owned(),
             rows: 0,
             parts: Vec::new(),
         }))

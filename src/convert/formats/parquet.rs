@@ -14,12 +14,13 @@ use crate::convert::budget::{Budget, Permit};
 use crate::convert::errors::{refused, unexpected};
 use crate::convert::format::Format;
 use crate::convert::options::{ConvertOptions, Packing};
+use crate::convert::read::listing;
 use crate::convert::sink::{Part, Sink, Writer};
 use crate::convert::source::{Batches, Opening, Shard, Source, slices};
 use crate::convert::types::{is_binary, item};
 use crate::convert::values::{cells, sample};
 use crate::dataset::{Compression, Dataset, DatasetWriter, Finished, OpenOptions, WriterOptions};
-use crate::error::{Error, Result};
+use crate::error::{Error, Place, Result};
 use crate::schema::Codec;
 
 #[derive(Debug)]
@@ -78,6 +79,18 @@ impl Source for ParquetSource {
 
     fn shards(&self) -> &[Shard] {
         &self.shards
+    }
+
+    fn place(&self, shard: usize, row: u64) -> Place {
+        self.dataset.place(shard).row(row)
+    }
+
+    fn paths(&self) -> Vec<PathBuf> {
+        if !self.dataset.is_local() {
+            return Vec::new();
+        }
+        let urls = (0..self.dataset.manifest().files.len()).filter_map(|file| self.dataset.url(file));
+        urls.filter_map(|url| listing::local_start(&url)).map(|(path, _)| path).collect()
     }
 
     fn read<'a>(&'a self, shard: usize, columns: &[usize], budget: &'a Budget) -> Result<Box<dyn Batches + 'a>> {
@@ -205,7 +218,7 @@ impl Sink for ParquetSink {
         if self.described.is_some() { Format::Petastorm } else { Format::Parquet }
     }
 
-    fn writer(&self, directory: &Path) -> Result<Box<dyn Writer>> {
+    fn writer(&self, directory: &Path, _: &str) -> Result<Box<dyn Writer>> {
         let writer = DatasetWriter::create(&directory.join("files"), Arc::clone(&self.schema), self.options.clone())?;
         let cells = self.described.clone();
         Ok(Box::new(ParquetWriter { directory: directory.to_owned(), writer, cells, rows: 0, written: false }))

@@ -65,7 +65,7 @@ impl Described {
         let mut writer = ArrowWriter::try_new(file, Arc::clone(&self.schema), None).map_err(wrong)?;
         // The pickle is ASCII, as all metadata of footers are text.
         let pickle = String::from_utf8(self.unischema.to_pickle()?).map_err(|error| {
-            Error::corrupt_by(Place::file("_common_metadata"), "the schema's pickle is no text", error)
+            Error::corrupt_by(Place::file("_common_metadata"), "the schema's pickle is not text", error)
         })?;
         writer.append_key_value_metadata(KeyValue::new(UNISCHEMA_KEY.to_owned(), pickle));
         let counts = row_group_counts_to_json(counts);

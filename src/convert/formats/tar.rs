@@ -114,7 +114,7 @@ impl TarReader {
                                 b"size" => {
                                     let number = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
                                     let number =
-                                        number.ok_or_else(|| self.input.corrupt(offset, "a size is no number"))?;
+                                        number.ok_or_else(|| self.input.corrupt(offset, "a size is not a number"))?;
                                     size = Some(number);
                                 }
                                 key if key.starts_with(b"GNU.sparse") => {
@@ -229,7 +229,7 @@ struct Header {
 
 impl Header {
     fn new(block: &[u8; BLOCK as usize]) -> Result<Self, String> {
-        let claimed = octal(&block[148..156]).ok_or("the checksum of a header is no number")?;
+        let claimed = octal(&block[148..156]).ok_or("the checksum of a header is not a number")?;
         let sum = |signed: bool| -> i64 {
             let value = |byte: u8| if signed { i64::from(byte as i8) } else { i64::from(byte) };
             let field = |(at, byte): (usize, &u8)| if (148..156).contains(&at) { 32 } else { value(*byte) };
@@ -239,7 +239,7 @@ impl Header {
         if i64::try_from(claimed).is_ok_and(|claimed| claimed != sum(false) && claimed != sum(true)) {
             return Err("the checksum of a header is wrong".to_owned());
         }
-        let size = number(&block[124..136]).ok_or("the size of a member is no number")?;
+        let size = number(&block[124..136]).ok_or("the size of a member is not a number")?;
         let cut = |bytes: &[u8]| -> Vec<u8> { bytes.iter().copied().take_while(|byte| *byte != 0).collect() };
         let mut name = cut(&block[..100]);
         // GNU's old format keeps times where ustar has the rest of the name.

@@ -7,7 +7,7 @@
 //! that is missing is null.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
@@ -21,7 +21,7 @@ use crate::convert::errors::unexpected;
 use crate::convert::format::Format;
 use crate::convert::limits::{BATCH_BYTES, BATCH_ROWS, Limits};
 use crate::convert::options::{ConvertOptions, Packing};
-use crate::convert::read::files::Found;
+use crate::convert::read::files::{self, Found};
 use crate::convert::read::input::Input;
 use crate::convert::read::listing::Listing;
 use crate::convert::rolling::{Output, RollingWriter, Rows, ending};
@@ -123,7 +123,7 @@ impl RecordReader {
         let name = self.input.name();
         decoded.map(|example| Some((at, example))).map_err(|error| {
             let place = Place::file(Arc::clone(name));
-            Error::corrupt_by(place, format!("byte {at}: a record is no tf.train.Example"), error)
+            Error::corrupt_by(place, format!("byte {at}: a record is not a tf.train.Example"), error)
         })
     }
 }
@@ -212,6 +212,10 @@ impl Source for RecordSource {
         &self.shards
     }
 
+    fn paths(&self) -> Vec<PathBuf> {
+        files::paths(&self.files)
+    }
+
     fn read<'a>(&'a self, shard: usize, columns: &[usize], _: &'a Budget) -> Result<Box<dyn Batches + 'a>> {
         let Some(found) = self.files.get(shard) else { return Ok(Box::new(Nothing)) };
         let reader = RecordReader::of(found, &self.limits)?;
@@ -243,7 +247,7 @@ impl Reader {
             None => Ok(()),
             Some((name, _)) => {
                 let what = format!(
-                    "a record has the feature {name:?}, which the sample of the first ones had not, or not so; give its type with --schema"
+                    "a record has the feature {name:?}, which the sample of the first ones does not have, or has in another form; give its type with --schema"
                 );
                 Err(self.reader.input.corrupt(at, what))
             }
@@ -299,7 +303,7 @@ impl Sink for RecordSink {
         Format::Tfrecord
     }
 
-    fn writer(&self, directory: &Path) -> Result<Box<dyn Writer>> {
+    fn writer(&self, directory: &Path, _: &str) -> Result<Box<dyn Writer>> {
         let packing = self.packing;
         // With steps in any column, all records are sequences: TensorFlow parses a file with one of the two.
         let sequence = self.schema.fields().iter().any(|field| example::is_sequence(field.data_type()));

@@ -4,7 +4,7 @@
 //! text, integers and text; everything else as the bytes it is.
 
 use std::collections::{BTreeMap, HashSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, RecordBatch, StringBuilder};
@@ -12,6 +12,7 @@ use arrow::buffer::{NullBuffer, OffsetBuffer};
 use arrow::datatypes::{DataType, Field, Int64Type, Schema, SchemaRef};
 use serde_json::Value;
 
+use super::images::ends_so;
 use super::members::Members;
 use super::{jsonl, tar};
 use crate::codec::image::probe;
@@ -20,7 +21,7 @@ use crate::convert::errors::{refused, refused_value, unexpected};
 use crate::convert::format::Format;
 use crate::convert::limits::{BATCH_BYTES, BATCH_ROWS, Limits};
 use crate::convert::options::{ConvertOptions, Packing};
-use crate::convert::read::files::Found;
+use crate::convert::read::files::{self, Found};
 use crate::convert::read::listing::Listing;
 use crate::convert::rolling::{self, Output, RollingWriter, Rows, prefix};
 use crate::convert::sink::{Part, Sink, Writer};
@@ -30,6 +31,7 @@ use crate::convert::values::cells::as_type_of;
 use crate::convert::values::objects::Values;
 use crate::convert::values::sample::is_image;
 use crate::convert::values::scalar::{self, growing, shown};
+use crate::convert::values::unheld::{Unheld, unheld};
 use crate::error::{Error, Place, Result};
 use crate::schema::cast;
 
@@ -184,6 +186,10 @@ impl Source for TarSource {
         &self.shards
     }
 
+    fn paths(&self) -> Vec<PathBuf> {
+        files::paths(&self.files)
+    }
+
     fn read<'a>(&'a self, shard: usize, columns: &[usize], _: &'a Budget) -> Result<Box<dyn Batches + 'a>> {
         let Some(found) = self.files.get(shard) else { return Ok(Box::new(Nothing)) };
         let members = Members::open(found, &self.limits)?;
@@ -234,7 +240,7 @@ impl Batches for Reader<'_> {
             }
             while let Some(member) = self.members.member()? {
                 let Some(name) = self.source.column(&member) else {
-                    let what = format!("has a member {member:?}, which the sample of the first ones had not");
+                    let what = format!("has a member {member:?}, which the sample of the first ones does not have");
                     return Err(self.wrong(&what));
                 };
                 // What is not asked for is passed over.
@@ -302,7 +308,7 @@ fn column(field: &Field, given: bool, cells: Cells) -> Result<ArrayRef, String> 
             Arc::new(builder.finish())
         }
         kind if kind.is_integer() && *kind != DataType::UInt64 || *kind == DataType::Boolean => {
-            let mut numbers = growing(kind, given).ok_or("its type is none of integers")?;
+            let mut numbers = growing(kind, given).ok_or("its type is not one of integers")?;
             for cell in cells.iter() {
                 let Some(cell) = cell else {
                     numbers.null();
@@ -311,7 +317,9 @@ fn column(field: &Field, given: bool, cells: Cells) -> Result<ArrayRef, String> 
                 let text = text(cell)?;
                 let number = text.trim();
                 // Classes that are true or false are kept as 1 and 0.
-                numbers.push(number).map_err(|why| format!("the member {} is no {kind}: {why}", shown(number)))?;
+                numbers
+                    .push(number)
+                    .map_err(|why| format!("the member {} is not a valid {kind}: {why}", shown(number)))?;
             }
             numbers.finish()
         }
@@ -320,7 +328,7 @@ fn column(field: &Field, given: bool, cells: Cells) -> Result<ArrayRef, String> 
             for cell in cells.iter() {
                 match cell {
                     Some(cell) => {
-                        values.push(cell).map_err(|wrong| format!("a member is no {kind}: {}", wrong.what))?;
+                        values.push(cell).map_err(|wrong| format!("a member is not a valid {kind}: {}", wrong.what))?;
                     }
                     None => values.null(),
                 }
@@ -347,8 +355,21 @@ enum Member {
     Bytes(String),
     /// Image files under this name and the ending of their format.
     Image(String),
+    /// Image files that were encoded again, under this name, whose ending is that of a format, and another ending where they are of another.
+    Anew(String),
     /// JSON under this name.
     Json(String),
+}
+
+impl Member {
+    /// The name after the key; of an image without the ending of its format.
+    fn file(&self) -> &str {
+        match self {
+            Self::Key => KEY,
+            Self::Text(name) | Self::Integer(name) | Self::Bytes(name) | Self::Json(name) => name,
+            Self::Image(name) | Self::Anew(name) => name,
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -361,6 +382,7 @@ struct TarSink {
 pub(crate) fn sink(schema: &SchemaRef, options: &ConvertOptions) -> Result<Box<dyn Sink>> {
     let mut members = Vec::with_capacity(schema.fields().len());
     let mut names = HashSet::new();
+    let anew = options.resize.is_some() || options.image_quality.is_some();
     for field in schema.fields() {
         let name = field.name().as_str();
         let bad = name.is_empty() || name.contains(['/', '\\', '\0']) || name.split('.').any(str::is_empty);
@@ -377,6 +399,7 @@ pub(crate) fn sink(schema: &SchemaRef, options: &ConvertOptions) -> Result<Box<d
             Member::Text(if known(&TEXTS) { name.to_owned() } else { with("txt") })
         } else if is_binary(kind) {
             match known(&BYTES) {
+                true if anew && is_image(field) => Member::Anew(name.to_owned()),
                 true => Member::Bytes(name.to_owned()),
                 false if is_image(field) => Member::Image(name.to_owned()),
                 false => Member::Bytes(with("bin")),
@@ -389,23 +412,25 @@ pub(crate) fn sink(schema: &SchemaRef, options: &ConvertOptions) -> Result<Box<d
             let hint = "samples hold text, integers, bytes, and numbers and lists as JSON; choose with --columns";
             return Err(refused(Format::Webdataset, field, hint));
         };
-        let file = match &member {
-            Member::Key => KEY,
-            Member::Text(name)
-            | Member::Integer(name)
-            | Member::Bytes(name)
-            | Member::Image(name)
-            | Member::Json(name) => name,
-        };
-        if !names.insert(file.to_owned()) {
+        if !names.insert(member.file().to_owned()) {
             return Err(refused(Format::Webdataset, field, "another column has the same ending"));
         }
         members.push(member);
     }
     for (member, field) in members.iter().zip(schema.fields()) {
-        let Member::Image(name) = member else { continue };
+        // Read back, that member would be taken for this column.
+        if member.file() != field.name() && names.contains(field.name()) {
+            let hint = format!("another column's member is {:?}; rename one, or choose with --columns", field.name());
+            return Err(refused(Format::Webdataset, field, &hint));
+        }
+    }
+    for (member, field) in members.iter().zip(schema.fields()) {
+        let (Member::Image(name) | Member::Anew(name)) = member else { continue };
         let ends = IMAGES.iter().map(|(_, end)| *end).chain(["bmp", "bin"]);
-        if let Some(other) = ends.map(|end| format!("{name}.{end}")).find(|other| names.contains(other)) {
+        if let Some(other) = ends
+            .map(|end| format!("{name}.{end}"))
+            .find(|other| names.contains(other) || schema.field_with_name(other).is_ok())
+        {
             let hint =
                 format!("its images may be {other:?}, as another column is; rename one, or choose with --columns");
             return Err(refused(Format::Webdataset, field, &hint));
@@ -424,11 +449,12 @@ impl Sink for TarSink {
         Format::Webdataset
     }
 
-    fn writer(&self, directory: &Path) -> Result<Box<dyn Writer>> {
-        let (members, packing) = (self.members.clone(), self.packing);
+    fn writer(&self, directory: &Path, unit: &str) -> Result<Box<dyn Writer>> {
+        let (members, packing, unit) = (self.members.clone(), self.packing, unit.to_owned());
         let make = move |path: &Path| -> Result<Box<dyn Rows>> {
             let output = Output::create(path, packing)?;
-            Ok(Box::new(TarRows { output, members: members.clone(), prefix: prefix(path), rows: 0, last: None }))
+            let prefix = prefix(&unit, path);
+            Ok(Box::new(TarRows { output, members: members.clone(), prefix, rows: 0, last: None }))
         };
         Ok(RollingWriter::writer(directory, &rolling::ending("tar", self.packing), self.target, Arc::new(make)))
     }
@@ -488,13 +514,12 @@ impl Rows for TarRows {
                     keys = Some(as_type_of(field.name(), self.rows, column, &DataType::Utf8View)?);
                     Arc::clone(column)
                 }
-                Member::Text(_) | Member::Bytes(_) | Member::Image(_) => bytes(column)?,
+                Member::Text(_) | Member::Bytes(_) | Member::Image(_) | Member::Anew(_) => bytes(column)?,
                 Member::Integer(_) => as_type_of(field.name(), self.rows, column, &DataType::Int64)?,
                 Member::Json(_) => {
-                    if let Some(row) = jsonl::not_finite(column)? {
-                        let (row, hint) =
-                            (self.rows + row as u64, "it is kept as JSON, which has no NaN and no infinity");
-                        return Err(refused_value(Format::Webdataset, field.name(), row, "a NaN or infinity", hint));
+                    if let Some(Unheld { row, what, hint }) = unheld(column)? {
+                        let row = self.rows + row as u64;
+                        return Err(refused_value(Format::Webdataset, field.name(), row, what, hint));
                     }
                     Arc::new(jsonl::texts(column)?)
                 }
@@ -519,12 +544,15 @@ impl Rows for TarRows {
                         put(name, column.as_primitive::<Int64Type>().value(at).to_string().as_bytes());
                     }
                     Member::Json(name) => put(name, column.as_string::<i32>().value(at).as_bytes()),
-                    Member::Image(name) => {
+                    Member::Image(name) | Member::Anew(name) => {
                         let cell = column.as_binary_view().value(at);
                         let format = probe(cell).ok().map(|info| info.format.name());
                         let known = IMAGES.iter().find(|(name, _)| Some(*name) == format);
                         let end = known.map_or(if format.is_some() { "bmp" } else { "bin" }, |(_, end)| *end);
-                        put(&format!("{name}.{end}"), cell);
+                        match member {
+                            Member::Anew(name) if ends_so(ending(name), end) => put(name, cell),
+                            _ => put(&format!("{name}.{end}"), cell),
+                        }
                     }
                 }
             }
@@ -576,5 +604,25 @@ mod tests {
             }
         }
         sink(&["image", "mask.jpg"]).unwrap();
+    }
+
+    #[test]
+    fn no_column_has_the_name_of_another_ones_member() {
+        let sink = |columns: &[(&str, DataType)]| {
+            let field = |(name, kind): &(&str, DataType)| Field::new(*name, kind.clone(), true);
+            let schema = Schema::new(columns.iter().map(field).collect::<Vec<_>>());
+            super::sink(&Arc::new(schema), &ConvertOptions::default())
+        };
+        for (column, member) in [(DataType::Utf8, "a.txt"), (DataType::Int64, "a.cls"), (DataType::Float32, "a.json")] {
+            for columns in [
+                [("a", column.clone()), (member, DataType::Binary)],
+                [(member, DataType::Binary), ("a", column.clone())],
+            ] {
+                let error = sink(&columns).unwrap_err().to_string();
+                assert!(error.contains(member), "{error}");
+            }
+        }
+        sink(&[("a", DataType::Utf8), ("b.txt", DataType::Binary)]).unwrap();
+        sink(&[("a.txt", DataType::Utf8), ("a", DataType::Binary)]).unwrap();
     }
 }

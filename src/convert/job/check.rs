@@ -8,19 +8,19 @@ use super::publish::Staging;
 use super::{Job, shuffle};
 use crate::convert::check::digest::{Digest, Summing};
 use crate::convert::check::{census, tokens, verify};
+use crate::convert::errors::{FAULT, differs};
 use crate::convert::format::Format;
 use crate::convert::formats;
 use crate::convert::source::Opening;
-use crate::error::{Error, Result};
+use crate::error::{Place, Result};
 
 impl Job {
     /// That no row was lost on the way: those of the source are those that were read, those that were selected are those that were
     /// written, and the files have them. With `verify` the rows of the source are counted once more, by [`census`].
     pub(crate) fn count(&self, staging: &Staging, done: &[Done]) -> Result<()> {
         let differs = |what: &str, expected: u64, found: u64| {
-            let hint = "nothing was published; this is a fault of the disk or of bowstring".to_owned();
             let rows = |count: u64| format!("{count} rows");
-            Error::Mismatch { what: what.to_owned(), expected: rows(expected), found: rows(found), hint }
+            differs(Place::file(crate::store::display(&self.src)), what, rows(expected), rows(found), FAULT)
         };
         let written: u64 = done.iter().map(|done| done.rows).sum();
         let (read, selected) = match self.options.shuffle {
@@ -73,20 +73,17 @@ impl Job {
             // Whole rows cannot be held against each other without all their columns.
             expected.sum.clone_from(&found.sum);
         }
-        compare(&expected, &found)?;
+        compare(&place, &expected, &found)?;
         if there != found.rows {
-            return Err(Error::Mismatch {
-                what: "rows as they were written".to_owned(),
-                expected: format!("{} rows", found.rows),
-                found: format!("{there} rows, counted without reading them"),
-                hint: "nothing was published; this is a fault of the disk or of bowstring".into(),
-            });
+            let (expected, counted) =
+                (format!("{} rows", found.rows), format!("{there} rows, counted without reading them"));
+            return Err(differs(Place::file(place), "rows as they were written", expected, counted, FAULT));
         }
         Ok(())
     }
 }
 
-fn compare(expected: &Digest, found: &Digest) -> Result<()> {
+fn compare(place: &str, expected: &Digest, found: &Digest) -> Result<()> {
     if expected == found {
         return Ok(());
     }
@@ -95,12 +92,8 @@ fn compare(expected: &Digest, found: &Digest) -> Result<()> {
         Some((column, _)) if expected.rows == found.rows => format!("column {:?} as it was written", column.name),
         _ => "rows as they were written".to_owned(),
     };
-    Err(Error::Mismatch {
-        what,
-        expected: format!("{} rows, digest {}", expected.rows, expected.sum),
-        found: format!("{} rows, digest {}", found.rows, found.sum),
-        hint: "nothing was published; this is a fault of the disk or of bowstring".into(),
-    })
+    let digest = |digest: &Digest| format!("{} rows, digest {}", digest.rows, digest.sum);
+    Err(differs(Place::file(place), &what, digest(expected), digest(found), FAULT))
 }
 
 #[cfg(test)]
@@ -108,6 +101,7 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
+    use crate::Error;
     use crate::convert::formats::tfrecord::write_record;
     use crate::convert::options::ConvertOptions;
     use crate::convert::sink::Part;
@@ -142,7 +136,7 @@ mod tests {
             job.count(&staging, &done(3, 3, 3)).unwrap();
             for (read, rows, filed) in [(2, 2, 2), (4, 4, 4), (3, 2, 2), (3, 3, 2)] {
                 let error = job.count(&staging, &done(read, rows, filed)).unwrap_err();
-                assert!(matches!(error, Error::Mismatch { .. }), "{name}, {read}, {rows}, {filed}: {error}");
+                assert!(matches!(error, Error::Corrupt { .. }), "{name}, {read}, {rows}, {filed}: {error}");
             }
             staging.abandon(false);
         }

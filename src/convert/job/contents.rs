@@ -17,13 +17,7 @@ use crate::convert::options::Packing;
 use crate::convert::parallel::parallel;
 use crate::convert::rolling::Output;
 use crate::error::Result;
-use crate::store::directory::{SUCCESS, failed, remove};
-
-/// The list of files.
-const FILES: &str = "_files";
-
-/// Deepest directories that are looked into.
-const MAX_DEPTH: usize = 64;
+use crate::store::directory::{FILES, failed, names, remove};
 
 /// A line of the list.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -123,32 +117,4 @@ fn digest(path: &Path) -> Result<(u64, String)> {
         }
     }
     Ok((bytes, hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()))
-}
-
-/// The names of all files below `directory`, sorted, with `/`; without the list, `_SUCCESS`, and names with a dot in front, which
-/// no reader takes for data.
-fn names(directory: &Path) -> Result<Vec<String>> {
-    let mut found = Vec::new();
-    descend(directory, "", 0, &mut found)?;
-    found.sort_unstable();
-    Ok(found)
-}
-
-fn descend(directory: &Path, prefix: &str, depth: usize, found: &mut Vec<String>) -> Result<()> {
-    for entry in fs::read_dir(directory).map_err(|error| failed("list", directory, error))? {
-        let entry = entry.map_err(|error| failed("list", directory, error))?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        if name.starts_with('.') || (depth == 0 && (name == SUCCESS || name == FILES)) {
-            continue;
-        }
-        let path = entry.path();
-        let kind = entry.file_type().map_err(|error| failed("list", &path, error))?;
-        let full = format!("{prefix}{name}");
-        if !kind.is_dir() {
-            found.push(full);
-        } else if depth < MAX_DEPTH {
-            descend(&path, &format!("{full}/"), depth + 1, found)?;
-        }
-    }
-    Ok(())
 }

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use super::commit::{flush, flush_all};
 use super::finished::{Found, finished};
-use super::journal::Done;
+use super::journal::{Done, Worked};
 use super::publish::{self, Staging};
 use super::{Job, destination};
 use crate::convert::budget::Progress;
@@ -123,7 +123,8 @@ pub fn work(
     } else {
         flush_all(directory, &done.parts)?;
     }
-    serde_json::to_string(&done).map_err(|error| failed("describe", directory, std::io::Error::from(error)))
+    let worked = Worked { fingerprint: job.fingerprint, done };
+    serde_json::to_string(&worked).map_err(|error| failed("describe", directory, std::io::Error::from(error)))
 }
 
 impl Conversion {
@@ -195,22 +196,26 @@ impl Conversion {
         &self.job.fingerprint
     }
 
-    /// A new directory that is there until the conversion ends, or this is called again; [`work`] is given places in it.
+    /// A new directory that is there until the conversion ends, or this is called again; [`work`] is given places in it. Tasks of
+    /// another source or other options, which may still be running, know another one.
     ///
     /// # Errors
     /// `Store` if it cannot be made.
     pub fn attempts(&self) -> Result<PathBuf> {
-        self.staging.as_ref().ok_or_else(over)?.attempts()
+        self.staging.as_ref().ok_or_else(over)?.attempts(&self.job.fingerprint)
     }
 
     /// Takes what [`work`] did in `directory`. A task that was adopted before is passed over: of two tries, one counts.
     ///
     /// # Errors
-    /// `Config` if `worked` is not what [`work`] returned; `Store`.
+    /// `Config` if `worked` is not what [`work`] returned, or is of another source or other options; `Store`.
     pub fn adopt(&mut self, worked: &str, directory: &Path) -> Result<()> {
         let staging = self.staging.as_ref().ok_or_else(over)?;
         let wrong = |why: String| Error::config("worked", why);
-        let done: Done = serde_json::from_str(worked).map_err(|error| wrong(error.to_string()))?;
+        let Worked { fingerprint, done } = serde_json::from_str(worked).map_err(|error| wrong(error.to_string()))?;
+        if fingerprint != self.job.fingerprint {
+            return Err(wrong(format!("task {} is of another source or other options", done.task)));
+        }
         if done.task >= self.job.tasks.len() {
             return Err(wrong(format!("task {} of {}", done.task, self.job.tasks.len())));
         }

@@ -33,8 +33,9 @@ pub(crate) fn check(src: &str, dst: &Path) -> Result<()> {
     }
     // What a pipe had is gone once it was read; its length is 0.
     if fs::metadata(src).is_ok_and(|found| !found.is_dir() && !found.is_file()) {
-        let problem =
-            format!("{src} is no file and no directory; give a file, or - on the command line for standard input");
+        let problem = format!(
+            "{src} is neither a file nor a directory; give a file, or - on the command line for standard input"
+        );
         return Err(Error::config("src", problem));
     }
     let wrong = |problem: String| Err(Error::config("dst", problem));
@@ -81,7 +82,7 @@ mod tests {
         ] {
             assert!(error(src, Path::new(dst)).contains(what), "{src} {dst}: {}", error(src, Path::new(dst)));
         }
-        assert!(error("/dev/null", Path::new("out")).contains("no file and no directory"));
+        assert!(error("/dev/null", Path::new("out")).contains("neither a file nor a directory"));
         assert!(error("x", &file).contains("there.csv is a file"));
         for dst in ["out.csv", "out.tar", "shards.gz", "./-", "out"] {
             assert_eq!(error("./-", Path::new(dst)), "");

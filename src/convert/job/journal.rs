@@ -30,6 +30,14 @@ pub(crate) struct Done {
     pub(crate) read: u64,
 }
 
+/// A task that another process finished, and of which conversion it is.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Worked {
+    pub(crate) fingerprint: String,
+    #[serde(flatten)]
+    pub(crate) done: Done,
+}
+
 /// The first line.
 #[derive(Debug, Serialize, Deserialize)]
 struct Head {

@@ -1,5 +1,6 @@
 //! A conversion from what is asked for to what appears: what is read, which columns are written, and in which tasks.
 
+mod apart;
 mod buckets;
 mod check;
 mod commit;
@@ -23,10 +24,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::{Field, Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
+use self::apart::{apart, spared};
 use self::journal::Done;
 use self::resize::Resizer;
 use self::tasks::tasks;
@@ -47,6 +49,7 @@ use crate::store::directory::Destination;
 
 pub use self::conversion::{Begun, Conversion, Report, convert, work};
 pub use self::plan::{Plan, plan};
+pub use self::publish::is_unfinished;
 
 /// A conversion that is ready to run: nothing has been written.
 #[derive(Debug)]
@@ -75,32 +78,13 @@ pub(crate) struct Job {
     pub(crate) options: ConvertOptions,
 }
 
-/// Refuses a destination that is the source, or in it.
-fn apart(src: &str, dst: &Path) -> Result<()> {
-    let Ok(src) = std::fs::canonicalize(src) else { return Ok(()) };
-    let mut place = dst.to_owned();
-    let dst = loop {
-        match std::fs::canonicalize(&place) {
-            Ok(found) => break found,
-            Err(_) if place.pop() && place != Path::new("") => {}
-            Err(_) => break std::env::current_dir().unwrap_or_default(),
-        }
-    };
-    // Below the nearest directory that exists nothing of the source can be, unless that directory is in it.
-    let inside = if src.is_dir() { dst.starts_with(&src) } else { dst == src };
-    if inside {
-        let problem = format!("{} is in the source, which is never modified", place.display());
-        return Err(Error::config("dst", problem));
-    }
-    Ok(())
-}
-
 impl Job {
     pub(crate) fn new(src: &str, dst: &Path, options: &ConvertOptions) -> Result<Self> {
         options.check()?;
         Destination::of(dst, "dst")?;
         apart(src, dst)?;
         let source = formats::open(src, options)?;
+        spared(&*source, dst)?;
         let to = match options.to.or_else(|| Format::of_destination(dst)) {
             Some(format) => format,
             None if source.format() != Format::Parquet => Format::Parquet,
@@ -130,8 +114,17 @@ impl Job {
             }
         }
         let read: Vec<usize> = read.into_iter().collect();
+        let keeps = matches!(to, Format::Parquet | Format::Datasets);
         let field = |number: &usize| {
             let field = given.field(*number).clone();
+            let field = match field.data_type() {
+                // Readers of most formats know no dictionaries, and a file of Arrow has one dictionary for all of its batches.
+                DataType::Dictionary(_, values) if !keeps => field.clone().with_data_type(values.as_ref().clone()),
+                DataType::RunEndEncoded(_, values) if !keeps => {
+                    field.clone().with_data_type(values.data_type().clone())
+                }
+                _ => field,
+            };
             match options.schema.as_ref().and_then(|types| types.get(field.name())) {
                 Some(data_type) => field.with_data_type(data_type.clone()),
                 None => field,
@@ -219,6 +212,7 @@ fn fingerprint(
     buckets: Option<usize>,
 ) -> String {
     let mut hash = Sha256::new();
+    let images = &options.images;
     let mut options = json!({
         "version": 1,
         "from": source.format(),
@@ -235,6 +229,9 @@ fn fingerprint(
         "filter": options.filter.as_ref().map(ToString::to_string),
         "verify": options.verify,
     });
+    if !images.is_empty() {
+        options["images"] = json!(images);
+    }
     if let Some(buckets) = buckets {
         // Which order it is, and what scattered files are of.
         options["order"] = json!({ "version": buckets::ORDER, "buckets": buckets });

@@ -15,6 +15,7 @@ use crate::convert::options::ConvertOptions;
 use crate::convert::types::type_text;
 use crate::convert::values::timezone;
 use crate::error::Result;
+use crate::store::directory::Destination;
 
 /// What would be done.
 #[derive(Debug, Clone, Serialize)]
@@ -48,11 +49,15 @@ pub struct Plan {
 pub fn plan(src: &str, dst: &Path, options: &ConvertOptions) -> Result<Plan> {
     destination::check(src, dst)?;
     let job = Job::new(src, dst, options)?;
+    let unchanged = !options.overwrite && matches!(finished(dst, &job.fingerprint, options)?, Found::Whole(_));
+    if !unchanged {
+        Destination::of(dst, "dst")?.vacant(options.replace())?;
+    }
     let shown = job.transform(job.sample.slice(0, job.sample.num_rows().min(5)), job.sampled, 0)?;
     let format = FormatOptions::default().with_null("null");
     let mut sample = Vec::new();
     for column in shown.columns() {
-        let column = &timezone::offset(column)?;
+        let column = &timezone::shown(column)?;
         let formatter = ArrayFormatter::try_new(column, &format).map_err(unexpected)?;
         let cell = |row| formatter.value(row).try_to_string().unwrap_or_default();
         sample.push((0..column.len()).map(|row| cell(row).chars().take(80).collect()).collect());
@@ -69,6 +74,6 @@ pub fn plan(src: &str, dst: &Path, options: &ConvertOptions) -> Result<Plan> {
         rows: shards.iter().map(|shard| shard.rows).sum(),
         tasks: job.tasks.len(),
         sample,
-        unchanged: !options.overwrite && matches!(finished(dst, &job.fingerprint, options)?, Found::Whole(_)),
+        unchanged,
     })
 }

@@ -5,7 +5,7 @@
 //!   .NAME.bowstring-convert/
 //!     journal        which tasks are finished
 //!     tasks/3/...    files of task 3
-//!     attempts/...   what other processes do for tasks, until it is adopted
+//!     attempts/1f0c.../...   what other processes do for tasks of this source and these options, until it is adopted
 //!     data/          all files under their names; renamed to NAME at the end
 //!     old/           what was at NAME, for a moment, where it is replaced
 //! ```
@@ -19,15 +19,19 @@ use serde_json::Value;
 
 use super::contents;
 use super::journal::{Done, Found, Journal};
+use crate::convert::errors::differs;
 use crate::convert::limits::Limits;
 use crate::convert::sink::Part;
-use crate::error::{Error, Result};
+use crate::error::{Error, Place, Result};
 use crate::store::directory::{Destination, Replace, SUCCESS, failed, flush, remove};
 use crate::store::lock::{self, Attempt, Lock};
 use crate::store::publish::{Publication, put_file, recover};
 
 /// What was at the destination, for a moment.
 const OLD: &str = "old";
+
+/// The list of finished tasks.
+const JOURNAL: &str = "journal";
 
 /// How often the hidden directory is tried to be removed, and how long is waited between.
 const REMOVALS: usize = 20;
@@ -49,12 +53,10 @@ fn whole(path: &Path, part: &Part) -> Result<()> {
     if found == part.bytes {
         return Ok(());
     }
-    Err(Error::Mismatch {
-        what: format!("{} as it was written", path.display()),
-        expected: format!("{} bytes", part.bytes),
-        found: format!("{found} bytes"),
-        hint: "nothing was published; set overwrite to start again".to_owned(),
-    })
+    let place = Place::file(path.to_string_lossy());
+    // What was finished goes with it: it cannot be told which of it is whole.
+    let hint = "nothing was published; the same command starts from the beginning";
+    Err(differs(place, "its size", format!("{} bytes", part.bytes), format!("{found} bytes"), hint))
 }
 
 impl Staging {
@@ -78,7 +80,7 @@ impl Staging {
         // Killed between two renames: the old dataset goes back to its place.
         recover(&destination.path, &directory.join(OLD))?;
         destination.vacant(replace)?;
-        let path = directory.join("journal");
+        let path = directory.join(JOURNAL);
         let found = match resume || !replace.overwrite {
             true => Journal::reopen(&path, fingerprint, limits.max_index_bytes)?,
             false => Found::Nothing,
@@ -119,10 +121,11 @@ impl Staging {
         Ok(path)
     }
 
-    /// The directory for what other processes do, without what they did before.
-    pub(crate) fn attempts(&self) -> Result<PathBuf> {
-        let path = self.directory.join("attempts");
-        remove(&path)?;
+    /// The directory for what other processes do for the conversion with `fingerprint`, without what they did before.
+    pub(crate) fn attempts(&self, fingerprint: &str) -> Result<PathBuf> {
+        let all = self.directory.join("attempts");
+        remove(&all)?;
+        let path = all.join(fingerprint.get(..16).unwrap_or(fingerprint));
         fs::create_dir_all(&path).map_err(|error| failed("create", &path, error))?;
         Ok(path)
     }
@@ -247,6 +250,11 @@ pub(crate) fn sweep(destination: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Whether an interrupted conversion to `destination` is there to be resumed.
+pub fn is_unfinished(destination: &Path) -> bool {
+    places(destination).is_ok_and(|(_, directory)| directory.join(JOURNAL).is_file())
+}
+
 /// The destination, and the hidden directory beside it.
 fn places(destination: &Path) -> Result<(Destination, PathBuf)> {
     let destination = Destination::of(destination, "dst")?;
@@ -274,7 +282,7 @@ mod tests {
         // As after the power failed: the name is there.
         fs::write(&file, b"").unwrap();
         let error = staging.gather(&done, std::slice::from_ref(&part)).unwrap_err();
-        assert!(matches!(error, Error::Mismatch { .. }) && error.to_string().contains("3 bytes"), "{error}");
+        assert!(matches!(error, Error::Corrupt { .. }) && error.to_string().contains("3 bytes"), "{error}");
         fs::write(&file, b"abc").unwrap();
         staging.gather(&done, std::slice::from_ref(&part)).unwrap();
         // Again, after a kill in between.

@@ -1,23 +1,26 @@
-//! Images made smaller on the way: decoded, scaled down, encoded again as JPEG.
+//! Images made smaller on the way: decoded, scaled down, encoded again.
 //!
-//! Orientation from EXIF is applied first, as the new file has none. Images that are small enough stay as they are, byte for byte,
-//! unless a quality asks for a new encoding.
+//! A JPEG becomes a JPEG, any other image a PNG, unless a quality asks for JPEG; grey stays grey, and alpha stays. Orientation from EXIF is
+//! applied first, as the new file has none. Images that are small enough stay as they are, byte for byte, unless a quality asks for a new
+//! encoding.
 
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, AsArray, BinaryBuilder, RecordBatch};
 use arrow::datatypes::{DataType, Field, Schema};
-use image::ExtendedColorType;
 use image::codecs::jpeg::JpegEncoder;
+use image::codecs::png::PngEncoder;
+use image::{ExtendedColorType, ImageEncoder};
 
 use crate::codec::Decode;
-use crate::codec::image::{ImageDecoder, ImageOptions, Layout, Size, probe};
+use crate::codec::image::{Format, ImageDecoder, ImageOptions, Info, Layout, Size, probe};
 use crate::convert::errors::unexpected;
 use crate::convert::options::ConvertOptions;
 use crate::convert::types::is_binary;
 use crate::convert::values::cells::as_type_of;
 use crate::convert::values::sample::{IMAGE_KEY, NO_IMAGES, is_image};
 use crate::error::{Error, Place, Result};
+use crate::schema::{Codec, DType, Element, STORED_KEY, Stored};
 
 /// Quality where only a size is given.
 const QUALITY: u8 = 90;
@@ -34,17 +37,30 @@ impl Resizer {
     /// `None` if nothing was asked for.
     ///
     /// # Errors
-    /// `Config` if there are no images.
+    /// `Config` if there are no images, if columns are named that hold none, or if several hold images and none is named: what becomes of a
+    /// photo is wrong for the mask beside it.
     pub(crate) fn new(schema: &Schema, options: &ConvertOptions) -> Result<Option<Self>> {
         let option = match (options.resize, options.image_quality) {
-            (None, None) => return Ok(None),
+            (None, None) if options.images.is_empty() => return Ok(None),
+            (None, None) => return Err(Error::config("images", "only goes with resize or image_quality")),
             (Some(_), _) => "resize",
             _ => "image_quality",
         };
         let images = schema.fields().iter().filter(|field| is_image(field) && is_binary(field.data_type()));
-        let columns: Vec<String> = images.map(|field| field.name().clone()).collect();
+        let mut columns: Vec<String> = images.map(|field| field.name().clone()).collect();
         if columns.is_empty() {
             return Err(Error::config(option, NO_IMAGES));
+        }
+        let all = columns.join(", ");
+        if let Some(name) = options.images.iter().find(|name| !columns.contains(name)) {
+            return Err(Error::config("images", format!("{name:?} is not a column of images; those are {all}")));
+        }
+        if columns.len() > 1 && options.images.is_empty() {
+            let problem = format!("several columns hold images: {all}; name those to encode again with images");
+            return Err(Error::config(option, problem));
+        }
+        if !options.images.is_empty() {
+            columns.retain(|name| options.images.contains(name));
         }
         Ok(Some(Self { columns, quality: options.image_quality, side: options.resize }))
     }
@@ -56,13 +72,30 @@ impl Resizer {
                 return Field::clone(field);
             }
             let mut metadata = field.metadata().clone();
-            // Images that were small enough may keep their format.
-            let format = if self.quality.is_some() { "jpeg" } else { "" };
+            let before = metadata.get(IMAGE_KEY).map(String::as_str);
+            // A JPEG stays one, and so does a PNG; of others those that were small enough keep their format.
+            let format = match before {
+                _ if self.quality.is_some() => "jpeg",
+                Some(same @ ("jpeg" | "png")) => same,
+                _ => "",
+            };
             metadata.insert(IMAGE_KEY.to_owned(), format.to_owned());
-            metadata.remove(crate::schema::STORED_KEY);
+            let stored = Stored::of(&metadata).and_then(Result::ok);
+            metadata.remove(STORED_KEY);
+            metadata.extend(stored.and_then(|stored| self.stored(stored)).map(|stored| stored.metadata()));
             Field::clone(field).with_data_type(DataType::Binary).with_metadata(metadata)
         };
         Schema::new_with_metadata(schema.fields().iter().map(field).collect::<Vec<_>>(), schema.metadata().clone())
+    }
+
+    /// What is in the cells afterwards: images of any size.
+    fn stored(&self, stored: Stored) -> Option<Stored> {
+        if !matches!(stored.codec, Codec::Png | Codec::Jpeg) || stored.element != Element::Number(DType::Uint8) {
+            return None;
+        }
+        let codec = if self.quality.is_some() { Codec::Jpeg } else { stored.codec };
+        let shape = stored.shape.iter().enumerate().map(|(axis, length)| length.filter(|_| axis > 1)).collect();
+        Some(Stored { codec, shape, ..stored })
     }
 
     /// The batch with its images made anew; `place` says where a row of it is.
@@ -95,6 +128,33 @@ impl Resizer {
         Ok(Arc::new(made.finish()))
     }
 
+    fn is_jpeg(&self, info: &Info) -> bool {
+        self.quality.is_some() || info.format == Format::Jpeg
+    }
+
+    /// Channels of the new image, and what they are to its encoder.
+    ///
+    /// # Errors
+    /// `Unsupported` for what neither is left out nor kept: more than eight bits, and transparency in JPEG.
+    fn channels(&self, info: &Info) -> Result<(u8, ExtendedColorType)> {
+        const HINT: &str = "name the columns to encode again with images, or leave such rows out";
+        if info.bits > 8 {
+            return Err(Error::unsupported(
+                format!("an image of {} bits to scale or to encode again", info.bits),
+                HINT,
+            ));
+        }
+        match info.channels {
+            1 => Ok((1, ExtendedColorType::L8)),
+            // Four of a JPEG are colours of print.
+            2 | 4 if info.format != Format::Jpeg && self.is_jpeg(info) => {
+                Err(Error::unsupported("an image with transparency as JPEG", HINT))
+            }
+            2 | 4 if info.format != Format::Jpeg => Ok((4, ExtendedColorType::Rgba8)),
+            _ => Ok((3, ExtendedColorType::Rgb8)),
+        }
+    }
+
     /// The new image; `None` if the old one is good.
     fn image(&self, cell: &[u8]) -> Result<Option<Vec<u8>>> {
         let info = probe(cell)?;
@@ -113,22 +173,27 @@ impl Resizer {
             None => length,
         };
         let (width, height) = (scaled(width), scaled(height));
+        let (channels, colours) = self.channels(&info)?;
         let options = ImageOptions {
             size: Some(Size { height, width }),
             crop: crate::codec::image::Crop::None,
             layout: Layout::Hwc,
+            channels,
             ..ImageOptions::default()
         };
         let decoder = ImageDecoder::new(&options)?;
         let mut pixels = vec![0; decoder.shape().iter().product()];
         decoder.decode_into(cell, 0, &mut pixels)?;
         let mut out = Vec::new();
-        let mut encoder = JpegEncoder::new_with_quality(&mut out, self.quality.unwrap_or(QUALITY));
-        encoder.encode(&pixels, width, height, ExtendedColorType::Rgb8).map_err(|error| {
-            Error::unsupported(
-                format!("an image of {width} x {height} pixels as JPEG ({error})"),
-                "JPEG has at most 65,535 pixels to a side",
-            )
+        let (encoded, hint) = match self.is_jpeg(&info) {
+            true => {
+                let mut encoder = JpegEncoder::new_with_quality(&mut out, self.quality.unwrap_or(QUALITY));
+                (encoder.encode(&pixels, width, height, colours), "JPEG has at most 65,535 pixels to a side")
+            }
+            false => (PngEncoder::new(&mut out).write_image(&pixels, width, height, colours), ""),
+        };
+        encoded.map_err(|error| {
+            Error::unsupported(format!("an image of {width} x {height} pixels to encode ({error})"), hint)
         })?;
         Ok(Some(out))
     }

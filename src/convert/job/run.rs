@@ -33,7 +33,7 @@ impl Job {
         if done.iter().all(|done| done.parts.is_empty()) {
             // Without rows there is still a schema.
             let task = done.iter().map(|done| done.task + 1).max().unwrap_or(0);
-            let mut writer = self.sink.writer(&staging.task(task)?)?;
+            let mut writer = self.sink.writer(&staging.task(task)?, &task.to_string())?;
             writer.write(&RecordBatch::new_empty(Arc::clone(&self.schema)))?;
             done.push(Done { task, parts: writer.finish()?, digest: None, rows: 0, read: 0 });
         }

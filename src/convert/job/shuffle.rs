@@ -25,12 +25,12 @@ use super::journal::Done;
 use super::publish::Staging;
 use super::scatter::{ALL, Scatter, Scattered, part, sorted};
 use crate::convert::budget::{Budget, Progress};
-use crate::convert::errors::unexpected;
+use crate::convert::errors::{FAULT, differs, unexpected};
 use crate::convert::formats::ipc;
 use crate::convert::parallel::parallel;
 use crate::convert::source::slices;
 use crate::convert::values::cells;
-use crate::error::{Error, Result};
+use crate::error::{Error, Place, Result};
 use crate::store::directory::{failed, remove};
 
 /// Most parts that a bucket is scattered into again, and how often that may happen.
@@ -73,7 +73,7 @@ pub(crate) fn run(
     let work = |bucket| -> Result<Done> {
         let directory = staging.task(bucket)?;
         let files = files.map(|files| files / job.units + usize::from(bucket < files % job.units));
-        let mut writer = job.writer(&directory, files)?;
+        let mut writer = job.writer(bucket, &directory, files)?;
         let mut digest = job.summing();
         let mut rows = 0;
         let gather = Gather { schema: &schema, most: (share / 4).min(MOST_BYTES), place: scratch.join("again") };
@@ -90,12 +90,9 @@ pub(crate) fn run(
         let parts = writer.finish()?;
         let expected: u64 = whole.iter().map(|own| own.size(bucket).0).sum();
         if rows != expected {
-            return Err(Error::Mismatch {
-                what: format!("bucket {bucket} of the shuffle"),
-                expected: format!("{expected} rows, which were scattered"),
-                found: format!("{rows} rows"),
-                hint: "nothing was published; this is a fault of the disk or of bowstring".into(),
-            });
+            let (expected, found) = (format!("{expected} rows, which were scattered"), format!("{rows} rows"));
+            let what = format!("bucket {bucket} of the shuffle");
+            return Err(differs(Place::file(directory.to_string_lossy()), &what, expected, found, FAULT));
         }
         progress.rows.fetch_add(rows, Ordering::Relaxed);
         Ok(Done { task: bucket, parts, digest: digest.map(|digest| digest.digest()), rows, read: 0 })

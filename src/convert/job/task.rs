@@ -28,7 +28,7 @@ impl Job {
     /// Does one task in `directory`, which is empty.
     pub(crate) fn work(&self, task: usize, directory: &Path, budget: &Budget, progress: &Progress) -> Result<Done> {
         let files = self.files.as_ref().map(|files| files.get(task).copied().unwrap_or(1));
-        let mut writer = self.writer(directory, files)?;
+        let mut writer = self.writer(task, directory, files)?;
         let mut digest = self.summing();
         let mut rows = 0;
         let read = self.feed(task, budget, progress, &mut |_, batch| {
@@ -50,14 +50,14 @@ impl Job {
         self.options.verify.then(|| Summing::new(names))
     }
 
-    /// A writer of `files` files, or of as many as their size asks for.
-    pub(crate) fn writer(&self, directory: &Path, files: Option<usize>) -> Result<Box<dyn Writer>> {
-        let Some(files) = files else { return self.sink.writer(directory) };
+    /// A writer of a task, or of a bucket of a shuffle: of `files` files, or of as many as their size asks for.
+    pub(crate) fn writer(&self, task: usize, directory: &Path, files: Option<usize>) -> Result<Box<dyn Writer>> {
+        let Some(files) = files else { return self.sink.writer(directory, &task.to_string()) };
         let mut writers = Vec::with_capacity(files);
         for number in 0..files {
             let directory = directory.join(number.to_string());
             std::fs::create_dir(&directory).map_err(|error| failed("create", &directory, error))?;
-            let mut writer = self.sink.writer(&directory)?;
+            let mut writer = self.sink.writer(&directory, &format!("{task}_{number}"))?;
             // A file without rows counts too.
             writer.write(&RecordBatch::new_empty(Arc::clone(&self.schema)))?;
             writers.push(writer);
@@ -127,7 +127,10 @@ impl Job {
                     hint: String::new(),
                 });
             };
-            columns.push(as_type_at(field.name(), stored, column, field.data_type())?);
+            columns.push(as_type_at(field.name(), stored, column, field.data_type()).map_err(|error| {
+                let at = error.place().and_then(|place| place.row);
+                error.at(self.source.place(shard, at.unwrap_or(row)).column(field.name().as_str()))
+            })?);
         }
         let options = arrow::array::RecordBatchOptions::new().with_row_count(Some(batch.num_rows()));
         let batch =
@@ -164,6 +167,10 @@ mod tests {
         };
         let dst = directory.path().join("out");
         let error = convert(path.to_str().unwrap(), &dst, &options, &Progress::default()).unwrap_err();
-        assert!(error.chain().contains("row 4"), "{}", error.chain());
+        let said = error.chain();
+        for part in ["x.parquet", "row group 0", "column x", "row 4", "300"] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        assert_eq!(error.kind(), crate::error::Kind::Data, "{said}");
     }
 }

@@ -26,9 +26,22 @@ pub(crate) struct Found {
 
 #[derive(Debug, Clone)]
 enum Where {
-    Local(PathBuf),
+    /// With its size and time of change.
+    Local(PathBuf, State),
     /// Boxed, since most files are local, and there are many.
     Stored(Box<Stored>),
+}
+
+/// Bytes of a file, and its time of change in nanoseconds since 1970: what must stay while it is read.
+type State = (u64, u128);
+
+fn state(metadata: &fs::Metadata) -> State {
+    let changed = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+    (metadata.len(), changed.map_or(0, |since| since.as_nanos()))
+}
+
+fn stamp((bytes, changed): State) -> String {
+    format!("{bytes}-{changed}")
 }
 
 /// A file that should be there.
@@ -48,9 +61,8 @@ impl Found {
     /// The file at `path`, to be called `name`.
     pub(crate) fn at(path: &Path, name: &str) -> Result<Self> {
         let metadata = fs::metadata(path).map_err(|error| missing(path, error))?;
-        let changed = metadata.modified().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-        let stamp = format!("{}-{}", metadata.len(), changed.map_or(0, |since| since.as_nanos()));
-        Ok(Self { place: Where::Local(path.to_owned()), name: name.into(), bytes: metadata.len(), stamp })
+        let found = state(&metadata);
+        Ok(Self { place: Where::Local(path.to_owned(), found), name: name.into(), bytes: found.0, stamp: stamp(found) })
     }
 
     /// The file at `path`, by its own name.
@@ -87,7 +99,7 @@ impl Found {
     pub(crate) fn contents(all: &[Self], limits: &Limits) -> Result<Vec<Bytes>> {
         all.iter().try_for_each(|found| limits.record(&found.name, || "its content".to_owned(), found.bytes))?;
         let stored = all.iter().map(|found| match &found.place {
-            Where::Local(_) => None,
+            Where::Local(..) => None,
             Where::Stored(stored) => Some(&**stored),
         });
         match stored.collect::<Option<Vec<_>>>() {
@@ -99,7 +111,7 @@ impl Found {
     /// Its address, for people.
     fn shown(&self) -> String {
         match &self.place {
-            Where::Local(path) => path.display().to_string(),
+            Where::Local(path, _) => path.display().to_string(),
             Where::Stored(stored) => stored.object.url(),
         }
     }
@@ -109,15 +121,26 @@ impl Found {
         self.reader(0)?.start().map_err(|error| self.failed("read", error))
     }
 
-    /// The bytes from `start` on.
+    /// Where it is on this machine, if it is there.
+    pub(crate) fn path(&self) -> Option<&Path> {
+        match &self.place {
+            Where::Local(path, _) => Some(path),
+            Where::Stored(_) => None,
+        }
+    }
+
+    /// The bytes from `start` on. Those of another file than the one that was found, or of one that changes meanwhile, are
+    /// [`Error::SourceChanged`].
     pub(crate) fn reader(&self, start: u64) -> Result<Stream> {
         match &self.place {
-            Where::Local(path) => {
-                let mut file = File::open(path).map_err(|error| missing(path, error))?;
+            Where::Local(path, found) => {
+                let file = File::open(path).map_err(|error| missing(path, error))?;
+                let mut watched = Watched { file, name: Arc::clone(&self.name), found: *found };
+                watched.check().map_err(|error| self.failed("read", error))?;
                 if start > 0 {
-                    file.seek(SeekFrom::Start(start)).map_err(|error| failed("read", path, error))?;
+                    watched.file.seek(SeekFrom::Start(start)).map_err(|error| failed("read", path, error))?;
                 }
-                Ok(Stream::File(file))
+                Ok(Stream::File(watched))
             }
             Where::Stored(stored) => Ok(Stream::Stored(Box::new(stored.reader(start)))),
         }
@@ -142,9 +165,41 @@ pub(crate) fn batch(files: &[Found]) -> usize {
     files.iter().take(BATCH_ROWS).take_while(fits).count()
 }
 
+/// Where the files of this machine among these are.
+pub(crate) fn paths(files: &[Found]) -> Vec<PathBuf> {
+    files.iter().filter_map(Found::path).map(ToOwned::to_owned).collect()
+}
+
+/// An open file that is held against what was found when the source was opened.
+pub(crate) struct Watched {
+    file: File,
+    name: Arc<str>,
+    found: State,
+}
+
+impl Watched {
+    fn check(&self) -> io::Result<()> {
+        let now = state(&self.file.metadata()?);
+        if now == self.found {
+            return Ok(());
+        }
+        let (file, was, now) = (self.name.to_string(), stamp(self.found), stamp(now));
+        Err(io::Error::other(Error::SourceChanged { file, was, now }))
+    }
+}
+
+impl Read for Watched {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read(buffer)?;
+        // After the bytes are here: a writer sets the time before it changes them.
+        self.check()?;
+        Ok(read)
+    }
+}
+
 /// Bytes of a file, forward.
 pub(crate) enum Stream {
-    File(File),
+    File(Watched),
     Stored(Box<remote::Reader>),
 }
 
@@ -155,7 +210,7 @@ impl Stream {
             Self::File(file) => {
                 let mut start = Vec::with_capacity(8);
                 file.take(8).read_to_end(&mut start)?;
-                file.seek(SeekFrom::Start(0))?;
+                file.file.seek(SeekFrom::Start(0))?;
                 Ok(start)
             }
             Self::Stored(reader) => Ok(reader.peek()?.iter().take(8).copied().collect()),
@@ -169,5 +224,43 @@ impl Read for Stream {
             Self::File(file) => file.read(buffer),
             Self::Stored(reader) => reader.read(buffer),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::OpenOptions;
+    use std::io::Write;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_changes_is_read_no_further() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.csv");
+        let append = || OpenOptions::new().append(true).open(&path).unwrap().write_all(b"more").unwrap();
+        let changed = |outcome: Result<usize>| {
+            let error = outcome.unwrap_err();
+            assert!(matches!(&error, Error::SourceChanged { file, .. } if file == "x.csv"), "{error}");
+        };
+        fs::write(&path, [b'x'; 100]).unwrap();
+        // While it is read, also if the change is the last thing.
+        for before in [8, 100] {
+            fs::write(&path, [b'x'; 100]).unwrap();
+            let found = Found::of(&path).unwrap();
+            let mut reader = found.reader(0).unwrap();
+            let mut buffer = vec![0; before];
+            reader.read_exact(&mut buffer).unwrap();
+            append();
+            changed(reader.read(&mut buffer).map_err(|error| found.failed("read", error)));
+        }
+        // Between finding and opening it: written anew, or another file in its place.
+        let found = Found::of(&path).unwrap();
+        append();
+        changed(found.reader(0).map(|_| 0));
+        let found = Found::of(&path).unwrap();
+        fs::write(directory.path().join("new"), [b'y'; 7]).unwrap();
+        fs::rename(directory.path().join("new"), &path).unwrap();
+        changed(found.content(1000).map(|content| content.len()));
     }
 }

@@ -8,8 +8,9 @@ use super::files::{Found, is_hidden, missing};
 use super::remote::Remote;
 use crate::convert::limits::Limits;
 use crate::error::{Error, Result};
-use crate::store::Names;
 use crate::store::directory::failed;
+use crate::store::walk::{NOBODY, identity};
+use crate::store::{Names, glob};
 
 /// Deepest directories that are looked into.
 const MAX_DEPTH: usize = 16;
@@ -38,6 +39,21 @@ pub(crate) fn is_remote(src: &str) -> bool {
     src.contains("://") && !src.starts_with("file://")
 }
 
+/// Where `src` begins on this machine, and whether that is all of it: the part of a pattern before its first directory that has to be
+/// matched is not. `None` for what is in a store.
+pub(crate) fn local_start(src: &str) -> Option<(PathBuf, bool)> {
+    if is_remote(src) {
+        return None;
+    }
+    let whole = !is_pattern(src);
+    let start = if whole { src } else { glob::split(src).0 };
+    let path = match url::Url::parse(start).ok().filter(|url| url.scheme() == "file") {
+        Some(url) => url.to_file_path().ok()?,
+        None => PathBuf::from(start),
+    };
+    Some((if path == Path::new("") { PathBuf::from(".") } else { path }, whole))
+}
+
 impl Listing {
     /// What is at `src`; of a store, that many bytes are read at once.
     ///
@@ -50,7 +66,7 @@ impl Listing {
         match url::Url::parse(src).ok().filter(|url| url.scheme() == "file") {
             Some(url) => {
                 let path = url.to_file_path();
-                Self::local(&path.map_err(|()| Error::config("src", format!("{src} is no absolute local path")))?)
+                Self::local(&path.map_err(|()| Error::config("src", format!("{src} is not an absolute local path")))?)
             }
             None => Self::local(Path::new(src)),
         }
@@ -94,10 +110,10 @@ impl Listing {
     }
 
     /// The files below whose names `accept` takes, by name; the file itself, whatever its name, if it is one. Hidden names are
-    /// passed over, and linked directories are not followed.
+    /// passed over, and links are followed, except those that lead nowhere.
     ///
     /// # Errors
-    /// `Limit`, `Unsupported` for names that are no Unicode, `Store`.
+    /// `Limit`, `Unsupported` for names that are not Unicode, `Store`, also for a link to a directory that it lies in.
     pub(crate) fn list(&self, limits: &Limits, accept: &dyn Fn(&str) -> bool) -> Result<Vec<Found>> {
         if let Some(file) = self.file()? {
             return Ok(vec![file]);
@@ -105,7 +121,7 @@ impl Listing {
         match self {
             Self::Local(path) => {
                 let mut found = Vec::new();
-                descend(path, "", 0, limits, accept, &mut found)?;
+                descend(path, "", &mut Vec::new(), limits, accept, &mut found)?;
                 found.sort_by(|a, b| a.name.cmp(&b.name));
                 Ok(found)
             }
@@ -149,9 +165,9 @@ impl Listing {
         for entry in fs::read_dir(&path).map_err(|error| failed("list", &path, error))?.take(MAX_NAMES) {
             let entry = entry.map_err(|error| failed("list", &path, error))?;
             let name = entry.file_name().to_string_lossy().into_owned();
-            match entry.file_type() {
-                Ok(kind) if kind.is_dir() => names.directories.push(name),
-                _ => names.files.push(name),
+            match is_directory(&entry) {
+                true => names.directories.push(name),
+                false => names.files.push(name),
             }
         }
         Ok(names)
@@ -161,11 +177,18 @@ impl Listing {
 fn descend(
     directory: &Path,
     prefix: &str,
-    depth: usize,
+    above: &mut Vec<(PathBuf, (u64, u64))>,
     limits: &Limits,
     accept: &dyn Fn(&str) -> bool,
     found: &mut Vec<Found>,
 ) -> Result<()> {
+    let metadata = fs::metadata(directory).map_err(|error| failed("list", directory, error))?;
+    let id = identity(&metadata);
+    if let Some((place, _)) = above.iter().find(|(_, other)| *other == id && id != NOBODY) {
+        let problem = format!("it is a link to {}, which it lies in", place.display());
+        return Err(failed("list", directory, problem));
+    }
+    above.push((directory.to_owned(), id));
     for entry in fs::read_dir(directory).map_err(|error| failed("list", directory, error))? {
         let entry = entry.map_err(|error| failed("list", directory, error))?;
         let Ok(name) = entry.file_name().into_string() else {
@@ -176,15 +199,14 @@ fn descend(
             continue;
         }
         let path = entry.path();
-        let kind = entry.file_type().map_err(|error| failed("list", &path, error))?;
         let full = if prefix.is_empty() { name } else { format!("{prefix}/{name}") };
-        if kind.is_dir() {
-            if depth >= MAX_DEPTH {
+        if is_directory(&entry) {
+            if above.len() > MAX_DEPTH {
                 let what = format!("directories below {}", path.display());
-                let (asked, limit) = (depth as u64 + 1, MAX_DEPTH as u64);
+                let (asked, limit) = (above.len() as u64, MAX_DEPTH as u64);
                 return Err(Error::limit(what, asked, limit, "the depth of directories"));
             }
-            descend(&path, &full, depth + 1, limits, accept, found)?;
+            descend(&path, &full, above, limits, accept, found)?;
         } else if accept(&full) && fs::metadata(&path).is_ok_and(|metadata| metadata.is_file()) {
             if found.len() >= limits.max_files {
                 let (asked, limit) = (found.len() as u64 + 1, limits.max_files as u64);
@@ -194,5 +216,12 @@ fn descend(
             found.push(Found::at(&path, &full)?);
         }
     }
+    above.pop();
     Ok(())
+}
+
+/// Whether an entry is a directory, or a link to one.
+fn is_directory(entry: &fs::DirEntry) -> bool {
+    let linked = || fs::metadata(entry.path()).is_ok_and(|metadata| metadata.is_dir());
+    entry.file_type().is_ok_and(|kind| kind.is_dir() || kind.is_symlink() && linked())
 }

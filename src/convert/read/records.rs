@@ -1,4 +1,4 @@
-//! Records of comma-separated values, one at a time, as RFC 4180 has them: cells may stand in quotes, and hold line ends there. `csv-core`
+//! Records of values separated by commas or tabs, one at a time, as RFC 4180 has them: cells may stand in quotes, and hold line ends there. `csv-core`
 //! takes any bytes for cells: what is told here with its place (a quote within a cell, a lone carriage return, a text that ends in quotes)
 //! it passes as data, and it does not say which cells were quoted, which is what tells an empty text from a null.
 
@@ -41,8 +41,7 @@ pub(crate) struct Records {
 }
 
 impl Records {
-    pub(crate) fn open(found: &Found, limits: &Limits) -> Result<Self> {
-        let separator = if found.name.to_ascii_lowercase().contains(".tsv") { b'\t' } else { b',' };
+    pub(crate) fn open(found: &Found, limits: &Limits, separator: u8) -> Result<Self> {
         let mut input = Input::open(found, false)?;
         if input.peek()?.starts_with(&[0xef, 0xbb, 0xbf]) {
             input.skip(3)?;

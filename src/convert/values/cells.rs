@@ -121,7 +121,7 @@ pub(crate) fn from_npy(cells: &BinaryArray, codec: Codec, field: &Field) -> Resu
 
 /// The same values in another layout or type; what does not fit is an error. For what has no name.
 pub(crate) fn as_type(array: &ArrayRef, data_type: &DataType) -> Result<ArrayRef> {
-    cast(array, data_type).map_err(|misfit| unfit("a column", |at| at as u64, &misfit))
+    cast(array, data_type).map_err(|misfit| unfit(Place::default(), |at| at as u64, &misfit))
 }
 
 /// The same for column `name`, whose first row is number `row` of what is counted.
@@ -136,15 +136,10 @@ pub(crate) fn as_type_at(
     array: &ArrayRef,
     data_type: &DataType,
 ) -> Result<ArrayRef> {
-    cast(array, data_type).map_err(|misfit| unfit(&format!("column {name:?}"), row, &misfit))
+    cast(array, data_type).map_err(|misfit| unfit(Place::default().column(name), row, &misfit))
 }
 
-fn unfit(what: &str, row: impl Fn(usize) -> u64, misfit: &Misfit) -> Error {
-    let at = misfit.row.map_or_else(String::new, |at| format!(", row {}", row(at)));
-    Error::Mismatch {
-        what: format!("{what}{at}"),
-        expected: "a value of the type that is wanted".to_owned(),
-        found: misfit.to_string(),
-        hint: "give another type with --schema".into(),
-    }
+fn unfit(mut place: Place, row: impl Fn(usize) -> u64, misfit: &Misfit) -> Error {
+    place.row = misfit.row.map(row);
+    Error::corrupt(place, format!("{misfit}; give another type with --schema"))
 }

@@ -8,9 +8,9 @@ use arrow::datatypes::TimeUnit;
 /// Why a token is no value of a type.
 pub(crate) type Why = &'static str;
 
-const NO_DATE: Why = "it is no date such as 2024-02-29";
-const NO_TIME: Why = "it is no time such as 23:59:59.5";
-const NO_INSTANT: Why = "it is no date and time such as 2024-02-29T23:59:59.5";
+const NO_DATE: Why = "it is not a date such as 2024-02-29";
+const NO_TIME: Why = "it is not a time such as 23:59:59.5";
+const NO_INSTANT: Why = "it is not a date and time such as 2024-02-29T23:59:59.5";
 
 /// A date and time as text has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -119,7 +119,7 @@ impl<'a> Lexer<'a> {
             self.depth -= 1;
             return Ok(false);
         }
-        if first || self.eat(b',') { Ok(true) } else { Err("a list has no end") }
+        if first || self.eat(b',') { Ok(true) } else { Err("a list does not end") }
     }
 
     /// The name of the next member of an object. The closing brace is taken.
@@ -199,7 +199,7 @@ impl<'a> Lexer<'a> {
             return Err("a number has no end");
         }
         let text = self.bytes.get(start..self.at).and_then(|bytes| std::str::from_utf8(bytes).ok());
-        text.ok_or("a number is no text")
+        text.ok_or("a number is not text")
     }
 
     /// A text whose opening quote was taken.
@@ -240,7 +240,7 @@ impl<'a> Lexer<'a> {
             b'r' => '\r',
             b't' => '\t',
             b'u' => {
-                const HALF: Broken = "a text has half a surrogate pair, which is no character";
+                const HALF: Broken = "a text has half a surrogate pair, which is not a character";
                 let first = self.four()?;
                 let code = match first {
                     0xD800..=0xDBFF => {

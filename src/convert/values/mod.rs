@@ -7,3 +7,4 @@ pub(crate) mod objects;
 pub(crate) mod sample;
 pub(crate) mod scalar;
 pub(crate) mod timezone;
+pub(crate) mod unheld;

@@ -38,7 +38,7 @@ impl Wrong {
 
 impl From<Broken> for Wrong {
     fn from(why: Broken) -> Self {
-        Self::new(format!("it is no JSON: {why}"))
+        Self::new(format!("it is not JSON: {why}"))
     }
 }
 
@@ -188,7 +188,7 @@ impl Column {
                 };
                 cells.push(&text).map_err(|why| {
                     let raw = if matches!(token, Token::Text(_)) { shown(&text) } else { short(&text) };
-                    Wrong::new(format!("{raw} is no {}: {why}", type_text(of)))
+                    Wrong::new(format!("{raw} is not a valid {}: {why}", type_text(of)))
                 })?;
                 *rows += 1;
             }
@@ -324,8 +324,7 @@ impl Members {
                 false => match self.numbers.get(&*name) {
                     Some(number) => *number,
                     None => {
-                        let why =
-                            format!("the member {} is one that the sample of the first rows had not", shown(&name));
+                        let why = format!("the member {} is not in the sample of the first rows", shown(&name));
                         return Err(Wrong::new(why).within(&name));
                     }
                 },
@@ -488,8 +487,8 @@ mod tests {
             ("struct<a: int64>", "{\"a\": 1, \"a\": 1}", "a", "twice"),
             ("struct<a: struct<b: int8>>", "{\"a\": {\"b\": 300}}", "a.b", "300"),
             ("map<string, int32>", "{\"k\": 1, \"k\": 2}", "", "twice"),
-            ("int64", "1 2", "", "no JSON"),
-            ("int64", "{", "", "no JSON"),
+            ("int64", "1 2", "", "not JSON"),
+            ("int64", "{", "", "not JSON"),
         ] {
             let wrong = read(of, &[text]).unwrap_err();
             assert_eq!(wrong.path.join("."), path, "{of} {text}: {}", wrong.what);

@@ -72,7 +72,7 @@ pub(crate) fn odd_image(error: Error, sample: &RecordBatch, place: &dyn Fn(u64) 
             }
         }
         if let (1.., Some((row, why))) = (images, odd) {
-            let what = "a cell among images is no image; filter it out, or choose another column".to_owned();
+            let what = "a cell among images is not an image; filter it out, or choose another column".to_owned();
             let place = place(row as u64).column(field.name().as_str());
             return Error::Corrupt { place, what, source: Some(why.into()) };
         }

@@ -19,8 +19,8 @@ use std::sync::Arc;
 use super::clock::{self, Instant, Why};
 use super::timezone;
 
-const NO_INTEGER: Why = "it is no integer";
-const NO_NUMBER: Why = "it is no number";
+const NO_INTEGER: Why = "it is not an integer";
+const NO_NUMBER: Why = "it is not a number";
 const ZEROS: Why = "its leading zeros would be lost";
 const BEYOND: Why = "it is beyond what the type can hold";
 

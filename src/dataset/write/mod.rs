@@ -4,7 +4,7 @@
 //!   batches ─► plain types ─► pieces of 4 MiB ─► row groups ─► files ─┐ hidden directory
 //!                                                                     └─ flush ─ _SUCCESS ─ rename ─► destination
 //! ```
-//! RowGroupBlock of fields that carry [`Stored`](crate::schema::Stored) are encoded already, and stay as they are. With
+//! Cells of fields that carry [`Stored`](crate::schema::Stored) are encoded already, and stay as they are. With
 //! [`WriterOptions::petastorm`] the dataset is one of Petastorm too.
 
 mod file;

@@ -143,7 +143,7 @@ impl WriterOptions {
                 return Err(Error::config("schema", problem));
             }
             if binary {
-                // RowGroupBlock like arrays and images repeat so rarely that a dictionary only costs.
+                // Cells like arrays and images repeat so rarely that a dictionary only costs.
                 properties = properties.set_column_dictionary_enabled(path.clone(), false);
             }
             if self.fleeting && is_compared(field.data_type()) {

@@ -50,7 +50,7 @@ pub enum Refusal {
     Limit {
         /// What needs it.
         what: String,
-        /// StreamRequest for.
+        /// Asked for.
         asked: u64,
         /// Allowed.
         limit: u64,

@@ -17,6 +17,78 @@ fn png(number: u8) -> Vec<u8> {
     out.into_inner()
 }
 
+/// An image that is not the same everywhere, as PNG.
+fn drawn(pixels: image::DynamicImage) -> Vec<u8> {
+    let mut out = std::io::Cursor::new(Vec::new());
+    pixels.write_to(&mut out, image::ImageFormat::Png).unwrap();
+    out.into_inner()
+}
+
+#[test]
+fn scaling_keeps_what_an_image_is() {
+    use image::{DynamicImage, GrayImage, ImageBuffer, ImageFormat, Luma, Rgb, RgbImage, Rgba, RgbaImage};
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let jpeg = image::load_from_memory(&png(9)).unwrap().resize_exact(64, 64, image::imageops::FilterType::Nearest);
+    let mut photo = std::io::Cursor::new(Vec::new());
+    jpeg.to_rgb8().write_to(&mut photo, ImageFormat::Jpeg).unwrap();
+    let mask = drawn(GrayImage::from_fn(64, 64, |x, _| Luma([if x < 32 { 7 } else { 19 }])).into());
+    let alpha = drawn(RgbaImage::from_pixel(64, 64, Rgba([100, 150, 200, 100])).into());
+    let colour = drawn(RgbImage::from_pixel(64, 64, Rgb([1, 2, 3])).into());
+    let deep = drawn(DynamicImage::ImageLuma16(ImageBuffer::from_pixel(64, 64, Luma([40_000]))));
+    let one = |name: &'static str, cell: &[u8]| -> (&'static str, ArrayRef) {
+        (name, Arc::new(BinaryArray::from_iter_values([cell])))
+    };
+    let columns = vec![one("image", photo.get_ref()), one("mask", &mask), one("alpha", &alpha), one("deep", &deep)];
+    parquet(&at("x.parquet"), &batch(columns));
+    let with = |images: &[&str], image_quality| ConvertOptions {
+        resize: Some(32),
+        image_quality,
+        images: images.iter().map(|name| (*name).to_owned()).collect(),
+        verify: true,
+        ..to(Format::Parquet)
+    };
+    // What a photo becomes is not for all columns.
+    let (error, text) = kind(run(&at("x.parquet"), &at("never"), &with(&[], None)));
+    assert!(matches!(error, Error::Config { option: "resize", .. }) && text.contains("mask"), "{text}");
+    let (error, text) = kind(run(&at("x.parquet"), &at("never"), &with(&["masc"], None)));
+    assert!(matches!(error, Error::Config { option: "images", .. }) && text.contains("mask"), "{text}");
+    run(&at("x.parquet"), &at("out"), &with(&["image", "mask", "alpha"], None)).unwrap();
+    let found = rows(&at("out"), &ConvertOptions::default()).unwrap();
+    let cell = |name: &str| {
+        let column = arrow::compute::cast(found.column_by_name(name).unwrap(), &arrow::datatypes::DataType::Binary);
+        column.unwrap().as_binary::<i32>().value(0).to_vec()
+    };
+    assert_eq!(image::guess_format(&cell("image")).unwrap(), ImageFormat::Jpeg);
+    assert_eq!(cell("deep"), deep);
+    let mask = image::load_from_memory(&cell("mask")).unwrap();
+    assert_eq!((mask.width(), mask.color()), (32, image::ColorType::L8));
+    assert_eq!((mask.to_luma8().get_pixel(3, 3)[0], mask.to_luma8().get_pixel(30, 3)[0]), (7, 19));
+    let alpha = image::load_from_memory(&cell("alpha")).unwrap();
+    // Colours are mixed by their alpha, hence rounded.
+    let found = alpha.to_rgba8().get_pixel(3, 3).0;
+    assert!(found.iter().zip([100, 150, 200, 100]).all(|(found, was)| found.abs_diff(was) < 3), "{found:?}");
+    // What neither format keeps is an error.
+    for (name, quality) in [("deep", None), ("alpha", Some(80))] {
+        let (error, text) = kind(run(&at("x.parquet"), &at("never"), &with(&[name], quality)));
+        assert!(matches!(error, Error::Unsupported { .. }) && text.contains(name), "{name}: {text}");
+    }
+    // A name has the ending of what it names.
+    std::fs::create_dir_all(at("folder/a")).unwrap();
+    std::fs::write(at("folder/a/m.png"), &colour).unwrap();
+    for (quality, name) in [(Some(80), "m.jpg"), (None, "m.png")] {
+        let out = at(&format!("out-{name}"));
+        let options = ConvertOptions { images: Vec::new(), ..with(&[], quality) };
+        run(&at("folder"), &out, &ConvertOptions { to: Some(Format::Images), ..options }).unwrap();
+        assert_eq!(names(&out.join("a")), [name]);
+    }
+    parquet(&at("png.parquet"), &batch(vec![one("png", &colour)]));
+    let options = ConvertOptions { to: Some(Format::Webdataset), ..with(&[], Some(80)) };
+    run(&at("png.parquet"), &at("tars"), &options).unwrap();
+    let tar = std::fs::read(at("tars/shard-000000.tar")).unwrap();
+    assert!(tar.windows(8).any(|name| name == b".png.jpg"));
+}
+
 /// A dataset of images with these classes and labels.
 fn labelled(path: &Path, rows: &[(&str, Option<i32>)]) {
     let images: ArrayRef = Arc::new(BinaryArray::from_iter_values((0..rows.len()).map(|row| png(row as u8))));

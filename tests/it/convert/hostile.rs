@@ -41,7 +41,7 @@ fn records_of_other_things_are_no_examples() {
     bowstring::convert::write_record(&[0xff; 40], &mut bytes);
     fs::write(&path, &bytes).unwrap();
     let (_, text) = refused(&path, Format::Tfrecord);
-    assert!(text.contains("no tf.train.Example"), "{text}");
+    assert!(text.contains("not a tf.train.Example"), "{text}");
     // A second file with a feature that the first files' sample had not is an error, not a loss.
     let many = directory.path().join("many");
     fs::create_dir(&many).unwrap();
@@ -88,7 +88,7 @@ fn an_index_that_lies_is_caught() {
         }),
         ("version 3", |index| index["version"] = json!(3)),
         ("not found", |index| index["shards"][0]["raw_data"]["basename"] = json!("gone.mds")),
-        ("no index", |index| *index = json!([1])),
+        ("not an index", |index| *index = json!([1])),
     ];
     for (word, change) in lies {
         let place = lying(change);

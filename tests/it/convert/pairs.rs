@@ -1,12 +1,13 @@
+use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, BinaryArray, BooleanArray, Date32Array, Decimal128Array, FixedSizeListArray, Float16Array,
-    Float32Array, Float64Array, Int8Array, Int32Array, Int64Array, ListArray, RecordBatch, StringArray, StructArray,
-    TimestampMicrosecondArray, UInt16Array, UInt64Array,
+    Array, ArrayRef, BinaryArray, BooleanArray, Date32Array, Decimal128Array, DictionaryArray, FixedSizeListArray,
+    Float16Array, Float32Array, Float64Array, Int8Array, Int32Array, Int64Array, ListArray, RecordBatch, StringArray,
+    StructArray, TimestampMicrosecondArray, UInt16Array, UInt64Array,
 };
-use arrow::datatypes::{DataType, Field, Float32Type, Int32Type, Int64Type, Metadata, Schema};
+use arrow::datatypes::{DataType, Field, Float32Type, Float64Type, Int32Type, Int64Type, Metadata, Schema};
 use bowstring::codec::npy::{Npy, Unit, write_npy};
 use bowstring::convert::{ConvertOptions, Format, Types};
 use bowstring::dataset::{DatasetWriter, WriterOptions};
@@ -134,7 +135,9 @@ pub(super) fn held(format: Format) -> (Vec<&'static str>, bool) {
         Format::Petastorm => {
             (with(&["float64", "odd32", "bytes", "date", "time", "utc", "ints", "floats", "pair"]), true)
         }
-        Format::Csv => (with(&["uint64", "float64", "odd32", "odd64", "date", "time", "utc", "decimal"]), true),
+        Format::Csv | Format::Tsv => {
+            (with(&["uint64", "float64", "odd32", "odd64", "date", "time", "utc", "decimal"]), true)
+        }
         Format::Jsonl => (
             with(&[
                 "uint64", "float64", "date", "time", "utc", "decimal", "ints", "floats", "holes", "pair", "words",
@@ -153,11 +156,12 @@ pub(super) fn held(format: Format) -> (Vec<&'static str>, bool) {
     }
 }
 
-pub(super) const FORMATS: [Format; 10] = [
+pub(super) const FORMATS: [Format; 11] = [
     Format::Parquet,
     Format::Petastorm,
     Format::Arrow,
     Format::Csv,
+    Format::Tsv,
     Format::Jsonl,
     Format::Tfrecord,
     Format::Webdataset,
@@ -187,6 +191,95 @@ fn what_a_format_holds_comes_back_with_nulls_and_empty_lists() {
             assert_eq!(super::rows(&at("back"), &ConvertOptions::default()).unwrap().num_rows() as i64, ROWS);
         }
     }
+}
+
+#[test]
+fn dictionaries_are_values_to_every_format() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    fs::create_dir(at("src")).unwrap();
+    for (file, words) in [("a", ["x", "y", "x"]), ("b", ["z", "y", "z"])] {
+        let words: DictionaryArray<Int32Type> = words.into_iter().collect();
+        parquet(&at("src").join(format!("{file}.parquet")), &batch(vec![("c", Arc::new(words))]));
+    }
+    for format in FORMATS.into_iter().filter(|format| *format != Format::Numpy) {
+        let out = at(&format!("out-{format}"));
+        let report = run(&at("src"), &out, &ConvertOptions { verify: true, ..to(format) });
+        assert!(report.unwrap_or_else(|error| panic!("{format}: {}", error.chain())).verified);
+        let options = ConvertOptions { to: Some(format), columns: vec!["c".into()], ..ConvertOptions::default() };
+        let found = bowstring::convert::verify(&super::text(&at("src")), &super::text(&out), &options).unwrap();
+        assert!(found.columns.iter().any(|column| column.name == "c" && column.equal), "{format}: {found:#?}");
+    }
+}
+
+#[test]
+fn times_with_zones_are_shown_and_written_at_any_depth() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let times = |zone: &str, first: i64| -> ArrayRef {
+        Arc::new(TimestampMicrosecondArray::from(vec![first, 2_000_000]).with_timezone(zone))
+    };
+    let within = |times: ArrayRef| -> ArrayRef {
+        let field = Arc::new(Field::new("t", times.data_type().clone(), true));
+        Arc::new(StructArray::from(vec![(field, times)]))
+    };
+    parquet(&at("utc.parquet"), &batch(vec![("s", within(times("UTC", 1_000_000)))]));
+    let options = ConvertOptions { verify: true, ..to(Format::Jsonl) };
+    let plan = |name: &str| bowstring::convert::plan(&super::text(&at(name)), &at("out"), &options);
+    assert_eq!(plan("utc.parquet").unwrap().sample, [["{t: 1970-01-01T00:00:01Z}", "{t: 1970-01-01T00:00:02Z}"]]);
+    run(&at("utc.parquet"), &at("out"), &options).unwrap();
+    same(&at("utc.parquet"), &at("out"));
+    // Of a named zone there is no list here: the instants are shown.
+    for (name, first) in [("one", 1_000_000), ("other", 3_000_000)] {
+        parquet(&at(name), &batch(vec![("s", within(times("Europe/Berlin", first)))]));
+    }
+    let options =
+        ConvertOptions { from: Some(Format::Parquet), to: Some(Format::Parquet), ..ConvertOptions::default() };
+    let plan = bowstring::convert::plan(&super::text(&at("one")), &at("more"), &options).unwrap();
+    assert_eq!(plan.sample[0][0], "{t: 1970-01-01T00:00:01Z}");
+    let found = bowstring::convert::verify(&super::text(&at("one")), &super::text(&at("other")), &options).unwrap();
+    assert!(!found.equal && found.examples_first[0].contains("00:00:01"), "{found:#?}");
+}
+
+#[test]
+fn options_that_a_format_has_no_use_for_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let src = directory.path().join("src.parquet");
+    parquet(&src, &table(&["floats"], false));
+    let plain = ConvertOptions::default;
+    for (option, options) in [
+        ("shards", ConvertOptions { shards: Some(2), ..to(Format::Numpy) }),
+        ("compression", ConvertOptions { compression: Some("gzip".into()), ..to(Format::Numpy) }),
+        ("rows_per_group", ConvertOptions { rows_per_group: Some(5), ..to(Format::Jsonl) }),
+        ("compression", ConvertOptions { compression: Some("zstd:19".into()), to: Some(Format::Arrow), ..plain() }),
+    ] {
+        let (error, text) = kind(run(&src, &directory.path().join("out"), &options));
+        assert!(matches!(error, bowstring::Error::Config { option: own, .. } if own == option), "{text}");
+    }
+}
+
+#[test]
+fn tabs_separate_what_is_called_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    fs::write(at("t.txt"), "a\tb\n1\tx,y\n2\t\"p\tq\"\n").unwrap();
+    let options = ConvertOptions { from: Some(Format::Tsv), verify: true, ..to(Format::Tsv) };
+    run(&at("t.txt"), &at("out"), &options).unwrap();
+    let written = fs::read_to_string(at("out/part-00000.tsv")).unwrap();
+    assert_eq!(written, fs::read_to_string(at("t.txt")).unwrap());
+    let found = super::rows(&at("out"), &ConvertOptions::default()).unwrap();
+    assert_eq!((found.num_columns(), found.num_rows()), (2, 2));
+}
+
+#[test]
+fn arrays_named_by_a_key_come_back() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let keys: ArrayRef = Arc::new(StringArray::from(vec!["a/1", "a/2"]));
+    let lists = ListArray::from_iter_primitive::<Float64Type, _, _>([Some([Some(1.0)]), Some([Some(2.0)])]);
+    parquet(&at("src.parquet"), &batch(vec![("__key__", keys), ("x", Arc::new(lists))]));
+    run(&at("src.parquet"), &at("out"), &ConvertOptions { verify: true, ..to(Format::Numpy) }).unwrap();
+    same(&at("src.parquet"), &at("out"));
 }
 
 #[test]
@@ -348,7 +441,7 @@ fn types_of_text_are_inferred_or_given() {
     assert_eq!(types, ["float64", "list<struct<e: bool>>", "struct<d: string>", "string"]);
     for (name, content, word) in [
         ("mixed.jsonl", "{\"a\": 1}\n{\"a\": \"x\"}\n", "numbers and texts"),
-        ("list.jsonl", "[1]\n", "no object"),
+        ("list.jsonl", "[1]\n", "not an object"),
         ("cut.jsonl", "{\"a\": 1}\n{\"a\":", "byte 9"),
         ("wide.csv", "a,b\n1,2\n1,2,3\n", "line 4"),
         ("twice.csv", "a,a\n1,2\n", "twice"),

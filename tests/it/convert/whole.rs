@@ -88,6 +88,156 @@ fn a_destination_in_the_source_is_refused() {
 }
 
 #[test]
+fn no_way_of_naming_a_source_lets_it_be_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    let (src, made) = (at("src"), at("made"));
+    numbers(&src, 2, 10);
+    // One that a conversion made, so that `overwrite` replaces it.
+    run(&src, &made, &to(Format::Parquet)).unwrap();
+    let before = names(&made);
+    let part = before.iter().find(|name| name.ends_with(".parquet")).unwrap();
+    let url = |path: &Path| format!("file://{}", text(path));
+    let mut ways = vec![
+        text(&made.join(part)),
+        url(&made),
+        url(&made.join(part)),
+        text(&made.join("*.parquet")),
+        text(&at("*/*")),
+    ];
+    ways.push(url(&made.join("*.parquet")));
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::symlink;
+        symlink(&made, at("linked")).unwrap();
+        fs::create_dir(at("views")).unwrap();
+        symlink(made.join(part), at("views/a.parquet")).unwrap();
+        ways.extend([text(&at("linked")), text(&at("linked/*.parquet")), text(&at("views"))]);
+    }
+    for way in ways {
+        let options = ConvertOptions { overwrite: true, ..to(Format::Jsonl) };
+        let (error, said) = kind(convert(&way, &made, &options, &Progress::default()));
+        assert!(matches!(error, Error::Config { option: "dst", .. }), "{way}: {said}");
+        assert_eq!(names(&made), before, "{way}");
+    }
+    // What only begins at the same place is apart.
+    convert(&text(&src.join("*.parquet")), &src.join("out"), &to(Format::Csv), &Progress::default()).unwrap();
+}
+
+#[test]
+fn what_others_put_into_a_dataset_is_not_deleted() {
+    let directory = tempfile::tempdir().unwrap();
+    let (src, out) = (directory.path().join("src"), directory.path().join("out"));
+    numbers(&src, 1, 10);
+    let again = ConvertOptions { overwrite: true, ..to(Format::Parquet) };
+    run(&src, &out, &again).unwrap();
+    // An index of ours belongs there.
+    fs::write(out.join("_bowstring_index"), "").unwrap();
+    run(&src, &out, &again).unwrap();
+    for name in ["notes.txt", "other/a.parquet"] {
+        fs::create_dir_all(out.join("other")).unwrap();
+        fs::write(out.join(name), "years of work").unwrap();
+        let (error, said) = kind(run(&src, &out, &again));
+        assert!(matches!(error, Error::Config { option: "overwrite_foreign", .. }), "{said}");
+        assert!(said.contains(name) && out.join(name).exists(), "{said}");
+        fs::remove_file(out.join(name)).unwrap();
+    }
+    run(&src, &out, &again).unwrap();
+}
+
+#[test]
+fn what_another_conversion_did_is_not_taken() {
+    use bowstring::convert::{Begun, Conversion, work};
+    let directory = tempfile::tempdir().unwrap();
+    let (src, out) = (directory.path().join("src"), directory.path().join("out"));
+    numbers(&src, 2, 10);
+    let filtered = |filter: &str| ConvertOptions {
+        filter: Some(Expr::parse(filter).unwrap()),
+        target_file_size: 1,
+        ..to(Format::Jsonl)
+    };
+    let begin = |options: &ConvertOptions| match Conversion::begin(&text(&src), &out, options).unwrap() {
+        Begun::Open(conversion) => *conversion,
+        Begun::Unchanged(_) => panic!("it is there already"),
+    };
+    let (one, other) = (filtered("id < 5"), ConvertOptions { overwrite: true, ..filtered("id >= 5") });
+    let first = begin(&one);
+    let (late, fingerprint) = (first.attempts().unwrap(), first.fingerprint().to_owned());
+    drop(first);
+    let mut second = begin(&other);
+    let attempts = second.attempts().unwrap();
+    let tasks = second.tasks().unwrap();
+    // A task of the first that starts late finds no place.
+    let did = |place: &Path, options: &ConvertOptions, fingerprint: &str, task| {
+        work(&text(&src), place, options, fingerprint, task, &Progress::default())
+    };
+    assert!(did(&late.join("0"), &one, &fingerprint, 0).is_err());
+    // Nor is it taken if it has one.
+    let place = attempts.join("late");
+    let worked = did(&place, &one, &fingerprint, 0).unwrap();
+    let error = second.adopt(&worked, &place).unwrap_err();
+    assert!(matches!(error, Error::Config { option: "worked", .. }), "{error}");
+    for task in tasks {
+        let place = attempts.join(task.to_string());
+        let worked = did(&place, &other, second.fingerprint(), task).unwrap();
+        second.adopt(&worked, &place).unwrap();
+    }
+    assert_eq!(second.finish().unwrap().rows, 15);
+    assert_eq!(ids(&out), (5..20).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_source_that_changes_is_not_published() {
+    let directory = tempfile::tempdir().unwrap();
+    let src = directory.path().join("src");
+    fs::create_dir(&src).unwrap();
+    for name in ["a.csv", "b.csv"] {
+        fs::write(src.join(name), "id\n1\n2\n").unwrap();
+    }
+    let source = bowstring::convert::open(&text(&src), &ConvertOptions::default()).unwrap();
+    fs::write(src.join("b.csv"), "id\n3\n4\n12").unwrap();
+    let budget = bowstring::convert::Budget::new(1 << 30);
+    assert!(source.read(0, &[0], &budget).unwrap().next().is_ok());
+    let error = source.read(1, &[0], &budget).and_then(|mut batches| batches.next()).unwrap_err();
+    assert!(matches!(error, Error::SourceChanged { .. }), "{error}");
+}
+
+#[cfg(unix)]
+#[test]
+fn linked_directories_are_read() {
+    use std::os::unix::fs::symlink;
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name);
+    for name in ["elsewhere", "src", "src/own"] {
+        fs::create_dir(at(name)).unwrap();
+    }
+    fs::write(at("src/own/a.csv"), "id\n1\n").unwrap();
+    fs::write(at("elsewhere/b.csv"), "id\n2\n").unwrap();
+    symlink(at("elsewhere"), at("src/linked")).unwrap();
+    symlink(at("nowhere"), at("src/broken")).unwrap();
+    run(&at("src"), &at("out"), &ConvertOptions { verify: true, ..to(Format::Parquet) }).unwrap();
+    assert_eq!(ids(&at("out")), [2, 1]);
+    symlink(at("src"), at("src/own/again")).unwrap();
+    let (error, said) = kind(run(&at("src"), &at("more"), &to(Format::Parquet)));
+    assert!(matches!(error, Error::Store { .. }) && said.contains("own/again"), "{said}");
+}
+
+#[test]
+fn directories_of_values_are_columns_or_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let src = directory.path().join("src");
+    for (year, id) in [(2024, 1), (2025, 2)] {
+        fs::create_dir_all(src.join(format!("year={year}"))).unwrap();
+        fs::write(src.join(format!("year={year}/a.jsonl")), format!("{{\"id\": {id}}}\n")).unwrap();
+    }
+    let out = directory.path().join("out");
+    let (error, said) = kind(run(&src, &out, &to(Format::Parquet)));
+    assert!(matches!(error, Error::Unsupported { .. }) && said.contains("year=2024"), "{said}");
+    run(&src.join("year=2025"), &out, &to(Format::Parquet)).unwrap();
+    assert_eq!(ids(&out), [2]);
+}
+
+#[test]
 fn columns_and_rows_are_chosen() {
     let directory = tempfile::tempdir().unwrap();
     let (src, out) = (directory.path().join("src"), directory.path().join("out"));
@@ -282,10 +432,20 @@ fn what_is_not_there_any_more_is_made_again() {
     ];
     for (what, change) in changes {
         change();
-        assert!(!plan(&text(&src), &out, &options).unwrap().unchanged, "{what}");
+        let refused = plan(&text(&src), &out, &options);
+        assert!(matches!(refused, Err(Error::Config { option: "overwrite", .. })), "{what}: {refused:?}");
         let (error, said) = kind(run(&src, &out, &options));
         assert!(matches!(error, Error::Config { option: "overwrite", .. }) && said.contains(what), "{what}: {said}");
-        let report = run(&src, &out, &again).unwrap();
+        let report = match what {
+            // What somebody else put there is not deleted unasked.
+            "more.csv was added" => {
+                let (error, said) = kind(run(&src, &out, &again));
+                assert!(matches!(error, Error::Config { option: "overwrite_foreign", .. }), "{said}");
+                assert!(said.contains("more.csv") && out.join("more.csv").exists(), "{said}");
+                run(&src, &out, &ConvertOptions { overwrite_foreign: true, ..again.clone() }).unwrap()
+            }
+            _ => run(&src, &out, &again).unwrap(),
+        };
         assert!(!report.unchanged && fs::read(&part).unwrap() == whole, "{what}");
         assert!(run(&src, &out, &options).unwrap().unchanged);
     }

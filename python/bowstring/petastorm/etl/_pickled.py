@@ -101,7 +101,7 @@ def indexes(indexers: Mapping[str, Any]) -> bytes:
     """Indexes by name for ``dataset-toolkit.rowgroups_index.v1``."""
     for indexer in indexers.values():
         if not isinstance(indexer, (SingleFieldIndexer, FieldNotNullIndexer)):
-            raise TypeError(f"{type(indexer).__name__} is no index of Petastorm's: no reader would know it")
+            raise TypeError(f"{type(indexer).__name__} is not an index of Petastorm's: no reader would know it")
     writer = _Writer()
     writer.pairs((name, lambda index=index: writer.index(index)) for name, index in indexers.items())  # type: ignore[misc]
     return writer.finished()

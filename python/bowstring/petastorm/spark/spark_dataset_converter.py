@@ -10,7 +10,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
-from bowstring.errors import StoreError
+from bowstring.errors import ConfigError, StoreError
+from bowstring.paths import shown
 from bowstring.petastorm._lazy import needed
 from bowstring.petastorm.reader import Reader, make_batch_reader
 from bowstring.petastorm.spark import _materialize, _served
@@ -30,9 +31,12 @@ _RANKS = (
 )
 
 
+_ROW_GROUP_BYTES = 32 * 1024 * 1024
+
+
 def make_spark_converter(
     df: Any,
-    parquet_row_group_size_bytes: int = 32 * 1024 * 1024,
+    parquet_row_group_size_bytes: int = _ROW_GROUP_BYTES,
     compression_codec: str | None = None,
     dtype: str | None = "float32",
 ) -> SparkDatasetConverter:
@@ -44,8 +48,8 @@ def make_spark_converter(
 
     :param df: the data frame; an equal one is stored once. Or the URL of a directory of Parquet, used unchanged, and deleted
         by :meth:`SparkDatasetConverter.delete` only.
-    :param parquet_row_group_size_bytes: size of row groups.
-    :param compression_codec: of Parquet; none by default.
+    :param parquet_row_group_size_bytes: size of row groups; not for a server.
+    :param compression_codec: of Parquet; none by default; not for a server.
     :param dtype: precision of all floats: ``float32``, ``float64``, or ``None`` to leave them.
     """
     if isinstance(df, str):
@@ -53,7 +57,18 @@ def make_spark_converter(
     codec = (compression_codec or "uncompressed").lower()
     if codec not in _CODECS:
         raise RuntimeError(f"compression_codec must be None or one of {', '.join(_CODECS)}, got {compression_codec!r}")
-    url = _materialize.cached(df, _cache_dir(df.sparkSession), parquet_row_group_size_bytes, codec, dtype)
+    cache = _cache_dir(df.sparkSession)
+    if _served.is_server(cache):
+        of_files = {
+            "parquet_row_group_size_bytes": parquet_row_group_size_bytes != _ROW_GROUP_BYTES,
+            "compression_codec": compression_codec is not None,
+        }
+        for name in [name for name, given in of_files.items() if given]:
+            problem = (
+                f"a server stores the rows in its own way; leave it out, or set a directory instead of {shown(cache)}"
+            )
+            raise ConfigError(f"option {name}: {problem}", option=name)
+    url = _materialize.cached(df, cache, parquet_row_group_size_bytes, codec, dtype)
     if _served.is_server(url):
         return SparkDatasetConverter(url, [url], _served.count(url))
     return _of_stored(df.sparkSession, url)

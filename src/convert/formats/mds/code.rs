@@ -9,6 +9,7 @@ use crate::convert::format::Format;
 use crate::convert::formats::jsonl;
 use crate::convert::types::{self, is_text, item, number};
 use crate::convert::values::cells::{as_type_of, npy_read, number_bytes};
+use crate::convert::values::unheld::{Unheld, unheld};
 
 use super::encoding::{CODES, Encoding};
 use crate::convert::errors::refused_value;
@@ -44,9 +45,8 @@ impl<'a> Coder<'a> {
                 coder.width = dtype.size();
             }
             Encoding::Json if !is_text(column.data_type()) => {
-                if let Some(at) = jsonl::not_finite(column)? {
-                    let hint = "it is kept as JSON, which has no NaN and no infinity";
-                    return Err(refused_value(Format::Mds, name, row + at as u64, "a NaN or infinity", hint));
+                if let Some(Unheld { row: at, what, hint }) = unheld(column)? {
+                    return Err(refused_value(Format::Mds, name, row + at as u64, what, hint));
                 }
                 let texts: ArrayRef = Arc::new(jsonl::texts(column)?);
                 coder.array = as_type_of(name, row, &texts, &DataType::BinaryView)?;

@@ -224,7 +224,7 @@ impl Encoding {
 
     /// Element type, shape and bytes of an array.
     pub(super) fn array(&self, cell: &[u8]) -> Result<(DType, Vec<usize>, Vec<u8>), String> {
-        let Self::Array { dtype, shape } = self else { return Err("it is no array".to_owned()) };
+        let Self::Array { dtype, shape } = self else { return Err("it is not an array".to_owned()) };
         let mut rest = cell;
         let mut take = |count: usize| -> Result<&[u8], String> {
             let (taken, left) = rest.split_at_checked(count).ok_or("the array is cut short")?;

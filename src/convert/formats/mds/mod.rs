@@ -14,7 +14,7 @@ mod shard;
 mod take;
 mod write;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
@@ -29,7 +29,7 @@ use crate::convert::budget::Budget;
 use crate::convert::errors::unexpected;
 use crate::convert::format::Format;
 use crate::convert::limits::{BATCH_BYTES, BATCH_ROWS, Limits};
-use crate::convert::read::files::Found;
+use crate::convert::read::files::{self, Found};
 use crate::convert::read::listing::Listing;
 use crate::convert::source::{Batches, Opening, Shard, Source, drain};
 use crate::error::{Error, Place, Result};
@@ -51,8 +51,8 @@ pub(crate) fn open(tree: &Listing, opening: &Opening) -> Result<Box<dyn Source>>
     let tree = above.as_ref().unwrap_or(tree);
     let place = || Place::file("index.json");
     let content = tree.small("index.json", opening.limits.max_index_bytes)?;
-    let index: Index =
-        serde_json::from_slice(&content).map_err(|error| Error::corrupt_by(place(), "it is no index of MDS", error))?;
+    let index: Index = serde_json::from_slice(&content)
+        .map_err(|error| Error::corrupt_by(place(), "it is not an index of MDS", error))?;
     if index.version != 2 {
         let what = format!("index.json: MDS of version {}", index.version);
         return Err(Error::unsupported(what, "version 2 is known"));
@@ -193,6 +193,10 @@ impl Source for MdsSource {
 
     fn shards(&self) -> &[Shard] {
         &self.shards
+    }
+
+    fn paths(&self) -> Vec<PathBuf> {
+        files::paths(&self.files)
     }
 
     fn read<'a>(&'a self, shard: usize, columns: &[usize], budget: &'a Budget) -> Result<Box<dyn Batches + 'a>> {

@@ -169,7 +169,7 @@ impl<'a> Samples<'a> {
         }
         let config = self.take(config, "its configuration")?;
         let config: Value = serde_json::from_slice(&config)
-            .map_err(|error| self.wrong(None, &format!("its configuration is no JSON ({error})")))?;
+            .map_err(|error| self.wrong(None, &format!("its configuration is not JSON ({error})")))?;
         let same = |name: &str, own: Value| config.get(name).is_none_or(|found| *found == own);
         if !same("column_names", json!(self.entry.column_names))
             || !same("column_encodings", json!(self.entry.column_encodings))

@@ -55,7 +55,7 @@ impl Taker {
             Encoding::Str | Encoding::Json | Encoding::Digits(_) => {
                 let text = std::str::from_utf8(cell).map_err(|_| "its text is not UTF-8")?;
                 if self.encoding == Encoding::Json && serde_json::from_str::<serde::de::IgnoredAny>(text).is_err() {
-                    return Err("its text is no JSON".to_owned());
+                    return Err("its text is not JSON".to_owned());
                 }
                 self.text.append_value(text);
             }
@@ -130,7 +130,7 @@ impl Taker {
                     match text {
                         Some(text) => values
                             .push(text)
-                            .map_err(|why| self.wrong(row, &format!("{} is no {of}: {why}", shown(text))))?,
+                            .map_err(|why| self.wrong(row, &format!("{} is not a valid {of}: {why}", shown(text))))?,
                         None => values.null(),
                     }
                 }

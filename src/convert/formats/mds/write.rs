@@ -53,7 +53,7 @@ impl Sink for MdsSink {
         Format::Mds
     }
 
-    fn writer(&self, directory: &Path) -> Result<Box<dyn Writer>> {
+    fn writer(&self, directory: &Path, _: &str) -> Result<Box<dyn Writer>> {
         let (columns, packing) = (self.columns.clone(), self.packing);
         let make = move |path: &Path| -> Result<Box<dyn Rows>> {
             let body = path.with_extension("body");

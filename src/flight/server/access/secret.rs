@@ -56,12 +56,12 @@ impl fmt::Display for Secret {
 pub(crate) fn read_private(path: &Path, option: &'static str, most: u64) -> Result<Vec<u8>> {
     let shown = path.display();
     let unreadable = |error: std::io::Error| Error::config(option, format!("file {shown} cannot be read: {error}"));
-    // StreamRequest before opening: opening a named pipe would wait for a writer.
+    // Asked before opening: opening a named pipe would wait for a writer.
     if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
         return Err(Error::config(option, format!("{shown} is no regular file")));
     }
     let file = File::open(path).map_err(unreadable)?;
-    // StreamRequest again of what was opened: the name may stand for another file by now.
+    // Asked again of what was opened: the name may stand for another file by now.
     let metadata = file.metadata().map_err(unreadable)?;
     #[cfg(unix)]
     {

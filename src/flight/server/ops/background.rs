@@ -42,7 +42,7 @@ impl Background {
     pub fn start(mut config: Config, listen: &str) -> Result<Self> {
         let refused = |error: std::io::Error| Error::config("listen", format!("{listen}: {error}"));
         let addresses: Vec<SocketAddr> = listen.to_socket_addrs().map_err(refused)?.collect();
-        // StreamRequest before the port is bound: nobody shall connect in between.
+        // Asked before the port is bound: nobody shall connect in between.
         addresses.iter().try_for_each(|address| config.check(*address))?;
         let listener = TcpListener::bind(&*addresses).map_err(refused)?;
         listener.set_nonblocking(true).map_err(refused)?;

@@ -1,0 +1,144 @@
+//! What Arrow holds and JSON does not: NaN, infinity, and a map that has a key twice. At any depth, before anything is written.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Field, Float64Type};
+
+use crate::convert::errors::unexpected;
+use crate::convert::types::item;
+use crate::error::{Error, Result};
+
+/// A value that JSON does not hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Unheld {
+    /// Its row.
+    pub(crate) row: usize,
+    pub(crate) what: &'static str,
+    pub(crate) hint: &'static str,
+}
+
+impl Unheld {
+    const fn float(row: usize) -> Self {
+        Self { row, what: "a NaN or infinity", hint: "JSON has no NaN and no infinity" }
+    }
+
+    const fn key(row: usize) -> Self {
+        Self { row, what: "a map that has a key twice", hint: "an object of JSON has each key once" }
+    }
+}
+
+/// Whether values of this type may be what JSON does not hold.
+fn is_risky(data_type: &DataType) -> bool {
+    match data_type {
+        DataType::Struct(members) => members.iter().any(|member| is_risky(member.data_type())),
+        DataType::Dictionary(_, values) => is_risky(values),
+        DataType::RunEndEncoded(_, values) => is_risky(values.data_type()),
+        DataType::Map(..) | DataType::Union(..) => true,
+        other => other.is_floating() || item(other).is_some_and(is_risky),
+    }
+}
+
+/// The first value of a column that JSON does not hold.
+///
+/// # Errors
+/// `Unsupported` for a type that nothing here looks into.
+pub(crate) fn unheld(column: &ArrayRef) -> Result<Option<Unheld>> {
+    if !is_risky(column.data_type()) {
+        return Ok(None);
+    }
+    match column.data_type() {
+        kind if kind.is_floating() => {
+            let wide = cast(column, &DataType::Float64).map_err(unexpected)?;
+            let odd = |value: Option<f64>| value.is_some_and(|value| !value.is_finite());
+            Ok(wide.as_primitive::<Float64Type>().iter().position(odd).map(Unheld::float))
+        }
+        DataType::Struct(_) => {
+            for inner in column.as_struct().columns() {
+                if let Some(found) = unheld(inner)? {
+                    return Ok(Some(found));
+                }
+            }
+            Ok(None)
+        }
+        DataType::Dictionary(_, values) => unheld(&cast(column, values).map_err(unexpected)?),
+        DataType::RunEndEncoded(_, values) => unheld(&cast(column, values.data_type()).map_err(unexpected)?),
+        DataType::Map(..) => in_maps(column),
+        kind => {
+            let Some(inner) = item(kind) else {
+                return Err(Error::unsupported(format!("{kind} in JSON"), "choose columns with --columns"));
+            };
+            let large = DataType::LargeList(Arc::new(Field::new("item", inner.clone(), true)));
+            let lists = cast(column, &large).map_err(unexpected)?;
+            let lists = lists.as_list::<i64>();
+            for row in (0..lists.len()).filter(|row| lists.is_valid(*row)) {
+                if let Some(found) = unheld(&lists.value(row))? {
+                    return Ok(Some(Unheld { row, ..found }));
+                }
+            }
+            Ok(None)
+        }
+    }
+}
+
+fn in_maps(column: &ArrayRef) -> Result<Option<Unheld>> {
+    let maps = column.as_map();
+    let keys = cast(maps.keys(), &DataType::Utf8View).map_err(unexpected)?;
+    let keys = keys.as_string_view();
+    let offsets = maps.value_offsets();
+    let deep = is_risky(maps.values().data_type());
+    let mut seen = HashSet::new();
+    for row in (0..maps.len()).filter(|row| maps.is_valid(*row)) {
+        let range = offsets[row] as usize..offsets[row + 1] as usize;
+        seen.clear();
+        if !range.clone().all(|at| seen.insert(keys.value(at))) {
+            return Ok(Some(Unheld::key(row)));
+        }
+        if deep && let Some(found) = unheld(&maps.values().slice(range.start, range.len()))? {
+            return Ok(Some(Unheld { row, ..found }));
+        }
+    }
+    Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::builder::{Float64Builder, MapBuilder, StringBuilder};
+    use arrow::array::{DictionaryArray, Float64Array, Int8Array, StructArray};
+
+    use super::*;
+
+    fn maps(rows: &[&[(&str, f64)]]) -> ArrayRef {
+        let mut maps = MapBuilder::new(None, StringBuilder::new(), Float64Builder::new());
+        for row in rows {
+            for (key, value) in *row {
+                maps.keys().append_value(key);
+                maps.values().append_value(*value);
+            }
+            maps.append(true).unwrap();
+        }
+        Arc::new(maps.finish())
+    }
+
+    #[test]
+    fn what_json_does_not_hold_is_found_at_any_depth() {
+        let good: ArrayRef = maps(&[&[("a", 1.0)], &[("a", 2.0), ("b", 3.0)], &[]]);
+        assert_eq!(unheld(&good).unwrap(), None);
+        let nan: ArrayRef = maps(&[&[("a", 1.0)], &[], &[("a", 2.0), ("b", f64::NAN)]]);
+        assert_eq!(unheld(&nan).unwrap(), Some(Unheld::float(2)));
+        assert_eq!(unheld(&nan.slice(1, 2)).unwrap(), Some(Unheld::float(1)));
+        let twice: ArrayRef = maps(&[&[], &[("a", 1.0), ("b", 2.0), ("a", 1.0)]]);
+        assert_eq!(unheld(&twice).unwrap(), Some(Unheld::key(1)));
+        let within = StructArray::from(vec![(Arc::new(Field::new("m", twice.data_type().clone(), true)), twice)]);
+        assert_eq!(unheld(&(Arc::new(within) as ArrayRef)).unwrap(), Some(Unheld::key(1)));
+        // Of a dictionary only the values that rows have.
+        let values: ArrayRef = Arc::new(Float64Array::from(vec![1.0, f64::INFINITY]));
+        let indices = |indices: Vec<i8>| -> ArrayRef {
+            Arc::new(DictionaryArray::try_new(Int8Array::from(indices), Arc::clone(&values)).unwrap())
+        };
+        assert_eq!(unheld(&indices(vec![0, 0, 1])).unwrap(), Some(Unheld::float(2)));
+        assert_eq!(unheld(&indices(vec![0, 0])).unwrap(), None);
+    }
+}
