@@ -342,7 +342,7 @@ impl RowGroups for Group<'_> {
     }
 
     fn metadata(&self) -> &ParquetMetaData {
-        &self.layout.head.metadata
+        &self.layout.metadata
     }
 }
 

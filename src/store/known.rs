@@ -112,7 +112,7 @@ impl Listing {
             Ok(Found { place: place.clone(), path, name: Arc::clone(name), size: None, stamp: None })
         };
         let files = names.iter().map(found).collect::<Result<_>>()?;
-        Ok(Self { files, root: Some((place, base.path.to_string())), index: None })
+        Ok(Self { files, root: Some((place, base.path.to_string())), index: None, table: None })
     }
 }
 

@@ -19,6 +19,7 @@ pub(crate) mod lock;
 mod object;
 mod place;
 pub(crate) mod publish;
+mod root;
 mod stamp;
 mod table;
 #[cfg(feature = "convert")]
@@ -30,7 +31,10 @@ pub(crate) use address::display;
 pub(crate) use address::mount;
 pub use find::{Found, Listing, find};
 pub(crate) use known::{Base, index_here, is_local};
+pub(crate) use object::GONE;
 pub use object::{Object, Tail};
+pub(crate) use root::Root;
 pub use stamp::Stamp;
+pub(crate) use table::LOG;
 #[cfg(feature = "convert")]
 pub(crate) use tree::{Names, Tree};

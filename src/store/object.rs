@@ -19,6 +19,9 @@ use crate::error::{Error, Result};
 /// Ranges of one read that are asked for at once.
 const REQUESTS_AT_ONCE: usize = 16;
 
+/// What is said of the version that is there where nothing is.
+pub(crate) const GONE: &str = "gone";
+
 /// An object of which one version is pinned.
 #[derive(Debug, Clone)]
 pub struct Object {
@@ -213,7 +216,7 @@ impl Object {
                     return self.changed(found.to_string());
                 }
             }
-            Err(object_store::Error::NotFound { .. }) => return self.changed("gone".to_owned()),
+            Err(object_store::Error::NotFound { .. }) => return self.changed(GONE.to_owned()),
             Err(_) => {}
         }
         Error::Store { operation: operation(ranges), url: self.url(), source: error.into() }

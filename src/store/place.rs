@@ -48,7 +48,8 @@ impl Place {
         Error::Store { operation: operation.to_owned(), url, source: error.into() }
     }
 
-    /// The objects at any depth below `base` whose names relative to it `accept` takes, at most `most` of them, in no order.
+    /// The objects at any depth below `base` whose names relative to it `accept` takes, at most `most` of them, in no order; those that
+    /// were met before `enough` said so.
     ///
     /// # Errors
     /// [`Error::Limit`] names `limits.max_files`; [`Error::Store`].
@@ -57,6 +58,7 @@ impl Place {
         base: &Path,
         most: usize,
         accept: impl Fn(&str) -> bool,
+        enough: impl Fn() -> bool,
     ) -> Result<Vec<ObjectMeta>> {
         let mut found = Vec::new();
         let mut take = |meta: ObjectMeta| -> Result<()> {
@@ -68,12 +70,16 @@ impl Place {
         };
         if self.local {
             let mut walk = Walk::below(base);
-            while let Some(some) = walk.next().await? {
+            while !enough()
+                && let Some(some) = walk.next().await?
+            {
                 some.into_iter().try_for_each(&mut take)?;
             }
         } else {
             let mut listing = self.store.list(Some(base).filter(|base| !base.as_ref().is_empty()));
-            while let Some(next) = listing.next().await {
+            while !enough()
+                && let Some(next) = listing.next().await
+            {
                 take(next.map_err(|error| self.failed("list", base, error))?)?;
             }
         }
