@@ -138,8 +138,8 @@ class BaseLoader(ABC, Generic[A]):
         the files that are there (see :func:`write_index`); ``none``, the footers; the address of such a file; or the ``bytes``
         of :func:`bowstring.index`, made by another process for the same ``url``.
     :param version: version of a Delta table; the latest by default.
-    :param timestamp: time whose version of a Delta table is read: the last one committed until then. A ``datetime``, or text such as
-        ``"2026-01-31 12:30:00"``, in UTC unless it says another zone.
+    :param timestamp: time whose version of a Delta table is read: the last one committed until then. A ``datetime``, or text such
+        as ``"2026-01-31 12:30:00"``, in UTC unless it says another zone.
     :param partitioning: whether ``key=value`` directories are columns: ``hive`` or ``none``.
     :param decode: decode cells as the dataset says (its own schema, or Petastorm's); ``False`` leaves them bytes.
     :param weights: mix the datasets in ``url`` in these proportions.

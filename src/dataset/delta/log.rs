@@ -119,7 +119,9 @@ impl Log {
         let checkpoint = self.last_checkpoint(version);
         let mut first = checkpoint.map_or(0, |(at, _)| at.saturating_add(1));
         let mut commits = Vec::new();
-        for (commit, at) in self.commits.range(first..=version) {
+        // Behind a checkpoint of the version itself there is nothing.
+        let behind = if first <= version { self.commits.range(first..=version) } else { self.commits.range(..0) };
+        for (commit, at) in behind {
             if *commit != first {
                 break;
             }
@@ -173,6 +175,8 @@ mod tests {
         let whole = [&names[..], &[&second]].concat();
         let found = log(&whole).segment(None).unwrap();
         assert_eq!(found, Segment { version: 3, checkpoint: vec![5, 6], commits: vec![(3, 3)] });
+        let found = log(&whole).segment(Some(2)).unwrap();
+        assert_eq!(found, Segment { version: 2, checkpoint: vec![5, 6], commits: vec![] });
         let found = log(&whole).segment(Some(0)).unwrap();
         assert_eq!(found, Segment { version: 0, checkpoint: vec![], commits: vec![(0, 0)] });
         assert_eq!(log(&whole).segment(Some(4)), Err(Gone::Later { latest: 3 }));
