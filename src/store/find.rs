@@ -9,32 +9,13 @@ use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStoreExt};
 
 use super::address::{Address, Stores, display};
+use super::found::Found;
 use super::glob::{self, Pattern};
 use super::place::{Place, check_count};
 use super::root::Root;
 use super::stamp::Stamp;
 use super::table::{LOG, Table};
 use crate::error::{Error, Result};
-
-/// An object that was found; which version of it is read is decided by its first read.
-#[derive(Debug, Clone)]
-pub struct Found {
-    pub(super) place: Place,
-    pub(super) path: Path,
-    /// Path relative to the root that all addresses have in common, `/` between parts.
-    pub name: Arc<str>,
-    /// Length in bytes, where a listing told it.
-    pub size: Option<u64>,
-    /// The version that was there when it was listed, where a listing told it.
-    pub(crate) stamp: Option<Stamp>,
-}
-
-impl Found {
-    /// The full address, without credentials.
-    pub fn url(&self) -> String {
-        self.place.url(&self.path)
-    }
-}
 
 /// What was found, and where.
 #[derive(Debug, Default)]

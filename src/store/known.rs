@@ -8,7 +8,8 @@ use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutPayload};
 
 use super::address::{Address, Stores, display};
-use super::find::{Found, INDEX, Listing};
+use super::find::{INDEX, Listing};
+use super::found::Found;
 use super::object::Object;
 use super::stamp::Stamp;
 use crate::error::{Error, Result};

@@ -11,6 +11,7 @@
 mod address;
 pub(crate) mod directory;
 mod find;
+mod found;
 mod glob;
 mod keys;
 mod known;
@@ -29,7 +30,8 @@ mod walk;
 pub(crate) use address::display;
 #[cfg(feature = "flight")]
 pub(crate) use address::mount;
-pub use find::{Found, Listing, find};
+pub use find::{Listing, find};
+pub use found::Found;
 pub(crate) use known::{Base, index_here, is_local};
 pub(crate) use object::GONE;
 pub use object::{Object, Tail};

@@ -11,7 +11,7 @@ use futures::stream::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, GetResult, GetResultPayload, ObjectStore, ObjectStoreExt};
 
-use super::find::Found;
+use super::found::Found;
 use super::place::Place;
 use super::stamp::Stamp;
 use crate::error::{Error, Result};

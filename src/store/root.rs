@@ -7,7 +7,7 @@ use object_store::ObjectStore;
 use object_store::path::Path;
 
 use super::address::{Address, Stores};
-use super::find::Found;
+use super::found::Found;
 use super::place::{Place, below, check_count};
 use super::stamp::Stamp;
 use crate::error::{Error, Result};

@@ -36,9 +36,9 @@ fn plain(data: &ArrayData) -> ArrayData {
 fn rows(dataset: &Dataset) -> Result<Vec<String>> {
     let batch = read_all(dataset)?;
     let options = FormatOptions::default().with_null("null");
-    let mut columns: Vec<(String, ArrayFormatter<'_>)> = Vec::new();
     let (schema, arrays) = (batch.schema(), batch.columns().iter().map(|column| make_array(plain(&column.to_data()))));
     let arrays: Vec<ArrayRef> = arrays.collect();
+    let mut columns: Vec<(String, ArrayFormatter<'_>)> = Vec::new();
     for (field, column) in schema.fields().iter().zip(&arrays) {
         columns.push((field.name().clone(), ArrayFormatter::try_new(column.as_ref(), &options).unwrap()));
     }
