@@ -65,7 +65,7 @@ impl Root {
     pub(crate) fn file(&self, name: &str) -> Option<Found> {
         let path = Path::parse(format!("{}/{name}", self.path).trim_start_matches('/')).ok()?;
         // Empty parts would make two names of one object.
-        let same = below(&self.path, &path) == name;
+        let same = !name.is_empty() && below(&self.path, &path) == name;
         same.then(|| Found { place: self.place.clone(), path, name: name.into(), size: None, stamp: None })
     }
 
