@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Literal
 
 from bowstring import _native
@@ -16,6 +17,8 @@ def index(
     url: Url | Sequence[Url],
     *,
     storage_options: Mapping[str, str] | None = None,
+    version: int | None = None,
+    timestamp: str | datetime | None = None,
     partitioning: Literal["hive", "none"] | None = None,
     timeout: float | None = None,
     limits: Mapping[str, int] | None = None,
@@ -33,6 +36,8 @@ def write_index(
     output: str | os.PathLike[str] | None = None,
     *,
     storage_options: Mapping[str, str] | None = None,
+    version: int | None = None,
+    timestamp: str | datetime | None = None,
     partitioning: Literal["hive", "none"] | None = None,
     timeout: float | None = None,
     limits: Mapping[str, int] | None = None,

@@ -346,7 +346,7 @@ impl RowGroups for Group<'_> {
     }
 
     fn metadata(&self) -> &ParquetMetaData {
-        &self.layout.head.metadata
+        &self.layout.metadata
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use futures::stream::{StreamExt, TryStreamExt};
 
+use super::delta::Table;
 use super::footer::{Footer, Footers};
 use super::index::Known;
 use super::{Index, Limits, OpenOptions, described, within};
@@ -19,9 +20,17 @@ pub(super) struct Files {
     pub(super) cells: Option<String>,
     /// What lies beside them for Petastorm, if that is known.
     pub(super) beside: Option<Option<described::Beside>>,
+    /// The table that they are of, if they are of one.
+    pub(super) table: Option<Table>,
 }
 
 impl Files {
+    /// These files, as they are.
+    pub(super) async fn of(found: Vec<Found>, options: &OpenOptions) -> Result<Self> {
+        let (footers, cells) = footers(found, None, options).await?;
+        Ok(Self { listing: Listing::default(), footers, cells, beside: Some(None), table: None })
+    }
+
     /// Finds the files behind `urls`, and reads the footers that no index has.
     pub(super) async fn find(urls: &[String], options: &OpenOptions) -> Result<Self> {
         let shown: Vec<String> = urls.iter().map(|url| store::display(url)).collect();
@@ -33,8 +42,10 @@ impl Files {
             }
             Index::Bytes(bytes) => Some(parsed(bytes.clone(), &options.limits, Place::file("index")).await?),
         };
+        // An index of a table is of one version.
+        let pinned = known.as_ref().and_then(|known| known.table_version);
         let listed = match (&options.index, &known) {
-            (Index::Bytes(_), Some(known)) => known.listing(urls, options)?,
+            (Index::Bytes(_), Some(known)) if pinned.is_none() => known.listing(urls, options)?,
             _ => None,
         };
         let mut beside = None;
@@ -52,7 +63,22 @@ impl Files {
                 listing?
             }
         };
-        let found = std::mem::take(&mut listing.files);
+        let (mut table, mut found) = (None, std::mem::take(&mut listing.files));
+        if let Some(root) = listing.table.take() {
+            let open = OpenOptions {
+                version: options.version.or(pinned.filter(|_| options.timestamp.is_none())),
+                ..options.clone()
+            };
+            let opened = Table::open(root, open).await?;
+            found = opened.files();
+            // What lies beside its files is not of Petastorm.
+            beside = Some(None);
+            table = Some(opened);
+        } else if options.version.is_some() || options.timestamp.is_some() {
+            let option = if options.version.is_some() { "version" } else { "timestamp" };
+            let problem = format!("{} is no Delta table, and nothing else has versions", shown.join(", "));
+            return Err(Error::config(option, problem));
+        }
         if let (Index::Auto, Some((index, true))) = (&options.index, &listing.index) {
             let read = match early {
                 Some(read) => read,
@@ -84,8 +110,12 @@ impl Files {
                 _ => tracing::debug!("the index is of other files: {} was {was}, it is {now}", file.name),
             }
         }
-        let (footers, cells) = footers(found, known.as_ref(), options).await?;
-        Ok(Self { listing, footers, cells, beside })
+        let read = footers(found, known.as_ref(), options).await;
+        let (footers, cells) = match &table {
+            Some(table) => read.map_err(|error| table.vacuumed(error))?,
+            None => read?,
+        };
+        Ok(Self { listing, footers, cells, beside, table })
     }
 }
 

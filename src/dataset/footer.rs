@@ -110,11 +110,12 @@ impl Footers {
 }
 
 /// The whole footer of `object` of which this is the digest, statistics included, read once more. `bytes` are those of it if they are
-/// known.
+/// known; with `schema` instead of its own, if there is one, which has the same leaves under other names.
 pub(super) async fn again(
     object: &Object,
     digest: [u8; 32],
     bytes: Option<Bytes>,
+    schema: Option<SchemaDescPtr>,
     limits: &Limits,
 ) -> Result<ParquetMetaData> {
     let place = Place::file(Arc::clone(object.name()));
@@ -138,7 +139,7 @@ pub(super) async fn again(
             return Err(Error::SourceChanged { file, was: stamp, now: "another footer".to_owned() });
         }
         Outline::read(&bytes, &limits, &place)?;
-        let metadata = parse(&bytes, true, None, &place)?;
+        let metadata = parse(&bytes, true, schema, &place)?;
         validate(&metadata, start, &limits, &place)?;
         Ok(metadata)
     });

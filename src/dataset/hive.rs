@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, Int64Array, StringViewBuilder, new_null_array};
+use arrow::array::{ArrayRef, Int64Array, StringViewBuilder, UInt32Array, new_null_array};
+use arrow::compute::take;
 use arrow::datatypes::{DataType, Field};
 use arrow::error::ArrowError;
 use serde::{Deserialize, Serialize};
@@ -101,7 +102,12 @@ pub(super) fn constant(value: Option<&str>, data_type: &DataType, rows: usize) -
             }
             Ok(Arc::new(builder.finish()))
         }
-        _ => Ok(new_null_array(data_type, rows)),
+        (Some(value), _) => {
+            let one = super::delta::parse(value, data_type)
+                .ok_or_else(|| ArrowError::ParseError(format!("{value:?} is no {data_type}")))?;
+            take(&one, &UInt32Array::from_value(0, rows), None)
+        }
+        (None, _) => Ok(new_null_array(data_type, rows)),
     }
 }
 

@@ -1,7 +1,7 @@
 //! What the footers of a dataset say, as one document: whoever has it reads no footer.
 //!
 //! ```text
-//!   magic · root · cells · _common_metadata · heads · files: name, version, digest, head, row groups · SHA-256 of all of it
+//!   magic · version of a table, in an index of one · root · cells · _common_metadata · heads · files: name, version, digest, head, row groups · SHA-256 of all of it
 //! ```
 //!
 //! A file's part is used only for the version of the file that it was made of: the listing tells, and every later read names it. So
@@ -25,6 +25,9 @@ use crate::store::{self, Base, Found, Listing, Stamp};
 
 /// The first bytes, the last of which before the line's end is the version of what follows.
 const MAGIC: &[u8; 16] = b"bowstring index\x01";
+
+/// The version of what follows where that begins with the version of a table.
+const OF_TABLE: u8 = 2;
 
 const DIGEST_BYTES: usize = 32;
 
@@ -79,6 +82,8 @@ impl std::fmt::Debug for Index {
 /// An index that was read and checked.
 #[derive(Debug)]
 pub(super) struct Known {
+    /// The version of the table that it is of, if it is of one.
+    pub(super) table_version: Option<u64>,
     base: Base,
     /// The addresses that it was opened by, as they may be shown.
     urls: Vec<String>,
@@ -114,6 +119,10 @@ impl Dataset {
             return Err(unsupported("an index of files in several stores", "index each store's files on their own"));
         };
         let mut bytes = MAGIC.to_vec();
+        if let (Some(table), Some(version)) = (&inner.table, bytes.last_mut()) {
+            *version = OF_TABLE;
+            put(&mut bytes, table.version);
+        }
         let (store, path) = base.parts();
         put_text(&mut bytes, store);
         put_text(&mut bytes, path);
@@ -203,7 +212,8 @@ impl Known {
         if bytes.get(..version) != MAGIC.get(..version) {
             return Err(corrupt("it is none, or cut off"));
         }
-        if bytes.get(version) != MAGIC.last() {
+        let of_table = bytes.get(version) == Some(&OF_TABLE);
+        if bytes.get(version) != MAGIC.last() && !of_table {
             let what = format!("{place}: an index of another version");
             return Err(Error::unsupported(what, "make it again with bowstring index"));
         }
@@ -213,13 +223,14 @@ impl Known {
             return Err(corrupt("its digest is not that of its content"));
         }
         let mut reader = Reader { rest: content.get(MAGIC.len()..).unwrap_or_default() };
-        Self::content(&mut reader, limits, place).map_err(|fault| match fault {
+        Self::content(&mut reader, of_table, limits, place).map_err(|fault| match fault {
             Fault::Bytes(what) => corrupt(what),
             Fault::Told(error) => error,
         })
     }
 
-    fn content(reader: &mut Reader<'_>, limits: &Limits, place: &Place) -> Result<Self, Fault> {
+    fn content(reader: &mut Reader<'_>, of_table: bool, limits: &Limits, place: &Place) -> Result<Self, Fault> {
+        let table_version = if of_table { Some(reader.number()?) } else { None };
         let (store, path) = (reader.text()?, reader.text()?);
         let base = Base::new(store, path);
         let mut urls = Vec::new();
@@ -266,7 +277,7 @@ impl Known {
         if !reader.rest.is_empty() {
             return Err("it goes on behind its end".into());
         }
-        Ok(Self { base, urls, cells, beside, heads, files, names })
+        Ok(Self { table_version, base, urls, cells, beside, heads, files, names })
     }
 
     /// Its files, if they are those that `urls` lead to, in a store that all processes see alike.

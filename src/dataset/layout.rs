@@ -8,13 +8,14 @@ use std::sync::Arc;
 
 use arrow::datatypes::{Field, Fields, Schema, SchemaRef, TimeUnit};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
-use parquet::schema::types::SchemaDescriptor;
+use parquet::file::metadata::ParquetMetaData;
+use parquet::schema::types::{SchemaDescPtr, SchemaDescriptor};
 
 use super::footer::Footer;
 use super::guard::guard;
 use super::head::Head;
 use super::packed::Packed;
-use super::{DataFile, Inner, Limits, features, hive, times, unify};
+use super::{DataFile, Inner, Limits, delta, features, hive, times, unify};
 use crate::error::{Error, Place, Result};
 use crate::manifest::Manifest;
 
@@ -29,19 +30,29 @@ pub(super) struct Layout {
     pub(super) hugging_face: Option<Box<str>>,
     /// The schemas of the first file of this layout; its Parquet schema is that of all of them.
     pub(super) head: Arc<Head>,
+    /// The schema as a footer without row groups, by the names of the table that the file is of, if it is of one.
+    pub(super) metadata: Arc<ParquetMetaData>,
 }
 
 impl Layout {
     /// The Parquet schema.
     pub(super) fn descriptor(&self) -> &SchemaDescriptor {
-        self.head.metadata.file_metadata().schema_descr()
+        self.metadata.file_metadata().schema_descr()
     }
 
-    fn new(head: &Arc<Head>, name: &Arc<str>) -> Result<Self> {
-        let metadata = &head.metadata;
+    /// The same, shared.
+    pub(super) fn descriptor_ptr(&self) -> SchemaDescPtr {
+        self.metadata.file_metadata().schema_descr_ptr()
+    }
+
+    fn new(head: &Arc<Head>, name: &Arc<str>, table: Option<&delta::Columns>) -> Result<Self> {
         let place = Place::file(Arc::clone(name));
+        let metadata = match table {
+            Some(table) => table.named(&head.metadata, &place)?,
+            None => Arc::clone(&head.metadata),
+        };
         let default = guard(&place, "the schema is damaged", || {
-            ArrowReaderMetadata::try_new(Arc::clone(metadata), ArrowReaderOptions::new())
+            ArrowReaderMetadata::try_new(Arc::clone(&metadata), ArrowReaderOptions::new())
         })?;
         let mut seen = BTreeSet::new();
         for field in default.schema().fields() {
@@ -53,16 +64,16 @@ impl Layout {
         let descriptor = metadata.file_metadata().schema_descr();
         let as_read = |field: &Arc<Field>| field.as_ref().clone().with_data_type(unify::as_read(field.data_type()));
         let mut fields: Fields = default.schema().fields().iter().map(as_read).collect();
-        if head.arrow.is_none() {
+        if head.arrow.is_none() || table.is_some() {
             fields = times::with_unit(&fields, descriptor, TimeUnit::Microsecond);
         }
         let schema = Arc::new(Schema::new(fields));
         // That the decoder agrees is asked once, not for every row group.
         let options = ArrowReaderOptions::new().with_schema(Arc::clone(&schema));
-        guard(&place, "the schema is damaged", || ArrowReaderMetadata::try_new(Arc::clone(metadata), options))?;
+        guard(&place, "the schema is damaged", || ArrowReaderMetadata::try_new(Arc::clone(&metadata), options))?;
         let leaf_roots = (0..descriptor.num_columns()).map(|leaf| descriptor.get_column_root_idx(leaf)).collect();
         let hugging_face = default.schema().metadata().get(features::HUGGING_FACE).map(|said| said.as_str().into());
-        Ok(Self { schema, leaf_roots, hugging_face, head: Arc::clone(head) })
+        Ok(Self { schema, leaf_roots, hugging_face, head: Arc::clone(head), metadata })
     }
 }
 
@@ -78,12 +89,12 @@ struct Layouts {
 
 impl Layouts {
     /// The number of the footer's layout, and whether it is new.
-    fn intern(&mut self, footer: &Footer) -> Result<(usize, bool)> {
+    fn intern(&mut self, footer: &Footer, table: Option<&delta::Columns>) -> Result<(usize, bool)> {
         let head = Arc::as_ptr(&footer.head);
         if let Some(number) = self.by_head.get(&head) {
             return Ok((*number, false));
         }
-        let layout = Layout::new(&footer.head, footer.object.name())?;
+        let layout = Layout::new(&footer.head, footer.object.name(), table)?;
         let next = self.layouts.len();
         let number = *self.by_fields.entry((footer.head.digest, layout.schema.fields().clone())).or_insert(next);
         self.by_head.insert(head, number);
@@ -139,17 +150,51 @@ impl Columns {
     }
 }
 
-/// Gathers files of the same schema into layouts, and the layouts' schemas into one.
-pub(super) fn gather(footers: Vec<Footer>, partitions: Vec<hive::Values>) -> Result<Inner> {
+/// That files of `layout`, first met in file `name`, have values of the table's columns.
+fn fits(layout: &Layout, table: &delta::Columns, name: &Arc<str>) -> Result<()> {
+    for field in table.fields() {
+        let Ok(found) = layout.schema.field_with_name(field.name()) else { continue };
+        if !delta::widens(found.data_type(), field.data_type()) {
+            return Err(Error::Mismatch {
+                what: format!("type of column {:?} of the table and in file {name}", field.name()),
+                expected: field.data_type().to_string(),
+                found: found.data_type().to_string(),
+                hint: "the table's log and its file contradict each other; leave the column out, or rewrite the file"
+                    .to_owned(),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// The columns of a table, null where any of `layouts` lacks them.
+fn of_table(table: &delta::Columns, layouts: &[Layout]) -> Vec<Field> {
+    let lacks = |name: &str| layouts.iter().any(|layout| layout.schema.column_with_name(name).is_none());
+    let field = |field: Field| {
+        let nullable = field.is_nullable() || lacks(field.name());
+        field.with_nullable(nullable)
+    };
+    table.fields().map(field).collect()
+}
+
+/// Gathers files of the same schema into layouts, and the layouts' schemas into one: that of `table`, if they are of one.
+pub(super) fn gather(
+    footers: Vec<Footer>,
+    partitions: Vec<hive::Values>,
+    table: Option<&delta::Columns>,
+) -> Result<Inner> {
     let (mut layouts, mut columns) = (Layouts::default(), Columns::default());
     let mut files: Vec<DataFile> = Vec::with_capacity(footers.len());
     let mut packed = Packed::default();
     let spark = footers.first().and_then(|footer| footer.spark.clone());
     let keys: BTreeSet<Arc<str>> = partitions.iter().flatten().map(|(key, _)| Arc::clone(key)).collect();
     for (footer, partitions) in footers.into_iter().zip(partitions) {
-        let (number, is_new) = layouts.intern(&footer)?;
+        let (number, is_new) = layouts.intern(&footer, table)?;
         if let Some(layout) = layouts.layouts.get(number).filter(|_| is_new) {
-            columns.merge(layout, footer.object.name(), &keys)?;
+            match table {
+                Some(table) => fits(layout, table, footer.object.name())?,
+                None => columns.merge(layout, footer.object.name(), &keys)?,
+            }
         }
         let Footer { object, groups, sealed, wide, .. } = footer;
         let (first, groups_of) = (packed.len(), groups.len());
@@ -158,9 +203,17 @@ pub(super) fn gather(footers: Vec<Footer>, partitions: Vec<hive::Values>) -> Res
     }
     packed.shrink();
     let layouts = layouts.layouts;
-    let partition_fields = hive::fields(files.iter().map(|file| &file.partitions));
+    let values = files.iter().map(|file| &file.partitions);
+    let partition_fields = match table {
+        Some(table) => table.partition_fields(&values.collect::<Vec<_>>()),
+        None => hive::fields(values),
+    };
     let partitions = partition_fields.len();
-    let fields: Vec<Field> = columns.finish(layouts.len()).chain(partition_fields).collect();
+    let columns = match table {
+        Some(table) => of_table(table, &layouts),
+        None => columns.finish(layouts.len()).collect(),
+    };
+    let fields: Vec<Field> = columns.into_iter().chain(partition_fields).collect();
     Ok(Inner {
         files,
         packed,
@@ -174,6 +227,7 @@ pub(super) fn gather(footers: Vec<Footer>, partitions: Vec<hive::Values>) -> Res
         spark,
         decode: false,
         beside: None,
+        table: None,
         partitions,
         manifest: Arc::new(Manifest::new(Vec::new(), Vec::new(), "", "")),
         first_rows: Vec::new(),

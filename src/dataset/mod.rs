@@ -9,10 +9,13 @@
 //!                                   └─ decode(root)   one Arrow array of the selected rows (CPU)
 //! ```
 //!
+//! Where the one address is a table of Delta Lake, its log says which files there are and which of their rows: see [`delta`].
+//!
 //! A file is read only as the version that was there when the dataset was opened; see [`store`](crate::store).
 //! Nothing in a file is believed before it was checked: see [`Limits`].
 
 mod decode;
+mod delta;
 mod described;
 mod direct;
 mod features;
@@ -119,7 +122,9 @@ struct Inner {
     /// Whether what is said of cells is heeded.
     decode: bool,
     beside: Option<Option<described::Beside>>,
-    /// How many columns at the end of `schema` come from directories.
+    /// The version of a table that this is, if it is one.
+    table: Option<delta::About>,
+    /// How many columns at the end of `schema` come from directories, or from the log of a table.
     partitions: usize,
     manifest: Arc<Manifest>,
     /// Row number of the first row of each row group, before any filter.
@@ -255,7 +260,7 @@ impl Dataset {
         let entry = self.inner.files.get(file).zip(self.inner.manifest.files.get(file));
         let missing = || Error::NotFound { what: format!("file {file} of the dataset"), hint: String::new() };
         let (data, entry) = entry.ok_or_else(missing)?;
-        footer::again(&data.object, entry.footer, None, &self.inner.limits).await
+        footer::again(&data.object, entry.footer, None, None, &self.inner.limits).await
     }
 
     /// Shows `visit` every column chunk, those of row groups without rows included, file by file.
@@ -299,6 +304,11 @@ impl Dataset {
             size.encodings.extend(chunk.encodings().map(|encoding| encoding.to_string()));
         });
         order.iter().filter_map(|path| sizes.remove(path)).collect()
+    }
+
+    /// The version of the Delta table that the dataset is; none for other datasets.
+    pub fn table_version(&self) -> Option<u64> {
+        self.inner.table.as_ref().map(|table| table.version)
     }
 
     /// Whether all its files are on this machine.

@@ -10,16 +10,18 @@ use std::time::Duration;
 
 use arrow::datatypes::Field;
 use bytes::Bytes;
+use futures::FutureExt;
+use futures::future::BoxFuture;
 
 use super::files::Files;
 use super::petastorm::RowGroupIndex;
 use super::selection::Selection;
 use super::{DataFile, Dataset, Hidden, Index, Inner, Limits, Ngram, Partitioning, Selector};
-use super::{described, filter, hive, layout, ngram, select};
+use super::{delta, described, features, filter, hive, layout, ngram, select};
 use crate::error::{Error, Place, Result};
 use crate::manifest::{FileEntry, Manifest, RowGroup};
 use crate::schema::{DTYPE_KEY, STORED_KEY};
-use crate::store::Found;
+use crate::store::{Found, Listing};
 
 /// How a dataset is opened.
 #[derive(Clone)]
@@ -28,6 +30,11 @@ pub struct OpenOptions {
     pub storage_options: BTreeMap<String, String>,
     /// Where the footers' content comes from.
     pub index: Index,
+    /// The version of a Delta table to read; the latest one without.
+    pub version: Option<u64>,
+    /// The time whose version of a Delta table is read: the last one committed until then. As `2026-01-31`, `2026-01-31 12:30:00`, in
+    /// UTC, or `2026-01-31T12:30:00+01:00`.
+    pub timestamp: Option<String>,
     /// Whether `key=value` directories are columns.
     pub partitioning: Partitioning,
     /// Rows to select; all without one.
@@ -60,6 +67,8 @@ impl std::fmt::Debug for OpenOptions {
         f.debug_struct("OpenOptions")
             .field("storage_options", &names)
             .field("index", &self.index)
+            .field("version", &self.version)
+            .field("timestamp", &self.timestamp)
             .field("partitioning", &self.partitioning)
             .field("filter", &self.filter)
             .field("selector", &self.selector)
@@ -80,6 +89,8 @@ impl Default for OpenOptions {
         Self {
             storage_options: BTreeMap::new(),
             index: Index::default(),
+            version: None,
+            timestamp: None,
             partitioning: Partitioning::default(),
             filter: None,
             selector: None,
@@ -98,8 +109,8 @@ impl Default for OpenOptions {
 impl Dataset {
     /// Opens the dataset at `urls`: finds the files, reads all footers, unifies the schemas and evaluates the filter.
     ///
-    /// An address is a file, a directory, a pattern (`*`, `?`, `[a-z]`, `{a,b}`, `**`), or a URL that object_store knows. Must be
-    /// called on a tokio runtime with timers.
+    /// An address is a file, a directory, a pattern (`*`, `?`, `[a-z]`, `{a,b}`, `**`), or a URL that object_store knows. A directory may be
+    /// a table of Delta Lake, of which one version is read. Must be called on a tokio runtime with timers.
     ///
     /// # Errors
     /// [`Error::NotFound`] if there is nothing; [`Error::Corrupt`], [`Error::Unsupported`] and [`Error::Limit`] for files that
@@ -112,16 +123,37 @@ impl Dataset {
         if options.timeout.is_zero() {
             return Err(Error::config("timeout", "must be more than 0 s"));
         }
-        let (limits, timeout) = (&options.limits, options.timeout);
-        let Files { listing, mut footers, cells, beside } = Files::find(urls, &options).await?;
-        let names = footers.iter().map(|footer| footer.object.name());
-        let partitions = match options.partitioning {
-            Partitioning::Hive => names.map(|name| hive::values(name)).collect(),
-            Partitioning::None => vec![hive::Values::new(); footers.len()],
+        let files = Files::find(urls, &options).await?;
+        Self::of(files, urls, options).await
+    }
+
+    /// Opens one file of a log alone, without what else lies there.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(super) fn of_log(found: Found, options: OpenOptions) -> BoxFuture<'static, Result<Self>> {
+        // Boxed: whoever opens a table opens files of its log.
+        let opening = async move {
+            let files = Files::of(vec![found], &options).await?;
+            Self::of(files, &[], options).await
         };
+        opening.boxed()
+    }
+
+    /// The dataset of `files`, which were found at `urls`.
+    async fn of(files: Files, urls: &[String], options: OpenOptions) -> Result<Self> {
+        let (limits, timeout) = (&options.limits, options.timeout);
+        let Files { listing, mut footers, cells, beside, table } = files;
+        let names = footers.iter().map(|footer| footer.object.name());
+        let partitions = match (&table, options.partitioning) {
+            (Some(table), _) => table.partition_values(),
+            (None, Partitioning::Hive) => names.map(|name| hive::values(name)).collect(),
+            (None, Partitioning::None) => vec![hive::Values::new(); footers.len()],
+        };
+        let columns = table.as_ref().map(|table| table.columns().clone());
         let digests: Vec<[u8; 32]> = footers.iter().map(|footer| footer.digest).collect();
         let whole: Vec<Option<Bytes>> = footers.iter_mut().map(|footer| footer.bytes.take()).collect();
-        let unified = super::held::spawn(move || layout::gather(footers, partitions));
+        let unified = super::held::spawn(move || layout::gather(footers, partitions, columns.as_ref()));
         let mut inner = unified
             .await
             .unwrap_or_else(|error| Err(Error::Closed { why: format!("schemas were not unified: {error}") }))?;
@@ -145,6 +177,10 @@ impl Dataset {
             let columns = described::columns(cells.as_deref(), inner.petastorm.as_ref(), &place)?;
             inner.schema = described::apply(&inner.schema, &columns);
         }
+        if let Some(table) = &table {
+            inner.spark = Some(table.spark.clone()).filter(|spark| features::tells(spark));
+            inner.table = Some(table.about.clone());
+        }
         inner.decode = options.decode;
         inner.limits = options.limits.clone();
         inner.base = listing.base();
@@ -159,6 +195,13 @@ impl Dataset {
         let (mut groups, first_rows) = row_groups(&inner);
         inner.first_rows = first_rows;
         let mut filter = options.filter.as_ref().map(ToString::to_string).unwrap_or_default();
+        if let Some(table) = &table {
+            let deleted = table.deleted(&options).await?;
+            if !deleted.is_empty() {
+                leave_out(&mut inner, &mut groups, &deleted)?;
+                filter = serde_json::json!({ "filter": filter, "deleted": deleted.digest() }).to_string();
+            }
+        }
         if let Some(selector) = &options.selector {
             let (asked, petastorm) = (selector.asks_indexes(), inner.petastorm.clone());
             let indexes = super::held::spawn(move || match petastorm {
@@ -218,6 +261,12 @@ impl Dataset {
         let shown: Vec<String> = urls.iter().map(|url| crate::store::display(url)).collect();
         let listing = crate::store::find(urls, &options.storage_options, options.limits.max_files);
         match within(options.timeout, format!("the files at {}", shown.join(", ")), listing).await {
+            Ok(Listing { table: Some(root), .. }) => {
+                // A version that was asked for stays what it is.
+                let chosen = options.version.is_some() || options.timestamp.is_some();
+                let version = self.table_version();
+                Ok(version.is_some() && (chosen || Some(delta::Table::latest(root, options).await?) == version))
+            }
             Ok(listing) => {
                 let files = &self.manifest().files;
                 let same = |(found, file): (&Found, &FileEntry)| {
@@ -251,6 +300,27 @@ fn row_groups(inner: &Inner) -> (Vec<RowGroup>, Vec<u64>) {
         }
     }
     (groups, first_rows)
+}
+
+/// Leaves out the rows that a table deleted.
+fn leave_out(inner: &mut Inner, groups: &mut [RowGroup], deleted: &delta::Deleted) -> Result<()> {
+    inner.selections = vec![Selection::All; groups.len()];
+    let mut at = 0;
+    for (number, file) in inner.files.iter().enumerate() {
+        let own = groups.iter().skip(at).take_while(|group| group.file as usize == number).count();
+        let (Some(groups), Some(selections)) = (groups.get_mut(at..at + own), inner.selections.get_mut(at..at + own))
+        else {
+            continue;
+        };
+        let rows: Vec<u64> = groups.iter().map(|group| group.rows).collect();
+        let left = deleted.left(number, file.object.name(), &rows)?;
+        for ((group, place), selection) in groups.iter_mut().zip(selections).zip(left) {
+            group.selected = selection.count(group.rows);
+            *place = selection;
+        }
+        at += own;
+    }
+    Ok(())
 }
 
 /// That the files have the row groups that Petastorm counted: the numbers in its indexes mean those.
@@ -288,7 +358,7 @@ impl Dataset {
 fn deselect(inner: &mut Inner, groups: &mut [RowGroup], selector: &Selector, indexes: &[RowGroupIndex]) -> Result<()> {
     // Their numbers count row groups without rows too.
     let chosen = selector.row_groups(indexes, u32::try_from(inner.packed.len()).unwrap_or(u32::MAX))?;
-    inner.selections = vec![Selection::All; groups.len()];
+    inner.selections.resize(groups.len(), Selection::All);
     for (group, selection) in groups.iter_mut().zip(&mut inner.selections) {
         let first = inner.files.get(group.file as usize).and_then(|file| u32::try_from(file.first).ok());
         let number = first.map_or(u32::MAX, |first| first.saturating_add(group.ordinal));

@@ -16,6 +16,7 @@ use super::project::{Projection, Source};
 use super::{Chunk, Dataset};
 use crate::error::{Error, Result};
 use crate::page::MOST_SPLIT;
+use crate::store::GONE;
 
 /// One request reads at most this much, unless a single column chunk is larger; more requests run at once.
 const REQUEST_BYTES: u64 = 32 << 20;
@@ -234,10 +235,21 @@ impl Dataset {
             _ => ranges.extend(leaves.iter().filter_map(|leaf| columns.get(*leaf)).map(Chunk::range)),
         }
         let ranges = coalesce(ranges, gap);
-        let parts = file.object.read(ranges.clone()).await?;
+        let parts = file.object.read(ranges.clone()).await.map_err(|error| self.gone(error))?;
         let parts = ranges.into_iter().map(|range| range.start).zip(parts).collect();
         let chunks = Chunks::new(parts, file.object.stamp().size);
         Ok(Fetched { group, columns, chunks, pages: Vec::new(), runs })
+    }
+
+    /// `error` with what to do where a file of a table is gone.
+    fn gone(&self, error: Error) -> Error {
+        match (error, &self.inner.table) {
+            (Error::SourceChanged { file, was, now }, Some(table)) if now == GONE => {
+                let now = format!("{now} from version {} of the Delta table ({})", table.version, table.advice());
+                Error::SourceChanged { file, was, now }
+            }
+            (error, _) => error,
+        }
     }
 
     /// Refuses encrypted columns before anything of them is read.

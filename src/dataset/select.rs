@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::Schema;
+use arrow::datatypes::{DataType, Field as ArrowField, Schema};
 use bytes::Bytes;
 use futures::stream::{StreamExt, TryStreamExt};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions, RowSelection};
@@ -149,23 +149,28 @@ async fn prune(job: &Job<'_>, groups: Vec<usize>) -> Result<Vec<Candidate>> {
     let (row_group, file, layout) = dataset.group(*first)?;
     let place = Place::file(Arc::clone(file.object.name()));
     let keys: Vec<&str> = dataset.partition_columns().collect();
+    // Texts in the log of a table have forms of their own for other types.
+    let judged = |name: &str| {
+        let ty = dataset.schema().field_with_name(name).map(ArrowField::data_type);
+        ty.is_ok_and(|ty| ty.is_integer() || matches!(ty, DataType::Utf8View | DataType::Boolean | DataType::Date32))
+    };
     let value = |name: &str| {
         let of_file =
             || file.partitions.iter().find(|(key, _)| key.as_ref() == name).and_then(|(_, value)| value.as_deref());
-        keys.contains(&name).then(of_file)
+        (keys.contains(&name) && judged(name)).then(of_file)
     };
     let ordinal = |group: &usize| dataset.group(*group).map_or(0, |(group, ..)| group.ordinal as usize);
     let leaves = job.projection.leaves(file.layout);
     // What directories alone rule out needs no footer, and neither does what asks for nothing else.
     let may_match = |group: &usize, metadata: &ParquetMetaData| bound.may_match(metadata, ordinal(group), &value);
     let mut left = groups;
-    left.retain(|group| may_match(group, &layout.head.metadata));
+    left.retain(|group| may_match(group, &layout.metadata));
     let mut metadata = None;
     if !left.is_empty() && !leaves.is_empty() {
         let number = row_group.file as usize;
         let bytes = job.footers.get(number).cloned().flatten();
         let digest = dataset.manifest().files.get(number).map_or([0; 32], |file| file.footer);
-        let reading = footer::again(&file.object, digest, bytes, &dataset.inner.limits);
+        let reading = footer::again(&file.object, digest, bytes, Some(layout.descriptor_ptr()), &dataset.inner.limits);
         let read = within(job.options.timeout, format!("the footer of {place}"), reading).await?;
         // Statistics come from the file, so that their reader is watched as a decoder is.
         left = guard(&place, "its statistics are damaged", || {
@@ -288,6 +293,11 @@ async fn decide(job: &Job<'_>, candidate: Candidate) -> Result<(usize, Selection
         let selection = match &candidate.pages {
             Some(pages) => Selection::among(pages, &mask),
             None => Selection::of(&mask),
+        };
+        // Rows that a table deleted, or a selector left out, stay out.
+        let selection = match dataset.selection(group) {
+            Some(before) => selection.and(before, row_group.rows),
+            None => selection,
         };
         Ok((group, selection))
     });

@@ -86,6 +86,34 @@ impl Selection {
         Self::Bits(bits.iter().collect(), counts)
     }
 
+    /// The rows, of `rows`, that both select.
+    pub(super) fn and(&self, other: &Self, rows: u64) -> Self {
+        match (self, other) {
+            (Self::All, one) | (one, Self::All) => one.clone(),
+            (one, other) => {
+                let rows = usize::try_from(rows).unwrap_or(usize::MAX);
+                Self::of(&BooleanArray::new(&one.bits(rows) & &other.bits(rows), None))
+            }
+        }
+    }
+
+    /// One bit for each of `rows` rows.
+    fn bits(&self, rows: usize) -> BooleanBuffer {
+        match self {
+            Self::All => BooleanBuffer::new_set(rows),
+            Self::Runs(runs) => {
+                let mut bits = BooleanBufferBuilder::new(rows);
+                for run in runs {
+                    bits.append_n((run.start as usize).saturating_sub(bits.len()), false);
+                    bits.append_n(run.length as usize, true);
+                }
+                bits.append_n(rows.saturating_sub(bits.len()), false);
+                bits.finish()
+            }
+            Self::Bits(bits, _) => bits.clone(),
+        }
+    }
+
     /// Selected rows out of `rows`.
     pub(super) fn count(&self, rows: u64) -> u64 {
         match self {

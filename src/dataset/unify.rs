@@ -13,7 +13,8 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, FixedSizeListArray, LargeListArray, ListArray, MapArray, StructArray, new_null_array,
+    Array, ArrayRef, AsArray, FixedSizeListArray, LargeListArray, ListArray, MapArray, StructArray, make_array,
+    new_null_array,
 };
 use arrow::buffer::OffsetBuffer;
 use arrow::datatypes::{DataType, Field, FieldRef, Fields, TimeUnit};
@@ -207,6 +208,11 @@ pub(super) fn adapt(array: &ArrayRef, to: &DataType) -> Result<ArrayRef, ArrowEr
                 map.nulls().cloned(),
                 *sorted,
             )?))
+        }
+        // A table's log says of times what old writers did not: that they are instants. Arrow knows no zone by its name.
+        (DataType::Timestamp(_, zone), DataType::Timestamp(unit, wanted)) if zone != wanted => {
+            let times = cast(array, &DataType::Timestamp(*unit, zone.clone())).map_err(ArrowError::from)?;
+            Ok(make_array(times.to_data().into_builder().data_type(to.clone()).build()?))
         }
         _ => cast(array, to).map_err(ArrowError::from),
     }

@@ -115,6 +115,8 @@ pub const OPTIONS: &[OptionEntry] = &[
     entry("selector", Structure, "", Dataset, Asked, "row groups to read, by number or by an index that Petastorm stored", r#"{"index": "by_label", "values": [3]}"#),
     entry("ngram", Structure, "", Dataset, Asked, "windows of consecutive rows as samples", r#"{"fields": {"0": ["x"], "1": ["x"]}, "timestamp_field": "t", "delta_threshold": 5}"#),
     entry("partitioning", Choice(&["hive", "none"]), "hive", Dataset, Never, "whether key=value directories are columns", ""),
+    entry("version", whole(0, ANY), "", Dataset, Never, "version of a Delta table; the latest by default", ""),
+    entry("timestamp", Text, "", Dataset, Never, "time whose version of a Delta table is read: the last one committed until then, in UTC unless it says another zone", "2026-01-31 12:30:00"),
     entry("decode", Switch, "true", Dataset, Asked, "decode cells as the dataset says: its own schema, or Petastorm's", ""),
     entry("storage_options", Pairs, "", Dataset, Never, "options of the store, by object_store's names", "aws_region=eu-central-1"),
     entry("index", Text, "auto", Dataset, Never, "where what footers say comes from: auto (an index beside the dataset), none (the footers), or the address of an index", ""),

@@ -98,6 +98,10 @@ pub struct LoaderOptions {
     /// Where what footers say comes from: `auto` (an index beside the dataset, if there is one), `none` (the footers), or the address of
     /// an index.
     pub index: Index,
+    /// The version of a Delta table; the latest one without.
+    pub version: Option<u64>,
+    /// The time whose version of a Delta table is read, see [`OpenOptions::timestamp`].
+    pub timestamp: Option<String>,
     /// Whether `key=value` directories are partition columns: `hive` or `none`.
     pub partitioning: Partitioning,
     /// Whether what the dataset says of its cells is heeded (the schema of bowstring or Petastorm); without, cells are bytes.
@@ -143,6 +147,8 @@ impl Default for LoaderOptions {
             timeout: 600.0,
             storage_options: BTreeMap::new(),
             index: Index::default(),
+            version: None,
+            timestamp: None,
             partitioning: Partitioning::default(),
             decode: true,
             device: "cpu".to_owned(),
@@ -206,6 +212,8 @@ impl LoaderOptions {
             memory_limit: self.budget(),
             storage_options: self.storage_options.clone(),
             index: self.index.clone(),
+            version: self.version,
+            timestamp: self.timestamp.clone(),
             partitioning: self.partitioning,
             decode: self.decode,
             filter: self.filter.as_ref().map(Filter::parse).transpose()?,

@@ -10,34 +10,16 @@ use object_store::{ObjectMeta, ObjectStoreExt};
 
 use super::address::{Address, Stores, display};
 use super::directory::INDEX;
+use super::found::Found;
 use super::glob::{self, Pattern};
 use super::place::{Place, check_count};
+use super::root::Root;
 use super::stamp::Stamp;
-use super::table::Table;
+use super::table::{LOG, Table};
 use crate::error::{Error, Result};
 
-/// An object that was found; which version of it is read is decided by its first read.
-#[derive(Debug, Clone)]
-pub struct Found {
-    pub(super) place: Place,
-    pub(super) path: Path,
-    /// Path relative to the root that all addresses have in common, `/` between parts.
-    pub name: Arc<str>,
-    /// Length in bytes, where a listing told it.
-    pub size: Option<u64>,
-    /// The version that was there when it was listed, where a listing told it.
-    pub(crate) stamp: Option<Stamp>,
-}
-
-impl Found {
-    /// The full address, without credentials.
-    pub fn url(&self) -> String {
-        self.place.url(&self.path)
-    }
-}
-
 /// What was found, and where.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Listing {
     /// The data files, sorted by name.
     pub files: Vec<Found>,
@@ -45,6 +27,8 @@ pub struct Listing {
     pub(super) root: Option<(Place, String)>,
     /// The file [`INDEX`] in the one directory that was listed, and whether it is there.
     pub(crate) index: Option<(Found, bool)>,
+    /// The one directory, if it is a table of Delta Lake: its log says which files are data, and nothing else was listed.
+    pub(crate) table: Option<Root>,
 }
 
 impl Listing {
@@ -66,6 +50,8 @@ struct Hits {
     named: bool,
     files: Vec<File>,
     index: Option<(Found, bool)>,
+    /// The directory itself, if it is a table whose log is read.
+    table: Option<Root>,
 }
 
 /// An object, and what is known of it.
@@ -78,9 +64,11 @@ type File = (Path, Option<u64>, Option<Stamp>);
 /// `_key=value` directories), and so are files that carry another format's extension. A file that is named in full is always
 /// taken. More than `max_files` files are an error.
 ///
+/// A directory that is a table of Delta Lake is not searched: the listing has no files, and says where it is.
+///
 /// # Errors
-/// [`Error::NotFound`] if an address leads to nothing, [`Error::Unsupported`] if a directory holds a table of Delta Lake, Iceberg or
-/// Hudi, whose files are not its rows; [`Error::Config`] for a file that is found twice otherwise, in a directory or by a pattern;
+/// [`Error::NotFound`] if an address leads to nothing, [`Error::Unsupported`] if a directory holds a table of Iceberg or Hudi, or one of
+/// Delta Lake further down, whose files are not its rows; [`Error::Config`] for such a table among other addresses, for a file that is found twice otherwise, in a directory or by a pattern;
 /// [`Error::Limit`], [`Error::Store`].
 pub async fn find(urls: &[String], options: &BTreeMap<String, String>, max_files: usize) -> Result<Listing> {
     let mut stores = Stores::new(options)?;
@@ -90,7 +78,11 @@ pub async fn find(urls: &[String], options: &BTreeMap<String, String>, max_files
             Address::Local(path) => local(&mut stores, &path, max_files).await?,
             Address::Remote(text) => remote(&mut stores, &text, max_files).await?,
         };
-        if hits.files.is_empty() {
+        if let Some(table) = &hits.table {
+            if urls.len() > 1 {
+                return Err(among_others(&table.url()));
+            }
+        } else if hits.files.is_empty() {
             let hint = "hidden files, files beginning with _ and other formats do not count".to_owned();
             return Err(Error::NotFound { what: format!("Parquet files at {}", display(url)), hint });
         }
@@ -125,11 +117,19 @@ pub async fn find(urls: &[String], options: &BTreeMap<String, String>, max_files
     check_count(found.len(), max_files)?;
     found.sort_by(|a, b| a.name.cmp(&b.name));
     let root = root.and_then(|root| Some((all.first()?.place.clone(), root)));
-    let index = match <[Hits; 1]>::try_from(all) {
-        Ok([hits]) => hits.index,
-        Err(_) => None,
+    let (index, table) = match <[Hits; 1]>::try_from(all) {
+        Ok([hits]) => (hits.index, hits.table),
+        Err(_) => (None, None),
     };
-    Ok(Listing { files: found, root, index })
+    Ok(Listing { files: found, root, index, table })
+}
+
+/// The error for a table among other addresses: its log alone says what is in it, and of which version.
+fn among_others(url: &str) -> Error {
+    let problem = format!(
+        "{url} is a Delta table, and stands among other addresses; open it alone, or give weights to mix it with other datasets"
+    );
+    Error::config("urls", problem)
 }
 
 /// The error for a file that two addresses lead to, of which one does not name it: nobody can tell whether it is meant twice.
@@ -168,9 +168,10 @@ async fn local(stores: &mut Stores<'_>, path: &FsPath, max_files: usize) -> Resu
     match looked? {
         Look::File(path, size) => {
             let base = path.as_ref().rsplit_once('/').map_or("", |(parent, _)| parent).to_owned();
-            Ok(Hits { place, base, named: true, files: vec![(path, Some(size), None)], index: None })
+            Ok(Hits { place, base, named: true, files: vec![(path, Some(size), None)], index: None, table: None })
         }
         Look::Directory(path) => directory(place, path, None, max_files).await,
+        Look::Table(path) => Ok(table(place, path)),
         Look::Pattern(path, pattern) => directory(place, path, Some(&Pattern::new(&pattern)), max_files).await,
     }
 }
@@ -178,6 +179,7 @@ async fn local(stores: &mut Stores<'_>, path: &FsPath, max_files: usize) -> Resu
 enum Look {
     File(Path, u64),
     Directory(Path),
+    Table(Path),
     Pattern(Path, String),
 }
 
@@ -194,7 +196,13 @@ fn look(path: &FsPath) -> Result<Look> {
         Path::from_absolute_path(path).map_err(|error| Error::config("urls", format!("{shown}: {error}")))
     };
     match std::fs::metadata(path) {
-        Ok(meta) if meta.is_dir() => Ok(Look::Directory(absolute(&std::fs::canonicalize(path).map_err(store)?)?)),
+        Ok(meta) if meta.is_dir() => {
+            let found = absolute(&std::fs::canonicalize(path).map_err(store)?)?;
+            // A look at its log saves the walk over all that ever was in the table.
+            let mut log = std::fs::read_dir(path.join(LOG)).into_iter().flatten().flatten();
+            let is_table = log.any(|entry| entry.file_type().is_ok_and(|kind| !kind.is_dir()));
+            Ok(if is_table { Look::Table(found) } else { Look::Directory(found) })
+        }
         Ok(meta) => {
             // The directory is made canonical, the file keeps the name it was given.
             let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(FsPath::new("."));
@@ -234,7 +242,7 @@ async fn remote(stores: &mut Stores<'_>, text: &str, max_files: usize) -> Result
         return Ok(file(place, path, None));
     }
     let hits = directory(place.clone(), path.clone(), None, max_files).await?;
-    if hits.files.is_empty() && named {
+    if hits.files.is_empty() && hits.table.is_none() && named {
         // Not a directory; perhaps a file without an extension.
         return match place.store.head(&path).await {
             Ok(meta) => Ok(file(place, path, Some(meta.size))),
@@ -247,17 +255,20 @@ async fn remote(stores: &mut Stores<'_>, text: &str, max_files: usize) -> Result
 
 fn file(place: Place, path: Path, size: Option<u64>) -> Hits {
     let base = path.as_ref().rsplit_once('/').map_or("", |(parent, _)| parent).to_owned();
-    Hits { place, base, named: true, files: vec![(path, size, None)], index: None }
+    Hits { place, base, named: true, files: vec![(path, size, None)], index: None, table: None }
 }
 
-/// Lists what is below `base`, keeping what `pattern` names, if there is one. Without, it must not be a [`Table`].
+/// Lists what is below `base`, keeping what `pattern` names, if there is one. Without, it must not hold a [`Table`] but may be one of Delta
+/// Lake itself: then the listing ends at once.
 async fn directory(place: Place, base: Path, pattern: Option<&Pattern>, max_files: usize) -> Result<Hits> {
-    let (table, index) = (OnceLock::new(), OnceLock::new());
+    let (foreign, index, log) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
     let accept = |name: &str| match pattern {
         Some(pattern) => pattern.matches(name).is_some_and(|named| is_data(name, named)),
         None => {
-            if let Some(kind) = Table::of(name) {
-                table.get_or_init(|| kind);
+            if Table::is_log(name) {
+                log.get_or_init(|| ());
+            } else if let Some(kind) = Table::of(name) {
+                foreign.get_or_init(|| kind);
             }
             if name == INDEX {
                 index.get_or_init(|| ());
@@ -265,8 +276,11 @@ async fn directory(place: Place, base: Path, pattern: Option<&Pattern>, max_file
             is_data(name, 0)
         }
     };
-    let found = place.list(&base, max_files, accept).await?;
-    if let Some(kind) = table.into_inner() {
+    let found = place.list(&base, max_files, accept, || log.get().is_some()).await?;
+    if log.get().is_some() {
+        return Ok(table(place, base));
+    }
+    if let Some(kind) = foreign.into_inner() {
         return Err(kind.refused(&place.url(&base)));
     }
     let file = |meta: ObjectMeta| (meta.location.clone(), Some(meta.size), Some(Stamp::of(&meta)));
@@ -274,7 +288,13 @@ async fn directory(place: Place, base: Path, pattern: Option<&Pattern>, max_file
     let path = base.clone().join(INDEX);
     let beside = Found { place: place.clone(), path, name: INDEX.into(), size: None, stamp: None };
     let index = pattern.is_none().then(|| (beside, index.get().is_some()));
-    Ok(Hits { place, base: base.to_string(), named: false, files, index })
+    Ok(Hits { place, base: base.to_string(), named: false, files, index, table: None })
+}
+
+/// The directory `base`, which is a table of Delta Lake.
+fn table(place: Place, base: Path) -> Hits {
+    let root = Root::new(place.clone(), base.clone());
+    Hits { place, base: base.to_string(), named: false, files: Vec::new(), index: None, table: Some(root) }
 }
 
 /// Whether a file below a directory is data. The first `named` parts were named by a pattern and are not judged.

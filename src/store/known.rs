@@ -9,7 +9,8 @@ use object_store::{ObjectStoreExt, PutPayload};
 
 use super::address::{Address, Stores, display};
 use super::directory::INDEX;
-use super::find::{Found, Listing};
+use super::find::Listing;
+use super::found::Found;
 use super::object::Object;
 use super::stamp::Stamp;
 use crate::error::{Error, Result};
@@ -113,7 +114,7 @@ impl Listing {
             Ok(Found { place: place.clone(), path, name: Arc::clone(name), size: None, stamp: None })
         };
         let files = names.iter().map(found).collect::<Result<_>>()?;
-        Ok(Self { files, root: Some((place, base.path.to_string())), index: None })
+        Ok(Self { files, root: Some((place, base.path.to_string())), index: None, table: None })
     }
 }
 

@@ -11,6 +11,7 @@
 mod address;
 pub(crate) mod directory;
 mod find;
+mod found;
 pub(crate) mod glob;
 mod keys;
 mod known;
@@ -19,6 +20,7 @@ pub(crate) mod lock;
 mod object;
 mod place;
 pub(crate) mod publish;
+mod root;
 mod stamp;
 mod table;
 #[cfg(feature = "convert")]
@@ -28,9 +30,13 @@ pub(crate) mod walk;
 pub(crate) use address::display;
 #[cfg(feature = "flight")]
 pub(crate) use address::mount;
-pub use find::{Found, Listing, find};
+pub use find::{Listing, find};
+pub use found::Found;
 pub(crate) use known::{Base, index_here, is_local};
+pub(crate) use object::GONE;
 pub use object::{Object, Tail};
+pub(crate) use root::Root;
 pub use stamp::Stamp;
+pub(crate) use table::LOG;
 #[cfg(feature = "convert")]
 pub(crate) use tree::{Names, Tree};

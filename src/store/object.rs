@@ -11,13 +11,16 @@ use futures::stream::{StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{GetOptions, GetRange, GetResult, GetResultPayload, ObjectStore, ObjectStoreExt};
 
-use super::find::Found;
+use super::found::Found;
 use super::place::Place;
 use super::stamp::Stamp;
 use crate::error::{Error, Result};
 
 /// Ranges of one read that are asked for at once.
 const REQUESTS_AT_ONCE: usize = 16;
+
+/// What is said of the version that is there where nothing is.
+pub(crate) const GONE: &str = "gone";
 
 /// An object of which one version is pinned.
 #[derive(Debug, Clone)]
@@ -213,7 +216,7 @@ impl Object {
                     return self.changed(found.to_string());
                 }
             }
-            Err(object_store::Error::NotFound { .. }) => return self.changed("gone".to_owned()),
+            Err(object_store::Error::NotFound { .. }) => return self.changed(GONE.to_owned()),
             Err(_) => {}
         }
         Error::Store { operation: operation(ranges), url: self.url(), source: error.into() }

@@ -48,7 +48,8 @@ impl Place {
         Error::Store { operation: operation.to_owned(), url, source: error.into() }
     }
 
-    /// The objects at any depth below `base` whose names relative to it `accept` takes, at most `most` of them, in no order.
+    /// The objects at any depth below `base` whose names relative to it `accept` takes, at most `most` of them, in no order; those that
+    /// were met before `enough` said so.
     ///
     /// # Errors
     /// [`Error::Limit`] names `limits.max_files`; [`Error::Config`] for a file that a link leads to a second time; [`Error::Store`].
@@ -57,11 +58,14 @@ impl Place {
         base: &Path,
         most: usize,
         accept: impl Fn(&str) -> bool,
+        enough: impl Fn() -> bool,
     ) -> Result<Vec<ObjectMeta>> {
         let mut found = Vec::new();
         if self.local {
             let (mut walk, mut ways) = (Walk::below(base), Ways::new(base));
-            while let Some(some) = walk.next().await? {
+            while !enough()
+                && let Some(some) = walk.next().await?
+            {
                 for met in some {
                     if accept(below(base, &met.meta.location)) {
                         ways.take(&met, &accept)?;
@@ -72,7 +76,9 @@ impl Place {
             }
         } else {
             let mut listing = self.store.list(Some(base).filter(|base| !base.as_ref().is_empty()));
-            while let Some(next) = listing.next().await {
+            while !enough()
+                && let Some(next) = listing.next().await
+            {
                 let meta = next.map_err(|error| self.failed("list", base, error))?;
                 if accept(below(base, &meta.location)) {
                     found.push(meta);

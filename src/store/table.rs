@@ -2,6 +2,9 @@
 
 use crate::error::Error;
 
+/// The directory of the log of Delta Lake.
+pub(crate) const LOG: &str = "_delta_log";
+
 /// A kind of table whose directory also holds rows that were deleted or replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Table {
@@ -17,11 +20,16 @@ impl Table {
         let (file, parent) = (parts.next()?, parts.next()?);
         if name.split('/').any(|part| part == ".hoodie") {
             Some(Self::Hudi)
-        } else if parent == "_delta_log" {
+        } else if parent == LOG {
             Some(Self::Delta)
         } else {
             (parent == "metadata" && file.ends_with(".metadata.json")).then_some(Self::Iceberg)
         }
+    }
+
+    /// Whether `name` is a part of the log of Delta Lake of the directory that it is relative to.
+    pub(super) fn is_log(name: &str) -> bool {
+        name.strip_prefix(LOG).and_then(|rest| rest.strip_prefix('/')).is_some_and(|file| !file.contains('/'))
     }
 
     /// That the directory at `url` has such a table in it.
@@ -31,12 +39,15 @@ impl Table {
             Self::Iceberg => ("Iceberg", "the scan's plan_files() in PyIceberg"),
             Self::Hudi => ("Hudi", "the files of its latest snapshot"),
         };
+        let open =
+            if self == Self::Delta { "give the table's own directory, which is read by its log, or " } else { "" };
         Error::unsupported(
             format!(
                 "{url}, which has a table of {name} in it: its files also hold rows that were deleted or replaced,"
             ),
             format!(
-                "give the list of files of the version that you want ({files}), or, if all files are meant, a pattern: **/*.parquet"
+                "{open}give the list of files of the version that you want ({files}), or, if all files are meant, a pattern: \
+                 **/*.parquet"
             ),
         )
     }

@@ -96,7 +96,7 @@ impl Tree {
     /// [`Error::Unsupported`] where directories cannot be listed; [`Error::Limit`] names `limits.max_files`; [`Error::Store`].
     pub(crate) async fn list(&self, most: usize, accept: impl Fn(&str) -> bool) -> Result<Vec<Object>> {
         self.lists()?;
-        let found = self.place.list(&self.root, most, |name| !name.is_empty() && accept(name)).await?;
+        let found = self.place.list(&self.root, most, |name| !name.is_empty() && accept(name), || false).await?;
         let mut found: Vec<Object> = found.into_iter().map(|meta| self.object(meta)).collect();
         found.sort_by(|a, b| a.name().cmp(b.name()));
         Ok(found)

@@ -1,5 +1,6 @@
 //! Datasets on written files: every flavour of Parquet value by value, layouts, addresses, schemas, filters.
 
+mod delta;
 pub(crate) mod http;
 mod index;
 mod support;

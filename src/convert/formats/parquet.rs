@@ -47,7 +47,7 @@ pub(crate) fn open(src: &str, opening: &Opening) -> Result<Box<dyn Source>> {
         shards.push(Shard {
             id: format!("{}#{}", file.path, group.ordinal),
             bytes: dataset.cost(number, &all).fetched,
-            rows: Some(group.rows),
+            rows: Some(group.selected),
             stamp: format!("{:?}", file.version),
         });
     }

@@ -97,7 +97,6 @@ fn addresses_lead_to_sorted_files() {
 #[test]
 fn a_table_with_a_log_is_not_taken_for_the_sum_of_its_files() {
     for (log, kind) in [
-        ("_delta_log/00000000000000000001.json", "Delta Lake"),
         ("nested/_delta_log/00000000000000000001.json", "Delta Lake"),
         ("metadata/00001-7.metadata.json", "Iceberg"),
         (".hoodie/hoodie.properties", "Hudi"),

@@ -1,0 +1,169 @@
+//! Reading a checkpoint: Parquet files whose rows are actions, of which a few columns matter.
+
+use std::sync::Arc;
+
+use arrow::array::{Array, ArrayRef, AsArray, MapArray, StructArray};
+use arrow::datatypes::{DataType, Int32Type, Int64Type};
+
+use super::action::{Actions, Add, Format, Metadata, Protocol, Sidecar, Vector};
+use crate::dataset::Dataset;
+use crate::error::{Error, Place, Result};
+
+/// What is read of it. Statistics are most of a checkpoint, and no use here.
+const OF_FILES: [&str; 5] = ["add.path", "add.partitionValues", "add.size", "add.deletionVector", "sidecar.path"];
+const OF_TABLE: [&str; 6] = [
+    "protocol.minReaderVersion",
+    "protocol.readerFeatures",
+    "metaData.schemaString",
+    "metaData.partitionColumns",
+    "metaData.configuration",
+    "metaData.format",
+];
+
+/// The actions in `checkpoint`, which is open: those of files too, or of the table alone.
+pub(super) async fn read(checkpoint: Dataset, files: bool) -> Result<Actions> {
+    let known = |path: &&&str| checkpoint.project(&[(**path).to_owned()]).is_ok();
+    let paths: Vec<String> =
+        OF_TABLE.iter().chain(OF_FILES.iter().filter(|_| files)).filter(known).map(|path| (*path).to_owned()).collect();
+    let projection = Arc::new(checkpoint.project(&paths)?);
+    let mut actions = Actions::default();
+    for group in 0..checkpoint.manifest().groups.len() {
+        let fetched = checkpoint.fetch(group, &projection).await?;
+        let (dataset, columns) = (checkpoint.clone(), Arc::clone(&projection));
+        let work = tokio::task::spawn_blocking(move || {
+            let mut found = Actions::default();
+            for (at, root) in columns.roots().iter().enumerate() {
+                let array = dataset.decode(&fetched, &columns, at)?;
+                let place = || dataset.place(group).column(root.name());
+                take(&mut found, root.name(), &array).map_err(|what| Error::corrupt(place(), what))?;
+            }
+            Ok(found)
+        });
+        let closed = |error| Err(Error::Closed { why: format!("a checkpoint was not read: {error}") });
+        let found: Actions = work.await.unwrap_or_else(closed)?;
+        actions.adds.extend(found.adds);
+        actions.sidecars.extend(found.sidecars);
+        actions.protocol = actions.protocol.or(found.protocol);
+        actions.metadata = actions.metadata.or(found.metadata);
+    }
+    Ok(actions)
+}
+
+/// The place of a file of the log in messages.
+pub(super) fn place(name: &str) -> Place {
+    Place::file(format!("{}/{name}", crate::store::LOG))
+}
+
+/// Adds what is in column `name`.
+fn take(actions: &mut Actions, name: &str, array: &ArrayRef) -> Result<(), String> {
+    let rows = Rows::of(array).ok_or_else(|| format!("{name} is no struct"))?;
+    for row in (0..rows.0.len()).filter(|row| rows.0.is_valid(*row)) {
+        match name {
+            "add" => {
+                let Some(path) = rows.text("path", row)? else { continue };
+                let partition_values = rows.map("partitionValues", row)?;
+                let size = rows.long("size", row)?.unwrap_or_default();
+                let deletion_vector = match rows.member("deletionVector") {
+                    Some(vectors) if vectors.is_valid(row) => {
+                        vector(&Rows::of(vectors).ok_or("deletionVector is no struct")?, row)?
+                    }
+                    _ => None,
+                };
+                actions.adds.push(Add { path, partition_values, size, deletion_vector });
+            }
+            "protocol" => {
+                let Some(version) = rows.long("minReaderVersion", row)? else { continue };
+                let reader_features = rows.list("readerFeatures", row)?;
+                actions.protocol = Some(Protocol { min_reader_version: version, reader_features });
+            }
+            "metaData" => {
+                let Some(schema_string) = rows.text("schemaString", row)? else { continue };
+                let partition_columns = rows.list("partitionColumns", row)?.unwrap_or_default();
+                let configuration = rows.map("configuration", row)?;
+                let format = rows.member("format").and_then(Rows::of);
+                let provider = format.map(|format| format.text("provider", row)).transpose()?.flatten();
+                let format = provider.map_or_else(Format::default, |provider| Format { provider });
+                actions.metadata = Some(Metadata { schema_string, partition_columns, configuration, format });
+            }
+            "sidecar" => {
+                if let Some(path) = rows.text("path", row)? {
+                    actions.sidecars.push(Sidecar { path });
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn vector(rows: &Rows<'_>, row: usize) -> Result<Option<Vector>, String> {
+    let Some(storage_type) = rows.text("storageType", row)? else { return Ok(None) };
+    let missing = |name: &str| format!("a deletion vector has no {name}");
+    Ok(Some(Vector {
+        storage_type,
+        path_or_inline_dv: rows.text("pathOrInlineDv", row)?.ok_or_else(|| missing("pathOrInlineDv"))?,
+        offset: rows.long("offset", row)?,
+        size_in_bytes: rows.long("sizeInBytes", row)?.ok_or_else(|| missing("sizeInBytes"))?,
+        cardinality: rows.long("cardinality", row)?.ok_or_else(|| missing("cardinality"))?,
+    }))
+}
+
+/// A column of structs.
+struct Rows<'a>(&'a StructArray);
+
+impl<'a> Rows<'a> {
+    fn of(array: &'a ArrayRef) -> Option<Self> {
+        array.as_struct_opt().map(Self)
+    }
+
+    fn member(&self, name: &str) -> Option<&'a ArrayRef> {
+        self.0.column_by_name(name)
+    }
+
+    fn valid(&self, name: &str, row: usize) -> Option<&'a ArrayRef> {
+        self.member(name).filter(|member| member.is_valid(row))
+    }
+
+    fn text(&self, name: &str, row: usize) -> Result<Option<String>, String> {
+        let Some(member) = self.valid(name, row) else { return Ok(None) };
+        text(member, row).map(Some).ok_or_else(|| format!("{name} is no text"))
+    }
+
+    fn long(&self, name: &str, row: usize) -> Result<Option<i64>, String> {
+        let Some(member) = self.valid(name, row) else { return Ok(None) };
+        match member.data_type() {
+            DataType::Int32 => Ok(Some(member.as_primitive::<Int32Type>().value(row).into())),
+            DataType::Int64 => Ok(Some(member.as_primitive::<Int64Type>().value(row))),
+            _ => Err(format!("{name} is no number")),
+        }
+    }
+
+    fn list(&self, name: &str, row: usize) -> Result<Option<Vec<String>>, String> {
+        let Some(member) = self.valid(name, row) else { return Ok(None) };
+        let wrong = || format!("{name} is no list of texts");
+        let items = member.as_list_opt::<i32>().ok_or_else(wrong)?.value(row);
+        (0..items.len()).map(|at| text(&items, at).ok_or_else(wrong)).collect::<Result<_, _>>().map(Some)
+    }
+
+    fn map<M: FromIterator<(String, Option<String>)> + Default>(&self, name: &str, row: usize) -> Result<M, String> {
+        let Some(member) = self.valid(name, row) else { return Ok(M::default()) };
+        let wrong = || format!("{name} is no map of texts");
+        let entries = member.as_any().downcast_ref::<MapArray>().ok_or_else(wrong)?.value(row);
+        let [keys, values] = entries.columns() else { return Err(wrong()) };
+        let entry = |at: usize| {
+            let value = if values.is_null(at) { None } else { Some(text(values, at).ok_or_else(wrong)?) };
+            Ok((text(keys, at).ok_or_else(wrong)?, value))
+        };
+        (0..entries.len()).map(entry).collect()
+    }
+}
+
+fn text(array: &ArrayRef, row: usize) -> Option<String> {
+    let value = match array.data_type() {
+        DataType::Utf8View if array.is_valid(row) => array.as_string_view().value(row),
+        // Old writers say of text nothing but that it is bytes.
+        DataType::BinaryView if array.is_valid(row) => std::str::from_utf8(array.as_binary_view().value(row)).ok()?,
+        _ => return None,
+    };
+    Some(value.to_owned())
+}

@@ -1,0 +1,51 @@
+//! The columns of a table, which its data files are brought to.
+
+use std::sync::Arc;
+
+use arrow::datatypes::Field;
+use parquet::file::metadata::{FileMetaData, ParquetMetaData};
+use parquet::schema::types::{SchemaDescriptor, TypePtr};
+
+use super::naming::Naming;
+use super::schema::Column;
+use crate::dataset::guard::guard;
+use crate::dataset::hive;
+use crate::error::{Error, Place, Result};
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub(in crate::dataset) struct Columns {
+    pub(super) naming: Naming,
+    /// Those that come from the log.
+    pub(super) partitions: Vec<Column>,
+}
+
+impl Columns {
+    /// `file`, the schemas of a data file at `place`, by the names of the table, and without what its writer said of them in Arrow's
+    /// terms: the table's types count.
+    pub(in crate::dataset) fn named(&self, file: &ParquetMetaData, place: &Place) -> Result<Arc<ParquetMetaData>> {
+        let known = file.file_metadata();
+        let root = known.schema_descr().root_schema();
+        if !self.naming.is_numbered(root) {
+            let what = "its columns have no numbers, and its table finds them by those";
+            return Err(Error::corrupt(place.clone(), what));
+        }
+        let root: TypePtr = guard(place, "the schema is damaged", || self.naming.named(root))?;
+        let schema = Arc::new(SchemaDescriptor::new(root));
+        let file = FileMetaData::new(known.version(), known.num_rows(), None, None, schema, None);
+        Ok(Arc::new(ParquetMetaData::new(file, Vec::new())))
+    }
+
+    /// The columns of data files, as the table has them.
+    pub(in crate::dataset) fn fields(&self) -> impl Iterator<Item = Field> {
+        self.naming.columns.iter().map(Column::field)
+    }
+
+    /// The columns that come from the log, with `values` for each file.
+    pub(in crate::dataset) fn partition_fields(&self, values: &[&hive::Values]) -> Vec<Field> {
+        let is_null = |name: &str| {
+            values.iter().any(|file| file.iter().any(|(key, value)| key.as_ref() == name && value.is_none()))
+        };
+        self.partitions.iter().map(|column| column.field().with_nullable(is_null(&column.name))).collect()
+    }
+}

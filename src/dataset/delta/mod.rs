@@ -1,0 +1,36 @@
+//! Tables of Delta Lake, read in place: the log of a table says which files and rows one version of it has.
+//!
+//! ```text
+//!   _delta_log ─names─► log: a checkpoint, commits ─actions─► replay: files, protocol, metadata
+//!       protocol ─► what is asked of a reader, refused by name where it is not known
+//!       metadata ─► schema: columns, their names in files ─► naming: schemas of files by the table's names
+//!       files    ─► sorted by name, values of partition columns ─┐
+//!       vectors  ─► deleted rows, row group by row group ────────┴─► read as any other dataset's
+//! ```
+//!
+//! The log is read here, not by a library: what remains beside it, the order of files, deleted rows, names and types, and the reading of
+//! data, is this crate's own in any case.
+
+mod about;
+mod action;
+mod checkpoint;
+mod columns;
+mod log;
+mod naming;
+mod path;
+mod protocol;
+mod replay;
+mod schema;
+mod snapshot;
+mod table;
+mod travel;
+mod value;
+mod vector;
+mod vectors;
+
+pub(super) use about::About;
+pub(super) use columns::Columns;
+pub(super) use schema::widens;
+pub(super) use table::Table;
+pub(super) use value::parse;
+pub(super) use vectors::Deleted;

@@ -1,0 +1,211 @@
+//! The schema of a data file with the table's names in it, so that everything behind finds columns by those alone.
+//!
+//! A table that maps its columns knows them in its files by other names, or by numbers: what is read of a file is found by them, once,
+//! here. A column of the file that the table has not any more must not stand for another one that took its name since.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use parquet::basic::{ConvertedType, Repetition};
+use parquet::errors::ParquetError;
+use parquet::schema::types::{Type, TypePtr};
+
+use super::protocol::Mapping;
+use super::schema::{Column, Kind};
+
+/// What a column of a file is called that the table has not, if the name is another one's now.
+const GONE: &str = " (not in the table)";
+
+/// Names for the columns of one table.
+#[derive(Debug, Clone)]
+pub(super) struct Naming {
+    pub(super) columns: Vec<Column>,
+    /// Names that come from the log: no column of a file stands for them.
+    pub(super) taken: BTreeSet<String>,
+    pub(super) mapping: Mapping,
+}
+
+impl Naming {
+    /// `root`, the schema of a file, by the names of the table.
+    pub(super) fn named(&self, root: &Type) -> Result<TypePtr, ParquetError> {
+        self.group(root, root.name(), Some(&self.columns), &self.taken)
+    }
+
+    /// Whether the file has any number for its columns, without which none is found by it.
+    pub(super) fn is_numbered(&self, root: &Type) -> bool {
+        self.mapping != Mapping::Id || root.get_fields().iter().any(|field| field.get_basic_info().has_id())
+    }
+
+    fn finds(&self, column: &Column, field: &Type) -> bool {
+        match self.mapping {
+            Mapping::Id => field.get_basic_info().has_id() && column.id == Some(field.get_basic_info().id()),
+            Mapping::None | Mapping::Name => column.physical == field.name(),
+        }
+    }
+
+    /// The fields of `ty` by the names of `columns`, and by their own without.
+    fn group(
+        &self,
+        ty: &Type,
+        name: &str,
+        columns: Option<&[Column]>,
+        taken: &BTreeSet<String>,
+    ) -> Result<TypePtr, ParquetError> {
+        let Some(columns) = columns else { return self.renamed(ty, name, ty.get_fields().to_vec()) };
+        let found: Vec<Option<&Column>> =
+            ty.get_fields().iter().map(|field| columns.iter().find(|column| self.finds(column, field))).collect();
+        let mut names: BTreeSet<&str> = columns.iter().map(|column| column.name.as_str()).collect();
+        names.extend(taken.iter().map(String::as_str));
+        let fields = ty.get_fields().iter().zip(&found).map(|(field, column)| match column {
+            Some(column) => self.node(field, &column.name, Some(&column.kind)),
+            None => {
+                let mut name = field.name().to_owned();
+                while names.contains(name.as_str()) {
+                    name.push_str(GONE);
+                }
+                self.node(field, &name, None)
+            }
+        });
+        let fields = fields.collect::<Result<_, _>>()?;
+        self.renamed(ty, name, fields)
+    }
+
+    /// `ty`, which holds a `kind`, under `name`.
+    fn node(&self, ty: &Type, name: &str, kind: Option<&Kind>) -> Result<TypePtr, ParquetError> {
+        if ty.is_primitive() {
+            return primitive(ty, name);
+        }
+        let none = BTreeSet::new();
+        let inner = |ty: &Type, kind: &Kind| self.node(ty, ty.name(), Some(kind));
+        match (kind, ty.get_fields()) {
+            (Some(Kind::Struct(members)), _) => self.group(ty, name, Some(members), &none),
+            (Some(Kind::List(item, _)), [repeated]) if is_repeated(repeated) => {
+                // A list of three levels has its items below the repeated group; one of two has them in it.
+                let old = repeated.is_primitive() || repeated.get_fields().len() != 1 || is_item(ty, repeated);
+                let below = if old {
+                    inner(repeated, item)?
+                } else {
+                    let element = repeated.get_fields().iter().map(|element| inner(element, item));
+                    self.renamed(repeated, repeated.name(), element.collect::<Result<_, _>>()?)?
+                };
+                self.renamed(ty, name, vec![below])
+            }
+            (Some(Kind::Map(key, value, _)), [entries]) if is_repeated(entries) && !entries.is_primitive() => {
+                let parts = entries.get_fields().iter().zip([key, value]).map(|(part, kind)| inner(part, kind));
+                let parts: Vec<TypePtr> = parts.collect::<Result<_, _>>()?;
+                let parts =
+                    if parts.len() == entries.get_fields().len() { parts } else { entries.get_fields().to_vec() };
+                let entries = self.renamed(entries, entries.name(), parts)?;
+                self.renamed(ty, name, vec![entries])
+            }
+            _ => self.renamed(ty, name, ty.get_fields().to_vec()),
+        }
+    }
+
+    /// The group `ty` under `name`, with these fields.
+    fn renamed(&self, ty: &Type, name: &str, fields: Vec<TypePtr>) -> Result<TypePtr, ParquetError> {
+        let info = ty.get_basic_info();
+        let mut builder = Type::group_type_builder(name)
+            .with_fields(fields)
+            .with_logical_type(info.logical_type_ref().cloned())
+            .with_converted_type(info.converted_type())
+            .with_id(info.has_id().then(|| info.id()));
+        if info.has_repetition() {
+            builder = builder.with_repetition(info.repetition());
+        }
+        builder.build().map(Arc::new)
+    }
+}
+
+fn is_repeated(ty: &Type) -> bool {
+    ty.get_basic_info().has_repetition() && ty.get_basic_info().repetition() == Repetition::REPEATED
+}
+
+/// Whether the repeated group of a list is an item itself, by the names that old writers gave it.
+fn is_item(list: &Type, repeated: &Type) -> bool {
+    repeated.name() == "array" || repeated.name() == format!("{}_tuple", list.name())
+}
+
+fn primitive(ty: &Type, name: &str) -> Result<TypePtr, ParquetError> {
+    let Type::PrimitiveType { basic_info, physical_type, type_length, scale, precision } = ty else {
+        return Err(ParquetError::General("a leaf that is none".to_owned()));
+    };
+    let mut builder = Type::primitive_type_builder(name, *physical_type)
+        .with_logical_type(basic_info.logical_type_ref().cloned())
+        .with_length(*type_length)
+        .with_precision(*precision)
+        .with_scale(*scale)
+        .with_id(basic_info.has_id().then(|| basic_info.id()));
+    if basic_info.converted_type() != ConvertedType::NONE {
+        builder = builder.with_converted_type(basic_info.converted_type());
+    }
+    if basic_info.has_repetition() {
+        builder = builder.with_repetition(basic_info.repetition());
+    }
+    builder.build().map(Arc::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use parquet::schema::parser::parse_message_type;
+    use parquet::schema::printer::print_schema;
+
+    use super::*;
+
+    fn column(name: &str, physical: &str, id: i32, kind: Kind) -> Column {
+        Column { name: name.to_owned(), physical: physical.to_owned(), id: Some(id), nullable: true, kind }
+    }
+
+    fn named(message: &str, columns: &[Column], mapping: Mapping) -> String {
+        let root = parse_message_type(message).unwrap();
+        let naming = Naming { columns: columns.to_vec(), taken: BTreeSet::from(["p".to_owned()]), mapping };
+        let mut text = Vec::new();
+        print_schema(&mut text, &naming.named(&root).unwrap());
+        String::from_utf8(text).unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    fn leaf() -> Kind {
+        Kind::Leaf(arrow::datatypes::DataType::Int32)
+    }
+
+    #[test]
+    fn names_change_at_every_depth() {
+        let item = Kind::Struct(vec![column("x", "c3", 3, leaf())]);
+        let map = Kind::Map(Box::new(leaf()), Box::new(item.clone()), true);
+        let columns = [
+            column("a", "c1", 1, leaf()),
+            column("l", "c2", 2, Kind::List(Box::new(item), true)),
+            column("m", "c4", 4, map),
+        ];
+        let message = "message s { optional int32 c1; optional int32 a; optional int32 p;
+            optional group c2 (LIST) { repeated group list { optional group element { optional int32 c3; } } }
+            optional group c4 (MAP) { repeated group key_value { required int32 key; optional group value { optional int32 c3; } } } }";
+        assert_eq!(
+            named(message, &columns, Mapping::Name),
+            "message s { OPTIONAL INT32 a; OPTIONAL INT32 a (not in the table); OPTIONAL INT32 p (not in the table); \
+             OPTIONAL group l (LIST) { REPEATED group list { OPTIONAL group element { OPTIONAL INT32 x; } } } \
+             OPTIONAL group m (MAP) { REPEATED group key_value { REQUIRED INT32 key; OPTIONAL group value { OPTIONAL INT32 x; } } } }"
+        );
+    }
+
+    #[test]
+    fn lists_of_two_levels_have_their_items_in_the_repeated_group() {
+        let item = Kind::Struct(vec![column("x", "c3", 3, leaf()), column("y", "c4", 4, leaf())]);
+        let columns = [column("l", "c2", 2, Kind::List(Box::new(item), true))];
+        let message =
+            "message s { optional group c2 (LIST) { repeated group array { optional int32 c3; optional int32 c4; } } }";
+        let expected =
+            "message s { OPTIONAL group l (LIST) { REPEATED group array { OPTIONAL INT32 x; OPTIONAL INT32 y; } } }";
+        assert_eq!(named(message, &columns, Mapping::Name), expected);
+    }
+
+    #[test]
+    fn numbers_win_over_names_where_the_table_goes_by_them() {
+        let columns = [column("a", "b", 2, leaf()), column("b", "a", 1, leaf())];
+        let message = "message s { optional int32 a = 1; optional int32 b = 2; }";
+        assert_eq!(
+            named(message, &columns, Mapping::Id),
+            "message s { OPTIONAL INT32 b [1]; OPTIONAL INT32 a [2]; }".replace(" [", " [")
+        );
+    }
+}

@@ -1,0 +1,89 @@
+//! Which tables can be read: what a table asks of its readers, held against what is done here.
+
+use super::action::{Metadata, Protocol};
+use crate::error::{Error, Result};
+
+/// Features of tables that a reader must know, and that this one does. Features that ask something of writers alone are no matter.
+const KNOWN: &[&str] = &[
+    "columnMapping",
+    "deletionVectors",
+    "timestampNtz",
+    "typeWidening",
+    "typeWidening-preview",
+    "v2Checkpoint",
+    "vacuumProtocolCheck",
+];
+
+/// How columns are found in data files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mapping {
+    /// By their names.
+    None,
+    /// By names of their own.
+    Name,
+    /// By their numbers.
+    Id,
+}
+
+/// How the table at `url` finds its columns, if it can be read.
+///
+/// # Errors
+/// [`Error::Unsupported`] naming the feature.
+pub(super) fn check(protocol: &Protocol, metadata: &Metadata, url: &str) -> Result<Mapping> {
+    let refused = |what: String| {
+        let hint = "read the table with Spark and hand the rows over (docs/spark.md), or write a copy without it";
+        Err(Error::unsupported(format!("{url}: {what} of Delta Lake"), hint))
+    };
+    let features = protocol.reader_features.as_deref().unwrap_or_default();
+    match protocol.min_reader_version {
+        1 | 2 => {}
+        3 => {
+            if let Some(feature) = features.iter().find(|feature| !KNOWN.contains(&feature.as_str())) {
+                let shown: String = feature.chars().take(64).collect();
+                return refused(format!("feature {shown:?}"));
+            }
+        }
+        other => return refused(format!("reader version {other}")),
+    }
+    if metadata.format.provider != "parquet" {
+        let shown: String = metadata.format.provider.chars().take(64).collect();
+        return refused(format!("data files of format {shown:?}"));
+    }
+    let maps = protocol.min_reader_version == 2 || features.iter().any(|feature| feature == "columnMapping");
+    match metadata.property("delta.columnMapping.mode").filter(|_| maps) {
+        None | Some("none") => Ok(Mapping::None),
+        Some("name") => Ok(Mapping::Name),
+        Some("id") => Ok(Mapping::Id),
+        Some(other) => {
+            let shown: String = other.chars().take(64).collect();
+            refused(format!("column mapping {shown:?}"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_is_refused_by_name() {
+        let protocol = |version, features: Option<&[&str]>| Protocol {
+            min_reader_version: version,
+            reader_features: features.map(|all| all.iter().map(|name| (*name).to_owned()).collect()),
+        };
+        let metadata = |json: &str| serde_json::from_str::<Metadata>(json).unwrap();
+        let plain = metadata(r#"{"schemaString":""}"#);
+        let mapped = metadata(r#"{"schemaString":"","configuration":{"delta.columnMapping.mode":"id"}}"#);
+        let both: &[&str] = &["columnMapping", "deletionVectors"];
+        assert_eq!(check(&protocol(1, None), &mapped, "t").unwrap(), Mapping::None, "it does not ask for it");
+        assert_eq!(check(&protocol(2, None), &mapped, "t").unwrap(), Mapping::Id);
+        assert_eq!(check(&protocol(3, Some(both)), &mapped, "t").unwrap(), Mapping::Id);
+        assert_eq!(check(&protocol(3, Some(both)), &plain, "t").unwrap(), Mapping::None);
+        let refused = |version, features, metadata: &Metadata| {
+            check(&protocol(version, features), metadata, "t").unwrap_err().to_string()
+        };
+        assert!(refused(3, Some(&["variantType"]), &plain).contains("feature \"variantType\""));
+        assert!(refused(99, None, &plain).contains("reader version 99"));
+        assert!(refused(1, None, &metadata(r#"{"schemaString":"","format":{"provider":"orc"}}"#)).contains("\"orc\""));
+    }
+}

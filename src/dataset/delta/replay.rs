@@ -1,0 +1,102 @@
+//! From the actions of a log to what a version has: the newest says what counts.
+
+use std::collections::HashSet;
+
+use super::action::{Actions, Add, Metadata, Protocol};
+
+/// Commits, the newest first, and then a checkpoint, told one by one.
+#[derive(Debug, Default)]
+pub(super) struct Replay {
+    /// Files that a later commit told of, by path and vector.
+    told: HashSet<(String, Option<String>)>,
+    /// The files of the version.
+    pub(super) live: Vec<Add>,
+    pub(super) protocol: Option<Protocol>,
+    pub(super) metadata: Option<Metadata>,
+}
+
+impl Replay {
+    /// Takes the next older commit.
+    pub(super) fn commit(&mut self, actions: Actions) {
+        self.about(actions.protocol, actions.metadata);
+        // A commit that replaces the vector of a file removes the file with the old one and adds it with the new one.
+        for add in actions.adds {
+            let key = (canonical(&add.path).to_owned(), add.deletion_vector.as_ref().map(|vector| vector.id()));
+            if self.told.insert(key) {
+                self.live.push(add);
+            }
+        }
+        let removed = actions.removes.into_iter();
+        let keys = removed
+            .map(|gone| (canonical(&gone.path).to_owned(), gone.deletion_vector.as_ref().map(|vector| vector.id())));
+        self.told.extend(keys);
+    }
+
+    /// Takes a part of the checkpoint, which has nothing twice.
+    pub(super) fn checkpoint(&mut self, actions: Actions) {
+        self.about(actions.protocol, actions.metadata);
+        for add in actions.adds {
+            let key = (canonical(&add.path).to_owned(), add.deletion_vector.as_ref().map(|vector| vector.id()));
+            if self.told.is_empty() || !self.told.contains(&key) {
+                self.live.push(add);
+            }
+        }
+    }
+
+    fn about(&mut self, protocol: Option<Protocol>, metadata: Option<Metadata>) {
+        self.protocol = self.protocol.take().or(protocol);
+        self.metadata = self.metadata.take().or(metadata);
+    }
+}
+
+/// A path without the scheme of this machine's files, which some writers leave out: `file:/x` and `/x` are one file.
+fn canonical(path: &str) -> &str {
+    match path.strip_prefix("file:") {
+        Some(rest) => {
+            let slashes = rest.len() - rest.trim_start_matches('/').len();
+            rest.get(slashes.saturating_sub(1)..).unwrap_or(rest)
+        }
+        None => path,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn replay(commits: &[&str], checkpoint: &str) -> Vec<String> {
+        let parse = |lines: &str| {
+            let action = |line: &str| {
+                let (what, rest) = line.split_at(1);
+                let (path, vector) = rest.split_once('#').map_or((rest, None), |(path, id)| (path, Some(id)));
+                let vector = vector.map(|id| {
+                    format!(r#","deletionVector":{{"storageType":"u","pathOrInlineDv":"{id}","sizeInBytes":1,"cardinality":1}}"#)
+                });
+                let (name, vector) = (if what == "+" { "add" } else { "remove" }, vector.unwrap_or_default());
+                format!(r#"{{"{name}":{{"path":"{path}"{vector}}}}}"#)
+            };
+            let lines: Vec<String> = lines.split_whitespace().map(action).collect();
+            Actions::parse(lines.join("\n").as_bytes()).unwrap()
+        };
+        let mut replay = Replay::default();
+        commits.iter().rev().for_each(|commit| replay.commit(parse(commit)));
+        replay.checkpoint(parse(checkpoint));
+        let id = |add: &Add| {
+            let vector = add.deletion_vector.as_ref().map(|vector| format!("#{}", vector.path_or_inline_dv));
+            format!("{}{}", add.path, vector.unwrap_or_default())
+        };
+        let mut live: Vec<String> = replay.live.iter().map(id).collect();
+        live.sort();
+        live
+    }
+
+    #[test]
+    fn the_newest_action_on_a_file_counts() {
+        assert_eq!(replay(&["+a +b", "-a +c", "+a"], ""), ["a", "b", "c"], "removed and added again");
+        assert_eq!(replay(&["-a", "+d"], "+a +b"), ["b", "d"]);
+        assert_eq!(replay(&["-a +a#1", "-a#1 +a#2"], "+a +b"), ["a#2", "b"], "another vector is another file");
+        assert_eq!(replay(&["+a -a#0"], "+a#0"), ["a"], "its rows are restored");
+        assert_eq!(replay(&["+/x/a", "-file:/x/a"], ""), Vec::<String>::new());
+        assert_eq!(replay(&["+file:///x/a", "-/x/a"], ""), Vec::<String>::new());
+    }
+}

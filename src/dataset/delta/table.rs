@@ -1,0 +1,162 @@
+//! One version of a table: its files in order, with what the log says of each.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+
+use super::about::About;
+use super::action::{Add, Vector};
+use super::columns::Columns;
+use super::naming::Naming;
+use super::path::locate;
+use super::schema::Column;
+use super::snapshot::{Listed, Snapshot};
+use super::{protocol, schema, travel, value};
+use crate::dataset::{OpenOptions, hive};
+use crate::error::{Error, Place, Result};
+use crate::store::{Found, LOG, Root};
+
+/// See the module.
+#[derive(Debug)]
+pub(in crate::dataset) struct Table {
+    pub(in crate::dataset) about: About,
+    /// Its schema, as the log has it.
+    pub(in crate::dataset) spark: String,
+    pub(super) files: Vec<File>,
+    columns: Columns,
+    pub(super) root: Root,
+}
+
+/// A file of a table.
+#[derive(Debug)]
+pub(super) struct File {
+    pub(super) found: Found,
+    partitions: hive::Values,
+    pub(super) vector: Option<Vector>,
+}
+
+impl Table {
+    /// The version of the table at `root` that `options` ask for, the latest one without.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] for a version that is not there; [`Error::Unsupported`] naming what is not read; [`Error::Corrupt`] for a log
+    /// that is damaged; [`Error::Config`] for a time that is none; [`Error::Limit`], [`Error::Timeout`], [`Error::Store`].
+    pub(in crate::dataset) fn open(root: Root, options: OpenOptions) -> BoxFuture<'static, Result<Self>> {
+        let opening = async move {
+            let log = Listed::of(root, &options).await?;
+            let version = match (options.version, &options.timestamp) {
+                (Some(_), Some(_)) => {
+                    return Err(Error::config("timestamp", "version and timestamp both choose a version; give one"));
+                }
+                (None, Some(timestamp)) => Some(travel::version(&log, timestamp, &options).await?),
+                (version, None) => version,
+            };
+            let snapshot = log.snapshot(version, &options).await?;
+            let about = About { url: log.root().url().into(), version: snapshot.version };
+            let root = log.into_root();
+            // A table may have a million files: no work for a thread that others wait on.
+            let made = tokio::task::spawn_blocking(move || Self::new(snapshot, about, root, &options));
+            made.await.unwrap_or_else(|error| Err(Error::Closed { why: format!("a table was not read: {error}") }))
+        };
+        opening.boxed()
+    }
+
+    /// The latest version of the table at `root`.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(in crate::dataset) async fn latest(root: Root, options: &OpenOptions) -> Result<u64> {
+        Listed::of(root, options).await?.latest()
+    }
+
+    fn new(snapshot: Snapshot, about: About, root: Root, options: &OpenOptions) -> Result<Self> {
+        let Snapshot { files, protocol, metadata, .. } = snapshot;
+        let url = &about.url;
+        let mapping = protocol::check(&protocol, &metadata, url)?;
+        let (mut partitions, mut columns) = (Vec::new(), Vec::new());
+        for column in schema::columns(&metadata.schema_string, mapping, url)? {
+            let is_partition = metadata.partition_columns.contains(&column.name);
+            if is_partition { partitions.push(column) } else { columns.push(column) }
+        }
+        // In the order of the log, as directories have them.
+        let order = |column: &Column| metadata.partition_columns.iter().position(|name| *name == column.name);
+        partitions.sort_by_key(order);
+        let place = || Place::file(format!("{url}/{}", LOG));
+        if partitions.len() != metadata.partition_columns.len() {
+            return Err(Error::corrupt(place(), "a partition column is not in the table's schema"));
+        }
+        if files.len() > options.limits.max_files {
+            let (asked, limit) = (files.len() as u64, options.limits.max_files as u64);
+            return Err(Error::limit("the number of files", asked, limit, "limits.max_files"));
+        }
+        let mut checked = Checked::default();
+        let file = |add: Add| {
+            let mut found = locate(&root, &add.path, options)?;
+            found.size = u64::try_from(add.size).ok().filter(|size| *size > 0);
+            let values = partitions.iter().map(|column| {
+                // Where columns are mapped, the log has their names in files too.
+                let text = add.partition_values.get(&column.physical).and_then(Option::as_deref);
+                let text = checked.value(column, text.filter(|text| !text.is_empty()), &found)?;
+                Ok((Arc::from(column.name.as_str()), text))
+            });
+            let partitions = values.collect::<Result<_>>()?;
+            Ok(File { found, partitions, vector: add.deletion_vector })
+        };
+        let mut files = files.into_iter().map(file).collect::<Result<Vec<_>>>()?;
+        files.sort_by(|a, b| a.found.name.cmp(&b.found.name));
+        if let Some([file, _]) = files.array_windows().find(|[a, b]| a.found.name == b.found.name) {
+            return Err(Error::corrupt(place(), format!("it has file {} twice", file.found.name)));
+        }
+        let taken = partitions.iter().map(|column| column.name.clone()).collect();
+        let columns = Columns { naming: Naming { columns, taken, mapping }, partitions };
+        Ok(Self { about, spark: metadata.schema_string, files, columns, root })
+    }
+
+    /// Its files, sorted by name.
+    pub(in crate::dataset) fn files(&self) -> Vec<Found> {
+        self.files.iter().map(|file| file.found.clone()).collect()
+    }
+
+    /// The values of partition columns in its files.
+    pub(in crate::dataset) fn partition_values(&self) -> Vec<hive::Values> {
+        self.files.iter().map(|file| file.partitions.clone()).collect()
+    }
+
+    /// Its columns.
+    pub(in crate::dataset) fn columns(&self) -> &Columns {
+        &self.columns
+    }
+
+    /// `error` as it is where a file was looked for that the log names: what is not there was vacuumed.
+    pub(in crate::dataset) fn vacuumed(&self, error: Error) -> Error {
+        match error {
+            Error::NotFound { what, .. } => Error::NotFound { what: self.about.of(&what), hint: self.about.advice() },
+            other => other,
+        }
+    }
+}
+
+/// Values of partition columns that were looked at.
+#[derive(Debug, Default)]
+struct Checked(BTreeMap<(String, String), Arc<str>>);
+
+impl Checked {
+    /// `text`, which is a value of `column` in the log's entry of `found`.
+    fn value(&mut self, column: &Column, text: Option<&str>, found: &Found) -> Result<Option<Arc<str>>> {
+        let Some(text) = text else { return Ok(None) };
+        let key = (column.name.clone(), text.to_owned());
+        if let Some(known) = self.0.get(&key) {
+            return Ok(Some(Arc::clone(known)));
+        }
+        let data_type = column.kind.data_type();
+        if value::parse(text, &data_type).is_none() {
+            let place = Place::file(Arc::clone(&found.name)).column(column.name.as_str());
+            return Err(Error::corrupt(place, format!("the table's log has {text:?} for it, which is no {data_type}")));
+        }
+        let value: Arc<str> = text.into();
+        self.0.insert(key, Arc::clone(&value));
+        Ok(Some(value))
+    }
+}

@@ -1,0 +1,210 @@
+//! Values of partition columns, which a log has as text.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    ArrayRef, BinaryViewArray, BooleanArray, Decimal128Array, Float32Array, Float64Array, Int64Array, PrimitiveArray,
+    StringViewArray,
+};
+use arrow::datatypes::{DataType, Date32Type, TimeUnit, TimestampMicrosecondType};
+
+use crate::schema::cast;
+
+/// Days from 0001-01-01 to 1970-01-01 on the calendar of today.
+const EPOCH: i64 = 719_162;
+
+/// The one value that `text` stands for, as an array of `data_type`; none if it stands for none. Times are in UTC where they say nothing
+/// else.
+pub(in crate::dataset) fn parse(text: &str, data_type: &DataType) -> Option<ArrayRef> {
+    let float = |text: &str| text.parse::<f64>().ok();
+    Some(match data_type {
+        DataType::Utf8View => Arc::new(StringViewArray::from(vec![text])),
+        DataType::BinaryView => Arc::new(BinaryViewArray::from(vec![text.as_bytes()])),
+        DataType::Boolean => Arc::new(BooleanArray::from(vec![match text {
+            "true" => true,
+            "false" => false,
+            _ => return None,
+        }])),
+        DataType::Float32 => Arc::new(Float32Array::from(vec![text.parse::<f32>().ok()?])),
+        DataType::Float64 => Arc::new(Float64Array::from(vec![float(text)?])),
+        DataType::Int8 | DataType::Int16 | DataType::Int32 | DataType::Int64 => {
+            let value: ArrayRef = Arc::new(Int64Array::from(vec![text.parse::<i64>().ok()?]));
+            cast(&value, data_type).ok()?
+        }
+        DataType::Date32 => {
+            let days = i32::try_from(day(text)?).ok()?;
+            Arc::new(PrimitiveArray::<Date32Type>::from_value(days, 1))
+        }
+        DataType::Timestamp(TimeUnit::Microsecond, zone) => {
+            let times = PrimitiveArray::<TimestampMicrosecondType>::from_value(instant(text)?, 1);
+            Arc::new(times.with_timezone_opt(zone.clone()))
+        }
+        DataType::Decimal128(precision, scale) => {
+            let unscaled = decimal(text, *scale)?;
+            let one = Decimal128Array::from_value(unscaled, 1).with_precision_and_scale(*precision, *scale).ok()?;
+            one.validate_decimal_precision(*precision).ok()?;
+            Arc::new(one)
+        }
+        _ => return None,
+    })
+}
+
+/// Days from 1970-01-01 to a date such as `2021-09-08`.
+fn day(text: &str) -> Option<i64> {
+    let (negative, digits) = match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    let mut parts = digits.split('-');
+    let (year, month, day) = (number(parts.next()?, 9)?, number(parts.next()?, 2)?, number(parts.next()?, 2)?);
+    let year = if negative { -year } else { year };
+    let leap = year.rem_euclid(4) == 0 && (year.rem_euclid(100) != 0 || year.rem_euclid(400) == 0);
+    let lengths = [31, if leap { 29 } else { 28 }, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31];
+    let before = lengths.get(..usize::try_from(month).ok()?.checked_sub(1)?)?;
+    if parts.next().is_some() || !(1..=*lengths.get(before.len())?).contains(&day) {
+        return None;
+    }
+    let past = year - 1;
+    let days = past * 365 + past.div_euclid(4) - past.div_euclid(100) + past.div_euclid(400);
+    Some(days + before.iter().sum::<i64>() + day - 1 - EPOCH)
+}
+
+/// Microseconds from 1970 to a time such as `2021-09-08 11:11:11.123456`, `2021-09-08T11:11:11Z` or `.. +02:00`; of midnight for a date
+/// alone.
+pub(super) fn instant(text: &str) -> Option<i64> {
+    let text = text.trim();
+    let (date, time) = text.find(['T', ' ']).map_or((text, ""), |at| (&text[..at], &text[at + 1..]));
+    let mut micros = day(date)?.checked_mul(86_400_000_000)?;
+    if time.is_empty() {
+        return (date.len() == text.len()).then_some(micros);
+    }
+    let zone = time.find(['Z', 'z', '+', '-']).unwrap_or(time.len());
+    let (time, zone) = (time[..zone].trim_end(), &time[zone..]);
+    let (time, fraction) = time.split_once('.').map_or((time, None), |(time, fraction)| (time, Some(fraction)));
+    let mut parts = time.split(':');
+    let mut part = |most: i64| number(parts.next()?, 2).filter(|part| *part <= most);
+    let (hours, minutes, seconds) = (part(23)?, part(59)?, part(59)?);
+    if parts.next().is_some() {
+        return None;
+    }
+    micros = micros.checked_add(((hours * 60 + minutes) * 60 + seconds) * 1_000_000)?;
+    if let Some(fraction) = fraction {
+        let (most, rest) = fraction.split_at_checked(6).unwrap_or((fraction, ""));
+        // Digits beyond microseconds would be cut off.
+        if fraction.is_empty() || rest.bytes().any(|digit| digit != b'0') {
+            return None;
+        }
+        micros = micros.checked_add(number(most, 6)? * 10_i64.pow(6 - most.len() as u32))?;
+    }
+    if matches!(zone, "" | "Z" | "z") {
+        return Some(micros);
+    }
+    let (hours, minutes) = zone.get(1..)?.split_once(':')?;
+    let offset = number(hours, 2)? * 60 + number(minutes, 2)?;
+    let offset = if zone.starts_with('-') { -offset } else { offset };
+    micros.checked_sub(offset * 60_000_000)
+}
+
+/// `text`, at most so many digits and nothing else.
+fn number(text: &str, most: usize) -> Option<i64> {
+    let digits = (1..=most).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| text.parse().ok()).flatten()
+}
+
+/// A decimal in units of `10^-scale`, if it has no digits beyond them.
+fn decimal(text: &str, scale: i8) -> Option<i128> {
+    let (negative, digits) = match text.strip_prefix('-') {
+        Some(rest) => (true, rest),
+        None => (false, text.strip_prefix('+').unwrap_or(text)),
+    };
+    // Java writes small ones as 1E-7, and zero of scale 7 as 0E-7.
+    let (digits, exponent) = match digits.split_once(['e', 'E']) {
+        Some((digits, exponent)) => (digits, exponent.parse::<i32>().ok()?),
+        None => (digits, 0),
+    };
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    let both = format!("{whole}{fraction}");
+    if both.is_empty() || !both.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let unscaled: i128 = both.parse().ok()?;
+    let shift = i32::from(scale).checked_add(exponent)?.checked_sub(i32::try_from(fraction.len()).ok()?)?;
+    let power = 10_i128.checked_pow(shift.unsigned_abs());
+    let value = match (unscaled, power) {
+        (0, _) => 0,
+        (_, Some(power)) if shift >= 0 => unscaled.checked_mul(power)?,
+        (_, Some(power)) if unscaled % power == 0 => unscaled / power,
+        _ => return None,
+    };
+    Some(if negative { -value } else { value })
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::compute::cast as arrow_cast;
+    use arrow::util::display::array_value_to_string;
+
+    use super::*;
+
+    #[test]
+    fn days_and_times_are_those_of_arrow() {
+        // Its parser is another one.
+        for text in ["1970-01-01", "2021-09-08", "2000-02-29", "1899-12-31", "0001-01-01", "9999-12-31", "1600-03-01"] {
+            let texts: ArrayRef = Arc::new(StringViewArray::from(vec![text]));
+            assert_eq!(
+                &parse(text, &DataType::Date32).unwrap(),
+                &arrow_cast(&texts, &DataType::Date32).unwrap(),
+                "{text}"
+            );
+        }
+        let times = DataType::Timestamp(TimeUnit::Microsecond, None);
+        for text in [
+            "2021-09-08 11:11:11",
+            "1969-12-31 23:59:59.9",
+            "1500-01-01T00:00:00.000001",
+            "2021-09-08T11:11:11Z",
+            "2021-09-08T11:11:11+02:30",
+        ] {
+            let texts: ArrayRef = Arc::new(StringViewArray::from(vec![text]));
+            assert_eq!(&parse(text, &times).unwrap(), &arrow_cast(&texts, &times).unwrap(), "{text}");
+        }
+        let zoned = DataType::Timestamp(TimeUnit::Microsecond, Some("UTC".into()));
+        assert_eq!(parse("1970-01-02", &zoned).unwrap().data_type(), &zoned);
+    }
+
+    #[test]
+    fn values_are_exact_or_none() {
+        let shown = |text: &str, ty: &DataType| parse(text, ty).map(|one| array_value_to_string(&one, 0).unwrap());
+        let decimal = DataType::Decimal128(5, 2);
+        for (text, value) in [
+            ("1.5", Some("1.50")),
+            ("-7", Some("-7.00")),
+            ("0E-7", Some("0.00")),
+            ("1E+2", Some("100.00")),
+            ("1.505", None),
+            ("1000", None),
+            ("", None),
+            ("x", None),
+        ] {
+            assert_eq!(shown(text, &decimal).as_deref(), value, "{text}");
+        }
+        assert_eq!(shown("-128", &DataType::Int8).as_deref(), Some("-128"));
+        assert_eq!(shown("NaN", &DataType::Float32).as_deref(), Some("NaN"));
+        assert_eq!(shown("Infinity", &DataType::Float64).as_deref(), Some("inf"));
+        for (text, ty) in [
+            ("128", DataType::Int8),
+            ("1.0", DataType::Int64),
+            ("yes", DataType::Boolean),
+            ("2021-02-29", DataType::Date32),
+            ("2021-9", DataType::Date32),
+        ] {
+            assert_eq!(shown(text, &ty), None, "{text}");
+        }
+        let times = DataType::Timestamp(TimeUnit::Microsecond, None);
+        for text in
+            ["2021-09-08 25:00:00", "2021-09-08 11:11", "2021-09-08 11:11:11.1234567", "2021-09-08 11:11:11 CET"]
+        {
+            assert_eq!(shown(text, &times), None, "{text}");
+        }
+    }
+}

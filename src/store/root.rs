@@ -1,0 +1,130 @@
+//! The directory of a table, whose log names the files that are its rows.
+
+use std::collections::BTreeMap;
+
+use futures::TryStreamExt;
+use object_store::ObjectStore;
+use object_store::path::Path;
+
+use super::address::{Address, Stores};
+use super::found::Found;
+use super::place::{Place, below, check_count};
+use super::stamp::Stamp;
+use crate::error::{Error, Result};
+
+/// See the module.
+#[derive(Debug, Clone)]
+pub(crate) struct Root {
+    place: Place,
+    path: Path,
+}
+
+impl Root {
+    pub(super) fn new(place: Place, path: Path) -> Self {
+        Self { place, path }
+    }
+
+    /// The full address, without credentials.
+    pub(crate) fn url(&self) -> String {
+        self.place.url(&self.path)
+    }
+
+    /// The objects right in `directory`, by their names in it, at most `most` of them; empty ones are left out.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] names `limits.max_files`; [`Error::Store`].
+    pub(crate) async fn list(&self, directory: &str, most: usize) -> Result<Vec<Found>> {
+        let at = self.path.clone().join(directory);
+        let failed = |error| self.place.failed("list", &at, error);
+        let listed = if self.place.local {
+            self.place.store.list_with_delimiter(Some(&at)).await.map_err(failed)?.objects
+        } else {
+            // Page by page, so that a limit holds before all of it is there.
+            let mut objects = Vec::new();
+            let mut listing = self.place.store.list(Some(&at));
+            while let Some(meta) = listing.try_next().await.map_err(failed)? {
+                if !below(&at, &meta.location).contains('/') {
+                    objects.push(meta);
+                    check_count(objects.len(), most)?;
+                }
+            }
+            objects
+        };
+        check_count(listed.len(), most)?;
+        let found = listed.into_iter().filter(|meta| meta.size > 0).map(|meta| Found {
+            place: self.place.clone(),
+            name: below(&at, &meta.location).into(),
+            size: Some(meta.size),
+            stamp: Some(Stamp::of(&meta)),
+            path: meta.location,
+        });
+        Ok(found.collect())
+    }
+
+    /// The object `name` below the directory, which need not be there; none for what is no name of one, such as `../x`.
+    pub(crate) fn file(&self, name: &str) -> Option<Found> {
+        let path = Path::parse(format!("{}/{name}", self.path).trim_start_matches('/')).ok()?;
+        // Empty parts would make two names of one object.
+        let same = !name.is_empty() && below(&self.path, &path) == name;
+        same.then(|| Found { place: self.place.clone(), path, name: name.into(), size: None, stamp: None })
+    }
+
+    /// The object at the absolute address `url`, as a log has it, in the same kind of store as the directory. Its name is the one below the
+    /// directory if it is there, and else all of the address.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for a file of this machine that a table elsewhere names, or the other way round; [`Error::Config`].
+    pub(crate) fn elsewhere(&self, url: &str, options: &BTreeMap<String, String>) -> Result<Found> {
+        let foreign = || {
+            let what = format!("{url}, a file in another kind of store than its table {},", self.url());
+            Error::unsupported(what, "copy the table as a whole, for example by a deep clone")
+        };
+        // Hadoop writes file:/x; a path alone is in the table's own store.
+        let path = url.strip_prefix("file:").map(|path| format!("/{}", path.trim_start_matches('/')));
+        let (place, path) = match path.or_else(|| url.starts_with('/').then(|| url.to_owned())) {
+            Some(path) if self.place.local || url.starts_with('/') => {
+                let parsed = Path::from_url_path(path.trim_start_matches('/'));
+                (self.place.clone(), parsed.map_err(|error| Error::config("urls", format!("{url}: {error}")))?)
+            }
+            Some(_) => return Err(foreign()),
+            None if self.place.local => return Err(foreign()),
+            None => match Address::parse(url)? {
+                Address::Local(_) => return Err(foreign()),
+                Address::Remote(text) => Stores::new(options)?.remote(&text)?,
+            },
+        };
+        let inside = place.prefix == self.place.prefix && path.prefix_matches(&self.path);
+        // The table's own store may have been opened with more than the options say.
+        let place = if place.prefix == self.place.prefix { self.place.clone() } else { place };
+        let name = if inside { below(&self.path, &path).into() } else { place.url(&path).into() };
+        Ok(Found { place, path, name, size: None, stamp: None })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use object_store::local::LocalFileSystem;
+
+    use super::*;
+
+    #[test]
+    fn a_log_names_files_below_its_table_and_elsewhere_and_no_others() {
+        let place = Place { store: Arc::new(LocalFileSystem::new()), prefix: "/".into(), local: true, lists: true };
+        let root = Root::new(place, Path::parse("data/table").unwrap());
+        assert_eq!(root.file("a=1%2F/x.parquet").unwrap().url(), "/data/table/a=1%2F/x.parquet");
+        for wrong in ["../x.parquet", "a/../../x", "a//x", "", "/x"] {
+            assert!(root.file(wrong).is_none(), "{wrong:?}");
+        }
+        let options = BTreeMap::new();
+        let named = |url: &str| root.elsewhere(url, &options).map(|found| (found.url(), found.name.to_string()));
+        let outside = || ("/other/a b.parquet".to_owned(), "/other/a b.parquet".to_owned());
+        for url in ["file:/other/a%20b.parquet", "file:///other/a%20b.parquet", "/other/a%20b.parquet"] {
+            assert_eq!(named(url).unwrap(), outside(), "{url}");
+        }
+        assert_eq!(named("file:/data/table/x").unwrap(), ("/data/table/x".to_owned(), "x".to_owned()));
+        assert!(named("file:/data/table/../../etc/x").is_err());
+        assert!(matches!(named("s3://bucket/x"), Err(Error::Unsupported { .. })));
+    }
+}
