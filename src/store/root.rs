@@ -8,8 +8,9 @@ use object_store::path::Path;
 
 use super::address::{Address, Stores};
 use super::found::Found;
-use super::place::{Place, below, check_count};
+use super::place::{Place, check_count};
 use super::stamp::Stamp;
+use super::walk::below;
 use crate::error::{Error, Result};
 
 /// See the module.

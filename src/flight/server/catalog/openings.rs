@@ -170,7 +170,6 @@ mod tests {
         assert_eq!(openings.run(&tenant("anna"), &large, filtered(), open).await.unwrap(), FILTER_BYTES);
     }
 
-
     #[tokio::test(flavor = "multi_thread")]
     async fn what_a_dropped_call_leaves_behind_is_paid_for_until_it_ends() {
         let (openings, claims) = (Openings::new(1), ByteBudget::new(64 << 20));
