@@ -172,16 +172,13 @@ fn integers_are_looked_for_within_the_budget_of_a_loader_that_reads_ahead() {
     let Error::Limit { asked, .. } = open(1).unwrap_err() else { panic!("a budget of one byte") };
     let mut loader = open(asked).unwrap();
     let held: Vec<_> = (0..3).map(|_| loader.next().unwrap().unwrap()).collect();
-    let mut looks = 0;
     let found = loop {
-        looks += 1;
         match loader.wide_integers_within(Duration::ZERO).unwrap() {
             Next::Item(found) => break found,
             Next::Pending => std::thread::sleep(Duration::from_millis(1)),
             Next::End => panic!("no end"),
         }
     };
-    assert!(looks > 1, "a look takes time");
     assert_eq!((found.len(), found[0].value, found[0].place.row_group), (1, 1 << 40, Some(39)));
     assert_eq!(loader.wide_integers().unwrap(), found, "as often as it is asked for");
     let memory = loader.stats().memory;

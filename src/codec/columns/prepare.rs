@@ -78,7 +78,7 @@ fn union(first: Option<NullBuffer>, second: Option<&NullBuffer>) -> Option<NullB
     NullBuffer::union(first.as_ref(), second).filter(|nulls| nulls.null_count() > 0)
 }
 
-/// The first row of the root column `root` that is null in one leaf, without a copy of any values.
+/// The first row of the root column `root` that is null in one leaf, in which nulls are not filled; without a copy of any values.
 pub(super) fn first_null(member: &Member, root: &ArrayRef) -> Checked<Option<usize>> {
     if member.held.is_vector() {
         return vector::first_null(root);
