@@ -74,7 +74,7 @@ def columns_of(native: _native.Loader, packs: Collection[str] = ()) -> list[Colu
     each, more = divmod(int(spec["global_batch"]), native.world_size)
     batch = None if spec["tail"] in ("short", "even") else each + (native.rank < more)
     found = [replace(_column(field, batch), packed=field["name"] in packs) for field in native.fields]
-    if spec["tail"] == "pad":
+    if native.masked:
         found.append(Column("_mask", "bool", None, batch, (batch,), (), 0, False, ("_mask",)))
     return found
 

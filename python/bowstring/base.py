@@ -100,10 +100,13 @@ class BaseLoader(ABC, Generic[A]):
     :param shuffle: shuffle rows (``True``); ``False`` is file order: a step of all ranks together has consecutive rows.
     :param seed: seed of the order and of random augmentation (0).
     :param tail: what to do with the last, incomplete step. ``short``, the default of all loaders but JAX's: every rank has as many
-        of the rows left, ceil(rows / ranks), so that one rank gets exactly these; where they do not divide, at most one row a rank
-        comes twice. ``even``: no row comes twice, ranks differ by one row at most, and no batch is empty; collectives that need
-        equal shapes, such as a plain ``all_gather``, do not take the last batches. ``pad``: batches keep their size, and ``_mask``
-        is false on what fills them. ``repeat``: rows from the start of the epoch fill them. ``drop``: the step is left out.
+        of the rows left, ceil(rows / ranks), so that one rank gets exactly these; where they do not divide, fewer rows than there
+        are ranks come twice, behind all others. ``even``: no row comes twice, ranks differ by one row at most, and no batch is
+        empty; collectives that need equal shapes, such as a plain ``all_gather``, do not take the last batches. ``pad``: batches
+        keep their size, and ``_mask`` is false on what fills them. ``repeat``: rows from the start of the epoch fill them.
+        ``drop``: the step is left out.
+    :param mask: deliver ``_mask`` under any ``tail``. It is false on padding, so true everywhere but under ``pad``, which always
+        has it.
     :param drop_last: torch's word: ``True`` is ``tail="drop"``, ``False`` any other.
     :param nulls: ``error``, ``mask`` (``<column>__valid``) or :class:`Fill`; for all, or a mapping by column.
     :param lists: ``ragged`` (``<column>__values``, ``<column>__offsets``) or :class:`Padded`; for all, or a mapping by column.
@@ -168,6 +171,7 @@ class BaseLoader(ABC, Generic[A]):
         shuffle: bool | None = None,
         seed: int | None = None,
         tail: Literal["short", "even", "pad", "repeat", "drop"] | None = None,
+        mask: bool | None = None,
         drop_last: bool | None = None,
         nulls: Literal["error", "mask"] | Fill | Mapping[str, Literal["error", "mask"] | Fill] | None = None,
         lists: Literal["ragged", "csr"]
@@ -276,7 +280,8 @@ class BaseLoader(ABC, Generic[A]):
         """As ``iter()``, with each batch copied into tensors that you allocated: the static inputs of a CUDA graph, say.
 
         In a batch, the columns in ``buffers`` are your own tensors; all others come as always. A batch counts as yielded once it is
-        copied. What does not fit is an error before anything is written, and costs no batch.
+        copied. What does not fit is an error before anything is written, and costs no batch. The last batch of an epoch fits where
+        it has as many rows as the others: open the loader with ``tail="pad"``, ``"repeat"`` or ``"drop"``.
 
         :param buffers: column -> a row-major tensor of the column's own type and shape that may be written: of torch, NumPy, CuPy,
             or anything else with ``__dlpack__``. For a loader on the CPU in host memory, page-locked or not; on a GPU there.
@@ -328,7 +333,7 @@ class BaseLoader(ABC, Generic[A]):
 
     @property
     def batch_size(self) -> int:
-        """Rows of a step on this rank; the last one of an epoch may have fewer."""
+        """Rows of a step on this rank; the last one of an epoch may have fewer, and under ``tail="even"`` the last two."""
         each, more = divmod(int(self._native.state()["spec"]["global_batch"]), self.world_size)
         return each + (self.rank < more)
 

@@ -19,7 +19,7 @@ import numpy
 
 from bowstring import _native, tails
 from bowstring.accelerator import placed, wanted
-from bowstring.arrays import columns_of, numpy_array
+from bowstring.arrays import Column, columns_of, numpy_array
 from bowstring.base import BaseLoader
 from bowstring.errors import ConfigError, DeviceError, ShardingError, WideIntegersError
 from bowstring.options import Url
@@ -135,27 +135,27 @@ class Loader(BaseLoader[Any]):
 
     def _check_global(self, sharding: jax.sharding.Sharding) -> None:
         rows = int(self._native.state()["spec"]["global_batch"])
-        if rows % self.world_size:
-            problem = f"{rows} rows are not the same number for each of {self.world_size} processes"
-            raise ShardingError(f"option global_batch_size: {problem}", option="global_batch_size")
         columns = [column for column in columns_of(self._native) if column.dtype is not None]
         uneven = [column.name for column in columns if not column.is_plain]
         if uneven:
             problem = f"{_columns(uneven)} varies in length, and has no place in a global array"
             raise ShardingError(f"option sharding: {problem}; pad it: lists={{...: Padded(n)}}", option="sharding")
-        refused: dict[str, list[str]] = {}
-        for column in columns:
-            try:
-                # Of the leading axes only the batch's varies.
-                before = (axis for axis in column.leading[:-1] if axis is not None)
-                sharding.shard_shape((*before, rows, *column.inner))
-            except ValueError as error:
-                refused.setdefault(str(error), []).append(column.name)
-        if refused:
-            devices = f"{sharding.num_devices} device{'s' * (sharding.num_devices > 1)}"
-            why = "; ".join(f"{', '.join(names)}: {error}" for error, names in refused.items())
-            problem = f"batches of {rows} rows cannot be laid over {devices} by {sharding}: {why}"
-            raise ShardingError(f"option batch_size: {problem}", option="batch_size")
+        problem = self._uneven(rows) or _refused(sharding, columns, rows)
+        if problem is not None:
+            option = "global_batch_size" if rows % self.world_size else "batch_size"
+            raise ShardingError(f"option {option}: {problem}", option=option)
+        # Under "short" and "even" the last steps have fewer.
+        steps = len(self)
+        for last in sorted({self._native.step_rows(step) for step in range(max(steps - 2, 0), steps)} - {rows}):
+            problem = self._uneven(last) or _refused(sharding, columns, last)
+            if problem is not None:
+                hint = "use tail='pad', whose batches are all alike, or 'drop'"
+                raise ShardingError(f"option tail: at the end of an epoch {problem}; {hint}", option="tail")
+
+    def _uneven(self, rows: int) -> str | None:
+        if rows % self.world_size == 0:
+            return None
+        return f"{rows} rows are not the same number for each of {self.world_size} processes"
 
     def _array(self, tensor: _native.Tensor) -> Any:
         if self._on_gpu:
@@ -236,6 +236,23 @@ def _gpus() -> list[jax.Device]:
 def _first_cpu() -> jax.Device:
     """Where ``from_dlpack`` puts what is in the host's memory."""
     return jax.local_devices(backend="cpu")[0]
+
+
+def _refused(sharding: jax.sharding.Sharding, columns: Sequence[Column], rows: int) -> str | None:
+    """Why batches of so many rows cannot be laid over the devices of ``sharding``, if they cannot."""
+    refused: dict[str, list[str]] = {}
+    for column in columns:
+        try:
+            # Of the leading axes only the batch's varies.
+            before = (axis for axis in column.leading[:-1] if axis is not None)
+            sharding.shard_shape((*before, rows, *column.inner))
+        except ValueError as error:
+            refused.setdefault(str(error), []).append(column.name)
+    if not refused:
+        return None
+    devices = f"{sharding.num_devices} device{'s' * (sharding.num_devices > 1)}"
+    why = "; ".join(f"{', '.join(names)}: {error}" for error, names in refused.items())
+    return f"batches of {rows} rows cannot be laid over {devices} by {sharding}: {why}"
 
 
 def _columns(names: Sequence[str]) -> str:

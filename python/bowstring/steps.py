@@ -60,7 +60,7 @@ class Batches(Rows):
             no_rows_by_number("bowstring.torch.DataLoader")
         native = self._loader._native
         if (native.epoch, native.step) != step:
-            native.load_state({**native.state(), "epoch": step.epoch, "step": step.number})
+            native.load_state(native.state_at(*step))
         batch = native.next(self._loader._batch)
         if batch is None:
             raise UnsupportedError(f"epoch {step.epoch} has no step {step.number}")

@@ -65,14 +65,16 @@ class DataLoader(BaseLoader[Any]):
 
     @property
     def remainder(self) -> int:
-        """Rows of the incomplete last step over all ranks, by Accelerate's name: the first of what ``gather_for_metrics`` gathers.
+        """Of what ``gather_for_metrics`` gathers of the last step, so many rows come first and once, by Accelerate's name.
 
-        0 without one. -1 where a cut would take the wrong rows, since ranks fill up their batches: ``_mask`` tells them.
+        0 where nothing is to be cut: no row fills this step. -1 where a cut would take the wrong rows: under ``pad`` and ``repeat``
+        each of several ranks fills up its own batch.
         """
-        spec, world = self._native.state()["spec"], self.world_size
+        spec = self._native.state()["spec"]
         rest = self.rows % int(spec["global_batch"])
-        filled = spec["tail"] not in ("short", "even") or rest % world > 0
-        return rest if rest == 0 or (spec["tail"] != "drop" and (world == 1 or not filled)) else -1
+        if rest == 0 or spec["tail"] == "even":
+            return 0
+        return rest if spec["tail"] == "short" or self.world_size == 1 else -1
 
     def _array(self, tensor: _native.Tensor) -> Any:
         if tensor.device != "cpu":

@@ -209,6 +209,15 @@ impl PyLoader {
         self.0.get(py, |loader| loader.rows())
     }
 
+    fn step_rows(&self, py: Python<'_>, step: u64) -> PyResult<u64> {
+        self.0.get(py, |loader| loader.step_rows(step))
+    }
+
+    #[getter]
+    fn masked(&self, py: Python<'_>) -> PyResult<bool> {
+        self.0.get(py, |loader| loader.masked())
+    }
+
     #[getter]
     fn epoch(&self, py: Python<'_>) -> PyResult<u64> {
         self.0.get(py, |loader| loader.epoch())

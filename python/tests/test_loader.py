@@ -293,6 +293,7 @@ def test_every_option_is_looked_up_in_the_environment(monkeypatch: pytest.Monkey
         "cast": ('{"a": "float32"}', {"a": "float32"}),
         "arrow": ("price, day", ["price", "day"]),
         "row_id": ("1", True),
+        "mask": ("yes", True),
         "decode": ("false", False),
         "order_version": ("3", 3),
         "selector": ('{"row_groups": [1]}', {"row_groups": [1]}),
@@ -499,8 +500,8 @@ def test_a_tail_on_several_ranks(numbers: pathlib.Path) -> None:
                 assert len(found[-1]) == len(loader)
         return found
 
-    # 8 steps of 12 rows and one of 4 for 3 ranks: two each, and two come again.
-    assert [steps[-1] for steps in ranks("short", 3, 4)] == [[96, 97], [98, 0], [99, 1]]
+    # 8 steps of 12 rows and one of 4 for 3 ranks: two each, and two come again, behind all others.
+    assert [steps[-1] for steps in ranks("short", 3, 4)] == [[96, 97], [98, 99], [0, 1]]
     # Less than half of 12 is left: 16 rows make two steps of 8.
     assert [steps[-2:] for steps in ranks("even", 3, 4)] == [
         [[84, 85, 86], [92, 93, 94]],
@@ -535,3 +536,44 @@ def test_drop_last(numbers: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> No
         opened(drop_last=False)
     monkeypatch.setenv("BOWSTRING_TAIL", "pad")
     assert opened(drop_last=True).drop_last
+
+
+def test_a_short_last_batch_does_not_fit_and_the_tail_is_named(numbers: pathlib.Path) -> None:
+    """100 rows: the last of 13 batches has 4."""
+    buffer = np.empty(8, np.int64)
+    with bowstring.Loader(numbers, batch_size=8, columns=["id"]) as loader:
+        filled = loader.into({"id": buffer})
+        for _ in range(12):
+            assert next(filled)["id"] is buffer
+        with pytest.raises(bowstring.MismatchError, match=r'open the loader with tail="pad", "repeat" or "drop"'):
+            next(filled)
+        assert loader.step == 12
+        last = loader.next_into({"id": np.empty(4, np.int64)})
+        assert last is not None
+        assert last["id"].shape == (4,)
+    for tail, steps in (("pad", 13), ("repeat", 13), ("drop", 12)):
+        with bowstring.Loader(numbers, batch_size=8, columns=["id"], tail=tail) as loader:
+            assert len(list(loader.into({"id": buffer}))) == steps
+    # Another reason has no such hint.
+    with bowstring.Loader(numbers, batch_size=8, columns=["id"]) as loader:
+        for wrong in (np.empty(8, np.int32), np.empty(7, np.int64)):
+            with pytest.raises(bowstring.MismatchError) as told:
+                next(loader.into({"id": wrong}))
+            assert "tail" not in str(told.value)
+
+
+def test_a_mask_that_is_asked_for_comes_with_every_tail(numbers: pathlib.Path) -> None:
+    with bowstring.flight.Server({"numbers": numbers}) as server:
+        for url in (numbers, f"{server.url}/numbers", [numbers]):
+            mixed: dict[str, Any] = {"weights": [1]} if isinstance(url, list) else {}
+            for tail in ("short", "even", "pad", "repeat", "drop"):
+                options: dict[str, Any] = {"batch_size": 8, "columns": ["id"], "tail": tail, **mixed}
+                with bowstring.Loader(url, mask=True, **options) as loader, bowstring.Loader(url, **options) as plain:
+                    batches, others = list(loader), list(plain)
+                    assert all(list(batch) == ["id", "_mask"] for batch in batches)
+                    assert all(batch["_mask"].shape == batch["id"].shape for batch in batches)
+                    padding = 4 if tail == "pad" else 0
+                    assert sum(int((~batch["_mask"]).sum()) for batch in batches) == padding
+                    assert all(("_mask" in batch) == (tail == "pad") for batch in others)
+                    assert loader.state_dict() == plain.state_dict(), "it is no part of a plan"
+                    assert [batch["id"].tolist() for batch in batches] == [batch["id"].tolist() for batch in others]

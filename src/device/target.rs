@@ -107,6 +107,9 @@ impl Target {
             return Ok(());
         }
         let hint = match (self.side, side) {
+            (found, wanted) if found == wanted && self.dtype == dtype && has_fewer_rows(shape, &self.shape) => {
+                "where the last batch of an epoch has fewer rows, open the loader with tail=\"pad\", \"repeat\" or \"drop\""
+            }
             (found, wanted) if found == wanted => "",
             (Side::Host, Side::On(..)) => "give tensors on that device, or open the loader with device=\"cpu\"",
             _ => "open the loader with that device",
@@ -118,6 +121,11 @@ impl Target {
             hint: hint.to_owned(),
         })
     }
+}
+
+/// Whether `shape` is `full` with fewer rows.
+fn has_fewer_rows(shape: &[usize], full: &[usize]) -> bool {
+    matches!((shape, full), ([rows, inner @ ..], [all, others @ ..]) if rows < all && inner == others)
 }
 
 fn described(dtype: DType, shape: &[usize], side: Side) -> String {

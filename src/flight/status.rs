@@ -313,6 +313,7 @@ fn known(name: &str) -> &'static str {
         "join",
         "lanes",
         "lists",
+        "mask",
         "memory",
         "memory_budget",
         "memory_budget (or lower batch_size)",

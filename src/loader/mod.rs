@@ -103,6 +103,17 @@ impl Loader {
         self.source.info().rows
     }
 
+    /// Rows of `step` of an epoch on all ranks together, padding and repeated ones included: fewer than in others at the end of it under
+    /// [`Tail::Short`](crate::plan::Tail::Short) and [`Tail::Even`](crate::plan::Tail::Even).
+    pub fn step_rows(&self, step: u64) -> u64 {
+        self.source.info().step_rows(step)
+    }
+
+    /// Whether batches have `_mask`: under [`Tail::Pad`](crate::plan::Tail::Pad), and where it was asked for.
+    pub fn masked(&self) -> bool {
+        self.source.info().masked
+    }
+
     /// The current epoch.
     pub fn epoch(&self) -> u64 {
         self.cursor.position().0

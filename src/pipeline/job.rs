@@ -30,6 +30,8 @@ pub(super) struct Source {
     pub(super) columns: Arc<Columns>,
     /// What batches are made with.
     pub(super) maker: Maker,
+    /// Whether batches have `_mask` whatever the tail is.
+    pub(super) masked: bool,
     /// Added to the dataset's own row numbers, so that row ids are unique in a mixture.
     pub(super) row_base: u64,
 }

@@ -83,7 +83,7 @@ impl LocalSource {
             let parts = Parts { sources, batches: need.batches as usize, memory };
             Ok((parts, (prepared, Arc::new(plan), need)))
         })?;
-        let info = PlanInfo::of(&plan, settings.share);
+        let info = PlanInfo::of(&plan, settings.share, prepared.masked(&plan));
         Ok(Self { engine, look: None, prepared, limits, need, plan, info, step: 0 })
     }
 
@@ -169,7 +169,7 @@ impl LocalSource {
 
     fn go(&mut self, plan: Arc<Plan>, step: u64) {
         self.engine.follow(self.prepared.sources_in(plan.spec().order_version));
-        self.info = PlanInfo::of(&plan, self.limits.share);
+        self.info = PlanInfo::of(&plan, self.limits.share, self.prepared.masked(&plan));
         (self.plan, self.step) = (plan, step);
     }
 }

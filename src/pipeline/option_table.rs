@@ -131,6 +131,7 @@ pub const OPTIONS: &[OptionEntry] = &[
     entry("window_rows", whole(1, MAX_WINDOW_ROWS), "", Loading, Asked, "rows among which the shuffle mixes within a lane", ""),
     entry("order_version", whole(1, OrderVersion::LATEST.number() as u64), "", Loading, Asked, "version of the order; the default is the latest, or that of a loaded state", ""),
     entry("tail", Choice(&["short", "even", "pad", "repeat", "drop"]), "", Loading, Asked, "what to do with the last, incomplete step: short (the default, but pad for JAX) gives every rank as many of the rows left, even repeats none, pad fills up and marks with _mask, repeat fills up from the start of the epoch, drop leaves it out", ""),
+    entry("mask", Switch, "false", Loading, Asked, "deliver _mask, which is false on padding, under any tail; pad always does", ""),
     entry("weights", Numbers, "", Loading, Never, "mix the datasets in these proportions", ""),
     entry("stop", Choice(&["first_exhausted", "all_exhausted"]), "first_exhausted", Loading, Never, "when an epoch of a mixture ends", ""),
     entry("memory_budget", Bytes, "", Loading, Never, "bytes for everything in flight; by default half of the free memory, at most 4 GiB", "2GiB"),

@@ -71,6 +71,8 @@ pub struct LoaderOptions {
     /// What to do with the last, incomplete step: `short`, which is what a loader takes that is not told, `even`, `pad`, `repeat` or
     /// `drop`.
     pub tail: Option<Tail>,
+    /// Whether batches have `_mask`, which is false on padding, under any tail. Under `pad` they always do.
+    pub mask: bool,
     /// Which columns, and what becomes of them.
     pub columns: ColumnOptions,
     /// Rows to select.
@@ -134,6 +136,7 @@ impl Default for LoaderOptions {
             window_rows: None,
             order_version: None,
             tail: None,
+            mask: false,
             columns: ColumnOptions::default(),
             filter: None,
             selector: None,

@@ -231,6 +231,11 @@ impl PreparedPlan {
         Plan::new(self.manifests_in(spec.order_version), spec.clone(), epoch)
     }
 
+    /// Whether batches of `plan` have `_mask`.
+    pub fn masked(&self, plan: &Plan) -> bool {
+        plan.masked() || self.whole.sources[0].masked
+    }
+
     /// The data's fingerprint.
     ///
     /// # Errors
@@ -274,7 +279,7 @@ impl PreparedPlan {
     /// Bytes of the memory of each batch of one share of `plan`, if all have as many.
     pub fn even_batch(&self, plan: &Plan, share: Share) -> Option<usize> {
         let rows = usize::try_from(plan.batch_rows(share)).ok()?;
-        let mut lengths = self.whole.sources.iter().map(|source| source.maker.even_bytes(rows, plan.masked()));
+        let mut lengths = self.whole.sources.iter().map(|source| source.maker.even_bytes(rows, self.masked(plan)));
         let first = lengths.next()??;
         lengths.all(|length| length == Some(first)).then_some(first)
     }
@@ -301,7 +306,7 @@ impl PreparedPlan {
             cells: &[],
             rows: &[],
             size: 1,
-            masked: plan.masked(),
+            masked: self.masked(plan),
             random: &none,
             row_ids: &none,
             stored_rows: &none,
@@ -468,7 +473,7 @@ pub(super) async fn sources(settings: &Settings, options: &LoaderOptions, marks:
         let projection = dataset.project(columns.paths())?;
         let rows = sources.iter().map(|source: &Source| source.dataset.stored_rows());
         let row_base = rows.fold(0, u64::saturating_add);
-        sources.push(Source { dataset, projection, columns, maker, row_base });
+        sources.push(Source { dataset, projection, columns, maker, masked: options.mask, row_base });
     }
     Ok(sources.into())
 }

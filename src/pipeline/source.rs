@@ -27,18 +27,25 @@ pub struct PlanInfo {
     pub rows: u64,
     /// This rank and the world size.
     pub share: Share,
+    /// Whether batches have `_mask`.
+    pub masked: bool,
 }
 
 impl PlanInfo {
-    /// What `plan` says to `share`.
-    pub fn of(plan: &Plan, share: Share) -> Self {
+    /// What `plan` says to `share`, where batches have `_mask` or not.
+    pub fn of(plan: &Plan, share: Share, masked: bool) -> Self {
         let (fingerprint, spec) = (plan.fingerprint(), plan.spec().clone());
-        Self { fingerprint, spec, steps: plan.steps(), rows: plan.rows(), share }
+        Self { fingerprint, spec, steps: plan.steps(), rows: plan.rows(), share, masked }
     }
 
     /// The position before `step` of `epoch`, as any world has it.
     pub fn state(&self, epoch: u64, step: u64) -> State {
         State::in_world(self.fingerprint, self.spec.clone(), (self.steps, self.rows), (epoch, step))
+    }
+
+    /// Rows of `step` on all ranks together, padding and repeated ones included.
+    pub fn step_rows(&self, step: u64) -> u64 {
+        self.spec.step_rows(self.rows, self.share.world, step)
     }
 
     /// The first step that this world yields after `state`.

@@ -60,7 +60,7 @@ fn gather(job: &Job, plan: &dyn Order, share: Share, work: &Work, reservation: R
         cells: &cells,
         rows: &rows,
         size: step.size,
-        masked: plan.masked(),
+        masked: plan.masked() || job.sources[0].masked,
         random: &|pick| random(seed, epoch, row_id(pick)),
         row_ids: &row_id,
         stored_rows: &stored_row,

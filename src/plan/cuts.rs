@@ -122,6 +122,22 @@ impl Cuts {
         }
     }
 
+    /// How many places of the list of `step` are dealt out to `world` ranks, each a part as [`Share::part`] says, so that the first ones of them
+    /// have the rows that it delivers for the first time. Under `short` these are all places: what is repeated then comes behind the rows of
+    /// all ranks, and whoever joins their batches can cut it off. Under the others every rank has its own places to fill.
+    pub(super) fn dealt(&self, step: u64, share: Share) -> u64 {
+        match self.tail {
+            Tail::Short => self.places(step, share),
+            Tail::Even | Tail::Pad | Tail::Repeat | Tail::Drop => length(&self.positions(step)),
+        }
+    }
+
+    /// The places of the list of `step` that `share` delivers for the first time.
+    pub(super) fn own(&self, step: u64, share: Share) -> Range<u64> {
+        let (part, real) = (share.part(self.dealt(step, share)), length(&self.positions(step)));
+        part.start.min(real)..part.end.min(real)
+    }
+
     /// The most rows that `share` has in a step.
     pub(super) fn most(&self, share: Share) -> u64 {
         let others = (self.full..self.steps).map(|step| self.places(step, share));
@@ -208,6 +224,21 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn what_short_repeats_comes_behind_the_rows_of_all_ranks() {
+        let parts = |tail, rows, world| {
+            let cuts = Cuts::new(tail, 8, rows, world);
+            let own = |rank| length(&cuts.own(cuts.steps() - 1, Share::new(rank, world).unwrap()));
+            (0..world).map(own).collect::<Vec<_>>()
+        };
+        assert_eq!(parts(Tail::Short, 29, 4), [2, 2, 1, 0]);
+        assert_eq!(parts(Tail::Short, 27, 2), [2, 1]);
+        assert_eq!(parts(Tail::Short, 25, 4), [1, 0, 0, 0]);
+        assert_eq!(parts(Tail::Short, 24, 3), [3, 3, 2]);
+        assert_eq!(parts(Tail::Repeat, 29, 4), [2, 1, 1, 1]);
+        assert_eq!(parts(Tail::Even, 29, 4), [2, 1, 1, 1]);
     }
 
     #[test]

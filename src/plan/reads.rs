@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::layout::Window;
-use super::share::length;
+use super::share::{Share, length};
 use super::steps::Plan;
 
 /// Steps of a window that are looked at where lanes move to and fro in the list, if windows are few.
@@ -153,7 +153,7 @@ impl Plan {
             for lane in 0..self.lanes {
                 for number in 0..layout.windows(lane) {
                     let window = layout.window(lane, number);
-                    let Some(looks) = self.looks((source, pass, lane), &window, world.into(), most) else { break };
+                    let Some(looks) = self.looks((source, pass, lane), &window, world, most) else { break };
                     let ranks = together(&looks);
                     // Needed again while it is still there: its rows in the next pass begin within a step of its last ones in this.
                     let between = (layout.lane_rows(lane) - length(&window.rows)).saturating_mul(self.lanes);
@@ -179,7 +179,7 @@ impl Plan {
     }
 
     /// Who takes rows of a window of a source, pass and lane, in `most` of its steps; `None` if the epoch ends before it.
-    fn looks(&self, (source, pass, lane): (usize, u64, u64), window: &Window, world: u64, most: u64) -> Option<Looks> {
+    fn looks(&self, (source, pass, lane): (usize, u64, u64), window: &Window, world: u32, most: u64) -> Option<Looks> {
         let layout = &self.sources[source];
         let before = pass * layout.lane_rows(lane);
         let drawn = self.along(source, self.interleave.count(source, self.rows()), lane);
@@ -207,14 +207,14 @@ impl Plan {
     }
 
     /// The ranks that take any of `rows` of a lane, counted over all passes, in `step`.
-    fn takers(&self, step: u64, source: usize, lane: u64, rows: &Range<u64>, world: u64) -> Option<Range<u64>> {
+    fn takers(&self, step: u64, source: usize, lane: u64, rows: &Range<u64>, world: u32) -> Option<Range<u64>> {
         let (at, taken) = self.place(step, source, lane);
         let (start, end) = (rows.start.max(taken.start), rows.end.min(taken.end));
         if start >= end {
             return None;
         }
-        let positions = length(&self.positions(step));
-        let rank = |place: u64| owner(place, positions, world);
+        let dealt = self.cuts.dealt(step, Share { rank: 0, world });
+        let rank = |place: u64| owner(place, dealt, world.into());
         Some(rank(at + (start - taken.start))..rank(at + (end - 1 - taken.start)) + 1)
     }
 }
@@ -280,7 +280,8 @@ mod tests {
 
     use super::*;
     use crate::manifest::Manifest;
-    use crate::plan::{Mix, PlanSpec, Share, Shuffle, Stop, Tail};
+    use crate::plan::cuts::Cuts;
+    use crate::plan::{Mix, PlanSpec, Shuffle, Stop, Tail};
 
     #[test]
     fn every_place_has_its_owner() {
@@ -289,6 +290,23 @@ mod tests {
                 for rank in 0..world {
                     let part = Share::new(rank, world).unwrap().part(n);
                     assert!(part.clone().all(|at| owner(at, n, u64::from(world)) == u64::from(rank)), "{n}, {world}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_rows_of_a_last_step_have_their_owners() {
+        for tail in [Tail::Short, Tail::Even, Tail::Pad] {
+            for (rows, world) in (1..40).flat_map(|rows| (1..9).map(move |world| (rows, world))) {
+                let cuts = Cuts::new(tail, 9, rows, world);
+                for (step, rank) in (0..cuts.steps()).flat_map(|step| (0..world).map(move |rank| (step, rank))) {
+                    let share = Share::new(rank, world).unwrap();
+                    let (own, dealt) = (cuts.own(step, share), cuts.dealt(step, share));
+                    assert!(
+                        own.clone().all(|at| owner(at, dealt, world.into()) == u64::from(rank)),
+                        "{cuts:?}, {own:?}"
+                    );
                 }
             }
         }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::cuts::Cuts;
 use super::defaults;
 use super::interleave::gcd;
+use super::share::Share;
 use super::version::OrderVersion;
 use crate::error::{Error, Result};
 use crate::manifest::Manifest;
@@ -37,8 +38,8 @@ pub enum Shuffle {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tail {
-    /// Every rank has ceil(rows left / ranks) rows. Where that is more than are left, rows from the start of the epoch fill the batches: at
-    /// most one on each rank but one. One rank alone gets exactly what is left.
+    /// Every rank has ceil(rows left / ranks) rows. Where that is more than are left, rows from the start of the epoch, fewer than there are
+    /// ranks, fill the batches: behind the rows of all ranks, so the last ranks have them. One rank alone gets exactly what is left.
     Short,
     /// Every row once: ranks differ by one row at most. The last two steps share their rows where fewer than half a global batch are left,
     /// and are one where ranks of a row each would get none, so that no batch is empty.
@@ -225,6 +226,11 @@ impl PlanSpec {
     /// Steps of an epoch that delivers `rows` rows, for one rank or any number of ranks of two rows each.
     pub(crate) fn steps(&self, rows: u64) -> u64 {
         Cuts::new(self.tail, self.global_batch.max(1), rows, 1).steps()
+    }
+
+    /// Rows of `step` on `world` ranks together, padding and repeated ones included, in an epoch that delivers `rows` rows.
+    pub(crate) fn step_rows(&self, rows: u64, world: u32, step: u64) -> u64 {
+        Cuts::new(self.tail, self.global_batch.max(1), rows, world).places(step, Share { rank: 0, world })
     }
 
     /// Refuses numbers that no dataset makes possible; a number that is left open is.

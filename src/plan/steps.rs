@@ -198,7 +198,7 @@ impl Plan {
 
     /// Rows that this rank delivers in `step`, without padding and repeated ones; 0 beyond the last step.
     pub fn real_rows(&self, step: u64, share: Share) -> u64 {
-        length(&share.part(length(&self.positions(step))))
+        length(&self.cuts.own(step, share))
     }
 
     /// Rows that this rank delivers in the epoch, without padding and repeated ones.
@@ -308,7 +308,7 @@ impl Plan {
         if real == 0 || !matches!(self.spec.tail, Tail::Repeat | Tail::Short) {
             return (0, 0);
         }
-        let (size, part) = (share.part(self.cuts.places(step, share)), share.part(real));
+        let (size, part) = (share.part(self.cuts.places(step, share)), self.cuts.own(step, share));
         let start = size.start - part.start;
         (start, size.end - part.end - start)
     }
@@ -379,7 +379,7 @@ impl Plan {
 
     /// Calls `visit` with what `step` takes from each lane and source, cut to this rank's slice, in order.
     pub(super) fn runs(&self, step: u64, share: Share, mut visit: impl FnMut(Run)) {
-        let slice = share.part(length(&self.positions(step)));
+        let slice = self.cuts.own(step, share);
         if slice.is_empty() {
             return;
         }
@@ -441,7 +441,7 @@ impl Plan {
 
     /// Whether `share` takes any of `rows` of a lane, counted over all passes, in `step`.
     fn takes(&self, step: u64, share: Share, source: usize, lane: u64, rows: &Range<u64>) -> bool {
-        let slice = share.part(length(&self.positions(step)));
+        let slice = self.cuts.own(step, share);
         let (at, taken) = self.place(step, source, lane);
         let (start, end) = (rows.start.max(taken.start), rows.end.min(taken.end));
         start < end && at + (start - taken.start) < slice.end && at + (end - taken.start) > slice.start

@@ -414,6 +414,7 @@ fn random_plans_are_the_same_by_every_way() {
         options.shuffle = random.below(4) > 0;
         options.tail = Some([Tail::Short, Tail::Even, Tail::Pad, Tail::Repeat, Tail::Drop][random.below(5) as usize]);
         options.columns.row_id = random.below(2) > 0;
+        options.mask = random.below(2) > 0;
         if random.below(3) == 0 {
             options.filter = Some(Filter::Text(format!("id != {}", random.below(50))));
         }

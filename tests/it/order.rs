@@ -246,12 +246,20 @@ proptest! {
         // Without repeated rows, whose windows come again at the end.
         let tail = if matches!(case.spec.tail, Tail::Repeat | Tail::Short) { Tail::Pad } else { case.spec.tail };
         let natural = Case { spec: PlanSpec { tail, ..case.spec.clone() }, ..case.clone() }.plan().for_world(world);
-        let mut last_use = HashMap::new();
+        let (mut last_use, mut before) = (HashMap::new(), HashMap::new());
         for step in 0..natural.steps() {
-            for window in natural.windows(step, share) {
-                last_use.insert((window.source, window.source_epoch, window.lane, window.window), step);
+            let is_last = step + 1 == natural.steps();
+            // Under `short` the last step is dealt out in another way. Who repeats rows in it has windows there that do not count before.
+            let of = if is_last && case.spec.tail == Tail::Short { &plan } else { &natural };
+            for window in of.windows(step, share) {
+                let name = (window.source, window.source_epoch, window.lane, window.window);
+                if let (true, Some(step)) = (is_last, last_use.insert(name, step)) {
+                    before.insert(name, step);
+                }
             }
         }
+        let end = plan.step(plan.steps().saturating_sub(1), share);
+        let repeats = case.spec.tail == Tail::Short && end.real < end.rows.len();
         let mut held: BTreeMap<_, (u64, Vec<(u32, u32)>)> = BTreeMap::new();
         let mut most = 0;
         for step in 0..plan.steps() {
@@ -265,7 +273,8 @@ proptest! {
                 let name = (window.source, window.source_epoch, window.lane, window.window);
                 prop_assert!(names.insert(name), "step {} lists window {:?} twice", step, name);
                 let expected = if step + 1 == plan.steps() { step } else { last_use[&name] };
-                prop_assert_eq!(window.last_step, expected, "step {}, window {:?}", step, name);
+                let is_repeated = repeats && before.get(&name) == Some(&window.last_step);
+                prop_assert!(is_repeated || window.last_step == expected, "step {}, window {:?}, not {}", step, window, expected);
                 let groups: Vec<_> = window.groups.iter().map(|group| (window.source, *group)).collect();
                 prop_assert!(groups.iter().any(|group| taken.contains(group)), "step {} does not need {:?}", step, name);
                 offered.extend(groups.iter().copied());

@@ -81,6 +81,67 @@ fn a_hangup_reads_its_files_again_and_ends_nothing() {
 }
 
 #[test]
+fn a_hangup_reads_the_catalogue_again_and_running_streams_go_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let folder = |name: &str, rows: usize| {
+        let path = directory.path().join(name);
+        std::fs::create_dir(&path).unwrap();
+        support::write(&path, &[vec![rows; 2]], 1);
+        path
+    };
+    let (one, two) = (folder("one", 500), folder("two", 8));
+    let config = directory.path().join("serve.toml");
+    let table = |name: &str, path: &Path| format!("[datasets.{name}]\nurl = {path:?}\n");
+    std::fs::write(&config, table("first", &one)).unwrap();
+    let server = Server::start(&["-v", "--config", config.to_str().unwrap(), &format!("always={}", two.display())]);
+    let open = |name: &str| {
+        Loader::open(LoaderOptions { prefetch: 1, ..LoaderOptions::new(format!("{}/{name}", server.listen), 4) })
+    };
+    let rows = |name: &str| open(name).map(|loader| loader.rows()).map_err(|error| error.chain());
+    let start = std::time::Instant::now();
+    let until = |what: &str, done: &dyn Fn() -> bool| {
+        while !done() {
+            assert!(start.elapsed() < crate::serve_shell::LONGEST, "{what}: {}", server.log());
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    };
+    let told = |text: &str| server.log().matches(text).count();
+    let mut running = open("first").unwrap();
+    let mut ids = support::ids(&running.next().unwrap().unwrap());
+    assert_eq!((rows("first"), rows("always")), (Ok(1000), Ok(16)));
+
+    // What cannot be opened, or read, changes nothing.
+    let missing = directory.path().join("nope.parquet");
+    for (number, wrong) in [table("third", &missing), "[datasets.x]\nurl = 3\n".to_owned()].into_iter().enumerate() {
+        std::fs::write(&config, wrong).unwrap();
+        server.signal("-HUP");
+        until("an error", &|| told("the catalogue is wrong; what was there before stays") == number + 1);
+        assert_eq!((rows("first"), rows("always")), (Ok(1000), Ok(16)));
+        assert!(rows("third").unwrap_err().contains("third"));
+    }
+    assert!(server.log().contains("nope.parquet") && server.log().contains("serve.toml, line 2"), "{}", server.log());
+
+    // Others, one of them under a name that stays, and more rows in the files of another.
+    support::write(&two, &[vec![9; 3]], 1);
+    std::fs::write(&config, format!("[server]\nthreads = 1\n{}", table("second", &one))).unwrap();
+    server.signal("-HUP");
+    until("the new catalogue", &|| told("the catalogue was read again") == 1);
+    assert_eq!(rows("second"), Ok(1000));
+    // As soon as nobody reads the former ones, and not after the minute of `refresh`.
+    until("the new files", &|| rows("always") == Ok(27));
+    let gone = rows("first").unwrap_err();
+    assert!(gone.contains("first") && gone.contains("always, second"), "{gone}");
+    assert!(server.log().contains("restart it for that"), "{}", server.log());
+    while let Some(batch) = running.next().unwrap() {
+        ids.extend(support::ids(&batch));
+    }
+    ids.sort_unstable();
+    assert_eq!(ids, (0..1000).collect::<Vec<_>>(), "a stream that runs goes on");
+    server.signal("-TERM");
+    assert_eq!(server.ended().0, Some(0));
+}
+
+#[test]
 fn a_certificate_is_renewed_in_the_middle_of_an_epoch() {
     let directory = tempfile::tempdir().unwrap();
     let numbers = directory.path().join("numbers");

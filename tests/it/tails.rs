@@ -1,7 +1,7 @@
 //! The tails `short` and `even` over random rows, ranks, batches, epochs, filters and resumes on another number of ranks: of plans alone,
 //! and of loaders of files.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::ops::Range;
 use std::sync::Arc;
@@ -99,6 +99,10 @@ fn check<Row: Ord + Copy + Debug>(case: &Case, selected: &[Row], random: &mut Ra
                 let expected = if is_last && left < global { left.div_ceil(count) * count } else { global };
                 assert_eq!(sizes.iter().sum::<u64>(), expected, "{case:?}: step {before} of {rows} rows");
                 assert!(!is_last || left == global || least == most, "{case:?}: {sizes:?}");
+                // What is repeated lies behind the rows of all ranks, where whoever joins their batches cuts it off.
+                let before: BTreeSet<Row> = delivered.iter().flatten().flatten().copied().collect();
+                let new: BTreeSet<Row> = step.iter().flatten().take(left.min(global) as usize).copied().collect();
+                assert!(new.len() as u64 == left.min(global) && new.is_disjoint(&before), "{case:?}: {step:?}");
             }
             delivered.push(step);
         }

@@ -236,6 +236,29 @@ def test_what_is_known_at_open_is_said_there(tmp_path: pathlib.Path) -> None:
             Loader(path, sharding=sharding(), **options)
 
 
+def test_a_last_batch_that_cannot_be_laid_out_is_told_at_open(tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"id": pa.array(range(40), pa.int32())}), path, row_group_size=5)
+    # Rows, tail, ranks: what the last steps have of a global batch of eight.
+    for rows, tail, world, wrong in [
+        (20, "short", 1, None),
+        (19, "short", 1, "3 rows cannot be laid over 2 devices"),
+        (19, "short", 2, None),  # one is repeated
+        (19, "even", 2, "5 rows are not the same number for each of 2 processes"),  # six and five
+        (20, "even", 2, None),
+        (24, "even", 1, None),
+        (19, "pad", 1, None),
+        (19, "drop", 1, None),
+    ]:
+        options: dict[str, Any] = {"tail": tail, "world_size": world, "rank": 0, "filter": f"id < {rows}"}
+        if wrong is None:
+            assert Loader(path, global_batch_size=8, sharding=sharding(), **options).rows == rows - (tail == "drop") * 3
+            continue
+        with pytest.raises(bowstring.ShardingError, match=rf"^option tail: .*{wrong}.*tail='pad'"):
+            Loader(path, global_batch_size=8, sharding=sharding(), **options)
+        assert Loader(path, global_batch_size=8, **options).rows == rows, "without a sharding any shape will do"
+
+
 def test_an_integer_that_is_found_late_costs_nothing(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "late.parquet"
     values = [1 << 40 if row == 9 else row for row in range(20)]

@@ -127,6 +127,16 @@ def test_habit(habit: Callable[..., Any], accelerator: Accelerator, tmp_path: pa
     assert ours == habit(reference, reference_ids)
 
 
+@pytest.mark.parametrize("tail", ["short", "even", "pad", "repeat", "drop"])
+def test_metrics_of_every_tail(tail: Any, accelerator: Accelerator, tmp_path: pathlib.Path) -> None:
+    """Two rows are left: under `even` the last two steps share ten."""
+    loader = accelerator.prepare(DataLoader(write(tmp_path)(FEW), batch_size=BATCH, shuffle=False, tail=tail))
+    for _ in range(2):
+        gathered = [accelerator.gather_for_metrics(batch["id"]).tolist() for batch in loader]
+        assert [row for rows in gathered for row in rows] == list(range(FEW - 2 if tail == "drop" else FEW))
+    assert [len(rows) for rows in gathered] == {"even": [8, 8, 5, 5], "drop": [8, 8, 8]}.get(tail, [8, 8, 8, 2])
+
+
 def test_checkpoints_hold_the_place(accelerator: Accelerator, tmp_path: pathlib.Path) -> None:
     loader = accelerator.prepare_data_loader(DataLoader(write(tmp_path)(ROWS), batch_size=BATCH, shuffle=True))
     orders = [[numbers(batch) for batch in loader] for _ in range(2)]

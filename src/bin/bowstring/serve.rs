@@ -13,9 +13,10 @@ use clap::{Parser, ValueEnum};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use serde::Serialize;
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use bowstring::flight::server::config::LISTEN;
+use bowstring::flight::server::config::{LISTEN, Reload, ServerOptions};
 use bowstring::flight::server::file::{MAX_FILE, ServeFile};
 use bowstring::flight::server::tls::TlsFiles;
 use bowstring::flight::server::{self, Catalogue, Config};
@@ -31,13 +32,13 @@ const AFTER_GRACE: Duration = Duration::from_secs(1);
 const OPEN_FILES: u64 = 1 << 16;
 
 /// Options of `serve`.
-#[derive(Debug, Parser)]
+#[derive(Debug, Clone, Parser)]
 pub(crate) struct Args {
     /// Datasets: files, directories, globs or URLs, each named before `=` or by its last part; a repeated name
     /// adds to one dataset
     #[arg(value_name = "[NAME=]URL", required_unless_present = "config")]
     datasets: Vec<String>,
-    /// TOML file of datasets and server options; flags and environment override it
+    /// TOML file of datasets and server options; flags and environment override it. SIGHUP reads its datasets again
     #[arg(long, env = "BOWSTRING_CONFIG", value_name = "FILE", hide_env_values = true)]
     config: Option<PathBuf>,
     /// Address and port for Flight; `:8815` is every interface [default: 127.0.0.1:8815]
@@ -280,13 +281,14 @@ async fn serve(args: &Args, file: ServeFile, out: &mut Out) -> Outcome {
     let config = Config::new(file.catalogue, &file.server)?;
     let reload = config.reload();
     let mut hangup = signals.hangup.take();
+    let again = (args.clone(), file.server.clone(), reload, Handle::current());
     tokio::spawn(async move {
         while let Some(signal) = &mut hangup
             && signal.recv().await.is_some()
         {
             tracing::info!("told to read its files again");
-            let reload = reload.clone();
-            let _ = tokio::task::spawn_blocking(move || reload.now()).await;
+            let (args, before, reload, runtime) = again.clone();
+            let _ = tokio::task::spawn_blocking(move || read_again(&args, &before, &reload, &runtime)).await;
         }
     });
     let listen = file.server.listen.as_deref().unwrap_or(LISTEN);
@@ -295,8 +297,9 @@ async fn serve(args: &Args, file: ServeFile, out: &mut Out) -> Outcome {
         config.check(address)?;
     }
     // Told here, and not to the first client.
+    let catalogue = config.catalogue.get();
     tokio::select! {
-        checked = config.catalogue.check() => checked?,
+        checked = catalogue.check() => checked?,
         _ = signals.next() => return Ok(()),
     }
     let listener = bind("listen", listen).await?;
@@ -317,7 +320,7 @@ async fn serve(args: &Args, file: ServeFile, out: &mut Out) -> Outcome {
             Some(tokio::spawn(server::admin(listener, Arc::clone(&config.admin), ends)))
         }
     };
-    let names: Vec<&str> = config.catalogue.names().collect();
+    let names: Vec<&str> = catalogue.names().collect();
     tracing::info!(
         %address,
         admin = admin_address.map(tracing::field::display),
@@ -363,6 +366,26 @@ async fn serve(args: &Args, file: ServeFile, out: &mut Out) -> Outcome {
         tracing::info!("ended");
     }
     outcome
+}
+
+/// Reads tokens, keys and certificates again, and the datasets that the configuration names now; what is wrong stays as it was. `before` is what
+/// the configuration said of the server itself, which stays until the process ends.
+/// Blocks on all that.
+fn read_again(args: &Args, before: &ServerOptions, reload: &Reload, runtime: &Handle) {
+    reload.now();
+    let taken = args.merged().and_then(|file| {
+        if file.server != *before {
+            tracing::warn!("the configuration of the server itself changed: restart it for that");
+        }
+        let names = file.catalogue.names().collect::<Vec<_>>().join(", ");
+        runtime.block_on(reload.catalogue(file.catalogue)).map(|()| names)
+    });
+    match taken {
+        Ok(datasets) => tracing::info!(datasets, "the catalogue was read again"),
+        Err(error) => {
+            tracing::error!(error = %error.chain(), "the catalogue is wrong; what was there before stays");
+        }
+    }
 }
 
 /// Ends when the time after `drained` is over.

@@ -119,7 +119,7 @@ impl RemoteSource {
                 return Err(error);
             }
         };
-        let info = info(&announced, share);
+        let info = info(&announced, share, &columns);
         if gang.is_some() && info.steps != info.spec.steps(info.rows) {
             // Its numbers of steps are those that members acknowledge, and a generation of fewer ranks goes on from them.
             runtime.shutdown_background();
@@ -229,7 +229,7 @@ impl BatchSource for RemoteSource {
             let asked = self.asked.clone().in_version(version);
             let same = StreamRequest { fingerprint: Some(*fingerprint), ..asked.clone() };
             let (announced, columns) = runtime.block_on(self.source.announced(&same))?;
-            Some((info(&announced, *share), asked, announced, columns))
+            Some((info(&announced, *share, &columns), asked, announced, columns))
         };
         let followed = other.as_ref().map_or(&self.info, |(info, ..)| info);
         let step = followed.step_of(state)?;
@@ -336,9 +336,11 @@ fn share(options: &LoaderOptions, gang: Option<&Gang>) -> Result<Share> {
     Share::new(share.rank, share.of)
 }
 
-fn info(announced: &StreamInfo, share: Share) -> PlanInfo {
+fn info(announced: &StreamInfo, share: Share, columns: &Columns) -> PlanInfo {
     let StreamInfo { fingerprint, spec, steps, rows, .. } = announced;
-    PlanInfo { fingerprint: *fingerprint, spec: spec.clone(), steps: *steps, rows: *rows, share }
+    // The catalogue may ask for it too.
+    let masked = columns.arrow().field_with_name(MASK).is_ok();
+    PlanInfo { fingerprint: *fingerprint, spec: spec.clone(), steps: *steps, rows: *rows, share, masked }
 }
 
 fn closed() -> Error {

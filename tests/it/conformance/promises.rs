@@ -98,6 +98,13 @@ pub(super) fn tails_are_padded_repeated_or_dropped(way: &Way) {
         ids.dedup();
         assert_eq!(ids.len() as u64, rows.min(way.rows), "{}, {tail:?}", way.name);
     }
+    for tail in [Tail::Short, Tail::Even, Tail::Pad, Tail::Repeat, Tail::Drop] {
+        let mut loader = way.open(0, 1, |options| (options.tail, options.mask) = (Some(tail), true));
+        assert!(loader.masked(), "{}, {tail:?}", way.name);
+        let batches = epoch(&mut loader);
+        let is_masked = |batch: &Seen| batch.tensors.iter().any(|(name, _)| name == "_mask");
+        assert!(batches.iter().all(is_masked), "{}, {tail:?}: a mask that was asked for comes", way.name);
+    }
 }
 
 pub(super) fn tails_are_short_or_even_on_any_ranks(way: &Way) {

@@ -1,8 +1,11 @@
-//! Datasets by name.
+//! Datasets by name, and those that a server has at the moment.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
 use futures::{StreamExt as _, TryStreamExt as _};
+use tokio::time::Instant;
 
 use super::entry::{ClientLimits, Entry};
 use crate::error::{Error, Result};
@@ -97,9 +100,65 @@ impl Catalogue {
     }
 }
 
+/// The catalogue that a server has at the moment. Clones share it, and another one may take its place while the server runs: who has begun
+/// a stream goes on with what he was given.
+#[derive(Debug, Clone)]
+pub struct Current(Arc<RwLock<Standing>>);
+
+/// A catalogue, and since when it stands if it took the place of another one.
+#[derive(Debug)]
+struct Standing {
+    catalogue: Arc<Catalogue>,
+    since: Option<Instant>,
+}
+
+impl Current {
+    /// Begins with `catalogue`.
+    pub fn new(catalogue: Catalogue) -> Self {
+        Self(Arc::new(RwLock::new(Standing { catalogue: Arc::new(catalogue), since: None })))
+    }
+
+    /// What there is now.
+    pub fn get(&self) -> Arc<Catalogue> {
+        Arc::clone(&self.0.read().unwrap_or_else(PoisonError::into_inner).catalogue)
+    }
+
+    /// Puts `catalogue` in the place of what there is.
+    pub(crate) fn replace(&self, catalogue: Catalogue) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) =
+            Standing { catalogue: Arc::new(catalogue), since: Some(Instant::now()) };
+    }
+
+    /// For how long what is known of files may be relied on, if that is `refresh`: whatever was seen before the catalogue was read again is
+    /// looked at anew.
+    pub(crate) fn patience(&self, refresh: Duration) -> Duration {
+        let since = self.0.read().unwrap_or_else(PoisonError::into_inner).since;
+        since.map_or(refresh, |since| since.elapsed().min(refresh))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn another_catalogue_takes_the_place_and_files_are_looked_at_anew() {
+        let of = |name: &str| {
+            let mut catalogue = Catalogue::default();
+            catalogue.add(name, vec!["x".into()]).unwrap();
+            catalogue
+        };
+        let (current, minute) = (Current::new(of("old")), Duration::from_secs(60));
+        let (other, held) = (current.clone(), current.get());
+        assert_eq!(current.patience(minute), minute);
+        current.replace(of("new"));
+        assert!(other.get().get("new").is_ok() && other.get().get("old").is_err());
+        assert!(held.get("old").is_ok(), "who has it keeps it");
+        tokio::time::advance(Duration::from_secs(7)).await;
+        assert_eq!(current.patience(minute), Duration::from_secs(7));
+        tokio::time::advance(2 * minute).await;
+        assert_eq!(current.patience(minute), minute);
+    }
 
     #[test]
     fn names_are_found_or_the_nearest_told() {

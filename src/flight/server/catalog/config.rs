@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::catalogue::Catalogue;
+use super::catalogue::{Catalogue, Current};
 use crate::dataset::WriterOptions;
 use crate::error::{Error, Result};
 use crate::flight::put::{Staging, StagingOptions};
@@ -95,7 +95,7 @@ pub struct ServerOptions {
 #[derive(Debug)]
 pub struct Config {
     /// The datasets.
-    pub catalogue: Catalogue,
+    pub catalogue: Current,
     /// What one peer may take.
     pub limits: Limits,
     /// Who may come in; `None` asks for no token.
@@ -146,6 +146,9 @@ pub struct Reload {
     tls: Option<ServerTls>,
     audit: Audit,
     admin: Arc<AdminState>,
+    catalogue: Current,
+    /// Whether there need not be any dataset: clients write them.
+    put: bool,
 }
 
 impl Reload {
@@ -156,6 +159,26 @@ impl Reload {
         self.tls.iter().for_each(ServerTls::reload);
         self.audit.reopen();
     }
+
+    /// Puts `catalogue` in the place of the one that there is, once each of its datasets [was opened](Catalogue::check). Streams that run go
+    /// on; whoever begins one is served by the new one, and files that were seen before are looked at again.
+    ///
+    /// # Errors
+    /// Those of opening, naming the file, and [`Error::Config`] where nothing would be served: the catalogue then stays as it was.
+    pub async fn catalogue(&self, catalogue: Catalogue) -> Result<()> {
+        something(&catalogue, self.put)?;
+        catalogue.check().await?;
+        self.catalogue.replace(catalogue);
+        Ok(())
+    }
+}
+
+/// Refuses a server of no dataset that takes none from clients either.
+fn something(catalogue: &Catalogue, put: bool) -> Result<()> {
+    if catalogue.is_empty() && !put {
+        return Err(Error::config("datasets", "there is nothing to serve: name a dataset, or let clients write"));
+    }
+    Ok(())
 }
 
 /// Where datasets that clients write go.
@@ -204,9 +227,7 @@ impl Config {
         let mut limits = options.limits.clone();
         limits.max_streams = options.max_streams.unwrap_or(limits.max_streams);
         limits.validate()?;
-        if catalogue.is_empty() && options.put.is_none() {
-            return Err(Error::config("datasets", "there is nothing to serve: name a dataset, or let clients write"));
-        }
+        something(&catalogue, options.put.is_some())?;
         for replica in &options.replicas {
             check_replica(replica)?;
         }
@@ -232,7 +253,7 @@ impl Config {
             admin.set_tokens(Tokens::from_file(path)?);
         }
         Ok(Self {
-            catalogue,
+            catalogue: Current::new(catalogue),
             tokens: options.tokens.as_ref().map(Tokens::from_file).transpose()?,
             key: match &options.key_file {
                 Some(path) => TicketKey::from_file(path)?,
@@ -272,6 +293,8 @@ impl Config {
             tls: self.tls.clone(),
             audit: self.audit.clone(),
             admin: Arc::clone(&self.admin),
+            catalogue: self.catalogue.clone(),
+            put: self.put.is_some(),
         }
     }
 

@@ -91,7 +91,7 @@ impl Background {
             .enable_all()
             .build()
             .map_err(|error| Error::Closed { why: format!("no runtime can be started: {error}") })?;
-        let checked = runtime.block_on(config.catalogue.check());
+        let checked = runtime.block_on(config.catalogue.get().check());
         // Dropping a runtime waits for reads in system calls, which may hang.
         runtime.shutdown_background();
         checked?;

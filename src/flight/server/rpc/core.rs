@@ -5,7 +5,7 @@ mod streaming;
 use std::net::IpAddr;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use arrow::datatypes::SchemaRef;
 use arrow_flight::{FlightDescriptor, FlightEndpoint, FlightInfo};
@@ -127,8 +127,9 @@ impl Core {
 
     /// What `asked` means, and what the dataset keeps back.
     fn options(&self, tenant: &Tenant, asked: &StreamRequest) -> Result<(LoaderOptions, HiddenColumns)> {
+        let catalogue = self.config.catalogue.get();
         let written;
-        let entry = match (self.config.catalogue.get(&asked.dataset), &self.staging) {
+        let entry = match (catalogue.get(&asked.dataset), &self.staging) {
             (Ok(entry), _) => entry,
             (Err(unknown), None) => return Err(unknown),
             (Err(unknown), Some(staging)) => {
@@ -159,12 +160,17 @@ impl Core {
         Ok((options, hidden))
     }
 
+    /// For how long files that were looked at are taken for the same.
+    fn refresh(&self) -> Duration {
+        self.config.catalogue.patience(self.config.refresh)
+    }
+
     /// What metrics call a dataset that `tenant` reads: by its name, unless that is its tenants' own affair.
     fn label<'a>(&self, tenant: &Tenant, dataset: &'a str) -> &'a str {
         let space = self.config.spaces.of(tenant);
         let own = |staging| matches!(space, Space::Own(_)) && space.own(staging, dataset).is_some();
         let private =
-            !self.config.catalogue.names().any(|name| name == dataset) && self.staging.as_ref().is_some_and(own);
+            !self.config.catalogue.get().names().any(|name| name == dataset) && self.staging.as_ref().is_some_and(own);
         if private { PRIVATE } else { dataset }
     }
 
@@ -175,7 +181,7 @@ impl Core {
             let offer = |options| OpenDataset::open(options, hidden.clone(), tenant.clone(), Arc::clone(claims));
             self.openings.run(tenant, claims, options, offer)
         };
-        self.opened.get((options, &hidden), asked.fingerprint, self.config.refresh, open).await
+        self.opened.get((options, &hidden), asked.fingerprint, self.refresh(), open).await
     }
 
     async fn stored(&self, tenant: &Tenant, asked: &StreamRequest, rows: &StoredRows) -> Result<Arc<Stored>> {
@@ -188,7 +194,7 @@ impl Core {
             };
             self.openings.run(tenant, self.streams.claims(), options, stored)
         };
-        self.tables.get((options, &hidden), asked.fingerprint, self.config.refresh, open).await
+        self.tables.get((options, &hidden), asked.fingerprint, self.refresh(), open).await
     }
 
     /// What there is for `asked`, with a ticket for the rank, or one for each rank.
@@ -316,7 +322,7 @@ impl Core {
     /// Removes a dataset that was written here; false if there was none.
     pub(crate) async fn drop_dataset(&self, staging: &Staging, space: &Space, dataset: &str) -> Result<bool> {
         let url = space.own(staging, dataset);
-        if url.is_none() && self.config.catalogue.get(dataset).is_ok() {
+        if url.is_none() && self.config.catalogue.get().get(dataset).is_ok() {
             let problem =
                 format!("{dataset} is of the server's catalogue and was not written to it: its files are its owner's");
             return Err(Error::config("dataset", problem));
@@ -337,7 +343,7 @@ impl Core {
             Some(staging)
                 if missing
                     && self.config.spaces.of(tenant).url(staging, dataset).is_none()
-                    && self.config.catalogue.get(dataset).is_err() =>
+                    && self.config.catalogue.get().get(dataset).is_err() =>
             {
                 let hint = "it was dropped while it was read".to_owned();
                 to_status(&Error::NotFound { what: format!("dataset {dataset:?}"), hint })

@@ -92,7 +92,7 @@ impl FlightService for Service {
 
     async fn list_flights(&self, request: Request<Criteria>) -> Result<Response<Self::ListFlightsStream>, Status> {
         let tenant = tenant(&request)?;
-        let names: Vec<String> = self.0.config.catalogue.names().map(str::to_owned).collect();
+        let names: Vec<String> = self.0.config.catalogue.get().names().map(str::to_owned).collect();
         let core = Arc::clone(&self.0);
         let infos = futures::stream::iter(names).then(move |name| {
             let (core, tenant) = (Arc::clone(&core), tenant.clone());

@@ -84,7 +84,7 @@ impl Core {
         let space = self.config.spaces.of(tenant);
         let mut stats = json!({
             "version": env!("CARGO_PKG_VERSION"),
-            "datasets": self.config.catalogue.names().collect::<Vec<_>>(),
+            "datasets": self.config.catalogue.get().names().collect::<Vec<_>>(),
             "draining": self.is_draining(),
             "tenant": tenant.name(),
             "sent": self.usage.of(tenant),

@@ -1,0 +1,90 @@
+"""Ray Train's workers: each finds its rank, and has as many batches and rows as with torch's own loader that Ray prepares."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import bowstring
+import pytest
+from habits import BATCH, ROWS, write
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    ray = pytest.importorskip("ray")
+    pytest.importorskip("ray.train.torch", reason="Ray Train is not installed: ray[train]")
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(200)]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """Ray on this machine."""
+    here = {"PYTHONPATH": str(pathlib.Path(bowstring.__file__).parents[1]), "RAY_TRAIN_V2_ENABLED": "1"}
+    try:
+        ray.init(
+            num_cpus=2,
+            include_dashboard=False,
+            logging_level="error",
+            log_to_driver=False,
+            object_store_memory=100 << 20,
+            runtime_env={"env_vars": here},
+        )
+    except (OSError, RuntimeError, TimeoutError) as error:
+        pytest.skip(f"Ray does not start on this machine: {error}")
+    yield
+    ray.shutdown()
+
+
+def test_workers_share_the_rows(cluster: None, tmp_path: pathlib.Path) -> None:
+    path = str(write(tmp_path)(ROWS))
+    folder = str(tmp_path)
+
+    # A function of its own, so that it is sent by value: workers do not have this file.
+    def train(config: dict[str, Any]) -> None:
+        import ray.train
+        import ray.train.torch
+        import torch
+        from bowstring.torch import DataLoader
+
+        ours = DataLoader(config["path"], batch_size=config["batch"], shuffle=False)
+        found: dict[str, Any] = {"rank": [ours.rank, ours.world_size], "length": len(ours)}
+        found["ours"] = [[batch["id"].tolist() for batch in ours] for _ in range(2)]
+        rows = torch.utils.data.DataLoader(torch.arange(config["rows"]), batch_size=config["batch"])
+        theirs = ray.train.torch.prepare_data_loader(rows)
+        found["theirs"] = [[batch.tolist() for batch in theirs] for _ in range(2)]
+        context = ray.train.get_context()
+        found["context"] = [context.get_world_rank(), context.get_world_size()]
+        # A look at the first batch, a loop that is left, and the next epoch.
+        looked = ours.peek()["id"].tolist()
+        some = [batch["id"].tolist() for _, batch in zip(range(3), ours, strict=False)]
+        found["left"] = [looked, some, [batch["id"].tolist() for batch in ours]]
+        with open(f"{config['folder']}/{ours.rank}.json", "w") as out:
+            json.dump(found, out)
+        ray.train.report({"steps": len(ours)})
+
+    trainer = TorchTrainer(
+        train,
+        train_loop_config={"path": path, "folder": folder, "batch": BATCH, "rows": ROWS},
+        scaling_config=ScalingConfig(num_workers=2, resources_per_worker={"CPU": 1}),
+        run_config=RunConfig(storage_path=folder, name="loops"),
+    )
+    result = trainer.fit()
+    assert result.error is None
+    found = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
+    for rank, one in enumerate(found):
+        assert one["rank"] == one["context"] == [rank, 2]
+        sizes = [8] * 6 + [3]
+        assert one["length"] == len(sizes)
+        assert [list(map(len, epoch)) for epoch in one["ours"] + one["theirs"]] == [sizes] * 4
+        looked, some, rest = one["left"]
+        assert (looked, some, rest) == (one["ours"][0][0], one["ours"][0][:3], one["ours"][0])
+    for kind in ("ours", "theirs"):
+        rows = [row for one in found for step in one[kind][0] for row in step]
+        assert set(rows) == set(range(ROWS))
+        assert len(rows) == ROWS + 1
