@@ -72,10 +72,15 @@ demo: build-release $(VENV)/demo ## read, decode and train on the shipped photos
 	$(PY) examples/train_torch.py
 
 .PHONY: test
-test: lint check-features test-rust test-doc test-python ## lint, all tests, doc tests, examples, Python tests
+test: prepare lint check-features test-rust test-doc test-python ## lint, all tests, doc tests, examples, Python tests
 	@passed() { grep -oE '[0-9]+ passed' "$$1" | awk '{sum += $$1} END {print sum}'; }; \
 		echo; echo "Rust: $$(passed target/test-rust.log), Python: $$(passed target/test-python.log)"; \
 		echo "$$(( $$(passed target/test-rust.log) + $$(passed target/test-python.log) )) passed, 0 failed"
+
+# On a fresh machine the Python tools are fetched while Rust is built.
+.PHONY: prepare
+prepare: $(VENV)/made
+	@$(MAKE) -j$$(( $$(getconf _NPROCESSORS_ONLN) + 1 )) $(VENV)/ready build
 
 .PHONY: check-features
 check-features: $(VENV)/turbo
@@ -102,9 +107,8 @@ test-python: build $(VENV)/ready
 	$(PY) examples/tf_fit.py --epochs 3
 	$(PY) examples/jax_train.py --epochs 3
 	cd python && ../$(PY) -m pytest --ignore tests/frameworks --ignore tests/loops 2>&1 | tee ../target/test-python.log
-	@# A process for each: frameworks change signal handlers, allocators and each other. 5: what it tests is not installed.
-	cd python && for file in tests/frameworks/test_*.py tests/loops/test_*.py; do \
-		echo "$$file"; ../$(PY) -m pytest $$file || [ $$? = 5 ]; done 2>&1 | tee -a ../target/test-python.log
+	cd python && bash ../scripts/each-alone.sh ../$(PY) tests/frameworks/test_*.py tests/loops/test_*.py 2>&1 | \
+		tee -a ../target/test-python.log
 
 .PHONY: lint
 lint: $(VENV)/turbo $(VENV)/ready ## rustfmt, clippy, rustdoc, ruff, mypy, stubtest, floors

@@ -22,8 +22,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 SEED = 20261121
 
 # Rows at scale 1.
-ROWS = {"recsys": 4_000_000, "photos": 1_000, "tokens": 1_000_000, "fixed": 200_000}
-ROW_GROUP = {"recsys": 262_144, "tokens": 65_536, "fixed": 16_384}
+ROWS = {"columns": 4_194_304, "recsys": 4_000_000, "photos": 1_000, "tokens": 1_000_000, "fixed": 200_000}
+ROW_GROUP = {"columns": 131_072, "recsys": 262_144, "tokens": 65_536, "fixed": 16_384}
 # Rows for the peers that go row by row (about 0.1M rows/s): enough for a rate. The first rows of the first row group.
 PART_ROWS = 200_000
 PHOTO_ROW_GROUP_BYTES = 32 << 20
@@ -56,6 +56,63 @@ def groups(task: str, scale: float) -> Iterator[tuple[int, int]]:
 def has(module: str) -> bool:
     """Whether a module can be found."""
     return importlib.util.find_spec(module) is not None
+
+
+# ---- columns -------------------------------------------------------------------------------------------------------
+
+COLUMN_FILES = 8
+# Of the float columns, so many have nulls, 15 % each.
+WITH_NULLS = 4
+
+
+def columns_part(index: int, rows: int) -> pa.Table:
+    """One file: a label, 13 float32, and 26 int64 ids of up to 40 bits, 10 to 10**7 of them, skewed. All nullable."""
+    rng = np.random.default_rng([SEED, 4, index])
+    columns: dict[str, pa.Array] = {"label": pa.array(rng.integers(0, 2, rows, dtype=np.int32))}
+    for j in range(13):
+        values = rng.lognormal(0, 2, rows).astype(np.float32)
+        columns[f"f{j:02}"] = pa.array(values, mask=rng.random(rows) < 0.15 if j < WITH_NULLS else None)
+    for j in range(26):
+        vocabulary = 10 ** (1 + j % 7)
+        ids = (rng.pareto(1.1, rows) * vocabulary / 50).astype(np.int64) % vocabulary
+        columns[f"c{j:02}"] = pa.array((ids * 2_654_435_761) & ((1 << 40) - 1))
+    return pa.table(columns)
+
+
+def make_columns(out: pathlib.Path, scale: float) -> dict[str, Any]:
+    """columns-zstd/ and columns-snappy/, each of 8 files."""
+    rows = rows_of("columns", scale)
+    sums: dict[str, float] = {}
+    label_sum, cross, done = 0, 0.0, 0
+    for index in range(COLUMN_FILES):
+        size = rows * (index + 1) // COLUMN_FILES - rows * index // COLUMN_FILES
+        table = columns_part(index, size)
+        for codec in ("zstd", "snappy"):
+            folder = out / f"columns-{codec}"
+            folder.mkdir(exist_ok=True)
+            path = folder / f"part-{index:05}.parquet"
+            pq.write_table(table, path, compression=codec, row_group_size=ROW_GROUP["columns"])
+        filled = {name: table[name].fill_null(0).to_numpy() for name in table.column_names}
+        for name, column in filled.items():
+            sums[name] = sums.get(name, 0.0) + float(column.sum(dtype=np.float64))
+        cross += float((filled["f00"] * filled["label"]).sum(dtype=np.float64))
+        label_sum, done = label_sum + int(filled["label"].sum()), done + size
+    return {"columns": {"rows": done, "aux_sum": label_sum, "sums": sums, "cross": cross}}
+
+
+def spark_copy(source: pathlib.Path, path: pathlib.Path) -> None:
+    """The same rows as Spark writes them by default: snappy, row groups of 128 MB."""
+    from pyspark.sql import SparkSession
+
+    settings = {"spark.ui.enabled": "false", "spark.driver.memory": "4g"}
+    builder = SparkSession.builder.master("local[2]")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    try:
+        spark.read.parquet(str(source)).coalesce(COLUMN_FILES).write.parquet(str(path))
+    finally:
+        spark.stop()
 
 
 # ---- recsys --------------------------------------------------------------------------------------------------------
@@ -280,6 +337,7 @@ def arrow_copy(source: pathlib.Path, path: pathlib.Path) -> None:
 
 # The copies of each task: source, copy, the module whose format it is, and how it is made.
 COPIES = {
+    "columns": [("columns-zstd", "columns-spark", "pyspark", spark_copy)],
     "recsys": [
         ("recsys-zstd.parquet", "recsys.lance", "lance", lance_copy),
         ("recsys-zstd.parquet", "recsys.hf", "datasets", arrow_copy),
@@ -297,7 +355,13 @@ COPIES = {
 }
 
 
-MAKERS = {"recsys": make_recsys, "photos": make_photos, "tokens": make_tokens, "fixed": make_fixed}
+MAKERS = {
+    "columns": make_columns,
+    "recsys": make_recsys,
+    "photos": make_photos,
+    "tokens": make_tokens,
+    "fixed": make_fixed,
+}
 
 
 def prepare(tasks: list[str], scale: float) -> pathlib.Path:
@@ -312,7 +376,7 @@ def prepare(tasks: list[str], scale: float) -> pathlib.Path:
             done.write_text(json.dumps(found, indent=1))
         for source, name, module, make in COPIES[task]:
             copy, part = out / name, out / f"part-{name}"
-            if copy.exists() or not has(module):
+            if copy.exists() or not has(module) or (module == "pyspark" and not shutil.which("java")):
                 continue
             print(f"making {name}", flush=True)
             for left in (part, part.with_suffix(".cache")):

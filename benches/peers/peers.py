@@ -17,6 +17,7 @@ import time
 from typing import Any
 
 # sys.path[0] is this folder, because it is run as a script.
+import columns  # noqa: F401
 import lists  # noqa: F401
 import photos  # noqa: F401
 import recsys  # noqa: F401
@@ -72,6 +73,9 @@ class Totals:
 
     def add(self, matrix: Any, aux: Any) -> None:
         """Counts a batch: a few microseconds, or all of it if the check is a full one."""
+        if isinstance(matrix, dict):
+            self.add_columns(matrix, aux)
+            return
         x, y = matrix.numpy(), aux.numpy()
         self.batches += 1
         self.rows += len(x)
@@ -80,6 +84,19 @@ class Totals:
             self.probe += float(x[:, PROBE[self.task]].sum(dtype="float64"))
         if self.full:
             self.inspect(x, y)
+
+    def add_columns(self, delivered: dict[str, Any], label: Any) -> None:
+        """As :meth:`add`, of a dict of columns."""
+        wanted = self.expected["sums"]
+        self.batches += 1
+        self.rows += len(label)
+        self.aux += int(label.sum())
+        if set(delivered) != set(wanted) or any(len(column) != len(label) for column in delivered.values()):
+            raise Mismatch(f"a batch has {sorted(delivered)}, of {len(label)} rows")
+        if self.full:
+            sums = {name: float(column.numpy().sum(dtype="float64")) for name, column in delivered.items()}
+            self.sums = {name: (self.sums or {}).get(name, 0.0) + total for name, total in sums.items()}
+            self.cross += float((delivered["f00"].numpy() * label.numpy()).sum(dtype="float64"))
 
     def inspect(self, x: Any, y: Any) -> None:
         """Sums everything, and looks at shape, type and layout."""
@@ -107,7 +124,11 @@ class Totals:
             close(self.probe, wanted["probe_sum"], f"the sum of column {PROBE[self.task]}")
         if not self.full:
             return
-        if self.task == "photos":
+        if self.task.startswith("columns"):
+            for name, total in wanted["sums"].items():
+                close(self.sums[name], total, f"the sum of column {name}")
+            close(self.cross, wanted["cross"], "the sum of label times f00 (rows mixed up?)")
+        elif self.task == "photos":
             for channel, (found, mean) in enumerate(zip(self.sums, wanted.get("channel_means", ()), strict=False)):
                 found /= self.rows * 224 * 224
                 if abs(found - mean) > MEAN_TOLERANCE:

@@ -17,11 +17,32 @@ from typing import Any
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 
-BATCH = {"recsys": 16_384, "recsys-snappy": 16_384, "photos": 64, "tokens": 1_024, "fixed": 1_024}
+BATCH = {
+    "columns": 8_192,
+    "columns-snappy": 8_192,
+    "columns-spark": 8_192,
+    "recsys": 16_384,
+    "recsys-snappy": 16_384,
+    "photos": 64,
+    "tokens": 1_024,
+    "fixed": 1_024,
+}
 # Timed epochs of a run, where the default is not enough for a second or two.
-EPOCHS = {"photos": 3, "recsys": 6, "recsys-snappy": 6, "tokens": 4, "fixed": 6}
+EPOCHS = {
+    "columns": 3,
+    "columns-snappy": 3,
+    "columns-spark": 3,
+    "photos": 3,
+    "recsys": 6,
+    "recsys-snappy": 6,
+    "tokens": 4,
+    "fixed": 6,
+}
 # What a row counts for in the table: the key in expected.json, the divisor, the unit.
 UNIT = {
+    "columns": ("rows", 1e6, "M rows"),
+    "columns-snappy": ("rows", 1e6, "M rows"),
+    "columns-spark": ("rows", 1e6, "M rows"),
     "recsys": ("rows", 1e6, "M rows"),
     "recsys-snappy": ("rows", 1e6, "M rows"),
     "photos": ("rows", 1, "photos"),

@@ -39,6 +39,7 @@ Audit = TypedDict(
         "until": list[int],
         "end": list[int],
         "exact": bool,
+        "complete": bool,
         "skipped_rows": int,
         "zeroed_rows": int,
         "findings": list[Finding],
@@ -51,9 +52,10 @@ Audit.__doc__ = "The result of :func:`audit`; positions are ``[epoch, step]``."
 def audit(certificates: Iterable[Mapping[str, Any] | str | os.PathLike[str]], *, key: bytes | None = None) -> Audit:
     """Joins the certificates of all ranks of a run, and of those before each restart.
 
-    A loader that resumed replaces what earlier ones consumed from its state on. ``exact`` tells whether every step from ``from`` up
-    to ``until``, the last position that all ranks reached, was consumed once by every rank; ``findings`` are the steps that were
-    not, and those that some ranks have not reached yet. Of several certificates of one loader the last one counts.
+    A loader that resumed replaces the work of earlier ones from its state on. ``exact`` is true if every step from ``from`` up to
+    ``until``, the last position that all ranks reached, was consumed once by every rank; ``complete`` if no rank got further. A run
+    without any certificate of some rank is neither. ``findings`` are the steps that were not consumed once, and those that only
+    some ranks reached. Of several certificates of one loader the last one counts.
 
     :param certificates: results of :meth:`bowstring.Loader.certificate`, or paths of JSON files of them.
     :param key: the key that they are signed with; without one, signatures are not looked at.

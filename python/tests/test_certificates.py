@@ -11,6 +11,7 @@ import bowstring
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from bowstring.flight import Server
 from test_flight import binary
 
 ROWS, BATCH = 960, 8
@@ -55,8 +56,10 @@ def test_a_run_with_restarts_on_other_numbers_of_ranks_is_exact(data: pathlib.Pa
     second, state = run(data, 4, 23, state)
     third, _ = run(data, 1, 25, state)
     audit = bowstring.audit([*first, *lost, *second, *third], key=KEY)
-    assert audit["exact"], audit
+    assert (audit["exact"], audit["complete"]) == (True, True), audit
     assert audit["findings"] == []
+    without = bowstring.audit([*first[:1], *lost[:1]])
+    assert (without["exact"], without["complete"]) == (False, False), "a rank has no certificate"
     assert (audit["from"], audit["until"], audit["end"]) == ([0, 0], [2, 0], [2, 0])
     assert (audit["steps"], audit["loaders"], audit["replaced_steps"]) == (30, 9, 20)
 
@@ -133,3 +136,30 @@ def test_a_changed_certificate_is_refused(data: pathlib.Path) -> None:
         bowstring.audit([{**certificate, "version": 2}])
     with pytest.raises(bowstring.ConfigError, match="certificate"):
         bowstring.audit([])
+
+
+def test_a_served_loader_has_the_certificate_of_a_local_one(data: pathlib.Path) -> None:
+    def consumed(url: Any) -> dict[str, Any]:
+        with bowstring.Loader(url, global_batch_size=4 * BATCH, rank=1, world_size=2, seed=7) as loader:
+            for step, _ in enumerate(loader):
+                if step == 4:
+                    break
+            list(loader)
+            return {**loader.certificate(), "loader": "", "opened": 0, "written": 0}
+
+    with Server({"data": data}) as server:
+        assert consumed(f"{server.url}/data") == consumed(data)
+
+
+def test_an_epoch_is_certified(data: pathlib.Path) -> None:
+    def certified(*options: str) -> dict[str, Any]:
+        command = [str(binary()), "certify", str(data), "--global-batch-size", "32", "--seed", "7", "--json", *options]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    one, four = certified(), certified("--world-size", "4")
+    assert one["each_row_once"] is True
+    assert (one["rank_rows"], four["rank_rows"]) == ([ROWS], [ROWS // 4] * 4)
+    assert one["digest"] == four["digest"] != certified("--epoch", "1")["digest"]
+    assert certified("--tail", "drop")["each_row_once"] is None

@@ -11,7 +11,7 @@ pub use self::columns::{
     BadRow, BadRows, ColumnOptions, Columns, Lengths, Lists, Nulls, Pack, Padded, PerColumn, PreparedColumn,
     RowGroupBlock, Rows, Scalar, Truncate, check_excluded, column_is_meant, roots,
 };
-pub(crate) use self::columns::{MASK, Watched, vector_length};
+pub(crate) use self::columns::{MASK, TakeOrder, Watched, vector_length};
 pub use self::image::{ImageDecoder, ImageOptions};
 pub use self::npy::NpyDecoder;
 pub use self::stored::StoredDecoder;

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use arrow::array::{ArrayData, ArrayRef, FixedSizeListArray, ListArray, make_array};
-use arrow::buffer::{Buffer, OffsetBuffer};
+use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer};
 use arrow::datatypes::{ArrowNativeType, DataType};
 use parquet::basic::Compression;
 use parquet::schema::types::ColumnDescPtr;
@@ -13,14 +13,14 @@ use parquet::schema::types::ColumnDescPtr;
 use super::project::{Projection, Source};
 use super::read::Fetched;
 use super::{Chunk, Dataset, pages, run, unpack};
-use crate::page::{Element, PagedRows, Source as Pages, width};
+use crate::page::{Element, Holes, PagedRows, Source as Pages, width};
 
 impl Dataset {
     /// The pages of root column number `root`, if it is one flat column of plain numbers of which every row is wanted. Rows that
     /// turn out to be null or damaged are found when they are read.
     pub(crate) fn numbers(&self, fetched: &Fetched, projection: &Projection, root: usize) -> Option<Pages> {
         let width = width(projection.roots().get(root)?.field().data_type())?;
-        let chunk = self.whole(fetched.group, &fetched.columns, projection, root)?;
+        let chunk = self.full(fetched.group, &fetched.columns, projection, root)?;
         self.flat_pages(fetched, &chunk, width)
     }
 
@@ -85,7 +85,7 @@ impl Dataset {
             DataType::List(item) | DataType::LargeList(item) => (None, width(item.data_type())?),
             _ => return None,
         };
-        let chunk = self.whole(group, chunks, projection, root)?;
+        let chunk = self.full(group, chunks, projection, root)?;
         let each = match fixed {
             Some(each) => each,
             None => chunk.values.checked_div(chunk.rows).filter(|each| each * chunk.rows == chunk.values)?,
@@ -104,11 +104,16 @@ impl Dataset {
     ) -> Option<ArrayRef> {
         let whole = self.whole(fetched.group, &fetched.columns, projection, root)?;
         let rows = self.cut(fetched, &whole)?.rows;
-        let mut chunk = self.flat_pages(fetched, &whole, size_of::<T>())?.chunk::<T>(None)?;
+        let mut chunk = self.flat_pages(fetched, &whole, size_of::<T>())?.chunk::<T>(None)?.nullable();
         let mut found = Vec::with_capacity(rows);
         chunk.read(rows, &mut found)?;
         chunk.end()?;
-        (whole.rows == whole.values).then(|| array(data_type, found))?
+        let holes = chunk.holes();
+        let nulls = holes.as_ref().map_or(0, Holes::nulls) as u64;
+        // Of a unit the metadata tell no number.
+        let agree = fetched.run(whole.leaf).is_some() || whole.known.nulls.is_none_or(|known| known == nulls);
+        let nulls = holes.and_then(Holes::finish);
+        (agree && whole.rows == whole.values).then(|| array(data_type, found, nulls))?
     }
 
     fn lists<T: Element + ArrowNativeType>(
@@ -119,7 +124,7 @@ impl Dataset {
         data_type: &DataType,
         item: &DataType,
     ) -> Option<ArrayRef> {
-        let whole = self.whole(fetched.group, &fetched.columns, projection, root)?;
+        let whole = self.full(fetched.group, &fetched.columns, projection, root)?;
         let cut = self.cut(fetched, &whole)?;
         let values = match fetched.run(whole.leaf) {
             Some(run) => pages::values(&fetched.chunks.range(&run.pages).ok()?)?,
@@ -127,7 +132,7 @@ impl Dataset {
         };
         let found = self.pages(fetched, &whole, size_of::<T>())?.chunk::<T>(None)?.lists(cut.held, values)?;
         let found = found.within(cut.skip, cut.rows)?;
-        let items = array(item, found.values)?;
+        let items = array(item, found.values, None)?;
         match data_type {
             DataType::List(field) => {
                 let offsets = OffsetBuffer::new(found.offsets.into());
@@ -142,8 +147,19 @@ impl Dataset {
         }
     }
 
-    /// The column chunk of root column number `root`; only if all rows of row group `group` are wanted, the file stores the one leaf in
-    /// the schema's type, and its metadata tell of no null.
+    /// As [`whole`](Self::whole), if the metadata tell of no null.
+    fn full<'a>(
+        &'a self,
+        group: usize,
+        chunks: &'a [Chunk],
+        projection: &Projection,
+        root: usize,
+    ) -> Option<Whole<'a>> {
+        self.whole(group, chunks, projection, root).filter(|whole| whole.known.nulls.is_none_or(|nulls| nulls == 0))
+    }
+
+    /// The column chunk of root column number `root`; only if all rows of row group `group` are wanted, and the file stores the one leaf
+    /// in the schema's type.
     fn whole<'a>(
         &'a self,
         group: usize,
@@ -161,9 +177,6 @@ impl Dataset {
             return None;
         }
         let (known, column) = (chunks.get(leaf)?, layout.descriptor().columns().get(leaf)?);
-        if known.nulls.is_some_and(|nulls| nulls > 0) {
-            return None;
-        }
         let rows = usize::try_from(self.whole_group(self.number(group)).ok()?.0.rows).ok()?;
         let values = usize::try_from(known.values).ok()?;
         Some(Whole { known, column, leaf, rows, values })
@@ -241,9 +254,10 @@ struct Even<'a> {
 }
 
 /// The array of these bits.
-fn array<T: ArrowNativeType>(data_type: &DataType, values: Vec<T>) -> Option<ArrayRef> {
-    let data = ArrayData::builder(data_type.clone()).len(values.len()).add_buffer(Buffer::from_vec(values)).build();
-    data.ok().map(make_array)
+fn array<T: ArrowNativeType>(data_type: &DataType, values: Vec<T>, nulls: Option<NullBuffer>) -> Option<ArrayRef> {
+    let data =
+        ArrayData::builder(data_type.clone()).len(values.len()).add_buffer(Buffer::from_vec(values)).nulls(nulls);
+    data.build().ok().map(make_array)
 }
 
 #[cfg(test)]
@@ -392,7 +406,8 @@ mod tests {
                 let read = dataset.decode(&fetched, &projection, root).unwrap();
                 prop_assert_eq!(read.to_data(), written.to_data());
                 let list = matches!(written.data_type(), DataType::List(_));
-                let holes = made.nulls || (made.empty && !made.even && list);
+                let flat = crate::page::width(written.data_type()).is_some();
+                let holes = (made.nulls && !flat) || (made.empty && !made.even && list);
                 // Version 2 has encodings of its own for integers.
                 let blob = written.as_fixed_size_binary_opt();
                 if !holes && made.version == WriterVersion::PARQUET_1_0 && blob.is_none() {

@@ -179,6 +179,11 @@ impl Dataset {
         windows.map_or(sample, |windows| windows.get(sample as usize).copied().unwrap_or(u32::MAX))
     }
 
+    /// Whether samples are windows of rows, and not rows.
+    pub(crate) fn has_ngrams(&self) -> bool {
+        self.inner.windows.is_some()
+    }
+
     /// Files, row groups or [units](Self::in_units) of them, pinned versions and the fingerprint.
     pub fn manifest(&self) -> &Arc<Manifest> {
         self.units.as_ref().map_or(&self.inner.manifest, |units| &units.manifest)

@@ -56,6 +56,11 @@ impl Consumed {
         (self.from, self.resumed) = (to, true);
     }
 
+    /// What was consumed before is of another plan, and has no place in this one's certificate.
+    pub(super) fn forget(&mut self) {
+        self.dropped += std::mem::take(&mut self.spans).len() as u64;
+    }
+
     /// All spans of a loader that is at `position`, and how many had no place.
     pub(super) fn spans(&self, position: At) -> (Vec<Span>, u64) {
         let mut spans = self.spans.clone();
@@ -92,6 +97,8 @@ mod tests {
         let expected = vec![span((0, 0), (0, 4), false), span((0, 3), (2, 1), true)];
         assert_eq!(consumed.spans((2, 1)), (expected, 0));
         assert_ne!(consumed.name(), Consumed::default().name());
+        consumed.forget();
+        assert_eq!(consumed.spans((2, 1)), (vec![span((0, 3), (2, 1), true)], 1));
     }
 
     #[test]

@@ -265,9 +265,13 @@ impl Loader {
     /// [`Error::Mismatch`] if the state belongs to another dataset or plan; [`Error::Config`] for the last rows of an epoch under
     /// [`Tail::Even`](crate::plan::Tail::Even) if they are fewer than the ranks. The loader then stays where it is.
     pub fn load_state(&mut self, state: &State) -> Result<()> {
+        let before = self.source.info().spec.order_version;
         self.source.resume(state)?;
         let step = self.source.info().step_of(state)?;
         self.consumed.resume(self.cursor.position(), (state.epoch, step));
+        if self.source.info().spec.order_version != before {
+            self.consumed.forget();
+        }
         self.cursor.seek((state.epoch, step));
         Ok(())
     }

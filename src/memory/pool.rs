@@ -17,6 +17,10 @@ const SIZE_CLASS: usize = 4096;
 /// it will reuse are taken.
 const RECYCLED_PART: usize = 16;
 
+/// Bytes of buffers that are kept though the budget is claimed, where that is allowed. A claim that is no buffer yet needs none of its
+/// memory, and a new buffer would have to be cleared.
+const SPARE: usize = 8 << 20;
+
 /// A budget beyond this is none, and lends nothing.
 const UNLIMITED: usize = 1 << 40;
 
@@ -35,6 +39,8 @@ pub fn buffer_bytes(len: usize) -> usize {
 pub struct Pool {
     allocator: Arc<dyn HostAllocator>,
     budget: usize,
+    /// Bytes of spare buffers.
+    most_spare: usize,
     state: Mutex<State>,
 }
 
@@ -45,6 +51,8 @@ struct State {
     /// Recycled buffers by capacity, and their sum. They are evicted before anybody waits.
     kept: HashMap<usize, Vec<Raw>>,
     kept_bytes: usize,
+    /// Buffers beyond the budget, the oldest first.
+    spare: VecDeque<Raw>,
     waiting: VecDeque<Waiter>,
 }
 
@@ -64,6 +72,26 @@ impl State {
     /// Whether `bytes` more fit once kept buffers are given up.
     fn fits(&self, bytes: usize, budget: usize) -> bool {
         self.used.checked_add(bytes).is_some_and(|sum| sum <= budget)
+    }
+
+    /// Keeps `raw` beyond the budget, with as many of the others as are `most` bytes; those that go.
+    fn spare(&mut self, raw: Raw, most: usize) -> Vec<Raw> {
+        self.spare.push_back(raw);
+        let mut replaced = Vec::new();
+        while self.spare.iter().map(Raw::capacity).sum::<usize>() > most {
+            replaced.extend(self.spare.pop_front());
+        }
+        replaced
+    }
+
+    /// A recycled buffer of this capacity.
+    fn take(&mut self, capacity: usize) -> Option<Raw> {
+        if let Some(raw) = self.kept.get_mut(&capacity).and_then(Vec::pop) {
+            self.kept_bytes -= capacity;
+            return Some(raw);
+        }
+        let at = self.spare.iter().rposition(|raw| raw.capacity() == capacity)?;
+        self.spare.remove(at)
     }
 
     /// Takes kept buffers out until `bytes` more fit beside the rest; the caller frees them outside the lock.
@@ -86,7 +114,13 @@ impl Pool {
     /// A pool of `budget` bytes whose buffers come from `allocator`.
     pub fn new(allocator: Arc<dyn HostAllocator>, budget: usize) -> Arc<Self> {
         caching_allocator::lend(recyclable(budget));
-        Arc::new(Self { allocator, budget, state: Mutex::default() })
+        Arc::new(Self { allocator, budget, most_spare: 0, state: Mutex::default() })
+    }
+
+    /// The same, which keeps some buffers that come back beyond its budget: for memory that is nobody else's meanwhile.
+    pub(crate) fn with_spare(allocator: Arc<dyn HostAllocator>, budget: usize) -> Arc<Self> {
+        caching_allocator::lend(recyclable(budget));
+        Arc::new(Self { allocator, budget, most_spare: SPARE, state: Mutex::default() })
     }
 
     /// The budget, in bytes.
@@ -255,14 +289,7 @@ impl Reservation {
     /// As [`allocate`](Self::allocate).
     pub fn allocate_in(mut self, len: usize, room: usize) -> Result<HostBuffer> {
         let capacity = buffer_bytes(len.max(room));
-        let kept = {
-            let mut state = self.pool.lock();
-            let raw = state.kept.get_mut(&capacity).and_then(Vec::pop);
-            if raw.is_some() {
-                state.kept_bytes -= capacity;
-            }
-            raw
-        };
+        let kept = self.pool.lock().take(capacity);
         self.grow(capacity);
         self.shrink_to(capacity);
         let raw = match kept {
@@ -301,20 +328,20 @@ impl Charge {
     /// Gives the bytes back to the budget and the memory to the free list, if the budget has room for it there.
     pub(super) fn recycle(&self, raw: Raw) {
         let may_be_kept = raw.may_be_kept();
-        let mut unwanted = Some(raw);
-        if may_be_kept {
+        let unwanted = if may_be_kept {
             let mut state = self.pool.lock();
             let bytes = self.bytes.load(Ordering::Acquire);
-            if let Some(raw) = unwanted.take() {
-                let held = state.used - bytes + state.kept_bytes;
-                if state.waiting.is_empty() && held + raw.capacity() <= self.pool.budget {
-                    state.kept_bytes += raw.capacity();
-                    state.kept.entry(raw.capacity()).or_default().push(raw);
-                } else {
-                    unwanted = Some(raw);
-                }
+            let held = state.used - bytes + state.kept_bytes;
+            if state.waiting.is_empty() && held + raw.capacity() <= self.pool.budget {
+                state.kept_bytes += raw.capacity();
+                state.kept.entry(raw.capacity()).or_default().push(raw);
+                Vec::new()
+            } else {
+                state.spare(raw, self.pool.most_spare)
             }
-        }
+        } else {
+            vec![raw]
+        };
         drop(unwanted);
         self.release();
     }
@@ -383,5 +410,31 @@ mod tests {
         drop(again);
         // Kept buffers make room for reservations.
         assert_eq!(pool.reserve(4 * SIZE_CLASS).await.unwrap().bytes(), 4 * SIZE_CLASS);
+    }
+
+    #[tokio::test]
+    async fn a_buffer_that_comes_back_while_all_is_claimed_is_taken_for_the_next_one() {
+        let pool = Pool::with_spare(Arc::new(SystemAllocator), 2 * SIZE_CLASS);
+        let buffer = pool.reserve(SIZE_CLASS).await.unwrap().allocate(SIZE_CLASS).unwrap();
+        let address = buffer.as_ptr();
+        buffer.deliver();
+        let claims = [pool.reserve(SIZE_CLASS).await.unwrap(), pool.reserve(SIZE_CLASS).await.unwrap()];
+        drop(buffer);
+        assert_eq!((pool.used(), pool.peak()), (2 * SIZE_CLASS, 2 * SIZE_CLASS), "it is no part of the budget");
+        let [first, second] = claims.map(|claim| claim.allocate(SIZE_CLASS).unwrap());
+        assert_eq!(first.as_ptr(), address);
+        assert_ne!(second.as_ptr(), address);
+    }
+
+    #[tokio::test]
+    async fn spare_buffers_are_few_bytes() {
+        let big = SPARE / 2 + SIZE_CLASS;
+        let pool = Pool::with_spare(Arc::new(SystemAllocator), 2 * big);
+        let buffers = [(); 2].map(|()| pool.try_reserve(big).unwrap().allocate(big).unwrap());
+        buffers.iter().for_each(HostBuffer::deliver);
+        let claims = [pool.try_reserve(big).unwrap(), pool.try_reserve(big).unwrap()];
+        drop(buffers);
+        assert_eq!(pool.lock().spare.len(), 1, "two are more than {SPARE} bytes");
+        drop(claims);
     }
 }

@@ -6,6 +6,7 @@ use parquet::basic::{Encoding, Type};
 use parquet::column::page::{Page, PageReader};
 use parquet::schema::types::ColumnDescriptor;
 
+use super::holes::Holes;
 use super::hybrid::{Numbers, Piece, Runs};
 use super::quiet::quiet;
 use super::slice::PageSlice;
@@ -102,6 +103,8 @@ impl Source {
             page_bytes: 0,
             offsets: Vec::new(),
             scratch: Vec::new(),
+            holes: None,
+            dense: Vec::new(),
         }
     }
 
@@ -114,7 +117,7 @@ impl Source {
     }
 }
 
-/// A column chunk of numbers of 4 or 8 bytes without nulls, from the first value on.
+/// A column chunk of numbers of 4 or 8 bytes, from the first value on; without nulls, unless it is [`nullable`](Self::nullable).
 ///
 /// Every answer of `None` means the same: this is not such a chunk, or it is damaged; nothing read from it may be used.
 pub(crate) struct Chunk<T> {
@@ -130,6 +133,10 @@ pub(crate) struct Chunk<T> {
     page_bytes: usize,
     offsets: Vec<i32>,
     scratch: Vec<u64>,
+    /// Which values are null, where some may be.
+    holes: Option<Holes>,
+    /// Values that are there, before they are put where they belong.
+    dense: Vec<T>,
 }
 
 /// The values of the page.
@@ -150,6 +157,18 @@ impl<T> std::fmt::Debug for Chunk<T> {
 }
 
 impl<T: Element> Chunk<T> {
+    /// The same, where flat values may be null: they are zero then, and [`holes`](Self::holes) tells.
+    pub(crate) fn nullable(mut self) -> Self {
+        let Source { max_definition, max_repetition, .. } = self.source;
+        self.holes = ((max_definition, max_repetition) == (1, 0)).then(Holes::default);
+        self
+    }
+
+    /// Which of the values that were read are null, if some could be.
+    pub(crate) fn holes(self) -> Option<Holes> {
+        self.holes
+    }
+
     /// Adds the next `count` values to `output`.
     pub(crate) fn read(&mut self, mut count: usize, output: &mut Vec<T>) -> Option<()> {
         let skip = std::mem::take(&mut self.source.beside[0]);
@@ -160,14 +179,33 @@ impl<T: Element> Chunk<T> {
                 continue;
             }
             let most = count.min(self.left);
-            let taken = match &mut self.page {
+            match self.holes.as_mut().and_then(|holes| holes.take(most)) {
+                None => self.values_of(most, output)?,
+                Some(holes) => {
+                    let mut dense = std::mem::take(&mut self.dense);
+                    dense.clear();
+                    self.values_of(holes.there(), &mut dense)?;
+                    holes.spread(&mut dense, output);
+                    self.dense = dense;
+                }
+            }
+            self.left -= most;
+            count -= most;
+        }
+        Some(())
+    }
+
+    /// Adds the next `count` values of the page that are no nulls.
+    fn values_of(&mut self, mut count: usize, output: &mut Vec<T>) -> Option<()> {
+        while count > 0 {
+            count -= match &mut self.page {
                 Values::Plain(bytes, taken) => {
-                    let next = bytes.get(*taken..*taken + most * self.source.width)?;
+                    let next = bytes.get(*taken..*taken + count * self.source.width)?;
                     *taken += next.len();
                     plain(next, self.source.width, self.convert.as_ref(), &mut self.scratch, output)?;
-                    most
+                    count
                 }
-                Values::Indices(indices) => match indices.next(most)? {
+                Values::Indices(indices) => match indices.next(count)? {
                     Piece::Repeated(index, times) => {
                         let value = *self.dictionary.get(index as usize)?;
                         output.extend(std::iter::repeat_n(value, times));
@@ -184,8 +222,6 @@ impl<T: Element> Chunk<T> {
                     }
                 },
             };
-            self.left -= taken;
-            count -= taken;
         }
         Some(())
     }
@@ -198,18 +234,21 @@ impl<T: Element> Chunk<T> {
                 continue;
             }
             let most = count.min(self.left);
-            let taken = match &mut self.page {
-                Values::Plain(_, taken) => {
-                    *taken += most * self.source.width;
-                    most
-                }
-                Values::Indices(indices) => match indices.next(most)? {
-                    Piece::Repeated(_, times) => times,
-                    Piece::Numbers(indices) => indices.len(),
-                },
-            };
-            self.left -= taken;
-            count -= taken;
+            let mut there = self.holes.as_mut().map_or(most, |holes| holes.pass(most));
+            while there > 0 {
+                there -= match &mut self.page {
+                    Values::Plain(_, taken) => {
+                        *taken += there * self.source.width;
+                        there
+                    }
+                    Values::Indices(indices) => match indices.next(there)? {
+                        Piece::Repeated(_, times) => times,
+                        Piece::Numbers(indices) => indices.len(),
+                    },
+                };
+            }
+            self.left -= most;
+            count -= most;
         }
         Some(())
     }
@@ -306,11 +345,13 @@ impl<T: Element> Chunk<T> {
                         let levels = prefixed(&mut buf, rep_level_encoding)?;
                         self.repetitions(levels, count)?;
                     }
-                    if self.source.max_definition > 0 {
+                    let there = if self.source.max_definition > 0 {
                         let levels = prefixed(&mut buf, def_level_encoding)?;
-                        self.definitions(levels, count)?;
-                    }
-                    self.values(buf, encoding, count)?;
+                        self.definitions(levels, count)?
+                    } else {
+                        count
+                    };
+                    self.values(buf, encoding, count, there)?;
                 }
                 Some(Page::DataPageV2 {
                     mut buf,
@@ -324,17 +365,19 @@ impl<T: Element> Chunk<T> {
                     self.page_bytes = buf.len();
                     let count = num_values as usize;
                     let lengths = [rep_levels_byte_len as usize, def_levels_byte_len as usize];
-                    if num_nulls > 0 || lengths[0].checked_add(lengths[1])? > buf.len() {
+                    if lengths[0].checked_add(lengths[1])? > buf.len() {
                         return None;
                     }
                     let [repetitions, definitions] = lengths.map(|length| buf.split_to(length));
                     if self.source.max_repetition > 0 {
                         self.repetitions(repetitions, count)?;
                     }
-                    if self.source.max_definition > 0 {
-                        self.definitions(definitions, count)?;
+                    let there =
+                        if self.source.max_definition > 0 { self.definitions(definitions, count)? } else { count };
+                    if there.checked_add(num_nulls as usize) != Some(count) {
+                        return None;
                     }
-                    self.values(buf, encoding, count)?;
+                    self.values(buf, encoding, count, there)?;
                 }
             }
             if self.left > 0 {
@@ -351,22 +394,28 @@ impl<T: Element> Chunk<T> {
         Runs::new(levels, 1).zeros(count, |at| offsets.push((before + at) as i32))
     }
 
-    /// That all values are there.
-    fn definitions(&self, levels: Bytes, count: usize) -> Option<()> {
+    /// How many values are there: all of them, unless some may be null.
+    fn definitions(&mut self, levels: Bytes, count: usize) -> Option<usize> {
         let width = (u8::BITS - self.source.max_definition.leading_zeros()) as u8;
-        Runs::new(levels, width).all(u32::from(self.source.max_definition), count).then_some(())
+        let levels = Runs::new(levels, width);
+        match &mut self.holes {
+            Some(holes) => holes.turn(levels, count),
+            None => levels.all(u32::from(self.source.max_definition), count).then_some(count),
+        }
     }
 
-    fn values(&mut self, mut bytes: Bytes, encoding: Encoding, count: usize) -> Option<()> {
+    /// Takes up a page of `count` values, of which so many are `there`.
+    fn values(&mut self, mut bytes: Bytes, encoding: Encoding, count: usize, there: usize) -> Option<()> {
         self.page = match encoding {
-            Encoding::PLAIN if bytes.len() >= count.checked_mul(self.source.width)? => Values::Plain(bytes, 0),
-            Encoding::PLAIN_DICTIONARY | Encoding::RLE_DICTIONARY if count > 0 => {
+            Encoding::PLAIN if bytes.len() >= there.checked_mul(self.source.width)? => Values::Plain(bytes, 0),
+            Encoding::PLAIN_DICTIONARY | Encoding::RLE_DICTIONARY if there > 0 => {
                 let width = bytes.first().copied().filter(|width| *width <= 31)?;
                 let bytes = bytes.split_off(1);
-                Runs::new(bytes.clone(), width).none_above(u32::MAX, count).then_some(())?;
+                Runs::new(bytes.clone(), width).none_above(u32::MAX, there).then_some(())?;
                 let runs = Runs::new(bytes, width);
                 Values::Indices(Box::new(Numbers::new(runs)))
             }
+            Encoding::PLAIN_DICTIONARY | Encoding::RLE_DICTIONARY if count > 0 => Values::Plain(Bytes::new(), 0),
             _ => return None,
         };
         self.before += count;

@@ -1,18 +1,19 @@
 //! Numbers straight from the pages of one column chunk, and into them, for the common case that needs nothing else.
 //!
 //! ```text
-//!   chunk ─► page ─► unpacked ─┬─ levels ─► all present? offsets of lists
+//!   chunk ─► page ─► unpacked ─┬─ levels ─► nulls; offsets of lists
 //!                              └─ values ─► PLAIN, or indices into the dictionary ─► where they are wanted
 //! ```
 //!
 //! The Arrow reader decodes everything and stays the one that explains what is wrong. This reads what training reads most:
-//! numbers of 4 or 8 bytes, flat or in one list, none of them null. Whatever else it meets, damage included, it answers
+//! numbers of 4 or 8 bytes, flat, or in one list without nulls. Whatever else it meets, damage included, it answers
 //! `None`, and the Arrow reader has the column. What that saves: level buffers, a second copy, and, in a pack, the columns
 //! themselves, since rows are made from 40 chunks side by side while their pages are in the cache. The way into pages is as
 //! narrow, and saves as much: an encoder's copies.
 
 mod checked;
 mod chunk;
+mod holes;
 mod hybrid;
 mod levels;
 mod plain;
@@ -22,6 +23,7 @@ mod unpack;
 
 pub(crate) use checked::Checked;
 pub(crate) use chunk::{Chunk, Convert, Element, MOST_SPLIT, Source};
+pub(crate) use holes::Holes;
 pub(crate) use levels::{Lineage, Tally};
 pub(crate) use plain::{PlainChunk, Values, width};
 pub use quiet::quiet;

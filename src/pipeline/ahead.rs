@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::groups::Slot;
+use super::groups::{Slot, TakeOrderOf};
 use super::reader::{Live, Member, STEPS_AHEAD, Shared, State, Turn, WindowKey, Work, key};
 use super::window::Window;
 use crate::error::{Error, Result};
@@ -200,6 +200,7 @@ impl Ahead {
 
     async fn slots_of(&mut self, turn: Turn, window: &WindowUse) -> Result<Vec<Arc<Slot>>, Stop> {
         let mut slots = Vec::with_capacity(window.groups.len());
+        let named = Arc::new(window.clone());
         for group in &window.groups {
             let key = (window.source, *group);
             let slot = match self.slots.get(&key).and_then(Weak::upgrade) {
@@ -208,7 +209,8 @@ impl Ahead {
                     let slot = Slot::new(window.source, *group);
                     self.wait_to_read(turn, &slot).await?;
                     let reservation = self.reserve(turn, &slot, &slots).await?;
-                    self.shared.loads.start(&self.shared.job, &slot, reservation);
+                    let order = TakeOrderOf { plan: Arc::clone(&self.shared.plan), window: Arc::clone(&named) };
+                    self.shared.loads.start(&self.shared.job, &slot, order, reservation);
                     self.remember(key, &slot);
                     self.partial.push(Arc::clone(&slot));
                     slot

@@ -69,6 +69,7 @@ fn job(options: &LoaderOptions, settings: &Settings, parts: Parts) -> Result<Job
         groups: None,
         batches: parts.batches,
         keep: (parts.batches / at_once).saturating_mul(kept),
+        spare: kept == 0,
         pool: None,
         prefetch: settings.prefetch,
         bad_rows: options.bad_rows,

@@ -14,10 +14,11 @@ use rayon::prelude::*;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::job::{Job, closed};
-use crate::codec::RowGroupBlock;
+use super::job::{Job, Source, closed};
+use crate::codec::{RowGroupBlock, TakeOrder};
 use crate::error::{Error, Result};
 use crate::memory::Reservation;
+use crate::plan::{Order, WindowUse};
 
 /// How far a row group is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,6 +135,25 @@ struct Loading {
     most: usize,
 }
 
+/// What tells the order in which the rows of a row group are taken.
+#[derive(Debug)]
+pub(super) struct TakeOrderOf {
+    pub(super) plan: Arc<dyn Order>,
+    /// The window that the row group is read for.
+    pub(super) window: Arc<WindowUse>,
+}
+
+impl TakeOrderOf {
+    /// That of the `rows` decoded rows of row group `group`, if it is of use. Rows of an ngram lie in several windows of it.
+    fn find(&self, source: &Source, group: usize, rows: usize) -> Option<TakeOrder> {
+        if !source.columns.sorts() || source.dataset.has_ngrams() {
+            return None;
+        }
+        let taken = self.plan.take_order(&self.window, u32::try_from(group).ok()?)?;
+        TakeOrder::new(taken).filter(|_| rows > 0).filter(|order| order.rows() == rows)
+    }
+}
+
 /// Decoded bytes of a row group below which its columns are decoded one after another, on the thread that has it.
 const WORTH_WAKING: u64 = 64 << 10;
 /// Fewer row groups are not worth being looked through.
@@ -149,10 +169,10 @@ impl Loads {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn start(&self, job: &Arc<Job>, slot: &Arc<Slot>, reservation: Reservation) {
+    pub(super) fn start(&self, job: &Arc<Job>, slot: &Arc<Slot>, order: TakeOrderOf, reservation: Reservation) {
         let mut loading = self.lock();
         while loading.tasks.try_join_next().is_some() {}
-        loading.tasks.spawn(load(Arc::clone(job), Arc::clone(slot), reservation));
+        loading.tasks.spawn(load(Arc::clone(job), Arc::clone(slot), order, reservation));
         // At twice as many as were left the last time, so that a row group costs one look however many are live.
         if loading.slots.len() >= loading.most.max(FEW) {
             loading.slots.retain(|slot| slot.strong_count() > 0);
@@ -168,14 +188,15 @@ impl Loads {
 }
 
 /// Fetches and decodes the row group of `slot`, within `reservation`.
-pub(super) async fn load(job: Arc<Job>, slot: Arc<Slot>, reservation: Reservation) {
-    let result = read_and_decode(&job, &slot, reservation).await;
+async fn load(job: Arc<Job>, slot: Arc<Slot>, order: TakeOrderOf, reservation: Reservation) {
+    let result = read_and_decode(&job, &slot, order, reservation).await;
     slot.finish(result);
 }
 
 async fn read_and_decode(
     job: &Arc<Job>,
     slot: &Arc<Slot>,
+    order: TakeOrderOf,
     mut reservation: Reservation,
 ) -> Result<(Arc<RowGroupBlock>, Reservation)> {
     let (source, group) = (slot.source as usize, slot.group as usize);
@@ -204,6 +225,7 @@ async fn read_and_decode(
             let place = source.dataset.place(group);
             let started = Instant::now();
             let rows = source.dataset.decoded_rows(group) as usize;
+            let order = order.find(source, group, rows);
             let pages = |root| source.dataset.numbers(&fetched, &source.projection, root);
             let packs = source.columns.packs(rows, &pages);
             job.counters.decode.worked(started.elapsed());
@@ -218,7 +240,12 @@ async fn read_and_decode(
                     Some(prepared) => prepared,
                     None => {
                         let array = source.dataset.decode(&fetched, &source.projection, root)?;
-                        source.columns.prepare(root, array, &place)?
+                        let mut prepared = source.columns.prepare(root, array, &place)?;
+                        // While they lie in the cache.
+                        if let Some(order) = &order {
+                            source.columns.sort(&mut prepared, order);
+                        }
+                        prepared
                     }
                 };
                 job.counters.decode.worked(started.elapsed());
@@ -231,7 +258,7 @@ async fn read_and_decode(
                 left.into_par_iter().map(prepare).collect::<Result<Vec<_>>>()?
             };
             prepared.extend(packs.into_iter().map(|(pack, _)| pack));
-            let cells = source.columns.cells(prepared, place)?;
+            let cells = source.columns.cells_in(order, prepared, place)?;
             job.counters.decode.done(cells.memory() as u64, std::time::Duration::ZERO);
             job.workers.count(rows as u64);
             let shared = cells.shared(|address| fetched.holds(address));

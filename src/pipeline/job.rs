@@ -145,6 +145,8 @@ pub(super) struct Means {
     pub(super) batches: usize,
     /// Bytes of buffers that were given back and are kept for later batches, beyond the budget.
     pub(super) keep: usize,
+    /// Whether some more buffers are kept beyond that.
+    pub(super) spare: bool,
     /// Where batches of an earlier job came from, if what it kept is to be used.
     pub(super) pool: Option<Arc<Pool>>,
     /// Batches made ahead of the consumer.
@@ -175,16 +177,17 @@ pub(super) struct Job {
 
 impl Job {
     pub(super) fn new(sources: Arc<[Source]>, means: Means) -> Self {
-        let Means { workers, allocator, budget, groups, batches, keep, pool, prefetch, bad_rows } = means;
+        let Means { workers, allocator, budget, groups, batches, keep, spare, pool, prefetch, bad_rows } = means;
         let pool_bytes = batches.saturating_add(keep);
         let pool = pool.filter(|pool| pool.budget() == pool_bytes);
+        let new = if spare { Pool::with_spare } else { Pool::new };
         let local = sources.iter().all(|source| source.dataset.is_local());
         let reads_at_once = (workers.threads() + 1).max(if local { 0 } else { REMOTE_READS });
         Self {
             sources,
             // Row groups never leave this process: any memory does.
             groups: groups.unwrap_or_else(|| Pool::new(Arc::new(SystemAllocator), budget - batches)),
-            batches: pool.unwrap_or_else(|| Pool::new(allocator, pool_bytes)),
+            batches: pool.unwrap_or_else(|| new(allocator, pool_bytes)),
             workers,
             reads: Semaphore::new(reads_at_once),
             reads_at_once,

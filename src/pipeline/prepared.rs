@@ -361,6 +361,7 @@ impl Run {
             // At most the budget, which is a usize.
             batches: batches as usize,
             keep: self.keep,
+            spare: false,
             pool: self.pool,
             prefetch: self.prefetch,
             bad_rows,

@@ -43,6 +43,7 @@ impl PreparedPlan {
             groups: None,
             batches: 0,
             keep: 0,
+            spare: false,
             pool: None,
             prefetch: 1,
             bad_rows: self.bad_rows,

@@ -70,8 +70,10 @@ pub struct Audit {
     pub until: At,
     /// The last position that any rank reached.
     pub end: At,
-    /// Whether every step between `from` and `until` was consumed exactly once by every rank.
+    /// Whether there are steps between `from` and `until`, and each of them was consumed exactly once by every rank.
     pub exact: bool,
+    /// Whether all ranks reached `end`.
+    pub complete: bool,
     /// Rows that other rows replaced.
     pub skipped_rows: u64,
     /// Rows with a column that was set to zero.
@@ -82,7 +84,7 @@ pub struct Audit {
     pub more_findings: u64,
 }
 
-/// Most findings that an audit lists.
+/// Most findings that an audit lists, and most ranks that it names for one range of steps.
 const MAX_FINDINGS: usize = 10_000;
 
 /// A span with who consumed it.
@@ -148,8 +150,9 @@ pub fn audit(certificates: &[Certificate]) -> Result<Audit> {
     found.sweep(&pieces, epoch);
     let end = pieces.iter().map(|piece| piece.to).max().unwrap_or(epoch);
     let until = found.agreed.max(epoch);
-    let is_before = |finding: &&Raw| finding.from < until;
-    let exact = found.raw.iter().filter(is_before).count() == 0;
+    let is_before = |finding: &Raw| finding.from < until;
+    // Of a run without any certificate of some rank there is no step that all ranks consumed, and nothing is exact.
+    let exact = until > epoch && !found.raw.iter().any(is_before);
     let show = |raw: &Raw| Finding {
         fault: raw.fault,
         from: position(raw.from),
@@ -169,10 +172,11 @@ pub fn audit(certificates: &[Certificate]) -> Result<Audit> {
         until: position(until),
         end: position(end),
         exact,
+        complete: until == end,
         skipped_rows: certificates.iter().map(|one| one.bad_rows.skipped).fold(0, u64::saturating_add),
         zeroed_rows: certificates.iter().map(|one| one.bad_rows.zeroed).fold(0, u64::saturating_add),
         findings: found.raw.iter().take(MAX_FINDINGS).map(show).collect(),
-        more_findings: found.raw.len().saturating_sub(MAX_FINDINGS) as u64,
+        more_findings: found.unlisted.saturating_add(found.raw.len().saturating_sub(MAX_FINDINGS) as u64),
     })
 }
 
@@ -234,6 +238,8 @@ struct Found {
     /// The end of the last interval that every rank consumed.
     agreed: u128,
     replaced: u128,
+    /// Ranks that consumed nothing of a range of steps, beyond those that are named.
+    unlisted: u64,
     /// Findings that end where the sweep is, which the next interval may prolong.
     open: BTreeMap<(Fault, Option<u32>, u32), usize>,
 }
@@ -286,8 +292,9 @@ impl Found {
                 let repeated = times.iter().filter(|(_, times)| **times > 1);
                 faults.extend(repeated.map(|(rank, _)| (Fault::Repeated, Some(*rank), *world)));
                 if times.len() < *world as usize {
-                    let missing = (0..*world).filter(|rank| !times.contains_key(rank));
+                    let missing = (0..*world).filter(|rank| !times.contains_key(rank)).take(MAX_FINDINGS);
                     faults.extend(missing.map(|rank| (Fault::NotConsumed, Some(rank), *world)));
+                    self.unlisted += (*world as usize - times.len()).saturating_sub(MAX_FINDINGS) as u64;
                 } else {
                     self.agreed = to;
                 }
@@ -350,7 +357,7 @@ mod tests {
         let run: Vec<_> =
             (0..4).map(|rank| certificate(&rank.to_string(), (rank, 4), (1, 9), &[((0, 0), (3, 0), false)])).collect();
         let audit = audit(&run).unwrap();
-        assert!(audit.exact && audit.findings.is_empty(), "{audit:?}");
+        assert!(audit.exact && audit.complete && audit.findings.is_empty(), "{audit:?}");
         assert_eq!((audit.from, audit.until, audit.end, audit.skipped_rows), ((0, 0), (3, 0), (3, 0), 4));
     }
 
@@ -402,13 +409,29 @@ mod tests {
     }
 
     #[test]
+    fn a_run_without_the_certificates_of_a_rank_is_not_exact() {
+        let audit = audit(&[certificate("a", (0, 2), (1, 9), &[((0, 0), (2, 0), false)])]).unwrap();
+        assert!(!audit.exact && !audit.complete, "{audit:?}");
+        assert_eq!(audit.findings, [finding(Fault::NotConsumed, (0, 0), (2, 0), Some(1), 2)]);
+        let nothing = super::audit(&[certificate("a", (0, 1), (1, 9), &[])]).unwrap();
+        assert!(!nothing.exact, "nothing was consumed");
+    }
+
+    #[test]
+    fn of_a_million_ranks_without_certificates_some_are_named_and_all_counted() {
+        let audit = audit(&[certificate("a", (0, 1 << 20), (1, 9), &[((0, 0), (2, 0), false)])]).unwrap();
+        assert_eq!(audit.findings.len() as u64 + audit.more_findings, (1 << 20) - 1);
+        assert_eq!(audit.findings.len(), MAX_FINDINGS);
+    }
+
+    #[test]
     fn what_some_ranks_have_not_reached_yet_is_no_fault_of_what_all_have() {
         let run = [
             certificate("a", (0, 2), (1, 9), &[((4, 0), (4, 6), false)]),
             certificate("b", (1, 2), (1, 9), &[((4, 0), (4, 4), false)]),
         ];
         let audit = audit(&run).unwrap();
-        assert!(audit.exact);
+        assert!(audit.exact && !audit.complete);
         assert_eq!((audit.from, audit.until, audit.end), ((4, 0), (4, 4), (4, 6)));
         assert_eq!(audit.findings, [finding(Fault::NotConsumed, (4, 4), (4, 6), Some(1), 2)]);
     }

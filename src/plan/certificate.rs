@@ -126,6 +126,11 @@ impl Certificate {
         if self.world_size == 0 || self.rank >= self.world_size {
             return Err(format!("rank {} of {}: ranks count from 0", self.rank, self.world_size));
         }
+        self.spec.check_numbers().map_err(|error| error.to_string())?;
+        if u64::from(self.world_size) > self.spec.global_batch {
+            let batch = self.spec.global_batch;
+            return Err(format!("{} ranks for a global batch of {batch} rows", self.world_size));
+        }
         if self.consumed.len() > Self::MAX_SPANS {
             return Err(format!("{} spans; a certificate has at most {}", self.consumed.len(), Self::MAX_SPANS));
         }
@@ -233,6 +238,8 @@ mod tests {
         for (from, to) in [
             ("\"rank\":1", "\"rank\":2"),
             ("\"world_size\":2", "\"world_size\":0"),
+            ("\"world_size\":2", "\"world_size\":4294967295"),
+            ("\"global_batch\":8", "\"global_batch\":0"),
             ("[0,3]", "[0,14]"),
             ("[2,0]", "[0,2]"),
             ("\"rank\":1", "\"rank\":1,\"more\":1"),

@@ -10,7 +10,12 @@
 //! coordinate in common, stay neighbours too often by a part of side^(2 - rounds / 2): 13 % of chance at 64 items and six rounds, 0.01 %
 //! at 16,384 and eight. A strong round is SplitMix64's finaliser of the coordinate under a key of its own, a cheap one less.
 
+use std::ops::Range;
+
 use super::permute::{GOLDEN, mix};
+
+/// Numbers that go through the rounds side by side: each round waits for the one before, but not for those of other numbers.
+const AT_ONCE: usize = 8;
 
 /// A bijection of `0..n`, chosen by a key. `ROUNDS` is even, so that both coordinates are hashed equally often.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,7 +48,13 @@ impl<const ROUNDS: usize, const STRONG: bool> Feistel<ROUNDS, STRONG> {
         if at >= self.n {
             return at;
         }
-        let (mut left, mut right) = self.split(at);
+        let (left, right) = self.split(at);
+        self.walk(left, right)
+    }
+
+    /// Where a cell goes, sent through until that is in the domain.
+    #[inline]
+    fn walk(&self, mut left: u64, mut right: u64) -> u64 {
         loop {
             for keys in self.keys.as_chunks::<2>().0 {
                 left = add(left, below(hash::<STRONG>(right, keys[0]), self.a), self.a);
@@ -54,6 +65,31 @@ impl<const ROUNDS: usize, const STRONG: bool> Feistel<ROUNDS, STRONG> {
                 return x;
             }
         }
+    }
+
+    /// Calls `visit` with where each number of `range` goes, in order.
+    pub(super) fn each(&self, range: Range<u64>, mut visit: impl FnMut(u64)) {
+        let mut at = range.start;
+        // Behind the domain every number stays where it is.
+        let end = range.end.min(self.n);
+        while end.saturating_sub(at) >= AT_ONCE as u64 {
+            let cells: [(u64, u64); AT_ONCE] = std::array::from_fn(|nth| self.split(at + nth as u64));
+            let (mut left, mut right) = (cells.map(|cell| cell.0), cells.map(|cell| cell.1));
+            for keys in self.keys.as_chunks::<2>().0 {
+                for (left, right) in left.iter_mut().zip(&right) {
+                    *left = add(*left, below(hash::<STRONG>(*right, keys[0]), self.a), self.a);
+                }
+                for (right, left) in right.iter_mut().zip(&left) {
+                    *right = add(*right, below(hash::<STRONG>(*left, keys[1]), self.b), self.b);
+                }
+            }
+            for (left, right) in left.into_iter().zip(right) {
+                let x = left * self.b + right;
+                visit(if x < self.n { x } else { self.walk(left, right) });
+            }
+            at += AT_ONCE as u64;
+        }
+        (at..range.end).for_each(|at| visit(self.forward(at)));
     }
 
     /// The cell of `at`.
@@ -129,6 +165,11 @@ mod tests {
             assert_eq!(shuffle.inverse(to), at, "n {n}, key {key}");
         }
         assert_eq!((shuffle.forward(n), shuffle.inverse(n)), (n, n));
+        for range in [0..n, 3.min(n)..n, 0..n + 2, n..n + 9] {
+            let mut found = Vec::new();
+            shuffle.each(range.clone(), |to| found.push(to));
+            assert_eq!(found, range.map(|at| shuffle.forward(at)).collect::<Vec<_>>(), "n {n}, key {key}");
+        }
     }
 
     #[test]

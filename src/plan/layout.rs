@@ -10,6 +10,9 @@ use super::version::Method;
 use crate::error::{Error, Result};
 use crate::manifest::Manifest;
 
+/// Row groups of a window whose rows are sorted for batches at most: a row group is sorted by all rows of its window.
+const MOST_SORTED: usize = 4;
+
 /// Where the rows of one source are, in the order of one epoch.
 #[derive(Debug)]
 pub(super) struct Layout {
@@ -246,6 +249,55 @@ impl Layout {
         }
     }
 
+    /// The rows of row group `group`, which the named window takes rows from, in the order in which the epoch takes them: lane by lane if
+    /// lanes share it. `None` where they are not shuffled, and for windows of many row groups, all rows of which are looked at.
+    pub(super) fn take_order(
+        &self,
+        recent: &Recent,
+        pass: u64,
+        (lane, number): (u64, u32),
+        group: u32,
+    ) -> Option<Vec<u32>> {
+        self.shuffled?;
+        if lane >= self.lanes || number >= self.windows(lane) {
+            return None;
+        }
+        let groups = self.window(lane, number).groups;
+        if groups.len() > MOST_SORTED {
+            return None;
+        }
+        let at = groups.start + self.order.get(groups.clone())?.iter().position(|of| *of == group)?;
+        let (mut row, end) = (self.starts[at], self.starts[at + 1]);
+        let mut rows = Vec::with_capacity(usize::try_from(end - row).ok()?);
+        for lane in self.lane_of(row)..self.lanes {
+            let span = self.span(lane);
+            let part = row.max(span.start)..end.min(span.end);
+            if part.is_empty() {
+                break;
+            }
+            // Windows are cut where row groups meet, so one has all rows of the part.
+            let along = if self.backwards(lane) { span.end - part.end } else { part.start - span.start };
+            let window = self.window_at(lane, along);
+            if window.groups.len() > MOST_SORTED {
+                return None;
+            }
+            self.each_row(recent, pass, lane, &window, window.rows.clone(), |of, row| {
+                if of == group {
+                    rows.push(row);
+                }
+            });
+            row = part.end;
+        }
+        Some(rows)
+    }
+
+    /// The lane of row `row` of the permuted sequence.
+    fn lane_of(&self, row: u64) -> u64 {
+        let (each, more) = (self.rows() / self.lanes, self.rows() % self.lanes);
+        let longer = more * (each + 1);
+        if row < longer { row / (each + 1) } else { more + (row - longer) / each.max(1) }
+    }
+
     /// Odd lanes of a shuffle run backwards. Lane k's end or start is then where lane k + 1 has its own, so the row group cut between
     /// them is needed by both at about the same time and read once.
     fn backwards(&self, lane: u64) -> bool {
@@ -336,6 +388,41 @@ mod tests {
                 assert_eq!(total, layout.rows());
             }
         }
+    }
+
+    #[test]
+    fn row_groups_are_taken_in_the_order_of_lanes_and_windows() {
+        let rows: Vec<u64> = (0..29).map(|at| at * 31 % 40).collect();
+        for (lanes, full) in [(1, 1), (3, 50), (4, 100), (8, 20)] {
+            let layout =
+                Layout::new(&Manifest::imaginary(&rows, 1), [1, 2, 3], shuffle(), lanes, sizes(1, full)).unwrap();
+            let recent = Recent::default();
+            let (mut taken, mut sorted) = (vec![Vec::new(); rows.len()], 0);
+            for lane in 0..u64::from(lanes) {
+                for number in 0..layout.windows(lane) {
+                    let window = layout.window(lane, number);
+                    layout.each_row(&recent, 5, lane, &window, window.rows.clone(), |group, row| {
+                        taken[group as usize].push(row);
+                    });
+                }
+            }
+            for lane in 0..u64::from(lanes) {
+                for number in 0..layout.windows(lane) {
+                    let window = layout.window(lane, number);
+                    for group in layout.groups(&window) {
+                        let found = layout.take_order(&recent, 5, (lane, number), *group);
+                        assert!(found.is_some() || full > 1, "windows of one row group");
+                        if let Some(found) = found {
+                            assert_eq!(found, taken[*group as usize], "{lanes} lanes, row group {group}");
+                            sorted += 1;
+                        }
+                    }
+                }
+            }
+            assert!(sorted > 0, "{lanes} lanes, windows of {full} rows");
+        }
+        let plain = Layout::new(&Manifest::imaginary(&[3], 1), [0; 3], None, 1, sizes(1, 1)).unwrap();
+        assert_eq!(plain.take_order(&Recent::default(), 0, (0, 0), 0), None, "file order");
     }
 
     #[test]

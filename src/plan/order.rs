@@ -24,6 +24,12 @@ pub trait Order: Debug + Send + Sync {
     fn seed(&self) -> u64;
     /// Whether batches carry a mask of real rows.
     fn masked(&self) -> bool;
+    /// The rows of row group `group` of `window` in the order in which the epoch takes them; `None` where that is their own, or finding it
+    /// takes longer than it saves.
+    fn take_order(&self, window: &WindowUse, group: u32) -> Option<Vec<u32>> {
+        let _ = (window, group);
+        None
+    }
 }
 
 impl Order for Plan {
@@ -53,6 +59,10 @@ impl Order for Plan {
 
     fn masked(&self) -> bool {
         self.masked()
+    }
+
+    fn take_order(&self, window: &WindowUse, group: u32) -> Option<Vec<u32>> {
+        self.take_order(window, group)
     }
 }
 

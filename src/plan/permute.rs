@@ -22,8 +22,8 @@ impl Permutation {
     #[inline]
     pub(super) fn each(&self, range: Range<u64>, mut visit: impl FnMut(u64)) {
         match self {
-            Self::Cheap(network) => range.for_each(|at| visit(network.forward(at))),
-            Self::Strong(network) => range.for_each(|at| visit(network.forward(at))),
+            Self::Cheap(network) => network.each(range, visit),
+            Self::Strong(network) => network.each(range, visit),
             Self::Drawn(order) => {
                 order[range.start as usize..range.end as usize].iter().for_each(|to| visit(u64::from(*to)));
             }

@@ -274,6 +274,12 @@ impl Plan {
         uses
     }
 
+    /// See [`Order::take_order`](super::Order::take_order).
+    pub(super) fn take_order(&self, window: &WindowUse, group: u32) -> Option<Vec<u32>> {
+        let layout = self.sources.get(window.source as usize)?;
+        layout.take_order(&self.recent, window.source_epoch, (u64::from(window.lane), window.window), group)
+    }
+
     /// Bytes that the plan holds now, without the manifests: orders of windows are kept as steps are asked for, at most 4 MiB.
     pub fn memory(&self) -> usize {
         size_of::<Self>() + self.recent.memory() + self.sources.iter().map(Layout::memory).sum::<usize>()

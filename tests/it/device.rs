@@ -7,7 +7,7 @@ mod deferred;
 pub(crate) mod driven;
 #[cfg(all(target_os = "linux", feature = "cuda"))]
 pub(crate) mod fake;
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", feature = "cuda"))]
 mod held;
 mod host;
 #[cfg(all(target_os = "linux", feature = "cuda"))]

@@ -14,7 +14,7 @@ use bowstring::{Error, Result};
 use crate::out::{Failure, Out, Outcome};
 use crate::table::{count, plain, plural};
 
-/// Exit code of a run that is not exact: that of data.
+/// Exit code of a run that is not exact, or that some ranks have not finished: that of data.
 const INEXACT: u8 = 3;
 /// Largest key file.
 const MAX_KEY: usize = 4096;
@@ -82,9 +82,9 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     let audit = plan::audit(&certificates)?;
     let has_data = !args.data.is_empty();
     let (rows_found, more_rows) = if has_data { name_rows(args, &audit)? } else { (Vec::new(), false) };
-    let exact = audit.exact;
+    let is_whole = audit.exact && audit.complete;
     out.report(&Report { audit, signed: args.key_file.is_some(), rows_found, more_rows, has_data })?;
-    if exact { Ok(()) } else { Err(Failure::Told(INEXACT)) }
+    if is_whole { Ok(()) } else { Err(Failure::Told(INEXACT)) }
 }
 
 fn named(file: &Path, error: Error) -> Error {
@@ -162,16 +162,17 @@ fn options(args: &Args, spec: &PlanSpec) -> Result<LoaderOptions> {
     LoaderOptions::from_json(&Value::Object(document).to_string())
 }
 
-/// The rows of the findings up to the last position that all ranks reached.
+/// The rows of the findings.
 fn name_rows(args: &Args, audit: &Audit) -> Result<(Vec<Row>, bool)> {
     let mut source = LocalSource::open(options(args, &audit.spec)?)?;
     let mut rows = Vec::new();
     for Finding { fault, from, to, rank, world_size } in &audit.findings {
         let share = rank.map_or(Ok(Share::whole()), |rank| Share::new(rank, *world_size))?;
         let (mut epoch, mut step) = *from;
-        while (epoch, step) < (*to).min(audit.until) {
+        while (epoch, step) < *to {
             source.resume(&State::at(audit.fingerprint, audit.spec.clone(), epoch, step))?;
-            let found = source.plan().step(step, share);
+            // A world that takes the last two steps in one has no row in the second.
+            let found = source.plan().for_world(share.world).step(step, share);
             for row in &found.rows[..found.real] {
                 if rows.len() == args.rows {
                     return Ok((rows, true));
@@ -210,6 +211,9 @@ impl fmt::Display for Report {
         let audit = &self.audit;
         let verdict = if audit.exact { "Exact: every step once on every rank" } else { "NOT exact" };
         writeln!(f, "{verdict}, from {} up to {}", at(audit.from), at(audit.until))?;
+        if !audit.complete {
+            writeln!(f, "NOT complete: some ranks end there, others at {}", at(audit.end))?;
+        }
         writeln!(f, "  fingerprint {}", audit.fingerprint)?;
         writeln!(f, "  epoch       {} in {}", plural(audit.rows, "row"), plural(audit.steps, "step"))?;
         let signed = if self.signed { "signed with the key" } else { "signatures not checked" };
@@ -247,7 +251,7 @@ impl fmt::Display for Report {
         if self.more_rows {
             writeln!(f, "  and more rows: --rows lists more of them")?;
         }
-        if !audit.exact && !self.has_data {
+        if !(audit.exact && audit.complete) && !self.has_data {
             writeln!(f, "  name the rows with --data URL")?;
         }
         Ok(())

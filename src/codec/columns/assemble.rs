@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{ArrayRef, BinaryViewArray};
@@ -73,6 +74,8 @@ pub(super) enum Table<'a> {
     Fixed(Vec<Strided<'a>>),
     /// Side by side with others, from this byte of each row on.
     Small(usize),
+    /// As `Fixed`, in the order in which batches take rows, where that was known when the row group was decoded.
+    Taken(Vec<Strided<'a>>),
     /// As `Fixed`, where the rows of some row group were left in its pages.
     Wide(Vec<Wide<'a>>),
     Lists(Vec<ListCell<'a>>),
@@ -106,8 +109,9 @@ pub(super) fn assemble(
     check(rows)?;
     let bytes = small.and_then(|layout| rows::blocks(layout, rows.cells));
     let small = small.zip(bytes.as_deref()).map(|(layout, bytes)| Blocks { layout, bytes });
+    let in_order = rows.cells.iter().any(|cell| cell.order.is_some());
     let table = |(at, output): (usize, &Output)| match small.and_then(|blocks| blocks.layout.offset(at)) {
-        Some(offset) if matches!(output.form, Form::Fixed) => Ok(Table::Small(offset)),
+        Some(offset) if output.is_fixed() => Ok(Table::Small(offset)),
         _ => table(output, at, rows.cells),
     };
     let tables = outputs.iter().enumerate().map(table).collect::<Result<Vec<_>>>()?;
@@ -142,8 +146,13 @@ pub(super) fn assemble(
         let all = (&*picked, picked.len());
         shaped::decode(outputs, &tables, rows, all, &layout, &mut builder, &mut Vec::new());
     }
-    let picks = Picks::new(&picked, rows.size);
-    fill_tensors(outputs, (&tables, small), &picks, &layout, rows, row_id, &mut builder)?;
+    let runs = gather::runs(&picked);
+    let picks = Picks { rows: &picked, size: rows.size, runs: &runs };
+    let places: Vec<(u32, u32)> =
+        if in_order { picked.iter().map(|pick| place(rows.cells, *pick)).collect() } else { Vec::new() };
+    let taken_runs = gather::runs(&places);
+    let taken = Picks { rows: &places, size: rows.size, runs: &taken_runs };
+    fill_tensors(outputs, (&tables, small), [&picks, &taken], &layout, rows, row_id, &mut builder)?;
     let arrow = outputs.par_iter().zip(&tables).filter(|(output, _)| output.is_arrow());
     let arrow = arrow.map(|(output, table)| {
         let array = arrow_column(output, table, &picks);
@@ -165,6 +174,12 @@ fn within(layout: &Layout, rows: &Rows<'_>) -> Result<()> {
     }
     let (what, limit) = (format!("the values of step {}", rows.step), rows.max_bytes as u64);
     Err(Error::limit(what, asked as u64, limit, "memory_budget (or lower batch_size)"))
+}
+
+/// Where a row of one of `cells` is among those in the order of batches.
+fn place(cells: &[Arc<RowGroupBlock>], (cell, row): (u32, u32)) -> (u32, u32) {
+    let order = cells[cell as usize].order.as_ref();
+    (cell, order.map_or(row, |order| order.place(row)))
 }
 
 /// That all rows exist, so that nothing below can be out of range.
@@ -192,7 +207,9 @@ fn check(rows: &Rows<'_>) -> Result<()> {
 fn table<'a>(output: &Output, at: usize, cells: &'a [Arc<RowGroupBlock>]) -> Result<Table<'a>> {
     let paged =
         |cell: &Arc<RowGroupBlock>| matches!(cell.parts.get(at), Some(part) if matches!(part.data, Data::Pages(_)));
+    let taken = |cell: &Arc<RowGroupBlock>| cell.parts.get(at).is_some_and(|part| part.in_take_order);
     let mut table = match output.form {
+        Form::Fixed if cells.iter().any(taken) => Table::Taken(Vec::new()),
         Form::Fixed if cells.iter().any(paged) => Table::Wide(Vec::new()),
         Form::Fixed | Form::Pack => Table::Fixed(Vec::new()),
         Form::Ragged(..) | Form::Padded(_) | Form::Sparse | Form::Indices => Table::Lists(Vec::new()),
@@ -212,6 +229,11 @@ fn table<'a>(output: &Output, at: usize, cells: &'a [Arc<RowGroupBlock>]) -> Res
             (Table::Fixed(of), Some(Data::Fixed { bytes, width, stride })) if *width == output.width() => {
                 of.push(Strided { bytes, stride: *stride });
                 true
+            }
+            (Table::Taken(of), Some(Data::Fixed { bytes, width, stride })) if *width == output.width() => {
+                of.push(Strided { bytes, stride: *stride });
+                // Rows of one that has no order are where they were.
+                taken(cell) == cell.order.is_some()
             }
             (Table::Wide(of), Some(Data::Fixed { bytes, width, stride })) if *width == output.width() => {
                 of.push(Wide::Block(Strided { bytes, stride: *stride }));
@@ -382,7 +404,7 @@ pub(super) fn own_specs(size: usize, row_id: bool, masked: bool, specs: &mut Vec
 fn fill_tensors(
     outputs: &[Output],
     (tables, blocks): (&[Table<'_>], Option<Blocks<'_>>),
-    picks: &Picks<'_>,
+    [picks, taken]: [&Picks<'_>; 2],
     layout: &Layout,
     rows: &Rows<'_>,
     row_id: bool,
@@ -408,16 +430,25 @@ fn fill_tensors(
         let width = output.width();
         match (&output.form, &tables[at]) {
             (Form::Fixed, Table::Small(offset)) => small.push((next(), *offset, width)),
-            (Form::Fixed | Form::Pack, Table::Fixed(cells)) if (1..=NARROW).contains(&width) && !picks.runs => {
+            (Form::Fixed, Table::Taken(cells)) => {
+                by_rows(&mut jobs, next(), *taken, width, &[0], move |to, range| {
+                    gather::fixed(to, *taken, range, cells, width);
+                });
+            }
+            (Form::Fixed | Form::Pack, Table::Fixed(cells))
+                if (1..=NARROW).contains(&width) && picks.runs.is_empty() =>
+            {
                 narrow.push((next(), cells, width));
             }
             (Form::Fixed | Form::Pack, Table::Fixed(cells)) => {
-                by_rows(&mut jobs, next(), *picks, width, &[0], move |to, rows| {
-                    gather::fixed(to, rows, cells, width, picks.runs);
+                by_rows(&mut jobs, next(), *picks, width, &[0], move |to, range| {
+                    gather::fixed(to, *picks, range, cells, width);
                 })
             }
             (Form::Fixed, Table::Wide(cells)) => {
-                by_rows(&mut jobs, next(), *picks, width, &[0], move |to, rows| gather::wide(to, rows, cells, width));
+                by_rows(&mut jobs, next(), *picks, width, &[0], move |to, range| {
+                    gather::wide(to, &picks.rows[range], cells, width);
+                });
             }
             (Form::Ragged(levels, limit), Table::Lists(cells)) => {
                 let starts = &layout.outputs[at].1;
@@ -465,9 +496,10 @@ fn fill_tensors(
             _ => {}
         }
         if let Some(columns) = output.valid {
-            let (cells, runs) = (&masks[at], picks.runs);
-            by_rows(&mut jobs, next(), *picks, columns, &[0], move |to, rows| {
-                gather::fixed(to, rows, cells, columns, runs)
+            let picks = if matches!(tables[at], Table::Taken(_)) { taken } else { picks };
+            let cells = &masks[at];
+            by_rows(&mut jobs, next(), *picks, columns, &[0], move |to, range| {
+                gather::fixed(to, *picks, range, cells, columns);
             });
         }
     }
@@ -490,7 +522,7 @@ fn fill_tensors(
         jobs.push((0, Box::new(fill_mask)));
     }
     tiles(&mut jobs, narrow, picks, move |tile, rows| {
-        tile.into_iter().for_each(|(to, cells, width)| gather::fixed(to, rows, cells, width, false));
+        tile.into_iter().for_each(|(to, cells, width)| gather::each(to, rows, cells, width));
     });
     if let Some(blocks) = blocks {
         tiles(&mut jobs, small, picks, move |tile, picked| rows::gather(tile, picked, blocks));
@@ -512,7 +544,7 @@ fn by_rows<'a>(
     picks: Picks<'a>,
     width: usize,
     pad: &'a [u8],
-    work: impl Fn(&mut [u8], &[(u32, u32)]) + Clone + Send + 'a,
+    work: impl Fn(&mut [u8], Range<usize>) + Clone + Send + 'a,
 ) {
     let (real, padding) = tensor.split_at_mut(picks.rows.len() * width);
     if !padding.is_empty() {
@@ -522,9 +554,10 @@ fn by_rows<'a>(
         return;
     }
     let rows = (PIECE / width).clamp(1, ROWS);
-    for (at, (tensor, picked)) in real.chunks_mut(rows * width).zip(picks.rows.chunks(rows)).enumerate() {
-        let work = work.clone();
-        jobs.push((at * rows, Box::new(move || work(tensor, picked))));
+    for (at, tensor) in real.chunks_mut(rows * width).enumerate() {
+        let (work, first) = (work.clone(), at * rows);
+        let range = first..first + tensor.len() / width;
+        jobs.push((first, Box::new(move || work(tensor, range))));
     }
 }
 
@@ -587,7 +620,9 @@ fn padded<'a>(
 ) -> Result<()> {
     let levels = padding.limit.lengths.len();
     let row = padding.limit.lengths.iter().product::<usize>() * width;
-    by_rows(jobs, next(), picks, row, &padding.fill, move |to, rows| lists::padded(to, cells, rows, padding, width));
+    by_rows(jobs, next(), picks, row, &padding.fill, move |to, range| {
+        lists::padded(to, cells, &picks.rows[range], padding, width);
+    });
     for level in 0..levels {
         let lengths = integers(next())?;
         jobs.push((0, Box::new(move || lists::lengths(lengths, cells, picks.rows, padding, level))));

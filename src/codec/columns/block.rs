@@ -9,6 +9,7 @@ use arrow::util::display::{ArrayFormatter, FormatOptions};
 
 use super::output::{Form, Member, Output};
 use super::rows::RowLayout;
+use super::take_order::TakeOrder;
 use super::{bytes, pack, rows, strings};
 use crate::codec::npy::NpyDecoder;
 use crate::error::{Error, Place, Result};
@@ -194,6 +195,22 @@ pub(super) struct Part {
     pub(super) bad: Vec<Bad>,
     /// The root column, kept for packed columns until they are cast: to show what does not fit.
     pub(super) root: Option<ArrayRef>,
+    /// Whether `data` and `valid` are in the order of [`RowGroupBlock::order`], and not in that of the row group.
+    pub(super) in_take_order: bool,
+}
+
+impl Part {
+    /// Puts its values in the order in which batches take them, if they are small and of one width.
+    pub(super) fn sort(&mut self, order: &TakeOrder) {
+        let Data::Fixed { bytes, width, stride } = &mut self.data else { return };
+        if width != stride {
+            return;
+        }
+        let valid = self.valid.as_ref().map(|valid| order.sorted(valid, 1));
+        if let (Some(sorted), None | Some(Some(_))) = (order.sorted(bytes, *width), &valid) {
+            (*bytes, self.valid, self.in_take_order) = (sorted, valid.flatten(), true);
+        }
+    }
 }
 
 /// One root column of a row group, prepared, or a pack of several.
@@ -223,6 +240,8 @@ pub struct RowGroupBlock {
     pub(super) parts: Vec<Part>,
     /// The small ones among them once more as rows, if they lie side by side.
     pub(super) small: Option<rows::Rows>,
+    /// The order that the small ones are in instead, if it was known.
+    pub(super) order: Option<TakeOrder>,
     /// Rows that are bad in any column, if there are some.
     pub(super) bad: Option<RowSet>,
     memory: usize,
@@ -256,6 +275,7 @@ pub(super) fn cells(
     outputs: &[Output],
     prepared: Vec<PreparedColumn>,
     layout: Option<&Arc<RowLayout>>,
+    order: Option<TakeOrder>,
     place: Place,
 ) -> Result<RowGroupBlock> {
     let rows = prepared.first().map_or(usize::MAX, |first| first.rows);
@@ -288,13 +308,15 @@ pub(super) fn cells(
         };
         made.push(part);
     }
-    let small = layout.and_then(|layout| rows::side_by_side(layout, outputs, &mut made, rows));
+    let order = order.filter(|_| made.iter().any(|part| part.in_take_order)).map(TakeOrder::settled);
+    let moved = layout.filter(|_| order.is_none());
+    let small = moved.and_then(|layout| rows::side_by_side(layout, outputs, &mut made, rows));
     let mut bad: Option<RowSet> = None;
     for entry in made.iter().flat_map(|part| &part.bad) {
         bad.get_or_insert_default().add(&entry.rows);
     }
-    let memory = distinct(&made, |_| true) + beside(&made);
-    Ok(RowGroupBlock { rows, place, parts: made, small, bad, memory })
+    let memory = distinct(&made, |_| true) + beside(&made) + order.as_ref().map_or(0, TakeOrder::memory);
+    Ok(RowGroupBlock { rows, place, parts: made, small, order, bad, memory })
 }
 
 /// Bytes of the buffers of `parts` that `counts` takes, each once.

@@ -1,5 +1,7 @@
 //! The hot loop: rows from anywhere in many row groups, side by side in a tensor.
 
+use std::ops::Range;
+
 use crate::page::PagedRows;
 
 /// The rows of a batch: cell and row of each, in range, then padding up to `size`.
@@ -7,15 +9,34 @@ use crate::page::PagedRows;
 pub(super) struct Picks<'a> {
     pub(super) rows: &'a [(u32, u32)],
     pub(super) size: usize,
-    /// Rows per run of consecutive ones, on average, is large enough to copy run by run.
-    pub(super) runs: bool,
+    /// The [`runs`] of the rows, if they are long.
+    pub(super) runs: &'a [Run],
 }
 
-impl<'a> Picks<'a> {
-    pub(super) fn new(rows: &'a [(u32, u32)], size: usize) -> Self {
-        let breaks = rows.windows(2).filter(|pair| !follows(pair[0], pair[1])).count();
-        Self { rows, size, runs: breaks * 8 < rows.len() }
+/// Rows of a batch that follow each other in a cell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Run {
+    /// The first one's number in the batch. The run ends where the next one begins.
+    first: usize,
+    cell: u32,
+    row: u32,
+}
+
+/// The runs of `rows`; none if they are so short on average that they are not worth being copied run by run.
+pub(super) fn runs(rows: &[(u32, u32)]) -> Vec<Run> {
+    let breaks = rows.windows(2).filter(|pair| !follows(pair[0], pair[1])).count();
+    if breaks * 8 >= rows.len() {
+        return Vec::new();
     }
+    let mut found = Vec::with_capacity(breaks + 1);
+    let mut before = None;
+    for (first, (cell, row)) in rows.iter().copied().enumerate() {
+        if before.is_none_or(|before| !follows(before, (cell, row))) {
+            found.push(Run { first, cell, row });
+        }
+        before = Some((cell, row));
+    }
+    found
 }
 
 fn follows(first: (u32, u32), second: (u32, u32)) -> bool {
@@ -65,15 +86,21 @@ pub(super) fn wide(mut output: &mut [u8], rows: &[(u32, u32)], cells: &[Wide<'_>
     }
 }
 
-/// Copies row after row of `width` bytes; `output` is as long as the rows.
+/// Copies the rows `range` of a batch, of `width` bytes; `output` is as long as they are.
 ///
 /// `cells` holds each row group's rows; every pick lies within them.
-pub(super) fn fixed(output: &mut [u8], rows: &[(u32, u32)], cells: &[Strided<'_>], width: usize, runs: bool) {
+pub(super) fn fixed(output: &mut [u8], picks: Picks<'_>, range: Range<usize>, cells: &[Strided<'_>], width: usize) {
+    if !picks.runs.is_empty() && cells.iter().all(|cell| cell.stride == width) {
+        by_run(output, picks, range, cells, width);
+    } else {
+        each(output, &picks.rows[range], cells, width);
+    }
+}
+
+/// As [`fixed`], row after row.
+pub(super) fn each(output: &mut [u8], rows: &[(u32, u32)], cells: &[Strided<'_>], width: usize) {
     if width == 0 {
         return;
-    }
-    if runs && cells.iter().all(|cell| cell.stride == width) {
-        return by_run(output, rows, cells, width);
     }
     match width {
         1 => sized::<1>(output, rows, cells),
@@ -105,14 +132,50 @@ fn sized<const WIDTH: usize>(output: &mut [u8], rows: &[(u32, u32)], cells: &[St
 }
 
 /// One copy per run of consecutive rows.
-fn by_run(mut output: &mut [u8], rows: &[(u32, u32)], cells: &[Strided<'_>], width: usize) {
-    let mut at = 0;
-    while let Some((cell, row)) = rows.get(at) {
-        let len = 1 + rows[at..].windows(2).take_while(|pair| follows(pair[0], pair[1])).count();
-        let start = *row as usize * width;
-        let (now, later) = output.split_at_mut(len * width);
-        now.copy_from_slice(&cells[*cell as usize].bytes[start..start + len * width]);
+fn by_run(mut output: &mut [u8], picks: Picks<'_>, range: Range<usize>, cells: &[Strided<'_>], width: usize) {
+    let mut at = range.start;
+    let first = picks.runs.partition_point(|run| run.first <= at).saturating_sub(1);
+    let ends = picks.runs[first..].iter().skip(1).map(|next| next.first).chain([picks.rows.len()]);
+    for (run, end) in picks.runs[first..].iter().zip(ends) {
+        let count = end.min(range.end) - at;
+        let start = (run.row as usize + at - run.first) * width;
+        let (now, later) = output.split_at_mut(count * width);
+        now.copy_from_slice(&cells[run.cell as usize].bytes[start..start + count * width]);
         output = later;
-        at += len;
+        at += count;
+        if at >= range.end {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_are_cut_where_a_row_does_not_follow() {
+        let mut rows: Vec<(u32, u32)> = (0..20).map(|row| (1, 7 + row)).chain((3..40).map(|row| (0, row))).collect();
+        let run = |first, cell, row| Run { first, cell, row };
+        assert_eq!(runs(&rows), [run(0, 1, 7), run(20, 0, 3)]);
+        rows.push((0, 41));
+        assert_eq!(runs(&rows), [run(0, 1, 7), run(20, 0, 3), run(57, 0, 41)]);
+        assert_eq!(runs(&[(0, 1), (0, 3), (0, 5)]), [], "too short");
+        assert!(!follows((0, u32::MAX), (0, 0)));
+    }
+
+    #[test]
+    fn runs_and_single_rows_give_the_same() {
+        let bytes: Vec<u8> = (0..100).collect();
+        let cells = [Strided { bytes: &bytes, stride: 1 }, Strided { bytes: &bytes[50..], stride: 1 }];
+        let rows: Vec<(u32, u32)> = (0..20).map(|row| (1, 7 + row)).chain((3..40).map(|row| (0, row))).collect();
+        let found = runs(&rows);
+        let picks = Picks { rows: &rows, size: rows.len(), runs: &found };
+        for range in [0..57, 0..20, 20..57, 5..19, 19..21, 30..31, 56..57, 4..4] {
+            let (mut by_run, mut single) = (vec![0; range.len()], vec![0; range.len()]);
+            fixed(&mut by_run, picks, range.clone(), &cells, 1);
+            each(&mut single, &rows[range.clone()], &cells, 1);
+            assert_eq!(by_run, single, "rows {range:?}");
+        }
     }
 }

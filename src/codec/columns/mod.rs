@@ -31,6 +31,7 @@ mod select;
 mod shaped;
 mod sizes;
 mod strings;
+mod take_order;
 mod vector;
 mod watched;
 
@@ -50,6 +51,7 @@ use self::output::{Form, Member, Output};
 pub use self::row_errors::BadRow;
 use self::rows::RowLayout;
 pub use self::select::{check_excluded, means as column_is_meant, roots};
+pub(crate) use self::take_order::TakeOrder;
 pub(crate) use self::vector::length as vector_length;
 pub(crate) use self::watched::Watched;
 use crate::error::{Error, Place, Result};
@@ -147,8 +149,8 @@ impl Columns {
         only
     }
 
-    /// Whether batches take their rows from anywhere: then the small columns of a row group are kept side by side, which costs a
-    /// pass over it and saves a cache miss per value.
+    /// Whether batches take their rows from anywhere: then the small columns of a row group are put in the order in which batches take
+    /// its rows, or side by side where that is not known, which costs a pass over it and saves a cache miss per value.
     #[must_use]
     pub fn shuffled(mut self, yes: bool) -> Self {
         self.small = yes.then(|| RowLayout::of(&self.outputs)).flatten().map(Arc::new);
@@ -186,6 +188,14 @@ impl Columns {
         Ok(PreparedColumn { name: Arc::clone(name), rows: array.len(), made: Made::Members(parts) })
     }
 
+    /// Puts those of its columns that are small in the order in which batches take their rows.
+    pub(crate) fn sort(&self, prepared: &mut PreparedColumn, order: &TakeOrder) {
+        let (Some(layout), Made::Members(parts)) = (&self.small, &mut prepared.made) else { return };
+        let small = |at: usize| self.outputs.iter().position(|output| output.members == [at] && output.is_fixed());
+        let small = |at: usize| small(at).is_some_and(|output| layout.offset(output).is_some());
+        parts.iter_mut().filter(|(at, _)| small(*at)).for_each(|(_, part)| part.sort(order));
+    }
+
     /// Packs of `rows` rows straight from pages, which `pages` gives for the number of a root column: those packs for which this
     /// can be done, each with the root columns that need not be decoded and prepared for [`cells`](Self::cells) any more.
     pub(crate) fn packs(
@@ -213,7 +223,14 @@ impl Columns {
         let (name, at, output) = self.stays(root)?;
         let pages = pages(&|row| output.leaves(row))?;
         let (member, rows) = (&self.members[at], pages.rows());
-        let part = Part { data: Data::Pages(pages), dtype: member.dtype, valid: None, bad: Vec::new(), root: None };
+        let part = Part {
+            data: Data::Pages(pages),
+            dtype: member.dtype,
+            valid: None,
+            bad: Vec::new(),
+            root: None,
+            in_take_order: false,
+        };
         Some(PreparedColumn { name: Arc::clone(name), rows, made: Made::Members(vec![(at, part)]) })
     }
 
@@ -237,7 +254,22 @@ impl Columns {
     /// # Errors
     /// [`Error::Corrupt`] if the columns differ in length, or one is missing.
     pub fn cells(&self, prepared: Vec<PreparedColumn>, place: Place) -> Result<RowGroupBlock> {
-        block::cells(&self.members, &self.outputs, prepared, self.small.as_ref(), place)
+        self.cells_in(None, prepared, place)
+    }
+
+    /// As [`cells`](Self::cells), of columns that were [sorted](Self::sort) in `order`.
+    pub(crate) fn cells_in(
+        &self,
+        order: Option<TakeOrder>,
+        prepared: Vec<PreparedColumn>,
+        place: Place,
+    ) -> Result<RowGroupBlock> {
+        block::cells(&self.members, &self.outputs, prepared, self.small.as_ref(), order, place)
+    }
+
+    /// Whether there are columns that are worth being [sorted](Self::sort).
+    pub(crate) fn sorts(&self) -> bool {
+        self.small.is_some()
     }
 
     /// Gathers the rows of one step into one slab, decodes its images in place, and says which rows were bad.

@@ -127,6 +127,11 @@ pub(super) struct Padding {
 }
 
 impl Output {
+    /// Whether it is a tensor of one shape, made of one column.
+    pub(super) fn is_fixed(&self) -> bool {
+        matches!(self.form, Form::Fixed)
+    }
+
     pub(super) fn is_arrow(&self) -> bool {
         matches!(self.form, Form::Bytes(..) | Form::Nested(..) | Form::Arrow(_))
     }

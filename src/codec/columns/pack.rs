@@ -80,7 +80,7 @@ pub(super) fn pack(output: &Output, members: &[Member], parts: Vec<Part>, rows: 
     bad.extend(parts.into_iter().flat_map(|part| part.bad));
     let width = columns * output.dtype.size();
     let data = Data::Fixed { bytes, width, stride: width };
-    Ok(Part { data, dtype: output.dtype, valid, bad, root: None })
+    Ok(Part { data, dtype: output.dtype, valid, bad, root: None, in_take_order: false })
 }
 
 /// The pack of `rows` rows straight from the pages of its columns, whose root numbers are `roots`: side by side, so that the
@@ -113,7 +113,7 @@ pub(super) fn from_pages(
         _ => stream::<u64>(columns, rows),
     }?;
     let data = Data::Fixed { bytes, width, stride: width };
-    Some(Part { data, dtype: to, valid: None, bad: Vec::new(), root: None })
+    Some(Part { data, dtype: to, valid: None, bad: Vec::new(), root: None, in_take_order: false })
 }
 
 /// The row-major matrix of these columns; `None` where one cannot be read.

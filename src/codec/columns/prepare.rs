@@ -30,11 +30,12 @@ enum Level {
     Fixed(usize),
 }
 
-/// The rows that hold a null, as far as they are known.
+/// The rows that hold a null, as far as they are known, if anybody asks for them.
 #[derive(Debug)]
 struct Walk {
     rows: usize,
     levels: Vec<Level>,
+    noted: bool,
     nulls: Option<RowSet>,
 }
 
@@ -49,7 +50,7 @@ impl Walk {
 
     /// Notes the rows of null elements of the current level.
     fn note(&mut self, nulls: Option<&NullBuffer>) {
-        let Some(nulls) = nulls else { return };
+        let Some(nulls) = nulls.filter(|_| self.noted) else { return };
         let mut rows = self.nulls.take().unwrap_or_else(|| RowSet::new(self.rows));
         for element in absent(nulls).set_indices() {
             if let Some(row) = self.row_of(element) {
@@ -82,7 +83,8 @@ pub(super) fn part(member: &Member, root: &ArrayRef, limit: Option<&Limit>) -> C
     if matches!(member.held, Held::Dense(_) | Held::Sparse | Held::Indices) {
         return vector::part(member, root);
     }
-    let mut walk = Walk { rows: root.len(), levels: Vec::new(), nulls: None };
+    let noted = !matches!(member.nulls, NullPlan::Fill(_));
+    let mut walk = Walk { rows: root.len(), levels: Vec::new(), noted, nulls: None };
     let mut array = Arc::clone(root);
     let mut nulls: Option<NullBuffer> = None;
     for step in &member.leaf.steps {
@@ -219,7 +221,14 @@ fn long(member: &Member, walk: &Walk, offsets: &[Offsets], limit: &Limit, root: 
 
 /// RowGroupBlock that are kept as Arrow arrays: of their own type, or lists of the strings that are in them.
 fn held(member: &Member, array: &ArrayRef, nulls: Option<NullBuffer>, root: &ArrayRef) -> Checked<Part> {
-    let part = |array, bad| Part { data: Data::Nested(array), dtype: DType::Uint8, valid: None, bad, root: None };
+    let part = |array, bad| Part {
+        data: Data::Nested(array),
+        dtype: DType::Uint8,
+        valid: None,
+        bad,
+        root: None,
+        in_take_order: false,
+    };
     match &member.held {
         Held::Arrow(ty) => Ok(part(cast(array, ty).map_err(|error| error.to_string())?, Vec::new())),
         Held::Strings(decoder, axes, text) => {
@@ -251,7 +260,7 @@ fn text(member: &Member, walk: &Walk, array: &ArrayRef, nulls: Option<NullBuffer
     } else {
         Data::Nested(bytes::nested(&array, is_text, member.nulls.text(), &walk.offsets())?)
     };
-    Ok(Part { data, dtype: DType::Uint8, valid: None, bad: Vec::new(), root: None })
+    Ok(Part { data, dtype: DType::Uint8, valid: None, bad: Vec::new(), root: None, in_take_order: false })
 }
 
 fn numbers(
@@ -267,8 +276,15 @@ fn numbers(
         walk.levels.push(Level::Fixed(length));
     }
     let mut misfit = None;
+    let zero = vec![0; member.dtype.size()];
+    let value = if let NullPlan::Fill(value) = &member.nulls { value } else { &zero };
+    // Most often a null is to be zero, and is zero already.
+    let settled = |nulls: &NullBuffer| {
+        dtype == member.dtype
+            && absent(nulls).set_indices().all(|at| bytes.get(at * value.len()..(at + 1) * value.len()) == Some(value))
+    };
     // A pack converts and copies its columns in one pass of its own; only nulls have to be settled here.
-    if (dtype != member.dtype && !member.packed) || nulls.is_some() {
+    if (dtype != member.dtype && !member.packed) || nulls.as_ref().is_some_and(|nulls| !settled(nulls)) {
         let elements = bytes.len() / dtype.size();
         let mut output = MutableBuffer::from_len_zeroed(elements * member.dtype.size());
         if !convert(dtype, &bytes, member.dtype, &mut output) {
@@ -288,8 +304,6 @@ fn numbers(
             misfit = Some(rows).filter(|rows| !rows.is_empty());
         }
         if let Some(nulls) = &nulls {
-            let zero = vec![0; member.dtype.size()];
-            let value = if let NullPlan::Fill(value) = &member.nulls { value } else { &zero };
             for element in absent(nulls).set_indices() {
                 let at = element * value.len();
                 number::fill(&mut output[at..at + value.len()], value);
@@ -310,7 +324,7 @@ fn numbers(
     };
     let bad = misfit.map(|rows| bad(member, rows, Cause::Misfit(member.dtype), root));
     let root = member.packed.then(|| Arc::clone(root));
-    Ok(Part { data, dtype, valid: None, bad: bad.into_iter().collect(), root })
+    Ok(Part { data, dtype, valid: None, bad: bad.into_iter().collect(), root, in_take_order: false })
 }
 
 impl Member {

@@ -202,7 +202,7 @@ fn finish(
     (nulls, broken, misfits): (RowSet, RowSet, RowSet),
     size: Option<usize>,
 ) -> Part {
-    let mut part = Part { data, dtype: member.dtype, valid: None, bad: Vec::new(), root: None };
+    let mut part = Part { data, dtype: member.dtype, valid: None, bad: Vec::new(), root: None, in_take_order: false };
     let bad = |rows, cause| {
         let (column, array) = (Arc::clone(&member.name), Some(Arc::clone(vectors.array)));
         Bad { column, rows, cause, array }

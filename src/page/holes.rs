@@ -1,0 +1,176 @@
+//! Which values of a flat column are null, page by page, and where those go that are there.
+
+use arrow::array::BooleanBufferBuilder;
+use arrow::buffer::{BooleanBuffer, NullBuffer};
+
+use super::hybrid::{Run, Runs};
+
+/// Bits of a word.
+const WORD: usize = 64;
+
+/// The nulls of a column chunk, as far as it was read.
+#[derive(Debug)]
+pub(crate) struct Holes {
+    /// A bit for each value that was taken: whether it is there.
+    found: BooleanBufferBuilder,
+    /// The same for the page; `None` where all are there.
+    page: Option<BooleanBuffer>,
+    /// Values of the page that were taken or passed over.
+    taken: usize,
+    /// Nulls of all pages so far.
+    nulls: usize,
+}
+
+impl Default for Holes {
+    fn default() -> Self {
+        Self { found: BooleanBufferBuilder::new(0), page: None, taken: 0, nulls: 0 }
+    }
+}
+
+impl Holes {
+    /// Goes to a page with these definition levels of one bit for `count` values; how many of the values are there. `None` if there are
+    /// fewer levels, or others.
+    pub(super) fn turn(&mut self, mut levels: Runs, count: usize) -> Option<usize> {
+        let mut bits = BooleanBufferBuilder::new(count);
+        while bits.len() < count {
+            let left = count - bits.len();
+            match levels.next()? {
+                Run::Repeated(level @ 0..=1, numbers) => bits.append_n(numbers.min(left), level == 1),
+                Run::Repeated(..) => return None,
+                Run::Packed(bytes, numbers) => {
+                    let numbers = numbers.min(left);
+                    if bytes.len() < numbers.div_ceil(8) {
+                        return None;
+                    }
+                    bits.append_packed_range(0..numbers, &bytes);
+                }
+            }
+        }
+        let bits = bits.finish();
+        let there = bits.count_set_bits();
+        self.nulls += count - there;
+        self.page = (there < count).then_some(bits);
+        self.taken = 0;
+        Some(there)
+    }
+
+    /// The next `count` values of the page, if some are null.
+    pub(super) fn take(&mut self, count: usize) -> Option<Present> {
+        let Some(page) = &self.page else {
+            self.found.append_n(count, true);
+            return None;
+        };
+        let bits = page.slice(self.taken, count);
+        self.taken += count;
+        self.found.append_buffer(&bits);
+        Some(Present(bits))
+    }
+
+    /// Passes over the next `count` values; how many of them are there.
+    pub(super) fn pass(&mut self, count: usize) -> usize {
+        let first = self.taken;
+        self.taken += count;
+        self.page.as_ref().map_or(count, |page| page.slice(first, count).count_set_bits())
+    }
+
+    /// Nulls of all pages that were read, those that were passed over included.
+    pub(crate) fn nulls(&self) -> usize {
+        self.nulls
+    }
+
+    /// Of the values that were taken.
+    pub(crate) fn finish(mut self) -> Option<NullBuffer> {
+        Some(NullBuffer::new(self.found.finish())).filter(|nulls| nulls.null_count() > 0)
+    }
+}
+
+/// Some values of a page: a bit for each that is there.
+#[derive(Debug)]
+pub(super) struct Present(BooleanBuffer);
+
+impl Present {
+    /// How many are there.
+    pub(super) fn there(&self) -> usize {
+        self.0.count_set_bits()
+    }
+
+    /// Adds the values to `output`: those of `dense` in their order, and zero for nulls.
+    pub(super) fn spread<T: Copy + Default>(&self, dense: &mut Vec<T>, output: &mut Vec<T>) {
+        // So that there is a next one behind the last, which nobody takes.
+        dense.push(T::default());
+        let (mut next, mut left) = (0, self.0.len());
+        output.reserve(left);
+        for word in self.0.bit_chunks().iter_padded().take(left.div_ceil(WORD)) {
+            let count = left.min(WORD);
+            left -= count;
+            if word == u64::MAX {
+                output.extend_from_slice(&dense[next..next + WORD]);
+                next += WORD;
+                continue;
+            }
+            let mut values = [T::default(); WORD];
+            for (at, value) in values.iter_mut().enumerate() {
+                let there = (word >> at & 1) as usize;
+                *value = if there == 1 { dense[next] } else { T::default() };
+                next += there;
+            }
+            output.extend_from_slice(&values[..count]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A bit-packed run of these bits, in groups of eight.
+    fn packed(bits: &[bool]) -> Vec<u8> {
+        let mut bytes = vec![(bits.len().div_ceil(8) << 1 | 1) as u8];
+        bytes.extend(
+            bits.chunks(8).map(|bits| bits.iter().enumerate().map(|(at, bit)| u8::from(*bit) << at).sum::<u8>()),
+        );
+        bytes
+    }
+
+    #[test]
+    fn values_go_between_the_nulls() {
+        for pattern in [1_usize, 2, 3, 7, 64, 65, 1000] {
+            // A repeated run that ends within a byte, then a packed one.
+            let bits: Vec<bool> = (0..200).map(|at| at % pattern != 0).collect();
+            let mut levels = vec![3 << 1, 1];
+            levels.extend(packed(&bits));
+            let all: Vec<bool> = [true; 3].into_iter().chain(bits).collect();
+            let mut holes = Holes::default();
+            let there = holes.turn(Runs::new(levels.into(), 1), 203).unwrap();
+            assert_eq!(there, all.iter().filter(|bit| **bit).count());
+            let (mut output, mut next) = (Vec::new(), 1_u32);
+            let first = holes.pass(5);
+            assert_eq!(first, all[..5].iter().filter(|bit| **bit).count());
+            for count in [70, 128] {
+                let page = holes.take(count).unwrap();
+                let mut dense: Vec<u32> = (next..).take(page.there()).collect();
+                next += page.there() as u32;
+                page.spread(&mut dense, &mut output);
+            }
+            let mut value = 0;
+            let expected = all[5..].iter().map(|bit| {
+                value += u32::from(*bit);
+                if *bit { value } else { 0 }
+            });
+            assert_eq!(output, expected.collect::<Vec<_>>(), "every {pattern}");
+            assert_eq!(holes.nulls(), all.iter().filter(|bit| !**bit).count());
+            let nulls = holes.finish();
+            assert!((0..198).all(|at| nulls.as_ref().is_none_or(|nulls| nulls.is_valid(at)) == all[5 + at]));
+        }
+    }
+
+    #[test]
+    fn levels_that_are_cut_off_or_beyond_one_are_refused() {
+        let turn = |levels: &[u8], count| Holes::default().turn(Runs::new(levels.to_vec().into(), 1), count);
+        assert_eq!(turn(&[4 << 1, 1], 4), Some(4));
+        assert_eq!(turn(&[4 << 1, 1], 5), None, "too few");
+        assert_eq!(turn(&[4 << 1, 2], 4), None, "a level of two");
+        assert_eq!(turn(&[2 << 1 | 1, 0xff], 9), None, "a packed run that is cut off");
+        assert_eq!(turn(&[], 0), Some(0));
+    }
+}
