@@ -140,17 +140,17 @@ class Loader(BaseLoader[Any]):
         if uneven:
             problem = f"{_columns(uneven)} varies in length, and has no place in a global array"
             raise ShardingError(f"option sharding: {problem}; pad it: lists={{...: Padded(n)}}", option="sharding")
-        problem = self._uneven(rows) or _refused(sharding, columns, rows)
-        if problem is not None:
+        wrong = self._uneven(rows) or _refused(sharding, columns, rows)
+        if wrong is not None:
             option = "global_batch_size" if rows % self.world_size else "batch_size"
-            raise ShardingError(f"option {option}: {problem}", option=option)
+            raise ShardingError(f"option {option}: {wrong}", option=option)
         # Under "short" and "even" the last steps have fewer.
         steps = len(self)
         for last in sorted({self._native.step_rows(step) for step in range(max(steps - 2, 0), steps)} - {rows}):
-            problem = self._uneven(last) or _refused(sharding, columns, last)
-            if problem is not None:
+            wrong = self._uneven(last) or _refused(sharding, columns, last)
+            if wrong is not None:
                 hint = "use tail='pad', whose batches are all alike, or 'drop'"
-                raise ShardingError(f"option tail: at the end of an epoch {problem}; {hint}", option="tail")
+                raise ShardingError(f"option tail: at the end of an epoch {wrong}; {hint}", option="tail")
 
     def _uneven(self, rows: int) -> str | None:
         if rows % self.world_size == 0:

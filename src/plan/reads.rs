@@ -299,7 +299,7 @@ mod tests {
     fn the_rows_of_a_last_step_have_their_owners() {
         for tail in [Tail::Short, Tail::Even, Tail::Pad] {
             for (rows, world) in (1..40).flat_map(|rows| (1..9).map(move |world| (rows, world))) {
-                let cuts = Cuts::new(tail, 9, rows, world);
+                let cuts = Cuts::new(tail, 9, rows, world).in_one_lane(rows % 2 == 0);
                 for (step, rank) in (0..cuts.steps()).flat_map(|step| (0..world).map(move |rank| (step, rank))) {
                     let share = Share::new(rank, world).unwrap();
                     let (own, dealt) = (cuts.own(step, share), cuts.dealt(step, share));

@@ -39,7 +39,8 @@ pub enum Shuffle {
 #[serde(rename_all = "snake_case")]
 pub enum Tail {
     /// Every rank has ceil(rows left / ranks) rows. Where that is more than are left, rows from the start of the epoch, fewer than there are
-    /// ranks, fill the batches: behind the rows of all ranks, so the last ranks have them. One rank alone gets exactly what is left.
+    /// ranks, fill the batches. In one lane, as in file order, they come behind the rows of all ranks, else at most one on each. One rank alone
+    /// gets exactly what is left.
     Short,
     /// Every row once: ranks differ by one row at most. The last two steps share their rows where fewer than half a global batch are left,
     /// and are one where ranks of a row each would get none, so that no batch is empty.

@@ -122,7 +122,7 @@ impl Plan {
             None => sources.iter().map(Layout::rows).sum(),
             Some(mix) => mixed_rows(&sources, &interleave, mix.stop)?,
         };
-        let cuts = Cuts::new(spec.tail, spec.global_batch, rows, 1);
+        let cuts = Cuts::new(spec.tail, spec.global_batch, rows, 1).in_one_lane(lanes == 1);
         let fingerprint = fingerprint(manifests);
         let (manifests, sources) = (manifests.to_vec(), sources.into());
         let (lanes, recent) = (u64::from(lanes), Arc::default());
