@@ -10,8 +10,11 @@ const CASTS: &[(&str, &str)] = &[
     ("src/schema/cast.rs", "the one module"),
     ("src/convert/formats/csv.rs", "text to views; other values are shown, not cast"),
     ("src/convert/formats/images.rs", "names of classes and files to text; layout of bytes"),
-    ("src/convert/formats/jsonl.rs", "layout of lists, and floats to wider ones to look for NaN"),
     ("src/convert/values/sample.rs", "a look at some values; none is delivered"),
+    (
+        "src/convert/values/unheld.rs",
+        "layout of lists and dictionaries, floats to wider ones, keys to text: to look at; none is delivered",
+    ),
     ("src/dataset/filter/evaluate.rs", "layout of lists"),
     ("src/dataset/filter/split.rs", "what rows are drawn by; no value is delivered"),
     ("src/dataset/ngram.rs", "times to integers of the same width, floats to wider ones"),

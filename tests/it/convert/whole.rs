@@ -117,7 +117,9 @@ fn no_way_of_naming_a_source_lets_it_be_replaced() {
     for way in ways {
         let options = ConvertOptions { overwrite: true, ..to(Format::Jsonl) };
         let (error, said) = kind(convert(&way, &made, &options, &Progress::default()));
-        assert!(matches!(error, Error::Config { option: "dst", .. }), "{way}: {said}");
+        // Of all directories one has a link into another, so that rows would come twice.
+        let option = if cfg!(unix) && way.ends_with("*/*") { "urls" } else { "dst" };
+        assert!(matches!(error, Error::Config { option: found, .. } if found == option), "{way}: {said}");
         assert_eq!(names(&made), before, "{way}");
     }
     // What only begins at the same place is apart.
