@@ -9,7 +9,7 @@
 //!                                   └─ decode(root)   one Arrow array of the selected rows (CPU)
 //! ```
 //!
-//! Where the one address is a table of Delta Lake, its log says which files there are and which of their rows: see [`delta`].
+//! Where the one address is a table of Delta Lake, its log says which files there are and which of their rows: see `delta`.
 //!
 //! A file is read only as the version that was there when the dataset was opened; see [`store`](crate::store).
 //! Nothing in a file is believed before it was checked: see [`Limits`].

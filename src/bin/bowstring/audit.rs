@@ -251,7 +251,8 @@ impl fmt::Display for Report {
         if self.more_rows {
             writeln!(f, "  and more rows: --rows lists more of them")?;
         }
-        if !(audit.exact && audit.complete) && !self.has_data {
+        let sound = audit.exact && audit.complete;
+        if !sound && !self.has_data {
             writeln!(f, "  name the rows with --data URL")?;
         }
         Ok(())

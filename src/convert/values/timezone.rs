@@ -120,7 +120,7 @@ mod tests {
             let told = shown(&array.slice(1, 1)).unwrap();
             assert_eq!(array_value_to_string(&told, 0).unwrap(), "{t: [1970-01-01T00:00:02Z]}");
             let told = shown(&array).unwrap();
-            let inner = told.as_struct().column(0).as_list::<i32>().values().clone();
+            let inner = Arc::clone(told.as_struct().column(0).as_list::<i32>().values());
             assert_eq!(inner.as_primitive::<TimestampMicrosecondType>().value(2), 2_000_000);
         }
     }

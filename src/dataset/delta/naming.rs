@@ -203,9 +203,6 @@ mod tests {
     fn numbers_win_over_names_where_the_table_goes_by_them() {
         let columns = [column("a", "b", 2, leaf()), column("b", "a", 1, leaf())];
         let message = "message s { optional int32 a = 1; optional int32 b = 2; }";
-        assert_eq!(
-            named(message, &columns, Mapping::Id),
-            "message s { OPTIONAL INT32 b [1]; OPTIONAL INT32 a [2]; }".replace(" [", " [")
-        );
+        assert_eq!(named(message, &columns, Mapping::Id), "message s { OPTIONAL INT32 b [1]; OPTIONAL INT32 a [2]; }");
     }
 }

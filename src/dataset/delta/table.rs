@@ -106,8 +106,8 @@ impl Table {
         };
         let mut files = files.into_iter().map(file).collect::<Result<Vec<_>>>()?;
         files.sort_by(|a, b| a.found.name.cmp(&b.found.name));
-        if let Some([file, _]) = files.array_windows().find(|[a, b]| a.found.name == b.found.name) {
-            return Err(Error::corrupt(place(), format!("it has file {} twice", file.found.name)));
+        if let Some(twice) = files.windows(2).find(|pair| pair[0].found.name == pair[1].found.name) {
+            return Err(Error::corrupt(place(), format!("it has file {} twice", twice[0].found.name)));
         }
         let taken = partitions.iter().map(|column| column.name.clone()).collect();
         let columns = Columns { naming: Naming { columns, taken, mapping }, partitions };
