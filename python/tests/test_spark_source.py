@@ -385,7 +385,7 @@ def test_what_cannot_be_is_said(spark: Any, tmp_path: pathlib.Path) -> None:
     for url, options, word in [
         ("grpc://127.0.0.1:1", {}, "names no dataset"),
         ("s3://bucket/x", {}, "a directory that all executors see"),
-        (str(tmp_path / "x"), {"if_exists": "maybe"}, "none of append"),
+        (str(tmp_path / "x"), {"if_exists": "maybe"}, "is not one of append"),
     ]:
         with pytest.raises(Exception, match=word):
             write(spark.range(1), url, **options)

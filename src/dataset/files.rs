@@ -64,6 +64,8 @@ impl Files {
             }
         };
         let (mut table, mut found) = (None, std::mem::take(&mut listing.files));
+        let version = options.version.map(|version| ("version", version.to_string()));
+        let asked = version.or_else(|| options.timestamp.clone().map(|timestamp| ("timestamp", timestamp)));
         if let Some(root) = listing.table.take() {
             let open = OpenOptions {
                 version: options.version.or(pinned.filter(|_| options.timestamp.is_none())),
@@ -74,9 +76,8 @@ impl Files {
             // What lies beside its files is not of Petastorm.
             beside = Some(None);
             table = Some(opened);
-        } else if options.version.is_some() || options.timestamp.is_some() {
-            let option = if options.version.is_some() { "version" } else { "timestamp" };
-            let problem = format!("{} is no Delta table, and nothing else has versions", shown.join(", "));
+        } else if let Some((option, asked)) = asked {
+            let problem = format!("{asked}: only Delta tables have versions, and {} is not one", shown.join(", "));
             return Err(Error::config(option, problem));
         }
         if let (Index::Auto, Some((index, true))) = (&options.index, &listing.index) {
