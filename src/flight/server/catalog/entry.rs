@@ -381,7 +381,7 @@ mod tests {
         }
         assert_eq!(in_scope(Scope::Own).collect::<Vec<_>>(), ["prefetch", "timeout"]);
         let allowed = ClientLimits::default().allow_options;
-        assert_eq!(allowed.len(), 14, "{allowed:?}");
+        assert_eq!(allowed.len(), 15, "{allowed:?}");
         let few = ClientLimits { allow_options: vec!["seed".into(), "cast".into()], ..ClientLimits::default() };
         let few = entry(json!({}), few).unwrap();
         few.options(&json!({"seed": 1, "cast": {"x": "float32"}})).unwrap();
