@@ -145,6 +145,23 @@ EVERY_KIND: dict[str, Any] = {
 }
 
 
+@pytest.fixture(scope="module")
+def ray_cluster() -> Iterator[None]:
+    """Ray on this machine."""
+    ray = pytest.importorskip("ray")
+    here = {"PYTHONPATH": str(pathlib.Path(bowstring.__file__).parents[1]), "RAY_TRAIN_V2_ENABLED": "1"}
+    ray.init(
+        num_cpus=2,
+        include_dashboard=False,
+        logging_level="error",
+        log_to_driver=False,
+        object_store_memory=100 << 20,
+        runtime_env={"env_vars": here},
+    )
+    yield
+    ray.shutdown()
+
+
 class SlowStore(http.server.ThreadingHTTPServer):
     """Serves one file by ranges; each request for data, or for everything, waits for `delay` seconds."""
 

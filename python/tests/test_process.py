@@ -105,10 +105,9 @@ except KeyboardInterrupt:
 """
 
 
-@pytest.mark.parametrize("while_opening", [False, True])
-def test_ctrl_c_does_not_wait_for_the_store(slow_store: Any, script: Script, while_opening: bool) -> None:
-    store = slow_store(60, everything=while_opening)
-    child = script(INTERRUPTED, store.url)
+def interrupt(store: Any, script: Script, code: str) -> None:
+    """Sends Ctrl-C while ``code`` waits for ``store``: it prints the time of its KeyboardInterrupt, and ends."""
+    child = script(code, store.url)
     assert store.asked.wait(30)
     time.sleep(0.2)
     sent = time.time()
@@ -118,6 +117,11 @@ def test_ctrl_c_does_not_wait_for_the_store(slow_store: Any, script: Script, whi
     assert child.returncode == 0, err
     assert float(out) - sent < 15, f"{float(out) - sent:.2f} s until KeyboardInterrupt"
     assert exited - sent < 18, f"{exited - sent:.2f} s until the process was gone"
+
+
+@pytest.mark.parametrize("while_opening", [False, True])
+def test_ctrl_c_does_not_wait_for_the_store(slow_store: Any, script: Script, while_opening: bool) -> None:
+    interrupt(slow_store(60, everything=while_opening), script, INTERRUPTED)
 
 
 LOOKED = """
@@ -134,15 +138,7 @@ except KeyboardInterrupt:
 
 
 def test_ctrl_c_does_not_wait_for_a_look_at_integers(slow_store: Any, script: Script) -> None:
-    store = slow_store(60, everything=False)
-    child = script(LOOKED, store.url)
-    assert store.asked.wait(30)
-    time.sleep(0.2)
-    sent = time.time()
-    child.send_signal(signal.SIGINT)
-    out, err = child.communicate(timeout=20)
-    assert child.returncode == 0, err
-    assert float(out) - sent < 15, f"{float(out) - sent:.2f} s until KeyboardInterrupt"
+    interrupt(slow_store(60, everything=False), script, LOOKED)
 
 
 INTERRUPTED_OFTEN = """

@@ -34,7 +34,7 @@ pub fn buffer_bytes(len: usize) -> usize {
     len.max(1).div_ceil(SIZE_CLASS).saturating_mul(SIZE_CLASS)
 }
 
-/// A byte budget. `used + kept <= budget` always, except for [`Reservation::grow`].
+/// A byte budget. `used + kept <= budget` always, except for [`Reservation::grow`]; spare buffers, at most 8 MiB, are beside it.
 #[derive(Debug)]
 pub struct Pool {
     allocator: Arc<dyn HostAllocator>,
@@ -113,14 +113,17 @@ impl State {
 impl Pool {
     /// A pool of `budget` bytes whose buffers come from `allocator`.
     pub fn new(allocator: Arc<dyn HostAllocator>, budget: usize) -> Arc<Self> {
-        caching_allocator::lend(recyclable(budget));
-        Arc::new(Self { allocator, budget, most_spare: 0, state: Mutex::default() })
+        Self::keeping(0, allocator, budget)
     }
 
     /// The same, which keeps some buffers that come back beyond its budget: for memory that is nobody else's meanwhile.
     pub(crate) fn with_spare(allocator: Arc<dyn HostAllocator>, budget: usize) -> Arc<Self> {
+        Self::keeping(SPARE, allocator, budget)
+    }
+
+    fn keeping(most_spare: usize, allocator: Arc<dyn HostAllocator>, budget: usize) -> Arc<Self> {
         caching_allocator::lend(recyclable(budget));
-        Arc::new(Self { allocator, budget, most_spare: SPARE, state: Mutex::default() })
+        Arc::new(Self { allocator, budget, most_spare, state: Mutex::default() })
     }
 
     /// The budget, in bytes.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::groups::{Slot, TakeOrderOf};
+use super::groups::{Slot, TakenBy};
 use super::reader::{Live, Member, STEPS_AHEAD, Shared, State, Turn, WindowKey, Work, key};
 use super::window::Window;
 use crate::error::{Error, Result};
@@ -210,7 +210,7 @@ impl Ahead {
                     let slot = Slot::new(window.source, *group);
                     self.wait_to_read(turn, &slot).await?;
                     let reservation = self.reserve(turn, &slot, &slots).await?;
-                    let order = TakeOrderOf { plan: Arc::clone(&self.shared.plan), window: Arc::clone(&named) };
+                    let order = TakenBy { plan: Arc::clone(&self.shared.plan), window: Arc::clone(&named) };
                     self.shared.loads.start(&self.shared.job, &slot, order, reservation);
                     self.remember(key, &slot);
                     self.partial.push(Arc::clone(&slot));

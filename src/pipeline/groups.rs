@@ -140,15 +140,15 @@ struct Loading {
     most: usize,
 }
 
-/// What tells the order in which the rows of a row group are taken.
+/// Who takes the rows of a row group, which tells in which order.
 #[derive(Debug)]
-pub(super) struct TakeOrderOf {
+pub(super) struct TakenBy {
     pub(super) plan: Arc<dyn Order>,
     /// The window that the row group is read for.
     pub(super) window: Arc<WindowUse>,
 }
 
-impl TakeOrderOf {
+impl TakenBy {
     /// That of the `rows` decoded rows of row group `group`, if it is of use. Rows of an ngram lie in several windows of it.
     fn find(&self, source: &Source, group: usize, rows: usize) -> Option<TakeOrder> {
         if !source.columns.sorts() || source.dataset.has_ngrams() {
@@ -174,7 +174,7 @@ impl Loads {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn start(&self, job: &Arc<Job>, slot: &Arc<Slot>, order: TakeOrderOf, reservation: Reservation) {
+    pub(super) fn start(&self, job: &Arc<Job>, slot: &Arc<Slot>, order: TakenBy, reservation: Reservation) {
         let mut loading = self.lock();
         while loading.tasks.try_join_next().is_some() {}
         loading.tasks.spawn(load(Arc::clone(job), Arc::clone(slot), order, reservation));
@@ -193,7 +193,7 @@ impl Loads {
 }
 
 /// Fetches and decodes the row group of `slot`, within `reservation`.
-async fn load(job: Arc<Job>, slot: Arc<Slot>, order: TakeOrderOf, reservation: Reservation) {
+async fn load(job: Arc<Job>, slot: Arc<Slot>, order: TakenBy, reservation: Reservation) {
     let result = read_and_decode(&job, &slot, order, reservation).await;
     slot.finish(result);
 }
@@ -201,7 +201,7 @@ async fn load(job: Arc<Job>, slot: Arc<Slot>, order: TakeOrderOf, reservation: R
 async fn read_and_decode(
     job: &Arc<Job>,
     slot: &Arc<Slot>,
-    order: TakeOrderOf,
+    order: TakenBy,
     mut reservation: Reservation,
 ) -> Result<(Arc<RowGroupBlock>, Reservation)> {
     let (source, group) = (slot.source as usize, slot.group as usize);

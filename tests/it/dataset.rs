@@ -8,5 +8,5 @@ mod trees;
 mod twice;
 mod values;
 
-pub(crate) use http::{Marks, Server};
+pub(crate) use http::{Marks, PINNED, Server};
 pub(crate) use support::{open, read_all, read_group, runtime};

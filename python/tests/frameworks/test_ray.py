@@ -5,7 +5,6 @@ from __future__ import annotations
 import pathlib
 import pickle
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
 import bowstring
@@ -30,22 +29,6 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    """Ray on this machine."""
-    here = {"PYTHONPATH": str(pathlib.Path(bowstring.__file__).parents[1])}
-    ray.init(
-        num_cpus=2,
-        include_dashboard=False,
-        logging_level="error",
-        log_to_driver=False,
-        object_store_memory=100 << 20,
-        runtime_env={"env_vars": here},
-    )
-    yield
-    ray.shutdown()
-
-
 def check(row: dict[str, Any], source: dict[str, Any]) -> None:
     """Holds a row of Ray's against the file's."""
     for name in ("id", "x", "half", "flag", "name", "bytes"):
@@ -59,7 +42,7 @@ def check(row: dict[str, Any], source: dict[str, Any]) -> None:
     assert row["padded__lengths"] == len(source["padded"])
 
 
-def test_each_row_once(kinds: pathlib.Path, cluster: None) -> None:
+def test_each_row_once(kinds: pathlib.Path, ray_cluster: None) -> None:
     source = pq.read_table(kinds).to_pylist()
     for tasks, shuffle in ((3, None), (2, False), (1, None)):
         rows = read(kinds, override_num_blocks=tasks, shuffle=shuffle, **OPTIONS).take_all()

@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import pathlib
 import warnings
-from collections.abc import Iterator
 from typing import Any
 
-import bowstring
 import pytest
 from habits import BATCH, ROWS, write
 
@@ -22,26 +20,7 @@ with warnings.catch_warnings():
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.timeout(200)]
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    """Ray on this machine."""
-    here = {"PYTHONPATH": str(pathlib.Path(bowstring.__file__).parents[1]), "RAY_TRAIN_V2_ENABLED": "1"}
-    try:
-        ray.init(
-            num_cpus=2,
-            include_dashboard=False,
-            logging_level="error",
-            log_to_driver=False,
-            object_store_memory=100 << 20,
-            runtime_env={"env_vars": here},
-        )
-    except (OSError, RuntimeError, TimeoutError) as error:
-        pytest.skip(f"Ray does not start on this machine: {error}")
-    yield
-    ray.shutdown()
-
-
-def test_workers_share_the_rows(cluster: None, tmp_path: pathlib.Path) -> None:
+def test_workers_share_the_rows(ray_cluster: None, tmp_path: pathlib.Path) -> None:
     path = str(write(tmp_path)(ROWS))
     folder = str(tmp_path)
 

@@ -1,4 +1,3 @@
-use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
@@ -7,33 +6,7 @@ use bowstring::convert::{Budget, ConvertOptions, Format, Progress, convert, open
 
 use super::pairs::{FORMATS, held, table};
 use super::{fixture, parquet, run, text, to};
-use crate::dataset::{Marks, Server};
-
-const PINNED: Marks = Marks { etag: Some("\"a\""), modified: None };
-
-/// Options for the server as a store like S3.
-fn store(server: &Server) -> BTreeMap<String, String> {
-    let endpoint = server.url("").trim_end_matches('/').to_owned();
-    let options = [
-        ("aws_endpoint", endpoint.as_str()),
-        ("aws_allow_http", "true"),
-        ("aws_access_key_id", "id"),
-        ("aws_secret_access_key", "secret"),
-        ("aws_region", "eu-west-1"),
-    ];
-    options.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
-}
-
-/// Puts all files below `path` into the bucket.
-fn upload(server: &Server, path: &Path, key: &str) {
-    if !path.is_dir() {
-        return server.put(&format!("bucket/{key}"), fs::read(path).unwrap(), PINNED);
-    }
-    for entry in fs::read_dir(path).unwrap() {
-        let entry = entry.unwrap();
-        upload(server, &entry.path(), &format!("{key}/{}", entry.file_name().to_str().unwrap()));
-    }
-}
+use crate::dataset::{Marks, PINNED, Server};
 
 #[test]
 fn every_format_is_read_from_a_store() {
@@ -45,26 +18,28 @@ fn every_format_is_read_from_a_store() {
         parquet(&at("src.parquet"), &table(&columns, nulls));
         let (local, key) = (at(&format!("{format}-there")), format!("some/{format}"));
         run(&at("src.parquet"), &local, &ConvertOptions { target_file_size: 20_000, ..to(format) }).unwrap();
-        upload(&server, &local, &key);
+        server.upload(&local, &format!("bucket/{key}"));
         let url = format!("s3://bucket/{key}");
         // The format is told by names, as on a disk, also with a slash at the end.
         for url in [url.clone(), format!("{url}/")] {
-            let options = ConvertOptions { storage_options: store(&server), ..ConvertOptions::default() };
+            let options = ConvertOptions { storage_options: server.storage_options(), ..ConvertOptions::default() };
             let source = open(&url, &options).unwrap_or_else(|error| panic!("{url}: {}", error.chain()));
             assert_eq!(source.format(), format, "{url}");
         }
-        let options = ConvertOptions { storage_options: store(&server), overwrite: true, ..to(Format::Parquet) };
+        let options =
+            ConvertOptions { storage_options: server.storage_options(), overwrite: true, ..to(Format::Parquet) };
         let report = convert(&url, &at("back"), &options, &Progress::default());
         let report = report.unwrap_or_else(|error| panic!("{url}: {}", error.chain()));
         assert_eq!(report.rows, 1000, "{url}");
-        let found = verify(&text(&local), &url, &ConvertOptions { storage_options: store(&server), ..to(format) });
+        let found =
+            verify(&text(&local), &url, &ConvertOptions { storage_options: server.storage_options(), ..to(format) });
         let found = found.unwrap_or_else(|error| panic!("{url}: {}", error.chain()));
         assert!(found.equal, "{url}: {found:#?}");
     }
     // A folder of photos, of which many are asked for at once.
     run(&fixture("imagenet40.parquet"), &at("photos"), &to(Format::Images)).unwrap();
-    upload(&server, &at("photos"), "photos");
-    let options = ConvertOptions { storage_options: store(&server), ..ConvertOptions::default() };
+    server.upload(&at("photos"), "bucket/photos");
+    let options = ConvertOptions { storage_options: server.storage_options(), ..ConvertOptions::default() };
     let found = verify(&text(&at("photos")), "s3://bucket/photos", &options).unwrap();
     assert!(found.equal && found.rows[0] > 10, "{found:#?}");
 }

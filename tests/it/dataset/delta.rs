@@ -11,7 +11,7 @@ use arrow::util::display::{ArrayFormatter, FormatOptions};
 use bowstring::dataset::{Dataset, Index, OpenOptions, Selector};
 use bowstring::{Error, Loader, LoaderOptions, Result};
 
-use super::http::{Marks, Server};
+use super::http::Server;
 use super::support::{open, read_all, runtime, write};
 use crate::support;
 
@@ -454,35 +454,12 @@ fn a_damaged_or_hostile_log_is_a_typed_error() {
     );
 }
 
-/// Puts all files below `directory` under `name`.
-fn upload(server: &Server, directory: &Path, name: &str) {
-    for entry in fs::read_dir(directory).unwrap().flatten() {
-        let name = format!("{name}/{}", entry.file_name().to_str().unwrap().replace('=', "%3D"));
-        match entry.file_type().unwrap().is_dir() {
-            true => upload(server, &entry.path(), &name),
-            false => server.put(&name, fs::read(entry.path()).unwrap(), Marks { etag: Some("\"a\""), modified: None }),
-        }
-    }
-}
-
 #[test]
 fn a_table_in_a_store_has_the_rows_that_it_has_on_a_disk() {
     let table = support::fixture("delta/dv-with-columnmapping/delta");
     let server = Server::start();
-    // The server knows names as requests have them.
-    upload(&server, &table, "bucket/data/t");
-    let endpoint = server.url("");
-    let pairs = [
-        ("aws_endpoint", endpoint.trim_end_matches('/')),
-        ("aws_allow_http", "true"),
-        ("aws_access_key_id", "id"),
-        ("aws_secret_access_key", "secret"),
-        ("aws_region", "eu-west-1"),
-    ];
-    let options = OpenOptions {
-        storage_options: pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
-        ..OpenOptions::default()
-    };
+    server.upload(&table, "bucket/data/t");
+    let options = OpenOptions { storage_options: server.storage_options(), ..OpenOptions::default() };
     let here = open(&[text(&table)], OpenOptions::default()).unwrap();
     for url in ["s3://bucket/data/t", "s3://bucket/data/t/"] {
         let there = open(&[url], options.clone()).unwrap();

@@ -11,7 +11,7 @@ use parquet::file::properties::WriterProperties;
 use sha2::{Digest, Sha256};
 
 use super::support::{open, read, read_all, runtime, write};
-use super::{Marks, Server};
+use super::{Marks, PINNED, Server};
 use crate::support::{Random, soak};
 
 fn options(index: Index) -> OpenOptions {
@@ -212,22 +212,8 @@ fn sixty_four_ranks_ask_a_store_for_what_one_asks() {
     let server = Server::start();
     let folder = tempfile::tempdir().unwrap();
     crate::support::write(folder.path(), &vec![vec![3]; FILES], 2);
-    for file in fs::read_dir(folder.path()).unwrap().flatten() {
-        let name = format!("bucket/data/{}", file.file_name().to_str().unwrap());
-        server.put(&name, fs::read(file.path()).unwrap(), Marks { etag: Some("\"a\""), modified: None });
-    }
-    let endpoint = server.url("");
-    let pairs = [
-        ("aws_endpoint", endpoint.trim_end_matches('/')),
-        ("aws_allow_http", "true"),
-        ("aws_access_key_id", "id"),
-        ("aws_secret_access_key", "secret"),
-        ("aws_region", "eu-west-1"),
-    ];
-    let storage = |index| OpenOptions {
-        storage_options: pairs.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
-        ..options(index)
-    };
+    server.upload(folder.path(), "bucket/data");
+    let storage = |index| OpenOptions { storage_options: server.storage_options(), ..options(index) };
     let url = "s3://bucket/data";
     let first = open(&[url], storage(Index::Auto)).unwrap();
     let alone = server.requests().len();
@@ -257,11 +243,7 @@ fn sixty_four_ranks_ask_a_store_for_what_one_asks() {
     assert!(requests.len() <= 8, "the changed file's footer is read beside: {requests:?}");
     assert_eq!(known.manifest().fingerprint(), fingerprint, "the bytes are the same");
     // An index of another dataset is none of this one.
-    server.put(
-        "bucket/other/a.parquet",
-        fs::read(folder.path().join("part-001.parquet")).unwrap(),
-        Marks { etag: Some("\"a\""), modified: None },
-    );
+    server.put("bucket/other/a.parquet", fs::read(folder.path().join("part-001.parquet")).unwrap(), PINNED);
     let other = open(&["s3://bucket/other"], storage(Index::Bytes(index))).unwrap();
     assert_eq!(other.manifest().files.len(), 1);
 }
