@@ -103,7 +103,7 @@ pub(super) fn constant(value: Option<&str>, data_type: &DataType, rows: usize) -
             Ok(Arc::new(builder.finish()))
         }
         (Some(value), _) => {
-            let one = super::delta::parse(value, data_type)
+            let one = super::table::parse(value, data_type)
                 .ok_or_else(|| ArrowError::ParseError(format!("{value:?} is no {data_type}")))?;
             take(&one, &UInt32Array::from_value(0, rows), None)
         }

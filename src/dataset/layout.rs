@@ -15,7 +15,7 @@ use super::footer::Footer;
 use super::guard::guard;
 use super::head::Head;
 use super::packed::Packed;
-use super::{DataFile, Inner, Limits, delta, features, hive, times, unify};
+use super::{DataFile, Inner, Limits, features, hive, table, times, unify};
 use crate::error::{Error, Place, Result};
 use crate::manifest::Manifest;
 
@@ -45,7 +45,7 @@ impl Layout {
         self.metadata.file_metadata().schema_descr_ptr()
     }
 
-    fn new(head: &Arc<Head>, name: &Arc<str>, table: Option<&delta::Columns>) -> Result<Self> {
+    fn new(head: &Arc<Head>, name: &Arc<str>, table: Option<&table::Columns>) -> Result<Self> {
         let place = Place::file(Arc::clone(name));
         let metadata = match table {
             Some(table) => table.named(&head.metadata, &place)?,
@@ -89,7 +89,7 @@ struct Layouts {
 
 impl Layouts {
     /// The number of the footer's layout, and whether it is new.
-    fn intern(&mut self, footer: &Footer, table: Option<&delta::Columns>) -> Result<(usize, bool)> {
+    fn intern(&mut self, footer: &Footer, table: Option<&table::Columns>) -> Result<(usize, bool)> {
         let head = Arc::as_ptr(&footer.head);
         if let Some(number) = self.by_head.get(&head) {
             return Ok((*number, false));
@@ -151,10 +151,10 @@ impl Columns {
 }
 
 /// That files of `layout`, first met in file `name`, have values of the table's columns.
-fn fits(layout: &Layout, table: &delta::Columns, name: &Arc<str>) -> Result<()> {
+fn fits(layout: &Layout, table: &table::Columns, name: &Arc<str>) -> Result<()> {
     for field in table.fields() {
         let Ok(found) = layout.schema.field_with_name(field.name()) else { continue };
-        if !delta::widens(found.data_type(), field.data_type()) {
+        if !table::widens(found.data_type(), field.data_type()) {
             return Err(Error::Mismatch {
                 what: format!("type of column {:?} of the table and in file {name}", field.name()),
                 expected: field.data_type().to_string(),
@@ -168,7 +168,7 @@ fn fits(layout: &Layout, table: &delta::Columns, name: &Arc<str>) -> Result<()> 
 }
 
 /// The columns of a table, null where any of `layouts` lacks them.
-fn of_table(table: &delta::Columns, layouts: &[Layout]) -> Vec<Field> {
+fn of_table(table: &table::Columns, layouts: &[Layout]) -> Vec<Field> {
     let lacks = |name: &str| layouts.iter().any(|layout| layout.schema.column_with_name(name).is_none());
     let field = |field: Field| {
         let nullable = field.is_nullable() || lacks(field.name());
@@ -181,7 +181,7 @@ fn of_table(table: &delta::Columns, layouts: &[Layout]) -> Vec<Field> {
 pub(super) fn gather(
     footers: Vec<Footer>,
     partitions: Vec<hive::Values>,
-    table: Option<&delta::Columns>,
+    table: Option<&table::Columns>,
 ) -> Result<Inner> {
     let (mut layouts, mut columns) = (Layouts::default(), Columns::default());
     let mut files: Vec<DataFile> = Vec::with_capacity(footers.len());

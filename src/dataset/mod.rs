@@ -45,6 +45,7 @@ mod select;
 mod selection;
 mod selector;
 mod shape;
+mod table;
 mod thrift;
 mod times;
 mod told;
@@ -123,7 +124,7 @@ struct Inner {
     decode: bool,
     beside: Option<Option<described::Beside>>,
     /// The version of a table that this is, if it is one.
-    table: Option<delta::About>,
+    table: Option<table::About>,
     /// How many columns at the end of `schema` come from directories, or from the log of a table.
     partitions: usize,
     manifest: Arc<Manifest>,

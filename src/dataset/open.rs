@@ -17,7 +17,7 @@ use super::files::Files;
 use super::petastorm::RowGroupIndex;
 use super::selection::Selection;
 use super::{DataFile, Dataset, Hidden, Index, Inner, Limits, Ngram, Partitioning, Selector};
-use super::{delta, described, features, filter, hive, layout, ngram, select};
+use super::{delta, described, features, filter, hive, layout, ngram, select, table};
 use crate::error::{Error, Place, Result};
 use crate::manifest::{FileEntry, Manifest, RowGroup};
 use crate::schema::{DTYPE_KEY, STORED_KEY};
@@ -303,7 +303,7 @@ fn row_groups(inner: &Inner) -> (Vec<RowGroup>, Vec<u64>) {
 }
 
 /// Leaves out the rows that a table deleted.
-fn leave_out(inner: &mut Inner, groups: &mut [RowGroup], deleted: &delta::Deleted) -> Result<()> {
+fn leave_out(inner: &mut Inner, groups: &mut [RowGroup], deleted: &table::Deleted) -> Result<()> {
     inner.selections = vec![Selection::All; groups.len()];
     let mut at = 0;
     for (number, file) in inner.files.iter().enumerate() {

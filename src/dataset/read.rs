@@ -245,7 +245,7 @@ impl Dataset {
     fn gone(&self, error: Error) -> Error {
         match (error, &self.inner.table) {
             (Error::SourceChanged { file, was, now }, Some(table)) if now == GONE => {
-                let now = format!("{now} from version {} of the Delta table ({})", table.version, table.advice());
+                let now = format!("{now} from {} ({})", table.shown(), table.advice());
                 Error::SourceChanged { file, was, now }
             }
             (error, _) => error,

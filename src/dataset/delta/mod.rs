@@ -11,12 +11,9 @@
 //! The log is read here, not by a library: what remains beside it, the order of files, deleted rows, names and types, and the reading of
 //! data, is this crate's own in any case.
 
-mod about;
 mod action;
 mod checkpoint;
-mod columns;
 mod log;
-mod naming;
 mod path;
 mod protocol;
 mod replay;
@@ -24,13 +21,7 @@ mod schema;
 mod snapshot;
 mod table;
 mod travel;
-mod value;
 mod vector;
 mod vectors;
 
-pub(super) use about::About;
-pub(super) use columns::Columns;
-pub(super) use schema::widens;
 pub(super) use table::Table;
-pub(super) use value::parse;
-pub(super) use vectors::Deleted;

@@ -1,6 +1,7 @@
 //! Which tables can be read: what a table asks of its readers, held against what is done here.
 
 use super::action::{Metadata, Protocol};
+use crate::dataset::table::Mapping;
 use crate::error::{Error, Result};
 
 /// Features of tables that a reader must know, and that this one does. Features that ask something of writers alone are no matter.
@@ -13,17 +14,6 @@ const KNOWN: &[&str] = &[
     "v2Checkpoint",
     "vacuumProtocolCheck",
 ];
-
-/// How columns are found in data files.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mapping {
-    /// By their names.
-    None,
-    /// By names of their own.
-    Name,
-    /// By their numbers.
-    Id,
-}
 
 /// How the table at `url` finds its columns, if it can be read.
 ///

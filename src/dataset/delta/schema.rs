@@ -1,63 +1,13 @@
 //! The schema of a table: its JSON as columns in Arrow's types, with the names and numbers that data files know them by.
 
-use std::sync::Arc;
-
-use arrow::datatypes::{DataType, Field, FieldRef, Fields, TimeUnit};
+use arrow::datatypes::{DataType, TimeUnit};
 use serde_json::Value;
 
-use super::protocol::Mapping;
+use crate::dataset::table::{Column, Kind, Mapping};
 use crate::error::{Error, Place, Result};
 
 /// The zone of times that are instants.
 const UTC: &str = "UTC";
-
-/// A column, or a member of a struct.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Column {
-    pub(super) name: String,
-    /// What data files and the log call it.
-    pub(super) physical: String,
-    /// Its number in data files, where those are found by number.
-    pub(super) id: Option<i32>,
-    pub(super) nullable: bool,
-    pub(super) kind: Kind,
-}
-
-/// A type.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) enum Kind {
-    Leaf(DataType),
-    Struct(Vec<Column>),
-    /// Items, and whether they may be null.
-    List(Box<Kind>, bool),
-    /// Keys, values, and whether these may be null.
-    Map(Box<Kind>, Box<Kind>, bool),
-}
-
-impl Column {
-    /// The field as it is delivered.
-    pub(super) fn field(&self) -> Field {
-        Field::new(&self.name, self.kind.data_type(), self.nullable)
-    }
-}
-
-impl Kind {
-    /// The type in which the column is read: strings and bytes as views.
-    pub(super) fn data_type(&self) -> DataType {
-        match self {
-            Self::Leaf(leaf) => leaf.clone(),
-            Self::Struct(members) => DataType::Struct(members.iter().map(Column::field).collect()),
-            Self::List(item, nullable) => DataType::List(Arc::new(Field::new("element", item.data_type(), *nullable))),
-            Self::Map(key, value, nullable) => {
-                let entries = Fields::from(vec![
-                    Field::new("key", key.data_type(), false),
-                    Field::new("value", value.data_type(), *nullable),
-                ]);
-                DataType::Map(Arc::new(Field::new("key_value", DataType::Struct(entries), false)), false)
-            }
-        }
-    }
-}
 
 /// The columns that `json`, the schema of the table at `url`, tells of.
 ///
@@ -163,49 +113,6 @@ fn leaf(name: &str) -> Option<DataType> {
     })
 }
 
-/// Whether values of a file's column of type `from` are values of the table's type `to`: the same type, one that a table may widen to it,
-/// or another form of the same values.
-pub(in crate::dataset) fn widens(from: &DataType, to: &DataType) -> bool {
-    use DataType::*;
-    let integer = |ty: &DataType| match ty {
-        Int8 => Some(3),
-        Int16 => Some(5),
-        Int32 => Some(10),
-        Int64 => Some(20),
-        _ => None,
-    };
-    let both = |a: &FieldRef, b: &FieldRef| widens(a.data_type(), b.data_type());
-    match (from, to) {
-        (from, to) if from == to => true,
-        (Null, _) => true,
-        (Utf8 | LargeUtf8 | Utf8View, Utf8View) => true,
-        // Old writers say of text nothing but that it is bytes.
-        (Binary | LargeBinary | BinaryView, BinaryView) => true,
-        (Float32, Float64) => true,
-        (from, Float64) => integer(from).is_some_and(|digits| digits <= 10),
-        (Date32, Timestamp(TimeUnit::Microsecond, None)) => true,
-        (Timestamp(..), Timestamp(..)) => true,
-        (Decimal32(p, s) | Decimal64(p, s) | Decimal128(p, s), Decimal128(q, t)) => {
-            s <= t && i16::from(*p) - i16::from(*s) <= i16::from(*q) - i16::from(*t)
-        }
-        (from, Decimal128(q, t)) => integer(from).is_some_and(|digits| digits <= i16::from(*q) - i16::from(*t)),
-        (from, to) if integer(from).is_some() => {
-            integer(to).is_some_and(|wide| integer(from).is_some_and(|own| own <= wide))
-        }
-        (List(a), List(b)) => both(a, b),
-        (Map(a, _), Map(b, _)) => {
-            let (Struct(a), Struct(b)) = (a.data_type(), b.data_type()) else { return false };
-            // Keys and values by their places: writers name them differently.
-            a.len() == b.len() && a.iter().zip(b).all(|(a, b)| both(a, b))
-        }
-        (Struct(a), Struct(b)) => {
-            let same = |member: &FieldRef| b.iter().find(|other| other.name() == member.name());
-            a.iter().all(|member| same(member).is_none_or(|other| both(member, other)))
-        }
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -247,30 +154,5 @@ mod tests {
         let twice = r#"{"type":"struct","fields":[{"name":"a","type":"long"},{"name":"a","type":"long"}]}"#;
         assert!(error(twice, Mapping::None).to_string().contains("two of its name"));
         assert!(error(&one("\"long\""), Mapping::Name).to_string().contains("no physical name"));
-    }
-
-    #[test]
-    fn only_wider_types_take_the_values() {
-        use DataType::*;
-        for (from, to) in [
-            (Int8, Int64),
-            (Int32, Float64),
-            (Float32, Float64),
-            (Date32, Timestamp(TimeUnit::Microsecond, None)),
-            (Decimal128(5, 2), Decimal128(8, 4)),
-            (Int32, Decimal128(10, 0)),
-            (Int64, Decimal128(20, 0)),
-        ] {
-            assert!(widens(&from, &to) && !widens(&to, &from), "{from} to {to}");
-        }
-        for (from, to) in [
-            (Int64, Float64),
-            (Decimal128(5, 2), Decimal128(5, 3)),
-            (Int32, Decimal128(10, 1)),
-            (Utf8View, Int32),
-            (BinaryView, Utf8View),
-        ] {
-            assert!(!widens(&from, &to), "{from} to {to}");
-        }
     }
 }

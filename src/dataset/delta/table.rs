@@ -6,14 +6,11 @@ use std::sync::Arc;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
-use super::about::About;
 use super::action::{Add, Vector};
-use super::columns::Columns;
-use super::naming::Naming;
 use super::path::locate;
-use super::schema::Column;
 use super::snapshot::{Listed, Snapshot};
-use super::{protocol, schema, travel, value};
+use super::{protocol, schema, travel};
+use crate::dataset::table::{About, Column, Columns, Naming, System, parse};
 use crate::dataset::{OpenOptions, hive};
 use crate::error::{Error, Place, Result};
 use crate::store::{Found, LOG, Root};
@@ -54,7 +51,7 @@ impl Table {
                 (version, None) => version,
             };
             let snapshot = log.snapshot(version, &options).await?;
-            let about = About { url: log.root().url().into(), version: snapshot.version };
+            let about = About { system: System::Delta, url: log.root().url().into(), version: snapshot.version };
             let root = log.into_root();
             // A table may have a million files: no work for a thread that others wait on.
             let made = tokio::task::spawn_blocking(move || Self::new(snapshot, about, root, &options));
@@ -151,7 +148,7 @@ impl Checked {
             return Ok(Some(Arc::clone(known)));
         }
         let data_type = column.kind.data_type();
-        if value::parse(text, &data_type).is_none() {
+        if parse(text, &data_type).is_none() {
             let place = Place::file(Arc::clone(&found.name)).column(column.name.as_str());
             return Err(Error::corrupt(place, format!("the table's log has {text:?} for it, which is no {data_type}")));
         }

@@ -4,8 +4,8 @@
 //! be dated against their order, since clocks differ: a commit then counts as made a millisecond after the one before it, as everywhere.
 
 use super::snapshot::Listed;
-use super::value;
 use crate::dataset::OpenOptions;
+use crate::dataset::table::time::{instant, shown};
 use crate::error::{Error, Result};
 
 /// The last version until `timestamp`.
@@ -48,20 +48,6 @@ pub(super) async fn version(log: &Listed, timestamp: &str, options: &OpenOptions
     })
 }
 
-/// Milliseconds from 1970 to `timestamp`.
-///
-/// # Errors
-/// [`Error::Config`] for what is no time.
-pub(super) fn instant(timestamp: &str) -> Result<i64> {
-    let wrong = || {
-        let problem = format!(
-            "{timestamp:?} is no time; write it as 2026-01-31, 2026-01-31 12:30:00 (UTC) or 2026-01-31T12:30:00+01:00"
-        );
-        Error::config("timestamp", problem)
-    };
-    value::instant(timestamp).map(|micros| micros.div_euclid(1000)).ok_or_else(wrong)
-}
-
 /// The last of these versions that was made until `until`.
 fn last(times: &[(u64, i64)], until: i64) -> Option<u64> {
     let mut before = i64::MIN;
@@ -74,13 +60,6 @@ fn last(times: &[(u64, i64)], until: i64) -> Option<u64> {
         found = Some(*version);
     }
     found
-}
-
-/// A time for people, in UTC.
-fn shown(millis: i64) -> String {
-    let times = arrow::array::TimestampMillisecondArray::from(vec![millis]);
-    arrow::util::display::array_value_to_string(&times, 0)
-        .map_or_else(|_| millis.to_string(), |text| format!("{text} UTC"))
 }
 
 #[cfg(test)]
@@ -96,14 +75,5 @@ mod tests {
             assert_eq!(last(&times, until), version, "{until}");
         }
         assert_eq!(last(&[], 7), None);
-    }
-
-    #[test]
-    fn times_are_read_in_utc_or_their_zone() {
-        assert_eq!(instant("1970-01-02").unwrap(), 86_400_000);
-        assert_eq!(instant("1970-01-01 00:00:01.5").unwrap(), 1500);
-        assert_eq!(instant("1970-01-01T01:00:00+01:00").unwrap(), 0);
-        assert!(instant("yesterday").unwrap_err().to_string().contains("timestamp"));
-        assert_eq!(shown(1500), "1970-01-01T00:00:01.500 UTC");
     }
 }

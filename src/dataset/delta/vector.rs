@@ -8,14 +8,10 @@
 
 use std::ops::Range;
 
-use arrow::array::{BooleanArray, BooleanBufferBuilder};
 use roaring::RoaringTreemap;
 
 use super::action::Vector;
-use crate::dataset::Selection;
-
-/// What a bitmap begins with, in little endian.
-const MAGIC: u32 = 1_681_511_377;
+use crate::dataset::table::{Broken, bitmap};
 
 /// Characters of a UUID in z85.
 const UUID: usize = 20;
@@ -23,9 +19,6 @@ const UUID: usize = 20;
 /// Bytes around a bitmap in a file: its length before it, its checksum behind it.
 const LENGTH: u64 = 4;
 const CHECKSUM: u64 = 4;
-
-/// What is wrong with a vector.
-pub(super) type Broken = &'static str;
 
 /// Where a bitmap is.
 #[derive(Debug, PartialEq, Eq)]
@@ -80,29 +73,8 @@ impl Vector {
 
     /// The rows in `bitmap`, if they are as many as the log says.
     pub(super) fn rows(&self, bitmap: &[u8]) -> Result<RoaringTreemap, Broken> {
-        let (magic, bitmap) = bitmap.split_first_chunk::<4>().ok_or("it is cut off")?;
-        if u32::from_le_bytes(*magic) != MAGIC {
-            return Err("its magic number is not that of a bitmap");
-        }
-        let rows = RoaringTreemap::deserialize_from(bitmap).map_err(|_| "its bitmap is damaged")?;
-        if u64::try_from(self.cardinality) != Ok(rows.len()) {
-            return Err("it has not as many rows as the log says");
-        }
-        Ok(rows)
+        bitmap::rows(bitmap, self.cardinality)
     }
-}
-
-/// The bitmap between its length and its checksum.
-pub(super) fn framed(bytes: &[u8]) -> Result<&[u8], Broken> {
-    let (length, rest) = bytes.split_first_chunk::<4>().ok_or("it is cut off")?;
-    let (bitmap, checksum) = rest.split_last_chunk::<4>().ok_or("it is cut off")?;
-    if usize::try_from(u32::from_be_bytes(*length)) != Ok(bitmap.len()) {
-        return Err("its length is not the one that the log says");
-    }
-    if crc32fast::hash(bitmap) != u32::from_be_bytes(*checksum) {
-        return Err("its checksum is not that of its bytes");
-    }
-    Ok(bitmap)
 }
 
 /// The bytes of a text in z85, four for five characters.
@@ -121,29 +93,6 @@ fn z85(text: &str) -> Option<Vec<u8>> {
         bytes.extend_from_slice(&u32::try_from(number).ok()?.to_be_bytes());
     }
     Some(bytes)
-}
-
-/// The rows that are left of row groups of so many rows each; `Err` for a deleted row that none of them has.
-pub(super) fn left(deleted: &RoaringTreemap, groups: impl Iterator<Item = u64>) -> Result<Vec<Selection>, u64> {
-    let mut deleted = deleted.iter().peekable();
-    let mut start = 0_u64;
-    let mut selections = Vec::new();
-    for rows in groups {
-        let end = start.saturating_add(rows);
-        if deleted.peek().is_none_or(|row| *row >= end) {
-            selections.push(Selection::All);
-        } else {
-            let count = usize::try_from(rows).unwrap_or(usize::MAX);
-            let mut bits = BooleanBufferBuilder::new(count);
-            bits.append_n(count, true);
-            while let Some(row) = deleted.next_if(|row| *row < end) {
-                bits.set_bit((row - start) as usize, false);
-            }
-            selections.push(Selection::of(&BooleanArray::new(bits.finish(), None)));
-        }
-        start = end;
-    }
-    deleted.next().map_or(Ok(selections), Err)
 }
 
 #[cfg(test)]
@@ -186,26 +135,5 @@ mod tests {
             vector("p", "x", Some(-1), 1, 0).source().is_err()
                 && vector("p", "x", Some(i64::MAX), i64::MAX, 0).source().is_err()
         );
-        let bitmap = [&MAGIC.to_le_bytes()[..], &[0; 8]].concat();
-        let frame = |length: u32, sum: u32| [&length.to_be_bytes()[..], &bitmap, &sum.to_be_bytes()].concat();
-        let sum = crc32fast::hash(&bitmap);
-        assert_eq!(framed(&frame(12, sum)).unwrap(), bitmap);
-        assert!(framed(&frame(11, sum)).is_err() && framed(&frame(12, sum ^ 1)).is_err() && framed(&[0; 7]).is_err());
-        let none = vector("p", "x", None, 12, 0);
-        assert!(none.rows(&bitmap).unwrap().is_empty());
-        let huge = [&MAGIC.to_le_bytes()[..], &[0xff; 8]].concat();
-        assert!(none.rows(&huge).is_err() && none.rows(&[]).is_err() && none.rows(&[1; 12]).is_err());
-    }
-
-    #[test]
-    fn rows_are_left_group_by_group() {
-        let deleted = RoaringTreemap::from_iter([0, 4, 5, 6, 11]);
-        let left_of = |groups: &[u64]| left(&deleted, groups.iter().copied());
-        let counts = |groups: &[u64]| -> Vec<u64> {
-            left_of(groups).unwrap().iter().zip(groups).map(|(left, rows)| left.count(*rows)).collect()
-        };
-        assert_eq!(counts(&[4, 3, 3, 2]), [3, 0, 3, 1]);
-        assert_eq!(left_of(&[12]).unwrap()[0].row(3), 7);
-        assert_eq!(left_of(&[4, 3]).unwrap_err(), 11);
     }
 }

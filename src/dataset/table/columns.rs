@@ -6,8 +6,8 @@ use arrow::datatypes::Field;
 use parquet::file::metadata::{FileMetaData, ParquetMetaData};
 use parquet::schema::types::{SchemaDescriptor, TypePtr};
 
+use super::column::Column;
 use super::naming::Naming;
-use super::schema::Column;
 use crate::dataset::guard::guard;
 use crate::dataset::hive;
 use crate::error::{Error, Place, Result};
@@ -15,9 +15,9 @@ use crate::error::{Error, Place, Result};
 /// See the module.
 #[derive(Debug, Clone)]
 pub(in crate::dataset) struct Columns {
-    pub(super) naming: Naming,
-    /// Those that come from the log.
-    pub(super) partitions: Vec<Column>,
+    pub(in crate::dataset) naming: Naming,
+    /// Those that come from the log alone, behind the others.
+    pub(in crate::dataset) partitions: Vec<Column>,
 }
 
 impl Columns {

@@ -10,19 +10,29 @@ use parquet::basic::{ConvertedType, Repetition};
 use parquet::errors::ParquetError;
 use parquet::schema::types::{Type, TypePtr};
 
-use super::protocol::Mapping;
-use super::schema::{Column, Kind};
+use super::column::{Column, Kind};
 
 /// What a column of a file is called that the table has not, if the name is another one's now.
 const GONE: &str = " (not in the table)";
 
+/// How columns are found in data files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::dataset) enum Mapping {
+    /// By their names.
+    None,
+    /// By names of their own.
+    Name,
+    /// By their numbers.
+    Id,
+}
+
 /// Names for the columns of one table.
 #[derive(Debug, Clone)]
-pub(super) struct Naming {
-    pub(super) columns: Vec<Column>,
+pub(in crate::dataset) struct Naming {
+    pub(in crate::dataset) columns: Vec<Column>,
     /// Names that come from the log: no column of a file stands for them.
-    pub(super) taken: BTreeSet<String>,
-    pub(super) mapping: Mapping,
+    pub(in crate::dataset) taken: BTreeSet<String>,
+    pub(in crate::dataset) mapping: Mapping,
 }
 
 impl Naming {

@@ -1,0 +1,25 @@
+//! What tables have in common, whoever's format they are in: columns found by name or number, values that come from a log, deleted rows.
+//!
+//! ```text
+//!   log or metadata ─planner─► files · columns ─naming─► schemas of files by the table's names ─widen─► the table's types
+//!                              deleted rows ─► row group by row group, before any filter
+//! ```
+
+mod about;
+pub(super) mod bitmap;
+mod column;
+mod columns;
+mod deleted;
+mod naming;
+pub(super) mod time;
+pub(super) mod value;
+mod widen;
+
+pub(super) use about::{About, System};
+pub(super) use bitmap::Broken;
+pub(super) use column::{Column, Kind};
+pub(super) use columns::Columns;
+pub(super) use deleted::Deleted;
+pub(super) use naming::{Mapping, Naming};
+pub(super) use value::parse;
+pub(super) use widen::widens;
