@@ -140,8 +140,9 @@ class BaseLoader(ABC, Generic[A]):
     :param index: where what footers say comes from: ``auto``, the file ``_bowstring_index`` beside the dataset, as far as it is of
         the files that are there (see :func:`write_index`); ``none``, the footers; the address of such a file; or the ``bytes``
         of :func:`bowstring.index`, made by another process for the same ``url``.
-    :param version: version of a Delta table; the latest by default.
-    :param timestamp: time whose version of a Delta table is read: the last one committed until then. A ``datetime``, or text such
+    :param version: version of a Delta table, or snapshot of an Iceberg table; the latest by default.
+    :param ref: branch or tag of an Iceberg table.
+    :param timestamp: time whose version of a table is read: the last one committed until then. A ``datetime``, or text such
         as ``"2026-01-31 12:30:00"``, in UTC unless it says another zone.
     :param partitioning: whether ``key=value`` directories are columns: ``hive`` or ``none``.
     :param decode: decode cells as the dataset says (its own schema, or Petastorm's); ``False`` leaves them bytes.
@@ -199,6 +200,7 @@ class BaseLoader(ABC, Generic[A]):
         storage_options: Mapping[str, str] | None = None,
         index: str | os.PathLike[str] | bytes | None = None,
         version: int | None = None,
+        ref: str | None = None,
         timestamp: str | datetime | None = None,
         partitioning: Literal["hive", "none"] | None = None,
         decode: bool | None = None,

@@ -308,6 +308,7 @@ def test_every_option_is_looked_up_in_the_environment(monkeypatch: pytest.Monkey
         "bad_rows": ("skip", "skip"),
         "partitioning": ("none", "none"),
         "timestamp": ("2026-01-31", "2026-01-31"),
+        "ref": ("main", "main"),
         "stop": ("all_exhausted", "all_exhausted"),
         "limits": ('{"max_depth": 3}', {"max_depth": 3}),
         "device": ("cuda:1", "cuda:1"),

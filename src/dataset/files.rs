@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use futures::stream::{StreamExt, TryStreamExt};
 
-use super::delta::Table;
 use super::footer::{Footer, Footers};
 use super::index::Known;
+use super::tabular::Table;
 use super::{Index, Limits, OpenOptions, described, within};
 use crate::error::{Error, Place, Result};
 use crate::store::{self, Found, Listing};
@@ -65,19 +65,21 @@ impl Files {
         };
         let (mut table, mut found) = (None, std::mem::take(&mut listing.files));
         let version = options.version.map(|version| ("version", version.to_string()));
-        let asked = version.or_else(|| options.timestamp.clone().map(|timestamp| ("timestamp", timestamp)));
-        if let Some(root) = listing.table.take() {
-            let open = OpenOptions {
-                version: options.version.or(pinned.filter(|_| options.timestamp.is_none())),
-                ..options.clone()
-            };
-            let opened = Table::open(root, open).await?;
+        let time = || options.timestamp.clone().map(|timestamp| ("timestamp", timestamp));
+        let asked = version.or_else(time).or_else(|| options.reference.clone().map(|name| ("ref", name)));
+        if let Some(at) = listing.table.take() {
+            let pinned = pinned.filter(|_| options.timestamp.is_none() && options.reference.is_none());
+            let open = OpenOptions { version: options.version.or(pinned), ..options.clone() };
+            let opened = Table::open(at, open).await?;
             found = opened.files();
             // What lies beside its files is not of Petastorm.
             beside = Some(None);
             table = Some(opened);
         } else if let Some((option, asked)) = asked {
-            let problem = format!("{asked}: only Delta tables have versions, and {} is not one", shown.join(", "));
+            let problem = format!(
+                "{asked}: only tables of Delta Lake and Iceberg have versions, and {} is not one",
+                shown.join(", ")
+            );
             return Err(Error::config(option, problem));
         }
         if let (Index::Auto, Some((index, true))) = (&options.index, &listing.index) {
@@ -113,7 +115,7 @@ impl Files {
         }
         let read = footers(found, known.as_ref(), options).await;
         let (footers, cells) = match &table {
-            Some(table) => read.map_err(|error| table.vacuumed(error))?,
+            Some(table) => read.map_err(|error| table.gone(error))?,
             None => read?,
         };
         Ok(Self { listing, footers, cells, beside, table })

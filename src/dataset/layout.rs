@@ -153,7 +153,16 @@ impl Columns {
 /// That files of `layout`, first met in file `name`, have values of the table's columns.
 fn fits(layout: &Layout, table: &table::Columns, name: &Arc<str>) -> Result<()> {
     for field in table.fields() {
-        let Ok(found) = layout.schema.field_with_name(field.name()) else { continue };
+        let Ok(found) = layout.schema.field_with_name(field.name()) else {
+            if table.stored.contains(field.name()) {
+                let what =
+                    format!("column {:?}, a partition of {} that a file lacks,", field.name(), field.data_type());
+                return Err(
+                    Error::unsupported(what, "leave the partition out of the table").at(Place::file(Arc::clone(name)))
+                );
+            }
+            continue;
+        };
         if !table::widens(found.data_type(), field.data_type()) {
             return Err(Error::Mismatch {
                 what: format!("type of column {:?} of the table and in file {name}", field.name()),
@@ -209,6 +218,7 @@ pub(super) fn gather(
         None => hive::fields(values),
     };
     let partitions = partition_fields.len();
+    let told = table.map(|table| table.told.clone()).unwrap_or_default();
     let columns = match table {
         Some(table) => of_table(table, &layouts),
         None => columns.finish(layouts.len()).collect(),
@@ -229,6 +239,7 @@ pub(super) fn gather(
         beside: None,
         table: None,
         partitions,
+        told,
         manifest: Arc::new(Manifest::new(Vec::new(), Vec::new(), "", "")),
         first_rows: Vec::new(),
         selections: Vec::new(),

@@ -9,7 +9,8 @@
 //!                                   └─ decode(root)   one Arrow array of the selected rows (CPU)
 //! ```
 //!
-//! Where the one address is a table of Delta Lake, its log says which files there are and which of their rows: see `delta`.
+//! Where the one address is a table of Delta Lake or Iceberg, that says which files there are and which of their rows: see `delta` and
+//! `iceberg`.
 //!
 //! A file is read only as the version that was there when the dataset was opened; see [`store`](crate::store).
 //! Nothing in a file is believed before it was checked: see [`Limits`].
@@ -27,6 +28,7 @@ mod head;
 pub(crate) mod held;
 mod hidden;
 mod hive;
+mod iceberg;
 mod index;
 mod layout;
 mod limits;
@@ -46,6 +48,7 @@ mod selection;
 mod selector;
 mod shape;
 mod table;
+mod tabular;
 mod thrift;
 mod times;
 mod told;
@@ -127,6 +130,8 @@ struct Inner {
     table: Option<table::About>,
     /// How many columns at the end of `schema` come from directories, or from the log of a table.
     partitions: usize,
+    /// Columns that have a value of their own in files that lack them.
+    told: BTreeSet<String>,
     manifest: Arc<Manifest>,
     /// Row number of the first row of each row group, before any filter.
     first_rows: Vec<u64>,
@@ -307,7 +312,7 @@ impl Dataset {
         order.iter().filter_map(|path| sizes.remove(path)).collect()
     }
 
-    /// The version of the Delta table that the dataset is; none for other datasets.
+    /// The version of the Delta table, or the snapshot of the Iceberg table, that the dataset is; none for other datasets.
     pub fn table_version(&self) -> Option<u64> {
         self.inner.table.as_ref().map(|table| table.version)
     }

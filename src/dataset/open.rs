@@ -16,8 +16,9 @@ use futures::future::BoxFuture;
 use super::files::Files;
 use super::petastorm::RowGroupIndex;
 use super::selection::Selection;
+use super::tabular::Table;
 use super::{DataFile, Dataset, Hidden, Index, Inner, Limits, Ngram, Partitioning, Selector};
-use super::{delta, described, features, filter, hive, layout, ngram, select, table};
+use super::{described, features, filter, hive, layout, ngram, select, table};
 use crate::error::{Error, Place, Result};
 use crate::manifest::{FileEntry, Manifest, RowGroup};
 use crate::schema::{DTYPE_KEY, STORED_KEY};
@@ -30,9 +31,11 @@ pub struct OpenOptions {
     pub storage_options: BTreeMap<String, String>,
     /// Where the footers' content comes from.
     pub index: Index,
-    /// The version of a Delta table to read; the latest one without.
+    /// The version of a Delta table, or the snapshot of an Iceberg table, to read; the latest one without.
     pub version: Option<u64>,
-    /// The time whose version of a Delta table is read: the last one committed until then. As `2026-01-31`, `2026-01-31 12:30:00`, in
+    /// The branch or tag of an Iceberg table to read.
+    pub reference: Option<String>,
+    /// The time whose version of a table is read: the last one committed until then. As `2026-01-31`, `2026-01-31 12:30:00`, in
     /// UTC, or `2026-01-31T12:30:00+01:00`.
     pub timestamp: Option<String>,
     /// Whether `key=value` directories are columns.
@@ -68,6 +71,7 @@ impl std::fmt::Debug for OpenOptions {
             .field("storage_options", &names)
             .field("index", &self.index)
             .field("version", &self.version)
+            .field("reference", &self.reference)
             .field("timestamp", &self.timestamp)
             .field("partitioning", &self.partitioning)
             .field("filter", &self.filter)
@@ -90,6 +94,7 @@ impl Default for OpenOptions {
             storage_options: BTreeMap::new(),
             index: Index::default(),
             version: None,
+            reference: None,
             timestamp: None,
             partitioning: Partitioning::default(),
             filter: None,
@@ -110,7 +115,7 @@ impl Dataset {
     /// Opens the dataset at `urls`: finds the files, reads all footers, unifies the schemas and evaluates the filter.
     ///
     /// An address is a file, a directory, a pattern (`*`, `?`, `[a-z]`, `{a,b}`, `**`), or a URL that object_store knows. A directory may be
-    /// a table of Delta Lake, of which one version is read. Must be called on a tokio runtime with timers.
+    /// a table of Delta Lake or Iceberg, of which one version is read, and a file the metadata of one of Iceberg. Must be called on a tokio runtime with timers.
     ///
     /// # Errors
     /// [`Error::NotFound`] if there is nothing; [`Error::Corrupt`], [`Error::Unsupported`] and [`Error::Limit`] for files that
@@ -135,6 +140,23 @@ impl Dataset {
         // Boxed: whoever opens a table opens files of its log.
         let opening = async move {
             let files = Files::of(vec![found], &options).await?;
+            Self::of(files, &[], options).await
+        };
+        opening.boxed()
+    }
+
+    /// Opens files of a table alone, by the columns of `part`.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(super) fn of_part(
+        found: Vec<Found>,
+        part: table::Part,
+        options: OpenOptions,
+    ) -> BoxFuture<'static, Result<Self>> {
+        let opening = async move {
+            let mut files = Files::of(found, &options).await?;
+            files.table = Some(Table::Part(part));
             Self::of(files, &[], options).await
         };
         opening.boxed()
@@ -178,8 +200,8 @@ impl Dataset {
             inner.schema = described::apply(&inner.schema, &columns);
         }
         if let Some(table) = &table {
-            inner.spark = Some(table.spark.clone()).filter(|spark| features::tells(spark));
-            inner.table = Some(table.about.clone());
+            inner.spark = table.spark().filter(|spark| features::tells(spark)).map(str::to_owned);
+            inner.table = Some(table.about().clone());
         }
         inner.decode = options.decode;
         inner.limits = options.limits.clone();
@@ -261,11 +283,11 @@ impl Dataset {
         let shown: Vec<String> = urls.iter().map(|url| crate::store::display(url)).collect();
         let listing = crate::store::find(urls, &options.storage_options, options.limits.max_files);
         match within(options.timeout, format!("the files at {}", shown.join(", ")), listing).await {
-            Ok(Listing { table: Some(root), .. }) => {
+            Ok(Listing { table: Some(at), .. }) => {
                 // A version that was asked for stays what it is.
                 let chosen = options.version.is_some() || options.timestamp.is_some();
                 let version = self.table_version();
-                Ok(version.is_some() && (chosen || Some(delta::Table::latest(root, options).await?) == version))
+                Ok(version.is_some() && (chosen || Some(Table::latest(at, options).await?) == version))
             }
             Ok(listing) => {
                 let files = &self.manifest().files;

@@ -30,7 +30,7 @@ pub struct Root {
 pub(super) enum Source {
     /// Leaf columns of the file.
     Leaves(Arc<Leaves>),
-    /// The file's directory.
+    /// The file's directory, or what its table says of it.
     Partition,
     /// The files have no such column: nulls.
     Missing,
@@ -110,7 +110,14 @@ impl Dataset {
             root.field = restrict(&root.field, &paths);
         }
         let partitions: Vec<&str> = self.partition_columns().collect();
-        let sources = |layout: &Layout| roots.iter().map(|root| source(layout, root, &partitions)).collect::<Vec<_>>();
+        let told = &self.inner.told;
+        let sources = |layout: &Layout| {
+            let of_root = |root: &Root| match source(layout, root, &partitions) {
+                Source::Missing if told.contains(root.name()) => Source::Partition,
+                source => source,
+            };
+            roots.iter().map(of_root).collect::<Vec<_>>()
+        };
         let sources = self.inner.layouts.iter().map(sources).collect();
         Ok(Projection { roots, sources })
     }

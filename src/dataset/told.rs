@@ -62,7 +62,10 @@ impl Dataset {
                 origins.iter().filter_map(|from| if let From::Leaf(leaf) = from { Some(leaf + 1) } else { None });
             let chunks = self.inner.packed.chunks(file.first + ordinal, leaves.max().unwrap_or(0));
             for ((path, from), told) in paths.iter().zip(origins).zip(&mut told) {
-                let no_value = || file.partitions.iter().any(|(key, value)| **key == **path && value.is_none());
+                let no_value = || {
+                    let own = file.partitions.iter().find(|(key, _)| **key == **path);
+                    own.is_none_or(|(_, value)| value.is_none())
+                };
                 let nulls = match from {
                     From::Leaf(leaf) => chunks.get(*leaf).and_then(|chunk| chunk.nulls).unwrap_or(0),
                     From::Nowhere => rows,

@@ -100,9 +100,12 @@ pub struct LoaderOptions {
     /// Where what footers say comes from: `auto` (an index beside the dataset, if there is one), `none` (the footers), or the address of
     /// an index.
     pub index: Index,
-    /// The version of a Delta table; the latest one without.
+    /// The version of a Delta table, or the snapshot of an Iceberg table; the latest one without.
     pub version: Option<u64>,
-    /// The time whose version of a Delta table is read, see [`OpenOptions::timestamp`].
+    /// The branch or tag of an Iceberg table.
+    #[serde(rename = "ref")]
+    pub reference: Option<String>,
+    /// The time whose version of a table is read, see [`OpenOptions::timestamp`].
     pub timestamp: Option<String>,
     /// Whether `key=value` directories are partition columns: `hive` or `none`.
     pub partitioning: Partitioning,
@@ -151,6 +154,7 @@ impl Default for LoaderOptions {
             storage_options: BTreeMap::new(),
             index: Index::default(),
             version: None,
+            reference: None,
             timestamp: None,
             partitioning: Partitioning::default(),
             decode: true,
@@ -216,6 +220,7 @@ impl LoaderOptions {
             storage_options: self.storage_options.clone(),
             index: self.index.clone(),
             version: self.version,
+            reference: self.reference.clone(),
             timestamp: self.timestamp.clone(),
             partitioning: self.partitioning,
             decode: self.decode,

@@ -15,7 +15,7 @@ use super::glob::{self, Pattern};
 use super::place::{Place, check_count};
 use super::root::Root;
 use super::stamp::Stamp;
-use super::table::{LOG, Table};
+use super::table::{LOG, METADATA, Table, Tabular, is_metadata};
 use crate::error::{Error, Result};
 
 /// What was found, and where.
@@ -27,8 +27,8 @@ pub struct Listing {
     pub(super) root: Option<(Place, String)>,
     /// The file [`INDEX`] in the one directory that was listed, and whether it is there.
     pub(crate) index: Option<(Found, bool)>,
-    /// The one directory, if it is a table of Delta Lake: its log says which files are data, and nothing else was listed.
-    pub(crate) table: Option<Root>,
+    /// The one address, if it is a table of Delta Lake or Iceberg: that says which files are data, and nothing else was listed.
+    pub(crate) table: Option<Tabular>,
 }
 
 impl Listing {
@@ -50,8 +50,8 @@ struct Hits {
     named: bool,
     files: Vec<File>,
     index: Option<(Found, bool)>,
-    /// The directory itself, if it is a table whose log is read.
-    table: Option<Root>,
+    /// The address itself, if it is a table that says what its files are.
+    table: Option<Tabular>,
 }
 
 /// An object, and what is known of it.
@@ -64,11 +64,12 @@ type File = (Path, Option<u64>, Option<Stamp>);
 /// `_key=value` directories), and so are files that carry another format's extension. A file that is named in full is always
 /// taken. More than `max_files` files are an error.
 ///
-/// A directory that is a table of Delta Lake is not searched: the listing has no files, and says where it is.
+/// A directory that is a table of Delta Lake or Iceberg is not searched: the listing has no files, and says where it is. So does one of a
+/// file of metadata of Iceberg.
 ///
 /// # Errors
-/// [`Error::NotFound`] if an address leads to nothing, [`Error::Unsupported`] if a directory holds a table of Iceberg or Hudi, or one of
-/// Delta Lake further down, whose files are not its rows; [`Error::Config`] for such a table among other addresses, for a file that is found twice otherwise, in a directory or by a pattern;
+/// [`Error::NotFound`] if an address leads to nothing, [`Error::Unsupported`] if a directory holds a table of Hudi, or another one
+/// further down, whose files are not its rows; [`Error::Config`] for such a table among other addresses, for a file that is found twice otherwise, in a directory or by a pattern;
 /// [`Error::Limit`], [`Error::Store`].
 pub async fn find(urls: &[String], options: &BTreeMap<String, String>, max_files: usize) -> Result<Listing> {
     let mut stores = Stores::new(options)?;
@@ -127,7 +128,7 @@ pub async fn find(urls: &[String], options: &BTreeMap<String, String>, max_files
 /// The error for a table among other addresses: its log alone says what is in it, and of which version.
 fn among_others(url: &str) -> Error {
     let problem = format!(
-        "{url} is a Delta table, and stands among other addresses; open it alone, or give weights to mix it with other datasets"
+        "{url} is a table, and stands among other addresses; open it alone, or give weights to mix it with other datasets"
     );
     Error::config("urls", problem)
 }
@@ -166,12 +167,10 @@ async fn local(stores: &mut Stores<'_>, path: &FsPath, max_files: usize) -> Resu
         source: error.into(),
     })?;
     match looked? {
-        Look::File(path, size) => {
-            let base = path.as_ref().rsplit_once('/').map_or("", |(parent, _)| parent).to_owned();
-            Ok(Hits { place, base, named: true, files: vec![(path, Some(size), None)], index: None, table: None })
-        }
+        Look::File(path, size) => Ok(file(place, path, Some(size))),
         Look::Directory(path) => directory(place, path, None, max_files).await,
-        Look::Table(path) => Ok(table(place, path)),
+        Look::Delta(path) => Ok(table(Tabular::Delta(Root::new(place.clone(), path.clone())), place, path)),
+        Look::Iceberg(path) => Ok(table(Tabular::Iceberg(Root::new(place.clone(), path.clone()), None), place, path)),
         Look::Pattern(path, pattern) => directory(place, path, Some(&Pattern::new(&pattern)), max_files).await,
     }
 }
@@ -179,7 +178,8 @@ async fn local(stores: &mut Stores<'_>, path: &FsPath, max_files: usize) -> Resu
 enum Look {
     File(Path, u64),
     Directory(Path),
-    Table(Path),
+    Delta(Path),
+    Iceberg(Path),
     Pattern(Path, String),
 }
 
@@ -199,9 +199,19 @@ fn look(path: &FsPath) -> Result<Look> {
         Ok(meta) if meta.is_dir() => {
             let found = absolute(&std::fs::canonicalize(path).map_err(store)?)?;
             // A look at its log saves the walk over all that ever was in the table.
-            let mut log = std::fs::read_dir(path.join(LOG)).into_iter().flatten().flatten();
-            let is_table = log.any(|entry| entry.file_type().is_ok_and(|kind| !kind.is_dir()));
-            Ok(if is_table { Look::Table(found) } else { Look::Directory(found) })
+            let has = |directory: &str, is: &dyn Fn(&str) -> bool| {
+                let mut entries = std::fs::read_dir(path.join(directory)).into_iter().flatten().flatten();
+                let named = |entry: &std::fs::DirEntry| entry.file_name().to_str().is_some_and(is);
+                entries.any(|entry| named(&entry) && entry.file_type().is_ok_and(|kind| !kind.is_dir()))
+            };
+            // A table of Delta Lake may have metadata of Iceberg beside its log, for others.
+            Ok(if has(LOG, &|_| true) {
+                Look::Delta(found)
+            } else if has(METADATA, &is_metadata) {
+                Look::Iceberg(found)
+            } else {
+                Look::Directory(found)
+            })
         }
         Ok(meta) => {
             // The directory is made canonical, the file keeps the name it was given.
@@ -238,7 +248,7 @@ async fn remote(stores: &mut Stores<'_>, text: &str, max_files: usize) -> Result
     let (place, path) = stores.remote(text)?;
     let name = path.filename().unwrap_or_default();
     let named = !text.ends_with('/') && !name.is_empty();
-    if named && (!place.lists || extension(name).is_some_and(is_parquet)) {
+    if named && (!place.lists || extension(name).is_some_and(is_parquet) || is_metadata(name)) {
         return Ok(file(place, path, None));
     }
     let hits = directory(place.clone(), path.clone(), None, max_files).await?;
@@ -255,18 +265,28 @@ async fn remote(stores: &mut Stores<'_>, text: &str, max_files: usize) -> Result
 
 fn file(place: Place, path: Path, size: Option<u64>) -> Hits {
     let base = path.as_ref().rsplit_once('/').map_or("", |(parent, _)| parent).to_owned();
+    if let Some(name) = path.filename().filter(|name| is_metadata(name)) {
+        // As a rule they are right below the table.
+        let (above, directory) = base.rsplit_once('/').unwrap_or(("", &base));
+        let above = if directory == METADATA { above } else { &base };
+        let above = Path::parse(above).unwrap_or_default();
+        let found = Found { place: place.clone(), name: name.into(), path: path.clone(), size, stamp: None };
+        return table(Tabular::Iceberg(Root::new(place.clone(), above.clone()), Some(found)), place, above);
+    }
     Hits { place, base, named: true, files: vec![(path, size, None)], index: None, table: None }
 }
 
-/// Lists what is below `base`, keeping what `pattern` names, if there is one. Without, it must not hold a [`Table`] but may be one of Delta
-/// Lake itself: then the listing ends at once.
+/// Lists what is below `base`, keeping what `pattern` names, if there is one. Without, it must not hold a [`Table`] but may be one
+/// itself: then the listing ends at once.
 async fn directory(place: Place, base: Path, pattern: Option<&Pattern>, max_files: usize) -> Result<Hits> {
-    let (foreign, index, log) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+    let (foreign, index, log, current) = (OnceLock::new(), OnceLock::new(), OnceLock::new(), OnceLock::new());
     let accept = |name: &str| match pattern {
         Some(pattern) => pattern.matches(name).is_some_and(|named| is_data(name, named)),
         None => {
             if Table::is_log(name) {
                 log.get_or_init(|| ());
+            } else if Table::is_current(name) {
+                current.get_or_init(|| ());
             } else if let Some(kind) = Table::of(name) {
                 foreign.get_or_init(|| kind);
             }
@@ -276,9 +296,13 @@ async fn directory(place: Place, base: Path, pattern: Option<&Pattern>, max_file
             is_data(name, 0)
         }
     };
-    let found = place.list(&base, max_files, accept, || log.get().is_some()).await?;
+    let found = place.list(&base, max_files, accept, || log.get().is_some() || current.get().is_some()).await?;
+    let root = Root::new(place.clone(), base.clone());
     if log.get().is_some() {
-        return Ok(table(place, base));
+        return Ok(table(Tabular::Delta(root), place, base));
+    }
+    if current.get().is_some() {
+        return Ok(table(Tabular::Iceberg(root, None), place, base));
     }
     if let Some(kind) = foreign.into_inner() {
         return Err(kind.refused(&place.url(&base)));
@@ -291,10 +315,9 @@ async fn directory(place: Place, base: Path, pattern: Option<&Pattern>, max_file
     Ok(Hits { place, base: base.to_string(), named: false, files, index, table: None })
 }
 
-/// The directory `base`, which is a table of Delta Lake.
-fn table(place: Place, base: Path) -> Hits {
-    let root = Root::new(place.clone(), base.clone());
-    Hits { place, base: base.to_string(), named: false, files: Vec::new(), index: None, table: Some(root) }
+/// A table at the directory `base`.
+fn table(table: Tabular, place: Place, base: Path) -> Hits {
+    Hits { place, base: base.to_string(), named: false, files: Vec::new(), index: None, table: Some(table) }
 }
 
 /// Whether a file below a directory is data. The first `named` parts were named by a pattern and are not judged.

@@ -37,6 +37,6 @@ pub(crate) use object::GONE;
 pub use object::{Object, Tail};
 pub(crate) use root::Root;
 pub use stamp::Stamp;
-pub(crate) use table::LOG;
+pub(crate) use table::{LOG, METADATA, Tabular};
 #[cfg(feature = "convert")]
 pub(crate) use tree::{Names, Tree};

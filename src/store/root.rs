@@ -94,12 +94,37 @@ impl Root {
                 Address::Remote(text) => Stores::new(options)?.remote(&text)?,
             },
         };
-        let inside = place.prefix == self.place.prefix && path.prefix_matches(&self.path);
+        let same = one_name(&place.prefix) == one_name(&self.place.prefix);
+        let inside = same && path.prefix_matches(&self.path);
         // The table's own store may have been opened with more than the options say.
-        let place = if place.prefix == self.place.prefix { self.place.clone() } else { place };
+        let place = if same { self.place.clone() } else { place };
         let name = if inside { below(&self.path, &path).into() } else { place.url(&path).into() };
         Ok(Found { place, path, name, size: None, stamp: None })
     }
+
+    /// As [`elsewhere`](Self::elsewhere), of an address in which nothing is encoded, as metadata of Iceberg have it.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn literal(&self, url: &str, options: &BTreeMap<String, String>) -> Result<Found> {
+        let url = url.replace('%', "%25").replace('?', "%3F").replace('#', "%23");
+        self.elsewhere(&url, options)
+    }
+
+    /// The directory at the absolute address `url`, as [`literal`](Self::literal) has it.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn at(&self, url: &str, options: &BTreeMap<String, String>) -> Result<Self> {
+        let found = self.literal(url.trim_end_matches('/'), options)?;
+        Ok(Self { place: found.place, path: found.path })
+    }
+}
+
+/// Hadoop has three names for S3.
+fn one_name(prefix: &str) -> (bool, &str) {
+    let bucket = ["s3://", "s3a://", "s3n://"].iter().find_map(|scheme| prefix.strip_prefix(scheme));
+    bucket.map_or((false, prefix), |bucket| (true, bucket))
 }
 
 #[cfg(test)]
@@ -127,5 +152,12 @@ mod tests {
         assert_eq!(named("file:/data/table/x").unwrap(), ("/data/table/x".to_owned(), "x".to_owned()));
         assert!(named("file:/data/table/../../etc/x").is_err());
         assert!(matches!(named("s3://bucket/x"), Err(Error::Unsupported { .. })));
+        let literal = |url: &str| root.literal(url, &options).map(|found| (found.url(), found.name.to_string()));
+        let name = "k=a%20b?#/x y";
+        for start in ["file:///data/table/", "file:/data/table/", "/data/table/"] {
+            assert_eq!(literal(&format!("{start}{name}")).unwrap(), (format!("/data/table/{name}"), name.to_owned()));
+        }
+        assert_eq!(root.at("file:///data/table/", &options).unwrap().url(), "/data/table");
+        assert_eq!(one_name("s3a://b/"), one_name("s3://b/"));
     }
 }

@@ -1,6 +1,34 @@
 //! Tables of other systems, told by the files of their logs: what is in their directories is more than their rows.
 
+use super::found::Found;
+use super::root::Root;
 use crate::error::Error;
+
+/// A table whose metadata say which files are its rows.
+#[derive(Debug, Clone)]
+pub(crate) enum Tabular {
+    /// Of Delta Lake: the directory that has its log.
+    Delta(Root),
+    /// Of Iceberg: its directory, and the file of metadata, where that was named.
+    Iceberg(Root, Option<Found>),
+}
+
+impl Tabular {
+    pub(super) fn url(&self) -> String {
+        match self {
+            Self::Delta(root) | Self::Iceberg(root, None) => root.url(),
+            Self::Iceberg(_, Some(found)) => found.url(),
+        }
+    }
+}
+
+/// The directory of the metadata of Iceberg.
+pub(crate) const METADATA: &str = "metadata";
+
+/// Whether a file of this name has the metadata of a table of Iceberg.
+pub(super) fn is_metadata(name: &str) -> bool {
+    name.ends_with(".metadata.json") || name.ends_with(".metadata.json.gz")
+}
 
 /// The directory of the log of Delta Lake.
 pub(crate) const LOG: &str = "_delta_log";
@@ -23,13 +51,19 @@ impl Table {
         } else if parent == LOG {
             Some(Self::Delta)
         } else {
-            (parent == "metadata" && file.ends_with(".metadata.json")).then_some(Self::Iceberg)
+            (parent == METADATA && is_metadata(file)).then_some(Self::Iceberg)
         }
     }
 
     /// Whether `name` is a part of the log of Delta Lake of the directory that it is relative to.
     pub(super) fn is_log(name: &str) -> bool {
         name.strip_prefix(LOG).and_then(|rest| rest.strip_prefix('/')).is_some_and(|file| !file.contains('/'))
+    }
+
+    /// Whether `name` is metadata of Iceberg of the directory that it is relative to.
+    pub(super) fn is_current(name: &str) -> bool {
+        let file = name.strip_prefix(METADATA).and_then(|rest| rest.strip_prefix('/'));
+        file.is_some_and(|file| !file.contains('/') && is_metadata(file))
     }
 
     /// That the directory at `url` has such a table in it.
@@ -40,7 +74,7 @@ impl Table {
             Self::Hudi => ("Hudi", "the files of its latest snapshot"),
         };
         let open =
-            if self == Self::Delta { "give the table's own directory, which is read by its log, or " } else { "" };
+            if self == Self::Hudi { "" } else { "give the table's own directory, which is read by what it says, or " };
         Error::unsupported(
             format!(
                 "{url}, which has a table of {name} in it: its files also hold rows that were deleted or replaced,"

@@ -2,6 +2,8 @@
 
 mod delta;
 pub(crate) mod http;
+mod iceberg;
+mod iceberg_table;
 mod index;
 mod support;
 mod trees;

@@ -1,6 +1,6 @@
 //! One version of a table: its files in order, with what the log says of each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use futures::FutureExt;
@@ -107,7 +107,8 @@ impl Table {
             return Err(Error::corrupt(place(), format!("it has file {} twice", twice[0].found.name)));
         }
         let taken = partitions.iter().map(|column| column.name.clone()).collect();
-        let columns = Columns { naming: Naming { columns, taken, mapping }, partitions };
+        let naming = Naming { columns, taken, mapping };
+        let columns = Columns { naming, partitions, told: BTreeSet::new(), stored: BTreeSet::new(), numbers: None };
         Ok(Self { about, spark: metadata.schema_string, files, columns, root })
     }
 
@@ -124,14 +125,6 @@ impl Table {
     /// Its columns.
     pub(in crate::dataset) fn columns(&self) -> &Columns {
         &self.columns
-    }
-
-    /// `error` as it is where a file was looked for that the log names: what is not there was vacuumed.
-    pub(in crate::dataset) fn vacuumed(&self, error: Error) -> Error {
-        match error {
-            Error::NotFound { what, .. } => Error::NotFound { what: self.about.of(&what), hint: self.about.advice() },
-            other => other,
-        }
     }
 }
 

@@ -61,15 +61,15 @@ impl Table {
         };
         let culprit = format!("the deletion vectors in {}", found.url());
         let ranges = vectors.iter().map(|(_, range)| range.clone()).collect();
-        let bytes =
-            within(options.timeout, culprit, bitmap::bytes(&found, ranges)).await.map_err(|error| self.vacuumed(error))?;
+        let bytes = within(options.timeout, culprit, bitmap::bytes(&found, ranges))
+            .await
+            .map_err(|error| self.about.gone(error))?;
         let mut rows = Vec::with_capacity(vectors.len());
         for (number, range) in vectors {
             let Some(file) = self.files.get(number) else { continue };
             let Some(vector) = &file.vector else { continue };
-            let framed = bytes.range(&range).map_err(|_| "it is cut off").and_then(|bytes| {
-                vector.rows(bitmap::framed(&bytes)?)
-            });
+            let framed =
+                bytes.range(&range).map_err(|_| "it is cut off").and_then(|bytes| vector.rows(bitmap::framed(&bytes)?));
             rows.push((number, framed.map_err(|what| bitmap::broken(&found.name, what))?));
         }
         Ok(rows)

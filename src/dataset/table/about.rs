@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::error::Error;
+
 /// Whose format a table is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::dataset) enum System {
@@ -46,5 +48,13 @@ impl About {
             }
         }
         .to_owned()
+    }
+
+    /// `error` as it is where a file was looked for that the table names.
+    pub(in crate::dataset) fn gone(&self, error: Error) -> Error {
+        match error {
+            Error::NotFound { what, .. } => Error::NotFound { what: self.of(&what), hint: self.advice() },
+            other => other,
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The columns of a table, which its data files are brought to.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use arrow::datatypes::Field;
@@ -8,6 +9,7 @@ use parquet::schema::types::{SchemaDescriptor, TypePtr};
 
 use super::column::Column;
 use super::naming::Naming;
+use super::numbers::Numbers;
 use crate::dataset::guard::guard;
 use crate::dataset::hive;
 use crate::error::{Error, Place, Result};
@@ -18,6 +20,12 @@ pub(in crate::dataset) struct Columns {
     pub(in crate::dataset) naming: Naming,
     /// Those that come from the log alone, behind the others.
     pub(in crate::dataset) partitions: Vec<Column>,
+    /// Columns that have a value of their own in files that lack them: the file's partition, or the column's default.
+    pub(in crate::dataset) told: BTreeSet<String>,
+    /// Columns that no file may lack: what their values would be cannot be told.
+    pub(in crate::dataset) stored: BTreeSet<String>,
+    /// Numbers for the columns of files that have none.
+    pub(in crate::dataset) numbers: Option<Arc<Numbers>>,
 }
 
 impl Columns {
@@ -25,12 +33,18 @@ impl Columns {
     /// terms: the table's types count.
     pub(in crate::dataset) fn named(&self, file: &ParquetMetaData, place: &Place) -> Result<Arc<ParquetMetaData>> {
         let known = file.file_metadata();
-        let root = known.schema_descr().root_schema();
-        if !self.naming.is_numbered(root) {
+        let root = known.schema_descr().root_schema_ptr();
+        let root = match &self.numbers {
+            Some(numbers) if !self.naming.is_numbered(&root) => {
+                guard(place, "the schema is damaged", || numbers.given(&root))?
+            }
+            _ => root,
+        };
+        if !self.naming.is_numbered(&root) {
             let what = "its columns have no numbers, and its table finds them by those";
             return Err(Error::corrupt(place.clone(), what));
         }
-        let root: TypePtr = guard(place, "the schema is damaged", || self.naming.named(root))?;
+        let root: TypePtr = guard(place, "the schema is damaged", || self.naming.named(&root))?;
         let schema = Arc::new(SchemaDescriptor::new(root));
         let file = FileMetaData::new(known.version(), known.num_rows(), None, None, schema, None);
         Ok(Arc::new(ParquetMetaData::new(file, Vec::new())))

@@ -34,7 +34,9 @@ impl Deleted {
     /// [`Error::Corrupt`] for a row that the file has not.
     pub(in crate::dataset) fn left(&self, number: usize, name: &str, groups: &[u64]) -> Result<Vec<Selection>> {
         let Some(rows) = self.rows.get(&number) else { return Ok(vec![Selection::All; groups.len()]) };
-        let beyond = |row: u64| Error::corrupt(Place::file(name), format!("the table deletes row {row} of it, which it has not"));
+        let beyond = |row: u64| {
+            Error::corrupt(Place::file(name), format!("the table deletes row {row} of it, which it has not"))
+        };
         left(rows, groups.iter().copied()).map_err(beyond)
     }
 

@@ -43,12 +43,12 @@ impl Naming {
 
     /// Whether the file has any number for its columns, without which none is found by it.
     pub(super) fn is_numbered(&self, root: &Type) -> bool {
-        self.mapping != Mapping::Id || root.get_fields().iter().any(|field| field.get_basic_info().has_id())
+        self.mapping != Mapping::Id || root.get_fields().iter().any(|field| id(field).is_some())
     }
 
     fn finds(&self, column: &Column, field: &Type) -> bool {
         match self.mapping {
-            Mapping::Id => field.get_basic_info().has_id() && column.id == Some(field.get_basic_info().id()),
+            Mapping::Id => id(field).is_some() && column.id == id(field),
             Mapping::None | Mapping::Name => column.physical == field.name(),
         }
     }
@@ -83,7 +83,7 @@ impl Naming {
     /// `ty`, which holds a `kind`, under `name`.
     fn node(&self, ty: &Type, name: &str, kind: Option<&Kind>) -> Result<TypePtr, ParquetError> {
         if ty.is_primitive() {
-            return primitive(ty, name);
+            return primitive(ty, name, id(ty));
         }
         let none = BTreeSet::new();
         let inner = |ty: &Type, kind: &Kind| self.node(ty, ty.name(), Some(kind));
@@ -114,20 +114,31 @@ impl Naming {
 
     /// The group `ty` under `name`, with these fields.
     fn renamed(&self, ty: &Type, name: &str, fields: Vec<TypePtr>) -> Result<TypePtr, ParquetError> {
-        let info = ty.get_basic_info();
-        let mut builder = Type::group_type_builder(name)
-            .with_fields(fields)
-            .with_logical_type(info.logical_type_ref().cloned())
-            .with_converted_type(info.converted_type())
-            .with_id(info.has_id().then(|| info.id()));
-        if info.has_repetition() {
-            builder = builder.with_repetition(info.repetition());
-        }
-        builder.build().map(Arc::new)
+        group(ty, name, id(ty), fields)
     }
 }
 
-fn is_repeated(ty: &Type) -> bool {
+/// The number of a field.
+pub(super) fn id(ty: &Type) -> Option<i32> {
+    let info = ty.get_basic_info();
+    info.has_id().then(|| info.id())
+}
+
+/// The group `ty` under `name` and number `id`, with these fields.
+pub(super) fn group(ty: &Type, name: &str, id: Option<i32>, fields: Vec<TypePtr>) -> Result<TypePtr, ParquetError> {
+    let info = ty.get_basic_info();
+    let mut builder = Type::group_type_builder(name)
+        .with_fields(fields)
+        .with_logical_type(info.logical_type_ref().cloned())
+        .with_converted_type(info.converted_type())
+        .with_id(id);
+    if info.has_repetition() {
+        builder = builder.with_repetition(info.repetition());
+    }
+    builder.build().map(Arc::new)
+}
+
+pub(super) fn is_repeated(ty: &Type) -> bool {
     ty.get_basic_info().has_repetition() && ty.get_basic_info().repetition() == Repetition::REPEATED
 }
 
@@ -136,7 +147,8 @@ fn is_item(list: &Type, repeated: &Type) -> bool {
     repeated.name() == "array" || repeated.name() == format!("{}_tuple", list.name())
 }
 
-fn primitive(ty: &Type, name: &str) -> Result<TypePtr, ParquetError> {
+/// The leaf `ty` under `name` and number `id`.
+pub(super) fn primitive(ty: &Type, name: &str, id: Option<i32>) -> Result<TypePtr, ParquetError> {
     let Type::PrimitiveType { basic_info, physical_type, type_length, scale, precision } = ty else {
         return Err(ParquetError::General("a leaf that is none".to_owned()));
     };
@@ -145,7 +157,7 @@ fn primitive(ty: &Type, name: &str) -> Result<TypePtr, ParquetError> {
         .with_length(*type_length)
         .with_precision(*precision)
         .with_scale(*scale)
-        .with_id(basic_info.has_id().then(|| basic_info.id()));
+        .with_id(id);
     if basic_info.converted_type() != ConvertedType::NONE {
         builder = builder.with_converted_type(basic_info.converted_type());
     }

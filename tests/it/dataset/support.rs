@@ -3,9 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use arrow::array::{ArrayRef, RecordBatch};
+use arrow::array::{ArrayData, ArrayRef, RecordBatch, make_array};
 use arrow::compute::concat_batches;
-use arrow::datatypes::Schema;
+use arrow::datatypes::{DataType, Field, Schema};
+use arrow::util::display::{ArrayFormatter, FormatOptions};
 use bowstring::Result;
 use bowstring::dataset::{Dataset, OpenOptions, Projection};
 use parquet::arrow::ArrowWriter;
@@ -60,4 +61,46 @@ pub(crate) fn write(path: &Path, batch: &RecordBatch, properties: WriterProperti
     let mut writer = ArrowWriter::try_new(file, batch.schema(), Some(properties)).unwrap();
     writer.write(batch).unwrap();
     writer.close().unwrap();
+}
+
+/// `ty` without zones: Spark writes instants as times of 96 bits, of which files do not say that they are any.
+fn without_zone(ty: &DataType) -> DataType {
+    let inner = |field: &Arc<Field>| Arc::new(Field::clone(field).with_data_type(without_zone(field.data_type())));
+    match ty {
+        DataType::Timestamp(unit, _) => DataType::Timestamp(*unit, None),
+        DataType::List(item) => DataType::List(inner(item)),
+        DataType::Map(entries, sorted) => DataType::Map(inner(entries), *sorted),
+        DataType::Struct(fields) => DataType::Struct(fields.iter().map(inner).collect()),
+        other => other.clone(),
+    }
+}
+
+fn plain(data: &ArrayData) -> ArrayData {
+    let children = data.child_data().iter().map(plain).collect();
+    data.clone().into_builder().data_type(without_zone(data.data_type())).child_data(children).build().unwrap()
+}
+
+/// Every row of a dataset as text, by the names of columns, sorted.
+pub(crate) fn rows(dataset: &Dataset) -> Result<Vec<String>> {
+    let batch = read_all(dataset)?;
+    let options = FormatOptions::default().with_null("null");
+    let (schema, arrays) = (batch.schema(), batch.columns().iter().map(|column| make_array(plain(&column.to_data()))));
+    let arrays: Vec<ArrayRef> = arrays.collect();
+    let mut columns: Vec<(String, ArrayFormatter<'_>)> = Vec::new();
+    for (field, column) in schema.fields().iter().zip(&arrays) {
+        columns.push((field.name().clone(), ArrayFormatter::try_new(column.as_ref(), &options).unwrap()));
+    }
+    columns.sort_by(|a, b| a.0.cmp(&b.0));
+    let row = |row: usize| {
+        let cells = columns.iter().map(|(name, column)| format!("{name}={}", column.value(row)));
+        cells.collect::<Vec<_>>().join(" ")
+    };
+    let mut rows: Vec<String> = (0..batch.num_rows()).map(row).collect();
+    rows.sort();
+    Ok(rows)
+}
+
+/// A path as text.
+pub(crate) fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
 }

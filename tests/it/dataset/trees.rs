@@ -98,7 +98,7 @@ fn addresses_lead_to_sorted_files() {
 fn a_table_with_a_log_is_not_taken_for_the_sum_of_its_files() {
     for (log, kind) in [
         ("nested/_delta_log/00000000000000000001.json", "Delta Lake"),
-        ("metadata/00001-7.metadata.json", "Iceberg"),
+        ("nested/metadata/00001-7.metadata.json", "Iceberg"),
         (".hoodie/hoodie.properties", "Hudi"),
     ] {
         let folder = tempfile::tempdir().unwrap();

@@ -1,0 +1,138 @@
+//! The schema of an Avro file: what its bytes mean, with the numbers that Iceberg gives to fields.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value as Json;
+
+/// A field of a record.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Field {
+    pub(super) id: Option<i32>,
+    pub(super) schema: Schema,
+}
+
+/// A type.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Schema {
+    Null,
+    Bool,
+    /// Integers of 32 and 64 bits, which look alike, and the numbers of an enumeration.
+    Long,
+    Float,
+    Double,
+    Bytes,
+    Text,
+    Fixed(usize),
+    Union(Vec<Schema>),
+    Record(Vec<Field>),
+    List(Box<Schema>),
+    Map(Box<Schema>),
+}
+
+/// Types may be this deep, and have so many parts: a name may stand for a large type many times over.
+const DEPTH: usize = 32;
+const PARTS: usize = 100_000;
+
+/// Types that have names, which stand for them further down.
+#[derive(Default)]
+struct Names {
+    known: BTreeMap<String, (Schema, usize)>,
+    parts: usize,
+}
+
+impl Schema {
+    /// The schema in `json`; `Err` says what is wrong.
+    pub(super) fn parse(json: &[u8]) -> Result<Self, String> {
+        let json: Json = serde_json::from_slice(json).map_err(|_| "its schema is no JSON".to_owned())?;
+        Names::default().schema(&json, 0)
+    }
+}
+
+impl Names {
+    fn schema(&mut self, json: &Json, depth: usize) -> Result<Schema, String> {
+        self.parts += 1;
+        if depth > DEPTH || self.parts > PARTS {
+            return Err("its schema is too deep or too large".to_owned());
+        }
+        if let Some(branches) = json.as_array() {
+            return Ok(Schema::Union(
+                branches.iter().map(|one| self.schema(one, depth + 1)).collect::<Result<_, _>>()?,
+            ));
+        }
+        let name = json.as_str().or_else(|| json.get("type")?.as_str());
+        let Some(name) = name else {
+            let inner = json.get("type").ok_or("its schema has a type that is none")?;
+            return self.schema(inner, depth + 1);
+        };
+        let inner = |key: &str| json.get(key).ok_or_else(|| format!("its schema has a type {name:?} without {key:?}"));
+        let before = self.parts;
+        let schema = match name {
+            "null" => Schema::Null,
+            "boolean" => Schema::Bool,
+            "int" | "long" | "enum" => Schema::Long,
+            "float" => Schema::Float,
+            "double" => Schema::Double,
+            "bytes" => Schema::Bytes,
+            "string" => Schema::Text,
+            "fixed" => {
+                let size = inner("size")?.as_u64().and_then(|size| usize::try_from(size).ok());
+                Schema::Fixed(size.ok_or("its schema has a size that is none")?)
+            }
+            "array" => Schema::List(Box::new(self.schema(inner("items")?, depth + 1)?)),
+            "map" => Schema::Map(Box::new(self.schema(inner("values")?, depth + 1)?)),
+            "record" => {
+                let fields = inner("fields")?.as_array().ok_or("its schema has a record without fields")?;
+                let field = |field: &Json| {
+                    let id = field.get("field-id").and_then(Json::as_i64).and_then(|id| i32::try_from(id).ok());
+                    let schema = field.get("type").ok_or("its schema has a field without a type")?;
+                    Ok::<_, String>(Field { id, schema: self.schema(schema, depth + 1)? })
+                };
+                Schema::Record(fields.iter().map(field).collect::<Result<_, _>>()?)
+            }
+            other => {
+                let (known, parts) = self.known.get(other).ok_or_else(|| {
+                    format!("its schema has the unknown type {:?}", other.chars().take(64).collect::<String>())
+                })?;
+                self.parts = self.parts.saturating_add(*parts);
+                return if self.parts > PARTS { Err("its schema is too large".to_owned()) } else { Ok(known.clone()) };
+            }
+        };
+        if let ("fixed" | "record" | "enum", Some(own)) = (name, json.get("name").and_then(Json::as_str)) {
+            self.known.insert(own.to_owned(), (schema.clone(), self.parts - before));
+        }
+        Ok(schema)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_are_read_with_their_numbers_and_names() {
+        let json = r#"{"type":"record","name":"m","fields":[
+            {"name":"a","type":["null",{"type":"record","name":"r2","fields":[{"name":"x","type":"int","field-id":5}]}],"field-id":1},
+            {"name":"b","type":"r2","field-id":2},{"name":"c","type":{"type":{"type":"fixed","name":"f","size":16}}}]}"#;
+        let inner = Schema::Record(vec![Field { id: Some(5), schema: Schema::Long }]);
+        let expected = Schema::Record(vec![
+            Field { id: Some(1), schema: Schema::Union(vec![Schema::Null, inner.clone()]) },
+            Field { id: Some(2), schema: inner },
+            Field { id: None, schema: Schema::Fixed(16) },
+        ]);
+        assert_eq!(Schema::parse(json.as_bytes()).unwrap(), expected);
+    }
+
+    #[test]
+    fn what_is_none_is_told() {
+        let deep = (0..100).fold("\"int\"".to_owned(), |inner, _| format!(r#"{{"type":"array","items":{inner}}}"#));
+        // Each record has the one before it ten times.
+        let mut wide = r#"{"type":"record","name":"r0","fields":[{"name":"x","type":"int"}]}"#.to_owned();
+        for level in 1..9 {
+            let again = format!(r#",{{"name":"y","type":"r{}"}}"#, level - 1).repeat(9);
+            wide = format!(r#"{{"type":"record","name":"r{level}","fields":[{{"name":"x","type":{wide}}}{again}]}}"#);
+        }
+        for json in ["", "{}", "7", r#""r""#, r#"{"type":"array"}"#, r#"{"type":"fixed","size":-1}"#, &deep, &wide] {
+            assert!(Schema::parse(json.as_bytes()).is_err(), "{}", json.chars().take(80).collect::<String>());
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Rows that are deleted by their values: which those are is found out when the table is opened, by reading the columns that count.
+//!
+//! A row is deleted if a delete that is newer than its file has its values. Of the deletes of one set of columns in one partition, the
+//! newest that has some values is all that needs to be known.
+
+use std::collections::{BTreeMap, HashMap};
+
+use arrow::row::{RowConverter, SortField};
+
+use super::deletes::{Scope, partition};
+use super::manifest::Entry;
+use super::positions::Rows;
+use super::rows::{Columns, beside};
+use super::schema::Defined;
+use super::snapshot::ADVICE;
+use super::table::Table;
+use crate::dataset::table::{Kind, Part};
+use crate::dataset::{Dataset, OpenOptions, Room};
+use crate::error::{Error, Result};
+
+/// What one value takes beside its bytes.
+const EACH: u64 = 64;
+
+/// The newest delete that has them, by values.
+type Newest = HashMap<Box<[u8]>, i64>;
+
+/// Bytes that the values of one set of columns may take.
+fn most(options: &OpenOptions) -> u64 {
+    if options.memory_limit == u64::MAX { options.memory } else { options.memory_limit }
+}
+
+impl Table {
+    /// The rows that are deleted by values.
+    pub(super) async fn by_values(&self, room: &Room, options: &OpenOptions) -> Result<Rows> {
+        let mut sets: BTreeMap<&[i32], Vec<(&Scope, &Vec<usize>)>> = BTreeMap::new();
+        for (scope, deletes) in &self.applied.values {
+            sets.entry(&scope.ids).or_default().push((scope, deletes));
+        }
+        let mut rows = Rows::new();
+        // One set after the other: what is kept of each is as large as its deletes.
+        for (ids, scopes) in sets {
+            let keys = self.keys(ids)?;
+            let mut newest: BTreeMap<&Scope, Newest> = BTreeMap::new();
+            let mut kept = 0_u64;
+            for (scope, deletes) in scopes {
+                let found = self.newest(&keys, deletes, &mut kept, room, options).await?;
+                newest.insert(scope, found);
+            }
+            let of_set = |(number, scopes): (&usize, &Vec<Scope>)| {
+                scopes.iter().any(|scope| scope.ids == ids).then_some(*number)
+            };
+            let numbers: Vec<usize> = self.applied.scopes.iter().filter_map(of_set).collect();
+            let found = self.matches(&keys, &numbers, &newest, room, options).await?;
+            super::positions::add(&mut rows, found);
+        }
+        Ok(rows)
+    }
+
+    /// The columns of these numbers, as any schema of the table had them.
+    fn keys(&self, ids: &[i32]) -> Result<Vec<Defined>> {
+        let url = &self.about.url;
+        let key = |id: &i32| {
+            let known = self.known.iter().find(|defined| defined.column.id == Some(*id));
+            let Some(found) = known.filter(|defined| matches!(defined.column.kind, Kind::Leaf(_))) else {
+                let what = format!(
+                    "{url}: rows deleted by the values of column number {id}, which is nested or in no schema, of Iceberg"
+                );
+                return Err(Error::unsupported(what, ADVICE));
+            };
+            let mut key = found.clone();
+            // Two columns may have had one name at different times.
+            key.column.name = format!("{} ({id})", key.column.name);
+            key.column.nullable = true;
+            Ok(key)
+        };
+        ids.iter().map(key).collect()
+    }
+
+    /// The columns `keys` of `files`.
+    async fn open_keys<'a>(
+        &self,
+        keys: &[Defined],
+        files: &[&Entry],
+        room: &'a Room,
+        options: &'a OpenOptions,
+    ) -> Result<Columns<'a>> {
+        let (columns, values) = self.part(keys, files)?;
+        let mut found = Vec::with_capacity(files.len());
+        for file in files {
+            let mut at = self.root.literal(&file.path, &options.storage_options)?;
+            at.size = Some(file.size).filter(|size| *size > 0);
+            found.push(at);
+        }
+        let part = Part { about: self.about.clone(), columns, values };
+        let dataset = Dataset::of_part(found, part, beside(options)).await.map_err(|error| self.about.gone(error))?;
+        let names: Vec<String> = keys.iter().map(|key| key.column.name.clone()).collect();
+        Columns::new(dataset, &names, room, options)
+    }
+
+    fn converter(&self, keys: &[Defined]) -> Result<RowConverter> {
+        let fields = keys.iter().map(|key| SortField::new(key.column.kind.data_type())).collect();
+        RowConverter::new(fields).map_err(|error| {
+            Error::unsupported(format!("{}: rows deleted by values of Iceberg ({error})", self.about.url), ADVICE)
+        })
+    }
+
+    /// The values in files of deletes, each with the newest that has it.
+    async fn newest(
+        &self,
+        keys: &[Defined],
+        deletes: &[usize],
+        kept: &mut u64,
+        room: &Room,
+        options: &OpenOptions,
+    ) -> Result<Newest> {
+        let files: Vec<&Entry> = deletes.iter().filter_map(|number| self.deletes.get(*number)).collect();
+        let columns = self.open_keys(keys, &files, room, options).await?;
+        let converter = self.converter(keys)?;
+        let mut newest = Newest::new();
+        for group in 0..columns.groups() {
+            let (read, _permit) = columns.read(group).await?;
+            let place = columns.dataset.place(group);
+            let rows =
+                converter.convert_columns(&read).map_err(|error| Error::corrupt_by(place, "its values", error))?;
+            let file = columns.dataset.manifest().groups.get(group).and_then(|group| files.get(group.file as usize));
+            let sequence = file.map_or(0, |file| file.sequence);
+            for row in &rows {
+                let bytes: &[u8] = row.as_ref();
+                match newest.get_mut(bytes) {
+                    Some(known) => *known = sequence.max(*known),
+                    None => {
+                        *kept = kept.saturating_add(bytes.len() as u64 + EACH);
+                        let most = most(options);
+                        if *kept > most {
+                            let what = format!("the values that delete rows of {}", self.about.url);
+                            return Err(Error::limit(what, *kept, most, "memory_budget"));
+                        }
+                        newest.insert(bytes.into(), sequence);
+                    }
+                }
+            }
+        }
+        Ok(newest)
+    }
+
+    /// The rows of data files of these numbers whose values a newer delete has.
+    async fn matches(
+        &self,
+        keys: &[Defined],
+        numbers: &[usize],
+        newest: &BTreeMap<&Scope, Newest>,
+        room: &Room,
+        options: &OpenOptions,
+    ) -> Result<Rows> {
+        let files: Vec<&Entry> = numbers.iter().filter_map(|number| self.data.get(*number)).collect();
+        let columns = self.open_keys(keys, &files, room, options).await?;
+        let converter = self.converter(keys)?;
+        let mut rows = Rows::new();
+        let mut before: Option<(usize, u64)> = None;
+        for group in 0..columns.groups() {
+            let Some(found) = columns.dataset.manifest().groups.get(group) else { continue };
+            let (file, first) = (found.file as usize, columns.dataset.row_id(group, 0));
+            // Rows are counted over the file.
+            let start = match before {
+                Some((same, start)) if same == file => start,
+                _ => first,
+            };
+            before = Some((file, start));
+            let (Some(entry), Some(number)) = (files.get(file), numbers.get(file)) else { continue };
+            let own = partition(entry);
+            let scopes: Vec<&Newest> = newest
+                .iter()
+                .filter(|(scope, _)| scope.partition.as_ref().is_none_or(|partition| *partition == own))
+                .map(|(_, newest)| newest)
+                .collect();
+            let (read, _permit) = columns.read(group).await?;
+            let place = columns.dataset.place(group);
+            let values =
+                converter.convert_columns(&read).map_err(|error| Error::corrupt_by(place, "its values", error))?;
+            for (at, row) in values.iter().enumerate() {
+                let bytes: &[u8] = row.as_ref();
+                let newer = |newest: &&Newest| newest.get(bytes).is_some_and(|newest| *newest > entry.sequence);
+                if scopes.iter().any(newer) {
+                    rows.entry(*number).or_default().insert(first - start + at as u64);
+                }
+            }
+        }
+        Ok(rows)
+    }
+}

@@ -1,0 +1,137 @@
+//! Rows that are deleted by their positions: in files of positions, each read once, and in bitmaps.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
+
+use arrow::array::{Array, AsArray};
+use arrow::datatypes::{DataType, Int64Type};
+use futures::stream::{StreamExt, TryStreamExt};
+use roaring::RoaringTreemap;
+
+use super::manifest::Content;
+use super::rows::{Columns, beside};
+use super::table::Table;
+use crate::dataset::table::bitmap;
+use crate::dataset::{Dataset, OpenOptions, Room, within};
+use crate::error::{Error, Place, Result};
+
+/// The columns of a file of positions.
+const PATH: &str = "file_path";
+const POSITION: &str = "pos";
+
+/// Where the bitmap of data file number `file` is, and how many rows are in it.
+struct Framed {
+    file: usize,
+    rows: i64,
+    range: Range<u64>,
+}
+
+/// Deleted rows by the numbers of data files.
+pub(super) type Rows = BTreeMap<usize, RoaringTreemap>;
+
+/// Adds `found` to `rows`.
+pub(super) fn add(rows: &mut Rows, found: Rows) {
+    for (number, deleted) in found {
+        *rows.entry(number).or_default() |= deleted;
+    }
+}
+
+impl Table {
+    /// The rows that bitmaps delete.
+    pub(super) async fn by_vectors(&self, options: &OpenOptions) -> Result<Rows> {
+        let mut files: BTreeMap<String, Vec<Framed>> = BTreeMap::new();
+        for (number, vector) in &self.applied.vectors {
+            let Some(entry) = self.deletes.get(*vector) else { continue };
+            let Content::Vector { offset, size } = entry.content else { continue };
+            let end = offset.checked_add(size).ok_or_else(|| bitmap::broken(&entry.path, "its range overflows"))?;
+            let framed = Framed { file: *number, rows: entry.rows, range: offset..end };
+            files.entry(entry.path.clone()).or_default().push(framed);
+        }
+        let mut rows = Rows::new();
+        let mut reading = futures::stream::iter(files)
+            .map(|(path, vectors)| self.bitmaps(path, vectors, options))
+            .buffer_unordered(options.concurrency)
+            .boxed();
+        while let Some(found) = reading.try_next().await? {
+            add(&mut rows, found);
+        }
+        Ok(rows)
+    }
+
+    /// The bitmaps in the file at `path`.
+    async fn bitmaps(&self, path: String, vectors: Vec<Framed>, options: &OpenOptions) -> Result<Rows> {
+        let found = self.root.literal(&path, &options.storage_options)?;
+        let culprit = format!("the deletion vectors in {}", found.url());
+        let ranges = vectors.iter().map(|vector| vector.range.clone()).collect();
+        let reading = within(options.timeout, culprit, bitmap::bytes(&found, ranges));
+        let bytes = reading.await.map_err(|error| self.about.gone(error))?;
+        let mut rows = Rows::new();
+        for vector in vectors {
+            let deleted = bytes.range(&vector.range).map_err(|_| "it is cut off");
+            let deleted = deleted.and_then(|bytes| bitmap::rows(bitmap::framed(&bytes)?, vector.rows));
+            rows.insert(vector.file, deleted.map_err(|what| bitmap::broken(&found.name, what))?);
+        }
+        Ok(rows)
+    }
+
+    /// The rows that files of positions delete.
+    pub(super) async fn by_positions(&self, room: &Room, options: &OpenOptions) -> Result<Rows> {
+        let mut rows = Rows::new();
+        let mut reading = futures::stream::iter(self.applied.positions.clone())
+            .map(|(delete, files)| self.positions(delete, files, room, options))
+            .buffer_unordered(options.concurrency)
+            .boxed();
+        while let Some(found) = reading.try_next().await? {
+            add(&mut rows, found);
+        }
+        Ok(rows)
+    }
+
+    /// The rows of `files` that file of positions number `delete` deletes.
+    async fn positions(
+        &self,
+        delete: usize,
+        files: BTreeSet<usize>,
+        room: &Room,
+        options: &OpenOptions,
+    ) -> Result<Rows> {
+        let Some(entry) = self.deletes.get(delete) else { return Ok(Rows::new()) };
+        let paths = files.iter().filter_map(|number| Some((self.data.get(*number)?.path.as_str(), *number)));
+        let paths: HashMap<&str, usize> = paths.collect();
+        let mut found = self.root.literal(&entry.path, &options.storage_options)?;
+        found.size = Some(entry.size).filter(|size| *size > 0);
+        let name = found.name.to_string();
+        let opened = Dataset::of_log(found, beside(options)).await.map_err(|error| self.about.gone(error))?;
+        let broken = |what: &str| Error::corrupt(Place::file(name.as_str()), format!("a file of positions: {what}"));
+        let is = |name: &str, ty: &DataType| {
+            opened.schema().field_with_name(name).is_ok_and(|field| field.data_type() == ty)
+        };
+        if !is(PATH, &DataType::Utf8View) || !is(POSITION, &DataType::Int64) {
+            return Err(broken("it has no columns file_path and pos of their types"));
+        }
+        let columns = Columns::new(opened, &[PATH.to_owned(), POSITION.to_owned()], room, options)?;
+        let mut rows = Rows::new();
+        for group in 0..columns.groups() {
+            let (read, _permit) = columns.read(group).await?;
+            let [of, at] = read.as_slice() else { return Err(broken("it has other columns")) };
+            let (of, at) = (of.as_string_view(), at.as_primitive::<Int64Type>());
+            if of.null_count() + at.null_count() > 0 {
+                return Err(broken("it has nulls"));
+            }
+            // As a rule many rows of one file follow each other.
+            let mut last: Option<(&str, Option<usize>)> = None;
+            for (path, row) in of.iter().flatten().zip(at.values()) {
+                let number = match last {
+                    Some((known, number)) if known == path => number,
+                    _ => paths.get(path).copied(),
+                };
+                last = Some((path, number));
+                if let Some(number) = number {
+                    let row = u64::try_from(*row).map_err(|_| broken("it has a negative row"))?;
+                    rows.entry(number).or_default().insert(row);
+                }
+            }
+        }
+        Ok(rows)
+    }
+}

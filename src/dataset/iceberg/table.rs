@@ -1,0 +1,255 @@
+//! One snapshot of a table: its files in order, with what its metadata say of each.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use futures::FutureExt;
+use futures::future::BoxFuture;
+
+use super::avro::Value;
+use super::deletes::{Applied, applied};
+use super::manifest::Entry;
+use super::metadata::{Fault, Metadata, Spec};
+use super::schema::{self, Defined};
+use super::snapshot::{self, ADVICE, Entries, fault_of};
+use super::{travel, value};
+use crate::dataset::table::{About, Column, Columns, Mapping, Naming, Numbers, System};
+use crate::dataset::{OpenOptions, hive};
+use crate::error::{Error, Place, Result};
+use crate::store::{Found, Root};
+
+/// The property that has the names of columns in files without numbers.
+const NAMES: &str = "schema.name-mapping.default";
+
+/// See the module.
+#[derive(Debug)]
+pub(in crate::dataset) struct Table {
+    pub(in crate::dataset) about: About,
+    pub(super) root: Root,
+    found: Vec<Found>,
+    values: Vec<hive::Values>,
+    columns: Columns,
+    /// Its data files, in the order of `found`.
+    pub(super) data: Vec<Entry>,
+    pub(super) deletes: Vec<Entry>,
+    pub(super) applied: Applied,
+    /// Every column that it ever had, by its latest type.
+    pub(super) known: Vec<Defined>,
+    /// How files are partitioned, by the number of the spec.
+    specs: BTreeMap<i32, Spec>,
+    numbers: Option<Arc<Numbers>>,
+}
+
+impl Table {
+    /// The snapshot of the table at `root`, of the metadata in `file` or the current ones, that `options` ask for.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] for a snapshot that is not there; [`Error::Unsupported`] naming what is not read; [`Error::Corrupt`] for metadata
+    /// that are damaged; [`Error::Config`] where several may be the current ones, and for a choice that is none; [`Error::Limit`],
+    /// [`Error::Timeout`], [`Error::Store`].
+    pub(in crate::dataset) fn open(
+        root: Root,
+        file: Option<Found>,
+        options: OpenOptions,
+    ) -> BoxFuture<'static, Result<Self>> {
+        let opening = async move {
+            let (metadata, url) = Self::metadata(&root, file, &options).await?;
+            let root = root.at(&metadata.location, &options.storage_options)?;
+            let chosen = travel::choose(&metadata, &root.url(), &options)?;
+            let about = About {
+                system: System::Iceberg,
+                url: root.url().into(),
+                version: chosen.snapshot.and_then(|id| u64::try_from(id).ok()).unwrap_or(0),
+            };
+            let snapshot = chosen.snapshot.and_then(|id| metadata.snapshot(id));
+            let entries = match snapshot {
+                Some(snapshot) => {
+                    let reading = snapshot::entries(&root, snapshot, &options).await;
+                    reading.map_err(|error| about.gone(error))?
+                }
+                None => Entries::default(),
+            };
+            let schema = snapshot.and_then(|snapshot| snapshot.schema_id).filter(|_| chosen.own_schema);
+            // A table may have a million files: no work for a thread that others wait on.
+            snapshot::blocking(move || Self::new(&metadata, schema, about, root, entries, &url, &options)).await
+        };
+        opening.boxed()
+    }
+
+    /// The current snapshot of the table at `root`, or that of the branch or tag of `options`; 0 for a table that has none yet.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(in crate::dataset) async fn latest(root: Root, file: Option<Found>, options: &OpenOptions) -> Result<u64> {
+        let (metadata, url) = Self::metadata(&root, file, options).await?;
+        let asked = OpenOptions { version: None, timestamp: None, ..options.clone() };
+        let chosen = travel::choose(&metadata, &url, &asked)?;
+        Ok(chosen.snapshot.and_then(|id| u64::try_from(id).ok()).unwrap_or(0))
+    }
+
+    /// The metadata, and their address.
+    async fn metadata(root: &Root, file: Option<Found>, options: &OpenOptions) -> Result<(Metadata, String)> {
+        let file = match file {
+            Some(file) => file,
+            None => snapshot::find(root, options).await?,
+        };
+        Ok((snapshot::read(&file, options).await?, file.url()))
+    }
+
+    fn new(
+        metadata: &Metadata,
+        schema: Option<i64>,
+        about: About,
+        root: Root,
+        entries: Entries,
+        url: &str,
+        options: &OpenOptions,
+    ) -> Result<Self> {
+        let faulty = |fault: Fault| fault_of(fault, url);
+        let defined = metadata.schema(schema).and_then(schema::columns).map_err(faulty)?;
+        let mut known = defined.clone();
+        for older in metadata.every_schema() {
+            // What is not read of columns of the past matters only where a delete goes by it.
+            let Ok(columns) = schema::columns(older) else { continue };
+            known.extend(
+                columns
+                    .into_iter()
+                    .filter(|one| known.iter().all(|other| other.column.id != one.column.id))
+                    .collect::<Vec<_>>(),
+            );
+        }
+        let mut specs = BTreeMap::new();
+        for id in entries.data.iter().chain(&entries.deletes).map(|entry| entry.spec) {
+            if let std::collections::btree_map::Entry::Vacant(place) = specs.entry(id) {
+                place.insert(metadata.spec(id).map_err(faulty)?);
+            }
+        }
+        let numbers = match metadata.properties.get(NAMES) {
+            Some(json) => Some(Arc::new(
+                Numbers::parse(json).ok_or_else(|| faulty(Fault::Broken(format!("its {NAMES} is none"))))?,
+            )),
+            None => None,
+        };
+        let mut files = Vec::with_capacity(entries.data.len());
+        for entry in entries.data {
+            let mut found = root.literal(&entry.path, &options.storage_options)?;
+            found.size = Some(entry.size).filter(|size| *size > 0);
+            files.push((found, entry));
+        }
+        files.sort_by(|a, b| a.0.name.cmp(&b.0.name));
+        let place = || Place::file(url);
+        if let Some(twice) = files.windows(2).find(|pair| pair[0].0.name == pair[1].0.name) {
+            return Err(Error::corrupt(place(), format!("the snapshot has file {} twice", twice[0].0.name)));
+        }
+        let (found, data): (Vec<Found>, Vec<Entry>) = files.into_iter().unzip();
+        let unpartitioned = |id: i32| specs.get(&id).is_none_or(Spec::is_unpartitioned);
+        let applied = applied(&data, &entries.deletes, &unpartitioned)
+            .map_err(|path| Error::corrupt(place(), format!("the snapshot has two deletion vectors of file {path}")))?;
+        let mut table = Self {
+            about,
+            root,
+            found,
+            values: Vec::new(),
+            columns: columns_of(&[], None),
+            data,
+            deletes: entries.deletes,
+            applied,
+            known,
+            specs,
+            numbers,
+        };
+        let every: Vec<&Entry> = table.data.iter().collect();
+        (table.columns, table.values) = table.part(&defined, &every)?;
+        Ok(table)
+    }
+
+    /// The columns `defined`, and for each of `files` the values of those that it may lack.
+    pub(super) fn part(&self, defined: &[Defined], files: &[&Entry]) -> Result<(Columns, Vec<hive::Values>)> {
+        let mut columns = columns_of(defined, self.numbers.clone());
+        let mut defaults: hive::Values = Vec::new();
+        for one in defined {
+            let Some(initial) = &one.initial else { continue };
+            let name = &one.column.name;
+            let Some(text) = value::of_default(initial, &one.column.kind.data_type()) else {
+                let what = format!(
+                    "{}: the default of column {name:?}, of {}, of Iceberg",
+                    self.about.url,
+                    one.column.kind.data_type()
+                );
+                return Err(Error::unsupported(what, ADVICE));
+            };
+            columns.told.insert(name.clone());
+            defaults.push((name.as_str().into(), Some(text)));
+        }
+        let by_id: BTreeMap<i32, &Column> =
+            defined.iter().filter_map(|one| Some((one.column.id?, &one.column))).collect();
+        // Equal texts are kept once.
+        let mut texts: BTreeSet<Arc<str>> = BTreeSet::new();
+        let names: BTreeMap<i32, Arc<str>> =
+            by_id.iter().map(|(id, column)| (*id, column.name.as_str().into())).collect();
+        let mut values = Vec::with_capacity(files.len());
+        for file in files {
+            let mut of_file = defaults.clone();
+            let spec = self.specs.get(&file.spec);
+            let fields = spec.map(|spec| spec.fields.as_slice()).unwrap_or_default();
+            if fields.len() != file.partition.len() {
+                let what = format!(
+                    "file {} has {} values of a partition, its spec has {}",
+                    file.path,
+                    file.partition.len(),
+                    fields.len()
+                );
+                return Err(Error::corrupt(Place::file(Arc::clone(&self.about.url)), what));
+            }
+            for (field, own) in fields.iter().zip(&file.partition).filter(|(field, _)| field.transform == "identity") {
+                let found = field.source_id.and_then(|id| Some((by_id.get(&id)?, names.get(&id)?)));
+                let Some((column, name)) = found else { continue };
+                let text = match own {
+                    Value::Null => None,
+                    own => match value::of_partition(own, &column.kind.data_type()) {
+                        Some(text) => Some(match texts.get(&text) {
+                            Some(known) => Arc::clone(known),
+                            None => {
+                                texts.insert(Arc::clone(&text));
+                                text
+                            }
+                        }),
+                        None => {
+                            columns.stored.insert(column.name.clone());
+                            continue;
+                        }
+                    },
+                };
+                columns.told.insert(column.name.clone());
+                match of_file.iter_mut().find(|(known, _)| known == name) {
+                    Some((_, known)) => *known = text,
+                    None => of_file.push((Arc::clone(name), text)),
+                }
+            }
+            values.push(of_file);
+        }
+        Ok((columns, values))
+    }
+
+    /// Its data files, sorted by name.
+    pub(in crate::dataset) fn files(&self) -> Vec<Found> {
+        self.found.clone()
+    }
+
+    /// The values of columns that its files may lack.
+    pub(in crate::dataset) fn values(&self) -> Vec<hive::Values> {
+        self.values.clone()
+    }
+
+    /// Its columns.
+    pub(in crate::dataset) fn columns(&self) -> &Columns {
+        &self.columns
+    }
+}
+
+/// The columns `defined` as they are looked for in files.
+fn columns_of(defined: &[Defined], numbers: Option<Arc<Numbers>>) -> Columns {
+    let columns = defined.iter().map(|one| one.column.clone()).collect();
+    let naming = Naming { columns, taken: BTreeSet::new(), mapping: Mapping::Id };
+    Columns { naming, partitions: Vec::new(), told: BTreeSet::new(), stored: BTreeSet::new(), numbers }
+}

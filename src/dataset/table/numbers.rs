@@ -1,0 +1,110 @@
+//! Numbers for the columns of files that have none: a table tells by which names its columns went where they were written.
+
+use std::collections::BTreeMap;
+
+use parquet::basic::{ConvertedType, LogicalType};
+use parquet::errors::ParquetError;
+use parquet::schema::types::{Type, TypePtr};
+use serde_json::Value as Json;
+
+use super::naming::{group, is_repeated, primitive};
+
+/// By the name of a column, its number and the numbers of what is in it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(in crate::dataset) struct Numbers(BTreeMap<String, (Option<i32>, Numbers)>);
+
+impl Numbers {
+    /// A mapping of names as Iceberg's tables have it; none for what is none.
+    pub(in crate::dataset) fn parse(json: &str) -> Option<Self> {
+        // Nesting has the limit of serde_json.
+        Self::of(&serde_json::from_str(json).ok()?)
+    }
+
+    fn of(json: &Json) -> Option<Self> {
+        let mut numbers = Self::default();
+        for field in json.as_array()? {
+            let id = field.get("field-id").and_then(Json::as_i64).and_then(|id| i32::try_from(id).ok());
+            let below = field.get("fields").map_or_else(|| Some(Self::default()), Self::of)?;
+            for name in field.get("names").and_then(Json::as_array)? {
+                numbers.0.insert(name.as_str()?.to_owned(), (id, below.clone()));
+            }
+        }
+        Some(numbers)
+    }
+
+    /// `root`, the schema of a file, with the numbers of its columns.
+    pub(in crate::dataset) fn given(&self, root: &Type) -> Result<TypePtr, ParquetError> {
+        group(root, root.name(), None, self.fields(root)?)
+    }
+
+    fn fields(&self, ty: &Type) -> Result<Vec<TypePtr>, ParquetError> {
+        ty.get_fields().iter().map(|field| self.field(field, field.name())).collect()
+    }
+
+    /// `ty`, which the mapping knows as `known`.
+    fn field(&self, ty: &Type, known: &str) -> Result<TypePtr, ParquetError> {
+        let none = (None, Self::default());
+        let (id, below) = self.0.get(known).unwrap_or(&none);
+        if ty.is_primitive() {
+            return primitive(ty, ty.name(), *id);
+        }
+        let info = ty.get_basic_info();
+        let is = |logical: LogicalType, converted| {
+            info.logical_type_ref() == Some(&logical) || info.converted_type() == converted
+        };
+        let fields = match ty.get_fields() {
+            // Whatever writers called what is in a list or map, the mapping has one name for it.
+            [repeated] if is_repeated(repeated) && is(LogicalType::List, ConvertedType::LIST) => {
+                let two_levels = repeated.is_primitive() || repeated.get_fields().len() != 1;
+                vec![if two_levels {
+                    below.field(repeated, "element")?
+                } else {
+                    let items = repeated.get_fields().iter().map(|item| below.field(item, "element"));
+                    group(repeated, repeated.name(), None, items.collect::<Result<_, _>>()?)?
+                }]
+            }
+            [entries]
+                if is_repeated(entries) && !entries.is_primitive() && is(LogicalType::Map, ConvertedType::MAP) =>
+            {
+                let parts =
+                    entries.get_fields().iter().zip(["key", "value"]).map(|(part, name)| below.field(part, name));
+                vec![group(entries, entries.name(), None, parts.collect::<Result<_, _>>()?)?]
+            }
+            _ => below.fields(ty)?,
+        };
+        group(ty, ty.name(), *id, fields)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parquet::schema::parser::parse_message_type;
+    use parquet::schema::printer::print_schema;
+
+    use super::*;
+
+    #[test]
+    fn names_get_their_numbers_at_every_depth() {
+        let json = r#"[{"field-id":1,"names":["a","old"]},
+            {"field-id":2,"names":["s"],"fields":[{"field-id":3,"names":["x"]}]},
+            {"field-id":4,"names":["l"],"fields":[{"field-id":5,"names":["element"],"fields":[{"field-id":6,"names":["p"]}]}]},
+            {"field-id":7,"names":["m"],"fields":[{"field-id":8,"names":["key"]},{"field-id":9,"names":["value"]}]}]"#;
+        let root = parse_message_type(
+            "message t { optional int32 old; optional int32 other; optional group s { optional int32 x; optional int32 y; }
+            optional group l (LIST) { repeated group bag { optional group array_element { optional int32 p; } } }
+            optional group m (MAP) { repeated group map { required int32 k; optional int32 v; } } }",
+        );
+        let mut text = Vec::new();
+        print_schema(&mut text, &Numbers::parse(json).unwrap().given(&root.unwrap()).unwrap());
+        let text = String::from_utf8(text).unwrap().split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(
+            text,
+            "message t { OPTIONAL INT32 old [1]; OPTIONAL INT32 other; OPTIONAL group s [2] { OPTIONAL INT32 x [3]; OPTIONAL INT32 y; } \
+             OPTIONAL group l [4] (LIST) { REPEATED group bag { OPTIONAL group array_element [5] { OPTIONAL INT32 p [6]; } } } \
+             OPTIONAL group m [7] (MAP) { REPEATED group map { REQUIRED INT32 k [8]; OPTIONAL INT32 v [9]; } } }"
+        );
+        for json in ["", "{}", "[7]", r#"[{"field-id":1}]"#, r#"[{"names":[7]}]"#] {
+            assert_eq!(Numbers::parse(json), None, "{json}");
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! The table that a dataset is of, whoever's format it is in.
+
+use super::table::{About, Columns, Deleted, Part};
+use super::{OpenOptions, delta, hive, iceberg};
+use crate::error::{Error, Result};
+use crate::store::{Found, Tabular};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) enum Table {
+    Delta(delta::Table),
+    Iceberg(iceberg::Table),
+    /// A part of one.
+    Part(Part),
+}
+
+impl Table {
+    /// The version of the table at `at` that `options` ask for, the latest one without.
+    ///
+    /// # Errors
+    /// As those of either.
+    pub(super) async fn open(at: Tabular, options: OpenOptions) -> Result<Self> {
+        match (at, &options.reference) {
+            (Tabular::Delta(root), None) => Ok(Self::Delta(delta::Table::open(root, options).await?)),
+            (Tabular::Delta(root), Some(name)) => {
+                let problem =
+                    format!("{name:?}: tables of Delta Lake have no branches and tags, and {} is one", root.url());
+                Err(Error::config("ref", problem))
+            }
+            (Tabular::Iceberg(root, file), _) => Ok(Self::Iceberg(iceberg::Table::open(root, file, options).await?)),
+        }
+    }
+
+    /// The version of the table at `at` that is read by default, or the one of the branch or tag of `options`.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub(super) async fn latest(at: Tabular, options: &OpenOptions) -> Result<u64> {
+        match at {
+            Tabular::Delta(root) => delta::Table::latest(root, options).await,
+            Tabular::Iceberg(root, file) => iceberg::Table::latest(root, file, options).await,
+        }
+    }
+
+    pub(super) fn about(&self) -> &About {
+        match self {
+            Self::Delta(table) => &table.about,
+            Self::Iceberg(table) => &table.about,
+            Self::Part(part) => &part.about,
+        }
+    }
+
+    /// Its schema as Spark has it, where the table says so.
+    pub(super) fn spark(&self) -> Option<&str> {
+        match self {
+            Self::Delta(table) => Some(&table.spark),
+            Self::Iceberg(_) | Self::Part(_) => None,
+        }
+    }
+
+    /// Its files, sorted by name.
+    pub(super) fn files(&self) -> Vec<Found> {
+        match self {
+            Self::Delta(table) => table.files(),
+            Self::Iceberg(table) => table.files(),
+            Self::Part(_) => Vec::new(),
+        }
+    }
+
+    /// The values that it tells of columns in its files.
+    pub(super) fn partition_values(&self) -> Vec<hive::Values> {
+        match self {
+            Self::Delta(table) => table.partition_values(),
+            Self::Iceberg(table) => table.values(),
+            Self::Part(part) => part.values.clone(),
+        }
+    }
+
+    /// Its columns.
+    pub(super) fn columns(&self) -> &Columns {
+        match self {
+            Self::Delta(table) => table.columns(),
+            Self::Iceberg(table) => table.columns(),
+            Self::Part(part) => &part.columns,
+        }
+    }
+
+    /// Reads which rows are deleted.
+    ///
+    /// # Errors
+    /// As those of either.
+    pub(super) async fn deleted(&self, options: &OpenOptions) -> Result<Deleted> {
+        match self {
+            Self::Delta(table) => table.deleted(options).await,
+            Self::Iceberg(table) => table.deleted(options).await,
+            Self::Part(_) => Ok(Deleted::default()),
+        }
+    }
+
+    /// `error` as it is where a file was looked for that the table names.
+    pub(super) fn gone(&self, error: Error) -> Error {
+        self.about().gone(error)
+    }
+}
