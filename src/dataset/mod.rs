@@ -36,6 +36,7 @@ mod offsets;
 mod open;
 mod outline;
 mod packed;
+mod page_memory;
 mod pages;
 pub mod petastorm;
 mod project;
