@@ -143,8 +143,8 @@ class BaseLoader(ABC, Generic[A]):
     :param version: version of a Delta table; the latest by default.
     :param timestamp: time whose version of a Delta table is read: the last one committed until then. A ``datetime``, or text such
         as ``"2026-01-31 12:30:00"``, in UTC unless it says another zone.
-    :param partitioning: whether ``key=value`` directories are columns: ``hive`` (integers and text), ``dates`` (dates too, where all
-        values are ISO dates, as Spark reads them) or ``none``.
+    :param partitioning: whether ``key=value`` directories are columns: ``hive`` (integers and text), ``dates`` (also dates, where
+        all values are ISO dates, as Spark reads them) or ``none``.
     :param decode: decode cells as the dataset says (its own schema, or Petastorm's); ``False`` leaves them bytes.
     :param weights: mix the datasets in ``url`` in these proportions.
     :param stop: when an epoch of a mixture ends: ``first_exhausted`` or ``all_exhausted``.

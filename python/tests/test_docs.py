@@ -31,7 +31,8 @@ MODEL = "model = torch.nn.Linear(2, 1)"
 HERE: dict[str, dict[str, tuple[str, str]]] = {
     "torch": {
         "certificates 1": (
-            f"{TORCH}; {MODEL}; import pathlib; pathlib.Path('certificates').mkdir(); loader = DataLoader(url, batch_size=8)",
+            f"{TORCH}; {MODEL}; import pathlib; pathlib.Path('certificates').mkdir()\n"
+            "loader = DataLoader(url, batch_size=8)",
             "next(iter(loader)); checkpoint(model, loader); assert list(pathlib.Path('certificates').iterdir())",
         ),
         "filter 1": ("", "import bowstring; bowstring.Loader('clicks', batch_size=8, filter=[('label', '>=', 3)])"),
@@ -84,7 +85,8 @@ HERE: dict[str, dict[str, tuple[str, str]]] = {
     },
     "jax": {
         "frameworks 4": (
-            "import jax; from jax.sharding import NamedSharding, PartitionSpec; train_step = lambda state, batch: state + 1; state = 0",
+            "import jax; from jax.sharding import NamedSharding, PartitionSpec; state = 0\n"
+            "train_step = lambda state, batch: state + 1",
             "assert state == len(loader)",
         ),
     },
