@@ -52,7 +52,8 @@ HERE: dict[str, dict[str, tuple[str, str]]] = {
         "from-petastorm 2": ("train = lambda image, label: None", "assert loader.epoch == 9"),
         "gpu 1": ("step = lambda image, label: image.float().mean() + label.sum()", "assert loss.numel() == 1"),
         "gpu 2": (
-            "import os, json\nclass TaskContext:\n  get = classmethod(lambda kind: kind)\n  resources = classmethod(lambda kind: {})",
+            "import os, json\nclass TaskContext:\n  get = classmethod(lambda kind: kind)\n"
+            "  resources = classmethod(lambda kind: {})",
             "assert os.environ['BOWSTRING_RESOURCES'] == '{}'",
         ),
         "gpu 3": (
