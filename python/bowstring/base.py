@@ -101,7 +101,7 @@ class BaseLoader(ABC, Generic[A]):
     :param seed: seed of the order and of random augmentation (0).
     :param tail: what to do with the last, incomplete step. ``short``, the default of all loaders but JAX's: every rank has as many
         of the rows left, ceil(rows / ranks), so that one rank gets exactly these; where they do not divide, fewer rows than there
-        are ranks come twice, in file order behind all others. ``even``: no row comes twice, ranks differ by one row at most, and
+        are ranks come twice, behind all others. ``even``: no row comes twice, ranks differ by one row at most, and
         no batch is empty; collectives that need equal shapes, such as a plain ``all_gather``, do not take the last batches.
         ``pad``: batches keep their size, and ``_mask`` is false on what fills them. ``repeat``: rows from the start of the epoch
         fill them. ``drop``: the step is left out.
@@ -143,7 +143,8 @@ class BaseLoader(ABC, Generic[A]):
     :param version: version of a Delta table; the latest by default.
     :param timestamp: time whose version of a Delta table is read: the last one committed until then. A ``datetime``, or text such
         as ``"2026-01-31 12:30:00"``, in UTC unless it says another zone.
-    :param partitioning: whether ``key=value`` directories are columns: ``hive`` or ``none``.
+    :param partitioning: whether ``key=value`` directories are columns: ``hive`` (integers and text), ``dates`` (also dates, where
+        all values are ISO dates, as Spark reads them) or ``none``.
     :param decode: decode cells as the dataset says (its own schema, or Petastorm's); ``False`` leaves them bytes.
     :param weights: mix the datasets in ``url`` in these proportions.
     :param stop: when an epoch of a mixture ends: ``first_exhausted`` or ``all_exhausted``.
@@ -200,7 +201,7 @@ class BaseLoader(ABC, Generic[A]):
         index: str | os.PathLike[str] | bytes | None = None,
         version: int | None = None,
         timestamp: str | datetime | None = None,
-        partitioning: Literal["hive", "none"] | None = None,
+        partitioning: Literal["hive", "dates", "none"] | None = None,
         decode: bool | None = None,
         weights: Sequence[float] | None = None,
         stop: Literal["first_exhausted", "all_exhausted"] | None = None,

@@ -19,7 +19,7 @@ def index(
     storage_options: Mapping[str, str] | None = None,
     version: int | None = None,
     timestamp: str | datetime | None = None,
-    partitioning: Literal["hive", "none"] | None = None,
+    partitioning: Literal["hive", "dates", "none"] | None = None,
     timeout: float | None = None,
     limits: Mapping[str, int] | None = None,
 ) -> bytes:
@@ -38,7 +38,7 @@ def write_index(
     storage_options: Mapping[str, str] | None = None,
     version: int | None = None,
     timestamp: str | datetime | None = None,
-    partitioning: Literal["hive", "none"] | None = None,
+    partitioning: Literal["hive", "dates", "none"] | None = None,
     timeout: float | None = None,
     limits: Mapping[str, int] | None = None,
 ) -> str:

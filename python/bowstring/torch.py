@@ -68,14 +68,13 @@ class DataLoader(BaseLoader[Any]):
         """Of what ``gather_for_metrics`` gathers of the last step, so many rows come first and once, by Accelerate's name.
 
         0 where nothing is to be cut: no row fills this step. -1 where a cut would take the wrong rows, since each of several ranks
-        fills up its own batch: under ``pad`` and ``repeat``, and under ``short`` in several lanes, as of a shuffled order.
+        fills up its own batch: under ``pad`` and ``repeat``.
         """
         spec = self._native.state()["spec"]
         rest = self.rows % int(spec["global_batch"])
         if rest == 0 or spec["tail"] == "even":
             return 0
-        in_turn = spec["tail"] == "short" and (spec["lanes"] == 1 or rest % self.world_size == 0)
-        return rest if in_turn or self.world_size == 1 else -1
+        return rest if spec["tail"] == "short" or self.world_size == 1 else -1
 
     def _array(self, tensor: _native.Tensor) -> Any:
         if tensor.device != "cpu":

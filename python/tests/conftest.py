@@ -149,17 +149,25 @@ EVERY_KIND: dict[str, Any] = {
 def ray_cluster() -> Iterator[None]:
     """Ray on this machine."""
     ray = pytest.importorskip("ray")
-    here = {"PYTHONPATH": str(pathlib.Path(bowstring.__file__).parents[1]), "RAY_TRAIN_V2_ENABLED": "1"}
-    ray.init(
-        num_cpus=2,
-        include_dashboard=False,
-        logging_level="error",
-        log_to_driver=False,
-        object_store_memory=100 << 20,
-        runtime_env={"env_vars": here},
-    )
-    yield
-    ray.shutdown()
+    # Of the environment of its workers, and no runtime_env: for that each worker would be started anew. Ray Train looks every two
+    # seconds whether its workers are done.
+    here = {
+        "PYTHONPATH": str(pathlib.Path(bowstring.__file__).parents[1]),
+        "RAY_TRAIN_V2_ENABLED": "1",
+        "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.2",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in here.items():
+            patch.setenv(name, value)
+        ray.init(
+            num_cpus=2,
+            include_dashboard=False,
+            logging_level="error",
+            log_to_driver=False,
+            object_store_memory=100 << 20,
+        )
+        yield
+        ray.shutdown()
 
 
 class SlowStore(http.server.ThreadingHTTPServer):

@@ -473,6 +473,7 @@ def test_timeout_names_the_culprit(slow_store: Any) -> None:
     assert isinstance(caught.value, bowstring.TimeoutError)
     # As it was set.
     assert "waited 0.5 s for" in str(caught.value) or "waited 0.6 s for" in str(caught.value)
+    assert str(caught.value).endswith("(timeout=0.5)")
 
 
 def test_without_numpy_and_pyarrow(numbers: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

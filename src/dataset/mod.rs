@@ -59,7 +59,7 @@ mod write;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, SchemaRef};
 use parquet::file::metadata::ParquetMetaData;
 use parquet::schema::types::{ColumnDescriptor, SchemaDescriptor};
 
@@ -223,6 +223,15 @@ impl Dataset {
         let fields = self.inner.schema.fields();
         let all = fields.iter().skip(fields.len() - self.inner.partitions).map(|field| field.name().as_str());
         all.filter(|name| self.schema().field_with_name(name).is_ok())
+    }
+
+    /// Those of them that are text although all their values are dates: [`Partitioning::Dates`] makes them dates.
+    pub fn partition_dates(&self) -> Vec<&str> {
+        let is_text = |name: &&str| {
+            self.schema().field_with_name(name).is_ok_and(|field| matches!(field.data_type(), DataType::Utf8View))
+        };
+        let values = || self.inner.files.iter().map(|file| &file.partitions);
+        self.partition_columns().filter(is_text).filter(|name| hive::all_dates(values(), name)).collect()
     }
 
     /// Rows of all row groups, before any filter.

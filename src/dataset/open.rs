@@ -147,13 +147,14 @@ impl Dataset {
         let names = footers.iter().map(|footer| footer.object.name());
         let partitions = match (&table, options.partitioning) {
             (Some(table), _) => table.partition_values(),
-            (None, Partitioning::Hive) => names.map(|name| hive::values(name)).collect(),
+            (None, Partitioning::Hive | Partitioning::Dates) => names.map(|name| hive::values(name)).collect(),
             (None, Partitioning::None) => vec![hive::Values::new(); footers.len()],
         };
         let columns = table.as_ref().map(|table| table.columns().clone());
         let digests: Vec<[u8; 32]> = footers.iter().map(|footer| footer.digest).collect();
         let whole: Vec<Option<Bytes>> = footers.iter_mut().map(|footer| footer.bytes.take()).collect();
-        let unified = super::held::spawn(move || layout::gather(footers, partitions, columns.as_ref()));
+        let dates = options.partitioning == Partitioning::Dates;
+        let unified = super::held::spawn(move || layout::gather(footers, (partitions, dates), columns.as_ref()));
         let mut inner = unified
             .await
             .unwrap_or_else(|error| Err(Error::Closed { why: format!("schemas were not unified: {error}") }))?;
@@ -284,7 +285,7 @@ impl Dataset {
 pub(crate) async fn within<T>(limit: Duration, culprit: String, work: impl Future<Output = Result<T>>) -> Result<T> {
     match tokio::time::timeout(limit, work).await {
         Ok(done) => done,
-        Err(_) => Err(Error::Timeout { stage: "open", culprit, waited: limit }),
+        Err(_) => Err(Error::late("open", culprit, limit, limit)),
     }
 }
 

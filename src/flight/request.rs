@@ -152,6 +152,12 @@ impl StreamRequest {
         }
     }
 
+    /// The same in steps of `rows` rows.
+    pub(super) fn in_batches_of(mut self, rows: u64) -> Self {
+        self.options.insert("global_batch_size".to_owned(), rows.into());
+        self
+    }
+
     /// The same in another version of the order.
     pub(super) fn in_version(mut self, version: OrderVersion) -> Self {
         self.options.insert(ORDER_VERSION.to_owned(), version.number().into());

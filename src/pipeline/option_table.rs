@@ -114,7 +114,7 @@ pub const OPTIONS: &[OptionEntry] = &[
     entry("filter", Kind::Filter, "", Dataset, Asked, "rows to select", r#""label >= 3 and country in ('de', 'us')""#),
     entry("selector", Structure, "", Dataset, Asked, "row groups to read, by number or by an index that Petastorm stored", r#"{"index": "by_label", "values": [3]}"#),
     entry("ngram", Structure, "", Dataset, Asked, "windows of consecutive rows as samples", r#"{"fields": {"0": ["x"], "1": ["x"]}, "timestamp_field": "t", "delta_threshold": 5}"#),
-    entry("partitioning", Choice(&["hive", "none"]), "hive", Dataset, Never, "whether key=value directories are columns", ""),
+    entry("partitioning", Choice(&["hive", "dates", "none"]), "hive", Dataset, Never, "whether key=value directories are columns: hive makes integers and text of them, dates dates too, as Spark does, none no columns", ""),
     entry("version", whole(0, ANY), "", Dataset, Never, "version of a Delta table; the latest by default", ""),
     entry("timestamp", Text, "", Dataset, Never, "time whose version of a Delta table is read: the last one committed until then, in UTC unless it says another zone", "2026-01-31 12:30:00"),
     entry("decode", Switch, "true", Dataset, Asked, "decode cells as the dataset says: its own schema, or Petastorm's", ""),

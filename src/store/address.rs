@@ -110,10 +110,14 @@ impl<'a> Stores<'a> {
         }
         // The error's own text quotes the address, credentials included.
         let (scheme, path) = ObjectStoreScheme::parse(&url).map_err(|_| {
-            Error::config(
-                "urls",
-                format!("{shown} has an unknown scheme; known are local paths, s3, gs, az, abfss, http, https"),
-            )
+            let problem = match url.scheme() {
+                "grpc" | "grpc+tcp" | "grpc+tls" => {
+                    "is a server's, which gives batches and no files; loaders, `bench` and `inspect` take it alone, and \
+                     `bowstring.flight.Connection` its rows"
+                }
+                _ => "has an unknown scheme; known are local paths, s3, gs, az, abfss, http, https",
+            };
+            Error::config("urls", format!("{shown} {problem}"))
         })?;
         // A cloud's https form has the bucket in its path; all others have it in the host.
         let shared = url.scheme() != "https" || scheme == ObjectStoreScheme::Http;

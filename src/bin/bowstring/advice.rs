@@ -25,6 +25,8 @@ pub(crate) struct Facts {
     pub(crate) budget: u64,
     pub(crate) ranks: u64,
     pub(crate) columns: Vec<ColumnFacts>,
+    /// Keys of directories that are text, and dates all of them.
+    pub(crate) dates: Vec<String>,
 }
 
 /// One column.
@@ -61,6 +63,9 @@ pub(crate) fn advise(facts: &Facts) -> Vec<String> {
     }
     advice.extend(row_groups(facts));
     advice.extend(facts.columns.iter().flat_map(column));
+    advice.extend(facts.dates.iter().map(|name| {
+        format!("{name} is a directory's text, and all its values are dates; for dates, as Spark has them: --partitioning dates")
+    }));
     advice
 }
 

@@ -1,5 +1,5 @@
 //! `bowstring inspect URL`: the content of a dataset, the delivered columns, and advice on speed. Reads footers, and a few
-//! row groups of columns that may hold images.
+//! row groups of columns that may hold images. What servers have is in `served.rs`.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -128,6 +128,10 @@ impl Spread {
 
 pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     let options = args.dataset.options()?;
+    #[cfg(feature = "flight")]
+    if crate::served::is_server(&options) {
+        return crate::served::run(&options, out);
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -180,7 +184,9 @@ async fn examine(args: &Args, options: &LoaderOptions) -> Result<Report> {
         images,
         advice: Vec::new(),
     };
-    report.advice = advise(&facts(&report, options.memory_budget.unwrap_or_else(machine::default_budget), args.ranks));
+    let mut facts = facts(&report, options.memory_budget.unwrap_or_else(machine::default_budget), args.ranks);
+    facts.dates = dataset.partition_dates().into_iter().map(str::to_owned).collect();
+    report.advice = advise(&facts);
     Ok(report)
 }
 
@@ -359,6 +365,7 @@ fn facts(report: &Report, budget: u64, ranks: u64) -> Facts {
         budget,
         ranks,
         columns: columns.collect(),
+        dates: Vec::new(),
     }
 }
 

@@ -20,6 +20,8 @@ mod out;
 mod plan;
 #[cfg(feature = "flight")]
 mod serve;
+#[cfg(feature = "flight")]
+mod served;
 #[cfg(feature = "convert")]
 mod streams;
 mod table;
@@ -57,7 +59,7 @@ const EXIT_CODES: &str = "Exit codes: 0 done, 1 stopped, 2 usage, 3 data, 4 stor
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Show a dataset's files and columns, and advice
+    /// Show a dataset's files and columns, and advice; of a server, what it has
     Inspect(inspect::Args),
     /// Write a dataset's footers into one index file, so that no rank reads them
     Index(index::Args),

@@ -8,6 +8,7 @@ mod local;
 mod pending;
 mod receive;
 mod remote;
+mod served;
 
 pub use address::{Address, PORT};
 pub use connection::{Dial, Tcp};
@@ -17,3 +18,4 @@ pub use local::Local;
 pub use pending::Pending;
 pub use receive::StreamInfo;
 pub use remote::RemoteSource;
+pub use served::{Offered, Served, served};
