@@ -155,6 +155,7 @@ mod tests {
             budget: 1 << 30,
             ranks: 8,
             columns: Vec::new(),
+            dates: Vec::new(),
         }
     }
 
@@ -186,6 +187,7 @@ mod tests {
             assert!(advice.len() == 1 && advice[0].contains(what), "{what}: {advice:?}");
         };
         one(Facts { largest_group: 1 << 29, ..facts() }, "too big");
+        one(Facts { dates: vec!["day".to_owned()], ..facts() }, "--partitioning dates");
         one(Facts { row_groups: 7, ..facts() }, "too few for 8 ranks");
         one(Facts { row_groups: 20, ..facts() }, "few for 8 ranks");
         one(Facts { row_groups: 1000, median_group: 1000, ..facts() }, "small");
