@@ -84,7 +84,7 @@ pub(super) async fn petastorm(listing: &Listing, limits: &Limits) -> Result<Opti
             }
             // Every engine leaves a file of this name, and most datasets are read without it.
             Err(error @ Error::Corrupt { .. }) if name == LEGACY => {
-                tracing::warn!("{} is no Parquet footer and is not used: {}", found.url(), error.chain());
+                tracing::warn!("{} is not a Parquet footer and is not used: {}", found.url(), error.chain());
                 continue;
             }
             Err(error) => return Err(error),

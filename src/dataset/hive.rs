@@ -114,8 +114,8 @@ fn integer(text: &str) -> Option<i64> {
 pub(super) fn constant(value: Option<&str>, data_type: &DataType, rows: usize) -> Result<ArrayRef, ArrowError> {
     match (value, data_type) {
         (Some(value), DataType::Int64) => {
-            let value =
-                integer(value).ok_or_else(|| ArrowError::ParseError("a partition value is no integer".to_owned()))?;
+            let value = integer(value)
+                .ok_or_else(|| ArrowError::ParseError("a partition value is not an integer".to_owned()))?;
             Ok(Arc::new(Int64Array::from_value(value, rows)))
         }
         (Some(value), DataType::Utf8View) => {
@@ -130,7 +130,7 @@ pub(super) fn constant(value: Option<&str>, data_type: &DataType, rows: usize) -
         }
         (Some(value), _) => {
             let one = super::delta::parse(value, data_type)
-                .ok_or_else(|| ArrowError::ParseError(format!("{value:?} is no {data_type}")))?;
+                .ok_or_else(|| ArrowError::ParseError(format!("{value:?} is not a value of type {data_type}")))?;
             take(&one, &UInt32Array::from_value(0, rows), None)
         }
         (None, _) => Ok(new_null_array(data_type, rows)),

@@ -191,7 +191,7 @@ impl Dataset {
             (Some(to), _) => Found::at(to, &options.storage_options)?,
             (None, Some(place)) => place.clone(),
             (None, None) => {
-                let problem = "the dataset is no single directory of a store that lists; say where the index goes";
+                let problem = "the dataset is not a single directory of a store that lists; say where the index goes";
                 return Err(Error::config("output", problem));
             }
         };
@@ -210,7 +210,7 @@ impl Known {
         let corrupt = |what: &str| Error::corrupt(place.clone(), format!("the index is damaged: {what}"));
         let version = MAGIC.len() - 1;
         if bytes.get(..version) != MAGIC.get(..version) {
-            return Err(corrupt("it is none, or cut off"));
+            return Err(corrupt("it is not one, or it is cut off"));
         }
         let of_table = bytes.get(version) == Some(&OF_TABLE);
         if bytes.get(version) != MAGIC.last() && !of_table {

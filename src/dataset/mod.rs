@@ -82,6 +82,8 @@ pub use write::{Compression, DatasetWriter, SCHEMA_KEY, WriterOptions, Written};
 pub(crate) use write::{FileWriter, Sink};
 
 use crate::error::{Error, Place, Result};
+#[cfg(feature = "flight")]
+use crate::manifest::FileEntry;
 use crate::manifest::{Manifest, RowGroup};
 use crate::store::{Base, Found, Object};
 use layout::Layout;
@@ -92,6 +94,12 @@ use selection::Selection;
 pub(crate) use told::Told;
 pub(crate) use units::Sizes;
 use units::Units;
+
+/// Bytes of a value that a directory gives its files, and of what is kept of a leaf column for all files with its schema, about.
+#[cfg(feature = "flight")]
+const PARTITION: usize = 64;
+#[cfg(feature = "flight")]
+const LEAF: usize = 1 << 10;
 
 /// An open dataset. It holds footers and numbers, no data and no open files. Clones share everything.
 #[derive(Debug, Clone)]
@@ -319,6 +327,34 @@ impl Dataset {
     /// The version of the Delta table that the dataset is; none for other datasets.
     pub fn table_version(&self) -> Option<u64> {
         self.inner.table.as_ref().map(|table| table.version)
+    }
+
+    /// Bytes of memory that it takes while it is open, about: what is kept of files and footers, and the rows that a filter selected.
+    #[cfg(feature = "flight")]
+    pub(crate) fn memory_size(&self) -> u64 {
+        let Inner { files, packed, layouts, manifest, first_rows, selections, windows, .. } = &*self.inner;
+        // The name is in the object and in the manifest, and the tag of the version too.
+        let named = |file: &FileEntry| {
+            let partitions = file.partitions.len() * PARTITION;
+            size_of::<FileEntry>()
+                + 2 * file.path.len()
+                + 2 * file.version.etag.as_ref().map_or(0, String::len)
+                + partitions
+        };
+        let names: usize = manifest.files.iter().map(named).sum();
+        let leaves: usize = layouts.iter().map(|layout| layout.leaf_roots.len()).sum();
+        let marks = |file: &DataFile| size_of_val(file.sealed.as_slice()) + size_of_val(file.wide.as_slice());
+        let whole = names
+            + size_of_val(files.as_slice())
+            + files.iter().map(marks).sum::<usize>()
+            + size_of_val(manifest.groups.as_slice())
+            + size_of_val(first_rows.as_slice())
+            + packed.memory_size()
+            + leaves * LEAF
+            + selections.iter().map(Selection::memory_size).sum::<usize>()
+            + windows.iter().flatten().map(|first| size_of_val(first) + size_of_val(first.as_slice())).sum::<usize>();
+        let units = self.units.as_ref().map_or(0, |units| units.memory_size() + names);
+        (whole + units) as u64
     }
 
     /// Whether all its files are on this machine.

@@ -78,7 +78,7 @@ pub(super) fn locations(bytes: &[u8]) -> Result<Vec<Location>, Broken> {
         }
         let (count, element) = reader.list()?;
         if element != kind::STRUCT {
-            return Err("its pages are no list of structs");
+            return Err("its pages are not a list of structs");
         }
         // Each takes four bytes at least.
         found.reserve(count.min(bytes.len() / 4));

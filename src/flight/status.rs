@@ -19,7 +19,7 @@ const KEY: &str = "bowstring-error-bin";
 const MAX_BYTES: usize = 4 << 10;
 
 /// Limits of what is under way at once, which somebody else's end frees: to be tried again.
-const PASSING: [&str; 4] = ["streams", "max_streams", "calls_per_tenant", "writes_per_tenant"];
+const PASSING: [&str; 5] = ["streams", "max_streams", "calls_per_tenant", "writes_per_tenant", "open_bytes"];
 
 /// An error as it travels.
 #[derive(Debug, Serialize, Deserialize)]
@@ -283,6 +283,8 @@ fn known(name: &str) -> &'static str {
         "barrier",
         "calls_per_tenant",
         "in_flight_bytes",
+        "open_bytes",
+        "written_bytes",
         "max_streams",
         "streams",
         "writes_per_tenant",

@@ -31,6 +31,10 @@ use crate::tensor::Batch;
 /// Bytes of the name of a row while its step is made: where the plan finds it, and where its cells are.
 const LISTED_ROW: u64 = (size_of::<RowRef>() + size_of::<(u32, u32)>()) as u64;
 
+/// Bytes of a row group in the plan of an epoch, about.
+#[cfg(feature = "flight")]
+const PLANNED_GROUP: u64 = 20;
+
 /// What a loader needs at least to run, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryNeed {
@@ -199,6 +203,15 @@ impl PreparedPlan {
     /// The datasets, in the order of the options, in whole row groups.
     pub fn datasets(&self) -> impl Iterator<Item = &Dataset> {
         self.whole.sources.iter().map(|source| &source.dataset)
+    }
+
+    /// Bytes of memory that the open datasets take, and `plans` plans of epochs, about.
+    #[cfg(feature = "flight")]
+    pub(crate) fn memory_size(&self, plans: u64) -> u64 {
+        // Those in units share everything with those in row groups.
+        let datasets = self.units.sources.iter().map(|source| source.dataset.memory_size());
+        let groups: usize = self.units.manifests.iter().map(|manifest| manifest.groups.len()).sum();
+        datasets.fold(0, u64::saturating_add).saturating_add((groups as u64).saturating_mul(PLANNED_GROUP * plans))
     }
 
     /// The resolved spec.

@@ -73,6 +73,12 @@ impl Stored {
         &self.schema
     }
 
+    /// Bytes of memory that the open dataset takes, about.
+    #[cfg(feature = "flight")]
+    pub(crate) fn memory_size(&self) -> u64 {
+        self.dataset.memory_size()
+    }
+
     /// Row groups in file order.
     pub fn groups(&self) -> usize {
         self.dataset.manifest().groups.len()

@@ -103,7 +103,7 @@ impl Mix {
         if let Some(wrong) = weights.iter().find(|weight| !weight.is_finite() || **weight <= 0.0) {
             return Err(Error::config(
                 "weights",
-                format!("{wrong} is no positive number; leave the dataset out instead"),
+                format!("{wrong} is not a positive number; leave the dataset out instead"),
             ));
         }
         let whole = weights.iter().all(|weight| weight.fract() == 0.0) && sum <= MAX_WEIGHT as f64;

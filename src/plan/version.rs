@@ -130,7 +130,7 @@ impl TryFrom<u32> for OrderVersion {
     fn try_from(number: u32) -> Result<Self, String> {
         let known = Self::ALL.into_iter().find(|version| version.number() == number);
         known.ok_or_else(|| {
-            format!("{number} is no version of the order; this release knows 1 to {}", Self::LATEST.number())
+            format!("{number} is not a version of the order; this release knows 1 to {}", Self::LATEST.number())
         })
     }
 }
@@ -217,6 +217,6 @@ mod tests {
         }
         assert_eq!(OrderVersion::ALL.last(), Some(&OrderVersion::LATEST));
         let error = serde_json::from_str::<OrderVersion>("9").unwrap_err().to_string();
-        assert!(error.contains("9 is no version"), "{error}");
+        assert!(error.contains("9 is not a version"), "{error}");
     }
 }

@@ -216,8 +216,8 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
         return Err(Failure::Told(INTERRUPTED));
     }
     let report = outcome?;
-    let done =
-        Done { report, src: args.src.clone(), dst: args.dst.display().to_string(), guessed: args.from.is_none() };
+    let (src, dst) = (args.src.clone(), args.dst.display().to_string());
+    let done = Done { report, src, dst, guessed: args.from.is_none(), resume: args.resume };
     if writes {
         Directory::output(&to)?;
         // Where the data goes no word of ours does.
@@ -261,11 +261,14 @@ struct Done {
     src: String,
     dst: String,
     guessed: bool,
+    /// Whether it was to go on with what an earlier run finished.
+    #[serde(skip)]
+    resume: bool,
 }
 
 impl fmt::Display for Done {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { report, src, dst, guessed } = self;
+        let Self { report, src, dst, guessed, resume } = self;
         let told = if *guessed { " (by its names)" } else { "" };
         writeln!(f, "{src}: {}{told} -> {dst}: {}", report.from, report.to)?;
         if report.unchanged {
@@ -284,6 +287,7 @@ impl fmt::Display for Done {
         table.row(["written".to_owned(), count(report.rows), files, bytes(report.bytes), rows, written]);
         write!(f, "{table}")?;
         let resumed = match report.resumed_tasks {
+            0 if *resume => ", from the beginning: nothing of an earlier run was there to resume".to_owned(),
             0 => String::new(),
             tasks => format!(", {tasks} of them finished before"),
         };

@@ -101,6 +101,9 @@ pub(crate) struct Args {
     /// Bytes of the last batches of each stream, kept for others that request the same, e.g. 1GiB [default: 64MiB, at most 256 batches]
     #[arg(long, env = "BOWSTRING_SHARE_BYTES", value_name = "BYTES", value_parser = bytes, hide_env_values = true)]
     share_bytes: Option<u64>,
+    /// Memory of datasets that are open, e.g. 1GiB [default: a quarter of --memory-budget, at least 256MiB]
+    #[arg(long, env = "BOWSTRING_OPEN_BYTES", value_name = "BYTES", value_parser = bytes, hide_env_values = true)]
+    open_bytes: Option<u64>,
     /// Let clients write datasets: to this directory as Parquet, or to `memory`
     #[arg(long, env = "BOWSTRING_PUT", value_name = "DIRECTORY", hide_env_values = true)]
     put: Option<String>,
@@ -187,6 +190,7 @@ impl Args {
         over(&mut server.gang_lease, &self.gang_lease);
         over(&mut server.refresh, &self.refresh);
         over(&mut server.share_bytes, &self.share_bytes);
+        over(&mut server.open_bytes, &self.open_bytes);
         over(&mut server.put, &self.put);
         over(&mut server.shared_memory, &self.shared_memory);
         over(&mut server.audit_log, &self.audit_log);

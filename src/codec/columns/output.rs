@@ -374,7 +374,8 @@ pub(super) fn pack(
     for leaf in leaves {
         let column: Arc<str> = leaf.name.as_str().into();
         if leaf.levels > 0 || matches!(leaf.kind, Kind::Text | Kind::Binary | Kind::Vector(_)) {
-            let problem = format!("column {column} of pack {name} is no number and no fixed-size list of numbers");
+            let problem =
+                format!("column {column} of pack {name} is neither a number nor a fixed-size list of numbers");
             return Err(Error::config("pack", problem));
         }
         let nulls = select::lookup(&options.nulls.0, &column).map_or(Nulls::Error, |(nulls, _)| nulls.clone());
@@ -428,7 +429,7 @@ fn null_plan(leaf: &Leaf, name: &str, nulls: &Nulls, dtype: DType, image: bool) 
         }
         Nulls::Fill(value) => match element(value, dtype) {
             Some(bytes) => Ok(NullPlan::Fill(bytes)),
-            None => wrong(&format!("{value:?} is no {dtype}")),
+            None => wrong(&format!("{value:?} is not a value of type {dtype}")),
         },
     }
 }
@@ -444,6 +445,6 @@ fn padding(padded: &Padded, name: &str, dtype: DType, levels: usize) -> Result<P
     }
     match element(&padded.fill, dtype) {
         Some(fill) => Ok(Padding { limit: Limit { lengths, truncate: padded.truncate }, fill, left: padded.left }),
-        None => wrong(format!("fill {:?} is no {dtype}", padded.fill)),
+        None => wrong(format!("fill {:?} is not a value of type {dtype}", padded.fill)),
     }
 }

@@ -91,7 +91,7 @@ impl NpyDecoder {
         let lens: Vec<usize> = stored.shape.iter().flatten().copied().collect();
         let size = Npy { size: 8, ..Npy::number(crate::schema::DType::Uint8) };
         if stored.shape.len() > header::MAX_AXES || header::bytes(&size, &lens).is_none() {
-            return Err(Error::config("stored.shape", format!("{:?} is no shape of an array", stored.shape)));
+            return Err(Error::config("stored.shape", format!("{:?} is not the shape of an array", stored.shape)));
         }
         let (element, shape) = (stored.element.clone(), stored.shape.clone());
         Ok(Self { zipped, element, shape, unit: None, limits: Limits::default() })

@@ -98,6 +98,13 @@ impl Staging {
                 };
                 return Err(Error::config("resume", problem));
             }
+            // Whoever asks for what was done before is told that there is nothing of it.
+            Found::Nothing if resume => {
+                let shown = destination.path.display();
+                tracing::warn!(
+                    "resume: no unfinished conversion to {shown} is there to go on with; it starts from the beginning"
+                );
+            }
             _ => {}
         }
         remove(&directory)?;

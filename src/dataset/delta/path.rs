@@ -16,7 +16,7 @@ pub(super) fn locate(root: &Root, path: &str, options: &OpenOptions) -> Result<F
         return root.elsewhere(path, &options.storage_options);
     }
     let name = decoded(path).and_then(|name| root.file(&name));
-    name.ok_or_else(|| Error::corrupt(place(), format!("{path:?} is no name of a file in the table")))
+    name.ok_or_else(|| Error::corrupt(place(), format!("{path:?} is not the name of a file in the table")))
 }
 
 /// Undoes `%41`.

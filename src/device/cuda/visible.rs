@@ -250,7 +250,7 @@ fn by_resources(
     } else {
         fs::read_to_string(text).map_err(|error| wrong(format!("{text} cannot be read: {error}")))?
     };
-    let value: Value = serde_json::from_str(&json).map_err(|error| wrong(format!("it is no JSON: {error}")))?;
+    let value: Value = serde_json::from_str(&json).map_err(|error| wrong(format!("it is not JSON: {error}")))?;
     let addresses = addresses(&value).ok_or_else(|| wrong("it has no addresses of a resource \"gpu\"".to_owned()))?;
     let rank = local_rank(lookup).map_or(0, |(_, rank)| rank as usize);
     let Some(address) = addresses.get(rank).or_else(|| addresses.first()).map(String::as_str) else {

@@ -11,6 +11,7 @@
 
 mod attempt;
 mod directory;
+mod disk;
 pub(crate) mod ipc;
 mod levels;
 mod memory;
@@ -19,6 +20,7 @@ mod write_ledger;
 
 use serde::{Deserialize, Serialize};
 
+pub use disk::DiskQuotas;
 pub use staging::{Staging, StagingOptions};
 
 use crate::error::{Error, Result};
@@ -61,7 +63,7 @@ impl WriteId {
 
     /// The space that it is in; none for the common one.
     pub(crate) fn space(&self) -> Option<&str> {
-        self.dataset.rsplit_once('@').map(|(space, _)| space)
+        space_of(&self.dataset)
     }
 
     /// The dataset's name.
@@ -73,6 +75,14 @@ impl WriteId {
     pub fn id(&self) -> &str {
         &self.id
     }
+}
+
+/// What the space of names in no other one is called.
+pub(crate) const COMMON: &str = "common";
+
+/// The space that is part of the name of `dataset`; none for the common one.
+fn space_of(dataset: &str) -> Option<&str> {
+    dataset.rsplit_once('@').map(|(space, _)| space)
 }
 
 /// What a commit does with a dataset that is there already.

@@ -60,7 +60,8 @@ pub struct Limits {
     pub keepalive_seconds: u64,
     /// Time to answer a ping.
     pub keepalive_timeout_seconds: u64,
-    /// A connection on which not a byte has come for so long is closed; one that answers pings never is.
+    /// A connection on which not a byte has come for so long is closed; one that answers pings is not, unless its client reads nothing of a
+    /// stream for so long while others wait for memory.
     pub idle_seconds: u64,
     /// Age at which a connection is asked to end: calls in progress go on, new ones use a new connection.
     pub connection_age_seconds: u64,

@@ -2,6 +2,7 @@
 
 pub(crate) mod budget;
 pub(crate) mod departed;
+pub(crate) mod hangup;
 pub mod quota;
 pub(crate) mod revocable;
 pub(crate) mod rows;

@@ -20,6 +20,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use crate::error::{Error, Result};
+use crate::flight::put::DiskQuotas;
 use crate::flight::server::access::auth::Tenant;
 
 /// Streams of a tenant where nothing else is said.
@@ -46,6 +47,9 @@ pub struct Quota {
     /// Bytes of batches that wait for the network, over all its streams; by default only the server's budget counts. Where none of them goes
     /// for 5 s, each stream that waits goes beyond them by one batch.
     pub in_flight_bytes: Option<u64>,
+    /// Bytes on the disk of the datasets that are written in the space of this name, which is a tenant's unless `spaces` says otherwise;
+    /// unlimited by default.
+    pub written_bytes: Option<u64>,
 }
 
 /// The quotas of all tenants.
@@ -65,7 +69,14 @@ impl QuotaOptions {
             streams: own.streams.or(self.default.streams).or(Some(STREAMS)),
             bytes_per_second: own.bytes_per_second.or(self.default.bytes_per_second),
             in_flight_bytes: own.in_flight_bytes.or(self.default.in_flight_bytes),
+            written_bytes: own.written_bytes.or(self.default.written_bytes),
         }
+    }
+
+    /// What spaces may have on the disk.
+    pub(crate) fn written(&self) -> DiskQuotas {
+        let named = self.tenants.iter().filter_map(|(name, quota)| Some((name.clone(), quota.written_bytes?)));
+        DiskQuotas { default: self.default.written_bytes, spaces: named.collect() }
     }
 
     /// Checks every quota.
@@ -81,6 +92,7 @@ impl QuotaOptions {
                 Quota { streams: Some(0), .. } => return zero("streams"),
                 Quota { bytes_per_second: Some(0), .. } => return zero("bytes_per_second"),
                 Quota { in_flight_bytes: Some(0), .. } => return zero("in_flight_bytes"),
+                Quota { written_bytes: Some(0), .. } => return zero("written_bytes"),
                 _ => {}
             }
         }
@@ -273,6 +285,11 @@ impl Quotas {
         options.validate()?;
         let books = Books { options, most_streams: max_streams, streams: 0, accounts: HashMap::new() };
         Ok(Self { books: Arc::new(Mutex::new(books)), start: Instant::now() })
+    }
+
+    /// What spaces may have on the disk.
+    pub(crate) fn written(&self) -> DiskQuotas {
+        self.books().options.written()
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {

@@ -11,6 +11,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use super::budget::{ByteBudget, Claim};
 use super::shared_plan::{Footing, SharedPlan, SharedPlans, check};
@@ -98,6 +99,12 @@ impl SharedStreams {
             claims: Arc::new(ByteBudget::new(budget)),
             share,
         }
+    }
+
+    /// As they are, but that clients may take nothing of what they were sent for `unread` while others wait for memory.
+    pub(crate) fn unread_for(mut self, unread: Duration) -> Self {
+        self.claims = Arc::new(ByteBudget::new(self.claims.budget()).unread_for(unread));
+        self
     }
 
     /// The budget that streams claim their memory of.
