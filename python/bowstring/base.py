@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -13,7 +12,8 @@ from types import TracebackType
 from typing import Any, ClassVar, Generic, Literal, NoReturn, TypeVar
 
 from bowstring import _native, ranks
-from bowstring.arrays import objects
+from bowstring.arrays import arrow, objects
+from bowstring.batch import Batch, Layout
 from bowstring.columns import Fill, Image, NGram, Pack, Padded, Vector
 from bowstring.errors import ConfigError, Error, NotFoundError, UnsupportedError
 from bowstring.flight.gang import Gang
@@ -25,18 +25,8 @@ from bowstring.tails import settled
 from bowstring.words import refuse
 
 A = TypeVar("A", covariant=True)
+B = TypeVar("B")
 L = TypeVar("L", bound="BaseLoader[Any]")
-
-_PYARROW = importlib.util.find_spec("pyarrow") is not None
-
-
-def arrow(array: _native.ArrowArray) -> Any:
-    """``array`` as a ``pyarrow.Array`` over the same memory; as it is where pyarrow is not installed."""
-    if not _PYARROW:
-        return array
-    import pyarrow
-
-    return pyarrow.array(array)
 
 
 class Rows:
@@ -222,7 +212,8 @@ class BaseLoader(ABC, Generic[A]):
         self._urls = [os.fspath(one) for one in ([url] if isinstance(url, (str, os.PathLike)) else url)]
         options = document(url, given)
         self._native = _native.Loader(options, None if gang is None else gang._native, made)
-        asked = json.loads(options)["columns"].get("arrow", ())
+        self._column_options: dict[str, Any] = json.loads(options)["columns"]
+        asked = self._column_options.get("arrow") or ()
         self._kept_arrow = frozenset(
             field["name"]
             for field in self._native.fields
@@ -264,10 +255,28 @@ class BaseLoader(ABC, Generic[A]):
 
         Nothing moves: no position and no state, no pass begins or ends, and the batch still comes.
         """
-        batch = self._native.peek(self._batch)
+        return self._found(self._native.peek(self._batch))
+
+    def _found(self, batch: B | None) -> B:
         if batch is None:
             raise NotFoundError("there is no batch to look at: an epoch of this loader has no steps")
         return batch
+
+    def batches(self) -> Iterator[Batch]:
+        """A pass as ``iter()`` begins it, of :class:`bowstring.Batch`: to be converted to arrays of any library, or shown.
+
+        >>> for batch in loader.batches():  # doctest: +SKIP
+        ...     writer.write_batch(batch.to_pyarrow())
+        """
+        return self._pass(self._native.begin(self._whole()))
+
+    def preview(self) -> Batch:
+        """As :meth:`peek`, a :class:`bowstring.Batch`: a notebook shows its columns and the first of its images."""
+        return self._found(self._native.peek(self._whole()))
+
+    def _whole(self) -> Callable[[dict[str, _native.Tensor | _native.ArrowArray]], Batch]:
+        layout = Layout(self._native, self._column_options, self._kept_arrow)
+        return lambda columns: Batch(columns, layout)
 
     def next_into(self, buffers: Mapping[str, Any], *, stream: Any = None) -> dict[str, Any] | None:
         """The next batch, copied into tensors of yours; ``None`` at the end of the epoch. See :meth:`into`.
@@ -325,6 +334,10 @@ class BaseLoader(ABC, Generic[A]):
             return f"<{name}: {self.rows} rows, {ranks}, {batch}, epoch {self.epoch}, step {self.step} of {len(self)}>"
         except Error as error:
             return f"<{name}: {error}>"
+
+    def _repr_html_(self) -> str:
+        """For notebooks: where the loader stands, and its columns."""
+        return self.schema._table(repr(self).strip("<>"))
 
     @property
     def dataset(self) -> Rows:

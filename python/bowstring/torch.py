@@ -14,6 +14,7 @@ from torch.utils.data._utils.fetch import _BaseDatasetFetcher
 from torch.utils.dlpack import from_dlpack
 
 from bowstring import _native
+from bowstring.arrays import by_dlpack
 from bowstring.base import BaseLoader
 from bowstring.errors import ConfigError, RemoteError
 from bowstring.index import index
@@ -78,11 +79,7 @@ class DataLoader(BaseLoader[Any]):
         return rest if in_turn or self.world_size == 1 else -1
 
     def _array(self, tensor: _native.Tensor) -> Any:
-        if tensor.device != "cpu":
-            # torch says which stream it works on.
-            return from_dlpack(tensor)
-        # The capsule itself: torch asks an object three more questions, which for small tensors take as long as the answer.
-        return from_dlpack(tensor.__dlpack__())
+        return by_dlpack(tensor, from_dlpack)
 
     def _text(self, name: str, array: _native.ArrowArray) -> Any:
         return array.to_pylist()

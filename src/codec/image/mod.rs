@@ -14,6 +14,7 @@
 //! | `raster`, `colour` | PNG, WebP, GIF, BMP; channels and bits |
 //! | `normalise`, `simd` | pixels to values in place |
 //! | `deferred` | photos that a device will decode: their bytes, and what is wanted of them |
+//! | `preview` | an image of a batch as a small PNG, for people |
 //! | `stored` | images that are arrays: delivered pixel for pixel, as they were stored |
 //!
 //! Resizing is bilinear with antialiasing, as Pillow's and torchvision's. A damaged image is an error, never a picture with grey in it.
@@ -25,6 +26,7 @@ mod exif;
 mod jpeg;
 mod normalise;
 mod options;
+mod preview;
 mod probe;
 mod raster;
 mod simd;
@@ -46,6 +48,7 @@ use zune as backend;
 pub use deferred::{Decoder, Deferred, Held, Stored};
 pub use exif::Orientation;
 pub use options::{Crop, ImageOptions, Layout, Limits, Normalize, Size, Truncated};
+pub use preview::preview;
 pub use probe::{Format, Info, probe};
 pub use stored::StoredImage;
 
