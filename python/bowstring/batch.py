@@ -1,4 +1,4 @@
-"""A batch as it left the loader, before it is a framework's: to look at, and to convert."""
+"""A batch as it left the loader, to convert and to look at."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SIDE = 96
 
 
 class Layout:
-    """What the batches of one loader have in common. ``options`` are those of its columns, ``kept_arrow`` stay Arrow arrays."""
+    """The layout of one loader's batches. ``options`` are those of its columns; the columns ``kept_arrow`` stay Arrow arrays."""
 
     def __init__(self, native: _native.Loader, options: Mapping[str, Any], kept_arrow: frozenset[str]) -> None:
         self.schema = Schema(native)
@@ -47,8 +47,8 @@ def _image_options(column: Column, images: Mapping[str, Any]) -> str | None:
 class Batch(Mapping[str, "_native.Tensor | _native.ArrowArray"]):
     """One rank's rows of one step: a mapping from names to :class:`bowstring.Tensor` and :class:`bowstring.ArrowArray`.
 
-    It comes from :meth:`bowstring.Loader.batches` and :meth:`bowstring.Loader.preview`, of every loader. What a conversion returns
-    shares the batch's memory, and may be kept for ever. A conversion copies only where it says so.
+    It comes from :meth:`bowstring.Loader.batches` and :meth:`bowstring.Loader.preview`, which every loader has. The results of
+    conversions share the batch's memory, except for the copies named here, and may be kept for as long as needed.
 
     ===================  ================================================================================================
     conversion           copies

@@ -38,7 +38,7 @@ def record_batch(schema: Schema, columns: Sequence[Column], batch: Columns) -> A
 
 
 def _metadata(schema: Schema, name: str) -> dict[str, str]:
-    """What the Arrow schema of a loader says beyond the type."""
+    """The unit and the class names of a column, as the Arrow schema of a loader has them."""
     field = schema.get(name)
     found = {}
     if field is not None and field.unit is not None:

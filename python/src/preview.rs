@@ -26,7 +26,9 @@ pub(crate) fn preview<'py>(
     let no_image = || wrong(format!("image {at} of a tensor of shape {:?}", tensor.shape()));
     let axes = tensor.shape().last_chunk::<3>().ok_or_else(no_image)?;
     let (height, width, channels) = match (options.layout, *axes) {
-        (Layout::Chw, [channels, height, width]) | (Layout::Hwc, [height, width, channels]) => (height, width, channels),
+        (Layout::Chw, [channels, height, width]) | (Layout::Hwc, [height, width, channels]) => {
+            (height, width, channels)
+        }
     };
     options.channels = u8::try_from(channels).map_err(|_| no_image())?;
     let size = Size {
