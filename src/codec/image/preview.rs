@@ -45,7 +45,10 @@ fn bytes(row: &[u8], options: &ImageOptions, size: Size) -> Result<Vec<u8>> {
     let expected = pixels.and_then(|pixels| pixels.checked_mul(channels)).and_then(|values| values.checked_mul(step));
     let Some(pixels) = pixels.filter(|pixels| *pixels > 0 && expected == Some(row.len())) else {
         return Err(Error::Mismatch {
-            what: format!("bytes of an image of {}x{} pixels of {} {}", size.height, size.width, channels, options.dtype),
+            what: format!(
+                "bytes of an image of {}x{} pixels of {} {}",
+                size.height, size.width, channels, options.dtype
+            ),
             expected: expected.map_or_else(|| "too many".to_owned(), |bytes| bytes.to_string()),
             found: row.len().to_string(),
             hint: String::new(),
@@ -128,9 +131,8 @@ mod tests {
         let planes = options(Layout::Chw, DType::Uint8);
         assert_eq!(pixels(&preview(&chw, &planes, size, 96).unwrap()), (3, 2, hwc.to_vec()));
         let normalize = Normalize::imagenet();
-        let normal: Vec<f32> = (0..18)
-            .map(|at| (f32::from(chw[at]) / 255.0 - normalize.mean[at / 6]) / normalize.std[at / 6])
-            .collect();
+        let normal: Vec<f32> =
+            (0..18).map(|at| (f32::from(chw[at]) / 255.0 - normalize.mean[at / 6]) / normalize.std[at / 6]).collect();
         let singles = ImageOptions { normalize: Some(normalize.clone()), ..options(Layout::Chw, DType::Float32) };
         let row: Vec<u8> = normal.iter().flat_map(|value| value.to_le_bytes()).collect();
         assert_eq!(pixels(&preview(&row, &singles, size, 96).unwrap()).2, hwc);
