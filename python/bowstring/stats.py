@@ -56,6 +56,6 @@ class _Stats(TypedDict):
 
 
 class Stats(_Stats, total=False):
-    """What a loader did so far; ``device`` only where batches are delivered on a GPU."""
+    """The counters of a loader; ``device`` only if batches are delivered on a GPU."""
 
     device: Device

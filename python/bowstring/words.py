@@ -1,4 +1,4 @@
-"""Words of other libraries for what an option does here, and the error that says so."""
+"""Keywords of other libraries, the corresponding options, and the error that names them."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ _WORDS = {
 
 
 def refuse(unknown: Iterable[str]) -> None:
-    """Raises for the first of the ``unknown`` keywords, and says what does its job.
+    """Raises for the first of the ``unknown`` keywords, and names the corresponding option.
 
     :raises UnknownOptionError: if there is one.
     """

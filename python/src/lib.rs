@@ -21,6 +21,7 @@ mod nvidia;
 mod options;
 mod petastorm;
 mod plan;
+mod preview;
 mod rank;
 mod row_groups;
 mod server;
@@ -63,6 +64,8 @@ mod _native {
     use super::petastorm::{petastorm_metadata, unischema_metadata};
     #[pymodule_export]
     use super::plan::plan;
+    #[pymodule_export]
+    use super::preview::preview;
     #[pymodule_export]
     use super::rank::{launched, rank};
     #[pymodule_export]

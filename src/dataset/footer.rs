@@ -46,7 +46,7 @@ pub(super) struct Footer {
     pub(super) cells: Option<String>,
     /// Spark's schema, where it says more than Parquet's.
     pub(super) spark: Option<String>,
-    /// Its bytes, for whoever needs more of it.
+    /// Its bytes, where more of it is needed.
     pub(super) bytes: Option<Bytes>,
 }
 

@@ -1,4 +1,4 @@
-//! What the footers of a dataset say, as one document: whoever has it reads no footer.
+//! The content of a dataset's footers as one document, which replaces reading them.
 //!
 //! ```text
 //!   magic · version of a table, in an index of one · root · cells · _common_metadata · heads · files: name, version, digest, head, row groups · SHA-256 of all of it
@@ -181,8 +181,8 @@ impl Dataset {
         Ok(bytes)
     }
 
-    /// Writes the [index](Self::index) to the file at address `to`, or beside the dataset, where whoever opens it finds it; its address.
-    /// What is there is replaced as a whole.
+    /// Writes the [index](Self::index) to the file at address `to`, or beside the dataset, where openings find it; its address.
+    /// An existing file is replaced as a whole.
     ///
     /// # Errors
     /// As there; [`Error::Config`] without `to` for a dataset that is no single directory; [`Error::Store`].

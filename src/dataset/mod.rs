@@ -9,11 +9,12 @@
 //!                                   └─ decode(root)   one Arrow array of the selected rows (CPU)
 //! ```
 //!
-//! Where the one address is a table of Delta Lake, its log says which files there are and which of their rows: see `delta`.
+//! If the address is a table of Delta Lake, its log gives the files and their rows: see `delta`.
 //!
 //! A file is read only as the version that was there when the dataset was opened; see [`store`](crate::store).
-//! Nothing in a file is believed before it was checked: see [`Limits`].
+//! Nothing in a file is trusted before it is checked: see [`Limits`].
 
+mod chunks;
 mod decode;
 mod delta;
 mod described;
@@ -29,6 +30,7 @@ mod hidden;
 mod hive;
 mod index;
 mod layout;
+mod levels;
 mod limits;
 mod local;
 mod ngram;
@@ -179,7 +181,7 @@ pub struct ColumnSize {
 
 impl Dataset {
     /// Rows of row group `group` that are decoded: those that the filter selects.
-    pub fn decoded_rows(&self, group: usize) -> u64 {
+    pub(crate) fn decoded_rows(&self, group: usize) -> u64 {
         let Some(found) = self.manifest().groups.get(group) else { return 0 };
         if self.part(group).is_some() {
             // Windows are not cut, so these are rows.
@@ -189,7 +191,7 @@ impl Dataset {
     }
 
     /// The decoded row that sample `sample` of row group `group` begins with: itself, or the first row of a window.
-    pub fn first_row(&self, group: usize, sample: u32) -> u32 {
+    pub(crate) fn first_row(&self, group: usize, sample: u32) -> u32 {
         let windows = self.inner.windows.as_ref().and_then(|windows| windows.get(group));
         windows.map_or(sample, |windows| windows.get(sample as usize).copied().unwrap_or(u32::MAX))
     }
@@ -254,7 +256,7 @@ impl Dataset {
     }
 
     /// The number within row group `group`, before any filter, of its `row`-th selected row, as a [`Place`] has it.
-    pub fn stored_row(&self, group: usize, row: u64) -> u64 {
+    pub(crate) fn stored_row(&self, group: usize, row: u64) -> u64 {
         match self.selection(group) {
             Some(selection) => selection.row(self.selected_before(group).saturating_add(row)),
             None => self.range(group).start.saturating_add(row),
@@ -358,7 +360,7 @@ impl Dataset {
     }
 
     /// Whether all its files are on this machine.
-    pub fn is_local(&self) -> bool {
+    pub(crate) fn is_local(&self) -> bool {
         self.inner.files.iter().all(|file| file.object.is_local())
     }
 

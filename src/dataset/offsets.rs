@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use parquet::errors::ParquetError;
 use tokio::sync::OnceCell;
 
+use super::chunks::{Chunks, coalesce};
 use super::guard::guard;
-use super::read::{Chunks, coalesce};
 use super::thrift::{Broken, Reader, kind};
 use super::{Chunk, Dataset};
 use crate::error::{Error, Result};

@@ -16,9 +16,9 @@ use parquet::schema::types::ColumnDescPtr;
 use zstd::bulk::Decompressor;
 
 use super::Chunk;
+use super::chunks::Chunks;
 use super::page_memory::PageMemory;
 use super::pages::{DATA, DATA_V2, DICTIONARY, Header, INDEX, header};
-use super::read::Chunks;
 
 thread_local! {
     static ZSTD: RefCell<Option<Decompressor<'static>>> = const { RefCell::new(None) };

@@ -1,4 +1,4 @@
-//! The loader that people use: batches of a dataset, wherever it is, delivered where they are wanted.
+//! The public loader: batches of a local or served dataset, delivered on the host or on a device.
 
 mod consumed;
 mod decoding;

@@ -1,6 +1,6 @@
 //! A running pipeline: its threads, what it shares, and the feed of the moment.
 //!
-//! Whoever owns an engine says what order to follow and from where; the engine waits, counts, names culprits, and stops.
+//! The owner of an engine sets the order and the position; the engine waits, counts, names culprits, and stops.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -183,7 +183,7 @@ pub fn option(name: &str) -> Option<&'static OptionEntry> {
 }
 
 /// The names of options in `scope`.
-pub fn in_scope(scope: Scope) -> impl Iterator<Item = &'static str> {
+pub(crate) fn in_scope(scope: Scope) -> impl Iterator<Item = &'static str> {
     OPTIONS.iter().filter(move |entry| entry.scope == scope).map(|entry| entry.name)
 }
 

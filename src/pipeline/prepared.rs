@@ -22,7 +22,7 @@ use super::{batch_bytes, batches_at_once};
 use crate::codec::{BadRows, Columns, Rows};
 use crate::dataset::{Dataset, OpenOptions, Sizes};
 use crate::error::{Error, Result};
-use crate::manifest::{Fingerprint, Manifest};
+use crate::manifest::Manifest;
 use crate::memory::{HostAllocator, Pool, SystemAllocator};
 use crate::plan::{OrderVersion, Plan, PlanSpec, RowRef, Share, Shuffle};
 use crate::schema::Schema;
@@ -53,7 +53,7 @@ impl MemoryNeed {
 
 /// See the module.
 #[derive(Debug)]
-pub struct PreparedPlan {
+pub(crate) struct PreparedPlan {
     /// The datasets in whole row groups, and in units, as some versions of the order have them.
     whole: View,
     units: View,
@@ -98,7 +98,7 @@ impl PreparedPlan {
     ///
     /// # Errors
     /// [`Error::Config`] for options that contradict each other, and whatever opening the dataset gives.
-    pub async fn open(options: &LoaderOptions) -> Result<Self> {
+    pub(crate) async fn open(options: &LoaderOptions) -> Result<Self> {
         Self::with(options, &options.settings()?).await
     }
 
@@ -106,7 +106,7 @@ impl PreparedPlan {
     ///
     /// # Errors
     /// As there; what is kept back is not found.
-    pub async fn hiding(options: &LoaderOptions, hidden: &HiddenColumns) -> Result<Self> {
+    pub(crate) async fn hiding(options: &LoaderOptions, hidden: &HiddenColumns) -> Result<Self> {
         let options = hidden.without(options);
         let mut settings = options.settings()?;
         settings.open = hidden.over(settings.open)?;
@@ -133,7 +133,7 @@ impl PreparedPlan {
     ///
     /// # Errors
     /// [`Error::Nulls`], once for all such columns; [`Error::Timeout`] if the files do not answer.
-    pub async fn check_nulls(&self) -> Result<()> {
+    pub(crate) async fn check_nulls(&self) -> Result<()> {
         self.check_nulls_within(self.open.memory_limit).await
     }
 
@@ -185,7 +185,7 @@ impl PreparedPlan {
     ///
     /// # Errors
     /// As there.
-    pub async fn is_current(&self, options: &LoaderOptions) -> Result<bool> {
+    pub(crate) async fn is_current(&self, options: &LoaderOptions) -> Result<bool> {
         let settings = options.settings()?;
         for (dataset, urls) in self.datasets().zip(&settings.datasets) {
             if !dataset.is_current(urls, &settings.open).await? {
@@ -196,12 +196,12 @@ impl PreparedPlan {
     }
 
     /// What comes out: one field per column, before suffixes.
-    pub fn schema(&self) -> &Schema {
+    pub(crate) fn schema(&self) -> &Schema {
         self.whole.sources[0].maker.fields()
     }
 
     /// The datasets, in the order of the options, in whole row groups.
-    pub fn datasets(&self) -> impl Iterator<Item = &Dataset> {
+    pub(crate) fn datasets(&self) -> impl Iterator<Item = &Dataset> {
         self.whole.sources.iter().map(|source| &source.dataset)
     }
 
@@ -215,7 +215,7 @@ impl PreparedPlan {
     }
 
     /// The resolved spec.
-    pub fn spec(&self) -> &PlanSpec {
+    pub(crate) fn spec(&self) -> &PlanSpec {
         &self.spec
     }
 
@@ -235,7 +235,7 @@ impl PreparedPlan {
     ///
     /// # Errors
     /// As [`Plan::new`].
-    pub fn plan(&self, epoch: u64) -> Result<Plan> {
+    pub(crate) fn plan(&self, epoch: u64) -> Result<Plan> {
         self.plan_by(&self.spec, epoch)
     }
 
@@ -245,20 +245,12 @@ impl PreparedPlan {
     }
 
     /// Whether batches of `plan` have `_mask`.
-    pub fn masked(&self, plan: &Plan) -> bool {
+    pub(crate) fn masked(&self, plan: &Plan) -> bool {
         plan.masked() || self.whole.sources[0].masked
     }
 
-    /// The data's fingerprint.
-    ///
-    /// # Errors
-    /// As [`Plan::new`].
-    pub fn fingerprint(&self) -> Result<Fingerprint> {
-        Ok(self.plan(0)?.fingerprint())
-    }
-
     /// The least memory that one share of `plan` runs in, `prefetch` batches ahead. It asks about every row group.
-    pub fn need(&self, plan: &Plan, share: Share, prefetch: usize) -> MemoryNeed {
+    pub(crate) fn need(&self, plan: &Plan, share: Share, prefetch: usize) -> MemoryNeed {
         let batches = self.batches_need(plan, share, prefetch);
         // What the windows of a step hold, and the largest row group on its way in beside them.
         let sources = self.sources_in(plan.spec().order_version);
@@ -290,7 +282,7 @@ impl PreparedPlan {
     }
 
     /// Bytes of the memory of each batch of one share of `plan`, if all have as many.
-    pub fn even_batch(&self, plan: &Plan, share: Share) -> Option<usize> {
+    pub(crate) fn even_batch(&self, plan: &Plan, share: Share) -> Option<usize> {
         let rows = usize::try_from(plan.batch_rows(share)).ok()?;
         let mut lengths = self.whole.sources.iter().map(|source| source.maker.even_bytes(rows, self.masked(plan)));
         let first = lengths.next()??;
@@ -311,7 +303,7 @@ impl PreparedPlan {
     ///
     /// # Errors
     /// [`Error::Limit`] if a row is larger than `budget`.
-    pub fn empty_batch(&self, plan: &Plan, budget: usize) -> Result<Batch> {
+    pub(crate) fn empty_batch(&self, plan: &Plan, budget: usize) -> Result<Batch> {
         let none = |_| 0;
         let rows = Rows {
             epoch: plan.epoch(),
@@ -331,21 +323,19 @@ impl PreparedPlan {
         Ok(self.whole.sources[0].maker.assemble(&rows, reservation)?.0)
     }
 
-    /// Batches of one share of `plan` from a step on. Must be called within a tokio runtime that has time enabled; reading starts
-    /// at once.
-    ///
-    /// # Errors
-    /// [`Error::Limit`] for a budget that can never hold a step; [`Error::Config`] for a share that the plan cannot give.
-    pub fn batches(&self, plan: Arc<Plan>, run: Run) -> Result<Batches> {
+    /// As [`batches_in`](Self::batches_in), in the least memory.
+    #[cfg(test)]
+    pub(crate) fn batches(&self, plan: Arc<Plan>, run: Run) -> Result<Batches> {
         plan.check_share(run.share)?;
         let need = self.fit(&plan, run.share, run.prefetch, run.budget)?;
         self.batches_in(plan, run, need)
     }
 
-    /// As [`batches`](Self::batches), where what the share [needs](Self::need) is known.
+    /// Batches of one share of `plan` from a step on, in `need`, the memory that it [needs](Self::need). Must be called within a tokio
+    /// runtime that has time enabled; reading starts at once.
     ///
     /// # Errors
-    /// As there.
+    /// [`Error::Limit`] for a budget that can never hold a step; [`Error::Config`] for a share that the plan cannot give.
     pub(crate) fn batches_in(&self, plan: Arc<Plan>, run: Run, need: MemoryNeed) -> Result<Batches> {
         plan.check_share(run.share)?;
         within_budget(need, &plan, run.budget)?;

@@ -129,7 +129,7 @@ pub struct Stats {
     pub decode: Stage,
     /// Cells into their place in a batch; image decoding is here.
     pub batch: Stage,
-    /// Whoever takes the batches.
+    /// The consumer of the batches.
     pub consumer: Stage,
     /// Rows delivered, padding not counted.
     pub rows: u64,

@@ -38,7 +38,7 @@ impl Stored {
     ///
     /// # Errors
     /// As there; what is kept back is not found.
-    pub async fn hiding(options: &LoaderOptions, hidden: &HiddenColumns) -> Result<Self> {
+    pub(crate) async fn hiding(options: &LoaderOptions, hidden: &HiddenColumns) -> Result<Self> {
         let options = hidden.without(options);
         if !options.weights.is_empty() {
             return Err(Error::config("weights", "a mixture has no rows of its own; open each dataset"));

@@ -8,8 +8,9 @@ use std::sync::{Arc, OnceLock};
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStoreExt};
 
-use super::address::{Address, Stores, display};
+use super::address::{Address, Stores};
 use super::directory::INDEX;
+use super::display::display;
 use super::found::Found;
 use super::glob::{self, Pattern};
 use super::place::{Place, check_count};

@@ -7,8 +7,9 @@ use bytes::Bytes;
 use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutPayload};
 
-use super::address::{Address, Stores, display};
+use super::address::{Address, Stores};
 use super::directory::INDEX;
+use super::display::display;
 use super::find::Listing;
 use super::found::Found;
 use super::object::Object;

@@ -138,12 +138,12 @@ impl Object {
     }
 
     /// The pinned version.
-    pub fn stamp(&self) -> &Stamp {
+    pub(crate) fn stamp(&self) -> &Stamp {
         &self.stamp
     }
 
     /// Whether it is a file of this machine.
-    pub fn is_local(&self) -> bool {
+    pub(crate) fn is_local(&self) -> bool {
         self.place.local
     }
 
@@ -179,7 +179,7 @@ impl Object {
     ///
     /// # Errors
     /// As [`read`](Self::read).
-    pub async fn read_range(&self, range: Range<u64>) -> Result<Bytes> {
+    pub(crate) async fn read_range(&self, range: Range<u64>) -> Result<Bytes> {
         let ranges = std::iter::once(range).collect();
         Ok(self.read(ranges).await?.pop().unwrap_or_default())
     }

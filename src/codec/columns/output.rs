@@ -5,12 +5,11 @@ use std::sync::Arc;
 use arrow::datatypes::DataType;
 
 use super::leaf::{Kind, Leaf};
-use super::number::element;
-use super::options::{ColumnOptions, Lists, Nulls, Padded, Scalar, Truncate};
+use super::number::{Scalar, element};
+use super::options::{ColumnOptions, Lists, Nulls, Padded, Truncate};
 use super::select;
-use super::shaped::Shaped;
 use crate::codec::image::{Decoder, Deferred};
-use crate::codec::{Decode, ImageDecoder, NpyDecoder, StoredDecoder};
+use crate::codec::{Decode, DecodeShaped, ImageDecoder, NpyDecoder, StoredDecoder};
 use crate::error::{Error, Result};
 use crate::schema::{DType, Dim, Element, Field, Stored, Type};
 
@@ -115,6 +114,28 @@ pub(super) enum Form {
     Arrow(DataType),
     /// PreparedColumn, but not in this batch.
     Absent,
+}
+
+/// How the values of a column with varying axes lie in the batch.
+#[derive(Debug, Clone)]
+pub(super) struct Shaped {
+    pub(super) decoder: Arc<dyn DecodeShaped>,
+    /// Axes of one value.
+    pub(super) axes: usize,
+    /// Whether only the first axis varies: then a column is like a list of fixed items, and needs no shapes.
+    pub(super) list: bool,
+    /// How many times larger than stored a value may well be.
+    pub(super) expansion: usize,
+}
+
+impl Shaped {
+    /// Items of a value of this shape: along its first axis, or elements.
+    pub(super) fn items(&self, shape: &[usize]) -> usize {
+        if self.list {
+            return shape.first().copied().unwrap_or(0);
+        }
+        if shape.is_empty() { 0 } else { shape.iter().fold(1, |product: usize, axis| product.saturating_mul(*axis)) }
+    }
 }
 
 /// How long lists may be, by level, and what becomes of longer ones.

@@ -13,7 +13,7 @@
 //! | `order` | Fortran order and big endian to what a tensor has |
 //! | `write` | arrays to cells |
 //!
-//! Nothing here runs what is in a cell, opens what it names, or allocates what it claims before that is held against what it has.
+//! Nothing here runs the content of a cell, opens what it names, or allocates a claimed size before comparing it with the actual one.
 
 mod element;
 mod header;

@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use super::path::locate;
 use super::table::Table;
 use super::vector::{self, Path, Source};
-use crate::dataset::read::{Chunks, coalesce};
+use crate::dataset::chunks::{Chunks, coalesce};
 use crate::dataset::{OpenOptions, Selection, within};
 use crate::error::{Error, Place, Result};
 use crate::store::Found;

@@ -18,7 +18,7 @@ use super::driver::Handle;
 use crate::device::address::Address;
 
 /// Names the library's file.
-pub const PATH: &str = "BOWSTRING_NVJPEG";
+pub(crate) const PATH: &str = "BOWSTRING_NVJPEG";
 const NAMES: [&str; 3] = ["libnvjpeg.so.13", "libnvjpeg.so.12", "libnvjpeg.so"];
 /// What to do where there is none.
 const ADVICE: &str =

@@ -24,11 +24,11 @@ use crate::device::traits::refused;
 use crate::error::{Error, Result};
 
 /// Holds what the scheduler gave the task, as JSON or as the path of a file.
-pub const RESOURCES: &str = "BOWSTRING_RESOURCES";
+pub(crate) const RESOURCES: &str = "BOWSTRING_RESOURCES";
 /// CUDA's own choice of devices.
 const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
 /// The rank of a process on its machine, by launcher, in the order in which they are asked.
-pub const LOCAL_RANKS: [&str; 5] =
+pub(crate) const LOCAL_RANKS: [&str; 5] =
     ["LOCAL_RANK", "HOROVOD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"];
 
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR` and `_MINOR`.

@@ -40,7 +40,7 @@ const LONGEST: Duration = Duration::from_secs(2);
 
 /// What a server says of a stream, as the `app_metadata` of its FlightInfo.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct StreamInfo {
+pub(crate) struct StreamInfo {
     /// The data.
     pub fingerprint: Fingerprint,
     /// The resolved plan.
@@ -245,7 +245,7 @@ impl Receiver {
         })?;
         let only_tcp = std::mem::take(&mut self.over_tcp) || source.credentials.transport == Transport::Tcp;
         if let Some(local) = found.local.filter(|_| !only_tcp)
-            && let Some(mut stream) = local::connect(&source, &local, ticket.ticket.clone()).await?
+            && let Some(mut stream) = local::connect(source.timeout, &local, ticket.ticket.clone()).await?
         {
             let step = self.asked.step;
             let received = self.attempt_local(peer, &mut stream, sender).await;

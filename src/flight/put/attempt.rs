@@ -13,7 +13,8 @@ use super::staging::{Inner, Writer, discard, joined};
 use super::{Staged, Token, WriteId, levels};
 use crate::error::{Error, Result};
 
-/// Bytes that all attempts together gather before they are written.
+/// Bytes that all attempts together gather before they are written. A mark at which they write earlier, not a budget: nothing waits
+/// and nothing is refused, hence no `memory::Pool`.
 #[derive(Debug)]
 pub(super) struct Buffers {
     limit: u64,

@@ -6,7 +6,7 @@
 //!   ...                                            └─ abort(write), or nothing for its time to live: all of it is gone
 //!   drop_dataset(dataset): all its versions are gone, by one removal
 //! ```
-//! This is what Spark's two-phase commit asks for: a task may be tried again or twice at once, and only the driver says which
+//! This is what Spark's two-phase commit asks for: a task may be retried or run twice at once, and only the driver decides which
 //! attempts count. Batches are written through as they come: an attempt holds one row group.
 
 mod attempt;

@@ -25,7 +25,7 @@ use crate::pipeline::machine;
 /// Where a server listens if nothing is said.
 pub const LISTEN: &str = "127.0.0.1:8815";
 /// Seconds that streams have to end after the server was told to.
-pub const DRAIN_GRACE: f64 = 30.0;
+pub(crate) const DRAIN_GRACE: f64 = 30.0;
 /// How much longer than that a process may take to be gone.
 const AFTER_DRAIN: Duration = Duration::from_secs(2);
 /// Longest such time: a day.

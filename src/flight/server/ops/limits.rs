@@ -117,7 +117,7 @@ impl Limits {
     ///
     /// # Errors
     /// [`Error::Config`] naming the limit.
-    pub fn validate(&self) -> Result<()> {
+    pub(crate) fn validate(&self) -> Result<()> {
         let sizes: [(&'static str, u64); 17] = [
             ("refused_per_minute", self.refused_per_minute.into()),
             ("message_bytes", self.message_bytes as u64),
@@ -210,7 +210,7 @@ impl Limits {
     ///
     /// # Errors
     /// [`Error::Limit`].
-    pub fn admit_ticket(&self, bytes: usize) -> Result<()> {
+    pub(crate) fn admit_ticket(&self, bytes: usize) -> Result<()> {
         within("a ticket or descriptor", bytes, self.ticket_bytes, "ticket_bytes")
     }
 
@@ -218,7 +218,7 @@ impl Limits {
     ///
     /// # Errors
     /// [`Error::Limit`].
-    pub fn admit_action(&self, bytes: usize) -> Result<()> {
+    pub(crate) fn admit_action(&self, bytes: usize) -> Result<()> {
         within("the body of an action", bytes, self.action_bytes, "action_bytes")
     }
 
@@ -226,7 +226,7 @@ impl Limits {
     ///
     /// # Errors
     /// [`Error::Limit`].
-    pub fn admit_metadata(&self, bytes: usize) -> Result<()> {
+    pub(crate) fn admit_metadata(&self, bytes: usize) -> Result<()> {
         within("the metadata of a message", bytes, self.metadata_bytes, "metadata_bytes")
     }
 }

@@ -181,7 +181,7 @@ impl Metrics {
     }
 
     /// Counts a connection that was closed because there were too many.
-    pub fn connection_refused(&self) {
+    pub(crate) fn connection_refused(&self) {
         self.0.connections_refused.inc();
     }
 

@@ -3,7 +3,8 @@
 //!
 //! Nobody waits for memory that nobody needs: while somebody waits, nothing is kept, and what a stream holds that nobody takes anything
 //! of is given up. Tenants take turns: where one holds more than its share, another that waits gets part of it. A stream that gave up its
-//! memory goes on where it was once it has some again, so its client notices nothing but the wait.
+//! memory goes on where it was once it has some again, so its client notices nothing but the wait. A `memory::Pool` serves whoever came
+//! first; here claims are taken back and dealt to tenants. What is claimed is spent through pools of that size.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};

@@ -10,3 +10,4 @@ pub(crate) mod shared_plan;
 pub(crate) mod shared_stream;
 pub(crate) mod shared_streams;
 pub(crate) mod usage;
+pub(crate) mod wanted;

@@ -9,7 +9,8 @@
 //! streams and bytes in flight are most of this file.
 //!
 //! Ranks of a job wait for each other: where all room in flight is held by streams that nobody reads until another rank has its batch,
-//! that one waited for ever. So a stream that waits while none of the room comes back goes beyond it by one message.
+//! that one waited for ever. So a stream that waits while none of the room comes back goes beyond it by one message. This is why it is no
+//! `memory::Pool`, which grants what is there and nothing else.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -83,7 +84,7 @@ impl QuotaOptions {
     ///
     /// # Errors
     /// [`Error::Config`]: a quota of zero would let nothing through.
-    pub fn validate(&self) -> Result<()> {
+    pub(crate) fn validate(&self) -> Result<()> {
         for (name, quota) in
             self.tenants.iter().map(|(name, quota)| (name.as_str(), quota)).chain([("default", &self.default)])
         {
@@ -300,7 +301,7 @@ impl Quotas {
     ///
     /// # Errors
     /// [`Error::Limit`] naming the tenant and the option, if it, or the server, has as many as it may.
-    pub fn open_stream(&self, tenant: &Tenant) -> Result<StreamPermit> {
+    pub(crate) fn open_stream(&self, tenant: &Tenant) -> Result<StreamPermit> {
         let room = self.books().open(tenant, self.start.elapsed())?;
         Ok(StreamPermit { quotas: self.clone(), tenant: tenant.clone(), room })
     }
@@ -308,7 +309,7 @@ impl Quotas {
 
 /// One stream of a tenant.
 #[derive(Debug)]
-pub struct StreamPermit {
+pub(crate) struct StreamPermit {
     quotas: Quotas,
     tenant: Tenant,
     room: Option<Arc<Room>>,
@@ -316,7 +317,7 @@ pub struct StreamPermit {
 
 impl StreamPermit {
     /// Whose stream it is.
-    pub fn tenant(&self) -> &Tenant {
+    pub(crate) fn tenant(&self) -> &Tenant {
         &self.tenant
     }
 
@@ -325,7 +326,7 @@ impl StreamPermit {
     ///
     /// # Errors
     /// [`Error::Limit`] naming the tenant and the option, if they never fit, or their turn is more than five minutes away.
-    pub async fn acquire(&self, bytes: u64) -> Result<InFlight> {
+    pub(crate) async fn acquire(&self, bytes: u64) -> Result<InFlight> {
         let refused = |asked: u64, limit: u64, option: &'static str| {
             Error::limit(format!("a message for tenant {}", self.tenant), asked, limit, option)
         };
@@ -380,7 +381,7 @@ impl Drop for Turn<'_> {
 
 /// Bytes on their way; dropped when the network has taken them.
 #[derive(Debug)]
-pub struct InFlight {
+pub(crate) struct InFlight {
     _room: Option<Part>,
 }
 
