@@ -14,6 +14,7 @@
 //! A file is read only as the version that was there when the dataset was opened; see [`store`](crate::store).
 //! Nothing in a file is believed before it was checked: see [`Limits`].
 
+mod cached;
 mod decode;
 mod delta;
 mod described;
@@ -82,6 +83,7 @@ pub(crate) use write::{FileWriter, Sink};
 
 use crate::error::{Error, Place, Result};
 use crate::manifest::{Manifest, RowGroup};
+use crate::store::cache::CacheReader;
 use crate::store::{Base, Found, Object};
 use layout::Layout;
 pub(crate) use open::within;
@@ -115,6 +117,8 @@ struct Inner {
     base: Option<Base>,
     /// Where the index of the dataset is looked for.
     place: Option<Found>,
+    /// What its objects are read through, if that is a cache.
+    cache: Option<CacheReader>,
     urls: Vec<String>,
     cells: Option<String>,
     /// Spark's schema in the first footer, where it says more than Parquet's.

@@ -7,6 +7,9 @@ static ALLOCATOR: bowstring::memory::CachingAllocator = bowstring::memory::Cachi
 
 /// Locked dependencies stay above the advisory floors of `deny.toml`, and no banned crate comes back.
 mod advisories;
+/// The cache below the dataset: epochs, processes, kills, damage, limits.
+#[cfg(all(feature = "cloud", unix))]
+mod cache;
 /// Values become another type in one place.
 mod casts;
 /// Sources that change while they are read.
