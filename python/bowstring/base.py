@@ -130,6 +130,9 @@ class BaseLoader(ABC, Generic[A]):
     :param index: source of the footers' content: ``auto``, the file ``_bowstring_index`` beside the dataset, for the files that
         are unchanged (see :func:`write_index`); ``none``, the footers; the address of such a file; or the ``bytes`` of
         :func:`bowstring.index`, made by another process for the same ``url``.
+    :param cache: where bytes read from remote stores are kept for the next epoch and the next process: a directory of this
+        machine, which its processes share, or ``memory`` (docs/cache.md).
+    :param cache_bytes: bytes that the cache may take, or text such as ``"500GiB"``; by default half of the free space of its disk.
     :param version: version of a Delta table; the latest by default.
     :param timestamp: time whose version of a Delta table is read: the last one committed until then. A ``datetime``, or text such
         as ``"2026-01-31 12:30:00"``, in UTC unless it says another zone.
@@ -189,6 +192,8 @@ class BaseLoader(ABC, Generic[A]):
         timeout: float | None = None,
         storage_options: Mapping[str, str] | None = None,
         index: str | os.PathLike[str] | bytes | None = None,
+        cache: str | os.PathLike[str] | None = None,
+        cache_bytes: int | str | None = None,
         version: int | None = None,
         timestamp: str | datetime | None = None,
         partitioning: Literal["hive", "dates", "none"] | None = None,

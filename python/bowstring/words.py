@@ -13,7 +13,7 @@ __all__ = ["refuse"]
 
 _ROWS = "rank= and world_size= say which rows, shuffle= and seed= their order, filter= and selector= choose among them"
 _THREADS = "there are no worker processes; threads= says how many threads decode"
-_CACHE = "nothing is kept on the disk; memory_budget= bounds everything in flight"
+_CACHE = "cache= is a directory in which what is read of stores elsewhere is kept, cache_bytes= what it may take"
 _STORE = "storage_options= are the options of the store"
 _MADE = "batches are made whole in Rust: nulls=, lists=, pack=, cast= and images= say what becomes of columns"
 
@@ -83,7 +83,7 @@ _WORDS = {
     "batching_method": "a list of addresses with weights= mixes datasets row by row",
     "device_per_stream": "weights= mixes datasets",
     "predownload": "prefetch= says how many batches are made ahead",
-    "cache_limit": "memory_budget= bounds everything in flight",
+    "cache_limit": _CACHE,
     "download_retry": _STORE,
     "download_timeout": "timeout= says how long a batch is waited for",
     "validate_hash": "files are pinned to the versions that were opened",

@@ -302,6 +302,8 @@ def test_every_option_is_looked_up_in_the_environment(monkeypatch: pytest.Monkey
         "shuffle": ("False", False),
         "weights": ("3, 1.5", [3, 1.5]),
         "memory_budget": ("1.5GiB", 3 << 29),
+        "cache": ("/nvme/cache", "/nvme/cache"),
+        "cache_bytes": ("2GB", 2_000_000_000),
         "timeout": ("2.5", 2.5),
         "storage_options": ("a=b,c=d=e", {"a": "b", "c": "d=e"}),
         "tail": ("drop", "drop"),

@@ -223,6 +223,7 @@ pub(super) fn gather(
         petastorm: None,
         base: None,
         place: None,
+        cache: None,
         urls: Vec::new(),
         cells: None,
         spark,

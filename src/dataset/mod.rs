@@ -14,6 +14,7 @@
 //! A file is read only as the version that was there when the dataset was opened; see [`store`](crate::store).
 //! Nothing in a file is trusted before it is checked: see [`Limits`].
 
+mod cached;
 mod chunks;
 mod decode;
 mod delta;
@@ -87,6 +88,7 @@ use crate::error::{Error, Place, Result};
 #[cfg(feature = "flight")]
 use crate::manifest::FileEntry;
 use crate::manifest::{Manifest, RowGroup};
+use crate::store::cache::CacheReader;
 use crate::store::{Base, Found, Object};
 use layout::Layout;
 pub(crate) use open::within;
@@ -126,6 +128,8 @@ struct Inner {
     base: Option<Base>,
     /// Where the index of the dataset is looked for.
     place: Option<Found>,
+    /// What its objects are read through, if that is a cache.
+    cache: Option<CacheReader>,
     urls: Vec<String>,
     cells: Option<String>,
     /// Spark's schema in the first footer, where it says more than Parquet's.

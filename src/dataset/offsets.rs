@@ -14,6 +14,7 @@ use super::guard::guard;
 use super::thrift::{Broken, Reader, kind};
 use super::{Chunk, Dataset};
 use crate::error::{Error, Result};
+use crate::store::cache::Wanted;
 
 /// Offset indexes of a row group are not read if they take more bytes than this together: it is then read as a whole.
 pub(super) const MOST_INDEX_BYTES: u64 = 4 << 20;
@@ -182,7 +183,8 @@ impl Dataset {
             ranges.push(range.ok_or_else(|| damaged(*leaf, "it is outside the file"))?);
         }
         let joined = coalesce(ranges.clone(), file.object.gap());
-        let parts = file.object.read(joined.clone()).await?;
+        let wanted = Wanted { opening: true, ..Wanted::default() };
+        let parts = file.object.read_for(joined.clone(), wanted).await?;
         let parts = joined.into_iter().map(|range| range.start).zip(parts).collect();
         let bytes = Chunks::new(parts, file.object.stamp().size);
         let mut found = Vec::with_capacity(leaves.len());

@@ -21,6 +21,7 @@ use super::{delta, described, features, filter, hive, layout, ngram, select};
 use crate::error::{Error, Place, Result};
 use crate::manifest::{FileEntry, Manifest, RowGroup};
 use crate::schema::{DTYPE_KEY, STORED_KEY};
+use crate::store::cache::CachePlace;
 use crate::store::{Found, Listing};
 
 /// How a dataset is opened.
@@ -30,6 +31,8 @@ pub struct OpenOptions {
     pub storage_options: BTreeMap<String, String>,
     /// Where the footers' content comes from.
     pub index: Index,
+    /// The cache that objects are read through; none without. Files of this machine are read as they are.
+    pub cache: Option<CachePlace>,
     /// The version of a Delta table to read; the latest one without.
     pub version: Option<u64>,
     /// The time whose version of a Delta table is read: the last one committed until then. As `2026-01-31`, `2026-01-31 12:30:00`, in
@@ -67,6 +70,7 @@ impl std::fmt::Debug for OpenOptions {
         f.debug_struct("OpenOptions")
             .field("storage_options", &names)
             .field("index", &self.index)
+            .field("cache", &self.cache)
             .field("version", &self.version)
             .field("timestamp", &self.timestamp)
             .field("partitioning", &self.partitioning)
@@ -89,6 +93,7 @@ impl Default for OpenOptions {
         Self {
             storage_options: BTreeMap::new(),
             index: Index::default(),
+            cache: None,
             version: None,
             timestamp: None,
             partitioning: Partitioning::default(),
@@ -143,7 +148,7 @@ impl Dataset {
     /// The dataset of `files`, which were found at `urls`.
     async fn of(files: Files, urls: &[String], options: OpenOptions) -> Result<Self> {
         let (limits, timeout) = (&options.limits, options.timeout);
-        let Files { listing, mut footers, cells, beside, table } = files;
+        let Files { listing, mut footers, cells, beside, table, cache } = files;
         let names = footers.iter().map(|footer| footer.object.name());
         let partitions = match (&table, options.partitioning) {
             (Some(table), _) => table.partition_values(),
@@ -185,6 +190,7 @@ impl Dataset {
         inner.decode = options.decode;
         inner.limits = options.limits.clone();
         inner.base = listing.base();
+        inner.cache = cache;
         inner.place = listing.index.map(|(place, _)| place);
         inner.urls = urls.iter().map(|url| crate::store::display(url)).collect();
         inner.cells = cells;

@@ -15,6 +15,7 @@ use super::{Chunk, Dataset};
 use crate::error::{Error, Result};
 use crate::page::MOST_SPLIT;
 use crate::store::GONE;
+use crate::store::cache::Wanted;
 
 /// Of the bytes of a unit, one in so many may be read for nothing, to save requests.
 const LEAST_WANTED: u64 = 20;
@@ -143,6 +144,20 @@ impl Dataset {
     /// # Errors
     /// [`Error::SourceChanged`] if the file is not the one that was opened, [`Error::Limit`], [`Error::Store`].
     pub async fn fetch(&self, group: usize, projection: &Projection) -> Result<Fetched> {
+        let wanted = Wanted { group: u32::try_from(group).ok(), ..Wanted::default() };
+        self.fetch_for(group, projection, wanted).await
+    }
+
+    /// As [`fetch`](Self::fetch), only so that a cache has the bytes later.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) async fn load(&self, group: usize, projection: &Projection) -> Result<()> {
+        let wanted = Wanted { group: u32::try_from(group).ok(), ahead: true, ..Wanted::default() };
+        self.fetch_for(group, projection, wanted).await.map(drop)
+    }
+
+    async fn fetch_for(&self, group: usize, projection: &Projection, wanted: Wanted) -> Result<Fetched> {
         let (_, file, _) = self.group(group)?;
         self.check_size(group, projection)?;
         let columns: Arc<[Chunk]> = self.chunks(group, projection).into();
@@ -161,7 +176,7 @@ impl Dataset {
             _ => ranges.extend(leaves.iter().filter_map(|leaf| columns.get(*leaf)).map(Chunk::range)),
         }
         let ranges = coalesce(ranges, gap);
-        let parts = file.object.read(ranges.clone()).await.map_err(|error| self.gone(error))?;
+        let parts = file.object.read_for(ranges.clone(), wanted).await.map_err(|error| self.gone(error))?;
         let parts = ranges.into_iter().map(|range| range.start).zip(parts).collect();
         let chunks = Chunks::new(parts, file.object.stamp().size);
         Ok(Fetched { group, columns, chunks, pages: Vec::new(), runs })

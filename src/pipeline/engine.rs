@@ -9,6 +9,7 @@ use futures::StreamExt;
 use tokio::runtime::Runtime;
 
 use super::feed::{Feed, Task};
+use super::foresight::cache_stats;
 use super::job::{Job, Means, Source, Workers, closed};
 use super::ledger::Ledger;
 use super::options::{LoaderOptions, Settings};
@@ -190,7 +191,7 @@ impl Engine {
     }
 
     pub(super) fn stats(&self) -> Stats {
-        self.job.counters.snapshot(self.job.memory())
+        self.job.counters.snapshot(self.job.memory(), cache_stats(&self.job.sources))
     }
 
     pub(super) fn ledger(&self) -> Ledger {

@@ -12,9 +12,11 @@
 //! | `engine` | the running part of either: threads, the current feed |
 //! | `feed` | steps become batches, in order, within the budget |
 //! | `reader` | reads row groups ahead, once for all shares that are delivered together |
+//! | `foresight` | what a plan tells the cache below its datasets |
 //! | `foretold` | what is known about values when a dataset is opened |
 //! | `window` | what a step takes rows from, by name |
 //! | `groups` | row groups on their way from the store to cells |
+//! | [`Warmed`] | what was loaded into a cache before a run |
 //! | [`Stats`], [`Ledger`] | counters; bad rows |
 //! | [`Readings`] | what the ranks of a world read and hold, by arithmetic |
 //! | [`rank`], [`machine`] | the rank of this process; the resources of its machine |
@@ -23,6 +25,7 @@ mod ahead;
 mod cursor;
 mod engine;
 mod feed;
+mod foresight;
 mod foretold;
 mod groups;
 mod hidden_columns;
@@ -50,6 +53,7 @@ mod step;
 mod stored;
 #[cfg(test)]
 mod units;
+mod warm;
 mod window;
 
 use crate::dataset::{Dataset, OpenOptions, Petastorm};
@@ -75,6 +79,7 @@ pub(crate) use shared::SharedReader;
 pub use source::{BatchSource, PlanInfo};
 pub use stats::{Memory, Stage, Stats};
 pub use stored::Stored;
+pub use warm::Warmed;
 
 /// What Petastorm says of the dataset that `options` name, without opening it; none if it is no dataset of Petastorm. Must not be
 /// called from within an async runtime.

@@ -120,6 +120,8 @@ pub const OPTIONS: &[OptionEntry] = &[
     entry("decode", Switch, "true", Dataset, Asked, "decode cells as the dataset says: its own schema, or Petastorm's", ""),
     entry("storage_options", Pairs, "", Dataset, Never, "options of the store, by object_store's names", "aws_region=eu-central-1"),
     entry("index", Text, "auto", Dataset, Never, "where what footers say comes from: auto (an index beside the dataset), none (the footers), or the address of an index", ""),
+    entry("cache", Text, "", Dataset, Never, "where what is read of stores elsewhere is kept for the next epoch and the next process: a directory of this machine, or memory", "/nvme/bowstring"),
+    entry("cache_bytes", Bytes, "", Dataset, Never, "bytes that the cache may take; by default half of what is free on its disk", "500GiB"),
     entry("limits", Structure, "", Dataset, Never, "limits against hostile files", r#"{"max_files": 1000}"#),
     entry("batch_size", whole(1, MAX_GLOBAL_BATCH), "", Loading, Asked, "rows per rank and step", ""),
     entry("global_batch_size", whole(1, MAX_GLOBAL_BATCH), "", Loading, Asked, "rows of all ranks together per step", ""),

@@ -15,6 +15,7 @@ use crate::dataset::{Index, Limits, Ngram, OpenOptions, Partitioning, Selector};
 use crate::device::{Fence, Place};
 use crate::error::{Error, Result};
 use crate::plan::{Mix, OrderVersion, PlanSpec, Share, Shuffle, Stop, Tail};
+use crate::store::cache::CachePlace;
 
 /// Most memory that evaluating a filter takes, if the budget is larger.
 const FILTER_BYTES: u64 = 512 << 20;
@@ -100,6 +101,11 @@ pub struct LoaderOptions {
     /// Where what footers say comes from: `auto` (an index beside the dataset, if there is one), `none` (the footers), or the address of
     /// an index.
     pub index: Index,
+    /// Where what is read of stores elsewhere is kept, to be read from there the next time: a directory of this machine, which all its
+    /// processes share, or `memory`; nowhere without.
+    pub cache: Option<String>,
+    /// Bytes that the cache may take; the default is half of what is free on its disk.
+    pub cache_bytes: Option<u64>,
     /// The version of a Delta table; the latest one without.
     pub version: Option<u64>,
     /// The time whose version of a Delta table is read, see [`OpenOptions::timestamp`].
@@ -150,6 +156,8 @@ impl Default for LoaderOptions {
             timeout: 600.0,
             storage_options: BTreeMap::new(),
             index: Index::default(),
+            cache: None,
+            cache_bytes: None,
             version: None,
             timestamp: None,
             partitioning: Partitioning::default(),
@@ -215,6 +223,7 @@ impl LoaderOptions {
             memory_limit: self.budget(),
             storage_options: self.storage_options.clone(),
             index: self.index.clone(),
+            cache: self.cache_place()?,
             version: self.version,
             timestamp: self.timestamp.clone(),
             partitioning: self.partitioning,
@@ -225,6 +234,19 @@ impl LoaderOptions {
             limits: self.limits.clone(),
             ..OpenOptions::default()
         })
+    }
+
+    /// Where the cache is.
+    ///
+    /// # Errors
+    /// [`Error::Config`] for a limit of no cache.
+    fn cache_place(&self) -> Result<Option<CachePlace>> {
+        match &self.cache {
+            Some(place) if !place.is_empty() => Ok(Some(CachePlace { place: place.clone(), bytes: self.cache_bytes })),
+            Some(_) => Err(Error::config("cache", "it is empty; give a directory, or memory, or leave it out")),
+            // A variable may set the limit once for programs with a cache and without.
+            None => Ok(None),
+        }
     }
 
     /// Where batches are delivered, once all that is said of devices is checked.

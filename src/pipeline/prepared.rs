@@ -10,6 +10,7 @@ use std::time::Duration;
 use futures::Stream;
 
 use super::feed::Feed;
+use super::foresight::{self, Foresight};
 use super::foretold::{self, WideInteger};
 use super::hidden_columns::HiddenColumns;
 use super::job::{Job, Means, Source, Workers, closed};
@@ -72,12 +73,15 @@ pub(crate) struct PreparedPlan {
 struct View {
     sources: Arc<[Source]>,
     manifests: Vec<Arc<Manifest>>,
+    /// What plans tell caches, if there are any.
+    foresight: Option<Arc<Foresight>>,
 }
 
 impl View {
     fn new(sources: Arc<[Source]>) -> Self {
-        let manifests = sources.iter().map(|source| Arc::clone(source.dataset.manifest())).collect();
-        Self { sources, manifests }
+        let manifests: Vec<_> = sources.iter().map(|source| Arc::clone(source.dataset.manifest())).collect();
+        let foresight = Foresight::of(&sources, &manifests);
+        Self { sources, manifests, foresight }
     }
 
     /// The same in units of these sizes.
@@ -179,6 +183,18 @@ impl PreparedPlan {
     /// The manifests of plans of `version`, of row groups or units of them.
     pub(super) fn manifests_in(&self, version: OrderVersion) -> &[Arc<Manifest>] {
         &self.view(version).manifests
+    }
+
+    /// What plans of `version` tell caches; none without a cache.
+    pub(super) fn foresight(&self, version: OrderVersion) -> Option<&Arc<Foresight>> {
+        self.view(version).foresight.as_ref()
+    }
+
+    /// Tells the caches, if there are any, that `plan` is followed from `step` on. Must be called within a tokio runtime.
+    pub(super) fn foresee(&self, plan: &Arc<Plan>, step: u64) {
+        if let Some(foresight) = self.foresight(plan.spec().order_version) {
+            drop(tokio::spawn(Arc::clone(foresight).follow(Arc::clone(plan), step)));
+        }
     }
 
     /// Whether `options`, those that it was opened with, still lead to the same files: see [`Dataset::is_current`].
@@ -340,6 +356,7 @@ impl PreparedPlan {
         plan.check_share(run.share)?;
         within_budget(need, &plan, run.budget)?;
         let (share, from) = (run.share, run.from);
+        self.foresee(&plan, from);
         let means = run.means(need.batches, None, self.bad_rows);
         let job = Arc::new(Job::new(Arc::clone(self.sources_in(plan.spec().order_version)), means));
         let feed = Feed::start(Arc::clone(&job), plan, share, from);
@@ -416,7 +433,7 @@ impl Batches {
 
     /// Counters since the start.
     pub fn stats(&self) -> Stats {
-        self.job.counters.snapshot(self.job.memory())
+        self.job.counters.snapshot(self.job.memory(), foresight::cache_stats(&self.job.sources))
     }
 }
 
@@ -424,7 +441,11 @@ impl Stream for Batches {
     type Item = Result<Batch>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        Pin::new(&mut self.feed).poll_next(context)
+        let next = Pin::new(&mut self.feed).poll_next(context);
+        if let Poll::Ready(Some(Ok(batch))) = &next {
+            foresight::reached(&self.job.sources, batch.step.saturating_add(1));
+        }
+        next
     }
 }
 

@@ -23,6 +23,7 @@ impl PreparedPlan {
         need: u64,
         ahead: u64,
     ) -> Arc<SharedReader> {
+        self.foresee(&plan, 0);
         let means = Means {
             workers,
             allocator: Arc::new(SystemAllocator),

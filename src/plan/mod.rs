@@ -53,6 +53,7 @@ mod share;
 mod spec;
 mod state;
 mod steps;
+mod uses;
 mod version;
 
 pub use audit::{Audit, Fault, Finding, audit};
@@ -68,4 +69,5 @@ pub(crate) use spec::{MAX_GLOBAL_BATCH, MAX_WINDOW_ROWS};
 pub use spec::{Mix, PlanSpec, Shuffle, Stop, Tail};
 pub use state::State;
 pub use steps::{Plan, RowRef, Step, WindowUse};
+pub use uses::Use;
 pub use version::OrderVersion;

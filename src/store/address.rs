@@ -80,7 +80,13 @@ impl<'a> Stores<'a> {
     }
 
     pub(super) fn local(&mut self) -> Place {
-        let local = || Place { store: Arc::new(LocalFileSystem::new()), prefix: "/".into(), local: true, lists: true };
+        let local = || Place {
+            store: Arc::new(LocalFileSystem::new()),
+            prefix: "/".into(),
+            local: true,
+            lists: true,
+            cache: None,
+        };
         self.known.entry(String::new()).or_insert_with(local).clone()
     }
 
@@ -106,7 +112,8 @@ impl<'a> Stores<'a> {
             let missing = || Error::NotFound { what: shown.clone(), hint: "it is not of this process".to_owned() };
             let path = Path::from_url_path(url.path()).map_err(|_| missing())?;
             let store = mounted().get(host).and_then(Weak::upgrade).ok_or_else(missing)?;
-            let place = Place { store, prefix: format!("{MEMORY}://{host}/").into(), local: false, lists: true };
+            let place =
+                Place { store, prefix: format!("{MEMORY}://{host}/").into(), local: false, lists: true, cache: None };
             return Ok((place, path));
         }
         // The error's own text quotes the address, credentials included.
@@ -143,6 +150,7 @@ impl<'a> Stores<'a> {
             },
             local: false,
             lists: scheme != ObjectStoreScheme::Http,
+            cache: None,
         };
         if shared {
             self.known.insert(key, place.clone());

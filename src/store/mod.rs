@@ -9,6 +9,7 @@
 //! is no longer the same is [`Error::SourceChanged`](crate::Error::SourceChanged), never a mixture of two versions.
 
 mod address;
+pub mod cache;
 pub(crate) mod directory;
 mod display;
 mod find;

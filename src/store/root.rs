@@ -112,7 +112,13 @@ mod tests {
 
     #[test]
     fn a_log_names_files_below_its_table_and_elsewhere_and_no_others() {
-        let place = Place { store: Arc::new(LocalFileSystem::new()), prefix: "/".into(), local: true, lists: true };
+        let place = Place {
+            store: Arc::new(LocalFileSystem::new()),
+            prefix: "/".into(),
+            local: true,
+            lists: true,
+            cache: None,
+        };
         let root = Root::new(place, Path::parse("data/table").unwrap());
         assert_eq!(root.file("a=1%2F/x.parquet").unwrap().url(), "/data/table/a=1%2F/x.parquet");
         for wrong in ["../x.parquet", "a/../../x", "a//x", "", "/x"] {

@@ -22,6 +22,9 @@ macro_rules! fuzz_target {
 
 /// Locked dependencies stay above the advisory floors of `deny.toml`, and no banned crate comes back.
 mod advisories;
+/// The cache below the dataset: epochs, processes, kills, damage, limits.
+#[cfg(all(feature = "cloud", unix))]
+mod cache;
 /// Values become another type in one place.
 mod casts;
 /// Sources that change while they are read.

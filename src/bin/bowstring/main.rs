@@ -4,6 +4,7 @@ mod advice;
 mod args;
 mod audit;
 mod bench;
+mod cache;
 mod certify;
 mod completions;
 #[cfg(feature = "convert")]
@@ -27,6 +28,7 @@ mod streams;
 mod table;
 #[cfg(feature = "convert")]
 mod verify;
+mod warm;
 
 use std::error::Error as _;
 use std::io::{self, IsTerminal, Write};
@@ -71,6 +73,10 @@ enum Verb {
     Audit(audit::Args),
     /// Measure throughput stage by stage and name the bottleneck
     Bench(bench::Args),
+    /// Load what epochs will read into a cache, in the order of the plan, up to its limit
+    Warm(warm::Args),
+    /// Show, check or remove a cache
+    Cache(cache::Args),
     /// Convert a dataset between formats: Parquet, TFRecord, WebDataset, MDS, CSV, ...
     #[cfg(feature = "convert")]
     Convert(Box<convert::Args>),
@@ -103,6 +109,8 @@ fn main() -> ExitCode {
         Verb::Certify(args) => certify::run(args, &mut out),
         Verb::Audit(args) => audit::run(args, &mut out),
         Verb::Bench(args) => bench::run(args, &mut out),
+        Verb::Warm(args) => warm::run(args, &mut out),
+        Verb::Cache(args) => cache::run(args, &mut out),
         #[cfg(feature = "convert")]
         Verb::Convert(args) => convert::run(args, &mut out),
         #[cfg(feature = "convert")]

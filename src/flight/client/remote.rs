@@ -24,6 +24,7 @@ use crate::memory::{HostAllocator, Pool};
 use crate::pipeline::{BatchSource, Ledger, LoaderOptions, Memory, PlanInfo, Stage, Stats, machine, rank};
 use crate::plan::{Share, State};
 use crate::schema::Schema;
+use crate::store::cache::CacheStats;
 use crate::tensor::{Batch, Next};
 
 /// Batches of one rank, epoch after epoch, from a server: those that a local source of the same options gives.
@@ -279,6 +280,8 @@ impl BatchSource for RemoteSource {
             batch: Stage::default(),
             consumer: Stage { items, bytes, worked_seconds: counters.outside.as_secs_f64(), waited_seconds: waited },
             rows: counters.rows,
+            // A server's own.
+            cache: CacheStats::default(),
             // From the socket's buffers into the batch.
             copied_per_delivered: if bytes == 0 { 0.0 } else { 1.0 },
             seconds: counters.born.elapsed().as_secs_f64(),

@@ -141,6 +141,7 @@ where
             metrics.memory(used, budget);
             let (row_groups, rows) = core.decoded();
             metrics.decoded(row_groups, rows);
+            metrics.cache(&crate::store::cache::totals());
         }
     });
     let flight = FlightServiceServer::new(Service(Arc::clone(&core))).max_encoding_message_size(limits.message_bytes);
