@@ -9,6 +9,8 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreScheme};
 use url::{Position, Url};
 
+#[cfg(feature = "cloud")]
+use super::hub::{self, Hub};
 use super::keys;
 use super::place::Place;
 use crate::error::{Error, Result};
@@ -108,11 +110,15 @@ impl<'a> Stores<'a> {
             let place = Place { store, prefix: format!("{MEMORY}://{host}/").into(), local: false, lists: true };
             return Ok((place, path));
         }
+        #[cfg(feature = "cloud")]
+        if url.scheme() == hub::SCHEME {
+            return self.hub(&url, &shown);
+        }
         // The error's own text quotes the address, credentials included.
         let (scheme, path) = ObjectStoreScheme::parse(&url).map_err(|_| {
             Error::config(
                 "urls",
-                format!("{shown} has an unknown scheme; known are local paths, s3, gs, az, abfss, http, https"),
+                format!("{shown} has an unknown scheme; known are local paths, s3, gs, az, abfss, http, https, hf"),
             )
         })?;
         // A cloud's https form has the bucket in its path; all others have it in the host.
@@ -142,6 +148,26 @@ impl<'a> Stores<'a> {
         if shared {
             self.known.insert(key, place.clone());
         }
+        Ok((place, path))
+    }
+
+    /// The dataset of the Hub at `url`, which messages have as `shown`, and the path within it.
+    #[cfg(feature = "cloud")]
+    fn hub(&mut self, url: &Url, shown: &str) -> Result<(Place, Path)> {
+        let (repo, path) = hub::Repo::parse(url, shown)?;
+        let key = repo.prefix().to_owned();
+        if let Some(place) = self.known.get(&key) {
+            return Ok((place.clone(), path));
+        }
+        let settings = hub::Settings::new(self.options, &|name| std::env::var_os(name))?;
+        let prefix: Arc<str> = repo.prefix().into();
+        let store = Hub::new(repo, &settings).map_err(|error| Error::Store {
+            operation: "open".to_owned(),
+            url: shown.to_owned(),
+            source: error.into(),
+        })?;
+        let place = Place { store: Arc::new(store), prefix, local: false, lists: true };
+        self.known.insert(key, place.clone());
         Ok((place, path))
     }
 

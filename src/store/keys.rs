@@ -1,4 +1,5 @@
-//! The names of `storage_options`: those of object_store, for any of its stores. Others are errors, since object_store ignores them.
+//! The names of `storage_options`: those of object_store, for any of its stores, and those of the Hugging Face Hub. Others are errors, since
+//! object_store ignores them.
 //!
 //! One dictionary may serve addresses in several clouds, so a key of any store is known, whatever the address; a store ignores the keys
 //! of others.
@@ -36,6 +37,7 @@ fn known(key: &str) -> bool {
         || key.parse::<GoogleConfigKey>().is_ok()
         || key.parse::<AzureConfigKey>().is_ok()
         || key.parse::<ClientConfigKey>().is_ok()
+        || super::hub::KEYS.contains(&key.as_str())
 }
 
 /// Local files take no options.
@@ -109,6 +111,8 @@ const NAMES: &[&str] = &[
     "azure_container_name",
     "azure_disable_tagging",
     "azure_use_fabric_endpoint",
+    "hf_token",
+    "hf_endpoint",
     "allow_http",
     "allow_invalid_certificates",
     "connect_timeout",
@@ -147,6 +151,8 @@ mod tests {
             ("alow_http", "allow_http"),
             ("google_service_acount", "google_service_account"),
             ("azure_storage_acount_name", "azure_storage_account_name"),
+            ("hf_tokn", "hf_token"),
+            ("HF_ENDPOIN", "hf_endpoint"),
         ] {
             let problem = problem(key).unwrap();
             assert!(problem.contains(&format!("{key:?}")) && problem.contains(&format!("{meant:?}")), "{problem}");

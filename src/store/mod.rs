@@ -13,6 +13,8 @@ pub(crate) mod directory;
 mod find;
 mod found;
 pub(crate) mod glob;
+#[cfg(feature = "cloud")]
+mod hub;
 mod keys;
 mod known;
 #[cfg(any(feature = "convert", feature = "flight"))]
