@@ -8,7 +8,10 @@
 //! the pin: every read names the entity tag it expects, or compares size and time where a store has none, and a file that
 //! is no longer the same is [`Error::SourceChanged`](crate::Error::SourceChanged), never a mixture of two versions.
 
+mod access;
 mod address;
+#[cfg(feature = "cloud")]
+mod credentials;
 pub(crate) mod directory;
 mod find;
 mod found;
@@ -21,6 +24,8 @@ mod known;
 pub(crate) mod lock;
 mod object;
 mod place;
+#[cfg(feature = "cloud")]
+mod profile;
 pub(crate) mod publish;
 mod root;
 mod stamp;
@@ -29,9 +34,12 @@ mod table;
 mod tree;
 pub(crate) mod walk;
 
+pub use access::Access;
 pub(crate) use address::display;
 #[cfg(feature = "flight")]
 pub(crate) use address::mount;
+#[cfg(feature = "cloud")]
+pub use credentials::{CredentialSource, Credentials};
 pub use find::{Listing, find};
 pub use found::Found;
 pub(crate) use known::{Base, index_here, is_local};

@@ -14,6 +14,7 @@ use url::Url;
 
 use super::settings::Settings;
 use super::signed;
+use crate::store::credentials::{CredentialSource, told};
 
 /// Redirects within the Hub that one request follows: a dataset that was renamed, a file in its cache.
 const REDIRECTS: usize = 5;
@@ -55,18 +56,26 @@ impl Answer {
     }
 }
 
+/// The token, or where it comes from.
+#[derive(Debug)]
+enum Authorization {
+    Nobody,
+    Token(HeaderValue),
+    Provided(CredentialSource),
+}
+
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Client {
     http: reqwest::Client,
     endpoint: Url,
-    authorization: Option<HeaderValue>,
+    authorization: Authorization,
     /// When the Hub takes requests again.
     resume: Mutex<Option<Instant>>,
 }
 
 impl Client {
-    pub(super) fn new(settings: &Settings) -> Result<Self> {
+    pub(super) fn new(settings: &Settings, credentials: Option<CredentialSource>) -> Result<Self> {
         let failed = |error: reqwest::Error| broken(error.without_url());
         let mut builder = reqwest::Client::builder()
             // A redirect is an answer here: it says where a file lies, and who must not get the token.
@@ -78,17 +87,15 @@ impl Client {
         if let Some(proxy) = &settings.proxy {
             builder = builder.proxy(reqwest::Proxy::all(proxy.reveal()).map_err(failed)?);
         }
-        let header = |token: &str| {
-            let mut header = HeaderValue::from_str(&format!("Bearer {token}"));
-            if let Ok(header) = &mut header {
-                header.set_sensitive(true);
-            }
-            header.map_err(|_| broken("the token has characters that no token has"))
+        let authorization = match (credentials, &settings.token) {
+            (Some(source), _) => Authorization::Provided(source),
+            (None, Some(token)) => Authorization::Token(bearer(token.reveal())?),
+            (None, None) => Authorization::Nobody,
         };
         Ok(Self {
             http: builder.build().map_err(failed)?,
             endpoint: settings.endpoint.clone(),
-            authorization: settings.token.as_ref().map(|token| header(token.reveal())).transpose()?,
+            authorization,
             resume: Mutex::new(None),
         })
     }
@@ -100,7 +107,7 @@ impl Client {
 
     /// Whether a token is sent.
     pub(super) fn has_token(&self) -> bool {
-        self.authorization.is_some()
+        !matches!(self.authorization, Authorization::Nobody)
     }
 
     /// The address at the Hub whose path has these parts.
@@ -123,7 +130,7 @@ impl Client {
             if !self.is_own(&url) {
                 return Err(broken("the Hub named an address elsewhere"));
             }
-            let answer = self.patient(&method, &url, range, most, true).await?;
+            let answer = self.known(&method, &url, range, most).await?;
             match answer.location().filter(|next| self.is_own(next)) {
                 Some(next) => url = next,
                 None => return Ok(answer),
@@ -132,30 +139,53 @@ impl Client {
         Err(broken("the Hub redirects without end"))
     }
 
-    /// The bytes `range` at the signed address `url`. Nobody is told who asks.
-    pub(super) async fn fetch(&self, url: &Url, range: &Range<u64>, most: u64) -> Result<Answer> {
-        self.patient(&Method::GET, url, Some(range), most, false).await
+    /// What the Hub answers to whoever has the token; once more with another one, if it is refused and another is provided.
+    async fn known(&self, method: &Method, url: &Url, range: Option<&Range<u64>>, most: u64) -> Result<Answer> {
+        let Authorization::Provided(source) = &self.authorization else {
+            let header = match &self.authorization {
+                Authorization::Token(header) => Some(header),
+                _ => None,
+            };
+            return self.patient(method, url, range, most, Some(header)).await;
+        };
+        let mut renewed = false;
+        loop {
+            let given = source.get().await.map_err(told)?;
+            let header = bearer(&given.credentials.hub().map_err(told)?)?;
+            let answer = self.patient(method, url, range, most, Some(Some(&header))).await?;
+            if renewed || !matches!(answer.status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) {
+                return Ok(answer);
+            }
+            source.refused(&given);
+            renewed = true;
+        }
     }
 
+    /// The bytes `range` at the signed address `url`. Nobody is told who asks.
+    pub(super) async fn fetch(&self, url: &Url, range: &Range<u64>, most: u64) -> Result<Answer> {
+        self.patient(&Method::GET, url, Some(range), most, None).await
+    }
+
+    /// As `once`, until there is an answer to go on with. `own` is of requests to the Hub: who asks there.
     async fn patient(
         &self,
         method: &Method,
         url: &Url,
         range: Option<&Range<u64>>,
         most: u64,
-        own: bool,
+        own: Option<Option<&HeaderValue>>,
     ) -> Result<Answer> {
         let start = Instant::now();
         let mut failures = 0;
         loop {
-            if own {
+            if own.is_some() {
                 self.pause(start).await?;
             }
-            let (wait, problem) = match self.once(method, url, range, most, own).await {
+            let (wait, problem) = match self.once(method, url, range, most, own.flatten()).await {
                 Ok(answer) if answer.status == StatusCode::TOO_MANY_REQUESTS => {
                     let wait = signed::wait(answer.header(RETRY_AFTER.as_str()), answer.header("ratelimit"));
                     let wait = wait.unwrap_or(BACKOFF.1);
-                    if own {
+                    if own.is_some() {
                         self.limited(wait);
                     }
                     if start.elapsed().saturating_add(wait) > PATIENCE {
@@ -188,10 +218,10 @@ impl Client {
         url: &Url,
         range: Option<&Range<u64>>,
         most: u64,
-        own: bool,
+        who: Option<&HeaderValue>,
     ) -> std::result::Result<Answer, Failure> {
         let mut request = self.http.request(method.clone(), url.clone()).header(ACCEPT_ENCODING, "identity");
-        if let Some(authorization) = self.authorization.as_ref().filter(|_| own) {
+        if let Some(authorization) = who {
             request = request.header(AUTHORIZATION, authorization);
         }
         if let Some(range) = range {
@@ -232,6 +262,14 @@ impl Client {
             tokio::time::sleep_until(resume).await;
         }
     }
+}
+
+/// The header that says who asks, and that nobody shows.
+fn bearer(token: &str) -> Result<HeaderValue> {
+    let header = HeaderValue::from_str(&format!("Bearer {token}"));
+    let mut header = header.map_err(|_| broken("the token has characters that no token has"))?;
+    header.set_sensitive(true);
+    Ok(header)
 }
 
 /// Whether sending a request again may help.

@@ -25,6 +25,7 @@ use super::repo::Repo;
 use super::settings::Settings;
 use super::signed;
 use crate::error::Error;
+use crate::store::credentials::CredentialSource;
 
 /// Most bytes of an answer of the Hub's interface; a page of a listing has some hundred kilobytes.
 const MAX_ANSWER_BYTES: u64 = 64 << 20;
@@ -83,9 +84,9 @@ struct Lfs {
 }
 
 impl Hub {
-    /// The revision of `repo`, which is pinned to its commit by the first request.
-    pub(in crate::store) fn new(repo: Repo, settings: &Settings) -> Result<Self> {
-        let client = Client::new(settings)?;
+    /// The revision of `repo`, which is pinned to its commit by the first request. A token from `credentials` goes before that of `settings`.
+    pub(in crate::store) fn new(repo: Repo, settings: &Settings, credentials: Option<CredentialSource>) -> Result<Self> {
+        let client = Client::new(settings, credentials)?;
         let inner = Inner { client, repo, commit: OnceCell::new(), blobs: Mutex::default() };
         Ok(Self { inner: Arc::new(inner) })
     }

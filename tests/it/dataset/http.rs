@@ -26,6 +26,10 @@ struct State {
     /// One line per request: method, path and range.
     requests: Mutex<Vec<String>>,
     ignore_conditions: AtomicBool,
+    /// The only key whose signatures are taken, if not all are; and what others are told.
+    key: Mutex<Option<(String, Answer)>>,
+    /// The key and region of each request.
+    signers: Mutex<Vec<String>>,
     /// Requests for ranges that begin before this are never answered.
     hangs_below: AtomicU64,
 }
@@ -90,6 +94,17 @@ impl Server {
         self.state.hangs_below.store(offset, Ordering::SeqCst);
     }
 
+    /// From here on only what is signed by `key` is answered; everything else with `refusal`: a status and an S3 code.
+    pub(crate) fn let_in(&self, key: &str, status: &'static str, code: &str) {
+        let body = format!("<Error><Code>{code}</Code></Error>").into_bytes();
+        *self.state.key.lock().unwrap() = Some((key.to_owned(), (status, String::new(), body)));
+    }
+
+    /// Who signed the requests since the last call: `key region`, or `nobody`.
+    pub(crate) fn signers(&self) -> Vec<String> {
+        std::mem::take(&mut self.state.signers.lock().unwrap())
+    }
+
     /// The requests since the last call.
     pub(crate) fn requests(&self) -> Vec<String> {
         std::mem::take(&mut self.state.requests.lock().unwrap())
@@ -99,6 +114,13 @@ impl Server {
 fn serve(request: &Request, state: &State) -> Option<Answer> {
     let (method, path, range) = (&request.method, request.path.as_str(), request.header("range"));
     state.requests.lock().unwrap().push(format!("{method} {path} {}", range.unwrap_or("all")));
+    let signer = request.header("authorization").and_then(|header| header.split_once("Credential=")).map(|(_, rest)| rest);
+    let mut scope = signer.unwrap_or("nobody").split('/');
+    let (key, region) = (scope.next().unwrap_or_default(), scope.nth(1).unwrap_or_default());
+    state.signers.lock().unwrap().push(format!("{key} {region}").trim_end().to_owned());
+    if let Some((_, refusal)) = state.key.lock().unwrap().as_ref().filter(|(known, _)| known != key) {
+        return Some(refusal.clone());
+    }
     let start = range.and_then(|range| range.strip_prefix("bytes=")?.split('-').next()?.parse::<u64>().ok());
     if start.is_some_and(|start| start < state.hangs_below.load(Ordering::SeqCst)) {
         return None;
