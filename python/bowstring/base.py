@@ -227,7 +227,9 @@ class BaseLoader(ABC, Generic[A]):
             given |= ranks.options(rank, world_size)
         self._urls = [os.fspath(one) for one in ([url] if isinstance(url, (str, os.PathLike)) else url)]
         options = document(url, given)
-        self._native = _native.Loader(options, None if gang is None else gang._native, made, provider(credential_provider))
+        self._native = _native.Loader(
+            options, None if gang is None else gang._native, made, provider(credential_provider)
+        )
         asked = json.loads(options)["columns"].get("arrow", ())
         self._kept_arrow = frozenset(
             field["name"]

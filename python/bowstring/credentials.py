@@ -1,7 +1,7 @@
 """Credentials that expire, from a callable of yours: ``Loader(url, credential_provider=...)``.
 
-Both shapes that are in use are taken. obstore's: a mapping with ``expires_at``, a ``datetime`` with a time zone or ``None``. And polars': a
-pair of a mapping and the time of expiry, in seconds since 1970 or ``None``. The callable may be ``async``.
+Both shapes that are in use are taken. obstore's: a mapping with ``expires_at``, a ``datetime`` with a time zone or ``None``.
+And polars': a pair of a mapping and the time of expiry, in seconds since 1970 or ``None``. The callable may be ``async``.
 """
 
 from __future__ import annotations

@@ -209,7 +209,7 @@ def test_names_never_show_what_a_provider_holds() -> None:
         def __repr__(self) -> str:
             return "sEcReT"
 
-    for given in (Vault(), functools.partial(broken), broken, lambda: {}):
+    for given in (Vault(), functools.partial(broken), broken, lambda: keys(0)):
         made = provider(given)
         assert made is not None
         assert "sEcReT" not in made[0]

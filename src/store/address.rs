@@ -185,7 +185,8 @@ impl<'a> Stores<'a> {
         #[cfg(feature = "cloud")]
         if *scheme == ObjectStoreScheme::AmazonS3 {
             keys::check_headers(&settings)?;
-            let Chosen { source, settings: mut more } = profile::choose(self.access.options, &|name| std::env::var_os(name))?;
+            let Chosen { source, settings: mut more } =
+                profile::choose(self.access.options, &|name| std::env::var_os(name))?;
             more.extend(settings);
             return match source {
                 Some(source) => super::credentials::open(url, scheme, more, &source),

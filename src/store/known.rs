@@ -93,12 +93,7 @@ impl Listing {
     ///
     /// # Errors
     /// [`Error::Config`] if `url` is not of that store.
-    pub(crate) fn known(
-        url: &str,
-        access: Access<'_>,
-        base: &Base,
-        names: &[Arc<str>],
-    ) -> Result<Self> {
+    pub(crate) fn known(url: &str, access: Access<'_>, base: &Base, names: &[Arc<str>]) -> Result<Self> {
         let mut stores = Stores::new(access)?;
         let place = match Address::parse(url)? {
             Address::Local(_) => stores.local(),

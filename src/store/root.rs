@@ -119,7 +119,8 @@ mod tests {
             assert!(root.file(wrong).is_none(), "{wrong:?}");
         }
         let options = BTreeMap::<String, String>::new();
-        let named = |url: &str| root.elsewhere(url, (&options).into()).map(|found| (found.url(), found.name.to_string()));
+        let named =
+            |url: &str| root.elsewhere(url, (&options).into()).map(|found| (found.url(), found.name.to_string()));
         let outside = || ("/other/a b.parquet".to_owned(), "/other/a b.parquet".to_owned());
         for url in ["file:/other/a%20b.parquet", "file:///other/a%20b.parquet", "/other/a%20b.parquet"] {
             assert_eq!(named(url).unwrap(), outside(), "{url}");

@@ -50,13 +50,17 @@ pub(in crate::store) fn open(
     // As object_store itself makes a store of an address; keys of others are passed over.
     macro_rules! build {
         ($builder:ty, $key:ty, $provider:ident) => {{
-            let builder = settings.into_iter().fold(<$builder>::new().with_url(url.to_string()), |builder, (key, value)| {
-                match key.to_ascii_lowercase().parse::<$key>() {
+            let builder = settings.into_iter().fold(
+                <$builder>::new().with_url(url.to_string()),
+                |builder, (key, value)| match key.to_ascii_lowercase().parse::<$key>() {
                     Ok(key) => builder.with_config(key, value),
                     Err(_) => builder,
-                }
-            });
-            builder.with_credentials(Arc::new($provider(adapter))).build().map(|store| Arc::new(store) as Arc<dyn ObjectStore>)
+                },
+            );
+            builder
+                .with_credentials(Arc::new($provider(adapter)))
+                .build()
+                .map(|store| Arc::new(store) as Arc<dyn ObjectStore>)
         }};
     }
     let store = match scheme {

@@ -71,7 +71,11 @@ impl ObjectStore for Renewing {
         self.twice(|| self.store.put_opts(location, payload.clone(), options.clone())).await
     }
 
-    async fn put_multipart_opts(&self, location: &Path, options: PutMultipartOptions) -> Result<Box<dyn MultipartUpload>> {
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
         self.twice(|| self.store.put_multipart_opts(location, options.clone())).await
     }
 

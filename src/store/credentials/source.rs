@@ -181,8 +181,10 @@ impl Inner {
                     let now = SystemTime::now();
                     state.rest = now.checked_add(AGAIN);
                     let good = state.given.as_ref().filter(|given| !given.is_over(now)).cloned();
-                    good.inspect(|_| tracing::warn!("the last credentials are used while they are good: {}", error.chain()))
-                        .ok_or_else(|| Arc::new(error))
+                    good.inspect(|_| {
+                        tracing::warn!("the last credentials are used while they are good: {}", error.chain())
+                    })
+                    .ok_or_else(|| Arc::new(error))
                 }
             }
         };

@@ -37,7 +37,10 @@ impl Credentials {
         let odd = self.values.iter().find(|(_, value)| !value.bytes().all(|byte| (b' '..=b'~').contains(&byte)));
         odd.map_or(Ok(()), |(key, _)| {
             let key: String = key.chars().take(64).collect();
-            Err(Error::config("credential_provider", format!("the {key} that it gives has a line break, or no plain letters")))
+            Err(Error::config(
+                "credential_provider",
+                format!("the {key} that it gives has a line break, or no plain letters"),
+            ))
         })
     }
 
@@ -53,7 +56,8 @@ impl Credentials {
                 _ => return Err(odd(key, "S3", NAMES)),
             }
         }
-        let (key_id, secret_key) = id.zip(secret).ok_or_else(|| lacking("S3", "access_key_id and secret_access_key"))?;
+        let (key_id, secret_key) =
+            id.zip(secret).ok_or_else(|| lacking("S3", "access_key_id and secret_access_key"))?;
         Ok(AwsCredential { key_id, secret_key, token })
     }
 
@@ -74,21 +78,24 @@ impl Credentials {
         self.check()?;
         const NAMES: &[&str] = &["bearer_token", "token", "sas_token", "access_key", "account_key"];
         // What an error of these says may quote them.
-        let wrong = |name| move |_| Error::config("credential_provider", format!("its {name} is none of Azure"));
+        let wrong = |name: &str| Error::config("credential_provider", format!("its {name} is none of Azure"));
         let mut found = None;
         for (key, value) in &self.values {
             let credential = match key.parse() {
                 Ok(AzureConfigKey::Token) => AzureCredential::BearerToken(value.clone()),
-                Ok(AzureConfigKey::SasKey) => AzureCredential::SASToken(split_sas(value).map_err(wrong("sas_token"))?),
+                Ok(AzureConfigKey::SasKey) => {
+                    AzureCredential::SASToken(split_sas(value).map_err(|_| wrong("sas_token"))?)
+                }
                 Ok(AzureConfigKey::AccessKey) => {
-                    AzureCredential::AccessKey(AzureAccessKey::try_new(value).map_err(|_| wrong("access_key")(()))?)
+                    AzureCredential::AccessKey(AzureAccessKey::try_new(value).map_err(|_| wrong("access_key"))?)
                 }
                 // What polars gives beside it.
                 Ok(AzureConfigKey::AccountName) => continue,
                 _ => return Err(odd(key, "Azure", NAMES)),
             };
             if found.replace(credential).is_some() {
-                let problem = "it gives several credentials of Azure: give one of bearer_token, sas_token and access_key";
+                let problem =
+                    "it gives several credentials of Azure: give one of bearer_token, sas_token and access_key";
                 return Err(Error::config("credential_provider", problem));
             }
         }
@@ -116,7 +123,8 @@ fn odd(key: &str, store: &str, names: &'static [&'static str]) -> Error {
     // It may be a value that lost its key.
     let shown: String = key.chars().take(64).collect();
     let like = nearest(&shown, names.iter().copied()).map(|name| format!("; {name:?} is like it")).unwrap_or_default();
-    let problem = format!("it gives {shown:?}, which is no credential of {store}: those are {}{like}", names.join(", "));
+    let problem =
+        format!("it gives {shown:?}, which is no credential of {store}: those are {}{like}", names.join(", "));
     Error::config("credential_provider", problem)
 }
 
@@ -136,7 +144,10 @@ mod tests {
     fn every_store_takes_its_own_names_with_and_without_it_before_them() {
         for token in ["token", "session_token", "aws_session_token"] {
             let found = of(&[("AWS_ACCESS_KEY_ID", "i"), ("secret_access_key", "s"), (token, "t")]).aws().unwrap();
-            assert_eq!((found.key_id.as_str(), found.secret_key.as_str(), found.token.as_deref()), ("i", "s", Some("t")));
+            assert_eq!(
+                (found.key_id.as_str(), found.secret_key.as_str(), found.token.as_deref()),
+                ("i", "s", Some("t"))
+            );
         }
         for name in ["bearer_token", "google_bearer_token", "token"] {
             assert_eq!(of(&[(name, "b")]).gcp().unwrap().bearer, "b");

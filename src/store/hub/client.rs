@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use object_store::{Error as StoreError, Result};
-use reqwest::header::{ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, LOCATION, RANGE, RETRY_AFTER};
+use reqwest::header::{
+    ACCEPT_ENCODING, AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, LOCATION, RANGE, RETRY_AFTER,
+};
 use reqwest::{Method, StatusCode};
 use tokio::time::Instant;
 use url::Url;
@@ -125,7 +127,13 @@ impl Client {
     }
 
     /// What the Hub answers, with at most `most` bytes: after redirects within it, and before one elsewhere.
-    pub(super) async fn ask(&self, method: Method, mut url: Url, range: Option<&Range<u64>>, most: u64) -> Result<Answer> {
+    pub(super) async fn ask(
+        &self,
+        method: Method,
+        mut url: Url,
+        range: Option<&Range<u64>>,
+        most: u64,
+    ) -> Result<Answer> {
         for _ in 0..=REDIRECTS {
             if !self.is_own(&url) {
                 return Err(broken("the Hub named an address elsewhere"));

@@ -111,8 +111,18 @@ mod tests {
             ("hf://datasets/o/n@v1.0/a%20b", "v1.0", "a b", "hf://datasets/o/n@v1.0/"),
             ("hf://datasets/o/n@a%2Fb/c", "a/b", "c", "hf://datasets/o/n@a/b/"),
             ("hf://datasets/o/n@refs/pr/12/c/d", "refs/pr/12", "c/d", "hf://datasets/o/n@refs/pr/12/"),
-            ("hf://datasets/o/n@refs/convert/parquet", "refs/convert/parquet", "", "hf://datasets/o/n@refs/convert/parquet/"),
-            ("hf://datasets/o/n@~parquet/default/x", "refs/convert/parquet", "default/x", "hf://datasets/o/n@~parquet/"),
+            (
+                "hf://datasets/o/n@refs/convert/parquet",
+                "refs/convert/parquet",
+                "",
+                "hf://datasets/o/n@refs/convert/parquet/",
+            ),
+            (
+                "hf://datasets/o/n@~parquet/default/x",
+                "refs/convert/parquet",
+                "default/x",
+                "hf://datasets/o/n@~parquet/",
+            ),
         ] {
             let (repo, found) = parse(text).unwrap();
             assert_eq!((repo.id.as_str(), repo.revision.as_str()), ("o/n", revision), "{text}");

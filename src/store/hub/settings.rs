@@ -62,7 +62,8 @@ impl Settings {
             let mut found = options.iter().filter(|(key, _)| key.eq_ignore_ascii_case(name));
             found.next().map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
         };
-        let variable = |name: &str| environment(name).and_then(|value| value.into_string().ok()).filter(|value| !value.is_empty());
+        let variable =
+            |name: &str| environment(name).and_then(|value| value.into_string().ok()).filter(|value| !value.is_empty());
         if variable("HF_HUB_OFFLINE").is_some_and(|value| is_true(&value)) {
             let problem = "HF_HUB_OFFLINE is set, and hf:// is read over the network: unset it, or give a local copy";
             return Err(Error::config("urls", problem));
@@ -73,7 +74,10 @@ impl Settings {
         let plain = |url: &Url| url.username().is_empty() && url.password().is_none() && url.query().is_none();
         let endpoint = parsed.filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host() && plain(url));
         let endpoint = endpoint.ok_or_else(|| {
-            Error::config("storage_options", "hf_endpoint (HF_ENDPOINT) is no address of a Hub, such as https://huggingface.co")
+            Error::config(
+                "storage_options",
+                "hf_endpoint (HF_ENDPOINT) is no address of a Hub, such as https://huggingface.co",
+            )
         })?;
         let token = match option("hf_token").or_else(|| option("token")) {
             Some(token) => Some(token.to_owned()),
@@ -99,7 +103,8 @@ impl Settings {
             timeout: seconds("timeout", 30)?,
             connect_timeout: seconds("connect_timeout", 5)?,
             proxy: option("proxy_url").map(|proxy| Secret(proxy.to_owned())),
-            user_agent: option("user_agent").map_or_else(|| concat!("bowstring/", env!("CARGO_PKG_VERSION")).to_owned(), str::to_owned),
+            user_agent: option("user_agent")
+                .map_or_else(|| concat!("bowstring/", env!("CARGO_PKG_VERSION")).to_owned(), str::to_owned),
             allow_invalid_certificates: option("allow_invalid_certificates").is_some_and(is_true),
         })
     }
@@ -114,7 +119,8 @@ fn is_true(text: &str) -> bool {
 fn of_file(environment: &dyn Fn(&str) -> Option<OsString>) -> Result<Option<String>> {
     let path = |name: &str| environment(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let named = path("HF_TOKEN_PATH");
-    let cache = || path("XDG_CACHE_HOME").or_else(|| Some(path("HOME").or_else(|| path("USERPROFILE"))?.join(".cache")));
+    let cache =
+        || path("XDG_CACHE_HOME").or_else(|| Some(path("HOME").or_else(|| path("USERPROFILE"))?.join(".cache")));
     let home = || path("HF_HOME").or_else(|| Some(cache()?.join("huggingface")));
     let Some(file) = named.or_else(|| Some(home()?.join("token"))) else { return Ok(None) };
     let failed = |error: std::io::Error| Error::Store {
@@ -185,7 +191,9 @@ mod tests {
 
     #[test]
     fn wrong_values_are_told_and_secrets_are_not() {
-        let error = |options: &[(&str, &str)], variables: &[(&str, &str)]| settings(options, variables).unwrap_err().to_string();
+        let error = |options: &[(&str, &str)], variables: &[(&str, &str)]| {
+            settings(options, variables).unwrap_err().to_string()
+        };
         assert!(error(&[], &[("HF_HUB_OFFLINE", "1")]).contains("HF_HUB_OFFLINE"));
         assert!(error(&[("timeout", "soon")], &[]).contains("30s"));
         for endpoint in ["ftp://h", "https://user:secret@h", "huggingface.co", "https://h?secret=1"] {
@@ -194,7 +202,8 @@ mod tests {
         }
         let odd = error(&[("hf_token", "hf_sec ret")], &[]);
         assert!(odd.contains("characters") && !odd.contains("hf_sec"), "{odd}");
-        let settings = settings(&[("hf_token", "hf_secret"), ("timeout", "2m")], &[("HF_ENDPOINT", "http://h:1/sub/")]).unwrap();
+        let settings =
+            settings(&[("hf_token", "hf_secret"), ("timeout", "2m")], &[("HF_ENDPOINT", "http://h:1/sub/")]).unwrap();
         assert!(!format!("{settings:?}").contains("hf_secret"));
         assert_eq!((settings.endpoint.as_str(), settings.timeout), ("http://h:1/sub", Duration::from_secs(120)));
     }

@@ -11,8 +11,9 @@ use bytes::Bytes;
 use futures::stream::{self, BoxStream, StreamExt, TryStreamExt};
 use object_store::path::Path;
 use object_store::{
-    Attributes, CopyOptions, Error as StoreError, Extensions, GetOptions, GetRange, GetResult, GetResultPayload, ListResult,
-    MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
+    Attributes, CopyOptions, Error as StoreError, Extensions, GetOptions, GetRange, GetResult, GetResultPayload,
+    ListResult, MultipartUpload, ObjectMeta, ObjectStore, PutMultipartOptions, PutOptions, PutPayload, PutResult,
+    Result,
 };
 use reqwest::header::{CONTENT_LENGTH, CONTENT_RANGE, ETAG, LINK};
 use reqwest::{Method, StatusCode};
@@ -85,7 +86,11 @@ struct Lfs {
 
 impl Hub {
     /// The revision of `repo`, which is pinned to its commit by the first request. A token from `credentials` goes before that of `settings`.
-    pub(in crate::store) fn new(repo: Repo, settings: &Settings, credentials: Option<CredentialSource>) -> Result<Self> {
+    pub(in crate::store) fn new(
+        repo: Repo,
+        settings: &Settings,
+        credentials: Option<CredentialSource>,
+    ) -> Result<Self> {
         let client = Client::new(settings, credentials)?;
         let inner = Inner { client, repo, commit: OnceCell::new(), blobs: Mutex::default() };
         Ok(Self { inner: Arc::new(inner) })
@@ -260,17 +265,21 @@ impl Inner {
                 format!("revision {} of dataset {id}", self.repo.revision),
                 "give a branch, a tag, a commit, or refs/convert/parquet".to_owned(),
             ),
-            ("RepoNotFound", _) | ("", StatusCode::NOT_FOUND | StatusCode::UNAUTHORIZED) if !self.client.has_token() => {
-                let hint = format!("check the name; if it is private, give a token of an account that may read it ({token})");
+            ("RepoNotFound", _) | ("", StatusCode::NOT_FOUND | StatusCode::UNAUTHORIZED)
+                if !self.client.has_token() =>
+            {
+                let hint =
+                    format!("check the name; if it is private, give a token of an account that may read it ({token})");
                 not_found(format!("dataset {id} at {endpoint}"), hint)
             }
             ("RepoNotFound", _) | ("", StatusCode::NOT_FOUND) => {
                 let hint = "check the name, and that the token's account may read it".to_owned();
                 not_found(format!("dataset {id} at {endpoint}"), hint)
             }
-            (_, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) if self.client.has_token() => {
-                store(format!("the Hub refuses the token ({}): see that it is whole and may read {id} ({token})", answer.status))
-            }
+            (_, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) if self.client.has_token() => store(format!(
+                "the Hub refuses the token ({}): see that it is whole and may read {id} ({token})",
+                answer.status
+            )),
             (_, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
                 store(format!("the Hub lets nobody in without a token ({}): give one ({token})", answer.status))
             }
@@ -334,9 +343,15 @@ fn read_only<T>() -> Result<T> {
 #[async_trait]
 impl ObjectStore for Hub {
     async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        let GetOptions { if_match, if_none_match, if_modified_since, if_unmodified_since, range, version, head, .. } = options;
-        if if_none_match.is_some() || if_modified_since.is_some() || if_unmodified_since.is_some() || version.is_some() {
-            return Err(StoreError::NotImplemented { operation: "a condition but If-Match".to_owned(), implementer: "hf".to_owned() });
+        let GetOptions {
+            if_match, if_none_match, if_modified_since, if_unmodified_since, range, version, head, ..
+        } = options;
+        if if_none_match.is_some() || if_modified_since.is_some() || if_unmodified_since.is_some() || version.is_some()
+        {
+            return Err(StoreError::NotImplemented {
+                operation: "a condition but If-Match".to_owned(),
+                implementer: "hf".to_owned(),
+            });
         }
         let blob = self.inner.blob(location, None).await?;
         if let Some(wanted) = if_match.filter(|wanted| *wanted != blob.etag) {

@@ -46,7 +46,8 @@ pub(in crate::store) fn choose(
         let mut found = options.iter().filter(|(key, _)| names.iter().any(|name| key.eq_ignore_ascii_case(name)));
         found.next().map(|(_, value)| value.as_str()).filter(|value| !value.is_empty())
     };
-    let variable = |name: &str| environment(name).and_then(|value| value.into_string().ok()).filter(|value| !value.is_empty());
+    let variable =
+        |name: &str| environment(name).and_then(|value| value.into_string().ok()).filter(|value| !value.is_empty());
     // Variables have the store's name before them.
     let either = |names: &[&str]| {
         let of_aws = names.iter().filter(|name| name.starts_with("aws_"));
@@ -54,7 +55,9 @@ pub(in crate::store) fn choose(
         option(names).map(str::to_owned).or_else(given)
     };
     let asked = option(&["aws_profile"]);
-    if either(UNSIGNED).is_some_and(|value| ["1", "true", "on", "yes", "y"].iter().any(|yes| value.eq_ignore_ascii_case(yes))) {
+    if either(UNSIGNED)
+        .is_some_and(|value| ["1", "true", "on", "yes", "y"].iter().any(|yes| value.eq_ignore_ascii_case(yes)))
+    {
         return Ok(Chosen::default());
     }
     if option(KEYS).is_some() {
@@ -66,7 +69,8 @@ pub(in crate::store) fn choose(
     if asked.is_none() && (variable("AWS_ACCESS_KEY_ID").is_some() || either(WEB).is_some()) {
         return Ok(Chosen::default());
     }
-    let named = asked.map(str::to_owned).or_else(|| variable("AWS_PROFILE")).or_else(|| variable("AWS_DEFAULT_PROFILE"));
+    let named =
+        asked.map(str::to_owned).or_else(|| variable("AWS_PROFILE")).or_else(|| variable("AWS_DEFAULT_PROFILE"));
     let profiles = Profiles::read(environment)?;
     let name = match named {
         Some(name) => name,
@@ -140,7 +144,9 @@ mod tests {
         }
         let both = chosen(&[("aws_profile", "lab"), ("aws_secret_access_key", "sEcReT")], &[]).unwrap_err().to_string();
         assert!(both.contains("not both") && !both.contains("sEcReT"), "{both}");
-        assert!(matches!(chosen(&[("aws_profile", "lap")], &[]), Err(Error::NotFound { hint, .. }) if hint == "there is lab"));
+        assert!(
+            matches!(chosen(&[("aws_profile", "lap")], &[]), Err(Error::NotFound { hint, .. }) if hint == "there is lab")
+        );
     }
 
     #[test]

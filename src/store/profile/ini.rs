@@ -25,7 +25,8 @@ pub(super) fn parse(text: &str) -> BTreeMap<String, Section> {
         let Some((key, value)) = trimmed.split_once('=') else { continue };
         let Some(section) = here.as_ref().and_then(|name| sections.get_mut(name)) else { continue };
         // Behind a blank, a # begins a comment.
-        let value = value.find(" #").or_else(|| value.find(" ;")).map_or(value, |end| value.get(..end).unwrap_or(value));
+        let value =
+            value.find(" #").or_else(|| value.find(" ;")).map_or(value, |end| value.get(..end).unwrap_or(value));
         let (key, value) = (key.trim().to_ascii_lowercase(), value.trim().to_owned());
         let is_below = line.starts_with([' ', '\t']) && !above.is_empty();
         if is_below {
@@ -49,7 +50,10 @@ mod tests {
         let found = parse(text);
         assert_eq!(found["default"]["region"], "eu-west-1");
         let profile = &found["profile a b"];
-        assert_eq!((profile["s3.addressing_style"].as_str(), profile["s3.endpoint_url"].as_str()), ("path", "http://x"));
+        assert_eq!(
+            (profile["s3.addressing_style"].as_str(), profile["s3.endpoint_url"].as_str()),
+            ("path", "http://x")
+        );
         assert_eq!((profile["region"].as_str(), profile["indented"].as_str()), ("us-east-1", "yes"));
         assert_eq!(profile["credential_process"], "run --with=a;b");
         assert!(parse("[a").contains_key("a") && parse("]\u{0}[=").is_empty());

@@ -35,13 +35,16 @@ pub(super) fn run(command: &str) -> Result<Credentials, Source> {
     let printed: Printed = serde_json::from_slice(&output.stdout)
         .map_err(|_| format!("credential_process {program} prints no credentials of version 1 as JSON"))?;
     if printed.version != 1 {
-        return Err(format!("credential_process {program} prints credentials of version {}, not 1", printed.version).into());
+        return Err(
+            format!("credential_process {program} prints credentials of version {}, not 1", printed.version).into()
+        );
     }
     let expires = match &printed.expiration {
         None => None,
-        Some(text) => {
-            Some(times::parse(text).ok_or_else(|| format!("credential_process {program} prints an Expiration that is no time"))?)
-        }
+        Some(text) => Some(
+            times::parse(text)
+                .ok_or_else(|| format!("credential_process {program} prints an Expiration that is no time"))?,
+        ),
     };
     Ok(keys(printed.access_key_id, printed.secret_access_key, printed.session_token, expires))
 }
@@ -101,7 +104,10 @@ mod tests {
             ("exit 3", "ended with"),
             ("echo sEcReT", "no credentials"),
             (r#"echo "{\"Version\": 2, \"AccessKeyId\": \"i\", \"SecretAccessKey\": \"sEcReT\"}""#, "version 2"),
-            (r#"echo "{\"Version\": 1, \"AccessKeyId\": \"i\", \"SecretAccessKey\": \"sEcReT\", \"Expiration\": \"x\"}""#, "no time"),
+            (
+                r#"echo "{\"Version\": 1, \"AccessKeyId\": \"i\", \"SecretAccessKey\": \"sEcReT\", \"Expiration\": \"x\"}""#,
+                "no time",
+            ),
         ] {
             let error = sh(script).unwrap_err().to_string();
             assert!(error.contains(told) && !error.contains("sEcReT"), "{error}");

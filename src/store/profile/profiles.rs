@@ -62,7 +62,9 @@ impl Profiles {
         for (name, section) in config {
             if let Some(name) = name.strip_prefix("sso-session ") {
                 found.sessions.insert(name.to_owned(), section);
-            } else if let Some(name) = name.strip_prefix("profile ").or_else(|| (name == "default").then_some("default")) {
+            } else if let Some(name) =
+                name.strip_prefix("profile ").or_else(|| (name == "default").then_some("default"))
+            {
                 found.profiles.insert(name.to_owned(), section);
             }
         }
@@ -117,7 +119,10 @@ impl Profiles {
                 return Err(wrong(name, &problem));
             }
             if value("mfa_serial").is_some() {
-                return Err(wrong(name, "it asks for a code (mfa_serial): take the role by another tool, and give credential_process"));
+                return Err(wrong(
+                    name,
+                    "it asks for a code (mfa_serial): take the role by another tool, and give credential_process",
+                ));
             }
             let Some(source) = value("source_profile") else {
                 return Err(wrong(name, "it has a role_arn and no source_profile"));
@@ -136,7 +141,8 @@ impl Profiles {
             return self.sso(name, account).map(Some);
         }
         if let Some(id) = value("aws_access_key_id") {
-            let secret = value("aws_secret_access_key").ok_or_else(|| wrong(name, "it has no aws_secret_access_key"))?;
+            let secret =
+                value("aws_secret_access_key").ok_or_else(|| wrong(name, "it has no aws_secret_access_key"))?;
             let token = value("aws_session_token").map(str::to_owned);
             return Ok(Some(Means::Keys { id: id.to_owned(), secret: secret.to_owned(), token }));
         }

@@ -23,7 +23,10 @@ const MAX_BYTES: usize = 1 << 20;
 
 fn client() -> Result<Client, Source> {
     let builder = Client::builder().timeout(TIMEOUT).redirect(reqwest::redirect::Policy::none());
-    builder.user_agent(concat!("bowstring/", env!("CARGO_PKG_VERSION"))).build().map_err(|error| error.without_url().into())
+    builder
+        .user_agent(concat!("bowstring/", env!("CARGO_PKG_VERSION")))
+        .build()
+        .map_err(|error| error.without_url().into())
 }
 
 /// Sends `request` until there is an answer that is no failure of the server; its status and text.
@@ -137,7 +140,8 @@ pub(super) async fn sso(
     }
     let mut url = endpoint.join("/federation/credentials")?;
     url.query_pairs_mut().extend_pairs([("role_name", role), ("account_id", account)]);
-    let mut token = HeaderValue::from_str(&kept.access_token).map_err(|_| format!("the login is not understood; {login}"))?;
+    let mut token =
+        HeaderValue::from_str(&kept.access_token).map_err(|_| format!("the login is not understood; {login}"))?;
     token.set_sensitive(true);
     let request = client()?.get(url).header("x-amz-sso_bearer_token", token);
     let (status, text) = answer("IAM Identity Center", request).await?;
@@ -157,7 +161,10 @@ mod tests {
     #[test]
     fn elements_are_found_in_what_sts_answers() {
         let xml = "<A><Credentials><AccessKeyId> i </AccessKeyId><Code>c</Code></Credentials></A>";
-        assert_eq!((element(xml, "AccessKeyId"), element(xml, "Code"), element(xml, "Secret")), (Some("i"), Some("c"), None));
+        assert_eq!(
+            (element(xml, "AccessKeyId"), element(xml, "Code"), element(xml, "Secret")),
+            (Some("i"), Some("c"), None)
+        );
         assert_eq!(element("<Code>", "Code"), None);
     }
 }

@@ -114,8 +114,13 @@ fn who_is_refused_for_good_is_told_after_one_more_try() {
     let failing = CredentialSource::of_function("my_vault", || Err("the vault is closed".into()));
     let error = open(&[URL], with(&failing)).unwrap_err();
     let told = error.chain();
-    assert!(matches!(error, Error::Store { .. }) && told.contains("my_vault") && told.contains("the vault is closed"), "{told}");
-    let odd = CredentialSource::of_function("odd", || Ok(Credentials::new([("acess_key_id".to_owned(), "sEcReT".to_owned())], None)));
+    assert!(
+        matches!(error, Error::Store { .. }) && told.contains("my_vault") && told.contains("the vault is closed"),
+        "{told}"
+    );
+    let odd = CredentialSource::of_function("odd", || {
+        Ok(Credentials::new([("acess_key_id".to_owned(), "sEcReT".to_owned())], None))
+    });
     let error = open(&[URL], with(&odd)).unwrap_err();
     assert!(matches!(error, Error::Config { option: "credential_provider", .. }), "{error}");
     assert!(error.to_string().contains("access_key_id") && !error.chain().contains("sEcReT"), "{error}");
@@ -123,7 +128,10 @@ fn who_is_refused_for_good_is_told_after_one_more_try() {
     let error = open(&[URL], beside).unwrap_err();
     assert!(error.to_string().contains("either credentials or what provides them"), "{error}");
     for url in [server.url("bucket/data/part-000.parquet"), "grpc://127.0.0.1:1/x".to_owned()] {
-        let error = Loader::open(LoaderOptions { storage_options: Default::default(), ..LoaderOptions { urls: vec![url], ..loader(&server, &source) } });
+        let error = Loader::open(LoaderOptions {
+            storage_options: Default::default(),
+            ..LoaderOptions { urls: vec![url], ..loader(&server, &source) }
+        });
         assert!(matches!(error.unwrap_err(), Error::Config { option: "credential_provider", .. }));
     }
 }
@@ -213,8 +221,10 @@ fn profiles_give_keys_regions_and_roles() {
         ),
     )
     .unwrap();
-    fs::write(aws.join("credentials"), "[default]\naws_access_key_id = fileKey\naws_secret_access_key = sEcReT\n").unwrap();
-    let endpoint = format!("aws_allow_http=true,aws_endpoint={},aws_endpoint_url_sts={sts}", server.url("").trim_end_matches('/'));
+    fs::write(aws.join("credentials"), "[default]\naws_access_key_id = fileKey\naws_secret_access_key = sEcReT\n")
+        .unwrap();
+    let endpoint =
+        format!("aws_allow_http=true,aws_endpoint={},aws_endpoint_url_sts={sts}", server.url("").trim_end_matches('/'));
     let tried = |profile: &str| {
         server.signers();
         let variables = [("AWS_PROFILE", profile), ("AWS_ENDPOINT_URL_SSO", &sts)];
@@ -240,7 +250,10 @@ fn profiles_give_keys_regions_and_roles() {
     assert!(role.contains("Credential=fileKey/") && role.contains("/ap-south-1/sts/"), "{role}");
     good("web", "roleKey us-east-1");
     let web = told.lock().unwrap().pop().unwrap();
-    assert!(web.contains("AssumeRoleWithWebIdentity") && web.contains("WebIdentityToken=web ") && web.contains("nobody"), "{web}");
+    assert!(
+        web.contains("AssumeRoleWithWebIdentity") && web.contains("WebIdentityToken=web ") && web.contains("nobody"),
+        "{web}"
+    );
     let failed = |profile: &str, words: &[&str]| {
         let (done, said, _) = tried(profile);
         assert!(!done && words.iter().all(|word| said.contains(word)), "{profile}: {said}");
@@ -280,14 +293,17 @@ fn what_object_store_finds_itself_is_found_here_too() {
     let keys = [("AWS_ACCESS_KEY_ID", "envKey"), ("AWS_SECRET_ACCESS_KEY", "s"), ("AWS_REGION", "eu-west-3")];
     assert_eq!(signers(&endpoint, &keys), ["envKey eu-west-3"]);
     assert_eq!(signers(&format!("{endpoint},aws_skip_signature=true"), &[]), ["nobody"]);
-    let sts = answer(|_| Some(("200 OK", String::new(), ROLE.replace("AssumeRole", "AssumeRoleWithWebIdentity").into_bytes())));
+    let sts = answer(|_| {
+        Some(("200 OK", String::new(), ROLE.replace("AssumeRole", "AssumeRoleWithWebIdentity").into_bytes()))
+    });
     let sts = format!("http://{sts}");
     let token = home.path().join("token");
     fs::write(&token, "web").unwrap();
     let token = token.to_str().unwrap();
     let web = [("AWS_WEB_IDENTITY_TOKEN_FILE", token), ("AWS_ROLE_ARN", "arn:r"), ("AWS_ENDPOINT_URL_STS", &sts)];
     assert_eq!(signers(&endpoint, &web), ["roleKey us-east-1"]);
-    let body = r#"{"AccessKeyId": "podKey", "SecretAccessKey": "s", "Token": "t", "Expiration": "2099-01-01T00:00:00Z"}"#;
+    let body =
+        r#"{"AccessKeyId": "podKey", "SecretAccessKey": "s", "Token": "t", "Expiration": "2099-01-01T00:00:00Z"}"#;
     let pod = answer(move |_| Some(("200 OK", String::new(), body.as_bytes().to_vec())));
     let pod = format!("http://{pod}/x");
     let pod = [("AWS_CONTAINER_CREDENTIALS_FULL_URI", pod.as_str()), ("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", token)];

@@ -114,7 +114,8 @@ impl Server {
 fn serve(request: &Request, state: &State) -> Option<Answer> {
     let (method, path, range) = (&request.method, request.path.as_str(), request.header("range"));
     state.requests.lock().unwrap().push(format!("{method} {path} {}", range.unwrap_or("all")));
-    let signer = request.header("authorization").and_then(|header| header.split_once("Credential=")).map(|(_, rest)| rest);
+    let signer =
+        request.header("authorization").and_then(|header| header.split_once("Credential=")).map(|(_, rest)| rest);
     let mut scope = signer.unwrap_or("nobody").split('/');
     let (key, region) = (scope.next().unwrap_or_default(), scope.nth(1).unwrap_or_default());
     state.signers.lock().unwrap().push(format!("{key} {region}").trim_end().to_owned());

@@ -57,14 +57,23 @@ fn files_directories_and_patterns_are_read_and_each_file_is_asked_for_once() {
         assert_eq!(ids(&dataset).len(), rows, "{url}");
         let files = dataset.manifest().files.len();
         let requests = server.requests();
-        let own: Vec<_> = requests.iter().filter(|line| line.starts_with("hub HEAD") && line.contains("/o/n/")).collect();
+        let own: Vec<_> =
+            requests.iter().filter(|line| line.starts_with("hub HEAD") && line.contains("/o/n/")).collect();
         let asked = own.iter().filter(|line| line.contains(".parquet")).count();
         assert_eq!(asked, files, "{url}: {requests:#?}");
         assert!(count(&requests, "data GET") >= files, "{requests:#?}");
         // Each host gets its own.
-        assert!(requests.iter().filter(|line| line.starts_with("data")).all(|line| line.ends_with("nobody")), "{requests:#?}");
-        assert!(requests.iter().filter(|line| line.starts_with("hub")).all(|line| line.ends_with(TOKEN)), "{requests:#?}");
-        assert!(dataset.manifest().files.iter().all(|file| file.version.etag.as_ref().is_some_and(|etag| etag.len() == 66)));
+        assert!(
+            requests.iter().filter(|line| line.starts_with("data")).all(|line| line.ends_with("nobody")),
+            "{requests:#?}"
+        );
+        assert!(
+            requests.iter().filter(|line| line.starts_with("hub")).all(|line| line.ends_with(TOKEN)),
+            "{requests:#?}"
+        );
+        assert!(
+            dataset.manifest().files.iter().all(|file| file.version.etag.as_ref().is_some_and(|etag| etag.len() == 66))
+        );
         let revisions = count(&requests, "/o/n/revision/");
         assert_eq!(revisions, usize::from(!url.contains(&commit)), "a commit is asked for once: {requests:#?}");
     }
@@ -112,7 +121,10 @@ fn a_commit_is_read_to_the_end_while_the_branch_moves_and_nothing_else_is() {
     let known = open(&[url], told).unwrap();
     let projection = known.project(&["id".to_owned()]).unwrap();
     let error = runtime().block_on(read_group(&known, &projection, 0)).unwrap_err();
-    assert!(matches!(&error, Error::SourceChanged { file, was, now } if file.contains("part-000") && was != now), "{error}");
+    assert!(
+        matches!(&error, Error::SourceChanged { file, was, now } if file.contains("part-000") && was != now),
+        "{error}"
+    );
     // A history that was rewritten.
     let pinned = open(&[url], options(&server)).unwrap();
     server.forget(&commit);
@@ -167,7 +179,10 @@ fn an_epoch_outlives_its_signatures_and_failures_of_the_servers() {
     assert_eq!(rows, expected);
     let requests = server.requests();
     let asked = count(&requests, "hub HEAD");
-    assert!((1..=6).contains(&asked), "a file is asked for again when its signature is over, and not else: {requests:#?}");
+    assert!(
+        (1..=6).contains(&asked),
+        "a file is asked for again when its signature is over, and not else: {requests:#?}"
+    );
     let state = format!("{:?} {:?}", opened.state(), loader());
     assert!(!state.contains(TOKEN), "{state}");
 }

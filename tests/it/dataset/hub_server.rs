@@ -213,8 +213,13 @@ impl State {
             }
             let (oid, size) = (hash(bytes), bytes.len());
             let git = &oid[..40];
-            let lfs = if is_large(path) { format!(", \"lfs\": {{\"oid\": \"{oid}\", \"size\": {size}}}") } else { String::new() };
-            let entry = format!("{{\"type\": \"file\", \"path\": \"{path}\", \"oid\": \"{git}\", \"size\": {size}{lfs}}}");
+            let lfs = if is_large(path) {
+                format!(", \"lfs\": {{\"oid\": \"{oid}\", \"size\": {size}}}")
+            } else {
+                String::new()
+            };
+            let entry =
+                format!("{{\"type\": \"file\", \"path\": \"{path}\", \"oid\": \"{git}\", \"size\": {size}{lfs}}}");
             entries.insert(path.clone(), entry);
         }
         if entries.is_empty() {
