@@ -15,6 +15,7 @@ from bowstring import _native, ranks
 from bowstring.arrays import arrow, objects
 from bowstring.batch import Batch, Layout
 from bowstring.columns import Fill, Image, NGram, Pack, Padded, Vector
+from bowstring.credentials import CredentialProvider, provider
 from bowstring.errors import ConfigError, Error, NotFoundError, UnsupportedError
 from bowstring.flight.gang import Gang
 from bowstring.options import NAMES, Filter, Url, document, plain
@@ -127,6 +128,10 @@ class BaseLoader(ABC, Generic[A]):
     :param timeout: seconds to wait for a batch before giving up with the culprit's name (600).
     :param storage_options: options of the store, by object_store's names; for a server ``token`` or ``token_file`` (or
         ``BOWSTRING_TOKEN``), ``ca``, ``cert``, ``key``, ``server_name``.
+    :param credential_provider: a callable, sync or ``async``, that gives credentials of the store: a mapping as
+        ``storage_options`` has them (``access_key_id``, ``secret_access_key``, ``token``, ...) with ``expires_at``, or a pair of a
+        mapping and seconds since 1970. It is called on a thread of its own when credentials are needed, before they expire, and
+        once where a store refuses them. See docs/storage.md.
     :param index: source of the footers' content: ``auto``, the file ``_bowstring_index`` beside the dataset, for the files that
         are unchanged (see :func:`write_index`); ``none``, the footers; the address of such a file; or the ``bytes`` of
         :func:`bowstring.index`, made by another process for the same ``url``.
@@ -191,6 +196,7 @@ class BaseLoader(ABC, Generic[A]):
         device_overflow: bool | None = None,
         timeout: float | None = None,
         storage_options: Mapping[str, str] | None = None,
+        credential_provider: CredentialProvider | None = None,
         index: str | os.PathLike[str] | bytes | None = None,
         cache: str | os.PathLike[str] | None = None,
         cache_bytes: int | str | None = None,
@@ -217,7 +223,9 @@ class BaseLoader(ABC, Generic[A]):
             given |= ranks.options(rank, world_size)
         self._urls = [os.fspath(one) for one in ([url] if isinstance(url, (str, os.PathLike)) else url)]
         options = document(url, given)
-        self._native = _native.Loader(options, None if gang is None else gang._native, made)
+        self._native = _native.Loader(
+            options, None if gang is None else gang._native, made, provider(credential_provider)
+        )
         self._column_options: dict[str, Any] = json.loads(options)["columns"]
         asked = self._column_options.get("arrow") or ()
         self._kept_arrow = frozenset(

@@ -6,6 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from bowstring import _native, display
+from bowstring.credentials import provider
 from bowstring.options import NAMES, document
 from bowstring.ranges import fraction
 from bowstring.tails import settled
@@ -89,9 +90,10 @@ def plan(url: Url | Sequence[Url], *, rate: float | None = None, **options: Any)
     :param options: those of :class:`Loader`.
     """
     options.pop("gang", None)
+    provided = provider(options.pop("credential_provider", None))
     options["tail"] = settled(options.get("tail"), options.pop("drop_last", None))
     refuse(name for name in sorted(options) if name not in NAMES)
-    made = _Plan(json.loads(_native.plan(document(url, {**dict.fromkeys(NAMES), **options}))))
+    made = _Plan(json.loads(_native.plan(document(url, {**dict.fromkeys(NAMES), **options}), provided)))
     found: Reading = made  # type: ignore[assignment]  # a document of that shape
     if rate is not None:
         rate = fraction("rate", rate, 1e18)

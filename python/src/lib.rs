@@ -8,6 +8,7 @@ mod audit;
 mod buffers;
 #[cfg(feature = "convert")]
 mod convert;
+mod credentials;
 mod dlpack;
 mod doctor;
 mod errors;

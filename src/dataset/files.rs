@@ -40,7 +40,7 @@ impl Files {
         let mut known = match &options.index {
             Index::Auto | Index::None => None,
             Index::At(url) => {
-                let found = Found::at(url, &options.storage_options)?;
+                let found = Found::at(url, options.access())?;
                 Some(read(&found, options).await?)
             }
             Index::Bytes(bytes) => Some(parsed(bytes.clone(), &options.limits, Place::file("index")).await?),
@@ -59,7 +59,7 @@ impl Files {
                 listing
             }
             _ => {
-                let listing = store::find(urls, &options.storage_options, options.limits.max_files);
+                let listing = store::find(urls, options.access(), options.limits.max_files);
                 let listing = within(options.timeout, format!("the files at {}", shown.join(", ")), listing);
                 let (listing, index) = tokio::join!(listing, early_index(urls, options));
                 early = index;
@@ -182,7 +182,7 @@ async fn footers(
 /// the listing says.
 async fn early_index(urls: &[String], options: &OpenOptions) -> Option<Result<Known>> {
     let (Index::Auto, [url]) = (&options.index, urls) else { return None };
-    let found = store::index_here(url, &options.storage_options).ok()??;
+    let found = store::index_here(url, options.access()).ok()??;
     match read(&found, options).await {
         Err(Error::NotFound { .. }) => None,
         read => Some(read),

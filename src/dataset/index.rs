@@ -188,7 +188,7 @@ impl Dataset {
     /// As there; [`Error::Config`] without `to` for a dataset that is no single directory; [`Error::Store`].
     pub async fn write_index(&self, to: Option<&str>, options: &OpenOptions) -> Result<String> {
         let place = match (to, &self.inner.place) {
-            (Some(to), _) => Found::at(to, &options.storage_options)?,
+            (Some(to), _) => Found::at(to, options.access())?,
             (None, Some(place)) => place.clone(),
             (None, None) => {
                 let problem = "the dataset is not a single directory of a store that lists; say where the index goes";
@@ -288,7 +288,7 @@ impl Known {
             return Ok(None);
         }
         let names: Vec<Arc<str>> = self.files.iter().map(|file| Arc::clone(&file.name)).collect();
-        Listing::known(first, &options.storage_options, &self.base, &names).map(Some)
+        Listing::known(first, options.access(), &self.base, &names).map(Some)
     }
 
     /// What bowstring's writer says of the cells of file `name`, if it is the first one.

@@ -21,14 +21,19 @@ use super::{delta, described, features, filter, hive, layout, ngram, select};
 use crate::error::{Error, Place, Result};
 use crate::manifest::{FileEntry, Manifest, RowGroup};
 use crate::schema::{DTYPE_KEY, STORED_KEY};
+#[cfg(feature = "cloud")]
+use crate::store::CredentialSource;
 use crate::store::cache::CachePlace;
-use crate::store::{Found, Listing};
+use crate::store::{Access, Found, Listing};
 
 /// How a dataset is opened.
 #[derive(Clone)]
 pub struct OpenOptions {
     /// Options of the store, by object_store's names. They win over the environment.
     pub storage_options: BTreeMap<String, String>,
+    /// Where credentials come from that expire, beside the options of the store.
+    #[cfg(feature = "cloud")]
+    pub credential_provider: Option<CredentialSource>,
     /// Where the footers' content comes from.
     pub index: Index,
     /// The cache that objects are read through; none without. Files of this machine are read as they are.
@@ -88,10 +93,22 @@ impl std::fmt::Debug for OpenOptions {
     }
 }
 
+impl OpenOptions {
+    /// How stores are reached.
+    pub(crate) fn access(&self) -> Access<'_> {
+        let access = Access::from(&self.storage_options);
+        #[cfg(feature = "cloud")]
+        let access = access.with_credentials(self.credential_provider.as_ref());
+        access
+    }
+}
+
 impl Default for OpenOptions {
     fn default() -> Self {
         Self {
             storage_options: BTreeMap::new(),
+            #[cfg(feature = "cloud")]
+            credential_provider: None,
             index: Index::default(),
             cache: None,
             version: None,
@@ -266,7 +283,7 @@ impl Dataset {
     /// [`Error::Timeout`] and [`Error::Store`] if they cannot be listed, and as [`open`](Self::open) for what is no dataset any more.
     pub async fn is_current(&self, urls: &[String], options: &OpenOptions) -> Result<bool> {
         let shown: Vec<String> = urls.iter().map(|url| crate::store::display(url)).collect();
-        let listing = crate::store::find(urls, &options.storage_options, options.limits.max_files);
+        let listing = crate::store::find(urls, options.access(), options.limits.max_files);
         match within(options.timeout, format!("the files at {}", shown.join(", ")), listing).await {
             Ok(Listing { table: Some(root), .. }) => {
                 // A version that was asked for stays what it is.

@@ -15,6 +15,8 @@ use crate::dataset::{Index, Limits, Ngram, OpenOptions, Partitioning, Selector};
 use crate::device::{Fence, Place};
 use crate::error::{Error, Result};
 use crate::plan::{Mix, OrderVersion, PlanSpec, Share, Shuffle, Stop, Tail};
+#[cfg(feature = "cloud")]
+use crate::store::CredentialSource;
 use crate::store::cache::CachePlace;
 
 /// Most memory that evaluating a filter takes, if the budget is larger.
@@ -98,6 +100,10 @@ pub struct LoaderOptions {
     pub timeout: f64,
     /// Options of the store, by object_store's names.
     pub storage_options: BTreeMap<String, String>,
+    /// Where credentials come from that expire, beside the options of the store. A server has its own.
+    #[cfg(feature = "cloud")]
+    #[serde(skip)]
+    pub credential_provider: Option<CredentialSource>,
     /// Where what footers say comes from: `auto` (an index beside the dataset, if there is one), `none` (the footers), or the address of
     /// an index.
     pub index: Index,
@@ -155,6 +161,8 @@ impl Default for LoaderOptions {
             bad_rows: BadRows::default(),
             timeout: 600.0,
             storage_options: BTreeMap::new(),
+            #[cfg(feature = "cloud")]
+            credential_provider: None,
             index: Index::default(),
             cache: None,
             cache_bytes: None,
@@ -222,6 +230,8 @@ impl LoaderOptions {
             memory: self.budget().min(FILTER_BYTES),
             memory_limit: self.budget(),
             storage_options: self.storage_options.clone(),
+            #[cfg(feature = "cloud")]
+            credential_provider: self.credential_provider.clone(),
             index: self.index.clone(),
             cache: self.cache_place()?,
             version: self.version,

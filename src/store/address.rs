@@ -9,9 +9,14 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreScheme};
 use url::{Position, Url};
 
+use super::access::Access;
 use super::display::{shown, unparsed};
+#[cfg(feature = "cloud")]
+use super::hub::{self, Hub};
 use super::keys;
 use super::place::Place;
+#[cfg(feature = "cloud")]
+use super::profile::{self, Chosen};
 use crate::error::{Error, Result};
 
 /// An address, taken apart but not looked up.
@@ -67,16 +72,16 @@ pub(crate) fn mount(host: &str, store: &Arc<dyn ObjectStore>) {
 /// Makes stores, one per bucket or server.
 #[derive(Debug)]
 pub(super) struct Stores<'a> {
-    options: &'a BTreeMap<String, String>,
+    access: Access<'a>,
     known: HashMap<String, Place>,
 }
 
 impl<'a> Stores<'a> {
     /// # Errors
     /// [`Error::Config`] for options that no store knows.
-    pub(super) fn new(options: &'a BTreeMap<String, String>) -> Result<Self> {
-        keys::check(options)?;
-        Ok(Self { options, known: HashMap::new() })
+    pub(super) fn new(access: Access<'a>) -> Result<Self> {
+        keys::check(access.options)?;
+        Ok(Self { access, known: HashMap::new() })
     }
 
     pub(super) fn local(&mut self) -> Place {
@@ -116,6 +121,10 @@ impl<'a> Stores<'a> {
                 Place { store, prefix: format!("{MEMORY}://{host}/").into(), local: false, lists: true, cache: None };
             return Ok((place, path));
         }
+        #[cfg(feature = "cloud")]
+        if url.scheme() == hub::SCHEME {
+            return self.hub(&url, &shown);
+        }
         // The error's own text quotes the address, credentials included.
         let (scheme, path) = ObjectStoreScheme::parse(&url).map_err(|_| {
             let problem = match url.scheme() {
@@ -123,7 +132,7 @@ impl<'a> Stores<'a> {
                     "is a server's, which gives batches and no files; loaders, `bench` and `inspect` take it alone, and \
                      `bowstring.flight.Connection` its rows"
                 }
-                _ => "has an unknown scheme; known are local paths, s3, gs, az, abfss, http, https",
+                _ => "has an unknown scheme; known are local paths, s3, gs, az, abfss, http, https, hf",
             };
             Error::config("urls", format!("{shown} {problem}"))
         })?;
@@ -133,7 +142,7 @@ impl<'a> Stores<'a> {
         if let Some(place) = self.known.get(&key).filter(|_| shared) {
             return Ok((place.clone(), path));
         }
-        let (store, path) = object_store::parse_url_opts(&url, self.settings(&url, &scheme)).map_err(|error| {
+        let store = self.open(&url, &scheme)?.map_err(|error| {
             // The error text may quote the address; credentials in it are never shown.
             if url.password().is_some() {
                 return Error::config("urls", format!("{shown} cannot be opened"));
@@ -142,7 +151,7 @@ impl<'a> Stores<'a> {
         })?;
         let prefix = shown.strip_suffix(path.as_ref()).map_or_else(|| format!("{shown}#"), str::to_owned);
         let place = Place {
-            store: store.into(),
+            store,
             prefix: if path.as_ref().is_empty() && !prefix.ends_with('/') {
                 format!("{prefix}/").into()
             } else {
@@ -156,6 +165,48 @@ impl<'a> Stores<'a> {
             self.known.insert(key, place.clone());
         }
         Ok((place, path))
+    }
+
+    /// The dataset of the Hub at `url`, which messages have as `shown`, and the path within it.
+    #[cfg(feature = "cloud")]
+    fn hub(&mut self, url: &Url, shown: &str) -> Result<(Place, Path)> {
+        let (repo, path) = hub::Repo::parse(url, shown)?;
+        let key = repo.prefix().to_owned();
+        if let Some(place) = self.known.get(&key) {
+            return Ok((place.clone(), path));
+        }
+        let settings = hub::Settings::new(self.access.options, &|name| std::env::var_os(name))?;
+        let prefix: Arc<str> = repo.prefix().into();
+        let store = Hub::new(repo, &settings, self.access.credentials.cloned()).map_err(|error| Error::Store {
+            operation: "open".to_owned(),
+            url: shown.to_owned(),
+            source: error.into(),
+        })?;
+        let place = Place { store: Arc::new(store), prefix, local: false, lists: true };
+        self.known.insert(key, place.clone());
+        Ok((place, path))
+    }
+
+    /// The store at `url`.
+    fn open(&self, url: &Url, scheme: &ObjectStoreScheme) -> Result<object_store::Result<Arc<dyn ObjectStore>>> {
+        let settings = self.settings(url, scheme);
+        #[cfg(feature = "cloud")]
+        if let Some(source) = self.access.credentials {
+            keys::no_credentials(self.access.options)?;
+            return super::credentials::open(url, scheme, settings, source);
+        }
+        #[cfg(feature = "cloud")]
+        if *scheme == ObjectStoreScheme::AmazonS3 {
+            keys::check_headers(&settings)?;
+            let Chosen { source, settings: mut more } =
+                profile::choose(self.access.options, &|name| std::env::var_os(name))?;
+            more.extend(settings);
+            return match source {
+                Some(source) => super::credentials::open(url, scheme, more, &source),
+                None => Ok(object_store::parse_url_opts(url, more).map(|(store, _)| store.into())),
+            };
+        }
+        Ok(object_store::parse_url_opts(url, settings).map(|(store, _)| store.into()))
     }
 
     /// The environment first, then the options, which win. Keys are object_store's own.
@@ -177,7 +228,7 @@ impl<'a> Stores<'a> {
             // Who writes http:// means it.
             settings.push(("allow_http".to_owned(), "true".to_owned()));
         }
-        settings.extend(self.options.iter().map(|(key, value)| (key.clone(), value.clone())));
+        settings.extend(self.access.options.iter().map(|(key, value)| (key.clone(), value.clone())));
         settings
     }
 }
@@ -196,7 +247,7 @@ mod tests {
         let url = Url::parse("https://user:secret@host:8443/a%20b/c.parquet?token=secret").unwrap();
         assert_eq!(shown(&url), "https://host:8443/a b/c.parquet");
         let options = BTreeMap::new();
-        let mut stores = Stores::new(&options).unwrap();
+        let mut stores = Stores::new((&options).into()).unwrap();
         for text in [
             "s3://user:secret@[bad/x",
             "https://user:secret@h/x?y=1",
@@ -232,7 +283,7 @@ mod tests {
     #[test]
     fn one_store_per_bucket_and_the_address_is_rebuilt() {
         let options = BTreeMap::from([("aws_region".to_owned(), "eu-west-1".to_owned())]);
-        let mut stores = Stores::new(&options).unwrap();
+        let mut stores = Stores::new((&options).into()).unwrap();
         let (first, path) = stores.remote("s3://bucket/a/b").unwrap();
         assert_eq!((first.prefix.as_ref(), path.as_ref()), ("s3://bucket/", "a/b"));
         let (second, _) = stores.remote("s3://bucket/c").unwrap();

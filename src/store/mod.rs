@@ -8,19 +8,26 @@
 //! the pin: every read names the entity tag it expects, or compares size and time where a store has none, and a file that
 //! is no longer the same is [`Error::SourceChanged`](crate::Error::SourceChanged), never a mixture of two versions.
 
+mod access;
 mod address;
 pub mod cache;
+#[cfg(feature = "cloud")]
+mod credentials;
 pub(crate) mod directory;
 mod display;
 mod find;
 mod found;
 pub(crate) mod glob;
+#[cfg(feature = "cloud")]
+mod hub;
 mod keys;
 mod known;
 #[cfg(any(feature = "convert", feature = "flight"))]
 pub(crate) mod lock;
 mod object;
 mod place;
+#[cfg(feature = "cloud")]
+mod profile;
 pub(crate) mod publish;
 mod root;
 mod stamp;
@@ -29,8 +36,11 @@ mod table;
 mod tree;
 pub(crate) mod walk;
 
+pub use access::Access;
 #[cfg(feature = "flight")]
 pub(crate) use address::mount;
+#[cfg(feature = "cloud")]
+pub use credentials::{CredentialSource, Credentials};
 pub(crate) use display::display;
 pub use find::{Listing, find};
 pub use found::Found;

@@ -279,7 +279,7 @@ impl Object {
             Err(object_store::Error::NotFound { .. }) => return self.changed(GONE.to_owned()),
             Err(_) => {}
         }
-        Error::Store { operation: operation(ranges), url: self.url(), source: error.into() }
+        self.place.failed(&operation(ranges), &self.path, error)
     }
 
     fn changed(&self, now: String) -> Error {

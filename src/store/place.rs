@@ -48,6 +48,14 @@ impl Place {
             let problem = format!("{url}: no web server answers there; did you mean {meant}?");
             return Error::config("url", problem);
         }
+        // A store of ours may know what to do.
+        let error = match error {
+            object_store::Error::Generic { store, source } => match source.downcast::<Error>() {
+                Ok(told) => return *told,
+                Err(source) => object_store::Error::Generic { store, source },
+            },
+            error => error,
+        };
         Error::Store { operation: operation.to_owned(), url, source: error.into() }
     }
 

@@ -1,11 +1,10 @@
 //! The directory of a table, whose log names the files that are its rows.
 
-use std::collections::BTreeMap;
-
 use futures::TryStreamExt;
 use object_store::ObjectStore;
 use object_store::path::Path;
 
+use super::access::Access;
 use super::address::{Address, Stores};
 use super::found::Found;
 use super::place::{Place, check_count};
@@ -75,7 +74,7 @@ impl Root {
     ///
     /// # Errors
     /// [`Error::Unsupported`] for a file of this machine that a table elsewhere names, or the other way round; [`Error::Config`].
-    pub(crate) fn elsewhere(&self, url: &str, options: &BTreeMap<String, String>) -> Result<Found> {
+    pub(crate) fn elsewhere(&self, url: &str, access: Access<'_>) -> Result<Found> {
         let foreign = || {
             let what = format!("{url}, a file in another kind of store than its table {},", self.url());
             Error::unsupported(what, "copy the table as a whole, for example by a deep clone")
@@ -91,7 +90,7 @@ impl Root {
             None if self.place.local => return Err(foreign()),
             None => match Address::parse(url)? {
                 Address::Local(_) => return Err(foreign()),
-                Address::Remote(text) => Stores::new(options)?.remote(&text)?,
+                Address::Remote(text) => Stores::new(access)?.remote(&text)?,
             },
         };
         let inside = place.prefix == self.place.prefix && path.prefix_matches(&self.path);
@@ -104,6 +103,7 @@ impl Root {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::sync::Arc;
 
     use object_store::local::LocalFileSystem;
@@ -124,8 +124,9 @@ mod tests {
         for wrong in ["../x.parquet", "a/../../x", "a//x", "", "/x"] {
             assert!(root.file(wrong).is_none(), "{wrong:?}");
         }
-        let options = BTreeMap::new();
-        let named = |url: &str| root.elsewhere(url, &options).map(|found| (found.url(), found.name.to_string()));
+        let options = BTreeMap::<String, String>::new();
+        let named =
+            |url: &str| root.elsewhere(url, (&options).into()).map(|found| (found.url(), found.name.to_string()));
         let outside = || ("/other/a b.parquet".to_owned(), "/other/a b.parquet".to_owned());
         for url in ["file:/other/a%20b.parquet", "file:///other/a%20b.parquet", "/other/a%20b.parquet"] {
             assert_eq!(named(url).unwrap(), outside(), "{url}");

@@ -152,7 +152,7 @@ impl Listed {
     fn sidecar(&self, path: &str, options: &OpenOptions) -> Result<Found> {
         let place = || Place::file(format!("{}/{LOG}", self.url()));
         if path.contains(':') || path.starts_with('/') {
-            return self.root.elsewhere(path, &options.storage_options);
+            return self.root.elsewhere(path, options.access());
         }
         let name = decoded(path).and_then(|name| self.root.file(&format!("{LOG}/{SIDECARS}/{name}")));
         name.ok_or_else(|| Error::corrupt(place(), format!("{path:?} is not the name of a sidecar")))
