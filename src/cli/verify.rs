@@ -5,11 +5,11 @@ use std::fmt;
 use clap::Parser;
 use serde::Serialize;
 
-use bowstring::convert::{Comparison, ConvertOptions, Format, verify};
-use bowstring::{Error, Result};
+use crate::convert::{Comparison, ConvertOptions, Format, verify};
+use crate::{Error, Result};
 
-use crate::out::{Failure, Out, Outcome};
-use crate::table::{Table, count, plain};
+use crate::cli::out::{Failure, Out, Outcome};
+use crate::cli::table::{Table, count, plain};
 
 /// Exit code for datasets that differ: that of data.
 const DIFFERENT: u8 = 3;
@@ -24,10 +24,10 @@ pub(crate) struct Args {
     #[arg(value_name = "B")]
     b: String,
     /// Format of A, if its names do not give it
-    #[arg(long, value_name = "FORMAT", value_parser = crate::convert::format)]
+    #[arg(long, value_name = "FORMAT", value_parser = crate::cli::convert::format)]
     from: Option<Format>,
     /// Format of B, if its names do not give it
-    #[arg(long, value_name = "FORMAT", value_parser = crate::convert::format)]
+    #[arg(long, value_name = "FORMAT", value_parser = crate::cli::convert::format)]
     to: Option<Format>,
     /// Columns to compare, separated by commas; all by default
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
@@ -39,13 +39,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
     /// Memory for everything in flight [default: 512MiB]
-    #[arg(long, env = "BOWSTRING_MEMORY_BUDGET", value_name = "BYTES", value_parser = crate::args::bytes, hide_env_values = true)]
+    #[arg(long, env = "BOWSTRING_MEMORY_BUDGET", value_name = "BYTES", value_parser = crate::cli::args::bytes, hide_env_values = true)]
     memory_budget: Option<u64>,
     /// Options of the stores that A and B are in, e.g. aws_region=eu-central-1; separated by commas
-    #[arg(long, env = "BOWSTRING_STORAGE_OPTIONS", value_name = "KEY=VALUE", value_delimiter = ',', value_parser = crate::args::pair, hide_env_values = true)]
+    #[arg(long, env = "BOWSTRING_STORAGE_OPTIONS", value_name = "KEY=VALUE", value_delimiter = ',', value_parser = crate::cli::args::pair, hide_env_values = true)]
     storage_options: Vec<(String, String)>,
     /// Limits against hostile files, e.g. max_record_bytes=1GiB; separated by commas
-    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = crate::args::pair)]
+    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = crate::cli::args::pair)]
     limits: Vec<(String, String)>,
 }
 
@@ -54,7 +54,7 @@ impl Args {
         let default = ConvertOptions::default();
         let schema = match &self.schema {
             Some(text) => Some(
-                serde_json::from_value(crate::convert::types(text)?)
+                serde_json::from_value(crate::cli::convert::types(text)?)
                     .map_err(|error| Error::Config { option: "schema", problem: error.to_string() })?,
             ),
             None => None,
@@ -67,7 +67,7 @@ impl Args {
             jobs: self.jobs,
             memory_budget: self.memory_budget.unwrap_or(default.memory_budget),
             storage_options: self.storage_options.iter().cloned().collect(),
-            limits: crate::convert::limits(&self.limits)?,
+            limits: crate::cli::convert::limits(&self.limits)?,
             ..default
         })
     }

@@ -16,14 +16,14 @@ use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use bowstring::flight::server::config::{LISTEN, Reload, ServerOptions};
-use bowstring::flight::server::file::{MAX_FILE, ServeFile};
-use bowstring::flight::server::tls::TlsFiles;
-use bowstring::flight::server::{self, Catalogue, Config};
-use bowstring::{Error, Result};
+use crate::flight::server::config::{LISTEN, Reload, ServerOptions};
+use crate::flight::server::file::{MAX_FILE, ServeFile};
+use crate::flight::server::tls::TlsFiles;
+use crate::flight::server::{self, Catalogue, Config};
+use crate::{Error, Result};
 
-use crate::args::bytes;
-use crate::out::{Failure, Out, Outcome};
+use crate::cli::args::bytes;
+use crate::cli::out::{Failure, Out, Outcome};
 
 /// The time after the grace: streams are cut by then, and the process ends.
 const AFTER_GRACE: Duration = Duration::from_secs(1);

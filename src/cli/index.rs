@@ -5,12 +5,12 @@ use std::fmt;
 use clap::Parser;
 use serde::Serialize;
 
-use bowstring::dataset::{Dataset, OpenOptions};
-use bowstring::{Error, Result};
+use crate::dataset::{Dataset, OpenOptions};
+use crate::{Error, Result};
 
-use crate::args::PlaceArgs;
-use crate::out::{Out, Outcome};
-use crate::table::plural;
+use crate::cli::args::PlaceArgs;
+use crate::cli::out::{Out, Outcome};
+use crate::cli::table::plural;
 
 /// Options of `index`.
 #[derive(Debug, Parser)]

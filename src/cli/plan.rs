@@ -6,13 +6,13 @@ use std::fmt;
 use clap::Parser;
 use serde::Serialize;
 
-use bowstring::Result;
-use bowstring::pipeline::{BatchSource as _, LoaderOptions, LocalSource, Reading, Readings, machine};
-use bowstring::plan::{OrderVersion, Plan, Reads, Share, Shuffle, Tail};
+use crate::Result;
+use crate::pipeline::{BatchSource as _, LoaderOptions, LocalSource, Reading, Readings, machine};
+use crate::plan::{OrderVersion, Plan, Reads, Share, Shuffle, Tail};
 
-use crate::args::{self, LoaderArgs};
-use crate::out::{Out, Outcome};
-use crate::table::{Table, bytes, count, plural, seconds};
+use crate::cli::args::{self, LoaderArgs};
+use crate::cli::out::{Out, Outcome};
+use crate::cli::table::{Table, bytes, count, plural, seconds};
 
 /// Ranks listed one by one.
 const RANKS_SHOWN: usize = 16;
@@ -152,7 +152,7 @@ fn examine(source: &LocalSource, options: &LoaderOptions, urls: Vec<String>, bud
 /// Each rank's rows and reads.
 fn ranks(plan: &Plan, reads: &Reads) -> Result<Vec<Rank>> {
     let world = reads.ranks.len() as u32;
-    let rank = |(rank, read): (u32, &bowstring::plan::Read)| {
+    let rank = |(rank, read): (u32, &crate::plan::Read)| {
         let share = Share::new(rank, world)?;
         let rows = plan.share_rows(share);
         Ok(Rank { rank, batch_size: plan.batch_rows(share), rows, row_groups: read.groups, bytes: read.bytes })

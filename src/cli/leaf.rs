@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use bowstring::dataset::{Chunk, Dataset};
+use crate::dataset::{Chunk, Dataset};
 use parquet::basic::{Compression, LogicalType, Type};
 use parquet::schema::types::ColumnDescriptor;
 

@@ -4,12 +4,12 @@ use std::fmt;
 
 use serde::Serialize;
 
-use bowstring::device::cuda::{
+use crate::device::cuda::{
     nvjpeg,
     visible::{self, Inventory},
 };
 
-use crate::table;
+use crate::cli::table;
 
 /// The GPUs.
 #[derive(Debug, Serialize)]

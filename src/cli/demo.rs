@@ -1,27 +1,30 @@
-//! `bowstring demo`: the shipped photos become training batches; an interrupted run continues exactly where it was.
+//! `bowstring demo`: pictures become training batches; an interrupted run continues exactly where it was.
 //!
 //! Each part is a claim and its proof: batches are compared by the SHA-256 of their bytes.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use clap::Parser;
 use serde::Serialize;
 use sha2::{Digest, Sha256};
+use tempfile::TempDir;
 
-use bowstring::codec::ColumnOptions;
-use bowstring::codec::image::{self, Crop, ImageOptions};
-use bowstring::plan::State;
-use bowstring::tensor::{Batch, Value};
-use bowstring::{Error, Result};
-use bowstring::{Loader, LoaderOptions};
+use crate::codec::ColumnOptions;
+use crate::codec::image::{self, Crop, ImageOptions};
+use crate::plan::State;
+use crate::tensor::{Batch, Value};
+use crate::{Error, Result};
+use crate::{Loader, LoaderOptions};
 
-use crate::out::{Failure, Out, Outcome};
-use crate::table::{bytes, plural, rate, seconds};
+use crate::cli::out::{Failure, Out, Outcome};
+use crate::cli::program::Program;
+use crate::cli::table::{bytes, plural, rate, seconds};
 
-/// The photos within a checkout.
-const PHOTOS: &str = "fixtures/imagenet40.parquet";
+/// 40 pictures made by code (`scripts/pictures.py`), so that the demo runs wherever the program is and everybody may pass it on.
+const PICTURES: &[u8] = include_bytes!("pictures.parquet");
 
 /// Side of the crops, in pixels.
 const SIDE: u32 = 224;
@@ -35,7 +38,7 @@ const INTERRUPTED_AT: usize = 2;
 /// Options of `demo`.
 #[derive(Debug, Parser)]
 pub(crate) struct Args {
-    /// Parquet file with the columns `image` (JPEG) and `label`; the shipped photos are found from the checkout
+    /// Parquet file with the columns `image` (JPEG) and `label`, instead of the pictures that come with the program
     #[arg(long, value_name = "FILE")]
     photos: Option<PathBuf>,
     /// Seed of order and augmentation
@@ -49,7 +52,8 @@ pub(crate) struct Args {
 /// The results, for machines.
 #[derive(Debug, Serialize)]
 struct Report {
-    photos: String,
+    /// The file that was given; absent for the pictures of the program.
+    photos: Option<PathBuf>,
     rows: u64,
     steps: u64,
     lanes: u64,
@@ -65,14 +69,14 @@ struct Report {
     jpeg_decoder: &'static str,
 }
 
-pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
-    let photos = find(args)?;
-    let demo = Demo { photos, seed: args.seed };
+pub(crate) fn run(args: &Args, program: &Program, out: &mut Out) -> Outcome {
+    let data = Data::of(args)?;
+    let demo = Demo { photos: data.url(), seed: args.seed };
     let say = |out: &mut Out, text: String| if out.is_json() { Ok(()) } else { out.text(&text) };
 
     let mut loader = demo.open(0, 1)?;
     let (rows, steps, lanes) = (loader.rows(), loader.steps(), u64::from(loader.state().spec.lanes.unwrap_or(1)));
-    say(out, format!("The data   {} photos with labels, as JPEG in Parquet: {}\n", rows, demo.photos))?;
+    say(out, format!("The data   {rows} pictures with labels, as JPEG in Parquet: {}\n", data.described()))?;
     say(
         out,
         format!(
@@ -101,7 +105,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     say(
         out,
         format!(
-            "An epoch   {}, each photo cropped at random and scaled to {SIDE} x {SIDE}: digest {}\n",
+            "An epoch   {}, each picture cropped at random and scaled to {SIDE} x {SIDE}: digest {}\n",
             plural(rows, "row"),
             short(&digests)
         ),
@@ -161,7 +165,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     // The same two ranks, served by another process.
     #[cfg(feature = "flight")]
     let served_identical = {
-        let served = demo.served()?;
+        let served = demo.served(program)?;
         say(
             out,
             format!(
@@ -173,7 +177,11 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
         served == all_rows
     };
     #[cfg(not(feature = "flight"))]
-    let served_identical = true;
+    let served_identical = {
+        // Nothing serves in this build.
+        let _ = program;
+        true
+    };
 
     let (mut loader, started, mut rows_run) = (demo.open(0, 1)?, Instant::now(), 0u64);
     for _ in 0..args.epochs {
@@ -185,7 +193,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     say(
         out,
         format!(
-            "Speed      {} photos per second over {}, decoded by {}\n",
+            "Speed      {} pictures per second over {}, decoded by {}\n",
             rate(rows_run, elapsed),
             plural(args.epochs, "epoch"),
             image::backend()
@@ -193,7 +201,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
     )?;
     if out.is_json() {
         out.json(&Report {
-            photos: demo.photos,
+            photos: args.photos.clone(),
             rows,
             steps,
             lanes,
@@ -231,8 +239,8 @@ impl Demo {
 
     /// Digests of the rows that two ranks get from `bowstring serve`, in no order.
     #[cfg(feature = "flight")]
-    fn served(&self) -> Result<Vec<[u8; 32]>> {
-        let server = Server::start(&self.photos)?;
+    fn served(&self, program: &Program) -> Result<Vec<[u8; 32]>> {
+        let server = Server::start(program, &self.photos)?;
         let mut digests = Vec::new();
         for rank in 0..2 {
             let mut loader = Loader::open(self.options(&format!("{}/photos", server.address), rank, 2))?;
@@ -254,15 +262,17 @@ struct Server {
 
 #[cfg(feature = "flight")]
 impl Server {
-    fn start(photos: &str) -> Result<Self> {
+    fn start(program: &Program, photos: &str) -> Result<Self> {
         use std::io::BufRead as _;
         let failed = |what: &str, error: std::io::Error| Error::Remote {
             peer: "bowstring serve".to_owned(),
             what: what.to_owned(),
             source: Some(Box::new(error)),
         };
-        let program = std::env::current_exe().map_err(|error| failed("this program has no path", error))?;
-        let mut child = std::process::Command::new(program)
+        let unknown = || failed("nothing says how this program is started", std::io::ErrorKind::NotFound.into());
+        let (first, others) = program.command.split_first().ok_or_else(unknown)?;
+        let mut child = std::process::Command::new(first)
+            .args(others)
             .args(["serve", &format!("photos={photos}"), "--listen", "127.0.0.1:0", "--print-address"])
             .stdout(std::process::Stdio::piped())
             .stderr(std::process::Stdio::null())
@@ -299,20 +309,41 @@ fn image_columns() -> ColumnOptions {
     }
 }
 
-fn find(args: &Args) -> Result<String> {
-    let candidates = match &args.photos {
-        Some(path) => vec![path.clone()],
-        None => vec![PathBuf::from(PHOTOS), PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(PHOTOS)],
-    };
-    match candidates.iter().find(|path| path.is_file()) {
-        Some(path) => Ok(path.to_string_lossy().into_owned()),
-        None => Err(Error::NotFound {
-            what: format!(
-                "file {}",
-                candidates.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" or ")
-            ),
-            hint: "run the demo in a checkout of bowstring, or give --photos FILE".to_owned(),
-        }),
+/// A file of pictures, deleted at the end where the demo wrote it.
+enum Data {
+    Given(PathBuf),
+    Own { file: PathBuf, _directory: TempDir },
+}
+
+impl Data {
+    fn of(args: &Args) -> Result<Self> {
+        if let Some(photos) = &args.photos {
+            return Ok(Self::Given(photos.clone()));
+        }
+        let failed = |at: &Path, error: std::io::Error| Error::Store {
+            operation: "write".to_owned(),
+            url: at.display().to_string(),
+            source: Box::new(error),
+        };
+        let directory = tempfile::Builder::new()
+            .prefix("bowstring-demo-")
+            .tempdir()
+            .map_err(|error| failed(&std::env::temp_dir(), error))?;
+        let file = directory.path().join("pictures.parquet");
+        fs::write(&file, PICTURES).map_err(|error| failed(&file, error))?;
+        Ok(Self::Own { file, _directory: directory })
+    }
+
+    fn url(&self) -> String {
+        let (Self::Given(file) | Self::Own { file, .. }) = self;
+        file.to_string_lossy().into_owned()
+    }
+
+    fn described(&self) -> String {
+        match self {
+            Self::Given(file) => file.display().to_string(),
+            Self::Own { .. } => "made by code, they come with the program".to_owned(),
+        }
     }
 }
 
@@ -349,7 +380,7 @@ fn digests_of_rows(batch: &Batch) -> Vec<[u8; 32]> {
     (0..batch.rows).map(row).collect()
 }
 
-fn tensors(batch: &Batch) -> impl Iterator<Item = (&str, &bowstring::tensor::Tensor)> {
+fn tensors(batch: &Batch) -> impl Iterator<Item = (&str, &crate::tensor::Tensor)> {
     batch.columns().iter().filter_map(|(name, value)| Some((&**name, value.tensor()?)))
 }
 

@@ -1,9 +1,9 @@
 //! `bowstring completions SHELL`: a completion script on standard output.
 
-use clap::{CommandFactory, Parser};
+use clap::{Command, Parser};
 use clap_complete::Shell;
 
-use crate::out::{Out, Outcome};
+use crate::cli::out::{Out, Outcome};
 
 /// Options of `completions`.
 #[derive(Debug, Parser)]
@@ -12,10 +12,10 @@ pub(crate) struct Args {
     shell: Shell,
 }
 
-pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
+pub(crate) fn run(args: &Args, mut command: Command, out: &mut Out) -> Outcome {
     // Into memory first: the generator panics when its writer fails, as a closed pipe does.
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut crate::Cli::command(), "bowstring", &mut script);
+    clap_complete::generate(args.shell, &mut command, "bowstring", &mut script);
     let script = String::from_utf8_lossy(&script);
     if out.is_json() {
         out.json(&serde_json::json!({ "shell": args.shell.to_string(), "script": script }))

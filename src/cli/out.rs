@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 
 use serde::Serialize;
 
-use bowstring::Error;
+use crate::Error;
 
 /// The outcome of a verb.
 pub(crate) type Outcome = Result<(), Failure>;
@@ -31,6 +31,11 @@ impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         Self::Output(error)
     }
+}
+
+/// Writes to standard error; if even that is closed, the text is lost.
+pub(crate) fn tell(text: &str) {
+    let _ = io::stderr().lock().write_all(text.as_bytes());
 }
 
 /// Standard output.

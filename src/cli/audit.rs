@@ -7,12 +7,12 @@ use clap::Parser;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
-use bowstring::pipeline::{BatchSource as _, LoaderOptions, LocalSource};
-use bowstring::plan::{self, Audit, Certificate, Fault, Finding, PlanSpec, Share, Shuffle, State};
-use bowstring::{Error, Result};
+use crate::pipeline::{BatchSource as _, LoaderOptions, LocalSource};
+use crate::plan::{self, Audit, Certificate, Fault, Finding, PlanSpec, Share, Shuffle, State};
+use crate::{Error, Result};
 
-use crate::out::{Failure, Out, Outcome};
-use crate::table::{count, plain, plural};
+use crate::cli::out::{Failure, Out, Outcome};
+use crate::cli::table::{count, plain, plural};
 
 /// Exit code of a run that is not exact, or that some ranks have not finished: that of data.
 const INEXACT: u8 = 3;

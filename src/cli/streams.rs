@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use bowstring::convert::{ConvertOptions, Format};
-use bowstring::{Error, Result};
+use crate::convert::{ConvertOptions, Format};
+use crate::{Error, Result};
 
-use crate::interrupt::Interrupt;
+use crate::cli::interrupt::Interrupt;
 
 /// The name that stands for a standard stream.
 pub(crate) const DASH: &str = "-";

@@ -10,15 +10,14 @@ use clap::Parser;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
-use bowstring::convert::{ConvertOptions, Format, Limits, Plan, Progress, Report, convert, plan};
-use bowstring::dataset::filter::Expr;
-use bowstring::{Error, Result};
+use crate::convert::{ConvertOptions, Format, Limits, Plan, Progress, Report, convert, plan};
+use crate::dataset::filter::Expr;
+use crate::{Error, Result};
 
-use crate::interrupt::{INTERRUPTED, Interrupt, at_home};
-use crate::out::{Failure, Out, Outcome};
-use crate::streams::{self, DASH, Directory};
-use crate::table::{Table, bytes, count, plural, rate, seconds};
-use crate::tell;
+use crate::cli::interrupt::{INTERRUPTED, Interrupt, at_home};
+use crate::cli::out::{Failure, Out, Outcome, tell};
+use crate::cli::streams::{self, DASH, Directory};
+use crate::cli::table::{Table, bytes, count, plural, rate, seconds};
 
 /// Options of `convert`.
 #[derive(Debug, Parser)]
@@ -48,7 +47,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ROWS")]
     rows_per_group: Option<usize>,
     /// Size at which an output file ends, e.g. 512MiB [default: 256MiB; of MDS 64MiB]
-    #[arg(long, value_name = "BYTES", value_parser = crate::args::bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = crate::cli::args::bytes)]
     target_file_size: Option<u64>,
     /// none, snappy, lz4, zstd, zstd:LEVEL or gzip, if the format supports it
     #[arg(long, value_name = "NAME")]
@@ -72,13 +71,13 @@ pub(crate) struct Args {
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
     /// Memory for everything in flight [default: 512MiB]
-    #[arg(long, env = "BOWSTRING_MEMORY_BUDGET", value_name = "BYTES", value_parser = crate::args::bytes, hide_env_values = true)]
+    #[arg(long, env = "BOWSTRING_MEMORY_BUDGET", value_name = "BYTES", value_parser = crate::cli::args::bytes, hide_env_values = true)]
     memory_budget: Option<u64>,
     /// Options of the source's store, e.g. aws_region=eu-central-1; separated by commas
-    #[arg(long, env = "BOWSTRING_STORAGE_OPTIONS", value_name = "KEY=VALUE", value_delimiter = ',', value_parser = crate::args::pair, hide_env_values = true)]
+    #[arg(long, env = "BOWSTRING_STORAGE_OPTIONS", value_name = "KEY=VALUE", value_delimiter = ',', value_parser = crate::cli::args::pair, hide_env_values = true)]
     storage_options: Vec<(String, String)>,
     /// Limits against hostile files, e.g. max_record_bytes=1GiB; separated by commas
-    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = crate::args::pair)]
+    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = crate::cli::args::pair)]
     limits: Vec<(String, String)>,
     /// Continue an interrupted conversion to the same place
     #[arg(long)]
@@ -121,7 +120,7 @@ pub(crate) fn limits(given: &[(String, String)]) -> Result<Limits> {
     let wrong = |problem: String| Error::Config { option: "limits", problem };
     let mut named = serde_json::Map::new();
     for (name, value) in given {
-        let value = crate::args::bytes(value).map_err(|why| wrong(format!("{name}: {why}")))?;
+        let value = crate::cli::args::bytes(value).map_err(|why| wrong(format!("{name}: {why}")))?;
         named.insert(name.clone(), value.into());
     }
     serde_json::from_value(named.into()).map_err(|error| wrong(error.to_string()))
@@ -203,7 +202,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
         let left = match (reads, writes) {
             (_, true) => "nothing was written.".to_owned(),
             (true, false) => format!("nothing is at {} yet. Standard input is over, so it starts again.", to.display()),
-            _ if bowstring::convert::is_unfinished(&to) => format!(
+            _ if crate::convert::is_unfinished(&to) => format!(
                 "nothing is at {} yet. What is finished is kept beside it; the same command with --resume goes on, without it starts \
                  again.",
                 to.display()

@@ -1,4 +1,6 @@
 //! The `bowstring` command line: one verb per file, results on standard output, everything else on standard error.
+//!
+//! It is a function, so that the binary and the command of the Python package are one and the same.
 
 mod advice;
 mod args;
@@ -18,6 +20,7 @@ mod interrupt;
 mod leaf;
 mod out;
 mod plan;
+mod program;
 #[cfg(feature = "flight")]
 mod serve;
 #[cfg(feature = "convert")]
@@ -27,17 +30,17 @@ mod table;
 mod verify;
 
 use std::error::Error as _;
-use std::io::{self, IsTerminal, Write};
-use std::process::ExitCode;
+use std::ffi::OsString;
+use std::io::{self, IsTerminal};
 
-use clap::{ArgAction, Parser, Subcommand};
+use clap::{ArgAction, CommandFactory, Parser, Subcommand};
+use tracing::Dispatch;
 use tracing_subscriber::EnvFilter;
 
-use bowstring::pipeline::option_table::misspelling;
-use out::{Failure, Out, Outcome};
+use crate::pipeline::option_table::misspelling;
+use out::{Failure, Out, Outcome, tell};
 
-#[global_allocator]
-static ALLOCATOR: bowstring::memory::CachingAllocator = bowstring::memory::CachingAllocator;
+pub use program::Program;
 
 /// Parquet to training batches.
 #[derive(Debug, Parser)]
@@ -75,7 +78,7 @@ enum Verb {
     /// Compare two datasets of any formats, rows in any order
     #[cfg(feature = "convert")]
     Verify(verify::Args),
-    /// Read, decode, interrupt and resume on the shipped photos
+    /// Read, decode, interrupt, resume and serve pictures that come with the program
     Demo(demo::Args),
     /// Serve datasets to ranks over Arrow Flight
     #[cfg(feature = "flight")]
@@ -86,12 +89,22 @@ enum Verb {
     Completions(completions::Args),
 }
 
-fn main() -> ExitCode {
-    let cli = Cli::parse();
-    log_to_stderr(&cli);
+/// Runs the command line on `arguments`, which do not begin with the program's name, and returns the exit code. For a process of its own:
+/// it writes to the standard streams, catches Ctrl-C where a verb ends with a partial result, and ends the process at the second one.
+pub fn run(program: &Program, arguments: impl IntoIterator<Item = OsString>) -> u8 {
+    let name = std::iter::once(OsString::from("bowstring"));
+    let cli = match Cli::try_parse_from(name.chain(arguments)) {
+        Ok(cli) => cli,
+        Err(problem) => {
+            // Help and version are such problems too; a closed stream is none.
+            let _ = problem.print();
+            return u8::try_from(problem.exit_code()).unwrap_or(2);
+        }
+    };
+    (program.log)(log_of(&cli));
     if let Some(problem) = misspelt_variable() {
         tell(&format!("error: {problem}\n"));
-        return ExitCode::from(2);
+        return 2;
     }
     let mut out = Out::new(cli.json);
     let outcome = match &cli.verb {
@@ -105,13 +118,13 @@ fn main() -> ExitCode {
         Verb::Convert(args) => convert::run(args, &mut out),
         #[cfg(feature = "convert")]
         Verb::Verify(args) => verify::run(args, &mut out),
-        Verb::Demo(args) => demo::run(args, &mut out),
+        Verb::Demo(args) => demo::run(args, program, &mut out),
         #[cfg(feature = "flight")]
         Verb::Serve(args) => serve::run(args, &mut out),
         Verb::Doctor(args) => doctor::run(args, &mut out),
-        Verb::Completions(args) => completions::run(args, &mut out),
+        Verb::Completions(args) => completions::run(args, Cli::command(), &mut out),
     };
-    ExitCode::from(exit_code(outcome))
+    exit_code(outcome)
 }
 
 /// The first misspelt variable of the environment, which would be ignored.
@@ -144,12 +157,8 @@ fn exit_code(outcome: Outcome) -> u8 {
     }
 }
 
-/// Writes to standard error; if even that is closed, the text is lost.
-fn tell(text: &str) {
-    let _ = io::stderr().lock().write_all(text.as_bytes());
-}
-
-fn log_to_stderr(cli: &Cli) {
+/// A log on standard error.
+fn log_of(cli: &Cli) -> Dispatch {
     // A server logs events; a short verb does not.
     #[cfg(feature = "flight")]
     let (serves, json) = match &cli.verb {
@@ -167,10 +176,10 @@ fn log_to_stderr(cli: &Cli) {
     let filter = EnvFilter::try_from_env("BOWSTRING_LOG").unwrap_or_else(|_| EnvFilter::new(level));
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     if json {
-        log.json().init();
+        log.json().into()
     } else {
         // https://no-color.org: set and not empty.
         let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-        log.with_ansi(io::stderr().is_terminal() && !plain).init();
+        log.with_ansi(io::stderr().is_terminal() && !plain).into()
     }
 }

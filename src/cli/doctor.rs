@@ -5,12 +5,12 @@ use std::fmt;
 use clap::Parser;
 use serde::Serialize;
 
-use bowstring::codec::image;
-use bowstring::pipeline::machine;
-use bowstring::pipeline::rank::{self, Found};
+use crate::codec::image;
+use crate::pipeline::machine;
+use crate::pipeline::rank::{self, Found};
 
-use crate::out::{Failure, Out, Outcome};
-use crate::table;
+use crate::cli::out::{Failure, Out, Outcome};
+use crate::cli::table;
 
 /// Options of `doctor`.
 #[derive(Debug, Parser)]
@@ -33,7 +33,7 @@ struct Report {
     launcher_variables: Vec<(String, String)>,
     #[cfg(feature = "cuda")]
     #[serde(flatten)]
-    gpu: crate::gpu::Report,
+    gpu: crate::cli::gpu::Report,
 }
 
 pub(crate) fn run(_: &Args, out: &mut Out) -> Outcome {
@@ -64,7 +64,7 @@ fn examine() -> Report {
         rank_problem,
         launcher_variables: names.filter_map(|name| Some((name.to_owned(), std::env::var(name).ok()?))).collect(),
         #[cfg(feature = "cuda")]
-        gpu: crate::gpu::Report::new(),
+        gpu: crate::cli::gpu::Report::new(),
     }
 }
 

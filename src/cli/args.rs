@@ -9,11 +9,11 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, Parser};
 use serde_json::{Map, Value, json};
 
-use bowstring::pipeline::option_table::{About, OPTIONS, OptionEntry, is_of_columns};
-use bowstring::pipeline::{Kind, LoaderOptions};
-use bowstring::{Error, Result};
+use crate::pipeline::option_table::{About, OPTIONS, OptionEntry, is_of_columns};
+use crate::pipeline::{Kind, LoaderOptions};
+use crate::{Error, Result};
 
-use crate::interrupt::at_home;
+use crate::cli::interrupt::at_home;
 
 /// The dataset and the access to it.
 #[derive(Debug, Clone, Parser)]
@@ -239,7 +239,7 @@ pub(crate) fn pair(text: &str) -> Result<(String, String), String> {
     }
 }
 
-pub(crate) use bowstring::pipeline::bytes;
+pub(crate) use crate::pipeline::bytes;
 
 #[cfg(test)]
 mod tests {
@@ -283,12 +283,12 @@ mod tests {
 
     #[test]
     fn no_variable_of_the_command_line_is_taken_for_a_misspelt_one() {
-        let command = <crate::Cli as clap::CommandFactory>::command();
+        let command = <crate::cli::Cli as clap::CommandFactory>::command();
         let verbs = command.get_subcommands().flat_map(Command::get_arguments);
         let variables: Vec<_> = verbs.filter_map(Arg::get_env).filter_map(|name| name.to_str()).collect();
         assert!(variables.len() > OPTIONS.len(), "{variables:?}");
         for variable in variables {
-            assert_eq!(bowstring::pipeline::option_table::misspelt(variable), None, "{variable}");
+            assert_eq!(crate::pipeline::option_table::misspelt(variable), None, "{variable}");
         }
     }
 }

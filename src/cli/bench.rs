@@ -7,16 +7,15 @@ use clap::Parser;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 
-use bowstring::codec::image;
-use bowstring::device::{DeviceBatch, DeviceValue};
-use bowstring::pipeline::{Ledger, Stats, machine};
-use bowstring::{AnyBatch, Loader};
+use crate::codec::image;
+use crate::device::{DeviceBatch, DeviceValue};
+use crate::pipeline::{Ledger, Stats, machine};
+use crate::{AnyBatch, Loader};
 
-use crate::args::LoaderArgs;
-use crate::interrupt::{INTERRUPTED, Interrupt};
-use crate::out::{Failure, Out, Outcome};
-use crate::table::{self, Table, bytes, count, plural, rate, seconds};
-use crate::tell;
+use crate::cli::args::LoaderArgs;
+use crate::cli::interrupt::{INTERRUPTED, Interrupt};
+use crate::cli::out::{Failure, Out, Outcome, tell};
+use crate::cli::table::{self, Table, bytes, count, plural, rate, seconds};
 
 /// Rows per batch by default.
 const BATCH_SIZE: u64 = 64;
@@ -149,7 +148,7 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
 }
 
 /// Waits until a batch is on its device: one copy brings all of it.
-fn arrived(batch: &DeviceBatch) -> bowstring::Result<()> {
+fn arrived(batch: &DeviceBatch) -> crate::Result<()> {
     let tensor = batch.columns().iter().find_map(|(_, value)| match value {
         DeviceValue::Tensor(tensor) => Some(tensor),
         DeviceValue::Arrow(_) => None,

@@ -5,13 +5,13 @@ use std::fmt;
 use clap::Parser;
 use serde::Serialize;
 
-use bowstring::Result;
-use bowstring::pipeline::{BatchSource as _, LocalSource};
-use bowstring::plan::{Census, PlanSpec, Share};
+use crate::Result;
+use crate::pipeline::{BatchSource as _, LocalSource};
+use crate::plan::{Census, PlanSpec, Share};
 
-use crate::args::LoaderArgs;
-use crate::out::{Failure, Out, Outcome};
-use crate::table::{count, plural};
+use crate::cli::args::LoaderArgs;
+use crate::cli::out::{Failure, Out, Outcome};
+use crate::cli::table::{count, plural};
 
 /// Exit code of an epoch in which a row is missing or comes twice: that of data.
 const WRONG: u8 = 3;

@@ -1,6 +1,6 @@
 //! The advice of `inspect`, from plain facts: each sentence has the finding, its cost, and the remedy.
 
-use crate::table::{bytes, count};
+use crate::cli::table::{bytes, count};
 
 /// Row groups larger than this share of the budget leave no room for several lanes and for reading ahead.
 const BUDGET_SHARE: u64 = 16;

@@ -8,20 +8,20 @@ use std::sync::Arc;
 use clap::Parser;
 use serde::Serialize;
 
+use crate::codec::image::{self, Info};
+use crate::codec::{ColumnOptions, Columns};
+use crate::dataset::Dataset;
+use crate::pipeline::{LoaderOptions, machine};
+use crate::schema::{Field, Schema};
+use crate::{Error, Result};
 use arrow::array::{Array, AsArray};
 use arrow::datatypes::DataType;
-use bowstring::codec::image::{self, Info};
-use bowstring::codec::{ColumnOptions, Columns};
-use bowstring::dataset::Dataset;
-use bowstring::pipeline::{LoaderOptions, machine};
-use bowstring::schema::{Field, Schema};
-use bowstring::{Error, Result};
 
-use crate::advice::{ColumnFacts, Facts, advise};
-use crate::args::DatasetArgs;
-use crate::leaf::{Leaf, leaves};
-use crate::out::{Out, Outcome};
-use crate::table::{Histogram, Table, bytes, count, plain, plural};
+use crate::cli::advice::{ColumnFacts, Facts, advise};
+use crate::cli::args::DatasetArgs;
+use crate::cli::leaf::{Leaf, leaves};
+use crate::cli::out::{Out, Outcome};
+use crate::cli::table::{Histogram, Table, bytes, count, plain, plural};
 
 /// Files listed one by one.
 const FILES_SHOWN: usize = 12;
