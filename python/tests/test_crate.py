@@ -61,3 +61,12 @@ def test_the_project_takes_the_notices_in() -> None:
     project = (ROOT / "python" / "pyproject.toml").read_text()
     assert 'license-files = ["LICENSE", "THIRD-PARTY-NOTICES*"]' in project
     assert (ROOT / "python" / "LICENSE").read_text() == (ROOT / "LICENSE").read_text()
+
+
+def test_all_means_every_extra() -> None:
+    project = (ROOT / "python" / "pyproject.toml").read_text()
+    part = project.split("[project.optional-dependencies]")[1].split("\n[")[0]
+    extras = re.findall(r"^(\w+) = \[", part, re.MULTILINE)
+    every = re.search(r'^all = \["bowstring\[(.*)\]"\]$', part, re.MULTILINE)
+    assert every is not None
+    assert every[1].split(",") == sorted(set(extras) - {"all"})
