@@ -68,7 +68,7 @@ build-release: $(VENV)/turbo
 
 .PHONY: demo
 demo: build-release $(VENV)/demo ## read, decode and train on the shipped photos
-	target/release/bowstring demo
+	target/release/bowstring demo --photos fixtures/imagenet40.parquet
 	$(PY) examples/train_torch.py
 
 .PHONY: test
@@ -123,9 +123,33 @@ lint: $(VENV)/turbo $(VENV)/ready ## rustfmt, clippy, rustdoc, ruff, mypy, stubt
 	$(PY) -m mypy.stubtest --mypy-config-file python/pyproject.toml bowstring._native
 	cargo test $(WORLD) --test it -- floors:: circles:: advisories::
 
+# Licences of what the wheel contains, for whoever gets it.
+python/THIRD-PARTY-NOTICES.txt: Cargo.lock scripts/notices.py scripts/sbom.py $(VENV)/made
+	$(PY) scripts/notices.py --output $@
+
 .PHONY: wheel
-wheel: $(VENV)/turbo $(VENV)/ready ## a release wheel in dist/
+wheel: $(VENV)/turbo $(VENV)/ready python/THIRD-PARTY-NOTICES.txt ## a release wheel in dist/
 	$(VENV)/bin/maturin build --release --locked --manifest-path python/Cargo.toml $(if $(TURBO),--features turbo) --out dist
+
+.PHONY: crate
+crate: ## the crate as it would be published: what is in it, and that it builds from that alone
+	@cargo package --locked --package bowstring --list $(DIRTY) | grep -vE '^(src|examples|benches)/'
+	cargo publish --locked --package bowstring --dry-run $(DIRTY)
+
+.venv-docs/ready: docs/requirements.txt
+	python3 -m venv .venv-docs
+	.venv-docs/bin/python -m pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
+.PHONY: docs
+docs: .venv-docs/ready ## the documentation site in dist/site; a link that leads nowhere is an error
+	python3 scripts/site.py dist/pages
+	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --quiet
+	@echo dist/site/index.html
+
+.PHONY: check-deploy
+check-deploy: ## workflows, chart and manifests by the tools that know them, as far as they are installed (NEED=all)
+	bash scripts/check-deploy.sh
 
 .PHONY: bench
 bench: $(VENV)/turbo ## Rust benches (criterion)
@@ -190,4 +214,4 @@ fuzz: ## each fuzz target for 60 s (needs nightly and cargo-fuzz)
 .PHONY: clean
 clean: ## remove what was built and installed
 	cargo clean
-	rm -rf $(VENV) .venv-peers dist bench-out python/bowstring/_native.abi3.so
+	rm -rf $(VENV) .venv-docs .venv-peers dist bench-out python/bowstring/_native.abi3.so

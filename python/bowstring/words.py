@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from typing import NoReturn
 
@@ -133,6 +132,8 @@ def raise_for(name: str) -> NoReturn:
     if name in _WORDS:
         problem = _WORDS[name]
     else:
+        import difflib  # not for those who make no mistakes
+
         near = difflib.get_close_matches(name, NAMES, 1)
         problem = f"did you mean {near[0]}=?" if near else f"there are {', '.join(NAMES)}"
     raise UnknownOptionError(f"{name} is not an option of bowstring's loaders; {problem}", option=name)

@@ -6,6 +6,7 @@
 mod arrow;
 mod audit;
 mod buffers;
+mod cli;
 #[cfg(feature = "convert")]
 mod convert;
 mod credentials;
@@ -48,6 +49,8 @@ mod _native {
     use super::audit::audit;
     #[pymodule_export]
     use super::buffers::PyBuffers;
+    #[pymodule_export]
+    use super::cli::command_line;
     #[cfg(feature = "convert")]
     #[pymodule_export]
     use super::convert::{PyConversion, convert, convert_plan, convert_task, verify};
