@@ -45,7 +45,7 @@ struct Shown {
     limit: u64,
     stopped: bool,
     whole: bool,
-    counters: bowstring::store::cache::CacheStats,
+    counters: crate::store::cache::CacheStats,
 }
 
 impl From<Warmed> for Shown {
