@@ -12,61 +12,61 @@ use std::time::Instant;
 
 use crate::support::{self, Random};
 
-#[allow(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
+#[expect(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
 #[path = "../../fuzz/fuzz_targets/action.rs"]
 mod action;
-#[allow(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
+#[expect(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
 #[path = "../../fuzz/fuzz_targets/certificate.rs"]
 mod certificate;
-#[allow(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
+#[expect(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
 #[path = "../../fuzz/fuzz_targets/config.rs"]
 mod config;
-#[allow(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
+#[expect(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
 #[path = "../../fuzz/fuzz_targets/delta.rs"]
 mod delta;
-#[allow(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
+#[expect(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
 #[path = "../../fuzz/fuzz_targets/descriptor.rs"]
 mod descriptor;
-#[allow(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
+#[expect(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
 #[path = "../../fuzz/fuzz_targets/filter.rs"]
 mod filter;
-#[allow(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
+#[expect(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
 #[path = "../../fuzz/fuzz_targets/footer.rs"]
 mod footer;
-#[allow(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
+#[expect(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
 #[path = "../../fuzz/fuzz_targets/image.rs"]
 mod image;
-#[allow(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
+#[expect(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
 #[path = "../../fuzz/fuzz_targets/index.rs"]
 mod index;
-#[allow(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
+#[expect(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
 #[path = "../../fuzz/fuzz_targets/mds.rs"]
 mod mds;
-#[allow(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
+#[expect(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
 #[path = "../../fuzz/fuzz_targets/npy.rs"]
 mod npy;
-#[allow(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
+#[expect(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
 #[path = "../../fuzz/fuzz_targets/options.rs"]
 mod options;
-#[allow(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
+#[expect(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
 #[path = "../../fuzz/fuzz_targets/pickle.rs"]
 mod pickle;
-#[allow(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
+#[expect(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
 #[path = "../../fuzz/fuzz_targets/position.rs"]
 mod position;
-#[allow(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
+#[expect(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
 #[path = "../../fuzz/fuzz_targets/rows.rs"]
 mod rows;
-#[allow(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
+#[expect(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
 #[path = "../../fuzz/fuzz_targets/state_json.rs"]
 mod state_json;
-#[allow(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
+#[expect(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
 #[path = "../../fuzz/fuzz_targets/tar.rs"]
 mod tar;
-#[allow(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
+#[expect(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
 #[path = "../../fuzz/fuzz_targets/tfrecord.rs"]
 mod tfrecord;
-#[allow(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
+#[expect(unused_attributes, unused_imports, reason = "a program of its own elsewhere")]
 #[path = "../../fuzz/fuzz_targets/ticket.rs"]
 mod ticket;
 
