@@ -481,7 +481,7 @@ def test_timeout_names_the_culprit(slow_store: Any) -> None:
 def test_without_numpy_and_pyarrow(numbers: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bowstring.loader._NUMPY", False)
     monkeypatch.setattr("bowstring.arrays._NUMPY", False)
-    monkeypatch.setattr("bowstring.base._PYARROW", False)
+    monkeypatch.setattr("bowstring.arrays._PYARROW", False)
     with Loader(numbers, batch_size=3, shuffle=False) as loader:
         batch = next(iter(loader))
     assert isinstance(batch["id"], bowstring.Tensor)
