@@ -39,13 +39,15 @@ pub(super) struct Cuts {
     full: u64,
     /// Where the step after these ends: before the end of the epoch if there is another one.
     cut: u64,
+    /// Whether all rows of a step come from one lane, see [`dealt`](Self::dealt).
+    one_lane: bool,
 }
 
 impl Cuts {
     /// Of `rows` rows in steps of `batch`, for `world` ranks.
     pub(super) fn new(tail: Tail, batch: u64, rows: u64, world: u32) -> Self {
         let (whole, left) = (rows / batch, rows % batch);
-        let plain = |steps, rows| Self { tail, batch, world, rows, steps, full: whole, cut: rows };
+        let plain = |steps, rows| Self { tail, batch, world, rows, steps, full: whole, cut: rows, one_lane: false };
         if left == 0 {
             return plain(whole, rows);
         }
@@ -60,7 +62,7 @@ impl Cuts {
                     false if first == batch => (whole + 1, whole, rows),
                     false => (whole + 1, whole - 1, start + first),
                 };
-                Self { tail, batch, world, rows, steps, full, cut }
+                Self { tail, batch, world, rows, steps, full, cut, one_lane: false }
             }
             Tail::Pad | Tail::Repeat | Tail::Short | Tail::Even => plain(whole + 1, rows),
         }
@@ -68,7 +70,12 @@ impl Cuts {
 
     /// The same for `world` ranks.
     pub(super) fn of_world(self, world: u32) -> Self {
-        Self::new(self.tail, self.batch, self.rows, world)
+        Self { one_lane: self.one_lane, ..Self::new(self.tail, self.batch, self.rows, world) }
+    }
+
+    /// The same where a step takes all its rows from one lane.
+    pub(super) fn in_one_lane(self, one_lane: bool) -> Self {
+        Self { one_lane, ..self }
     }
 
     pub(super) fn world(&self) -> u32 {
@@ -123,12 +130,13 @@ impl Cuts {
     }
 
     /// How many places of the list of `step` are dealt out to ranks, each a part as [`Share::part`] says, so that the first ones of them
-    /// have the rows that it delivers for the first time. Under `short` these are all places: what is repeated then comes behind the rows of
-    /// all ranks, and whoever joins their batches can cut it off. Under other tails every rank has its own places to fill.
+    /// have the rows that it delivers for the first time. Under `short` in one lane these are all places: what is repeated then comes behind
+    /// the rows of all ranks, and whoever joins their batches can cut it off. In several lanes this would move ranks to the lanes of others,
+    /// whose row groups they would read for one step. There, and under other tails, every rank has its own places to fill.
     pub(super) fn dealt(&self, step: u64, share: Share) -> u64 {
         match self.tail {
-            Tail::Short => self.places(step, share),
-            Tail::Even | Tail::Pad | Tail::Repeat | Tail::Drop => length(&self.positions(step)),
+            Tail::Short if self.one_lane => self.places(step, share),
+            Tail::Short | Tail::Even | Tail::Pad | Tail::Repeat | Tail::Drop => length(&self.positions(step)),
         }
     }
 
@@ -229,7 +237,7 @@ mod tests {
     #[test]
     fn what_short_repeats_comes_behind_the_rows_of_all_ranks() {
         let parts = |tail, rows, world| {
-            let cuts = Cuts::new(tail, 8, rows, 1).of_world(world);
+            let cuts = Cuts::new(tail, 8, rows, 1).in_one_lane(true).of_world(world);
             let own = |rank| length(&cuts.own(cuts.steps() - 1, Share::new(rank, world).unwrap()));
             (0..world).map(own).collect::<Vec<_>>()
         };

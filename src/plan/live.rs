@@ -56,8 +56,8 @@ impl Plan {
             });
         };
         self.runs(step, share, &mut visit);
-        for range in self.repeats(step, share) {
-            self.runs_again(step, &range, &mut visit);
+        for positions in self.repeats(step, share) {
+            self.runs_of(&positions, &mut visit);
         }
         groups
     }
@@ -220,12 +220,12 @@ mod tests {
             };
             let manifests: Vec<_> = manifests.into_iter().map(Arc::new).collect();
             let batch = 1 + random(50, 400);
-            let tail = [Tail::Repeat, Tail::Short, Tail::Pad][(case % 5 % 3) as usize];
+            let tail = [Tail::Repeat, Tail::Repeat, Tail::Pad][(case % 5 % 3) as usize];
             let lanes = Some(1 + random(51, batch.min(9)) as u32);
             let spec =
                 PlanSpec { lanes, window_rows: Some(1 + random(52, 20)), tail, mix, ..PlanSpec::new(case, batch) };
+            let plan = Plan::new(&manifests, spec, random(53, 3)).unwrap();
             let world = 1 + random(54, batch.min(4)) as u32;
-            let plan = Plan::new(&manifests, spec, random(53, 3)).unwrap().for_world(world);
             let last = plan.steps() - 1;
             for rank in 0..world {
                 let share = Share::new(rank, world).unwrap();

@@ -36,9 +36,9 @@ pub enum Shuffle {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tail {
-    /// Every rank has ceil(rows left / ranks) rows. Where that is more than are left, fewer rows than there are ranks come again, behind the
-    /// rows of all ranks: in one lane, as in file order, from the start of the epoch, else the last rows of the step. One rank alone gets
-    /// exactly what is left.
+    /// Every rank has ceil(rows left / ranks) rows. Where that is more than are left, rows from the start of the epoch, fewer than there are
+    /// ranks, fill the batches. In one lane, as in file order, they come behind the rows of all ranks, else at most one on each. One rank alone
+    /// gets exactly what is left.
     Short,
     /// Every row once: ranks differ by one row at most. The last two steps share their rows where fewer than half a global batch are left,
     /// and are one where ranks of a row each would get none, so that no batch is empty.

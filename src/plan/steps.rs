@@ -122,7 +122,7 @@ impl Plan {
             None => sources.iter().map(Layout::rows).sum(),
             Some(mix) => mixed_rows(&sources, &interleave, mix.stop)?,
         };
-        let cuts = Cuts::new(spec.tail, spec.global_batch, rows, 1);
+        let cuts = Cuts::new(spec.tail, spec.global_batch, rows, 1).in_one_lane(lanes == 1);
         let fingerprint = fingerprint(manifests);
         let (manifests, sources) = (manifests.to_vec(), sources.into());
         let (lanes, recent) = (u64::from(lanes), Arc::default());
@@ -217,22 +217,22 @@ impl Plan {
             // Padding takes no place in the list.
             rows.reserve_exact(if self.masked() { self.real_rows(step, share) as usize } else { size });
         }
-        let mut list = |run: Run| {
+        self.runs(step, share, |run| {
             let source = &self.sources[run.source];
             self.each_window(&run, |pass, window, range| {
                 source.each_row(&self.recent, pass, run.lane, &window, range, |group, row| {
                     rows.push(RowRef { source: run.source as u32, group, row });
                 });
             });
-        };
-        self.runs(step, share, &mut list);
-        let real = self.real_rows(step, share) as usize;
-        for at in self.repeated(step, share) {
-            if self.fills_from_the_step() {
-                self.runs_at(step, &(at..at + 1), &mut list);
-            } else {
-                list(self.locate(at));
-            }
+        });
+        let real = rows.len();
+        for position in self.repeated(step, share) {
+            let (source, pass, lane, at) = self.locate(position);
+            let layout = &self.sources[source];
+            let window = layout.window_at(lane, at);
+            layout.each_row(&self.recent, pass, lane, &window, at..at + 1, |group, row| {
+                rows.push(RowRef { source: source as u32, group, row });
+            });
         }
         Step { step, rows, real, size }
     }
@@ -243,8 +243,8 @@ impl Plan {
         let last = self.steps().saturating_sub(1);
         let mut seen: BTreeSet<Name> = BTreeSet::new();
         let repeats = self.repeats(step, share);
-        let repeated = repeats.iter().any(|range| !range.is_empty());
-        self.runs(step, share, &mut |run: Run| {
+        let repeated = repeats.iter().any(|positions| !positions.is_empty());
+        self.runs(step, share, |run| {
             self.each_window(&run, |pass, window, _| {
                 let last_step = if step == last { last } else { self.last_step(step, share, &run, pass, &window) };
                 if repeated {
@@ -253,10 +253,10 @@ impl Plan {
                 uses.push(self.window_use(run.source, pass, run.lane, &window, last_step));
             });
         });
-        for range in &repeats {
+        for positions in &repeats {
             // A batch may repeat more rows than anybody can walk: the windows are found by counting, and sorted by their first rows.
             let mut found = Vec::new();
-            self.runs_again(step, range, &mut |run: Run| {
+            self.runs_of(positions, &mut |run: Run| {
                 self.each_window(&run, |pass, window, rows| {
                     let draw = pass * self.sources[run.source].rows() + rows.start * self.lanes + run.lane;
                     // It lies within the epoch, so it has a position.
@@ -264,9 +264,7 @@ impl Plan {
                     found.push((first, run.source, pass, run.lane, window));
                 });
             });
-            if !self.fills_from_the_step() {
-                found.sort_unstable_by_key(|(first, ..)| *first);
-            }
+            found.sort_unstable_by_key(|(first, ..)| *first);
             for (_, source, pass, lane, window) in found {
                 if seen.insert((source, pass, lane, window.number)) {
                     uses.push(self.window_use(source, pass, lane, &window, step));
@@ -303,24 +301,8 @@ impl Plan {
         self.cuts.positions(step)
     }
 
-    /// Whether what fills a batch are rows of the step itself, by their places in its list, or of the start of the epoch, by their positions.
-    /// In several lanes rows of the start of the epoch lie in as many row groups, long read and gone; the last rows of the step are
-    /// those of the rank that has to fill its batch.
-    fn fills_from_the_step(&self) -> bool {
-        self.spec.tail == Tail::Short && self.lanes > 1
-    }
-
-    /// What is repeated in `step`, over and over: from where on, and how many.
-    fn refill(&self, step: u64, share: Share) -> (u64, u64) {
-        if !self.fills_from_the_step() {
-            return (0, self.rows().max(1));
-        }
-        let real = length(&self.positions(step));
-        let first = real.saturating_sub(self.cuts.places(step, share) - real);
-        (first, (real - first).max(1))
-    }
-
-    /// What this rank delivers again in `step` to fill its batch: from where on in the list of all repeated rows, and how many.
+    /// What this rank delivers again in `step` to fill its batch: from where on in the list of all repeated rows, and how many. They begin
+    /// at the start of the epoch, and begin there again.
     fn filling(&self, step: u64, share: Share) -> (u64, u64) {
         let real = length(&self.positions(step));
         if real == 0 || !matches!(self.spec.tail, Tail::Repeat | Tail::Short) {
@@ -331,33 +313,28 @@ impl Plan {
         (start, size.end - part.end - start)
     }
 
-    /// The [positions or places](Self::fills_from_the_step) that this rank delivers again, to fill its batch.
+    /// Positions from the start of the epoch that this rank delivers again, to fill its batch.
     fn repeated(&self, step: u64, share: Share) -> impl ExactSizeIterator<Item = u64> + use<> {
-        let ((start, count), (first, length)) = (self.filling(step, share), self.refill(step, share));
+        let ((start, count), rows) = (self.filling(step, share), self.rows().max(1));
         // At most as many as a batch has rows, which is at most 2^31.
-        (0..count as usize).map(move |at| first + (start + at as u64) % length)
+        (0..count as usize).map(move |at| (start + at as u64) % rows)
     }
 
-    /// What this rank delivers [again](Self::repeated), each once, in that order.
+    /// The positions that this rank delivers [again](Self::repeated), each once, in that order.
     pub(super) fn repeats(&self, step: u64, share: Share) -> [Range<u64>; 2] {
-        let ((start, count), (first, length)) = (self.filling(step, share), self.refill(step, share));
+        let ((start, count), rows) = (self.filling(step, share), self.rows());
         if count == 0 {
             return [0..0, 0..0];
         }
-        let (start, end) = (first + start % length, first + length);
-        if count >= length {
-            return [start..end, first..start];
+        let start = start % rows;
+        if count >= rows {
+            return [start..rows, 0..start];
         }
-        [start..(start + count).min(end), first..first + (start + count).saturating_sub(end)]
-    }
-
-    /// Calls `visit` with what a range of [`repeats`](Self::repeats) of `step` takes from each lane and source.
-    pub(super) fn runs_again(&self, step: u64, range: &Range<u64>, visit: &mut impl FnMut(Run)) {
-        if self.fills_from_the_step() { self.runs_at(step, range, visit) } else { self.runs_of(range, visit) }
+        [start..(start + count).min(rows), 0..(start + count).saturating_sub(rows)]
     }
 
     /// Calls `visit` with what the positions `range` take from each lane and source.
-    fn runs_of(&self, range: &Range<u64>, visit: &mut impl FnMut(Run)) {
+    pub(super) fn runs_of(&self, range: &Range<u64>, visit: &mut impl FnMut(Run)) {
         if range.is_empty() {
             return;
         }
@@ -372,15 +349,12 @@ impl Plan {
         }
     }
 
-    /// The row of a position.
-    fn locate(&self, position: u64) -> Run {
+    /// Source, pass, lane and row along the lane of a position.
+    fn locate(&self, position: u64) -> (usize, u64, u64, u64) {
         let source = self.interleave.source(position);
         let draw = self.interleave.count(source, position);
-        let layout = &self.sources[source];
-        let (pass, row) = (draw / layout.rows(), draw % layout.rows());
-        let lane = row % self.lanes;
-        let at = pass * layout.lane_rows(lane) + row / self.lanes;
-        Run { source, lane, rows: at..at + 1 }
+        let rows = self.sources[source].rows();
+        (source, draw / rows, draw % rows % self.lanes, draw % rows / self.lanes)
     }
 
     /// The draws of `source` that fall into `step`.
@@ -404,12 +378,8 @@ impl Plan {
     }
 
     /// Calls `visit` with what `step` takes from each lane and source, cut to this rank's slice, in order.
-    pub(super) fn runs(&self, step: u64, share: Share, visit: &mut impl FnMut(Run)) {
-        self.runs_at(step, &self.cuts.own(step, share), visit);
-    }
-
-    /// Calls `visit` with what the places `slice` of the list of `step` take from each lane and source, in order.
-    fn runs_at(&self, step: u64, slice: &Range<u64>, visit: &mut impl FnMut(Run)) {
+    pub(super) fn runs(&self, step: u64, share: Share, mut visit: impl FnMut(Run)) {
+        let slice = self.cuts.own(step, share);
         if slice.is_empty() {
             return;
         }

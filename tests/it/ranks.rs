@@ -6,15 +6,10 @@ use std::sync::Arc;
 use bowstring::dataset::Ngram;
 use bowstring::manifest::{Manifest, RowGroup};
 use bowstring::pipeline::LocalSource;
-use bowstring::plan::{Mix, OrderVersion, Plan, PlanSpec, Reads, Share, Shuffle, Stop, Tail};
+use bowstring::plan::{Mix, OrderVersion, Plan, PlanSpec, Reads, Share, Shuffle, Stop};
 use bowstring::{Loader, LoaderOptions};
 
 use crate::support::{self, options};
-
-/// Under `short` a rank may take rows of its neighbour's lane in the last step, so that all have as many; here they keep to their own.
-fn padded(seed: u64, batch: u64) -> PlanSpec {
-    PlanSpec { tail: Tail::Pad, ..PlanSpec::new(seed, batch) }
-}
 
 fn plan(spec: PlanSpec, manifests: &[Arc<Manifest>]) -> Plan {
     Plan::new(manifests, spec.resolve(manifests).unwrap(), 0).unwrap()
@@ -33,7 +28,7 @@ fn uneven(groups: usize, rows: u64, row_bytes: u64) -> Arc<Manifest> {
 #[test]
 fn thousands_of_ranks_read_a_hundred_thousand_row_groups_once() {
     let manifests = [uneven(100_000, 100_000, 80)];
-    let plan = plan(padded(1, 4096 * 512), &manifests);
+    let plan = plan(PlanSpec::new(1, 4096 * 512), &manifests);
     assert_eq!(plan.lanes(), 4096);
     let reads = reads(&plan, &manifests, 4096);
     println!("read {:.3} x, the busiest rank has {:.3} x the mean", reads.times(), reads.imbalance());
@@ -52,7 +47,7 @@ fn the_default_lanes_keep_ranks_from_sharing_row_groups() {
     for (groups, row_bytes) in [(64, 80), (1000, 12), (1000, 80), (1000, 200)] {
         let manifests = [Arc::new(Manifest::imaginary(&vec![1_000_000; groups], row_bytes))];
         for world in [1_u32, 8, 64, 256, 1024] {
-            let spec = padded(1, u64::from(world) * 512);
+            let spec = PlanSpec::new(1, u64::from(world) * 512);
             let old = plan(PlanSpec { order_version: OrderVersion::V2, ..spec.clone() }, &manifests);
             let new = plan(spec, &manifests);
             let lanes = new.lanes();
@@ -67,7 +62,7 @@ fn the_default_lanes_keep_ranks_from_sharing_row_groups() {
                 "{world} ranks, {groups} row groups: {now} x, was {before} x"
             );
             // Whoever has the memory asks for a lane for each rank.
-            let asked = PlanSpec { lanes: Some(world), ..padded(1, u64::from(world) * 512) };
+            let asked = PlanSpec { lanes: Some(world), ..PlanSpec::new(1, u64::from(world) * 512) };
             let times = reads(&plan(asked, &manifests), &manifests, world).times();
             assert!(world > 64 || times <= 1.07, "{world} ranks, {groups} row groups, as many lanes: {times} x");
             // Row groups of 12 MB: a lane for each of 64 ranks.
@@ -87,7 +82,7 @@ fn more_lanes_shuffle_no_worse_in_as_much_memory() {
     ] {
         let manifests = [Arc::new(Manifest::imaginary(&vec![rows; groups], row_bytes))];
         let batch = u64::from(world) * if row_bytes > 10_000 { 64 } else { 512 };
-        let of = |order_version| plan(PlanSpec { order_version, ..padded(1, batch) }, &manifests);
+        let of = |order_version| plan(PlanSpec { order_version, ..PlanSpec::new(1, batch) }, &manifests);
         let (old, new) = (of(OrderVersion::V2), of(OrderVersion::V3));
         let memory = |plan: &Plan| {
             let share = Share::new(world / 2, world).unwrap();
@@ -107,7 +102,7 @@ fn mixtures_and_filters_are_read_once_too() {
     let small = Arc::new(Manifest::imaginary(&[9000; 200], 80));
     let manifests = [uneven(2000, 100_000, 80), small];
     let mix = Some(Mix { weights: vec![99, 1], stop: Stop::FirstExhausted });
-    let spec = PlanSpec { mix, ..padded(1, 64 * 512) };
+    let spec = PlanSpec { mix, ..PlanSpec::new(1, 64 * 512) };
     let before = plan(PlanSpec { order_version: OrderVersion::V2, ..spec.clone() }, &manifests);
     let mixed = plan(spec, &manifests);
     let (before, mixed) = (reads(&before, &manifests, 64), reads(&mixed, &manifests, 64));
@@ -120,7 +115,7 @@ fn mixtures_and_filters_are_read_once_too() {
     };
     let files = Manifest::imaginary(&[], 0).files;
     let filtered = [Arc::new(Manifest::new(files, (0..6000).map(group).collect(), "", "x > 1"))];
-    let reads = reads(&plan(padded(1, 64 * 512), &filtered), &filtered, 64);
+    let reads = reads(&plan(PlanSpec::new(1, 64 * 512), &filtered), &filtered, 64);
     println!("filtered: {:.2} x", reads.times());
     assert!(reads.times() <= 1.1, "{} x", reads.times());
 }
@@ -129,7 +124,7 @@ fn mixtures_and_filters_are_read_once_too() {
 fn parts_of_the_file_order_are_read_once() {
     let manifests = [uneven(2560, 20_000, 80)];
     for world in [64, 256] {
-        let spec = PlanSpec { shuffle: Shuffle::None, ..padded(1, u64::from(world) * 128) };
+        let spec = PlanSpec { shuffle: Shuffle::None, ..PlanSpec::new(1, u64::from(world) * 128) };
         let together = plan(spec.clone(), &manifests);
         let parts = plan(PlanSpec { lanes: Some(world), ..spec }, &manifests);
         let times = [&together, &parts].map(|plan| reads(plan, &manifests, world).times());
