@@ -64,17 +64,14 @@ fn element<'a>(xml: &'a str, name: &str) -> Option<&'a str> {
     Some(rest.split_once(&format!("</{name}>"))?.0.trim())
 }
 
-/// Asks STS at `endpoint` in `region` for `action` with `parameters`, signed by `signer` if it must be.
-///
-/// # Errors
-/// What STS says, by its code alone.
-pub(super) async fn role(
+/// The request to STS, signed; by itself, since its parts are not for several threads.
+fn asking(
     endpoint: &Url,
     region: &str,
     action: &str,
     parameters: &[(&str, &str)],
     signer: Option<&AwsCredential>,
-) -> Result<Credentials, Source> {
+) -> Result<reqwest::RequestBuilder, Source> {
     let mut form = url::form_urlencoded::Serializer::new(String::new());
     form.extend_pairs([("Action", action), ("Version", "2011-06-15")]).extend_pairs(parameters);
     let body = form.finish();
@@ -86,7 +83,21 @@ pub(super) async fn role(
     if let Some(signer) = signer {
         AwsAuthorizer::new(signer, "sts", region).try_authorize(&mut signed, None)?;
     }
-    let request = client()?.post(endpoint.clone()).headers(std::mem::take(signed.headers_mut())).body(body);
+    Ok(client()?.post(endpoint.clone()).headers(std::mem::take(signed.headers_mut())).body(body))
+}
+
+/// Asks STS at `endpoint` in `region` for `action` with `parameters`, signed by `signer` if it must be.
+///
+/// # Errors
+/// What STS says, by its code alone.
+pub(super) async fn role(
+    endpoint: &Url,
+    region: &str,
+    action: &str,
+    parameters: &[(&str, &str)],
+    signer: Option<&AwsCredential>,
+) -> Result<Credentials, Source> {
+    let request = asking(endpoint, region, action, parameters, signer)?;
     let (status, text) = answer("STS", request).await?;
     if !status.is_success() {
         let code = element(&text, "Code").unwrap_or("no reason");
