@@ -92,7 +92,7 @@ class BaseLoader(ABC, Generic[A]):
     :param seed: seed of the order and of random augmentation (0).
     :param tail: what to do with the last, incomplete step. ``short``, the default of all loaders but JAX's: every rank has as many
         of the rows left, ceil(rows / ranks), so that one rank gets exactly these; where they do not divide, fewer rows than there
-        are ranks come twice, behind all others. ``even``: no row comes twice, ranks differ by one row at most, and
+        are ranks come twice, in file order behind all others. ``even``: no row comes twice, ranks differ by one row at most, and
         no batch is empty; collectives that need equal shapes, such as a plain ``all_gather``, do not take the last batches.
         ``pad``: batches keep their size, and ``_mask`` is false on what fills them. ``repeat``: rows from the start of the epoch
         fill them. ``drop``: the step is left out.

@@ -69,13 +69,14 @@ class DataLoader(BaseLoader[Any]):
         """Of what ``gather_for_metrics`` gathers of the last step, so many rows come first and once, by Accelerate's name.
 
         0 where nothing is to be cut: no row fills this step. -1 where a cut would take the wrong rows, since each of several ranks
-        fills up its own batch: under ``pad`` and ``repeat``.
+        fills up its own batch: under ``pad`` and ``repeat``, and under ``short`` in several lanes, as of a shuffled order.
         """
         spec = self._native.state()["spec"]
         rest = self.rows % int(spec["global_batch"])
         if rest == 0 or spec["tail"] == "even":
             return 0
-        return rest if spec["tail"] == "short" or self.world_size == 1 else -1
+        in_turn = spec["tail"] == "short" and (spec["lanes"] == 1 or rest % self.world_size == 0)
+        return rest if in_turn or self.world_size == 1 else -1
 
     def _array(self, tensor: _native.Tensor) -> Any:
         return by_dlpack(tensor, from_dlpack)
