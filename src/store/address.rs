@@ -182,7 +182,7 @@ impl<'a> Stores<'a> {
             url: shown.to_owned(),
             source: error.into(),
         })?;
-        let place = Place { store: Arc::new(store), prefix, local: false, lists: true };
+        let place = Place { store: Arc::new(store), prefix, local: false, lists: true, cache: None };
         self.known.insert(key, place.clone());
         Ok((place, path))
     }

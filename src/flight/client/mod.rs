@@ -15,6 +15,6 @@ pub use connection::{Dial, Tcp};
 pub use gang::{Gang, Joining};
 pub(crate) use local::Local;
 pub use pending::Pending;
-pub use receive::StreamInfo;
+pub(crate) use receive::StreamInfo;
 pub(crate) use remote::RemoteSource;
-pub use served::{Offered, Served, served};
+pub(crate) use served::{Served, served};

@@ -15,22 +15,20 @@ use crate::schema::Schema;
 
 /// A dataset of a server's catalogue.
 #[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Served {
+pub(crate) struct Served {
     /// Its name in the catalogue.
-    pub name: String,
+    pub(crate) name: String,
     /// What a client gets that asks for nothing more, or why it cannot be opened.
-    pub offered: std::result::Result<Offered, String>,
+    pub(crate) offered: std::result::Result<Offered, String>,
 }
 
 /// What a client gets of a dataset that asks for nothing more.
 #[derive(Debug, Clone)]
-#[non_exhaustive]
-pub struct Offered {
+pub(crate) struct Offered {
     /// Fingerprint, plan and rows. The plan has a batch of one row where neither the catalogue nor a client names one.
-    pub info: StreamInfo,
+    pub(crate) info: StreamInfo,
     /// The columns.
-    pub schema: Schema,
+    pub(crate) schema: Schema,
 }
 
 /// What stands in the place of a [`StreamInfo`] where a dataset cannot be opened.
@@ -46,7 +44,7 @@ struct Refused {
 /// [`Error::Config`] for an address or options that make no sense; [`Error::Timeout`] where nobody answers within their timeout;
 /// [`Error::Remote`] for one who cannot be reached, does not know the caller, or is no bowstring; for one dataset, what the server
 /// says of it.
-pub async fn served(options: &LoaderOptions) -> Result<Vec<Served>> {
+pub(crate) async fn served(options: &LoaderOptions) -> Result<Vec<Served>> {
     let [url] = options.urls.as_slice() else {
         return Err(Error::config("urls", "one server at a time; several addresses are replicas of one"));
     };

@@ -171,7 +171,7 @@ impl Columns {
     ///
     /// # Errors
     /// [`Error::Mismatch`] naming the column that no server of ours would announce.
-    pub(crate) fn from_arrow(arrow: &ArrowSchema) -> Result<Self> {
+    pub fn from_arrow(arrow: &ArrowSchema) -> Result<Self> {
         if arrow.fields().len() > MAX_COLUMNS {
             return Err(foreign("the schema", &format!("{} columns", arrow.fields().len())));
         }
