@@ -105,7 +105,9 @@ def polars_shuffled(job: Job) -> Epoch:
         random.Random(number).shuffle(order)
         for frame in frames(order):
             rows = rng.permutation(len(frame))
-            yield from sliced({name: column.take(rows) for name, column in arrays(frame).items()}, len(frame), job.batch)
+            yield from sliced(
+                {name: column.take(rows) for name, column in arrays(frame).items()}, len(frame), job.batch
+            )
 
     return epoch
 

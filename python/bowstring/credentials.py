@@ -6,14 +6,16 @@ And polars': a pair of a mapping and the time of expiry, in seconds since 1970 o
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bowstring.errors import ConfigError
+
+if TYPE_CHECKING:
+    import asyncio
 
 __all__ = ["CredentialProvider", "Given"]
 
@@ -57,6 +59,9 @@ class _Asked:
     def _run(self, found: Awaitable[Given]) -> Given:
         # One loop for all calls: what a provider keeps open, such as a session, belongs to it.
         if self._loop is None:
+            # Not with the package: it takes longer to import than all of it.
+            import asyncio
+
             self._loop = asyncio.new_event_loop()
             weakref.finalize(self, self._loop.close)
 

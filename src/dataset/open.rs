@@ -422,7 +422,7 @@ mod tests {
             let never = std::future::pending::<Result<()>>();
             within(Duration::from_millis(1), "the store".to_owned(), never).await
         });
-        assert_eq!(result.unwrap_err().to_string(), "stage open waited 0 s for the store");
+        assert_eq!(result.unwrap_err().to_string(), "stage open waited 0 s for the store (timeout=0.001)");
         let result = runtime.block_on(async {
             within(Duration::MAX, "the store".to_owned(), std::future::ready(Ok::<_, Error>(7))).await
         });

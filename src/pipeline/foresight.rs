@@ -52,7 +52,7 @@ impl Foresight {
             return Ok(());
         }
         let next =
-            Plan::new(&self.manifests, plan.spec().clone(), plan.epoch().wrapping_add(1))?.for_world(plan.world());
+            Plan::new(&self.manifests, plan.spec().clone(), plan.epoch().saturating_add(1))?.for_world(plan.world());
         let (steps, end) = (plan.steps(), plan.steps().saturating_add(next.steps()));
         let later = next.uses().into_iter().map(|used| Use { step: used.step.saturating_add(steps), ..used });
         let mut uses: Vec<Vec<(u32, u64)>> = vec![Vec::new(); self.sources.len()];

@@ -107,7 +107,8 @@ fn the_second_epoch_and_the_next_process_ask_the_origin_for_nothing() {
     assert_eq!(drain(&mut cached), epochs[0], "rows and order are as without a cache");
     let (bytes, requests) = rig.asked();
     assert!(bytes <= rig.bytes + (FILES as u64) * (64 << 10), "{bytes} bytes for {}", rig.bytes);
-    assert!(requests >= FILES * GROUPS, "{requests}");
+    // The end of a file, which is read first, has its last row groups too.
+    assert!(requests >= FILES * GROUPS / 2, "{requests}");
     assert_eq!(drain(&mut cached), epochs[1]);
     let after = cached.stats().cache;
     assert_eq!((rig.asked().0, after.damaged, after.failures), (0, 0, 0), "{after:?}");

@@ -105,6 +105,9 @@ impl Keeper {
         self.awaited.remove(block);
         if let Some(held) = self.blocks.get_mut(block) {
             held.is_there = true;
+            let due = held.due;
+            // Whoever looked for room meanwhile has dropped its entry.
+            self.push(due, *block);
         }
     }
 
@@ -191,16 +194,14 @@ impl Keeper {
             // The same entry may be there twice.
             held.is_there = false;
             free = free.saturating_add(held.bytes);
-            going.push((at, block));
+            going.push(block);
         }
         if refused {
-            for (at, block) in going {
+            for block in going {
                 self.arrived(&block);
-                self.heap.push((at, block));
             }
             return None;
         }
-        let going: Vec<Block> = going.into_iter().map(|(_, block)| block).collect();
         going.iter().for_each(|block| self.remove(block));
         Some(going)
     }

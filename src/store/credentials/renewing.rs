@@ -13,8 +13,9 @@ use object_store::{
 
 use super::source::{CredentialSource, Given, told};
 
-/// What S3 says of a token that is over, in an answer that is no 401 or 403.
-const OVER: [&str; 3] = ["ExpiredToken", "TokenRefreshRequired", "InvalidToken"];
+/// What S3 says of a token that is over, in an answer that is no 401 or 403; and these two themselves, which the error of a listing only
+/// has as text.
+const OVER: [&str; 5] = ["ExpiredToken", "TokenRefreshRequired", "InvalidToken", "401 Unauthorized", "403 Forbidden"];
 
 /// See the module.
 #[derive(Debug)]
