@@ -31,8 +31,9 @@ def provider(given: CredentialProvider | None) -> tuple[str, Callable[[], tuple[
     """``given`` as Rust takes it: its name, and a callable of one shape."""
     if given is None:
         return None
-    if not callable(given):
-        kind = type(given).__name__
+    asked: object = given
+    if not callable(asked):
+        kind = type(asked).__name__
         raise ConfigError(f"option {_OPTION}: a {kind} cannot be called; give what returns credentials", option=_OPTION)
     return _name(given), _Asked(given)
 

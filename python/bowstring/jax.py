@@ -69,10 +69,11 @@ class Loader(BaseLoader[Any]):
     ) -> None:
         if to not in ("device", "host"):
             raise ConfigError(f"option to: {to!r} is neither 'device' nor 'host'", option="to")
-        if sharding is not None and not isinstance(sharding, jax.sharding.Sharding):
+        asked: object = sharding
+        if asked is not None and not isinstance(asked, jax.sharding.Sharding):
             meant = "NamedSharding(mesh, PartitionSpec('data')), or SingleDeviceSharding(device)"
             raise ShardingError(
-                f"option sharding: {sharding!r} is no jax.sharding.Sharding; give {meant}", option="sharding"
+                f"option sharding: {asked!r} is not a jax.sharding.Sharding; give {meant}", option="sharding"
             )
         if sharding is not None and to == "host":
             raise ConfigError("option to: a sharding is of device arrays; leave out one of the two", option="to")

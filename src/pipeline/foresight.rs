@@ -40,9 +40,8 @@ impl Foresight {
     pub(super) async fn follow(self: Arc<Self>, plan: Arc<Plan>, step: u64) {
         let turn = self.asked.fetch_add(1, Ordering::Relaxed) + 1;
         let work = move || self.tell(turn, &plan, step);
-        match tokio::task::spawn_blocking(work).await {
-            Ok(Err(error)) => tracing::warn!("the cache does not know the plan: {}", error.chain()),
-            Ok(Ok(())) | Err(_) => {}
+        if let Ok(Err(error)) = tokio::task::spawn_blocking(work).await {
+            tracing::warn!("the cache does not know the plan: {}", error.chain());
         }
     }
 

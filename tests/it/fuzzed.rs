@@ -70,8 +70,10 @@ mod tfrecord;
 #[path = "../../fuzz/fuzz_targets/ticket.rs"]
 mod ticket;
 
+type Run = fn(&[u8]);
+
 /// The targets by name.
-const TARGETS: &[(&str, fn(&[u8]))] = &[
+const TARGETS: &[(&str, Run)] = &[
     ("action", action::run),
     ("certificate", certificate::run),
     ("config", config::run),

@@ -240,7 +240,7 @@ def test_what_is_no_sharding_is_told(kinds: pathlib.Path) -> None:
     mesh = jax.make_mesh((2,), ("data",))
     for wrong in (mesh, jax.sharding.PartitionSpec("data"), jax.devices()[1], "data"):
         with pytest.raises(
-            bowstring.ShardingError, match=r"^option sharding: .* is no jax.sharding.Sharding; give Named"
+            bowstring.ShardingError, match=r"^option sharding: .* is not a jax.sharding.Sharding; give Named"
         ):
             Loader(kinds, batch_size=8, columns=["id"], sharding=wrong)
     second = jax.sharding.SingleDeviceSharding(jax.devices()[1])

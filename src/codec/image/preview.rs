@@ -81,8 +81,11 @@ fn bytes(row: &[u8], options: &ImageOptions, size: Size) -> Result<Vec<u8>> {
     Ok(out)
 }
 
+/// Reads the bytes of one value.
+type Read = fn(&[u8]) -> f32;
+
 /// What reads one value of a float type; none for bytes.
-fn number(dtype: DType) -> Result<Option<fn(&[u8]) -> f32>> {
+fn number(dtype: DType) -> Result<Option<Read>> {
     Ok(match dtype {
         DType::Uint8 => None,
         DType::Float16 => Some(|cell| f16::from_le_bytes([cell[0], cell[1]]).to_f32()),
