@@ -18,6 +18,7 @@ __all__ = [
     "__version__",
     "audit",
     "column_is_meant",
+    "command_line",
     "convert",
     "convert_plan",
     "convert_task",

@@ -37,6 +37,7 @@ pub(crate) struct Args {
     /// Columns to take, in this order, separated by commas
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     columns: Vec<String>,
+    #[allow(rustdoc::invalid_html_tags, reason = "it is the text of --help")]
     /// Types by column, e.g. "id: int64, tags: list<string>", or such an object as JSON, or @FILE with either
     #[arg(long, value_name = "TYPES")]
     schema: Option<String>,

@@ -24,7 +24,7 @@ pub struct Entry {
     pub replaced_by: Option<u64>,
 }
 
-/// Counts, and the first [`LEDGER_ENTRIES`] entries.
+/// Counts, and the first `LEDGER_ENTRIES` entries.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Ledger {
     /// Rows replaced by another row of their row group.

@@ -5,7 +5,7 @@
 //! | [`LoaderOptions`], [`option_table`] | all options, validated once; each option once |
 //! | [`BatchSource`] | the one trait of all sources of batches; [`LocalSource`] reads files |
 //! | [`Cursor`] | a position, what came back, and passes |
-//! | [`PreparedPlan`], [`Batches`] | the same without a position, and without threads of its own: for servers |
+//! | `PreparedPlan`, [`Batches`] | the same without a position, and without threads of its own: for servers |
 //! | [`RowGroups`] | row groups in any order that is asked for |
 //! | [`Stored`] | rows as they are stored |
 //! | [`HiddenColumns`] | columns that clients must not see |

@@ -1,6 +1,6 @@
 //! Which rank of how many this process is, from the environment that its launcher left.
 //!
-//! The launchers of [`LAUNCHERS`] are asked in order, and the first that says both numbers wins; explicit options win over all (a
+//! The launchers of `LAUNCHERS` are asked in order, and the first that says both numbers wins; explicit options win over all (a
 //! Spark barrier stage passes them: its tasks learn their rank from the barrier context, not from the environment). An
 //! environment in which launchers say one number and nobody says both is an error: taking it for one process alone would read
 //! everything on every rank.

@@ -164,7 +164,7 @@ impl State {
     /// The first step to yield, if the state is a position in `plan`.
     ///
     /// # Errors
-    /// As [`check`](Self::check) and [`step_of`](Self::step_of), and [`Error::Mismatch`] for another epoch. The end itself is
+    /// As [`check`](Self::check) and `step_of`, and [`Error::Mismatch`] for another epoch. The end itself is
     /// a position: nothing of the epoch remains.
     pub fn step_in(&self, plan: &Plan) -> Result<u64> {
         self.check(&plan.fingerprint(), plan.spec())?;

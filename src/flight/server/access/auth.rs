@@ -153,7 +153,7 @@ impl Tokens {
     /// The tokens of `text`, in the form of the file; for tests and for programs that get them elsewhere.
     ///
     /// # Errors
-    /// As [`Tokens::from_file`].
+    /// As `Tokens::from_file`.
     pub fn from_text(text: &str) -> Result<Self> {
         Ok(Self { known: Watched::fixed(parse(text, "tokens")?) })
     }

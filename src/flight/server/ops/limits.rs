@@ -184,7 +184,7 @@ impl Limits {
     }
 
     /// Sets what the transport can hold a client to. Connections, their idleness and their greatest age are held by
-    /// [`connections::admit`](crate::flight::server::ops::connections::admit); sizes of messages by the services.
+    /// `connections::admit`; sizes of messages by the services.
     pub fn apply(&self, server: Server) -> Server {
         // The grace after the age is not the transport's: with it, tonic cuts a connection without having asked it to end.
         server

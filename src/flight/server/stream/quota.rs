@@ -281,7 +281,7 @@ impl Quotas {
     /// Quotas by `options`, and at most `max_streams` streams over all tenants.
     ///
     /// # Errors
-    /// As [`QuotaOptions::validate`].
+    /// As `QuotaOptions::validate`.
     pub fn new(options: QuotaOptions, max_streams: u32) -> Result<Self> {
         options.validate()?;
         let books = Books { options, most_streams: max_streams, streams: 0, accounts: HashMap::new() };
