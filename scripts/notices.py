@@ -8,13 +8,12 @@ text that several have is printed once. The same Cargo.lock makes the same bytes
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from sbom import SHIPPED, metadata, shipped
+from sbom import SHIPPED, command, metadata, shipped
 
 TEXT = re.compile(r"^(licen[cs]e|copying|copyright|notice|unlicense|readme\.ijg|patents)([-_.].*)?$", re.IGNORECASE)
 # Vendored sources lie one or two directories down; deeper are test data.
@@ -76,18 +75,11 @@ def document(features: list[str]) -> str:
     return "\n".join(parts) + "\n"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, help="where it is written; standard output without")
-    parser.add_argument("--features", nargs="*", default=[], help="features of the workspace; all by default")
-    given = parser.parse_args()
-    text = document(given.features)
-    if given.output is None:
-        print(text, end="")
-    else:
-        given.output.write_text(text)
-        print(f"{given.output}: {len(text.encode())} bytes")
+def made(features: list[str]) -> tuple[str, str]:
+    """The text, and its size."""
+    text = document(features)
+    return text, f"{len(text.encode())} bytes"
 
 
 if __name__ == "__main__":
-    main()
+    command(__doc__, made)

@@ -18,8 +18,11 @@ pub(crate) fn provide(_: Python<'_>, options: &mut LoaderOptions, provider: Opti
     let Some((name, callable)) = provider else { return Ok(()) };
     // On a thread that may block, and holds nothing.
     let ask = move || -> Result<Credentials, Source> {
-        let asked = Python::try_attach(|py| -> PyResult<(BTreeMap<String, String>, Option<f64>)> {
-            callable.bind(py).call0()?.extract()
+        // As text at once: an exception asks for Python again when it is shown, and whoever shows it must not wait for that.
+        let asked = Python::try_attach(|py| {
+            let found =
+                callable.bind(py).call0().and_then(|found| found.extract::<(BTreeMap<String, String>, Option<f64>)>());
+            found.map_err(|error| error.to_string())
         });
         let (values, expires) = asked.ok_or("Python is ending")??;
         let after = |seconds: f64| Duration::try_from_secs_f64(seconds).ok();

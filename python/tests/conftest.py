@@ -34,6 +34,26 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PHOTOS = ROOT / "fixtures" / "imagenet40.parquet"
 
 
+def package_environment(**more: str) -> dict[str, str]:
+    """The environment of a Python that finds the package of this checkout."""
+    return {**os.environ, "PYTHONPATH": str(ROOT / "python"), **more}
+
+
+def run_python(
+    *arguments: str, cwd: pathlib.Path, timeout: float = 100, **more: str
+) -> subprocess.CompletedProcess[str]:
+    """A Python that ran to its end, with ``more`` variables."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=cwd,
+        env=package_environment(**more),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+
+
 # Tests of JVMs, frameworks and several processes, whose times depend on what else the machine does.
 SHARED_MACHINE = ("test_spark_", "test_inference", "test_process", "test_gpu_session", "test_petastorm_spark")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pathlib
 import re
 import signal
@@ -14,27 +13,15 @@ import time
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT
+from conftest import ROOT, package_environment, run_python
 
 BINARY = ROOT / "target" / "debug" / "bowstring"
 # As the package starts it: `bowstring.__main__:main` is the entry point too.
 COMMAND = [sys.executable, "-m", "bowstring"]
 
 
-def environment(**more: str) -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT / "python"), **more}
-
-
 def run(*arguments: str, cwd: pathlib.Path, **more: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*COMMAND, *arguments],
-        cwd=cwd,
-        env=environment(**more),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    return run_python("-m", "bowstring", *arguments, cwd=cwd, **more)
 
 
 @pytest.fixture
@@ -63,7 +50,7 @@ def test_it_says_what_the_binary_says(rows: pathlib.Path, tmp_path: pathlib.Path
         theirs = subprocess.run(
             [BINARY, *arguments],
             cwd=tmp_path,
-            env=environment(),
+            env=package_environment(),
             capture_output=True,
             text=True,
             timeout=100,
@@ -99,7 +86,7 @@ def test_ctrl_c_ends_a_verb_with_what_it_has(rows: pathlib.Path, tmp_path: pathl
     bench = subprocess.Popen(
         [*COMMAND, "bench", str(rows), "--batch-size", "8", "--epochs", "1000000000", "--json"],
         cwd=tmp_path,
-        env=environment(),
+        env=package_environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -130,7 +117,7 @@ def test_ctrl_c_ends_a_verb_that_does_not_catch_it(tmp_path: pathlib.Path) -> No
             "W.command_line = staticmethod(lambda *_: (print('up', flush=True), time.sleep(60), 0)[2])\nm.main()",
         ],
         cwd=tmp_path,
-        env=environment(),
+        env=package_environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -147,7 +134,7 @@ def test_its_log_is_the_binarys_and_not_pythons(rows: pathlib.Path, tmp_path: pa
     server = subprocess.Popen(
         [*COMMAND, "serve", f"rows={rows}", "--listen", "127.0.0.1:0", "--print-address"],
         cwd=tmp_path,
-        env=environment(NO_COLOR="1"),
+        env=package_environment(NO_COLOR="1"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -162,7 +149,7 @@ def test_its_log_is_the_binarys_and_not_pythons(rows: pathlib.Path, tmp_path: pa
 
 
 def test_importing_the_package_imports_little() -> None:
-    # Each of these would cost several milliseconds; together with Python itself the import takes less than 50.
+    # Each of these would cost several milliseconds.
     code = "import sys; before = set(sys.modules); import bowstring; print(*(set(sys.modules) - before))"
     said = subprocess.run(
         [sys.executable, "-S", "-c", f"import sys; sys.path.insert(0, {str(ROOT / 'python')!r}); {code}"],

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import pathlib
 import re
 import shutil
-import subprocess
-import sys
 
 import bowstring
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from conftest import PHOTOS, ROOT
+from conftest import ROOT, run_python
 
 REPOSITORY = "https://github.com/bowstring-data/bowstring/blob/main/"
 DOCS = ROOT / "docs"
@@ -78,20 +75,8 @@ def blocks(page: str) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", (DOCS / page).read_text("utf-8"), re.DOTALL | re.MULTILINE)
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(ROOT / "python")}
-
-
 def run(code: str, home: pathlib.Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=home,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    done = run_python("-c", code, cwd=home, timeout=200)
     assert done.returncode == 0, f"{code}\n{done.stderr}"
     return done.stdout
 
@@ -100,15 +85,7 @@ def command(line: str, home: pathlib.Path) -> str:
     """A line of shell that begins with `bowstring`, run by the package."""
     words = line.split("#")[0].split()
     assert words[0] == "bowstring"
-    done = subprocess.run(
-        [sys.executable, "-m", *words],
-        cwd=home,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    done = run_python("-m", *words, cwd=home, timeout=200)
     assert done.returncode == 0, f"{line}\n{done.stderr}"
     return done.stdout
 
@@ -137,15 +114,7 @@ ERRORS = {code.splitlines()[0].removeprefix("# "): code for code in blocks("trou
 def test_an_error_is_shown_by_what_raises_it(name: str, tmp_path: pathlib.Path) -> None:
     table = pa.table({"id": list(range(64)), "label": [None, *range(63)]})
     pq.write_table(table, tmp_path / "rows.parquet", row_group_size=16)
-    done = subprocess.run(
-        [sys.executable, "-c", ERRORS[name]],
-        cwd=tmp_path,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    done = run_python("-c", ERRORS[name], cwd=tmp_path)
     assert done.returncode == 1, done
     assert done.stderr.splitlines()[-1].startswith(f"bowstring.errors.{name}: "), done.stderr
 
@@ -170,9 +139,10 @@ def test_a_loader_of_others_and_what_takes_its_place(number: int, package: str, 
         if line.split()[2].rstrip("/") in {"webdataset": "shards", "streaming": "mds"}.get(package, ""):
             command(line, tmp_path)
     run(after, tmp_path)
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed: only what takes its place ran")
 
 
 def test_all_blocks_of_that_page_are_run() -> None:
     assert len(BEFORE_AFTER) == 6
     assert len(commands("migrating.md")) == 4
-    assert PHOTOS.exists()

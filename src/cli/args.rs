@@ -195,6 +195,15 @@ impl LoaderArgs {
         lay(&mut document, &self.flags.0);
         LoaderOptions::from_document(document)
     }
+
+    /// All options, for what is the same on every rank: a number of ranks alone is enough.
+    pub(crate) fn options_of_any_rank(&self) -> Result<LoaderOptions> {
+        let mut options = self.options()?;
+        if options.world_size.is_some() {
+            options.rank.get_or_insert(0);
+        }
+        Ok(options)
+    }
 }
 
 /// Lays flags over a document, in which options of columns may stand under `columns` or beside the others.

@@ -40,10 +40,7 @@ struct Report {
 }
 
 pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
-    let mut options = args.loader.options()?;
-    if options.world_size.is_some() {
-        options.rank.get_or_insert(0);
-    }
+    let mut options = args.loader.options_of_any_rank()?;
     // Nothing of the data is read.
     options.memory_budget = Some(isize::MAX as u64);
     let mut source = LocalSource::open(options)?;

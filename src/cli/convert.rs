@@ -68,18 +68,8 @@ pub(crate) struct Args {
     /// Write exactly this many files
     #[arg(long, value_name = "N")]
     shards: Option<usize>,
-    /// Threads [default: one per CPU]
-    #[arg(long, value_name = "N")]
-    jobs: Option<usize>,
-    /// Memory for everything in flight [default: 512MiB]
-    #[arg(long, env = "BOWSTRING_MEMORY_BUDGET", value_name = "BYTES", value_parser = crate::cli::args::bytes, hide_env_values = true)]
-    memory_budget: Option<u64>,
-    /// Options of the source's store, e.g. aws_region=eu-central-1; separated by commas
-    #[arg(long, env = "BOWSTRING_STORAGE_OPTIONS", value_name = "KEY=VALUE", value_delimiter = ',', value_parser = crate::cli::args::pair, hide_env_values = true)]
-    storage_options: Vec<(String, String)>,
-    /// Limits against hostile files, e.g. max_record_bytes=1GiB; separated by commas
-    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = crate::cli::args::pair)]
-    limits: Vec<(String, String)>,
+    #[command(flatten)]
+    read: ReadArgs,
     /// Continue an interrupted conversion to the same place
     #[arg(long)]
     resume: bool,
@@ -97,13 +87,47 @@ pub(crate) struct Args {
     dry_run: bool,
 }
 
+/// What `convert` and `verify` read with.
+#[derive(Debug, Parser)]
+pub(crate) struct ReadArgs {
+    /// Threads [default: one per CPU]
+    #[arg(long, value_name = "N")]
+    jobs: Option<usize>,
+    /// Memory for everything in flight [default: 512MiB]
+    #[arg(long, env = "BOWSTRING_MEMORY_BUDGET", value_name = "BYTES", value_parser = crate::cli::args::bytes, hide_env_values = true)]
+    memory_budget: Option<u64>,
+    /// Options of the stores that are read, e.g. aws_region=eu-central-1; separated by commas
+    #[arg(long, env = "BOWSTRING_STORAGE_OPTIONS", value_name = "KEY=VALUE", value_delimiter = ',', value_parser = crate::cli::args::pair, hide_env_values = true)]
+    storage_options: Vec<(String, String)>,
+    /// Limits against hostile files, e.g. max_record_bytes=1GiB; separated by commas
+    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = crate::cli::args::pair)]
+    limits: Vec<(String, String)>,
+}
+
+impl ReadArgs {
+    /// The options of a conversion with these and `schema`; the others are the defaults.
+    pub(crate) fn options(&self, schema: Option<&str>) -> Result<ConvertOptions> {
+        let default = ConvertOptions::default();
+        let wrong = |error: serde_json::Error| Error::Config { option: "schema", problem: error.to_string() };
+        let schema = schema.map(|text| serde_json::from_value(types(text)?).map_err(wrong)).transpose()?;
+        Ok(ConvertOptions {
+            schema,
+            jobs: self.jobs,
+            memory_budget: self.memory_budget.unwrap_or(default.memory_budget),
+            storage_options: self.storage_options.iter().cloned().collect(),
+            limits: limits(&self.limits)?,
+            ..default
+        })
+    }
+}
+
 /// A format by name, for the command line.
 pub(crate) fn format(text: &str) -> Result<Format, String> {
     Format::parse(text).map_err(|error| error.to_string())
 }
 
 /// Types from the command line or from a file.
-pub(crate) fn types(text: &str) -> Result<serde_json::Value> {
+fn types(text: &str) -> Result<serde_json::Value> {
     let text = match text.strip_prefix('@') {
         Some(path) => std::fs::read_to_string(path)
             .map_err(|error| Error::Config { option: "schema", problem: format!("{path} cannot be read: {error}") })?,
@@ -117,7 +141,7 @@ pub(crate) fn types(text: &str) -> Result<serde_json::Value> {
 }
 
 /// Limits from the command line, as bytes are written there.
-pub(crate) fn limits(given: &[(String, String)]) -> Result<Limits> {
+fn limits(given: &[(String, String)]) -> Result<Limits> {
     let wrong = |problem: String| Error::Config { option: "limits", problem };
     let mut named = serde_json::Map::new();
     for (name, value) in given {
@@ -129,21 +153,13 @@ pub(crate) fn limits(given: &[(String, String)]) -> Result<Limits> {
 
 impl Args {
     fn options(&self) -> Result<ConvertOptions> {
-        let default = ConvertOptions::default();
-        let schema = match &self.schema {
-            Some(text) => Some(
-                serde_json::from_value(types(text)?)
-                    .map_err(|error| Error::Config { option: "schema", problem: error.to_string() })?,
-            ),
-            None => None,
-        };
+        let given = self.read.options(self.schema.as_deref())?;
         Ok(ConvertOptions {
             from: self.from,
             to: self.to,
             columns: self.columns.clone(),
-            schema,
             rows_per_group: self.rows_per_group,
-            target_file_size: self.target_file_size.unwrap_or(default.target_file_size),
+            target_file_size: self.target_file_size.unwrap_or(given.target_file_size),
             compression: self.compression.clone(),
             image_quality: self.image_quality,
             resize: self.resize,
@@ -151,14 +167,11 @@ impl Args {
             shuffle: self.shuffle,
             shards: self.shards,
             filter: self.filter.as_deref().map(Expr::parse).transpose()?,
-            jobs: self.jobs,
             resume: self.resume,
             overwrite: self.overwrite,
             overwrite_foreign: self.overwrite_foreign,
             verify: self.verify,
-            memory_budget: self.memory_budget.unwrap_or(default.memory_budget),
-            storage_options: self.storage_options.iter().cloned().collect(),
-            limits: limits(&self.limits)?,
+            ..given
         })
     }
 }

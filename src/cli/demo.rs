@@ -53,6 +53,7 @@ pub(crate) struct Args {
 #[derive(Debug, Serialize)]
 struct Report {
     /// The file that was given; absent for the pictures of the program.
+    #[serde(skip_serializing_if = "Option::is_none")]
     photos: Option<PathBuf>,
     rows: u64,
     steps: u64,

@@ -45,7 +45,10 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
         .map_err(|error| Error::Closed { why: format!("no threads can be started: {error}") })?;
     // It is the same whatever is selected, which a file of options may do.
     let open = OpenOptions { filter: None, selector: None, ngram: None, ..options.open_options()? };
-    let report = runtime.block_on(write(&options.urls, open, args.output.as_deref()))?;
+    let report = runtime.block_on(write(&options.urls, open, args.output.as_deref()));
+    // A provider of credentials that does not end is not waited for.
+    runtime.shutdown_background();
+    let report = report?;
     out.report(&report)
 }
 

@@ -137,7 +137,10 @@ pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
         .enable_all()
         .build()
         .map_err(|error| Error::Closed { why: format!("no threads can be started: {error}") })?;
-    let report = runtime.block_on(examine(args, &options))?;
+    let report = runtime.block_on(examine(args, &options));
+    // A provider of credentials that does not end is not waited for.
+    runtime.shutdown_background();
+    let report = report?;
     out.report(&report)
 }
 

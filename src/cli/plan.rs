@@ -92,11 +92,8 @@ struct Memory {
 }
 
 pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
-    let mut options = args.loader.options()?;
-    if options.world_size.is_some() {
-        // The plan is the same on every rank; which one asks decides nothing but whose memory is counted.
-        options.rank.get_or_insert(0);
-    }
+    // The plan is the same on every rank; which one asks decides nothing but whose memory is counted.
+    let mut options = args.loader.options_of_any_rank()?;
     let budget = options.memory_budget.unwrap_or_else(machine::default_budget);
     // A budget that is too small is a finding here, not an error.
     options.memory_budget = Some(isize::MAX as u64);

@@ -5,9 +5,10 @@ use std::fmt;
 use clap::Parser;
 use serde::Serialize;
 
+use crate::Result;
 use crate::convert::{Comparison, ConvertOptions, Format, verify};
-use crate::{Error, Result};
 
+use crate::cli::convert::ReadArgs;
 use crate::cli::out::{Failure, Out, Outcome};
 use crate::cli::table::{Table, count, plain};
 
@@ -35,41 +36,14 @@ pub(crate) struct Args {
     /// Types by column, for formats that have none
     #[arg(long, value_name = "TYPES")]
     schema: Option<String>,
-    /// Threads [default: one per CPU]
-    #[arg(long, value_name = "N")]
-    jobs: Option<usize>,
-    /// Memory for everything in flight [default: 512MiB]
-    #[arg(long, env = "BOWSTRING_MEMORY_BUDGET", value_name = "BYTES", value_parser = crate::cli::args::bytes, hide_env_values = true)]
-    memory_budget: Option<u64>,
-    /// Options of the stores that A and B are in, e.g. aws_region=eu-central-1; separated by commas
-    #[arg(long, env = "BOWSTRING_STORAGE_OPTIONS", value_name = "KEY=VALUE", value_delimiter = ',', value_parser = crate::cli::args::pair, hide_env_values = true)]
-    storage_options: Vec<(String, String)>,
-    /// Limits against hostile files, e.g. max_record_bytes=1GiB; separated by commas
-    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = crate::cli::args::pair)]
-    limits: Vec<(String, String)>,
+    #[command(flatten)]
+    read: ReadArgs,
 }
 
 impl Args {
     fn options(&self) -> Result<ConvertOptions> {
-        let default = ConvertOptions::default();
-        let schema = match &self.schema {
-            Some(text) => Some(
-                serde_json::from_value(crate::cli::convert::types(text)?)
-                    .map_err(|error| Error::Config { option: "schema", problem: error.to_string() })?,
-            ),
-            None => None,
-        };
-        Ok(ConvertOptions {
-            from: self.from,
-            to: self.to,
-            columns: self.columns.clone(),
-            schema,
-            jobs: self.jobs,
-            memory_budget: self.memory_budget.unwrap_or(default.memory_budget),
-            storage_options: self.storage_options.iter().cloned().collect(),
-            limits: crate::cli::convert::limits(&self.limits)?,
-            ..default
-        })
+        let read = self.read.options(self.schema.as_deref())?;
+        Ok(ConvertOptions { from: self.from, to: self.to, columns: self.columns.clone(), ..read })
     }
 }
 

@@ -57,11 +57,8 @@ impl From<Warmed> for Shown {
 }
 
 pub(crate) fn run(args: &Args, out: &mut Out) -> Outcome {
-    let mut options = args.loader.options()?;
-    if options.world_size.is_some() {
-        // What is loaded is what all ranks read.
-        options.rank.get_or_insert(0);
-    }
+    // What is loaded is what all ranks read.
+    let options = args.loader.options_of_any_rank()?;
     let (urls, cache) = (options.urls.clone(), options.cache.clone().unwrap_or_default());
     let source = LocalSource::open(options)?;
     let interrupt = Interrupt::listen(|| {});

@@ -284,6 +284,7 @@ fn known(name: &str) -> &'static str {
         "calls_per_tenant",
         "in_flight_bytes",
         "open_bytes",
+        "open_bytes (or ask for fewer files)",
         "written_bytes",
         "max_streams",
         "streams",

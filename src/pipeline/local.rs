@@ -180,14 +180,15 @@ impl LocalSource {
         (self.plan, self.step, self.foreseen) = (plan, step, None);
     }
 
-    /// Tells the caches below, if there are any, what is read from here on.
-    fn foresee(&mut self) -> Result<()> {
+    /// Tells the caches below, if there are any, what is read from here on, and waits for `wait` at most until they know.
+    fn foresee(&mut self, wait: Duration) -> Result<()> {
         let foresight = self.prepared.foresight(self.plan.spec().order_version);
         if let (None, Some(foresight)) = (&self.foreseen, foresight) {
             let telling = Arc::clone(foresight).follow(Arc::clone(&self.plan), self.step);
             let mut task = self.engine.spawn(telling)?;
             // What is read before they know is kept by less; with very many row groups that is better than a late first batch.
-            let told = self.engine.block_on(async { Ok(tokio::time::timeout(TELLING, &mut task.0).await) })?;
+            let told =
+                self.engine.block_on(async { Ok(tokio::time::timeout(TELLING.min(wait), &mut task.0).await) })?;
             if told.is_err() {
                 tracing::debug!("the first batches are read before the cache knows the plan");
             }
@@ -201,7 +202,9 @@ impl LocalSource {
         let (plan, version) = (self.plan_of(epoch)?, self.plan.spec().order_version);
         self.engine.block_on(async {
             if let Some(foresight) = self.prepared.foresight(version) {
-                Arc::clone(foresight).follow(plan, 0).await;
+                let (told, waited) = (Arc::clone(foresight).follow(plan, 0), self.engine.timeout);
+                let late = |_| Error::late("plan", "the cache to learn the plan", waited, waited);
+                tokio::time::timeout(waited, told).await.map_err(late)?;
             }
             Ok(())
         })
@@ -235,8 +238,8 @@ impl BatchSource for LocalSource {
         if !self.look_ends(wait)? {
             return Ok(Next::Pending);
         }
+        self.foresee(wait.saturating_sub(started.elapsed()))?;
         let wait = wait.saturating_sub(started.elapsed());
-        self.foresee()?;
         let (plan, share) = (&self.plan, self.limits.share);
         let next = self.engine.next_within(wait, || Arc::clone(plan) as _, share, self.step)?;
         match &next {

@@ -23,6 +23,7 @@ impl PreparedPlan {
         need: u64,
         ahead: u64,
     ) -> Arc<SharedReader> {
+        // Where the ranks are is told by the first batch.
         self.foresee(&plan, 0);
         let means = Means {
             workers,

@@ -15,6 +15,12 @@ use crate::store::cache::CacheStats;
 /// Row groups that are fetched at once.
 const AT_ONCE: usize = 16;
 
+/// A block takes less than such a part of its bytes more.
+const OVERHEAD: u64 = 64;
+
+/// What is read of a file's end when it is opened.
+const OPENING: u64 = 64 << 10;
+
 /// What was loaded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Warmed {
@@ -22,7 +28,7 @@ pub struct Warmed {
     pub row_groups: u64,
     /// Their bytes, as far as footers tell.
     pub bytes: u64,
-    /// Those of them that are in the cache now.
+    /// Those of them that were read: what was refused or failed is not in the cache.
     pub loaded: u64,
     /// Those that were not asked for, for the cache may not take more bytes: the ones that plans need last.
     pub left_out: u64,
@@ -61,6 +67,9 @@ impl LocalSource {
         self.foretell(first)?;
         let (mut seen, mut wanted, mut left) = (HashSet::new(), Vec::new(), (0_u64, 0_u64));
         let (mut bytes, mut taken) = (0_u64, 0_u64);
+        // Each block has a head and checksums, and the ends of files are kept as well.
+        let files: usize = sources.iter().map(|source| source.dataset.manifest().files.len()).sum();
+        let room = limit.saturating_sub(limit / OVERHEAD).saturating_sub(OPENING.saturating_mul(files as u64));
         for epoch in first..first.saturating_add(epochs.max(1)) {
             for used in self.plan_of(epoch)?.uses() {
                 let Some(source) = sources.get(used.source as usize) else { continue };
@@ -70,7 +79,7 @@ impl LocalSource {
                 let cost = source.dataset.cost(used.group as usize, &source.projection).fetched;
                 bytes = bytes.saturating_add(cost);
                 // What comes later is smaller perhaps, and needed later.
-                if left.0 > 0 || taken.saturating_add(cost) > limit {
+                if left.0 > 0 || taken.saturating_add(cost) > room {
                     left = (left.0 + 1, left.1.saturating_add(cost));
                 } else {
                     taken = taken.saturating_add(cost);

@@ -170,6 +170,9 @@ impl<'a> Stores<'a> {
     /// The dataset of the Hub at `url`, which messages have as `shown`, and the path within it.
     #[cfg(feature = "cloud")]
     fn hub(&mut self, url: &Url, shown: &str) -> Result<(Place, Path)> {
+        if self.access.credentials.is_some() {
+            keys::no_credentials(self.access.options)?;
+        }
         let (repo, path) = hub::Repo::parse(url, shown)?;
         let key = repo.prefix().to_owned();
         if let Some(place) = self.known.get(&key) {

@@ -41,19 +41,18 @@ fn known(key: &str) -> bool {
         || key == "aws_profile"
 }
 
-/// Refuses credentials among `options`, for whom another source was given.
+/// Refuses credentials among `options` where a provider gives them.
 ///
 /// # Errors
 /// [`Error::Config`] naming the key.
 #[cfg(feature = "cloud")]
 pub(super) fn no_credentials(options: &BTreeMap<String, String>) -> Result<()> {
-    let is_one = |key: &&String| CREDENTIALS.iter().any(|name| key.eq_ignore_ascii_case(name));
-    let Some(key) = options.keys().find(is_one) else { return Ok(()) };
+    let Some(key) = options.keys().find(|key| is_credential(key)) else { return Ok(()) };
     let problem = format!("storage_options have {key:?}: give either credentials or what provides them");
     Err(Error::config("credential_provider", problem))
 }
 
-/// Refuses credentials of S3 among `settings` that no header can have: object_store would end the process's thread.
+/// Refuses credentials of S3 among `settings` that no header can have: object_store would panic.
 ///
 /// # Errors
 /// [`Error::Config`] naming the key.
@@ -64,33 +63,28 @@ pub(super) fn check_headers(settings: &[(String, String)]) -> Result<()> {
     let is_one = |key: &str| matches!(key.to_ascii_lowercase().parse(), Ok(AccessKeyId | SecretAccessKey | Token));
     let plain = |value: &str| value.bytes().all(|byte| byte.is_ascii_graphic());
     let Some((key, _)) = settings.iter().find(|(key, value)| is_one(key) && !plain(value)) else { return Ok(()) };
-    let problem = format!("the value of {key:?} has a blank, a line break, or no plain letters");
+    let problem = format!("the value of {key:?} has a blank, a line break, or a character that is not ASCII");
     Err(Error::config("storage_options", problem))
 }
 
-/// Keys that are credentials.
+/// Whether `key` is one of credentials, by any of its names.
 #[cfg(feature = "cloud")]
-const CREDENTIALS: &[&str] = &[
-    "aws_access_key_id",
-    "access_key_id",
-    "aws_secret_access_key",
-    "secret_access_key",
-    "aws_session_token",
-    "session_token",
-    "google_service_account",
-    "service_account",
-    "google_service_account_key",
-    "service_account_key",
-    "google_bearer_token",
-    "bearer_token",
-    "azure_storage_account_key",
-    "account_key",
-    "azure_storage_sas_key",
-    "sas_token",
-    "azure_storage_token",
-    "token",
-    "hf_token",
-];
+fn is_credential(key: &str) -> bool {
+    use object_store::aws::AmazonS3ConfigKey as S3;
+    use object_store::azure::AzureConfigKey as Azure;
+    use object_store::gcp::GoogleConfigKey as Google;
+
+    let key = key.to_ascii_lowercase();
+    let s3 = [S3::AccessKeyId, S3::SecretAccessKey, S3::Token, S3::WebIdentityTokenFile, S3::SkipSignature];
+    let google =
+        [Google::ServiceAccount, Google::ServiceAccountKey, Google::ApplicationCredentials, Google::BearerToken];
+    let azure = [Azure::AccessKey, Azure::SasKey, Azure::Token, Azure::ClientSecret, Azure::FederatedTokenFile];
+    key.parse().is_ok_and(|key| s3.contains(&key))
+        || key.parse().is_ok_and(|key| google.contains(&key))
+        || key.parse().is_ok_and(|key| azure.contains(&key))
+        || key == "aws_profile"
+        || key == "hf_token"
+}
 
 /// Local files take no options.
 #[cfg(not(feature = "cloud"))]

@@ -418,8 +418,7 @@ fn kills_leave_a_cache_whole_and_within_its_limit() {
     let (found, checked) = (status(&rig.cache()).unwrap(), verify(&rig.cache()).unwrap());
     println!("{killed} kills, {ended} ended: {found:?}");
     assert_eq!(checked.damaged, Vec::<String>::new());
-    // Room and files of those who were killed may be left until their blocks are fetched again.
-    assert!(found.accounted >= found.bytes && found.accounted <= limit, "{found:?} within {limit}");
+    assert_eq!((found.awaited, found.accounted), (0, found.bytes), "nothing is left of those who were killed");
     assert!(checked.good > 0 && checked.bytes == found.bytes);
 }
 

@@ -142,7 +142,7 @@ fn input(seeds: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
 }
 
 fn variable(name: &str) -> Option<u64> {
-    support::variable(name).and_then(|value| value.parse().ok())
+    support::variable(name).map(|value| value.parse().unwrap_or_else(|_| panic!("{name}={value} is not a number")))
 }
 
 #[test]
@@ -150,6 +150,9 @@ fn no_input_that_comes_of_the_seeds_breaks_a_target() {
     let seed = variable("BOWSTRING_SEED").unwrap_or(1);
     let count = variable("BOWSTRING_FUZZED_INPUTS").unwrap_or(if support::soak() { 20_000 } else { 2000 });
     let only = support::variable("BOWSTRING_FUZZED");
+    for name in only.iter().flat_map(|only| only.split(',')) {
+        assert!(TARGETS.iter().any(|(known, _)| *known == name), "BOWSTRING_FUZZED: there is no target {name}");
+    }
     let wanted = |name: &str| only.as_ref().is_none_or(|only| only.split(',').any(|one| one == name));
     for (name, run) in TARGETS.iter().filter(|(name, _)| wanted(name)) {
         let (seeds, started) = (seeds(name), Instant::now());

@@ -20,7 +20,7 @@ pub fn preview(row: &[u8], options: &ImageOptions, size: Size, side: u32) -> Res
         1 => (ExtendedColorType::L8, PixelType::U8),
         3 => (ExtendedColorType::Rgb8, PixelType::U8x3),
         4 => (ExtendedColorType::Rgba8, PixelType::U8x4),
-        other => return Err(Error::config("images", format!("an image of {other} channels is 1, 3 or 4"))),
+        other => return Err(Error::config("images", format!("{other} channels; an image has 1, 3 or 4"))),
     };
     let pixels = bytes(row, options, size)?;
     let (width, height) = within(size, side.max(1));

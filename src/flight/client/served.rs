@@ -71,20 +71,33 @@ pub(crate) async fn served(options: &LoaderOptions) -> Result<Vec<Served>> {
         })?,
         Err(_) => return Err(Error::late("receive", &peer, timeout, timeout)),
     };
+    if !address.dataset.is_empty() {
+        let one = infos.into_iter().next().ok_or_else(|| unnamed(&peer))?;
+        let offered = Ok(offered(&peer, one)?);
+        return Ok(vec![Served { name: address.dataset.to_string(), offered }]);
+    }
     infos.into_iter().map(|info| dataset(&peer, info)).collect()
 }
 
+fn unnamed(peer: &str) -> Error {
+    Error::Remote {
+        peer: peer.to_owned(),
+        what: "a dataset without a name: it is not a server of bowstring".to_owned(),
+        source: None,
+    }
+}
+
+/// One of many: where it cannot be read, it does not hide the others.
 fn dataset(peer: &str, info: FlightInfo) -> Result<Served> {
     let name = info.flight_descriptor.as_ref().and_then(|descriptor| descriptor.path.first()).cloned();
-    let name = name.ok_or_else(|| Error::Remote {
-        peer: peer.to_owned(),
-        what: "a dataset without a name: it is no server of bowstring".to_owned(),
-        source: None,
-    })?;
+    let name = name.ok_or_else(|| unnamed(peer))?;
     if let Ok(Refused { error }) = serde_json::from_slice(&info.app_metadata) {
         return Ok(Served { name, offered: Err(error) });
     }
+    Ok(Served { name, offered: offered(peer, info).map_err(|error| error.chain().to_string()) })
+}
+
+fn offered(peer: &str, info: FlightInfo) -> Result<Offered> {
     let told = announced(&info)?;
-    let schema = columns(peer, info)?.schema().clone();
-    Ok(Served { name, offered: Ok(Offered { info: told, schema }) })
+    Ok(Offered { info: told, schema: columns(peer, info)?.schema().clone() })
 }

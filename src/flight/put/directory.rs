@@ -313,7 +313,10 @@ impl Directory {
         if let Err(error) = fs::remove_dir_all(&versions) {
             tracing::warn!(%error, directory = %versions.display(), "files of a dropped dataset stay until the next start");
         }
-        self.measure(dataset, &[])?;
+        // It is dropped, whatever comes of counting it.
+        if let Err(error) = self.measure(dataset, &[]) {
+            tracing::warn!(error = %error.chain(), "what a dropped dataset took of the disk is counted until the next start");
+        }
         Ok(true)
     }
 

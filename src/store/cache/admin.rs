@@ -24,7 +24,7 @@ pub struct Status {
     pub bytes: u64,
     /// Objects, each version for itself, that they are of.
     pub objects: u64,
-    /// Blocks that processes are fetching, or were when they ended.
+    /// Blocks that processes are fetching.
     pub awaited: u64,
     /// Bytes as the ledger has them: what processes hold against their limit.
     pub accounted: u64,
@@ -43,7 +43,7 @@ pub struct Verified {
     pub damaged: Vec<String>,
 }
 
-/// What is left of a cache.
+/// What was removed of a cache.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Removed {
     /// The directory.
@@ -64,12 +64,13 @@ pub struct Removed {
 pub fn status(path: &Path) -> Result<Status> {
     let directory = Directory::existing(path)?;
     let list = |error| failed("list", path, error);
+    // First of all it gives back what killed processes left.
+    let disk = Disk::open(path, u64::MAX, Readers::default().into())?;
+    let accounted = disk.keeper().used();
     let (blocks, fetched) = (directory.blocks().map_err(list)?, directory.fetched().map_err(list)?);
     let mut objects: Vec<_> = blocks.iter().map(|block| block.object).collect();
     objects.sort_unstable();
     objects.dedup();
-    let disk = Disk::open(path, u64::MAX, Readers::default().into())?;
-    let accounted = disk.keeper().used();
     Ok(Status {
         directory: directory.path().display().to_string(),
         blocks: blocks.len() as u64,
@@ -117,7 +118,8 @@ pub fn verify(path: &Path) -> Result<Verified> {
 pub fn remove(path: &Path) -> Result<Removed> {
     let directory = Directory::existing(path)?;
     let blocks = directory.blocks().map_err(|error| failed("list", path, error))?;
-    let gone = directory.remove().map_err(|error| failed("remove", path, error))?;
+    let disk = Disk::open(path, u64::MAX, Readers::default().into())?;
+    let gone = disk.change(|_, _| directory.remove()).map_err(|error| failed("remove", path, error))?;
     let left = blocks.iter().filter(|block| fs::symlink_metadata(directory.block(block)).is_ok()).count();
     let shown = directory.path().display().to_string();
     Ok(Removed { directory: shown, blocks: (blocks.len() - left) as u64, bytes: bytes(&blocks), gone })

@@ -6,7 +6,7 @@
 //!   fetch/NAME           a block that some process fetches, locked by it until it has its name
 //!   ledger, lock         what there is, and the lock of whoever changes that
 //! ```
-//! Nothing is ever deleted that has not the name of a block, or one of these names, in a directory with the mark.
+//! Only files with the name of a block, or one of these, are ever deleted, and only in a directory with the mark.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -23,6 +23,8 @@ const MARKED: &str = "{\"bowstring_cache\": 1}\n";
 const BLOCKS: &str = "blocks";
 const FETCH: &str = "fetch";
 pub(super) const LEDGER: &str = "ledger";
+/// Where it is written anew.
+pub(super) const LEDGER_ASIDE: &str = "ledger.new";
 const LOCK: &str = "lock";
 
 /// See the module.
@@ -132,8 +134,18 @@ impl Directory {
         self.path.join(LOCK)
     }
 
-    /// Makes the directories of `block`.
+    /// That it is still a cache.
+    pub(super) fn check_mark(&self) -> io::Result<()> {
+        match self.is_marked() {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(io::Error::other(format!("{} was removed", self.path.display()))),
+            Err(error) => Err(io::Error::other(error)),
+        }
+    }
+
+    /// Makes the directories of the file `path`, as long as it is a cache.
     pub(super) fn prepare(&self, path: &Path) -> io::Result<()> {
+        self.check_mark()?;
         path.parent().map_or(Ok(()), |parent| private().recursive(true).create(parent))
     }
 
@@ -168,7 +180,7 @@ impl Directory {
         for directory in [BLOCKS, FETCH] {
             is_empty(fs::remove_dir(self.path.join(directory)))?;
         }
-        for file in [LEDGER, LOCK, MARK] {
+        for file in [LEDGER, LEDGER_ASIDE, MARK, LOCK] {
             gone(fs::remove_file(self.path.join(file)))?;
         }
         is_empty(fs::remove_dir(&self.path))

@@ -93,8 +93,9 @@ pub(super) struct Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        // Whoever waits for the lock looks whether the name still means this file.
-        if !self.renamed {
+        // Whoever waits for the lock looks whether the name still means this file; and so does this, since the cache may have been removed
+        // and begun anew.
+        if !self.renamed && is_at(&self.file, &self.path) {
             drop(fs::remove_file(&self.path));
         }
         drop(self.file.unlock());
@@ -122,7 +123,12 @@ impl Disk {
         let (keeper, failed) = (Mutex::default(), Mutex::new(None));
         let disk = Self { directory, limit, ledger, keeper, readers, failed, told, write };
         // What killed processes left goes now.
-        if let Err(error) = disk.change(|disk, ledger| disk.reap(ledger)) {
+        let reaped = disk.change(|disk, ledger| {
+            disk.reap(ledger)?;
+            // Those that were killed before they took room.
+            disk.directory.fetched()?.iter().try_for_each(|block| disk.release(block).map(drop))
+        });
+        if let Err(error) = reaped {
             disk.tell("read", &error);
         }
         Ok(disk)
@@ -193,6 +199,7 @@ impl Disk {
         let removed = self.change(|disk, ledger| {
             let is_there = is_at(file, path);
             if is_there {
+                drop(ledger.append(&[(Event::Awaited, *block)]));
                 gone(fs::remove_file(path))?;
                 disk.keeper().remove(block);
                 ledger.append(&[(Event::Removed, *block)])?;
@@ -267,10 +274,19 @@ impl Disk {
     fn try_store(&self, claim: &mut Claim, block: &Block, bytes: &[u8], due: Due) -> io::Result<Stored> {
         let size = file::size(block.len());
         let room = self.change(|disk, ledger| {
+            // This process has the claim and there is no file, so what the ledger has of it is of one that was killed.
+            if disk.keeper().has(block) {
+                ledger.append(&[(Event::Removed, *block)])?;
+                disk.keeper().remove(block);
+            }
             if disk.keeper().used().saturating_add(size) > disk.limit() {
                 disk.reap(ledger)?;
             }
             let Some(going) = disk.keeper().make_room(size, disk.limit(), due) else { return Ok(None) };
+            // So that whoever reaps looks for them, if this process is killed before it says that they are gone. A full disk takes no word
+            // of it, and has to be emptied all the same.
+            let leaving: Vec<_> = going.iter().map(|block| (Event::Awaited, *block)).collect();
+            drop(ledger.append(&leaving));
             let mut events = Vec::with_capacity(going.len() + 1);
             let mut outcome = Ok(());
             for block in &going {
@@ -281,6 +297,7 @@ impl Disk {
                     events.push((Event::Removed, *block));
                 } else {
                     // It still takes its room.
+                    events.push((Event::Arrived, *block));
                     let mut keeper = disk.keeper();
                     let last = Due::Unknown(keeper.tick());
                     keeper.insert(*block, file::size(block.len()), last, true);
@@ -301,8 +318,8 @@ impl Disk {
         claim.file.flush()?;
         let path = self.directory.block(block);
         self.change(|disk, ledger| {
-            // Somebody who looked through the directory may have taken it for lost.
-            if !disk.keeper().has(block) {
+            // Somebody who looked through the directory may have taken it for lost, or has removed the cache and begun anew.
+            if !disk.keeper().has(block) || !is_at(&claim.file, &claim.path) {
                 return Ok(Stored::Refused);
             }
             match fs::rename(&claim.path, &path) {
@@ -330,7 +347,10 @@ impl Disk {
         let blocks = self.keeper().len();
         if ledger.is_stale(blocks) {
             let blocks: Vec<_> = self.keeper().blocks().map(|(block, is_there, _)| (*block, is_there)).collect();
-            ledger.rewrite(blocks.into_iter())?;
+            // A full disk takes none; then something has to go before it does.
+            if let Err(error) = ledger.rewrite(blocks.into_iter()) {
+                self.tell("write the ledger of", &error);
+            }
         }
         work(self, &mut ledger)
     }
@@ -348,7 +368,11 @@ impl Disk {
                 keeper.remove(&block);
                 continue;
             }
-            if !keeper.has(&block) {
+            if keeper.has(&block) {
+                if event == Event::Awaited {
+                    keeper.leaves(&block);
+                }
+            } else {
                 let due = before.due(&block).or_else(|| foresight.due(&block, None).map(Due::At));
                 let due = due.unwrap_or_else(|| Due::Unknown(keeper.tick()));
                 keeper.insert(block, file::size(block.len()), due, false);
@@ -362,16 +386,18 @@ impl Disk {
     fn lock(&self) -> io::Result<Locked> {
         let (path, begin) = (self.directory.lock(), Instant::now());
         loop {
+            // One that was removed is not begun anew by who still reads through it.
+            self.directory.check_mark()?;
             let file = writable(&path)?;
             match file.try_lock() {
                 Ok(()) if is_at(&file, &path) => return Ok(Locked(file)),
-                Ok(()) => {}
                 Err(TryLockError::Error(error)) => return Err(error),
-                Err(TryLockError::WouldBlock) if begin.elapsed() > PATIENCE => {
-                    return Err(io::Error::other(format!("another process holds {} for {PATIENCE:?}", path.display())));
-                }
-                Err(TryLockError::WouldBlock) => std::thread::sleep(PAUSE),
+                Ok(()) | Err(TryLockError::WouldBlock) => {}
             }
+            if begin.elapsed() > PATIENCE {
+                return Err(io::Error::other(format!("another process holds {} for {PATIENCE:?}", path.display())));
+            }
+            std::thread::sleep(PAUSE);
         }
     }
 
@@ -389,17 +415,8 @@ impl Disk {
         let awaited = self.keeper().awaited();
         let mut events = Vec::new();
         for block in awaited {
-            let path = self.directory.fetch(&block);
-            match File::open(&path) {
-                Ok(file) => {
-                    // Its process has it.
-                    if file.try_lock().is_err() || !is_at(&file, &path) {
-                        continue;
-                    }
-                    drop(Claim { file, path, renamed: false });
-                }
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
+            if !self.release(&block)? {
+                continue;
             }
             let is_there = fs::symlink_metadata(self.directory.block(&block)).is_ok();
             if is_there {
@@ -410,6 +427,21 @@ impl Disk {
             events.push((if is_there { Event::Arrived } else { Event::Removed }, block));
         }
         ledger.append(&events)
+    }
+
+    /// Removes what a process that has ended left of `block`; false if a process has it.
+    fn release(&self, block: &Block) -> io::Result<bool> {
+        let path = self.directory.fetch(block);
+        let file = match File::open(&path) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+            Err(error) => return Err(error),
+        };
+        if file.try_lock().is_err() || !is_at(&file, &path) {
+            return Ok(false);
+        }
+        drop(Claim { file, path, renamed: false });
+        Ok(true)
     }
 
     /// Whether it failed a moment ago.

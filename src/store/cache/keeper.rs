@@ -111,6 +111,14 @@ impl Keeper {
         }
     }
 
+    /// Says that `block` is on its way out: it has room, and is not there.
+    pub(super) fn leaves(&mut self, block: &Block) {
+        if let Some(held) = self.blocks.get_mut(block) {
+            held.is_there = false;
+            self.awaited.insert(*block);
+        }
+    }
+
     /// Forgets `block`.
     pub(super) fn remove(&mut self, block: &Block) {
         let Some(held) = self.blocks.remove(block) else { return };

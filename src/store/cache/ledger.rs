@@ -13,10 +13,13 @@ use sha2::{Digest, Sha256};
 use twox_hash::XxHash3_64;
 
 use super::block::{Block, ObjectKey};
-use super::directory::{gone, writable};
+use super::directory::{LEDGER_ASIDE, gone, writable};
 
 const RECORD: usize = 48;
 const MAGIC: [u8; 8] = *b"BOWLEDG1";
+
+/// A ledger never has so many bytes: the directory tells faster then.
+const MOST: u64 = 256 << 20;
 
 /// Records beyond the blocks that there are before the file is written anew.
 const STALE_RECORDS: usize = 4096;
@@ -86,7 +89,8 @@ impl Ledger {
             }
         }
         let Some(file) = &mut self.file else { return Ok((true, News::Lost)) };
-        if file.metadata()?.len() < self.read {
+        let length = file.metadata()?.len();
+        if length < self.read || length > MOST {
             return Ok((true, News::Lost));
         }
         file.seek(SeekFrom::Start(self.read))?;
@@ -135,7 +139,7 @@ impl Ledger {
                 bytes.extend(record(Event::Arrived, &block));
             }
         }
-        let aside = self.path.with_extension("new");
+        let aside = self.path.with_file_name(LEDGER_ASIDE);
         gone(fs::remove_file(&aside))?;
         let mut file = writable(&aside)?;
         file.write_all(&bytes)?;

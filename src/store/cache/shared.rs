@@ -104,7 +104,7 @@ impl Cache {
         } else {
             let disk = Disk::open(Path::new(place), limit.unwrap_or(u64::MAX), Arc::clone(&readers))?;
             if limit.is_none() {
-                disk.set_limit(half_of_free(disk.path())?.saturating_add(disk.keeper().used()));
+                disk.set_limit(free(disk.path())?.saturating_add(disk.keeper().used()) / 2);
             }
             Tier::Disk(disk)
         };
@@ -277,6 +277,9 @@ impl Cache {
             },
         };
         let bytes = fetch.await?;
+        // Those who wait get it, whether it is kept or not.
+        *slot = Some(bytes.clone());
+        drop(slot);
         self.count(reader, Event::Miss(bytes.len() as u64));
         let due = self.due(reader, &block, wanted);
         match (&self.tier, claim) {
@@ -286,8 +289,6 @@ impl Cache {
                 self.reorder_now_and_then();
             }
             (Tier::Disk(_), Some(claim)) => {
-                *slot = Some(bytes.clone());
-                drop(slot);
                 self.store(reader, flight, claim, block, bytes.clone(), due).await;
             }
             (Tier::Disk(_), None) => {}
@@ -398,13 +399,13 @@ fn canonical(path: &Path) -> PathBuf {
 }
 
 #[cfg(unix)]
-fn half_of_free(path: &Path) -> Result<u64> {
+fn free(path: &Path) -> Result<u64> {
     let found = rustix::fs::statvfs(path)
         .map_err(|error| super::super::directory::failed("look at the disk of", path, error))?;
-    Ok(found.f_bavail.saturating_mul(found.f_frsize) / 2)
+    Ok(found.f_bavail.saturating_mul(found.f_frsize))
 }
 
 #[cfg(not(unix))]
-fn half_of_free(_: &Path) -> Result<u64> {
+fn free(_: &Path) -> Result<u64> {
     Err(Error::config("cache_bytes", "how much is free is not known here; give it, e.g. 500GiB"))
 }

@@ -12,10 +12,12 @@ use bytes::Bytes;
 
 use super::super::stamp::Stamp;
 use super::block::{Block, ObjectKey};
+use super::directory::Directory;
 use super::disk::{Claimed, Disk, Found, Stored};
 use super::file;
 use super::foresight::{Foreseen, Spans};
 use super::keeper::Due;
+use super::ledger::Event;
 use super::readers::Readers;
 use super::shared::{Cache, Wanted};
 use crate::error::{Error, Result};
@@ -231,9 +233,7 @@ fn a_disk_that_is_full_or_fails_takes_nothing_and_loses_nothing() {
     fs::remove_dir_all(root.path()).unwrap();
     assert!(matches!(disk.look(&wanted).0, Found::Miss));
     let other = block(1, 100_000);
-    if let Claimed::Mine(claim) = disk.claim(&other) {
-        assert_ne!(disk.store(claim, &other, &content(other.start..other.end), due), Stored::Refused);
-    }
+    assert!(matches!(disk.claim(&other), Claimed::Failed) && !root.path().exists(), "it is not begun anew");
 }
 
 #[test]
@@ -302,4 +302,30 @@ fn two_processes_count_together() {
     fs::write(root.path().join("ledger"), "nonsense").unwrap();
     let three = open();
     assert_eq!(three.keeper().used(), taken(root.path()).1);
+}
+
+#[test]
+fn what_killed_processes_left_is_given_back_by_the_next_one() {
+    let root = tempfile::tempdir().unwrap();
+    let blocks = [0, 1, 2].map(|number| block(number, 1000));
+    let disk = Disk::open(root.path(), 1 << 20, Arc::default()).unwrap();
+    for block in &blocks {
+        let Claimed::Mine(claim) = disk.claim(block) else { panic!("nobody has it") };
+        assert_eq!(disk.store(claim, block, &content(block.start..block.end), Due::At(1)), Stored::Kept(0));
+    }
+    // Killed in the middle of an eviction: of two blocks that were to go one is gone.
+    let (gone, stays) = (blocks[0], blocks[1]);
+    disk.change(|_, ledger| ledger.append(&[(Event::Awaited, gone), (Event::Awaited, stays)])).unwrap();
+    let directory = Directory::existing(root.path()).unwrap();
+    fs::remove_file(directory.block(&gone)).unwrap();
+    // And killed before it had room for what it fetches; a process that lives has another one.
+    let (left, fetched) = (block(3, 1000), block(4, 1000));
+    fs::write(directory.fetch(&left), "half").unwrap();
+    let living = disk.claim(&fetched);
+    assert!(matches!(living, Claimed::Mine(_)));
+    let next = Disk::open(root.path(), 1 << 20, Arc::default()).unwrap();
+    assert_eq!((next.keeper().len(), next.keeper().used()), (2, 2 * file::size(1000)));
+    assert_eq!(directory.fetched().unwrap(), [fetched]);
+    assert!(matches!(next.look(&stays).0, Found::Hit(_)) && matches!(next.look(&gone).0, Found::Miss));
+    drop(living);
 }

@@ -15,7 +15,7 @@ use super::shared::{Cache, Wanted};
 use crate::error::Result;
 
 /// Variables of the environment that object_store reads begin with these.
-const CLOUDS: [&str; 3] = ["AWS_", "AZURE_", "GOOGLE_"];
+const CLOUDS: [&str; 4] = ["AWS_", "AZURE_", "GOOGLE_", "HF_"];
 
 /// Where a cache is, and what it may take.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -125,13 +125,14 @@ fn origin(
 ) -> String {
     let tells = |name: &str| {
         let name = name.to_ascii_lowercase();
-        ["endpoint", "account_name", "base_url"].iter().any(|part| name.contains(part))
+        ["endpoint", "account_name", "base_url", "profile"].iter().any(|part| name.contains(part))
     };
     let ours = |name: &str| CLOUDS.iter().any(|cloud| name.starts_with(cloud));
     let set = environment.filter(|(name, _)| ours(name) && tells(name)).map(|(_, value)| value);
-    let given: Vec<_> = options.iter().filter(|(name, _)| tells(name)).map(|(_, value)| value.clone()).collect();
-    // Options win; the same said by another name is the same.
-    let values: BTreeSet<String> = if given.is_empty() { set.collect() } else { given.into_iter().collect() };
+    let given = options.iter().filter(|(name, _)| tells(name)).map(|(_, value)| value.clone());
+    // Which of them wins the store knows. One too many costs a read, one too few gives the bytes of another store; the same said by another
+    // name is the same.
+    let values: BTreeSet<String> = set.chain(given).collect();
     let values: Vec<_> = values.iter().map(|value| value.trim_end_matches('/')).collect();
     format!("{prefix}\n{}", values.join("\n"))
 }
@@ -152,7 +153,13 @@ mod tests {
         assert_ne!(of(&[one], &[]), of(&[two], &[]));
         assert_ne!(of(&[one], &[]), of(&[], &[]));
         assert_eq!(of(&[one], &[]), of(&[], &[("AWS_ENDPOINT_URL", "http://one:9000/")]));
-        assert_eq!(of(&[one], &[("AWS_ENDPOINT", "http://two:9000")]), of(&[one], &[]));
+        let both = of(&[one], &[("AWS_ENDPOINT", "http://two:9000")]);
+        assert!(both != of(&[one], &[]) && both != of(&[two], &[]));
+        assert_ne!(of(&[], &[("AWS_PROFILE", "one")]), of(&[], &[("AWS_PROFILE", "two")]));
+        assert_ne!(
+            of(&[("aws_endpoint_url_sts", "x")], &[("AWS_ENDPOINT_URL", "y")]),
+            of(&[("aws_endpoint_url_sts", "x")], &[])
+        );
         assert_eq!(of(&[], &[("AWS_SECRET_ACCESS_KEY", "x"), ("MY_ENDPOINT", "y")]), of(&[], &[]));
     }
 }

@@ -13,9 +13,12 @@ use object_store::{
 
 use super::source::{CredentialSource, Given, told};
 
-/// What S3 says of a token that is over, in an answer that is no 401 or 403; and these two themselves, which the error of a listing only
-/// has as text.
-const OVER: [&str; 5] = ["ExpiredToken", "TokenRefreshRequired", "InvalidToken", "401 Unauthorized", "403 Forbidden"];
+/// How object_store begins what it says of an answer that is an error. The type of that error is private, and those around it have the
+/// address in their texts.
+const ANSWER: &str = "Server returned non-2xx status code: ";
+
+/// What S3 says of a token that is over, in an answer that is no 401 or 403.
+const OVER: [&str; 3] = ["<Code>ExpiredToken</Code>", "<Code>TokenRefreshRequired</Code>", "<Code>InvalidToken</Code>"];
 
 /// See the module.
 #[derive(Debug)]
@@ -53,8 +56,14 @@ fn is_refusal(error: &StoreError) -> bool {
     match error {
         StoreError::Unauthenticated { .. } | StoreError::PermissionDenied { .. } => true,
         StoreError::Generic { source, .. } => {
-            let text = source.to_string();
-            OVER.iter().any(|word| text.contains(word))
+            let first: &(dyn std::error::Error + 'static) = &**source;
+            std::iter::successors(Some(first), |error| (**error).source()).any(|error| {
+                error.to_string().strip_prefix(ANSWER).is_some_and(|answer| {
+                    answer.starts_with("401 ")
+                        || answer.starts_with("403 ")
+                        || OVER.iter().any(|code| answer.contains(code))
+                })
+            })
         }
         _ => false,
     }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use async_trait::async_trait;
 use futures::FutureExt;
@@ -46,8 +46,14 @@ const EARLY: Duration = Duration::from_secs(300);
 /// How long a provider that failed is left alone while what it gave is still good.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// Credentials from a provider, which is asked when they are needed first, shortly before they expire, and once where a store refuses them;
-/// never by a request, and by one of those who wait at a time. Copies share what was given.
+/// How long a request waits for a provider: without credentials, and with some that are still good.
+const PATIENCE: (Duration, Duration) = (Duration::from_secs(60), Duration::from_secs(1));
+
+/// A refusal asks for other credentials only so long after the last one that did: who lacks a right is refused with any.
+const REFUSED: Duration = Duration::from_secs(1);
+
+/// Credentials from a provider. It is asked when they are first needed, shortly before they expire, and once where a store refuses them: not
+/// for each request, and never twice at a time. Clones share what was given.
 #[derive(Clone)]
 pub struct CredentialSource {
     inner: Arc<Inner>,
@@ -73,6 +79,8 @@ struct State {
     asking: Option<Asking>,
     /// When the provider is asked again, after it failed.
     rest: Option<SystemTime>,
+    /// When a refusal had it asked.
+    refused: Option<Instant>,
 }
 
 /// What a provider gave.
@@ -113,9 +121,9 @@ impl CredentialSource {
     /// Credentials that are good.
     ///
     /// # Errors
-    /// [`Error::Store`] names the provider that failed; [`Error::Config`].
+    /// [`Error::Store`] names the provider that failed, [`Error::Timeout`] one that does not answer; [`Error::Config`].
     pub(in crate::store) async fn get(&self) -> Result<Arc<Given>> {
-        let asking = {
+        let (asking, good) = {
             let mut state = self.inner.lock();
             let now = SystemTime::now();
             if let Some(given) = &state.given {
@@ -125,23 +133,33 @@ impl CredentialSource {
                     return Ok(Arc::clone(given));
                 }
             }
-            match &state.asking {
+            let good = state.given.clone().filter(|given| !given.is_over(now));
+            let asking = match &state.asking {
                 Some(asking) => asking.clone(),
                 None => {
                     let asking = self.inner.ask(Arc::downgrade(&self.inner));
                     state.asking = Some(asking.clone());
                     asking
                 }
-            }
+            };
+            (asking, good)
         };
-        asking.await.map_err(|error| Error::again(&error))
+        let wait = if good.is_some() { PATIENCE.1 } else { PATIENCE.0 };
+        if let Ok(answer) = tokio::time::timeout(wait, asking).await {
+            return answer.map_err(|error| Error::again(&error));
+        }
+        // It is still asked, for whoever comes later.
+        self.inner.lock().rest = SystemTime::now().checked_add(AGAIN);
+        let culprit = format!("{:?}", self.inner.provider);
+        good.ok_or(Error::Timeout { stage: "credentials", culprit, waited: wait })
     }
 
     /// That a store refused `given`: what is not newer is asked for again.
     pub(in crate::store) fn refused(&self, given: &Given) {
         let mut state = self.inner.lock();
-        if state.given.as_ref().is_some_and(|known| known.number == given.number) {
-            state.given = None;
+        let rests = state.refused.is_some_and(|last| last.elapsed() < REFUSED);
+        if !rests && state.given.as_ref().is_some_and(|known| known.number == given.number) {
+            (state.given, state.refused) = (None, Some(Instant::now()));
         }
     }
 }
@@ -181,6 +199,7 @@ impl Inner {
                     let now = SystemTime::now();
                     state.rest = now.checked_add(AGAIN);
                     let good = state.given.as_ref().filter(|given| !given.is_over(now)).cloned();
+                    drop(state);
                     good.inspect(|_| {
                         tracing::warn!("the last credentials are used while they are good: {}", error.chain())
                     })

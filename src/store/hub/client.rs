@@ -67,13 +67,19 @@ enum Authorization {
 }
 
 /// See the module.
-#[derive(Debug)]
 pub(super) struct Client {
     http: reqwest::Client,
     endpoint: Url,
     authorization: Authorization,
     /// When the Hub takes requests again.
     resume: Mutex<Option<Instant>>,
+}
+
+/// Its own text has the proxy's password.
+impl std::fmt::Debug for Client {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Client").field("endpoint", &self.endpoint.as_str()).finish_non_exhaustive()
+    }
 }
 
 impl Client {

@@ -31,6 +31,9 @@ use crate::store::credentials::CredentialSource;
 /// Most bytes of an answer of the Hub's interface; a page of a listing has some hundred kilobytes.
 const MAX_ANSWER_BYTES: u64 = 64 << 20;
 
+/// Largest file that is taken whole where a range was asked for.
+const MAX_WHOLE_BYTES: u64 = 16 << 20;
+
 /// The version of a file, and where its bytes are.
 #[derive(Debug)]
 struct Blob {
@@ -205,11 +208,12 @@ impl Inner {
         let mut blob = blob;
         let mut renewed = false;
         loop {
-            // Who knows no ranges sends all; that is for small files, and never more than the file.
+            // Who knows no ranges sends all: that is for small files.
+            let most = if blob.size <= MAX_WHOLE_BYTES { blob.size } else { length };
             let answer = if blob.own {
-                self.client.ask(Method::GET, blob.at.clone(), Some(&range), blob.size).await?
+                self.client.ask(Method::GET, blob.at.clone(), Some(&range), most).await?
             } else {
-                self.client.fetch(&blob.at, &range, blob.size).await?
+                self.client.fetch(&blob.at, &range, most).await?
             };
             match answer.status {
                 StatusCode::PARTIAL_CONTENT => {

@@ -88,6 +88,10 @@ pub(in crate::store) fn choose(
         settings.push(("aws_endpoint".to_owned(), endpoint.to_owned()));
     }
     let source = match means {
+        None if asked.is_some() => {
+            let problem = format!("profile {name} of AWS has no credentials; leave aws_profile out");
+            return Err(Error::config("storage_options", problem));
+        }
         None => None,
         Some(means) => {
             let region = region.or_else(|| profiles.value(&name, "region").map(str::to_owned));

@@ -1,12 +1,20 @@
 //! Credentials that a command prints (`credential_process`).
 
-use std::process::{Command, Stdio};
+use std::io::Read;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
 use super::super::credentials::Credentials;
 use super::times;
 use crate::error::Source;
+
+/// How long the command may run.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Most bytes that it may print.
+const MAX_BYTES: u64 = 1 << 20;
 
 /// What the command prints.
 #[derive(Deserialize)]
@@ -26,13 +34,17 @@ struct Printed {
 pub(super) fn run(command: &str) -> Result<Credentials, Source> {
     let words = split(command).ok_or("the credential_process has a quote that is not closed")?;
     let (program, rest) = words.split_first().ok_or("the credential_process is empty")?;
-    let output = Command::new(program).args(rest).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
-    let output = output.map_err(|error| format!("credential_process {program} does not run: {error}"))?;
-    if !output.status.success() {
-        return Err(format!("credential_process {program} ended with {}", output.status).into());
+    let child =
+        Command::new(program).args(rest).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn();
+    let mut child = child.map_err(|error| format!("credential_process {program} does not run: {error}"))?;
+    let (status, stdout) = output(&mut child, TIMEOUT)?.ok_or_else(|| {
+        format!("credential_process {program} is not done after {} s, or prints too much", TIMEOUT.as_secs())
+    })?;
+    if !status.success() {
+        return Err(format!("credential_process {program} ended with {status}").into());
     }
     // An error would quote what stands there.
-    let printed: Printed = serde_json::from_slice(&output.stdout)
+    let printed: Printed = serde_json::from_slice(&stdout)
         .map_err(|_| format!("credential_process {program} prints no credentials of version 1 as JSON"))?;
     if printed.version != 1 {
         return Err(
@@ -47,6 +59,28 @@ pub(super) fn run(command: &str) -> Result<Credentials, Source> {
         ),
     };
     Ok(keys(printed.access_key_id, printed.secret_access_key, printed.session_token, expires))
+}
+
+/// How `child` ended and what it printed; none if that takes longer than `limit`, and it is ended.
+fn output(child: &mut Child, limit: Duration) -> Result<Option<(ExitStatus, Vec<u8>)>, Source> {
+    let stdout = child.stdout.take().ok_or("the command has no output")?;
+    let reading = std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        stdout.take(MAX_BYTES + 1).read_to_end(&mut bytes).map(|_| bytes)
+    });
+    let start = Instant::now();
+    loop {
+        if let Some(status) = child.try_wait()?.filter(|_| reading.is_finished()) {
+            let bytes = reading.join().map_err(|_| "its output was not read")??;
+            return Ok((bytes.len() as u64 <= MAX_BYTES).then_some((status, bytes)));
+        }
+        // One that prints too much waits for a reader that has gone.
+        if start.elapsed() > limit {
+            drop((child.kill(), child.wait()));
+            return Ok(None);
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Credentials of these parts.

@@ -50,11 +50,16 @@ impl Profiles {
     /// [`Error::Store`], [`Error::Limit`].
     pub(super) fn read(environment: &dyn Fn(&str) -> Option<OsString>) -> Result<Self> {
         let set = |name: &str| environment(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-        let home = set("HOME").or_else(|| set("USERPROFILE")).unwrap_or_default().join(".aws");
-        let at = |variable: &str, name: &str| set(variable).unwrap_or_else(|| home.join(name));
-        let config = ini::parse(&text(&at("AWS_CONFIG_FILE", "config"))?);
-        let credentials = ini::parse(&text(&at("AWS_SHARED_CREDENTIALS_FILE", "credentials"))?);
-        Ok(Self::of(config, credentials, home))
+        // Without a home there is none: never a directory that the process happens to be in.
+        let home = set("HOME").or_else(|| set("USERPROFILE")).map(|home| home.join(".aws"));
+        let read = |variable: &str, name: &str| match (set(variable), &home) {
+            (Some(path), _) => text(&path, true),
+            (None, Some(home)) => text(&home.join(name), false),
+            (None, None) => Ok(String::new()),
+        };
+        let config = ini::parse(&read("AWS_CONFIG_FILE", "config")?);
+        let credentials = ini::parse(&read("AWS_SHARED_CREDENTIALS_FILE", "credentials")?);
+        Ok(Self::of(config, credentials, home.unwrap_or_default()))
     }
 
     fn of(config: BTreeMap<String, Section>, credentials: BTreeMap<String, Section>, home: PathBuf) -> Self {
@@ -146,7 +151,22 @@ impl Profiles {
             let token = value("aws_session_token").map(str::to_owned);
             return Ok(Some(Means::Keys { id: id.to_owned(), secret: secret.to_owned(), token }));
         }
-        Ok(value("credential_process").map(|command| Means::Process(command.to_owned())))
+        if let Some(command) = value("credential_process") {
+            return Ok(Some(Means::Process(command.to_owned())));
+        }
+        // Half of what it takes must not become the role of the machine.
+        let halves = [
+            ("sso_start_url", "sso_account_id"),
+            ("sso_session", "sso_account_id"),
+            ("sso_role_name", "sso_account_id"),
+            ("aws_secret_access_key", "aws_access_key_id"),
+            ("source_profile", "role_arn"),
+            ("web_identity_token_file", "role_arn"),
+        ];
+        match halves.iter().find(|(has, _)| value(has).is_some()) {
+            Some((has, lacks)) => Err(wrong(name, &format!("it has a {has} and no {lacks}"))),
+            None => Ok(None),
+        }
     }
 
     fn sso(&self, name: &str, account: &str) -> Result<Means> {
@@ -166,6 +186,9 @@ impl Profiles {
         if !is_region(&region) {
             return Err(wrong(name, "its sso_region is no region"));
         }
+        if self.home.as_os_str().is_empty() {
+            return Err(wrong(name, "no HOME is set, and a login is kept there"));
+        }
         // The tools name the file of a login by its session, or its address.
         use sha1::Digest;
         let digest = sha1::Sha1::digest(session.unwrap_or(start));
@@ -180,7 +203,10 @@ pub(super) fn is_region(text: &str) -> bool {
     !text.is_empty() && text.len() < 64 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
-fn text(path: &Path) -> Result<String> {
+/// The text of a file; none where there is no such file, or, unless it is `named`, none that may be looked at.
+fn text(path: &Path, named: bool) -> Result<String> {
+    use std::io::ErrorKind::{NotADirectory, NotFound, PermissionDenied};
+
     let failed = |error: std::io::Error| Error::Store {
         operation: "read".to_owned(),
         url: path.display().to_string(),
@@ -191,7 +217,8 @@ fn text(path: &Path) -> Result<String> {
             std::fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).map_err(failed)
         }
         Ok(_) => Err(failed(std::io::Error::other("it is no file of AWS's tools"))),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
+        Err(error) if error.kind() == NotFound => Ok(String::new()),
+        Err(error) if !named && matches!(error.kind(), NotADirectory | PermissionDenied) => Ok(String::new()),
         Err(error) => Err(failed(error)),
     }
 }

@@ -78,6 +78,8 @@ fn an_epoch_outlives_its_credentials_and_asks_once_for_others() {
         }
         assert_eq!(rows, (0..240).collect::<Vec<_>>(), "{code}");
         assert_eq!(asked.load(Ordering::SeqCst), key + 1, "once to begin, and once for each refusal: {code}");
+        // Refusals that follow at once are of a right that is missing.
+        std::thread::sleep(Duration::from_millis(1100));
     }
     let told = format!("{:?} {:?} {:?}", opened.state(), loader(&server, &source), source);
     assert!(!told.contains("sEcReT") && told.contains("my_keys"), "{told}");
@@ -311,7 +313,7 @@ fn what_object_store_finds_itself_is_found_here_too() {
     assert!(server.requests().iter().all(|line| line.contains(" /bucket")));
     let hosted = format!("{endpoint}/bucket,aws_virtual_hosted_style_request=true");
     signers(&hosted, &keys);
-    assert!(server.requests().iter().all(|line| line.contains(" /bucket")), "the endpoint names the bucket");
+    assert!(server.requests().iter().all(|line| !line.contains("/bucket/bucket")), "the endpoint names the bucket");
 }
 
 #[test]

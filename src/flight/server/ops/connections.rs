@@ -183,7 +183,7 @@ pub struct Admitted<IO> {
     cut: Cut,
     /// Its place among those of its address; held until it is gone.
     peer: Option<Peer>,
-    /// Done when somebody asks for its end, and how he finds it.
+    /// Done when somebody asks for its end, and the entry by which it is found.
     unread: Option<(Cut, hangup::Connected)>,
     _place: OwnedSemaphorePermit,
     _open: Open,
@@ -219,6 +219,13 @@ impl<IO> Admitted<IO> {
     /// Ends it when that is asked of `connected`.
     fn end_by(&mut self, connected: hangup::Connected) {
         self.unread = Some((Box::pin(connected.hangup.asked().fuse()), connected));
+    }
+
+    /// Notes what went out.
+    fn wrote(&self, written: &Poll<io::Result<usize>>) {
+        if let (Some((_, connected)), Poll::Ready(Ok(bytes))) = (&self.unread, written) {
+            connected.hangup.wrote(*bytes);
+        }
     }
 
     /// When it is closed if nothing more comes.
@@ -270,7 +277,9 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Admitted<IO> {
 
 impl<IO: AsyncWrite + Unpin> AsyncWrite for Admitted<IO> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write(cx, bytes)
+        let written = Pin::new(&mut self.io).poll_write(cx, bytes);
+        self.wrote(&written);
+        written
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -286,7 +295,9 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Admitted<IO> {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.io).poll_write_vectored(cx, slices)
+        let written = Pin::new(&mut self.io).poll_write_vectored(cx, slices);
+        self.wrote(&written);
+        written
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -52,6 +52,8 @@ pub(crate) struct ByteBudget {
     seats: Mutex<Vec<Weak<dyn Held>>>,
     /// See [`UNREAD`].
     unread: Duration,
+    /// When the last connection was ended for others.
+    ended: Mutex<Option<Instant>>,
 }
 
 #[derive(Debug, Default)]
@@ -179,6 +181,7 @@ impl ByteBudget {
             accounts: Arc::default(),
             seats: Mutex::default(),
             unread: UNREAD,
+            ended: Mutex::default(),
         }
     }
 
@@ -213,7 +216,7 @@ impl ByteBudget {
         seat
     }
 
-    /// ByteBudget `bytes` for `tenant`, waiting for others to give memory back.
+    /// Claims `bytes` for `tenant`, waiting for others to give memory back.
     ///
     /// # Errors
     /// [`Error::Limit`] for more than the budget; [`Error::Remote`], to be tried again, where nothing came back in time.
@@ -299,6 +302,11 @@ impl ByteBudget {
     /// Ends a connection for `tenant` whose client has not read for long what it was sent, which is paid for as long as it lies there; whether
     /// there was one. First one on which no stream is read, and of them the one that was read longest ago.
     fn hang_up(&self, seats: &[Arc<dyn Held>], tenant: &Tenant) -> bool {
+        let mut last = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+        // One at a time, whoever waits: what it held takes a moment to come back.
+        if last.is_some_and(|at| at.elapsed() < 2 * ASKS) {
+            return true;
+        }
         let unread = |seat: &dyn Held| seat.unread().filter(|unread| *unread >= self.unread);
         let reads_others = |hangup: &Hangup| {
             let mut streams = seats.iter().filter(|seat| seat.hangup().is_some_and(|other| other.same(hangup)));
@@ -306,16 +314,19 @@ impl ByteBudget {
         };
         let candidates = seats.iter().filter_map(|seat| Some((seat, seat.hangup()?, unread(&**seat)?)));
         let mut candidates: Vec<_> = candidates.map(|found| (reads_others(found.1), found)).collect();
+        // A large batch over a slow link is one message for long. Where another stream is read, bytes say nothing of this one.
+        candidates.retain(|(reads_others, (_, hangup, _))| *reads_others || hangup.still() >= self.unread);
         candidates.sort_by_key(|(reads_others, (.., unread))| (*reads_others, std::cmp::Reverse(*unread)));
         let ended = candidates.iter().find(|(_, (_, hangup, _))| hangup.ask());
         if let Some((_, (seat, _, unread))) = ended {
             let seconds = unread.as_secs();
             tracing::warn!(holder = %seat.tenant(), waits = %tenant, seconds, "a connection ends whose client does not read");
+            *last = Some(Instant::now());
         }
         ended.is_some()
     }
 
-    /// ByteBudget `bytes` if they are there now. What ended lines keep is given up for it, the oldest first.
+    /// Claims `bytes` if they are free now. What ended lines keep is given up for it, the oldest first.
     pub(crate) fn try_claim(&self, tenant: &Tenant, bytes: u64) -> Option<Claim> {
         let permits = u32::try_from(bytes.div_ceil(UNIT)).ok()?;
         loop {

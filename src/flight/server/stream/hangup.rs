@@ -6,32 +6,62 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// So many bytes that went out show that a client reads; answers to pings are fewer.
+const READS: u64 = 64 << 10;
 
 /// Ends one connection. Clones are the same.
 #[derive(Debug, Clone)]
-pub(crate) struct Hangup(Arc<watch::Sender<bool>>);
+pub(crate) struct Hangup(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    end: watch::Sender<bool>,
+    /// Bytes that went out since the client was seen to read, and when that was.
+    moved: Mutex<(u64, Instant)>,
+}
 
 impl Default for Hangup {
     fn default() -> Self {
-        Self(Arc::new(watch::Sender::new(false)))
+        Self(Arc::new(Inner { end: watch::Sender::new(false), moved: Mutex::new((0, Instant::now())) }))
     }
 }
 
 impl Hangup {
     /// Asks for the end; whether nobody did before.
     pub(crate) fn ask(&self) -> bool {
-        !self.0.send_replace(true)
+        !self.0.end.send_replace(true)
+    }
+
+    fn moved(&self) -> MutexGuard<'_, (u64, Instant)> {
+        self.0.moved.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that so many bytes went out.
+    pub(crate) fn wrote(&self, bytes: usize) {
+        let mut moved = self.moved();
+        moved.0 = moved.0.saturating_add(bytes as u64);
+        if moved.0 >= READS {
+            *moved = (0, Instant::now());
+        }
+    }
+
+    /// How long the client has taken next to nothing.
+    pub(crate) fn still(&self) -> Duration {
+        self.moved().1.elapsed()
     }
 
     /// Waits until somebody asks for the end.
     pub(crate) fn asked(&self) -> impl Future<Output = ()> + Send + use<> {
-        let (mut asked, sender) = (self.0.subscribe(), Arc::clone(&self.0));
+        let (mut asked, inner) = (self.0.end.subscribe(), Arc::clone(&self.0));
         async move {
             // Its sender lives as long as this.
             let _ = asked.wait_for(|asked| *asked).await;
-            drop(sender);
+            drop(inner);
         }
     }
 
