@@ -324,7 +324,8 @@ fn what_killed_processes_left_is_given_back_by_the_next_one() {
     let living = disk.claim(&fetched);
     assert!(matches!(living, Claimed::Mine(_)));
     let next = Disk::open(root.path(), 1 << 20, Arc::default()).unwrap();
-    assert_eq!((next.keeper().len(), next.keeper().used()), (2, 2 * file::size(1000)));
+    assert_eq!(next.keeper().len(), 2);
+    assert_eq!(next.keeper().used(), 2 * file::size(1000));
     assert_eq!(directory.fetched().unwrap(), [fetched]);
     assert!(matches!(next.look(&stays).0, Found::Hit(_)) && matches!(next.look(&gone).0, Found::Miss));
     drop(living);
